@@ -525,12 +525,19 @@ pub(crate) mod tests {
     /// One that has `config` in force and accepts nowhere; its deadlines pass. For a test on a local runtime.
     pub(crate) fn serving(config: &str) -> (Rc<Worker>, Arc<Snapshot>) {
         let config = weir_config::parse("weir.toml", config).unwrap_or_else(|report| panic!("{report}"));
-        let snapshot = Arc::new(Snapshot::compile(Arc::new(config), &Default::default(), None, 1));
+        let loaded = weir_tls::Loaded::load(&config, &weir_tls::TicketKeys::new([]), &Arc::default());
+        let loaded = loaded.unwrap_or_else(|errors| panic!("{errors:?}"));
+        let snapshot = Arc::new(Snapshot::compile(Arc::new(config), &loaded, None, 1));
         let worker = worker(&snapshot.config.log);
         apply(&worker, &CompiledSnapshot::compile(snapshot.clone(), None, 1), Vec::new()).unwrap();
         tokio::task::spawn_local(worker.deadlines.clone().run());
         tokio::task::spawn_local(evict_when_asked(worker.clone()));
         (worker, snapshot)
+    }
+
+    /// The listener of that index as the worker has it.
+    pub(crate) fn listener(worker: &Worker, index: usize) -> Rc<WorkerListener> {
+        worker.slots.borrow()[index].current()
     }
 
     #[tokio::test(flavor = "local")]

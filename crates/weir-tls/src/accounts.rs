@@ -4,7 +4,7 @@
 //! handed over at an upgrade, and wipes what it drops. What it says lets nobody in: it makes a login short,
 //! and a server judges that.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,13 +21,13 @@ pub struct Accounts(Mutex<Store>);
 
 #[derive(Default)]
 struct Store {
-    by_name: HashMap<Box<[u8]>, Entry>,
+    by_name: HashMap<Box<[u8]>, KnownAccount>,
     /// The names by the time of their last use, the counter making each time one of its own.
-    uses: std::collections::BTreeMap<(Duration, u64), Box<[u8]>>,
+    uses: BTreeMap<(Duration, u64), Box<[u8]>>,
     counter: u64,
 }
 
-struct Entry {
+struct KnownAccount {
     password: Password,
     used: (Duration, u64),
 }
@@ -53,7 +53,7 @@ impl Accounts {
         match store.by_name.get_mut(user) {
             Some(entry) => entry.password = password.clone(),
             None => {
-                let entry = Entry { password: password.clone(), used: (Duration::MAX, 0) };
+                let entry = KnownAccount { password: password.clone(), used: (Duration::MAX, 0) };
                 store.by_name.insert(user.into(), entry);
             }
         }

@@ -26,8 +26,8 @@ struct Turns {
 }
 
 impl FullLogins {
-    /// Takes a turn for `client` (an IPv4 address, or an IPv6 /64): how long it has to wait for it. `per_second`
-    /// and `per_client` are logins a second, at least 1.
+    /// Takes a turn for `client` (an IPv4 address, or an IPv6 /64): how long it has to wait for it.
+    /// `per_second` and `per_client` are logins a second, at least 1.
     ///
     /// `None` when it would be more than [`LONGEST_WAIT`]; then nothing was taken.
     pub fn take(&self, client: IpAddr, per_second: u32, per_client: u32, now: Duration) -> Option<Duration> {

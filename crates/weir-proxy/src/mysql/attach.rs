@@ -167,7 +167,7 @@ pub async fn log_in(
     login: &ServerLogin<'_>,
 ) -> Result<LoggedIn, AttachError> {
     let opened = chosen.open_counted(worker, deadline, proxy_header).await;
-    let mut attach = Attach { worker, chosen, deadline, login };
+    let mut attach = Attach { worker, chosen, deadline, login, also: Capabilities::SESSION_TRACK };
     let (connection, greeted) = attach.greeted(opened.map_err(AttachError::Connect)?).await?;
     let mut talk = Talk::new(connection, None).at(greeted.sequence);
     let entered = attach.enter(&mut talk, &greeted).await;
@@ -195,7 +195,7 @@ pub async fn change_user(
     deadline: &Deadline,
     login: &ServerLogin<'_>,
 ) -> Result<StatusFlags, AttachError> {
-    let mut attach = Attach { worker, chosen, deadline, login };
+    let mut attach = Attach { worker, chosen, deadline, login, also: Capabilities::SESSION_TRACK };
     let mut talk = Talk::new(connection, None);
     let change = ChangeUser {
         user: &login.account.user,
@@ -219,12 +219,35 @@ pub async fn change_user(
     }
 }
 
+/// Opens a connection as [`log_in`] does, and says who comes by a plugin that no account is of: the server
+/// then says which plugin the account has. What is spoken, and the server's id of the connection.
+///
+/// # Errors
+/// There is no connection.
+pub async fn ask_for_plugin(
+    worker: &Worker,
+    chosen: &Chosen,
+    deadline: &Deadline,
+    proxy_header: Option<&[u8]>,
+    login: &ServerLogin<'_>,
+    no_plugin: &[u8],
+) -> Result<(Talk<Connection>, Capabilities, u32), AttachError> {
+    let opened = chosen.open_counted(worker, deadline, proxy_header).await;
+    let mut attach = Attach { worker, chosen, deadline, login, also: Capabilities::NONE };
+    let (connection, greeted) = attach.greeted(opened.map_err(AttachError::Connect)?).await?;
+    let mut talk = Talk::new(connection, None).at(greeted.sequence);
+    attach.request(&mut talk, greeted.capabilities, no_plugin, b"").await?;
+    Ok((talk, greeted.capabilities, greeted.thread_id))
+}
+
 /// What a login goes by.
 struct Attach<'a> {
     worker: &'a Worker,
     chosen: &'a Chosen,
     deadline: &'a Deadline,
     login: &'a ServerLogin<'a>,
+    /// What is needed beside what was agreed on with the client.
+    also: Capabilities,
 }
 
 /// What is known once the server has greeted, and TLS been made.
@@ -258,7 +281,7 @@ impl Attach<'_> {
             // Nobody has proved to have said it, and nothing may be said here (threat A21).
             return Err(WireError::UnexpectedPacket.into());
         }
-        let capabilities = spoken(self.login, &greeting)?;
+        let capabilities = spoken(self.login, self.also, &greeting)?;
         let challenge = Challenge { plugin: greeting.plugin.to_vec(), nonce: greeting.nonce() };
         let is_secured = self.request_tls(&mut talk, &greeting, capabilities).await?;
         self.count(&talk);
@@ -313,19 +336,29 @@ impl Attach<'_> {
                 Zeroizing::default()
             }
         };
+        self.request(talk, greeted.capabilities, &challenge.plugin, &answer).await?;
+        self.prove(talk, challenge, greeted.capabilities).await
+    }
+
+    async fn request(
+        &self,
+        talk: &mut Talk<Connection>,
+        capabilities: Capabilities,
+        plugin: &[u8],
+        answer: &[u8],
+    ) -> Result<(), TalkError> {
         let request = ClientLogin {
-            capabilities: greeted.capabilities,
+            capabilities,
             max_packet_bytes: self.login.max_packet_bytes,
             collation: self.login.collation,
             user: &self.login.account.user,
-            auth_response: &answer,
+            auth_response: answer,
             database: self.login.database,
-            plugin: &challenge.plugin,
+            plugin,
             attributes: self.login.attributes,
             zstd_level: None,
         };
-        talk.send(self.deadline, |out| request.write(out)).await?;
-        self.prove(talk, challenge, greeted.capabilities).await
+        talk.send(self.deadline, |out| request.write(out)).await
     }
 
     /// Answers what the server asks until it has decided.
@@ -420,15 +453,19 @@ impl Challenge {
 }
 
 /// What is spoken with a server that greets so: what was agreed on with the client, the little that a login
-/// takes, and session tracking, whose news are for Weir.
-fn spoken(login: &ServerLogin<'_>, greeting: &ServerGreeting<'_>) -> Result<Capabilities, AttachError> {
+/// takes, and `also`: session tracking, whose news are for Weir.
+fn spoken(
+    login: &ServerLogin<'_>,
+    also: Capabilities,
+    greeting: &ServerGreeting<'_>,
+) -> Result<Capabilities, AttachError> {
     let of_the_login = Capabilities::CONNECT_WITH_DB
         | Capabilities::CONNECT_ATTRS
         | Capabilities::PLUGIN_AUTH_LENENC_CLIENT_DATA;
     let agreed = login.capabilities.without(of_the_login) & Capabilities::SPOKEN;
     let needed = (agreed & AS_AGREED)
         | Capabilities::REQUIRED
-        | Capabilities::SESSION_TRACK
+        | also
         | match login.database {
             Some(_) => Capabilities::CONNECT_WITH_DB,
             None => Capabilities::NONE,
@@ -451,3 +488,6 @@ fn is_secure(talk: &mut Talk<impl Wire>) -> bool {
 fn name(plugin: &[u8]) -> String {
     plugin.escape_ascii().to_string().chars().take(64).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@ use weir_io::stream::{Duplex as _, Stream};
 use weir_io::wait::{WaitError, send_all};
 use weir_mysql::WireError;
 use weir_mysql::outcome::ERR;
-use weir_mysql::packet::{HEADER_BYTES, PacketEvent, PacketReader, write_packet_with};
+use weir_mysql::packet::{HEADER_BYTES, PacketEvent, PacketHeader, PacketReader, write_packet_with};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::backends::Connection;
@@ -195,17 +195,21 @@ impl<W: Wire> Talk<W> {
     /// Takes the first packet of what was received, if it is all there.
     fn take(&mut self, limit: usize) -> Result<Taken, TalkError> {
         let Some(buffer) = &mut self.buffer else { return Ok(Taken::Needs(HEADER_BYTES)) };
+        // Its header alone says so: more of it is not waited for.
+        let header = buffer.filled().first_chunk().copied().map(PacketHeader::parse);
+        if header.is_some_and(|header| header.payload_bytes as usize > limit) {
+            return Err(TalkError::TooLong);
+        }
         let step = PacketReader::new().advance(buffer.filled(), |_, header| header.payload_bytes as usize)?;
         let head = match step.event {
             PacketEvent::Head(head) => head,
-            PacketEvent::Partial { needs } if needs > limit + HEADER_BYTES => return Err(TalkError::TooLong),
             PacketEvent::Partial { needs } => return Ok(Taken::Needs(needs)),
             PacketEvent::Middle | PacketEvent::End { .. } => {
                 return Err(TalkError::Protocol(WireError::UnexpectedPacket));
             }
         };
         // What goes on in the next packet has 16 MiB already.
-        if head.bytes.len() > limit || !head.is_whole {
+        if !head.is_whole {
             return Err(TalkError::TooLong);
         }
         // Errors come when a server has something to say, in the middle of whatever there is.

@@ -1,12 +1,14 @@
 //! Logging a client in: Weir plays the server, and a server decides.
 //!
-//! Weir greets with a nonce of its own and asks for `caching_sha2_password`. Whom it knows it believes by the
-//! short proof, everybody else has to show the password: within TLS, or under Weir's RSA key. Nobody is let in
-//! on Weir's word: each login is confirmed by a server, and the server's error is the client's answer.
+//! Weir greets with a nonce of its own and asks for `caching_sha2_password`. Whom it knows it believes by
+//! the short proof, everybody else has to show the password: within TLS, or under Weir's RSA key. Nobody is
+//! let in on Weir's word: each login is confirmed by a server, and the server's error is the client's answer.
 //!
 //! Source: MySQL internals, "Connection Phase" and "Caching_sha2_password information".
 
 mod proof;
+mod refusal;
+mod relay;
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -16,19 +18,22 @@ use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake::Secure;
-use weir_io::stream::Stream;
+use weir_io::stream::{Duplex as _, Stream};
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::greeting::{CACHING_SHA2_PASSWORD, Nonce, ServerGreeting};
 use weir_mysql::login::{ChangeUser, ClientFirst, ClientLogin};
-use weir_mysql::outcome::ErrPacket;
+use weir_mysql::outcome::OkPacket;
 use weir_stats::table::{End, Login};
+use weir_tls::password::Password;
 use zeroize::Zeroizing;
 
 use self::proof::Proof;
+use self::refusal::{Failed, say_no};
+use self::relay::{NO_PLUGIN, Settling, Unsettled};
 use super::account::Account;
-use super::attach::{ServerError, ServerLogin};
+use super::attach::{self, AttachError, LoggedIn, ServerError, ServerLogin};
 use super::talk::{Talk, TalkError, Wire};
-use crate::backends::WorkerPool;
+use crate::backends::{Chosen, WorkerPool};
 use crate::handshake;
 use crate::worker::{Worker, WorkerListener};
 
@@ -38,7 +43,7 @@ const LOGIN_BYTES: usize = 80 << 10;
 /// four.
 const NAME_BYTES: usize = 256;
 /// What Weir says its version is where neither the config nor a server has said one.
-const SERVER_VERSION: &str = "8.4.0";
+const SERVER_VERSION: &[u8] = b"8.4.0";
 /// utf8mb4_0900_ai_ci, the default of servers since 8.0.
 const COLLATION: u8 = 255;
 
@@ -114,13 +119,6 @@ pub struct ClientLoggedIn {
     pub sequence: u8,
 }
 
-/// What a client is told that is not let in, if anything, and how its session ends.
-pub(super) struct Failed {
-    answer: Option<ServerError>,
-    end: End,
-    counted: Login,
-}
-
 /// Logs a client in; `confirm` has a server decide. The deadline is `timeout.handshake` from now, but for
 /// `confirm`, which sets its own. The connection counts as idle meanwhile: those that do not get on are the
 /// first to make room (threat D1).
@@ -134,31 +132,7 @@ pub async fn run<T>(
     connection_id: u32,
     confirm: impl AsyncFnMut(&Candidate) -> Result<T, Denied>,
 ) -> Result<(ClientLoggedIn, T), End> {
-    let begun = clock::now();
-    terms.deadline.set(begun + terms.listener.shared.config.timeout.handshake);
-    terms.deadline.set_idle(Some(begun));
-    let mut newcomer = Newcomer { terms, is_secure: false };
-    let mut talk = Talk::new(stream, first);
-    let mut secure = None;
-    let opened = newcomer.open(&mut talk, connection_id).await;
-    let opened = match opened {
-        Ok(opened) => opened,
-        Err(failed) => return Err(say_no(terms, &mut talk, failed).await),
-    };
-    if opened.wants_tls {
-        count_bytes(terms, &talk);
-        let sequence = talk.sequence();
-        let (plain, mut behind) = talk.into_parts();
-        // All that follows the request is TLS, what came in the same segment too: nothing that was read in the
-        // clear is taken for anything else (threat F1).
-        let shaken = handshake::with_client(terms.worker, terms.listener, plain, &mut behind, terms.deadline);
-        let (stream, made) = Box::pin(shaken).await.inspect_err(|_| count(terms, Login::Gone))?;
-        secure = made;
-        newcomer.is_secure = true;
-        talk = Talk::new(stream, None).at(sequence);
-        terms.deadline.set(begun + terms.listener.shared.config.timeout.handshake);
-        terms.deadline.set_idle(Some(begun));
-    }
+    let Begun { mut talk, secure, newcomer, opened } = begin(terms, stream, first, connection_id).await?;
     let entered = Box::pin(newcomer.enter(&mut talk, opened, confirm)).await;
     let (Entered { candidate, zstd_level, how }, confirmed) = match entered {
         Ok(entered) => entered,
@@ -166,11 +140,32 @@ pub async fn run<T>(
     };
     terms.deadline.set_idle(None);
     count(terms, how);
-    count_bytes(terms, &talk);
-    let sequence = talk.sequence();
-    let (stream, first) = talk.into_parts();
-    let logged_in = ClientLoggedIn { stream, first, secure, candidate, zstd_level, sequence };
-    Ok((logged_in, confirmed))
+    Ok((logged_in(terms, talk, secure, candidate, zstd_level), confirmed))
+}
+
+/// Logs a client in with the chosen server, which the two settle between them: its connection, logged in with
+/// the same capabilities, and the server's OK packet, still to be said to the client.
+///
+/// # Errors
+/// As [`run`].
+pub async fn relay(
+    terms: &LoginTerms<'_>,
+    stream: Stream,
+    first: Option<Buffer>,
+    connection_id: u32,
+    chosen: &Chosen,
+    proxy_header: Option<&[u8]>,
+) -> Result<(ClientLoggedIn, LoggedIn, Zeroizing<Vec<u8>>), End> {
+    let Begun { mut talk, secure, newcomer, opened } = begin(terms, stream, first, connection_id).await?;
+    let settled = Box::pin(newcomer.settle(&mut talk, opened, chosen, proxy_header)).await;
+    let (candidate, server, ok) = match settled {
+        Ok(settled) => settled,
+        Err(failed) => return Err(say_no(terms, &mut talk, failed).await),
+    };
+    terms.deadline.set_idle(None);
+    count(terms, Login::Relayed);
+    let client = logged_in(terms, talk, secure, candidate, None);
+    Ok((client, server, ok))
 }
 
 /// Another account for a client in session (COM_CHANGE_USER, `payload`): it proves itself to a new nonce, and
@@ -215,6 +210,60 @@ pub async fn change_user<T>(
         }
         Err(failed) => Err(say_no(terms, &mut talk, failed).await),
     }
+}
+
+fn logged_in(
+    terms: &LoginTerms<'_>,
+    talk: Talk,
+    secure: Option<Rc<Secure>>,
+    candidate: Candidate,
+    zstd_level: Option<u8>,
+) -> ClientLoggedIn {
+    count_bytes(terms, &talk);
+    let sequence = talk.sequence();
+    let (stream, first) = talk.into_parts();
+    ClientLoggedIn { stream, first, secure, candidate, zstd_level, sequence }
+}
+
+/// A client that has been greeted, and with which TLS was made where it wanted that.
+struct Begun<'a> {
+    talk: Talk,
+    secure: Option<Rc<Secure>>,
+    newcomer: Newcomer<'a>,
+    opened: Opened,
+}
+
+async fn begin<'a>(
+    terms: &'a LoginTerms<'a>,
+    stream: Stream,
+    first: Option<Buffer>,
+    connection_id: u32,
+) -> Result<Begun<'a>, End> {
+    let begun = clock::now();
+    terms.deadline.set(begun + terms.listener.shared.config.timeout.handshake);
+    terms.deadline.set_idle(Some(begun));
+    let mut newcomer = Newcomer { terms, is_secure: false };
+    let mut talk = Talk::new(stream, first);
+    let mut secure = None;
+    let opened = match newcomer.open(&mut talk, connection_id).await {
+        Ok(opened) => opened,
+        Err(failed) => return Err(say_no(terms, &mut talk, failed).await),
+    };
+    if opened.wants_tls {
+        count_bytes(terms, &talk);
+        let sequence = talk.sequence();
+        let (plain, mut behind) = talk.into_parts();
+        // All that follows the request is TLS, what came in the same segment too: nothing that was read in
+        // the clear is taken for anything else (threat F1).
+        let shaken = handshake::with_client(terms.worker, terms.listener, plain, &mut behind, terms.deadline);
+        let (stream, made) = Box::pin(shaken).await.inspect_err(|_| count(terms, Login::Gone))?;
+        secure = made;
+        newcomer.is_secure = true;
+        talk = Talk::new(stream, None).at(sequence);
+        terms.deadline.set(begun + terms.listener.shared.config.timeout.handshake);
+        terms.deadline.set_idle(Some(begun));
+    }
+    Ok(Begun { talk, secure, newcomer, opened })
 }
 
 /// What a client says of itself, before anything of it is shown.
@@ -284,10 +333,7 @@ impl Newcomer<'_> {
         let Ok(ClientFirst::Login(login)) = ClientFirst::parse(&packet) else {
             return Err(Failed::bad_handshake());
         };
-        if !self.is_secure && tls_mode(self.terms.listener) == TlsMode::Required {
-            let text = b"this listener lets nobody in without TLS (`mode = \"required\"`)";
-            return Err(Failed::refused(3159, b"HY000", text));
-        }
+        self.refuse_without_tls()?;
         let claim = self.claim(&login, offered)?;
         let shown = match login.plugin == CACHING_SHA2_PASSWORD {
             true => Shown::Answer(nonce, Zeroizing::new(login.auth_response.to_vec())),
@@ -302,6 +348,68 @@ impl Newcomer<'_> {
         let proof = Proof { terms: self.terms, is_secure: self.is_secure };
         let (candidate, how, confirmed) = proof.admit(talk, claim, shown, confirm).await?;
         Ok((Entered { candidate, zstd_level, how }, confirmed))
+    }
+
+    /// Hears who it is, and has it prove that to a server.
+    async fn settle(
+        &self,
+        talk: &mut Talk,
+        opened: Opened,
+        chosen: &Chosen,
+        proxy_header: Option<&[u8]>,
+    ) -> Result<(Candidate, LoggedIn, Zeroizing<Vec<u8>>), Failed> {
+        let LoginTerms { worker, pool, deadline, .. } = *self.terms;
+        let Opened { offered, mut packet, wants_tls, .. } = opened;
+        if wants_tls {
+            packet = self.receive(talk).await?;
+        }
+        let Ok(ClientFirst::Login(login)) = ClientFirst::parse(&packet) else {
+            return Err(Failed::bad_handshake());
+        };
+        self.refuse_without_tls()?;
+        let Claim { user, capabilities, max_packet_bytes, collation, database, attributes } =
+            self.claim(&login, offered)?;
+        let nothing = Password::new(b"").ok_or_else(Failed::internal)?;
+        let account = Rc::new(Account::new(&user, nothing));
+        let candidate =
+            Candidate { account, capabilities, max_packet_bytes, collation, database, attributes };
+        let keys = pool.shared.client_login.clone().ok_or_else(Failed::internal)?;
+        deadline.set_idle(None);
+        let at_server = candidate.at_server();
+        let asked = attach::ask_for_plugin(worker, chosen, deadline, proxy_header, &at_server, NO_PLUGIN);
+        let (mut server, capabilities, thread_id) = Box::pin(asked).await.map_err(Failed::of_server)?;
+        let mut settling = Settling {
+            terms: self.terms,
+            client: talk,
+            capabilities,
+            keys: &keys,
+            client_is_secure: self.is_secure,
+            server_is_secure: server.wire().bare().is_none(),
+            server: &mut server,
+        };
+        let settled = Box::pin(settling.run()).await;
+        let cells = chosen.backend().cells();
+        cells.bytes_received.add(server.received_bytes);
+        cells.bytes_sent.add(server.sent_bytes);
+        let ok = settled.map_err(|unsettled| match unsettled {
+            Unsettled::Refused(error) => Failed::refused(error.code, &error.state, &error.message),
+            Unsettled::Client(error) => error.into(),
+            Unsettled::Server(error) => Failed::of_server(error),
+        })?;
+        let (connection, unread) = server.into_parts();
+        if unread.is_some() {
+            return Err(Failed::of_server(AttachError::Talk(TalkError::TooLong)));
+        }
+        let status = OkPacket::parse(&ok, capabilities).map_or(StatusFlags::AUTOCOMMIT, |ok| ok.status);
+        Ok((candidate, LoggedIn { connection, capabilities, thread_id, status }, ok))
+    }
+
+    fn refuse_without_tls(&self) -> Result<(), Failed> {
+        if self.is_secure || tls_mode(self.terms.listener) != TlsMode::Required {
+            return Ok(());
+        }
+        let text = b"this listener lets nobody in without TLS (`mode = \"required\"`)";
+        Err(Failed::refused(3159, b"HY000", text))
     }
 
     async fn receive(&self, talk: &mut Talk) -> Result<Zeroizing<Vec<u8>>, TalkError> {
@@ -321,8 +429,11 @@ impl Newcomer<'_> {
             offered = offered | Capabilities::SSL;
         }
         let configured = listener.shared.config.mysql().and_then(server_version);
+        let backends = self.terms.pool.shared.backends.iter();
+        let known = backends.filter_map(|backend| backend.server.load_full()).next();
+        let known = known.as_ref().map(|known| &*known.version);
         let greeting = ServerGreeting {
-            server_version: configured.unwrap_or(SERVER_VERSION).as_bytes(),
+            server_version: configured.map(str::as_bytes).or(known).unwrap_or(SERVER_VERSION),
             connection_id,
             capabilities: offered,
             collation: COLLATION,
@@ -380,20 +491,6 @@ fn draw_nonce() -> Option<Nonce> {
     Some(nonce)
 }
 
-/// Tells a client why it is not let in, counts it, and says how its session ends.
-async fn say_no(terms: &LoginTerms<'_>, talk: &mut Talk<impl Wire>, failed: Failed) -> End {
-    terms.deadline.set_idle(None);
-    count(terms, failed.counted);
-    if let Some(error) = failed.answer {
-        terms.deadline.set(clock::now() + terms.listener.shared.config.timeout.handshake);
-        // Who does not take it has left.
-        let _ = talk.send(terms.deadline, |out| error.packet().write(out)).await;
-        talk.wire().say_farewell().await;
-    }
-    count_bytes(terms, talk);
-    failed.end
-}
-
 fn count(terms: &LoginTerms<'_>, login: Login) {
     terms.listener.shared.cells.of(terms.worker.number).logins[login as usize].increment();
 }
@@ -404,47 +501,5 @@ fn count_bytes(terms: &LoginTerms<'_>, talk: &Talk<impl Wire>) {
     cells.bytes_sent.add(talk.sent_bytes);
 }
 
-impl Failed {
-    fn refused(code: u16, state: &[u8; 5], message: &[u8]) -> Failed {
-        let answer = ServerError::of(&ErrPacket { code, state: *state, message });
-        Failed { answer: Some(answer), end: End::LoginRefused, counted: Login::Refused }
-    }
-
-    /// What mysqld says of a login that it can't read (ER_HANDSHAKE_ERROR).
-    fn bad_handshake() -> Failed {
-        let answer = Failed::refused(1043, b"08S01", b"Bad handshake");
-        Failed { end: End::BadRequest, counted: Login::Malformed, ..answer }
-    }
-
-    /// Access denied (ER_ACCESS_DENIED_ERROR), in mysqld's words.
-    fn denied(claim: &Claim, client: IpAddr, has_password: bool) -> Failed {
-        let text = format!(
-            "Access denied for user '{}'@'{client}' (using password: {})",
-            String::from_utf8_lossy(&claim.user),
-            if has_password { "YES" } else { "NO" },
-        );
-        Failed::refused(1045, b"28000", text.as_bytes())
-    }
-
-    fn limited() -> Failed {
-        let text = b"too many logins show their password at the same time; try again in a moment";
-        let refused = Failed::refused(1040, b"08004", text);
-        Failed { end: End::LoginLimited, counted: Login::Limited, ..refused }
-    }
-
-    fn internal() -> Failed {
-        Failed { answer: None, end: End::Internal, counted: Login::Unavailable }
-    }
-}
-
-impl From<TalkError> for Failed {
-    fn from(error: TalkError) -> Failed {
-        let (end, counted) = match error {
-            TalkError::TimedOut => (End::LoginTimeout, Login::Gone),
-            TalkError::Broken(_) | TalkError::Closed => (End::ClientClosed, Login::Gone),
-            TalkError::NoMemory | TalkError::Shed => (End::Overload, Login::Gone),
-            TalkError::TooLong | TalkError::Protocol(_) => return Failed::bad_handshake(),
-        };
-        Failed { answer: None, end, counted }
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -18,7 +18,8 @@ use weir_tls::ClientLogin;
 use weir_tls::password::Password;
 use zeroize::Zeroizing;
 
-use super::{Candidate, Claim, Denied, Failed, LoginTerms, Shown};
+use super::refusal::Failed;
+use super::{Candidate, Claim, Denied, LoginTerms, Shown};
 use crate::mysql::account::Account;
 use crate::mysql::talk::{Talk, TalkError, Wire};
 

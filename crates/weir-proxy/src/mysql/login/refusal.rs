@@ -1,0 +1,94 @@
+//! What a client is told that is not let in.
+
+use std::net::IpAddr;
+
+use weir_io::clock;
+use weir_mysql::outcome::ErrPacket;
+use weir_stats::table::{End, Login};
+
+use super::{Claim, LoginTerms, count, count_bytes};
+use crate::mysql::attach::{AttachError, ServerError};
+use crate::mysql::talk::{Talk, TalkError, Wire};
+
+/// What a client is told that is not let in, if anything, and how its session ends.
+pub struct Failed {
+    pub answer: Option<ServerError>,
+    pub end: End,
+    pub counted: Login,
+}
+
+/// Tells a client why it is not let in, counts it, and says how its session ends.
+pub async fn say_no(terms: &LoginTerms<'_>, talk: &mut Talk<impl Wire>, failed: Failed) -> End {
+    terms.deadline.set_idle(None);
+    count(terms, failed.counted);
+    if let Some(error) = failed.answer {
+        terms.deadline.set(clock::now() + terms.listener.shared.config.timeout.handshake);
+        // Who does not take it has left.
+        let _ = talk.send(terms.deadline, |out| error.packet().write(out)).await;
+        talk.wire().say_farewell().await;
+    }
+    count_bytes(terms, talk);
+    failed.end
+}
+
+impl Failed {
+    pub fn refused(code: u16, state: &[u8; 5], message: &[u8]) -> Failed {
+        let answer = ServerError::of(&ErrPacket { code, state: *state, message });
+        Failed { answer: Some(answer), end: End::LoginRefused, counted: Login::Refused }
+    }
+
+    /// What mysqld says of a login that it can't read (ER_HANDSHAKE_ERROR).
+    pub fn bad_handshake() -> Failed {
+        let answer = Failed::refused(1043, b"08S01", b"Bad handshake");
+        Failed { end: End::BadRequest, counted: Login::Malformed, ..answer }
+    }
+
+    /// Access denied (ER_ACCESS_DENIED_ERROR), in mysqld's words.
+    pub fn denied(claim: &Claim, client: IpAddr, has_password: bool) -> Failed {
+        let text = format!(
+            "Access denied for user '{}'@'{client}' (using password: {})",
+            String::from_utf8_lossy(&claim.user),
+            if has_password { "YES" } else { "NO" },
+        );
+        Failed::refused(1045, b"28000", text.as_bytes())
+    }
+
+    pub fn limited() -> Failed {
+        let text = b"too many logins show their password at the same time; try again in a moment";
+        let refused = Failed::refused(1040, b"08004", text);
+        Failed { end: End::LoginLimited, counted: Login::Limited, ..refused }
+    }
+
+    /// No server has decided: what the client is told leaves out where servers are.
+    pub fn of_server(error: AttachError) -> Failed {
+        tracing::debug!(%error, "login relayed to a server");
+        match error {
+            AttachError::Refused(error) => Failed::refused(error.code, &error.state, &error.message),
+            AttachError::Plugin(_) => {
+                let text = b"the account's plugin can not be used where only one side speaks TLS";
+                Failed::refused(1251, b"08004", text)
+            }
+            _ => {
+                let text = b"no server could be logged in to; try again in a moment";
+                let refused = Failed::refused(2003, b"HY000", text);
+                Failed { end: End::ConnectFailed, counted: Login::Unavailable, ..refused }
+            }
+        }
+    }
+
+    pub fn internal() -> Failed {
+        Failed { answer: None, end: End::Internal, counted: Login::Unavailable }
+    }
+}
+
+impl From<TalkError> for Failed {
+    fn from(error: TalkError) -> Failed {
+        let (end, counted) = match error {
+            TalkError::TimedOut => (End::LoginTimeout, Login::Gone),
+            TalkError::Broken(_) | TalkError::Closed => (End::ClientClosed, Login::Gone),
+            TalkError::NoMemory | TalkError::Shed => (End::Overload, Login::Gone),
+            TalkError::TooLong | TalkError::Protocol(_) => return Failed::bad_handshake(),
+        };
+        Failed { answer: None, end, counted }
+    }
+}

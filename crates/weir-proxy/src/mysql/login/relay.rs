@@ -1,0 +1,189 @@
+//! Logins that one server and the client settle between them: the server's nonce and wishes go to the client,
+//! the client's answers to the server, whatever the plugin.
+//!
+//! Weir has greeted by itself, and TLS may end at it on either side. The server is asked by a plugin that no
+//! account has, so that it says which the account is of, with its nonce; a client can be asked for another
+//! plugin once in a login, and that is this time. Nothing is kept.
+//!
+//! Where one side speaks TLS and the other does not, what proves nothing but is the password itself would
+//! leave TLS: such logins go on only by plugins of which it is known when that happens, and Weir then puts the
+//! password under the server's key, or takes it from under its own.
+
+use weir_mysql::authentication::{
+    AuthSwitch, LoginAnswer, PERFORM_FULL_AUTHENTICATION, REQUEST_PUBLIC_KEY, write_more_data,
+};
+use weir_mysql::greeting::{CACHING_SHA2_PASSWORD, MYSQL_NATIVE_PASSWORD, Nonce};
+use weir_tls::password::Password;
+use weir_tls::{ClientLogin as LoginKeys, ServerKey};
+use zeroize::Zeroizing;
+
+use super::LoginTerms;
+use crate::mysql::attach::{AttachError, ServerError};
+use crate::mysql::talk::{Talk, TalkError, Wire};
+
+/// A plugin that no account is of.
+pub const NO_PLUGIN: &[u8] = b"weir_relay";
+/// Longest packet that goes by, in bytes: tickets of Kerberos have some ten thousand.
+const PACKET_BYTES: usize = 64 << 10;
+/// Most packets of one login, of both sides together.
+const MOST_PACKETS: usize = 32;
+
+/// Both sides of a login, after the server was told who comes by [`NO_PLUGIN`].
+pub struct Settling<'a, C, S> {
+    pub terms: &'a LoginTerms<'a>,
+    pub client: &'a mut Talk<C>,
+    pub server: &'a mut Talk<S>,
+    /// What is spoken with the server.
+    pub capabilities: weir_mysql::capability::Capabilities,
+    /// Weir's own key, and the servers' where that is pinned.
+    pub keys: &'a LoginKeys,
+    pub client_is_secure: bool,
+    pub server_is_secure: bool,
+}
+
+/// How a login did not come about.
+#[derive(Debug)]
+pub enum Unsettled {
+    /// The server refuses: its error is the client's answer.
+    Refused(ServerError),
+    /// By this side of Weir's.
+    Client(TalkError),
+    /// By the other.
+    Server(AttachError),
+}
+
+impl From<AttachError> for Unsettled {
+    fn from(error: AttachError) -> Unsettled {
+        Unsettled::Server(error)
+    }
+}
+
+/// Whose packet came.
+enum Came {
+    Client(Zeroizing<Vec<u8>>),
+    Server(Zeroizing<Vec<u8>>),
+}
+
+impl<C: Wire, S: Wire> Settling<'_, C, S> {
+    /// Passes on what both say until the server has decided; gives its OK packet's payload, which is still to
+    /// be said to the client.
+    ///
+    /// # Errors
+    /// Nobody is logged in.
+    pub async fn run(&mut self) -> Result<Zeroizing<Vec<u8>>, Unsettled> {
+        let mut challenge: Option<(Vec<u8>, Option<Nonce>)> = None;
+        for _ in 0..MOST_PACKETS {
+            let packet = match self.next().await? {
+                Came::Client(packet) => {
+                    self.tell_server(&packet).await?;
+                    continue;
+                }
+                Came::Server(packet) => packet,
+            };
+            let answer = LoginAnswer::parse(&packet, self.capabilities);
+            match answer.map_err(|error| AttachError::Talk(TalkError::Protocol(error)))? {
+                LoginAnswer::Ok(_) => return Ok(packet),
+                LoginAnswer::Err(error) => return Err(Unsettled::Refused(ServerError::of(&error))),
+                LoginAnswer::Switch(AuthSwitch { plugin, data })
+                | LoginAnswer::NextFactor(AuthSwitch { plugin, data }) => {
+                    if !self.may_ask(plugin) {
+                        let name = plugin.escape_ascii().to_string().chars().take(64).collect();
+                        return Err(AttachError::Plugin(name).into());
+                    }
+                    challenge = Some((plugin.to_vec(), data.try_into().ok()));
+                    self.tell_client(&packet).await?;
+                }
+                LoginAnswer::MoreData(&[PERFORM_FULL_AUTHENTICATION])
+                    if self.client_is_secure != self.server_is_secure
+                        && challenge.as_ref().is_some_and(|(plugin, _)| plugin == CACHING_SHA2_PASSWORD) =>
+                {
+                    let nonce = challenge.as_ref().and_then(|(_, nonce)| *nonce);
+                    let nonce = nonce.ok_or(AttachError::NoKey)?;
+                    self.tell_client(&packet).await?;
+                    self.password_between(&nonce).await?;
+                }
+                LoginAnswer::MoreData(_) => {
+                    self.tell_client(&packet).await?;
+                }
+            }
+        }
+        Err(AttachError::Talk(TalkError::TooLong).into())
+    }
+
+    /// Whether what a client answers to this plugin may go to the server as it is.
+    fn may_ask(&self, plugin: &[u8]) -> bool {
+        match (self.client_is_secure, self.server_is_secure) {
+            (true, true) => true,
+            // What a client says without TLS is safe to be heard, but for this one.
+            (false, false) => plugin != b"mysql_clear_password",
+            _ => matches!(plugin, CACHING_SHA2_PASSWORD | MYSQL_NATIVE_PASSWORD | b"client_ed25519"),
+        }
+    }
+
+    /// The password itself, which one side says within TLS and the other takes only under a key.
+    async fn password_between(&mut self, nonce: &Nonce) -> Result<(), Unsettled> {
+        let mut packet = self.hear_client().await?;
+        if !self.client_is_secure {
+            if **packet == [REQUEST_PUBLIC_KEY] {
+                let mut pem = Vec::new();
+                write_more_data(&mut pem, self.keys.own_key.public_pem().as_bytes());
+                self.tell_client(&pem).await?;
+                packet = self.hear_client().await?;
+            }
+            let password = self.keys.own_key.open(&packet, nonce);
+            let password = password.ok_or(Unsettled::Client(TalkError::Closed))?;
+            let mut clear = Zeroizing::new(Vec::with_capacity(password.bytes().len() + 1));
+            clear.extend_from_slice(password.bytes());
+            clear.push(0);
+            return self.tell_server(&clear).await;
+        }
+        let password = packet.strip_suffix(b"\0").and_then(Password::new);
+        let password = password.ok_or(Unsettled::Client(TalkError::Closed))?;
+        let sealed = match &self.keys.server_key {
+            Some(key) => key.seal(&password, nonce),
+            None => {
+                self.tell_server(&[REQUEST_PUBLIC_KEY]).await?;
+                let answer = self.hear_server().await?;
+                let pem = answer.strip_prefix(&[weir_mysql::authentication::MORE_DATA]);
+                pem.and_then(ServerKey::from_pem).and_then(|key| key.seal(&password, nonce))
+            }
+        };
+        self.tell_server(&sealed.ok_or(AttachError::NoKey)?).await
+    }
+
+    async fn next(&mut self) -> Result<Came, Unsettled> {
+        let LoginTerms { worker, deadline, .. } = *self.terms;
+        // Receiving may be given up at any time: what has come stays in the conversation.
+        tokio::select! {
+            biased;
+            packet = self.server.receive(&worker.buffers, deadline, PACKET_BYTES) => {
+                packet.map(Came::Server).map_err(|error| AttachError::Talk(error).into())
+            }
+            packet = self.client.receive(&worker.buffers, deadline, PACKET_BYTES) => {
+                packet.map(Came::Client).map_err(Unsettled::Client)
+            }
+        }
+    }
+
+    async fn hear_client(&mut self) -> Result<Zeroizing<Vec<u8>>, Unsettled> {
+        let LoginTerms { worker, deadline, .. } = *self.terms;
+        let packet = self.client.receive(&worker.buffers, deadline, PACKET_BYTES).await;
+        packet.map_err(Unsettled::Client)
+    }
+
+    async fn hear_server(&mut self) -> Result<Zeroizing<Vec<u8>>, Unsettled> {
+        let LoginTerms { worker, deadline, .. } = *self.terms;
+        let packet = self.server.receive(&worker.buffers, deadline, PACKET_BYTES).await;
+        packet.map_err(|error| AttachError::Talk(error).into())
+    }
+
+    async fn tell_client(&mut self, packet: &[u8]) -> Result<(), Unsettled> {
+        let sent = self.client.send(self.terms.deadline, |out| out.extend_from_slice(packet)).await;
+        sent.map_err(Unsettled::Client)
+    }
+
+    async fn tell_server(&mut self, packet: &[u8]) -> Result<(), Unsettled> {
+        let sent = self.server.send(self.terms.deadline, |out| out.extend_from_slice(packet)).await;
+        sent.map_err(|error| AttachError::Talk(error).into())
+    }
+}
