@@ -526,6 +526,63 @@ async fn a_relayed_login_answers_the_servers_nonce_and_leaves_nothing_behind() {
     assert_eq!(rig.count(Login::Relayed), 1);
 }
 
+#[tokio::test(flavor = "local")]
+async fn a_client_in_session_proves_another_account_to_a_new_nonce() {
+    let rig = Rig::new("", "");
+    let accepting = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let socket = TcpStream::connect(accepting.local_addr().unwrap()).await.unwrap();
+    let mut stream = Stream::plain(accepting.accept().await.unwrap().0);
+    let (worker, listener) = (rig.worker.clone(), rig.listener.clone());
+    let store = &rig.listener.pools[0].shared.accounts;
+    store.keep(b"other", &Password::new(b"word").unwrap(), 9, clock::now());
+    let session = tokio::task::spawn_local(async move {
+        let waker = std::future::poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        let deadline = worker.deadlines.register(waker);
+        let terms = LoginTerms {
+            worker: &worker,
+            listener: &listener,
+            pool: &listener.pools[0],
+            deadline: &deadline,
+            client: "192.0.2.7".parse().unwrap(),
+            offers: Capabilities::NONE,
+        };
+        let before = Candidate {
+            account: Rc::new(Account::new(b"app", Password::new(b"sesame").unwrap())),
+            capabilities: Capabilities::SPOKEN,
+            max_packet_bytes: 1 << 24,
+            collation: 45,
+            database: None,
+            attributes: Box::default(),
+        };
+        let mut payload = Vec::new();
+        let change = ChangeUser {
+            user: b"other",
+            auth_response: &[9; 32],
+            database: Some(b"shop"),
+            collation: Some(255),
+            plugin: CACHING_SHA2_PASSWORD,
+            attributes: b"",
+        };
+        change.write(&mut payload, Capabilities::SPOKEN);
+        let mut first = None;
+        let confirm = async |candidate: &Candidate| {
+            assert_eq!(candidate.account.password.bytes(), b"word");
+            Ok::<_, Denied>(7)
+        };
+        let changed = change_user(&terms, &mut stream, &mut first, &payload, &before, confirm).await;
+        let (after, confirmed, sequence) = changed.map_err(|end| end.word())?;
+        assert_eq!((confirmed, sequence, after.collation), (7, 4, 255));
+        assert_eq!(after.database.as_deref(), Some(&b"shop"[..]));
+        Ok::<_, &str>(first.is_some())
+    });
+    let mut client = Client { socket, tls: None, received: Vec::new(), sequence: 1, nonce: [0; 20] };
+    assert_eq!(client.hear_switch().await, CACHING_SHA2_PASSWORD);
+    client.say(&client.proof(b"word")).await;
+    assert_eq!(client.hear().await, b"\x01\x03");
+    assert_eq!(session.await.unwrap(), Ok(false));
+    assert_eq!(rig.count(Login::Fast), 1);
+}
+
 /// Needs what the real server of `attach` needs, and the fresh accounts `relay1` and `relay2`.
 #[tokio::test(flavor = "local")]
 #[ignore = "needs a MySQL server, which `lab/peers install mysqld` gets; see attach/tests.rs"]
