@@ -33,6 +33,18 @@ pub fn accept_ceiling() -> i32 {
     limit - (limit / 8).clamp(8, 1024)
 }
 
+/// Has no core be written of this process from now on (core(5)): there are passwords in its memory. A
+/// handler that `core_pattern` pipes to is told of the limit, and systemd-coredump goes by it.
+///
+/// A process that is not dumpable (prctl(2)) would be safer, and could not count its own descriptors any more
+/// unless it is root's.
+pub fn forbid_core() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Core);
+    let none = rustix::process::Rlimit { current: Some(0), ..limit };
+    // Lowering it is always allowed.
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+}
+
 /// Whether the kernel had no descriptor, or no memory for one, left for us: no peer is to blame.
 pub fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))

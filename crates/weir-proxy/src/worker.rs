@@ -294,6 +294,9 @@ fn apply(
 ) -> io::Result<()> {
     let snapshot = &compiled.snapshot;
     worker.buffers.resize(compiled.worker_buffer_bytes);
+    if snapshot.pools.iter().any(|pool| pool.client_login.is_some()) {
+        system::forbid_core();
+    }
     let old_pools = worker.pools.borrow().clone();
     let mut known = Counterparts::new(&old_pools, |pool| &*pool.shared.config.name);
     let pools = snapshot.pools.iter();
