@@ -42,6 +42,8 @@ static SESSIONS: LazyLock<Mutex<HashMap<u32, Arc<KillEntry>>>> = LazyLock::new(M
 pub struct KillEntry {
     user: Box<[u8]>,
     waker: Waker,
+    /// Somebody is about to end it, and a server is asked whether they may.
+    is_doomed: AtomicBool,
     is_killed: AtomicBool,
     /// The server that it is attached to ([`weir_balance::Backend::id`]), and what that calls the connection; 0
     /// while it is attached to none.
@@ -71,6 +73,7 @@ impl Killable {
         let entry = Arc::new(KillEntry {
             user: user.into(),
             waker,
+            is_doomed: AtomicBool::new(false),
             is_killed: AtomicBool::new(false),
             backend: AtomicU64::new(0),
             thread_id: AtomicU32::new(0),
@@ -83,6 +86,11 @@ impl Killable {
     #[inline]
     pub fn is_killed(&self) -> bool {
         self.entry.is_killed.load(Ordering::Acquire)
+    }
+
+    /// Whether a connection that was just lost was so by a KILL of the session.
+    pub fn is_doomed(&self) -> bool {
+        self.entry.is_doomed.load(Ordering::Acquire)
     }
 
     /// Notes where the session's statements run from now on; `None` for nowhere.
@@ -137,7 +145,10 @@ impl Session {
             let worker = self.worker.clone();
             let connect = self.listener().shared.config.timeout.connect;
             let sender = Sender { worker: &worker, kind: &self.kind, deadline: &self.deadline, connect };
+            // Before the server loses the connection, which must not be taken for a loss.
+            entry.is_doomed.store(!query_only, Ordering::Release);
             if let Err(refusal) = sender.send(&pool, backend, thread_id, query_only).await {
+                entry.is_doomed.store(false, Ordering::Release);
                 return self.refuse(sequence, refusal).await;
             }
         } else if entry.user != self.kind.account.user {

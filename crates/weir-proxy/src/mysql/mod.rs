@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use tokio::net::TcpStream;
 use weir_balance::WantedRole;
-use weir_config::{MysqlAccess, Passwords, TlsMode};
+use weir_config::{MysqlAccess, TlsMode};
 
 use crate::access_log::Spoken;
 use crate::reach::{Park, Wish};
@@ -27,6 +27,7 @@ mod kill;
 mod login;
 mod own;
 mod prepared;
+mod relayed;
 mod serve;
 mod server;
 mod session;
@@ -37,7 +38,7 @@ mod upload;
 /// Serves one connection to its end.
 pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream, peer: SocketAddr) {
     let listener = slot.current();
-    if sees_statements(&listener) {
+    if takes_part(&listener) {
         drop(listener);
         return serve::serve(worker, slot, stream, peer).await;
     }
@@ -46,14 +47,10 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     tcp::session::serve_in(Spoken::Mysql, wish, worker, slot, stream, peer).await;
 }
 
-/// Whether Weir logs clients in itself: where logins are relayed, or TLS is none of its business, what is said
-/// after them is not looked at.
-fn sees_statements(listener: &WorkerListener) -> bool {
-    let pool = listener.compiled.routes.default_pool().and_then(|index| listener.pools.get(index));
-    let mysql = pool.and_then(|pool| pool.shared.config.mysql.as_ref());
-    let is_relayed = mysql.is_none_or(|mysql| mysql.passwords == Passwords::Relay);
+/// Whether Weir takes part in what is said: where TLS is none of its business, it does not.
+fn takes_part(listener: &WorkerListener) -> bool {
     let tls = listener.shared.config.tls.as_ref();
-    !is_relayed && tls.is_none_or(|tls| tls.mode != TlsMode::Passthrough)
+    tls.is_none_or(|tls| tls.mode != TlsMode::Passthrough)
 }
 
 fn wish(listener: &WorkerListener) -> Wish {

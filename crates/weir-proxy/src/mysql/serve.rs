@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpStream;
+use weir_config::Passwords;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
@@ -21,13 +22,14 @@ use super::confirm::Confirming;
 use super::kill::{Killable, next_connection_id};
 use super::login::{self, Candidate, ClientLoggedIn, LoginTerms};
 use super::prepared::ClientStatements;
+use super::relayed;
 use super::server::ConnectionKind;
 use super::session::{Report, Session};
 use crate::access_log::{Record, Spoken, Timers};
 use crate::backends::elapsed;
 use crate::client::Client;
 use crate::identify;
-use crate::worker::{ListenerSlot, Worker};
+use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// Serves one connection to its end.
 pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream, peer: SocketAddr) {
@@ -53,6 +55,13 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
         stream.reset_on_close();
         return finish(&worker, &slot, client, begun, &Report::default(), None, End::DeniedAddress);
     }
+    if is_relayed(&listener) {
+        drop(listener);
+        let mut report = Report::default();
+        let served = relayed::serve(&worker, &slot, stream, first, client, &deadline, &mut report);
+        let end = Box::pin(served).await;
+        return finish(&worker, &slot, client, begun, &report, None, end);
+    }
     drop(listener);
     let opened = Box::pin(open(worker.clone(), slot.clone(), stream, first, client, deadline)).await;
     match opened {
@@ -64,6 +73,13 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
         }
         Err(end) => finish(&worker, &slot, client, begun, &Report::default(), None, end),
     }
+}
+
+/// Whether clients log in to a server and not to Weir.
+fn is_relayed(listener: &WorkerListener) -> bool {
+    let pool = listener.compiled.routes.default_pool().and_then(|index| listener.pools.get(index));
+    let mysql = pool.and_then(|pool| pool.shared.config.mysql.as_ref());
+    mysql.is_none_or(|mysql| mysql.passwords == Passwords::Relay)
 }
 
 /// Logs a client in.

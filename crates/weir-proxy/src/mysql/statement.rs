@@ -428,7 +428,7 @@ impl Session {
     ) -> Result<Attempted, End> {
         let Some(attached) = self.attached.take() else { return Err(End::Internal) };
         self.killable.note(None);
-        if self.killable.is_killed() {
+        if self.killable.is_doomed() {
             return Err(End::Killed);
         }
         let sequence = running.incoming.header.sequence.wrapping_add(1);
