@@ -38,7 +38,7 @@ const PACKET_BYTES: usize = 64 << 10;
 const MOST_ROUNDS: usize = 8;
 
 /// What frames answers, or what they consist of: a server has to do as the client was told that it is done.
-const AS_AGREED: Capabilities = Capabilities(
+pub const AS_AGREED: Capabilities = Capabilities(
     Capabilities::FOUND_ROWS.0
         | Capabilities::LONG_FLAG.0
         | Capabilities::LOCAL_FILES.0

@@ -423,17 +423,21 @@ impl Newcomer<'_> {
         connection_id: u32,
         nonce: &Nonce,
     ) -> Result<Capabilities, Failed> {
-        let LoginTerms { listener, deadline, offers, .. } = *self.terms;
-        let mut offered = Capabilities::SPOKEN | offers;
+        let LoginTerms { listener, deadline, offers, pool, .. } = *self.terms;
+        let backends = pool.shared.backends.iter();
+        let servers: Vec<_> = backends.filter_map(|backend| backend.server.load_full()).collect();
+        // What one of them can't do is not promised: the client may come to it.
+        let lacks = servers.iter().fold(Capabilities::NONE, |lacks, server| {
+            lacks | attach::AS_AGREED.without(Capabilities(server.capabilities))
+        });
+        let mut offered = (Capabilities::SPOKEN | offers).without(lacks);
         if listener.shared.tls.is_some() {
             offered = offered | Capabilities::SSL;
         }
-        let configured = listener.shared.config.mysql().and_then(server_version);
-        let backends = self.terms.pool.shared.backends.iter();
-        let known = backends.filter_map(|backend| backend.server.load_full()).next();
-        let known = known.as_ref().map(|known| &*known.version);
+        let configured = listener.shared.config.mysql().and_then(server_version).map(str::as_bytes);
+        let known = servers.first().map(|server| &*server.version);
         let greeting = ServerGreeting {
-            server_version: configured.map(str::as_bytes).or(known).unwrap_or(SERVER_VERSION),
+            server_version: configured.or(known).unwrap_or(SERVER_VERSION),
             connection_id,
             capabilities: offered,
             collation: COLLATION,
