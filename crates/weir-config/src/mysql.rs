@@ -25,7 +25,6 @@ table! {
             text(&SERVER_VERSION)
                 .default("that of the pool's servers; `\"8.4.0\"` before one of them was seen")
                 .mysql()
-                .not_built()
                 .also(&["mysql_server_version", "version"]);
     }
 }
@@ -74,24 +73,20 @@ table! {
         passwords: Passwords = word(Passwords::WORDS, "learn").also(&["auth", "authentication"]);
         /// File of accounts and passwords, `user:password` on a line; nobody else may read it. Means
         /// something where `passwords` is `"file"`.
-        passwords_file: Option<PathBuf> = text(&FILE).default("none").not_built().also(&["users", "auth_file", "userlist"]);
+        passwords_file: Option<PathBuf> = text(&FILE).default("none").also(&["users", "auth_file", "userlist"]);
         /// Accounts whose passwords are kept in memory at most; those longest without use go first.
-        accounts: u32 = count(Limit::new(1_000, 1, 1_000_000, "each is an account and its password in memory"))
-                .not_built();
+        accounts: u32 = count(Limit::new(1_000, 1, 1_000_000, "each is an account and its password in memory"));
         /// Logins a second at most for which a password is asked for in full, over all clients; what is
         /// beyond waits. Each may cost a decryption of about a millisecond.
-        full_logins: u32 = count(Limit::new(500, 1, 100_000, "bounds what strangers can make Weir calculate"))
-                .not_built();
+        full_logins: u32 = count(Limit::new(500, 1, 100_000, "bounds what strangers can make Weir calculate"));
         /// The same from one client: an IPv4 address, or an IPv6 /64.
         full_logins_per_client: u32 =
-            count(Limit::new(50, 1, 100_000, "bounds what one stranger can take of `full_logins`"))
-                .not_built();
+            count(Limit::new(50, 1, 100_000, "bounds what one stranger can take of `full_logins`"));
         /// PEM file of the RSA key that passwords are encrypted with for clients without TLS. The same on all
         /// machines that clients may be sent to.
         key_file: Option<PathBuf> =
             text(&PEM_FILE)
                 .default("a key that is made at start")
-                .not_built()
                 .also(&["private_key", "caching_sha2_password_private_key_path"]);
         /// PEM file of the servers' public RSA key, to which passwords are sent without TLS.
         server_public_key: Option<PathBuf> =
