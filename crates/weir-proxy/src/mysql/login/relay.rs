@@ -5,9 +5,9 @@
 //! account has, so that it says which the account is of, with its nonce; a client can be asked for another
 //! plugin once in a login, and that is this time. Nothing is kept.
 //!
-//! Where one side speaks TLS and the other does not, what proves nothing but is the password itself would
-//! leave TLS: such logins go on only by plugins of which it is known when that happens, and Weir then puts the
-//! password under the server's key, or takes it from under its own.
+//! Where one side speaks TLS and the other does not, what is the password itself would leave TLS: such logins
+//! go on only by plugins of which it is known when that happens, and Weir then puts the password under the
+//! server's key, or takes it from under its own.
 
 use weir_mysql::authentication::{
     AuthSwitch, LoginAnswer, PERFORM_FULL_AUTHENTICATION, REQUEST_PUBLIC_KEY, write_more_data,
