@@ -7,6 +7,7 @@
 mod admin_api;
 mod config;
 mod metrics;
+mod statements;
 
 use std::collections::BTreeSet;
 
@@ -22,6 +23,7 @@ fn pages() -> Vec<(&'static str, String)> {
         ("docs/reference/admin-api.md", admin_api::page()),
         ("docs/reference/config.md", config::page()),
         ("docs/reference/metrics.md", metrics::page()),
+        ("docs/reference/statements.md", statements::page()),
     ]
 }
 
