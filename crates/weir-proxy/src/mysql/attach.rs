@@ -76,8 +76,6 @@ pub struct LoggedIn {
     pub capabilities: Capabilities,
     /// What the server calls it; of larger ids the lower 32 bits.
     pub thread_id: u32,
-    /// The session's state.
-    pub status: StatusFlags,
 }
 
 /// Why a server was not logged in to. The connection is of no use any more.
@@ -173,13 +171,13 @@ pub async fn log_in(
     let entered = attach.enter(&mut talk, &greeted).await;
     attach.count(&talk);
     let (connection, unread) = talk.into_parts();
-    let status = entered?;
+    entered?;
     if unread.is_some() {
         // A server that is logged in to speaks only when it is asked.
         return Err(WireError::UnexpectedPacket.into());
     }
     let Greeted { capabilities, thread_id, .. } = greeted;
-    Ok(LoggedIn { connection, capabilities, thread_id, status })
+    Ok(LoggedIn { connection, capabilities, thread_id })
 }
 
 /// Logs in anew over a connection on which nothing is under way (COM_CHANGE_USER), with the capabilities that

@@ -53,7 +53,7 @@ pub enum ExchangeError {
     /// The server failed; `forwarded` says whether the client has some of the answer.
     Server { failure: ServerFailure, forwarded: bool },
     /// The statement's time is over.
-    Overtime { forwarded: bool },
+    Overtime,
 }
 
 /// What an answer told, over all its results.
@@ -160,7 +160,7 @@ impl Forwarding<'_> {
                 return Poll::Ready(Err(ExchangeError::Client));
             }
             if self.deadline.has_passed() && self.overtime.is_some() {
-                return Poll::Ready(Err(ExchangeError::Overtime { forwarded }));
+                return Poll::Ready(Err(ExchangeError::Overtime));
             }
             Poll::Pending
         })

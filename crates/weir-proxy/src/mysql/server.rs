@@ -74,7 +74,7 @@ pub struct ServerConnection {
 impl ServerConnection {
     /// Of a login that a server has just let in; its state is not known yet.
     pub fn of_login(login: LoggedIn, kind: ConnectionKind) -> Box<ServerConnection> {
-        let LoggedIn { connection, capabilities, thread_id, .. } = login;
+        let LoggedIn { connection, capabilities, thread_id } = login;
         Box::new(ServerConnection {
             connection,
             kind,

@@ -437,7 +437,7 @@ impl Session {
                 self.abandon(attached);
                 return Err(End::ClientClosed);
             }
-            ExchangeError::Overtime { .. } => {
+            ExchangeError::Overtime => {
                 self.abandon(attached);
                 self.stream.reset_on_close();
                 return Err(End::BackendTimeout);

@@ -22,7 +22,6 @@ use weir_io::stream::{Duplex as _, Stream};
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::greeting::{CACHING_SHA2_PASSWORD, Nonce, ServerGreeting};
 use weir_mysql::login::{ChangeUser, ClientFirst, ClientLogin};
-use weir_mysql::outcome::OkPacket;
 use weir_stats::table::{End, Login};
 use weir_tls::password::Password;
 use zeroize::Zeroizing;
@@ -113,8 +112,6 @@ pub struct ClientLoggedIn {
     pub secure: Option<Rc<Secure>>,
     /// As whom, and what was agreed on.
     pub candidate: Candidate,
-    /// The level of zstd, 1 to 22, where that was agreed on.
-    pub zstd_level: Option<u8>,
     /// That the OK packet has.
     pub sequence: u8,
 }
@@ -134,13 +131,13 @@ pub async fn run<T>(
 ) -> Result<(ClientLoggedIn, T), End> {
     let Begun { mut talk, secure, newcomer, opened } = begin(terms, stream, first, connection_id).await?;
     let entered = Box::pin(newcomer.enter(&mut talk, opened, confirm)).await;
-    let (Entered { candidate, zstd_level, how }, confirmed) = match entered {
+    let (Entered { candidate, how }, confirmed) = match entered {
         Ok(entered) => entered,
         Err(failed) => return Err(say_no(terms, &mut talk, failed).await),
     };
     terms.deadline.set_idle(None);
     count(terms, how);
-    Ok((logged_in(terms, talk, secure, candidate, zstd_level), confirmed))
+    Ok((logged_in(terms, talk, secure, candidate), confirmed))
 }
 
 /// Logs a client in with the chosen server, which the two settle between them: its connection, logged in with
@@ -164,7 +161,7 @@ pub async fn relay(
     };
     terms.deadline.set_idle(None);
     count(terms, Login::Relayed);
-    let client = logged_in(terms, talk, secure, candidate, None);
+    let client = logged_in(terms, talk, secure, candidate);
     Ok((client, server, ok))
 }
 
@@ -217,12 +214,11 @@ fn logged_in(
     talk: Talk,
     secure: Option<Rc<Secure>>,
     candidate: Candidate,
-    zstd_level: Option<u8>,
 ) -> ClientLoggedIn {
     count_bytes(terms, &talk);
     let sequence = talk.sequence();
     let (stream, first) = talk.into_parts();
-    ClientLoggedIn { stream, first, secure, candidate, zstd_level, sequence }
+    ClientLoggedIn { stream, first, secure, candidate, sequence }
 }
 
 /// A client that has been greeted, and with which TLS was made where it wanted that.
@@ -301,7 +297,6 @@ struct Opened {
 
 struct Entered {
     candidate: Candidate,
-    zstd_level: Option<u8>,
     how: Login,
 }
 
@@ -340,14 +335,10 @@ impl Newcomer<'_> {
             // Asked with another nonce, as what was said to this one is by another plugin.
             false => Shown::Nothing(draw_nonce().ok_or_else(Failed::internal)?),
         };
-        let zstd_level = login
-            .zstd_level
-            .filter(|level| (1..=22).contains(level))
-            .filter(|_| claim.capabilities.has(Capabilities::ZSTD_COMPRESSION_ALGORITHM));
         drop(packet);
         let proof = Proof { terms: self.terms, is_secure: self.is_secure };
         let (candidate, how, confirmed) = proof.admit(talk, claim, shown, confirm).await?;
-        Ok((Entered { candidate, zstd_level, how }, confirmed))
+        Ok((Entered { candidate, how }, confirmed))
     }
 
     /// Hears who it is, and has it prove that to a server.
@@ -400,8 +391,7 @@ impl Newcomer<'_> {
         if unread.is_some() {
             return Err(Failed::of_server(AttachError::Talk(TalkError::TooLong)));
         }
-        let status = OkPacket::parse(&ok, capabilities).map_or(StatusFlags::AUTOCOMMIT, |ok| ok.status);
-        Ok((candidate, LoggedIn { connection, capabilities, thread_id, status }, ok))
+        Ok((candidate, LoggedIn { connection, capabilities, thread_id }, ok))
     }
 
     fn refuse_without_tls(&self) -> Result<(), Failed> {
