@@ -80,7 +80,6 @@ table! {
             duration(Limit::optional(millis(1), DAY, "leave it out where statements may run for hours"))
                 .default("off: none")
                 .mysql()
-                .not_built()
                 .also(&["query", "query_timeout", "max_execution_time", "max_query_time"]);
     }
 }

@@ -69,8 +69,8 @@ pub fn is_tracked(name: &[u8]) -> bool {
 
 /// Asks a server for the values of the variables that a login settles: one row, for
 /// [`TrackedState::settle`].
-pub const SETTLED_SQL: &str = "SELECT DATABASE(), @@character_set_client, @@character_set_connection, \
-     @@character_set_results, @@collation_connection, @@sql_mode, IF(@@autocommit, 'ON', 'OFF')";
+pub const SETTLED_SQL: &str = "SELECT @@character_set_client, @@character_set_connection, \
+     @@character_set_results, @@collation_connection, @@sql_mode, @@autocommit, DATABASE()";
 
 /// Has a server tell of changes; `with_gtids` also of the transactions that a statement has committed. After
 /// COM_RESET_CONNECTION and COM_CHANGE_USER a server must be told again.
@@ -114,10 +114,16 @@ impl TrackedState {
     /// Takes the values that [`SETTLED_SQL`] asks for; `None` is NULL.
     pub fn settle<'v>(&mut self, values: impl IntoIterator<Item = Option<&'v [u8]>>) {
         let mut values = values.into_iter();
-        self.schema = values.next().flatten().map(Into::into);
-        for (name, value) in SETTLED.iter().zip(values) {
-            self.put(name.as_bytes(), value.unwrap_or_default());
+        for (name, value) in SETTLED.iter().zip(values.by_ref()) {
+            // As trackers tell it.
+            let value = match (*name, value.unwrap_or_default()) {
+                ("autocommit", b"0") => &b"OFF"[..],
+                ("autocommit", b"1") => b"ON",
+                (_, value) => value,
+            };
+            self.put(name.as_bytes(), value);
         }
+        self.schema = values.next().flatten().map(Into::into);
     }
 
     /// By which rules a server in this state reads a text; `ignores_space` says that the login asked for it.

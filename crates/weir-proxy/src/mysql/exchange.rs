@@ -52,7 +52,7 @@ pub enum ExchangeError {
     Client,
     /// The server failed; `forwarded` says whether the client has some of the answer.
     Server { failure: ServerFailure, forwarded: bool },
-    /// The statement's time is over.
+    /// The statement's time is over, and its answer has not begun.
     Overtime,
 }
 
@@ -130,7 +130,7 @@ pub struct Forwarding<'a> {
     pub statement_id: u32,
     /// Longest time without progress while the client takes its answer.
     pub client_patience: Duration,
-    /// When the statement's time is over; `None` for never.
+    /// When the statement's time to begin its answer is over; `None` for never.
     pub overtime: Option<Duration>,
     /// Whether the server may ask for a file of the client's.
     pub local_infile: bool,
@@ -150,8 +150,11 @@ impl Forwarding<'_> {
         client: &mut Stream,
         server: &mut Stream,
         forwarded: bool,
+        has_begun: bool,
     ) -> Result<(), ExchangeError> {
-        self.deadline.set(self.overtime.unwrap_or(Duration::MAX));
+        // Once the answer has begun, it may take as long as it takes.
+        let overtime = self.overtime.filter(|_| !has_begun);
+        self.deadline.set(overtime.unwrap_or(Duration::MAX));
         poll_fn(|context| {
             if let Poll::Ready(ready) = server.poll_readable(context) {
                 return Poll::Ready(ready.map_err(|error| broken(error, forwarded)));
@@ -159,7 +162,7 @@ impl Forwarding<'_> {
             if matches!(client.poll_present(context), Ok(Sight::Ended) | Err(_)) {
                 return Poll::Ready(Err(ExchangeError::Client));
             }
-            if self.deadline.has_passed() && self.overtime.is_some() {
+            if overtime.is_some() && self.deadline.has_passed() {
                 return Poll::Ready(Err(ExchangeError::Overtime));
             }
             Poll::Pending
@@ -250,7 +253,8 @@ impl<'a> Answering<'a> {
         client: &mut Stream,
         server: &mut ServerConnection,
     ) -> Result<Buffer, ExchangeError> {
-        self.forwarding.server_speaks(client, &mut server.connection, self.forwarded > 0).await?;
+        let (forwarded, has_begun) = (self.forwarded > 0, self.received > 0);
+        self.forwarding.server_speaks(client, &mut server.connection, forwarded, has_begun).await?;
         let mut buffer = match held {
             Some(mut held) => {
                 held.compact();

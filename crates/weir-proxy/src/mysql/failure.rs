@@ -176,6 +176,14 @@ impl Refusal {
         Refusal { error, end: Some(End::ClientIdle) }
     }
 
+    /// A statement took longer than `timeout.statement`, and was ended. Where it was in a transaction, or the
+    /// connection had something of the session's, the session ends with it.
+    pub fn overtime(ends: bool) -> Refusal {
+        let message = "Query execution was interrupted, maximum statement execution time exceeded";
+        let error = ServerError::new(3024, GENERAL_STATE, message);
+        Refusal { error, end: ends.then_some(End::BackendTimeout) }
+    }
+
     /// Weir's own memory ran short.
     pub fn overload() -> Refusal {
         let message = "Out of memory; restart server and try again (needed a buffer of Weir)";

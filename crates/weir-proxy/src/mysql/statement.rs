@@ -439,8 +439,12 @@ impl Session {
             }
             ExchangeError::Overtime => {
                 self.abandon(attached);
-                self.stream.reset_on_close();
-                return Err(End::BackendTimeout);
+                let goes_on = running.incoming.is_whole && !before.is_in_transaction && !before.is_pinned;
+                if running.incoming.is_whole {
+                    self.consume(running.incoming.packet_bytes());
+                }
+                self.refuse(sequence, Refusal::overtime(!goes_on)).await?;
+                return Ok(Attempted::Answered(Box::default()));
             }
             ExchangeError::Server { failure: ServerFailure::NoMemory, .. } => {
                 self.abandon(attached);

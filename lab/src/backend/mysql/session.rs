@@ -12,6 +12,10 @@ pub const AUTOCOMMIT: u16 = 2;
 const IN_TRANSACTION: u16 = 1;
 /// Status: the packet goes on with what has changed.
 const STATE_CHANGED: u16 = 0x4000;
+/// What is no variable and asked for beside them: there is no default schema.
+const SCHEMA: &str = "database()";
+/// NULL in a row of text.
+const NULL: u8 = 0xfb;
 /// Where its GTIDs come from.
 const SOURCE: &str = "57656972-6c61-4273-8273-0000000000ca";
 
@@ -279,6 +283,16 @@ impl Session {
                 "max_allowed_packet" => (64 * 1024 * 1024).to_string(),
                 "wait_timeout" => 28_800.to_string(),
                 "gtid_executed" => format!("{SOURCE}:1-{}", counted.statements),
+                "character_set_client" | "character_set_connection" | "character_set_results" => {
+                    "utf8mb4".to_owned()
+                }
+                "collation_connection" => "utf8mb4_0900_ai_ci".to_owned(),
+                "sql_mode" => String::new(),
+                "autocommit" => "1".to_owned(),
+                SCHEMA => {
+                    row.push(NULL);
+                    continue;
+                }
                 // Read-only is one of them.
                 _ => "0".to_owned(),
             };
@@ -438,6 +452,9 @@ fn variables(text: &[u8]) -> Option<Vec<String>> {
     let at = text.windows(2).position(|pair| pair == b"@@")?;
     let text = String::from_utf8_lossy(&text[at..]).to_ascii_lowercase();
     let name = |part: &str| -> Option<String> {
+        if part.trim() == SCHEMA {
+            return Some(SCHEMA.to_owned());
+        }
         let name = part.trim().strip_prefix("@@")?;
         let name = name.split_ascii_whitespace().next()?;
         let name = name.strip_prefix("global.").or(name.strip_prefix("session.")).unwrap_or(name);
@@ -549,6 +566,10 @@ mod tests {
     fn only_a_select_of_nothing_but_variables_is_one() {
         let found = variables(b"SELECT @@global.super_read_only AS x, @@server_uuid;");
         assert_eq!(found, Some(vec!["super_read_only".to_owned(), "server_uuid".to_owned()]));
+        assert_eq!(
+            variables(b"SELECT @@autocommit, DATABASE()"),
+            Some(vec!["autocommit".into(), SCHEMA.into()])
+        );
         assert_eq!(variables(b"SELECT c FROM sbtest1"), None);
         assert_eq!(variables(b"SELECT @@version, a FROM t"), None);
         assert_eq!(variables(b"SELECT @@version, now()"), None);
