@@ -278,7 +278,11 @@ fn show(at: &mut Reading<'_>) -> Part {
         b"ENGINES",
         b"STORAGE",
     ]) || is_one_of(&[b"TABLE", b"PROCEDURE", b"FUNCTION"]) && is_word(at.next, b"STATUS");
+    let clauses = at.clone();
     let mut part = read(at, Kind::Show, RouteReason::Metadata);
+    if is_one_of(&[b"VARIABLES"]) {
+        variables_named(clauses, &mut part);
+    }
     if is_one_of(&[b"WARNINGS", b"ERRORS", b"COUNT"]) {
         part.refuse(RouteReason::LastResult);
         part.reads_back |= ReadsBack::WARNINGS;
@@ -286,6 +290,16 @@ fn show(at: &mut Reading<'_>) -> Part {
         part.refuse(RouteReason::ServerState);
     }
     part
+}
+
+/// Among the variables that SHOW tells are some that tell of the statement before: `LIKE 'last_insert_id'`.
+fn variables_named(mut at: Reading<'_>, part: &mut Part) {
+    while !at.is_at_end() {
+        if let Some(SqlToken::Text(name)) = at.token {
+            at.system_variable(name, part);
+        }
+        at.advance();
+    }
 }
 
 fn explain(at: &mut Reading<'_>) -> Part {
@@ -313,7 +327,7 @@ fn explain(at: &mut Reading<'_>) -> Part {
 
 /// Whether a token is what `FORMAT = ` may have; what is not is read as part of the statement.
 fn is_format(token: Option<SqlToken<'_>>) -> bool {
-    let words: [&[u8]; 4] = [b"TRADITIONAL", b"TRADITIONAL_STRICT", b"JSON", b"TREE"];
+    let words: [&[u8]; 3] = [b"TRADITIONAL", b"JSON", b"TREE"];
     words.iter().any(|word| is_word(token, word))
         || matches!(token, Some(SqlToken::Name(_) | SqlToken::Text(_)))
 }
