@@ -109,6 +109,10 @@ fn is_repeatable(total: &Part) -> bool {
 
 /// Where a statement may run by its own reason, the session's state and the listener.
 fn place(own: RouteReason, facts: &SessionFacts) -> (RoleWanted, RouteReason) {
+    let own = match own {
+        RouteReason::PlainRead if facts.is_in_own_schema => RouteReason::ServerState,
+        own => own,
+    };
     let reason = match (facts.access, facts.transaction) {
         (SplitAccess::ReadWrite, _) => RouteReason::ReadWriteListener,
         (SplitAccess::ReadOnly, _) => RouteReason::ReadOnlyListener,

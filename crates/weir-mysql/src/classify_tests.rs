@@ -246,3 +246,12 @@ fn words_are_unique() {
     assert_eq!(unique.len(), words.len());
     assert!(RouteReason::ALL.iter().all(|reason| !reason.meaning().is_empty()));
 }
+
+#[test]
+fn a_name_without_a_schema_may_be_one_servers_own() {
+    let facts = SessionFacts { is_in_own_schema: true, ..auto() };
+    let read = |sql: &str| classify(sql.as_bytes(), &facts).reason;
+    assert_eq!(read("SELECT * FROM threads"), RouteReason::ServerState);
+    assert_eq!(read("SELECT 1"), RouteReason::ServerState);
+    assert_eq!(read("SHOW TABLES"), RouteReason::Metadata);
+}

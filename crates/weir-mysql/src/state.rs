@@ -126,6 +126,12 @@ impl TrackedState {
         self.schema = values.next().flatten().map(Into::into);
     }
 
+    /// Whether the tables of the default schema show what each server has of its own.
+    pub fn is_in_own_schema(&self) -> bool {
+        let is = |name: &[u8]| self.schema.as_deref().is_some_and(|schema| schema.eq_ignore_ascii_case(name));
+        is(b"performance_schema") || is(b"sys")
+    }
+
     /// By which rules a server in this state reads a text; `ignores_space` says that the login asked for it.
     pub fn dialect(&self, ignores_space: bool) -> SqlDialect {
         let text = |name| self.variable(name).map(String::from_utf8_lossy);

@@ -284,6 +284,9 @@ pub struct SessionFacts {
     pub autocommit: bool,
     /// By which rules its texts are read.
     pub dialect: crate::SqlDialect,
+    /// Whether the tables of the default schema show what each server has of its own (`performance_schema`,
+    /// `sys`): then a name without a schema may be one of those.
+    pub is_in_own_schema: bool,
 }
 
 impl Default for SessionFacts {
@@ -294,6 +297,7 @@ impl Default for SessionFacts {
             transaction: OpenTransaction::None,
             autocommit: true,
             dialect: crate::SqlDialect::default(),
+            is_in_own_schema: false,
         }
     }
 }

@@ -192,6 +192,7 @@ fn facts(question: &SqlQuestion, access: MysqlAccess) -> SessionFacts {
         },
         autocommit: question.autocommit,
         dialect: SqlDialect { charset, mode: SqlMode::read(&question.sql_mode) },
+        is_in_own_schema: false,
     }
 }
 

@@ -378,6 +378,7 @@ impl Session {
             self.state = state.clone();
             let ignores_space = self.kind.capabilities.has(Capabilities::IGNORE_SPACE);
             self.facts.dialect = state.dialect(ignores_space);
+            self.facts.is_in_own_schema = state.is_in_own_schema();
         }
     }
 }
