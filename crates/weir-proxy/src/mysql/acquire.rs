@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Context;
 
 use weir_balance::{PickInput, Role, WantedRole};
-use weir_config::RetryOn;
+use weir_config::{MysqlTopology, RetryOn};
 use weir_io::clock;
 use weir_io::stream::Sight;
 use weir_io::stream::Stream;
@@ -37,6 +37,12 @@ impl Attached {
     /// The role that the server has now.
     pub fn role(&self) -> Option<Role> {
         self.chosen.backend().shared.balance.role()
+    }
+
+    /// Whether somebody watches who the primary is.
+    pub fn is_watched(&self) -> bool {
+        let mysql = self.chosen.pool.shared.config.mysql.as_ref();
+        mysql.is_some_and(|mysql| mysql.topology != MysqlTopology::Static)
     }
 
     /// The server's name.
@@ -271,10 +277,14 @@ impl Session {
         Ok(server)
     }
 
-    /// Attaches the session to the connection that it used last, if nobody has used that since.
-    pub fn recall(&mut self) -> bool {
+    /// Attaches the session to the connection that it used last, if nobody has used that since, and its server
+    /// has a role that will do.
+    pub fn recall(&mut self, is_fit: impl Fn(Option<Role>) -> bool) -> bool {
         let (Some(left_at), Some(pool)) = (self.left_at, self.pool()) else { return false };
         for (index, backend) in pool.backends.iter().enumerate() {
+            if !is_fit(backend.shared.balance.role()) {
+                continue;
+            }
             if let Some(server) = backend.kept::<IdleServers>().take_stamped(backend, left_at.stamp) {
                 let sticky = Some(backend.shared.balance.id());
                 let input = PickInput { now: clock::now(), sticky, ..PickInput::default() };

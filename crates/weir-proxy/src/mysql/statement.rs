@@ -4,7 +4,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_balance::Role;
-use weir_config::MysqlTopology;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::stream::Duplex as _;
@@ -77,14 +76,17 @@ impl Session {
     pub async fn attach_for(&mut self, verdict: &StatementVerdict, but: Option<&str>) -> Result<(), Refusal> {
         // What cannot be read may ask for anything, and most often a server cannot read it either.
         let asks = verdict.reads_back.without(ReadsBack::CONNECTION_ID.and(ReadsBack::ANYTHING));
+        // A write may ask, too, and belongs to the primary all the same.
+        let only_asks = verdict.own_reason.wants() == RoleWanted::AnyMember
+            || verdict.own_reason == RouteReason::LastResult;
         if let Some(attached) = &self.attached {
             let is_fit = verdict.wants == RoleWanted::Primary && attached.role() == Some(Role::Primary);
-            if !self.is_only_holding() || is_fit || !asks.is_empty() {
+            if !self.is_only_holding() || is_fit || (!asks.is_empty() && only_asks) {
                 return Ok(());
             }
             self.release_held().await;
         }
-        if !asks.is_empty() && self.recall() {
+        if !asks.is_empty() && self.recall(|role| only_asks || role == Some(Role::Primary)) {
             return Ok(());
         }
         self.attach(wanted_role(verdict.wants), but).await?;
@@ -193,9 +195,13 @@ impl Session {
         if !is_done_with {
             self.consume(running.incoming.packet_bytes());
         }
-        let ends = self.settle(running, &outcome, before);
+        let mut ends = self.settle(running, &outcome, before);
+        if self.is_stuck(&outcome) {
+            ends = ends.or(Some(End::BackendClosed));
+        }
         let sent = self.send_rest(rest).await;
         if let Some(end) = ends {
+            self.attached = None;
             return Err(end);
         }
         sent?;
@@ -308,9 +314,7 @@ impl Session {
         let is_refused = outcome.error.as_ref().is_some_and(|error| error.is_read_only());
         let Some(attached) = self.attached.as_ref().filter(|_| is_refused) else { return false };
         let pool = &attached.chosen.pool.shared;
-        let is_watched =
-            pool.config.mysql.as_ref().is_some_and(|mysql| mysql.topology != MysqlTopology::Static);
-        if !is_watched || running.verdict.wants != RoleWanted::Primary {
+        if !attached.is_watched() || running.verdict.wants != RoleWanted::Primary {
             return false;
         }
         pool.set_roles([(attached.chosen.index, None)], clock::now());
@@ -402,6 +406,15 @@ impl Session {
             self.left_at = self.attached.take().map(Attached::give_back);
         }
         None
+    }
+
+    /// Whether the session has something on a server that takes no writes any more, and is not in a transaction
+    /// that would end by itself: it would be refused for ever, and finds the primary with a new connection.
+    fn is_stuck(&self, outcome: &Outcome) -> bool {
+        let is_refused = outcome.error.as_ref().is_some_and(|error| error.is_read_only());
+        let is_elsewhere =
+            |attached: &Attached| attached.is_watched() && attached.role() != Some(Role::Primary);
+        is_refused && !self.is_in_transaction() && self.attached.as_ref().is_some_and(is_elsewhere)
     }
 
     fn count_pins(&self, before: LeftBehind) {
