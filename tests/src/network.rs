@@ -102,10 +102,7 @@ impl Network {
     pub fn links(&self, one: &str, other: &str, net: usize) {
         let (there, here) = (self.full(one), self.full(other));
         let (to_other, to_one) = (format!("to_{other}"), format!("to_{one}"));
-        run(&[
-            "ip", "link", "add", &to_other, "netns", &there, "type", "veth", "peer", "name", &to_one,
-            "netns", &here,
-        ]);
+        link(&there, &to_other, &here, &to_one);
         for (host, device, last) in [(one, to_other, 1), (other, to_one, 2)] {
             self.run(host, &["ip", "addr", "add", &format!("10.60.{net}.{last}/24"), "dev", &device]);
             self.run(
