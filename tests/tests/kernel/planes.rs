@@ -9,7 +9,7 @@ use weir_tests::crowd::{Crowd, CrowdServer};
 use weir_tests::dialogue::{Setup, Signal, Weir, until, until_within};
 use weir_tests::network::Network;
 
-use super::{Sets, Talk, VIP, VIP6, asks, config, datagram_socket};
+use super::{Sets, Talk, VIP, VIP6, asks, config_of, datagram_socket};
 
 const SERVERS: usize = 2;
 const MORE: &str = "balance = \"round-robin\"";
@@ -26,8 +26,10 @@ fn network() -> Network {
     network
 }
 
+/// Connections may be silent on either plane for as long as a test takes.
 fn on_kernel(network: &Network) -> String {
-    config(network, SERVERS, MORE).replace("flows = 4096", "flows = 32768")
+    let idle = "timeout = { client_idle = \"15m\" }";
+    config_of(network, SERVERS, idle, 8080, MORE).replace("flows = 4096", "flows = 32768")
 }
 
 fn on_proxy(network: &Network) -> String {
