@@ -208,7 +208,8 @@ pub(super) async fn handshakes_end(snapshot: &Snapshot, before: &Placements, now
     let came = in_kernel(snapshot, now).filter(|listener| !before.is_in_kernel(&listener.name));
     let ends: Vec<_> = came.filter(|one| one.speaks == Speaks::Tcp).flat_map(ends).collect();
     let begun = Instant::now();
-    let is_under_way = |end: &SocketAddr| has_connections(*end, Which::Opening).unwrap_or(false);
+    // A kernel that does not say is taken to have some, as above.
+    let is_under_way = |end: &SocketAddr| has_connections(*end, Which::Opening).unwrap_or(true);
     while begun.elapsed() < HANDSHAKES && ends.iter().any(is_under_way) {
         tokio::time::sleep(HANDSHAKE_PAUSE).await;
     }
