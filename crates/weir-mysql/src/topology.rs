@@ -131,6 +131,14 @@ impl MemberReport {
             }
     }
 
+    /// Whether a majority has gone on without `other`, which has yet to notice: it still sees this one, which
+    /// sees it no more. A member that is told to end leaves its group first, and for seconds after, until it
+    /// has closed its connections, it may go on to say that it is the primary and not read-only. One that was
+    /// stopped and goes on says so until it finds that it was expelled.
+    fn went_on_without(&self, other: &MemberReport) -> bool {
+        self.has_majority() && !self.sees(&other.uuid) && other.sees(&self.uuid)
+    }
+
     fn sees(&self, uuid: &str) -> bool {
         self.view.iter().any(|member| member.uuid == uuid)
     }
@@ -230,6 +238,11 @@ pub struct TopologyVerdict {
 /// Judges what members say, each at its last answer; `None` is one that does not answer. `before` is the
 /// primary so far: of several it stays, so that in a group with several primaries all writes go to one.
 pub fn judge(topology: Topology, reports: &[Option<MemberReport>], before: Option<usize>) -> TopologyVerdict {
+    let is_left_behind =
+        |report: &MemberReport| reports.iter().flatten().any(|it| it.went_on_without(report));
+    let reports: Vec<Option<MemberReport>> =
+        reports.iter().map(|report| report.clone().filter(|report| !is_left_behind(report))).collect();
+    let reports = reports.as_slice();
     let primary = primary(topology, reports, before);
     let leader = primary.ok().and_then(|index| reports.get(index)?.as_ref());
     // Without a primary any view of a majority will do: those of one group agree.
@@ -363,6 +376,20 @@ mod tests {
         let verdict = group(&[None, report("b", true, &WHOLE), report("c", true, &WHOLE)], Some(0));
         assert_eq!(verdict.primary, Err(NoPrimary::Silent));
         assert_eq!(verdict.roles, [None, Some(MemberRole::Secondary), Some(MemberRole::Secondary)]);
+    }
+
+    #[test]
+    fn a_primary_that_has_left_its_group_is_none_whatever_it_goes_on_to_say() {
+        let without = [("b", "ONLINE", PRIMARY), ("c", "ONLINE", SECONDARY)];
+        for is_ready in [false, true] {
+            let of_b = report("b", !is_ready, &without);
+            let verdict = group(&[report("a", false, &WHOLE), of_b, report("c", true, &without)], Some(0));
+            assert_eq!(verdict.primary, if is_ready { Ok(1) } else { Err(NoPrimary::ReadOnly) });
+            assert_eq!((verdict.roles[0], verdict.group.len()), (None, 2));
+        }
+        let cut_off = [("a", "UNREACHABLE", PRIMARY), ("c", "ONLINE", SECONDARY)];
+        let verdict = group(&[report("a", false, &WHOLE), None, report("c", true, &cut_off)], Some(0));
+        assert_eq!(verdict.primary, Ok(0), "one without a majority goes on without nobody");
     }
 
     #[test]
