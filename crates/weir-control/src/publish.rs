@@ -26,6 +26,12 @@ use crate::kernel::KernelPlane;
 pub struct InForce(Arc<ArcSwapOption<Snapshot>>);
 
 impl InForce {
+    /// A snapshot that nobody has published.
+    #[cfg(test)]
+    pub(crate) fn of(snapshot: Snapshot) -> InForce {
+        InForce(Arc::new(ArcSwapOption::from_pointee(snapshot)))
+    }
+
     /// `None` before the first config is served.
     pub fn snapshot(&self) -> Option<Arc<Snapshot>> {
         self.0.load_full()

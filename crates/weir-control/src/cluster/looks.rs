@@ -1,8 +1,8 @@
 //! When the members of a cluster are asked, and when what they said is enough to decide on.
 //!
-//! Each member is asked every interval, one after the other, so that a change of the group, which all of them
-//! see, is noticed by the first that is asked after it. What is new to one of them has all the others asked at
-//! once; that is a round, and the decision comes at its end. Knows no clock and asks nobody itself.
+//! Each member is asked every interval, one after the other, so that a change of the group, which all of
+//! them see, is noticed by the first that is asked after it. What is new to one of them has all the others
+//! asked at once; that is a round, and the decision comes at its end. Knows no clock and asks nobody itself.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ impl Look {
 
 /// What is to be done now.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum LookStep {
     /// Ask these, by index.
     Ask(Vec<usize>),
     /// Decide.
@@ -133,7 +133,7 @@ impl Looks {
     }
 
     /// What is to be done now; those who are to be asked count as asked.
-    pub(super) fn step(&mut self, now: Duration) -> Step {
+    pub(super) fn step(&mut self, now: Duration) -> LookStep {
         if self.members.iter_mut().any(|member| member.is_given_up(now, self.pace.patience)) {
             self.begin_round(None, now);
         }
@@ -150,17 +150,17 @@ impl Looks {
             }
         }
         if !asked.is_empty() {
-            return Step::Ask(asked);
+            return LookStep::Ask(asked);
         }
         let is_over = |until: Duration| until <= now || self.members.iter().all(|it| !it.is_awaited);
         if self.round.is_some_and(is_over) {
             self.round = None;
-            return Step::Decide;
+            return LookStep::Decide;
         }
         let idle = self.members.iter().filter(|member| !member.is_awaited).map(|member| member.due);
         let expected = self.members.iter().filter_map(|member| Some(member.pending? + self.pace.patience));
         let moments = idle.chain(self.round).chain(expected);
-        Step::Wait(moments.min().unwrap_or(now + interval))
+        LookStep::Wait(moments.min().unwrap_or(now + interval))
     }
 
     /// Judges what everybody said last. `before` is the index of the primary so far. `None` when it is too
@@ -241,7 +241,7 @@ mod tests {
         for (index, name) in ["a", "b", "c"].into_iter().enumerate() {
             looks.heard(index, report(name, "a"), true, ms(0));
         }
-        while looks.step(ms(0)) != Step::Decide {
+        while looks.step(ms(0)) != LookStep::Decide {
             (0..3).for_each(|index| looks.heard(index, report(["a", "b", "c"][index], "a"), true, ms(0)));
         }
         assert_eq!(looks.decide(None, ms(0)).unwrap().primary, Ok(0));
@@ -253,10 +253,10 @@ mod tests {
         let mut looks = settled();
         for turn in 0..2 {
             for (index, name) in ["a", "b", "c"].into_iter().enumerate() {
-                let Step::Wait(until) = looks.step(ms(turn * 100 + index as u64 * 33 + 1)) else {
+                let LookStep::Wait(until) = looks.step(ms(turn * 100 + index as u64 * 33 + 1)) else {
                     panic!("nothing is due yet")
                 };
-                assert_eq!(looks.step(until), Step::Ask(vec![index]), "{until:?}");
+                assert_eq!(looks.step(until), LookStep::Ask(vec![index]), "{until:?}");
                 looks.heard(index, report(name, "a"), true, until + ms(1));
             }
         }
@@ -265,30 +265,30 @@ mod tests {
     #[test]
     fn what_is_new_to_one_has_the_others_asked_at_once_and_their_answers_decide() {
         let mut looks = settled();
-        assert_eq!(looks.step(ms(34)), Step::Ask(vec![0]));
+        assert_eq!(looks.step(ms(34)), LookStep::Ask(vec![0]));
         looks.heard(0, report("a", "b"), true, ms(35));
-        assert_eq!(looks.step(ms(35)), Step::Ask(vec![1, 2]));
+        assert_eq!(looks.step(ms(35)), LookStep::Ask(vec![1, 2]));
         looks.heard(1, report("b", "b"), true, ms(36));
-        assert_eq!(looks.step(ms(36)), Step::Wait(ms(55)), "until the round is over");
+        assert_eq!(looks.step(ms(36)), LookStep::Wait(ms(55)), "until the round is over");
         looks.heard(2, report("c", "b"), true, ms(37));
-        assert_eq!(looks.step(ms(37)), Step::Decide);
+        assert_eq!(looks.step(ms(37)), LookStep::Decide);
         assert_eq!(looks.decide(Some(0), ms(37)).unwrap().primary, Ok(1));
     }
 
     #[test]
     fn a_round_does_not_wait_for_one_who_is_late_and_who_was_the_primary_gives_way() {
         let mut looks = settled();
-        assert_eq!(looks.step(ms(34)), Step::Ask(vec![0]), "it is frozen, and does not answer");
-        assert_eq!(looks.step(ms(67)), Step::Ask(vec![1]));
+        assert_eq!(looks.step(ms(34)), LookStep::Ask(vec![0]), "it is frozen, and does not answer");
+        assert_eq!(looks.step(ms(67)), LookStep::Ask(vec![1]));
         looks.heard(1, report("b", "b"), true, ms(68));
-        assert_eq!(looks.step(ms(68)), Step::Ask(vec![2]));
+        assert_eq!(looks.step(ms(68)), LookStep::Ask(vec![2]));
         looks.heard(2, report("c", "b"), true, ms(69));
-        assert_eq!(looks.step(ms(88)), Step::Decide);
+        assert_eq!(looks.step(ms(88)), LookStep::Decide);
         let verdict = looks.decide(Some(0), ms(88)).unwrap();
         assert_eq!((verdict.primary, verdict.roles[0]), (Ok(1), None));
         // It says again what it said before: that is news, since it was not believed.
         looks.heard(0, report("a", "a"), true, ms(90));
-        assert!(matches!(looks.step(ms(90)), Step::Ask(_)));
+        assert!(matches!(looks.step(ms(90)), LookStep::Ask(_)));
     }
 
     #[test]
@@ -296,10 +296,10 @@ mod tests {
         let mut looks = settled();
         looks.step(ms(34));
         looks.begin_round(None, ms(40));
-        assert_eq!(looks.step(ms(40)), Step::Ask(vec![1, 2]));
+        assert_eq!(looks.step(ms(40)), LookStep::Ask(vec![1, 2]));
         looks.heard(1, report("b", "a"), true, ms(41));
         looks.heard(2, report("c", "a"), true, ms(41));
-        assert_eq!(looks.step(ms(60)), Step::Decide);
+        assert_eq!(looks.step(ms(60)), LookStep::Decide);
         assert_eq!(looks.decide(Some(0), ms(60)).unwrap().primary, Ok(0));
     }
 
@@ -307,14 +307,14 @@ mod tests {
     fn without_a_primary_looks_are_fast_and_connections_wanted() {
         let mut looks = settled();
         looks.heard(0, None, false, ms(10));
-        assert_eq!(looks.step(ms(10)), Step::Ask(vec![1, 2]));
+        assert_eq!(looks.step(ms(10)), LookStep::Ask(vec![1, 2]));
         looks.heard(1, report("b", "a"), true, ms(11));
         looks.heard(2, report("c", "a"), true, ms(11));
-        assert_eq!(looks.step(ms(11)), Step::Decide);
+        assert_eq!(looks.step(ms(11)), LookStep::Decide);
         assert_eq!(looks.decide(Some(0), ms(11)).unwrap().primary, Err(NoPrimary::Silent));
-        let Step::Wait(until) = looks.step(ms(11)) else { panic!("nothing is due") };
+        let LookStep::Wait(until) = looks.step(ms(11)) else { panic!("nothing is due") };
         assert!(until <= ms(18), "{until:?}");
-        assert_eq!(looks.step(until), Step::Ask(vec![0]), "it is asked for a connection");
+        assert_eq!(looks.step(until), LookStep::Ask(vec![0]), "it is asked for a connection");
     }
 
     #[test]
@@ -324,12 +324,12 @@ mod tests {
         looks.heard(0, report("a", "a"), true, ms(34));
         looks.step(ms(67));
         looks.heard(1, report("b", "b"), true, ms(67));
-        assert_eq!(looks.step(ms(67)), Step::Ask(vec![0, 2]));
+        assert_eq!(looks.step(ms(67)), LookStep::Ask(vec![0, 2]));
         looks.heard(0, report("a", "a"), true, ms(68));
         looks.heard(2, report("c", "b"), true, ms(68));
-        assert_eq!(looks.step(ms(68)), Step::Decide);
+        assert_eq!(looks.step(ms(68)), LookStep::Decide);
         assert_eq!(looks.decide(Some(0), ms(68)).unwrap().primary, Ok(0), "it stays for a moment");
-        let Step::Wait(until) = looks.step(ms(68)) else { panic!("nothing is due") };
+        let LookStep::Wait(until) = looks.step(ms(68)) else { panic!("nothing is due") };
         assert!(until <= ms(75), "{until:?}");
     }
 
@@ -338,9 +338,9 @@ mod tests {
         let mut looks = Looks::new(Topology::Group, PACE);
         looks.adopt(Topology::Group, PACE, vec![Look::new(ms(0)); 2], ms(0));
         looks.heard(0, report("b", "a"), true, ms(5));
-        assert_eq!(looks.step(ms(5)), Step::Ask(vec![0, 1]));
+        assert_eq!(looks.step(ms(5)), LookStep::Ask(vec![0, 1]));
         looks.heard(0, report("b", "a"), true, ms(6));
-        assert_eq!(looks.step(ms(6)), Step::Decide);
+        assert_eq!(looks.step(ms(6)), LookStep::Decide);
         assert_eq!(looks.decide(Some(1), ms(6)), None);
         looks.step(ms(1000));
         let verdict = looks.decide(Some(1), ms(1000)).unwrap();

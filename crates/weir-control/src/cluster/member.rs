@@ -17,9 +17,9 @@ use super::client::{ClientError, LoginAs, MysqlClient};
 use super::receipt::Moment;
 use crate::health::probe;
 
-/// How long a server that has stopped answering is waited for on the same connection, though it counts as not
-/// answering much earlier: every new one would be one more that it finds broken off when it goes on, and after
-/// `max_connect_errors` (100) of those it locks Weir out (see [`crate::health`]'s probes).
+/// How long a server that has stopped answering is waited for on the same connection, though it counts as
+/// not answering much earlier: every new one would be one more that it finds broken off when it goes on, and
+/// after `max_connect_errors` (100) of those it locks Weir out (see [`crate::health`]'s probes).
 const LOST_AFTER: Duration = Duration::from_secs(10);
 /// Between two tries to connect, at least, however much a connection is wanted.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);

@@ -11,6 +11,8 @@ mod member;
 mod receipt;
 mod roster;
 pub mod seen;
+#[cfg(test)]
+mod tests;
 mod vigil;
 pub mod watch;
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use weir_mysql::topology::{MOST_MEMBERS, MemberState, ViewMember};
 
-/// How long a group has a member before it becomes a backend: one that joins and fails at once never does, and
-/// seeds have had the time to say who they are.
+/// How long a group has a member before it becomes a backend: one that joins and fails at once never does,
+/// and seeds have had the time to say who they are.
 const JOINED_FOR: Duration = Duration::from_secs(2);
 /// How long a group is without a member that it once had before that is a backend no more: long enough to
 /// start a server again, or its machine.

@@ -10,7 +10,7 @@ use weir_io::clock;
 use weir_mysql::topology::{MOST_MEMBERS, MemberRole, Topology, TopologyVerdict, ViewMember};
 use weir_state::{Backend, Pool};
 
-use super::looks::{Look, Looks, Pace, Step};
+use super::looks::{Look, LookStep, Looks, Pace};
 use super::member::{Asker, Heard, Manner};
 use super::receipt::{Ledger, Moment};
 use super::roster::{Enrolled, Roster, RosterChange};
@@ -106,15 +106,15 @@ impl Vigil {
                 self.call_the_roll(now);
             }
             let until = match self.looks.step(now) {
-                Step::Ask(members) => {
+                LookStep::Ask(members) => {
                     members.into_iter().for_each(|index| self.members[index].asker.ask());
                     continue;
                 }
-                Step::Decide => {
+                LookStep::Decide => {
                     self.decide();
                     continue;
                 }
-                Step::Wait(until) => until.min(roll_call),
+                LookStep::Wait(until) => until.min(roll_call),
             };
             tokio::select! {
                 // Answers first: what they say may be what is asked for.

@@ -1,8 +1,8 @@
 //! The control side in one piece: everything that changes what is in force goes through here.
 //!
 //! One file for each thing that is asked of it: [`apply`] puts the config file in force, [`change`] does what
-//! an operator asks about single backends, [`roster`] what a cluster's watch does, [`house`] what time and the workers ask for, and [`life`] ends the
-//! process.
+//! an operator asks about single backends, [`roster`] what the watch of a cluster does, [`house`] what time
+//! and the workers ask for, and [`life`] ends the process.
 
 mod apply;
 mod change;

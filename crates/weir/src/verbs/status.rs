@@ -127,11 +127,12 @@ fn certificates(out: &mut String, status: &Status, colours: bool) {
 /// Who is the primary, who does not answer, and the last failover.
 fn cluster(out: &mut String, it: &ClusterStatus, colours: bool) {
     let missing = it.no_primary.as_deref().unwrap_or("nobody has been asked yet");
-    let primary =
-        it.primary.clone().unwrap_or_else(|| paint(&format!("no primary: {missing}"), "31", colours));
+    let primary = match &it.primary {
+        Some(primary) => format!("primary {primary}"),
+        None => paint(&format!("no primary: {missing}"), "31", colours),
+    };
     let (changes, without) = (it.primary_changes, span(it.without_primary_seconds));
-    let _ =
-        writeln!(out, "  {}, primary {primary}, changed {changes} times, {without} without one", it.topology);
+    let _ = writeln!(out, "  {}, {primary}, changed {changes} times, {without} without one", it.topology);
     for member in &it.members {
         let seen = member.last_seen.map_or_else(|| "never".to_owned(), |at| at.rfc3339());
         let version = member.version.as_deref().unwrap_or("unknown version");
