@@ -114,7 +114,11 @@ enum Verb {
         port: u16,
     },
     /// Bring up the three-member InnoDB Cluster that s2 is measured on, and hold it until standard input ends
-    Cluster,
+    Cluster {
+        /// Let it be reached from this machine, rather than from a network of its own
+        #[arg(long)]
+        shared_network: bool,
+    },
     /// Be the floor: relay TCP and do nothing else
     Relay {
         /// Port on 127.0.0.1 to listen on
@@ -392,8 +396,8 @@ fn run(verb: Verb) -> io::Result<ExitCode> {
             }
         }
         Verb::Backend { kind, ip, port } => backend::serve(kind, SocketAddr::new(ip, port))?,
-        Verb::Cluster => {
-            let workplace = match enclosure::enter(false)? {
+        Verb::Cluster { shared_network } => {
+            let workplace = match enclosure::enter(shared_network)? {
                 Enclosure::Ended(code) => return Ok(code),
                 Enclosure::Enclosed(workplace) | Enclosure::Open(workplace) => workplace,
             };
