@@ -118,6 +118,17 @@ install_clients() {
     cp tests/python/requirements.txt "$clients/python/"
 }
 
+# The cluster that MySQL's tests are made before comes from where the lab has it.
+install_cluster() {
+    ! { lab/peers path mysqld && lab/peers path sysbench; } >/dev/null 2>&1 || return 0
+    if [ "$(id -u)" -ne 0 ]; then
+        say "mysqld or sysbench is missing; as root run: lab/peers install mysqld sysbench"
+        return 1
+    fi
+    say "installing mysqld"
+    lab/peers install mysqld sysbench
+}
+
 check_rust() {
     local wanted found
     wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
@@ -137,7 +148,7 @@ check_rust() {
 cd "$(dirname "$0")/.."
 case ${1:-test} in
 build) install_packages build && check_rust ;;
-test) install_packages test && install_h2spec && install_clients && check_rust ;;
+test) install_packages test && install_h2spec && install_clients && install_cluster && check_rust ;;
 *)
     say "expected \`build\` or \`test\`, found \`$1\`"
     exit 2

@@ -15,6 +15,7 @@ mod http2;
 mod http3;
 mod kernel;
 mod logs;
+mod mysql;
 mod reload;
 mod resources;
 mod rfc9111;

@@ -1,0 +1,151 @@
+//! The primary of a real cluster goes, in three ways, and Weir finds the next.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use mysql::prelude::Queryable as _;
+use serde_json::Value;
+use weir_tests::dialogue::{Setup, Signal, Weir, until_within};
+
+use super::cluster::{Cluster, PASSWORD, connect, write_anew_until_taken, write_until_taken};
+
+/// Two seeds: the third member is to be found.
+const CONFIG: &str = r#"
+[listener.db]
+protocol = "mysql"
+bind = "@db"
+access = "read-write"
+pool = "cluster"
+[pool.cluster]
+backends = ["@one", "@two"]
+[pool.cluster.mysql]
+user = "lab"
+password_file = "@password"
+park = "30s"
+"#;
+
+/// From the first write that a server takes to the first that Weir gets there. Much more than it needs: here
+/// other tests share the machine.
+const BOUND: Duration = Duration::from_secs(2);
+/// For a member to join, or a group to elect its primary: after a crash the group itself takes 5 to 7 s.
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn weir_follows_the_primary_of_a_cluster_that_hands_over_crashes_and_shuts_down() {
+    let cluster = Cluster::bring_up();
+    let password = OwnFile::of("mysql-password", PASSWORD);
+    let mut weir = Setup::of(CONFIG)
+        .with("one", cluster.members[0].address)
+        .with("two", cluster.members[1].address)
+        .with("password", password.0.display())
+        .start();
+    let third = cluster.members[2].address.to_string();
+    has_found(&weir, &third);
+    weir.reloads(&CONFIG.replace("30s", "31s"));
+    assert_eq!(found(&weir).as_deref(), Some(&*third), "after a reload");
+    upgrade(&weir);
+    assert_eq!(found(&weir).as_deref(), Some(&*third), "after an upgrade");
+
+    let first = primary(&weir);
+    let mut administrator = connect(cluster.at(&first).address).unwrap();
+    administrator.query_drop("CREATE DATABASE weir").unwrap();
+    administrator.query_drop("CREATE TABLE weir.writes (id INT AUTO_INCREMENT PRIMARY KEY)").unwrap();
+    let next = cluster.members.iter().find(|member| member.address.to_string() != first).unwrap();
+    let hand_over = format!("SELECT group_replication_set_as_primary('{}')", next.uuid());
+
+    let handed_over = failover("handed over", &cluster, &weir, || {
+        administrator.query_drop(&hand_over).unwrap();
+    });
+    let crashed = failover("kill -9", &cluster, &weir, || cluster.at(&handed_over).gets(Signal::KILL));
+    failover("SIGTERM", &cluster, &weir, || cluster.at(&crashed).gets(Signal::TERM));
+    assert_eq!(weir.metric("weir_mysql_primary_changes_total", &[("pool", "cluster")]), 3.0);
+}
+
+/// Has the primary go, and gives the address of the next. Prints how long after the database Weir was.
+fn failover(how: &str, cluster: &Cluster, weir: &Weir, goes: impl FnOnce()) -> String {
+    let (old, listener, before) = (primary(weir), weir.address("db"), receipts(weir).len());
+    let uuid = cluster.at(&old).uuid();
+    let over = AtomicBool::new(false);
+    let begun = Instant::now();
+    let (direct, through) = std::thread::scope(|scope| {
+        let (uuid, over) = (&*uuid, &over);
+        let others = cluster.members.iter().filter(|member| member.address.to_string() != old);
+        let direct: Vec<_> =
+            others.map(|member| scope.spawn(move || write_until_taken(member.address, over))).collect();
+        let through = scope.spawn(move || write_anew_until_taken(listener, uuid));
+        goes();
+        let direct = direct.into_iter().filter_map(|thread| thread.join().unwrap()).min();
+        (direct.expect("a server takes writes again"), through.join().unwrap().expect("Weir does, too"))
+    });
+    let receipt = until_within(LONG, "a receipt", || receipts(weir).into_iter().rev().nth(before));
+    let after = through.at.saturating_duration_since(direct.at);
+    println!(
+        "{how}: the database took writes after {:.3} s (unix {} ms), Weir {:.3} s later; {receipt}",
+        (direct.at - begun).as_secs_f64(),
+        direct.unix_ms,
+        after.as_secs_f64()
+    );
+    assert_eq!(direct.uuid, through.uuid, "the same server");
+    assert!(after < BOUND, "{how}: {after:?} after the database");
+    let now = primary(weir);
+    assert_eq!((receipt["from"].as_str(), receipt["to"].as_str()), (Some(&*old), Some(&*now)));
+    now
+}
+
+/// What `/v1/status` says of the cluster.
+fn seen(weir: &Weir) -> Value {
+    weir.admin().reads("/v1/status").json()["pools"][0]["cluster"].clone()
+}
+
+fn receipts(weir: &Weir) -> Vec<Value> {
+    seen(weir)["failovers"].as_array().cloned().unwrap_or_default()
+}
+
+fn primary(weir: &Weir) -> String {
+    until_within(LONG, "a primary", || seen(weir)["primary"].as_str().map(str::to_owned))
+}
+
+/// The backend that no config names and that has a role.
+fn found(weir: &Weir) -> Option<String> {
+    let status = weir.admin().reads("/v1/status").json();
+    let backends = status["pools"][0]["backends"].as_array()?;
+    let found = backends.iter().find(|backend| backend["found"] == true && backend["role"].is_string())?;
+    found["address"].as_str().map(str::to_owned)
+}
+
+fn has_found(weir: &Weir, address: &str) {
+    let joined = until_within(LONG, "the third member joins", || found(weir));
+    assert_eq!(joined, address);
+}
+
+/// Has a new process take over.
+fn upgrade(weir: &Weir) {
+    let old = weir.pid();
+    weir.signals_pid(old, Signal::USR2);
+    until_within(LONG, "a new process serves", || {
+        let pid = weir.admin().tries_to_read("/v1/status")?.json()["pid"].as_u64()?;
+        (pid != u64::from(old)).then_some(())
+    });
+}
+
+/// A file that nobody else may read; removed when dropped.
+struct OwnFile(PathBuf);
+
+impl OwnFile {
+    fn of(name: &str, content: &str) -> OwnFile {
+        let path = std::env::temp_dir().join(format!("weir-e2e-{}-{name}", std::process::id()));
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        file.and_then(|mut file| file.write_all(content.as_bytes())).expect("a file of our own");
+        OwnFile(path)
+    }
+}
+
+impl Drop for OwnFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

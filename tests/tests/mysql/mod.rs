@@ -1,0 +1,4 @@
+//! MySQL listeners before real servers.
+
+mod cluster;
+mod failover;
