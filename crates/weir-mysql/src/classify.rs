@@ -3,6 +3,7 @@
 //! Unknown means primary: a statement runs elsewhere only if all of it is known to be a read. What is found
 //! about several statements in one text is said of the whole.
 
+use crate::hint;
 use crate::lexer::ExecutableComment;
 use crate::reading::{Part, Reading};
 use crate::verb::part;
@@ -35,7 +36,7 @@ pub fn classify(text: &[u8], facts: &SessionFacts) -> StatementVerdict {
         total.leaves |= LeftBehind::ANYTHING;
         total.resend = Resend::Never;
     }
-    judge(&total, statements, facts)
+    judge(&total, statements, facts).hinted(hint::of_comment(text)).under(facts)
 }
 
 /// Judges a text of which only the front is at hand, because it is longer than the session holds.

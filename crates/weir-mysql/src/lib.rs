@@ -29,6 +29,7 @@ mod charset;
 mod classify;
 mod functions;
 pub mod gtid;
+pub mod hint;
 mod lexer;
 mod reading;
 mod set;

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use weir_io::wait::send_all;
 use weir_mysql::capability::Capabilities;
 use weir_mysql::command::{ClientCommand, STATEMENT_ID, set_statement_id, statement_id};
+use weir_mysql::hint;
 use weir_mysql::packet::HEADER_BYTES;
 use weir_mysql::packet::PacketHeader;
 use weir_mysql::parameters::{ExecuteParts, QueryParts};
@@ -80,7 +81,11 @@ impl Session {
         let parts = QueryParts::parse(payload, self.kind.capabilities);
         match parts {
             Ok(parts) => {
-                self.judge(payload.get(parts.text_start..).unwrap_or_default(), incoming, &self.facts)
+                let text = payload.get(parts.text_start..).unwrap_or_default();
+                let verdict = self.judge(text, incoming, &self.facts);
+                let mut attributes = parts.attributes.iter();
+                let hint = attributes.find_map(|it| hint::of_attribute(it.name, it.value?));
+                if hint.is_none() { verdict } else { verdict.hinted(hint).under(&self.facts) }
             }
             Err(_) => classify_head(b"", &self.facts),
         }
