@@ -82,7 +82,11 @@ impl<'a> OkPacket<'a> {
     pub fn parse(payload: &'a [u8], capabilities: Capabilities) -> Result<OkPacket<'a>, WireError> {
         let (ok, mut cursor) = OkPacket::parse_numbers(payload)?;
         if !capabilities.has(Capabilities::SESSION_TRACK) {
-            return Ok(OkPacket { info: cursor.rest(), ..ok });
+            // The manual says that the text goes to the packet's end; mysqld 9.7.4 writes its length before it
+            // all the same, and clients go by that.
+            let rest = cursor.remaining();
+            let info = cursor.string().ok().filter(|_| cursor.is_at_end()).unwrap_or(rest);
+            return Ok(OkPacket { info, ..ok });
         }
         // A server leaves the text out where it and the changes are empty.
         let info = if cursor.is_at_end() { b"" } else { cursor.string()? };
@@ -126,9 +130,7 @@ impl<'a> OkPacket<'a> {
         write_integer(out, self.insert_id);
         out.extend_from_slice(&status.to_le_bytes());
         out.extend_from_slice(&self.warnings.to_le_bytes());
-        if !capabilities.has(Capabilities::SESSION_TRACK) {
-            out.extend_from_slice(self.info);
-        } else if told.is_some() || !self.info.is_empty() {
+        if told.is_some() || !self.info.is_empty() {
             write_string(out, self.info);
             if let Some(told) = told {
                 write_string(out, told);
@@ -204,6 +206,19 @@ mod tests {
     use super::*;
 
     const TRACKED: Capabilities = Capabilities::SESSION_TRACK;
+
+    #[test]
+    fn the_text_has_its_length_before_it_without_session_tracking_too() {
+        // As mysqld 9.7.4 answers an UPDATE.
+        let sent = b"\x00\x02\x00\x22\x00\x00\x00\x0cRows matched";
+        let ok = OkPacket::parse(sent, Capabilities::PROTOCOL_41).unwrap();
+        assert_eq!(ok.info, b"Rows matched");
+        let mut out = Vec::new();
+        ok.write(&mut out, OK, Capabilities::PROTOCOL_41);
+        assert_eq!(out, sent);
+        let bare = OkPacket::parse(b"\x00\x02\x00\x22\x00\x00\x00Rows matched", Capabilities::PROTOCOL_41);
+        assert_eq!(bare.unwrap().info, b"Rows matched");
+    }
 
     #[test]
     fn an_ok_packet_is_read_as_it_was_written() {
