@@ -82,8 +82,8 @@ impl<'a> OkPacket<'a> {
     pub fn parse(payload: &'a [u8], capabilities: Capabilities) -> Result<OkPacket<'a>, WireError> {
         let (ok, mut cursor) = OkPacket::parse_numbers(payload)?;
         if !capabilities.has(Capabilities::SESSION_TRACK) {
-            // The manual says that the text goes to the packet's end; mysqld 9.7.4 writes its length before it
-            // all the same, and clients go by that.
+            // The manual says that the text goes to the packet's end; mysqld 9.7.4 writes its length before
+            // it all the same, and clients go by that.
             let rest = cursor.remaining();
             let info = cursor.string().ok().filter(|_| cursor.is_at_end()).unwrap_or(rest);
             return Ok(OkPacket { info, ..ok });

@@ -170,7 +170,8 @@ impl TrackedState {
                 | TrackedChange::Other { .. } => {}
             }
         }
-        // Servers say that something has changed beside what it was; alone it says that it was something else.
+        // Servers say that something has changed beside what it was; alone it says that it was something
+        // else.
         changes.untracked = state_changed && !changes.changed;
         Ok(changes)
     }

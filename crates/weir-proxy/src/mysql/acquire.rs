@@ -277,8 +277,8 @@ impl Session {
         Ok(server)
     }
 
-    /// Attaches the session to the connection that it used last, if nobody has used that since, and its server
-    /// has a role that will do.
+    /// Attaches the session to the connection that it used last, if nobody has used that since, and its
+    /// server has a role that will do.
     pub fn recall(&mut self, is_fit: impl Fn(Option<Role>) -> bool) -> bool {
         let (Some(left_at), Some(pool)) = (self.left_at, self.pool()) else { return false };
         for (index, backend) in pool.backends.iter().enumerate() {

@@ -316,8 +316,8 @@ impl Session {
         }
     }
 
-    /// The server's number of a statement on the attached connection, where it is prepared if need be. An inner
-    /// error is the server's; an outer one the loss of the connection.
+    /// The server's number of a statement on the attached connection, where it is prepared if need be. An
+    /// inner error is the server's; an outer one the loss of the connection.
     async fn prepared_on_attached(&mut self, text: &Rc<StatementText>) -> Result<Result<u32, Refusal>, ()> {
         let Some(attached) = &mut self.attached else { return Err(()) };
         if let Some(id) = attached.server.statements.find(text) {

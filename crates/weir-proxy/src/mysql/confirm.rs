@@ -1,7 +1,7 @@
 //! A server's word on a login: nobody is let in on Weir's own.
 //!
-//! An idle connection of the same account is logged in anew, which costs a server an eighth of a new one; where
-//! there is none, the login is one of the connections that the session's statements will use.
+//! An idle connection of the same account is logged in anew, which costs a server an eighth of a new one;
+//! where there is none, the login is one of the connections that the session's statements will use.
 
 use std::rc::Rc;
 

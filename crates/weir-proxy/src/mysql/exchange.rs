@@ -1,5 +1,5 @@
-//! One command of a client on a connection to a server: its bytes there, the answer's bytes back, and what the
-//! answer tells.
+//! One command of a client on a connection to a server: its bytes there, the answer's bytes back, and what
+//! the answer tells.
 //!
 //! Bytes pass as they came, but for what Weir has added to the connection on its own account: the number of a
 //! prepared statement, and changes that the client did not ask to be told.

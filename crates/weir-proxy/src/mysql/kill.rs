@@ -45,8 +45,8 @@ pub struct KillEntry {
     /// Somebody is about to end it, and a server is asked whether they may.
     is_doomed: AtomicBool,
     is_killed: AtomicBool,
-    /// The server that it is attached to ([`weir_balance::Backend::id`]), and what that calls the connection; 0
-    /// while it is attached to none.
+    /// The server that it is attached to ([`weir_balance::Backend::id`]), and what that calls the connection;
+    /// 0 while it is attached to none.
     backend: AtomicU64,
     thread_id: AtomicU32,
 }
@@ -162,8 +162,8 @@ impl Session {
         self.send_ok(sequence).await
     }
 
-    /// What becomes of a connection whose statement nobody waits for any more: the statement ends, and with it
-    /// its transaction and locks.
+    /// What becomes of a connection whose statement nobody waits for any more: the statement ends, and with
+    /// it its transaction and locks.
     pub fn abandon(&mut self, attached: Attached) {
         thread_local! {
             static UNDER_WAY: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };

@@ -1,8 +1,8 @@
 //! MySQL listeners: a client logs in to Weir, and each of its statements goes to a server in the role that it
 //! wants, on a connection that sessions share.
 //!
-//! Where Weir sees no statements (`mode = "passthrough"`, `passwords = "relay"`) a connection goes to a server
-//! in the role that its listener is for, and stays there.
+//! Where Weir sees no statements (`mode = "passthrough"`, `passwords = "relay"`) a connection goes to a
+//! server in the role that its listener is for, and stays there.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

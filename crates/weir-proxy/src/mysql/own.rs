@@ -50,8 +50,8 @@ pub enum OwnAnswer {
     Refused(ServerError),
 }
 
-/// Sends all of `asked` in one piece and gives the answers, in order; what they tell of the connection's state
-/// is noted. The deadline is the caller's to set.
+/// Sends all of `asked` in one piece and gives the answers, in order; what they tell of the connection's
+/// state is noted. The deadline is the caller's to set.
 ///
 /// # Errors
 /// The connection is of no use.
@@ -101,8 +101,8 @@ pub async fn ask(
     Ok(answers.pop().unwrap_or(OwnAnswer::Done))
 }
 
-/// Has the server of a connection that was just logged in, or reset, tell of changes, and learns in what state
-/// it begins; `reset` makes it a new session of the same account before.
+/// Has the server of a connection that was just logged in, or reset, tell of changes, and learns in what
+/// state it begins; `reset` makes it a new session of the same account before.
 pub async fn settle(
     server: &mut ServerConnection,
     buffers: &Rc<Buffers>,
@@ -161,8 +161,8 @@ pub async fn synchronise(
     Ok(Ok(()))
 }
 
-/// The server's number of a statement, which is prepared where it is not yet, in the state that it belongs to.
-/// The connection is in `wanted` afterwards.
+/// The server's number of a statement, which is prepared where it is not yet, in the state that it belongs
+/// to. The connection is in `wanted` afterwards.
 pub async fn prepare(
     server: &mut ServerConnection,
     buffers: &Rc<Buffers>,

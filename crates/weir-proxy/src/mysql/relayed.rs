@@ -1,8 +1,6 @@
 //! Clients whose login one server settles with them (`passwords = "relay"`): Weir learns no password, and the
 //! client stays with that server. No statement is looked at.
 
-use std::rc::Rc;
-
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
@@ -13,22 +11,20 @@ use weir_stats::table::End;
 
 use super::kill::next_connection_id;
 use super::login::{self, LoginTerms};
+use super::serve::Newcomer;
 use super::session::Report;
-use crate::client::Client;
 use crate::reach::{Reach, Unavailable};
 use crate::tcp::relay::{self, FirstBytes, Pair, Terms};
-use crate::worker::{ListenerSlot, Worker};
 
 /// Serves a client from its login to its end.
 pub async fn serve(
-    worker: &Rc<Worker>,
-    slot: &Rc<ListenerSlot>,
+    newcomer: &Newcomer,
     stream: Stream,
     first: Option<Buffer>,
-    client: Client,
     deadline: &Deadline,
     report: &mut Report,
 ) -> End {
+    let Newcomer { worker, slot, client, .. } = newcomer;
     let listener = slot.current();
     let pool = listener.compiled.routes.default_pool().and_then(|index| listener.pools.get(index).cloned());
     let Some(pool) = pool else { return End::NoBackend };

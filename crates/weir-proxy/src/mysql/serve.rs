@@ -31,47 +31,54 @@ use crate::client::Client;
 use crate::identify;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
+/// A client that has connected, and where.
+pub struct Newcomer {
+    pub worker: Rc<Worker>,
+    pub slot: Rc<ListenerSlot>,
+    pub client: Client,
+    begun: Duration,
+}
+
 /// Serves one connection to its end.
 pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream, peer: SocketAddr) {
-    let begun = clock::now();
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
     deadline.belongs_to(listener.shared.number());
+    let mut newcomer = Newcomer { worker, slot, client: Client::of_peer(peer), begun: clock::now() };
     let mut stream = Stream::plain(stream);
     stream.send_at_once();
     let mut first = None;
-    let identified =
-        Box::pin(identify::by_header(&listener, &mut stream, peer, &mut first, &worker, &deadline)).await;
-    let (client, _counted) = match identified {
+    let worker = &newcomer.worker;
+    let identified = identify::by_header(&listener, &mut stream, peer, &mut first, worker, &deadline);
+    let (client, _counted) = match Box::pin(identified).await {
         Ok(identified) => identified,
         Err(end) => {
             stream.reset_on_close();
-            return finish(&worker, &slot, Client::of_peer(peer), begun, &Report::default(), None, end);
+            return newcomer.finish(&Report::default(), None, end);
         }
     };
+    newcomer.client = client;
     let is_denied = |screen: &Screen| !screen.passes(client.address.ip());
     if listener.compiled.screen.as_deref().is_some_and(is_denied) {
         stream.reset_on_close();
-        return finish(&worker, &slot, client, begun, &Report::default(), None, End::DeniedAddress);
+        return newcomer.finish(&Report::default(), None, End::DeniedAddress);
     }
     if is_relayed(&listener) {
         drop(listener);
         let mut report = Report::default();
-        let served = relayed::serve(&worker, &slot, stream, first, client, &deadline, &mut report);
-        let end = Box::pin(served).await;
-        return finish(&worker, &slot, client, begun, &report, None, end);
+        let end = Box::pin(relayed::serve(&newcomer, stream, first, &deadline, &mut report)).await;
+        return newcomer.finish(&report, None, end);
     }
     drop(listener);
-    let opened = Box::pin(open(worker.clone(), slot.clone(), stream, first, client, deadline)).await;
+    let opened = Box::pin(open(&newcomer, stream, first, deadline)).await;
     match opened {
         Ok(mut session) => {
             let end = session.run().await;
             session.detach();
-            let (report, secure) = (&session.report, session.secure.as_deref());
-            finish(&worker, &slot, client, begun, report, secure, end);
+            newcomer.finish(&session.report, session.secure.as_deref(), end);
         }
-        Err(end) => finish(&worker, &slot, client, begun, &Report::default(), None, end),
+        Err(end) => newcomer.finish(&Report::default(), None, end),
     }
 }
 
@@ -84,13 +91,12 @@ fn is_relayed(listener: &WorkerListener) -> bool {
 
 /// Logs a client in.
 async fn open(
-    worker: Rc<Worker>,
-    slot: Rc<ListenerSlot>,
+    newcomer: &Newcomer,
     stream: Stream,
     first: Option<Buffer>,
-    client: Client,
     deadline: Deadline,
 ) -> Result<Box<Session>, End> {
+    let (worker, slot, client) = (newcomer.worker.clone(), newcomer.slot.clone(), newcomer.client);
     let listener = slot.current();
     let pool = listener.compiled.routes.default_pool().and_then(|index| listener.pools.get(index).cloned());
     let pool = pool.ok_or(End::NoBackend)?;
@@ -143,58 +149,54 @@ async fn open(
     Ok(session)
 }
 
-fn finish(
-    worker: &Worker,
-    slot: &ListenerSlot,
-    client: Client,
-    begun: Duration,
-    report: &Report,
-    secure: Option<&Secure>,
-    end: End,
-) {
-    let listener = slot.current();
-    let cells = listener.shared.cells.of(worker.number);
-    cells.ends[end as usize].increment();
-    if let Some(reason) = rejection(end) {
-        cells.rejected[reason as usize].increment();
+impl Newcomer {
+    /// Counts the session and writes its line.
+    fn finish(&self, report: &Report, secure: Option<&Secure>, end: End) {
+        let Newcomer { worker, slot, client, begun } = self;
+        let listener = slot.current();
+        let cells = listener.shared.cells.of(worker.number);
+        cells.ends[end as usize].increment();
+        if let Some(reason) = rejection(end) {
+            cells.rejected[reason as usize].increment();
+        }
+        if !worker.log.enabled() {
+            return;
+        }
+        let pool = report.pool.as_ref();
+        let backend = pool.zip(report.backend).and_then(|(pool, index)| pool.backends.get(index));
+        let record = Record {
+            time: SystemTime::now(),
+            listener: &listener.shared.config.name,
+            route: None,
+            pool: pool.map(|pool| pool.shared.config.name.as_str()),
+            backend: backend.map(|backend| backend.shared.address.as_str()),
+            client: client.address,
+            protocol: Spoken::Mysql,
+            method: None,
+            host: None,
+            path: None,
+            status: None,
+            bytes_received: report.from_client,
+            bytes_sent: report.to_client,
+            request_id: None,
+            cache: None,
+            retries: report.retries,
+            timers: Timers {
+                client_header: None,
+                queue: report.queue,
+                connect: report.connect,
+                backend_header: None,
+                total: elapsed(*begun),
+            },
+            end,
+            would_reject: Default::default(),
+            sqli: None,
+            user_agent: None,
+            referer: None,
+            tls: secure,
+        };
+        worker.log.write(&record, cells);
     }
-    if !worker.log.enabled() {
-        return;
-    }
-    let pool = report.pool.as_ref();
-    let backend = pool.zip(report.backend).and_then(|(pool, index)| pool.backends.get(index));
-    let record = Record {
-        time: SystemTime::now(),
-        listener: &listener.shared.config.name,
-        route: None,
-        pool: pool.map(|pool| pool.shared.config.name.as_str()),
-        backend: backend.map(|backend| backend.shared.address.as_str()),
-        client: client.address,
-        protocol: Spoken::Mysql,
-        method: None,
-        host: None,
-        path: None,
-        status: None,
-        bytes_received: report.from_client,
-        bytes_sent: report.to_client,
-        request_id: None,
-        cache: None,
-        retries: report.retries,
-        timers: Timers {
-            client_header: None,
-            queue: report.queue,
-            connect: report.connect,
-            backend_header: None,
-            total: elapsed(begun),
-        },
-        end,
-        would_reject: Default::default(),
-        sqli: None,
-        user_agent: None,
-        referer: None,
-        tls: secure,
-    };
-    worker.log.write(&record, cells);
 }
 
 /// Which refusals an end is counted under.

@@ -302,8 +302,8 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a server has refused a write because it takes none, having done nothing: then the statement goes
-    /// to whoever takes writes, once there is one. What the server said of its role is believed at once.
+    /// Whether a server has refused a write because it takes none, having done nothing: then the statement
+    /// goes to whoever takes writes, once there is one. What the server said of its role is believed at once.
     fn is_to_be_sent_again(
         &mut self,
         running: &Running<'_>,
@@ -408,8 +408,9 @@ impl Session {
         None
     }
 
-    /// Whether the session has something on a server that takes no writes any more, and is not in a transaction
-    /// that would end by itself: it would be refused for ever, and finds the primary with a new connection.
+    /// Whether the session has something on a server that takes no writes any more, and is not in a
+    /// transaction that would end by itself: it would be refused for ever, and finds the primary with a new
+    /// connection.
     fn is_stuck(&self, outcome: &Outcome) -> bool {
         let is_refused = outcome.error.as_ref().is_some_and(|error| error.is_read_only());
         let is_elsewhere =

@@ -38,8 +38,8 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Sends a command; gives the sequence id of its last packet. One that is whole in the buffer stays there,
-    /// to be sent again if need be; of any other nothing stays.
+    /// Sends a command; gives the sequence id of its last packet. One that is whole in the buffer stays
+    /// there, to be sent again if need be; of any other nothing stays.
     pub async fn send_command(
         &mut self,
         server: &mut ServerConnection,
