@@ -248,7 +248,7 @@ impl Session {
         let id = statement_id(self.payload(&incoming)).unwrap_or_default();
         let capabilities = self.kind.capabilities;
         let Some(statement) = self.statements.get_mut(id) else {
-            let refusal = Refusal::unknown_statement(id, "mysqld_stmt_execute");
+            let refusal = Refusal::unknown_statement(id);
             return self.refuse_command(&incoming, refusal).await;
         };
         let (text, verdict) = (statement.text.clone(), statement.verdict.under(&self.facts));
@@ -412,8 +412,7 @@ impl Session {
     async fn continue_statement(&mut self, incoming: Incoming, command: ClientCommand) -> Result<(), End> {
         let id = statement_id(self.payload(&incoming)).unwrap_or_default();
         let Some(statement) = self.statements.get_mut(id) else {
-            let name = if command == ClientCommand::StmtFetch { "fetch" } else { "reset" };
-            let refusal = Refusal::unknown_statement(id, &format!("mysqld_stmt_{name}"));
+            let refusal = Refusal::unknown_statement(id);
             return self.refuse_command(&incoming, refusal).await;
         };
         let (text, is_bound) = (statement.text.clone(), statement.is_bound && self.attached.is_some());

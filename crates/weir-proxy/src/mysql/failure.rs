@@ -137,8 +137,8 @@ impl Refusal {
     }
 
     /// A number that no prepared statement of the session has.
-    pub fn unknown_statement(id: u32, command: &str) -> Refusal {
-        let message = format!("Unknown prepared statement handler ({id}) given to {command}");
+    pub fn unknown_statement(id: u32) -> Refusal {
+        let message = format!("Unknown prepared statement handler ({id}) given to mysql_stmt_precheck");
         Refusal::goes_on(UNKNOWN_STATEMENT, &GENERAL_STATE, message)
     }
 
