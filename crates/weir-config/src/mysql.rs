@@ -238,14 +238,8 @@ pub(crate) fn check_pool(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>
     let in_vain: &[&str] = match mysql.passwords {
         Passwords::Learn => &["passwords_file"],
         Passwords::File => &["accounts"],
-        Passwords::Relay => &[
-            "passwords_file",
-            "accounts",
-            "full_logins",
-            "full_logins_per_client",
-            "key_file",
-            "server_public_key",
-        ],
+        // Its keys are of use where one side speaks TLS and the other does not.
+        Passwords::Relay => &["passwords_file", "accounts", "full_logins", "full_logins_per_client"],
     };
     for entry in in_vain.iter().filter_map(|name| fields.get(name)) {
         findings.warning(entry.key, format!("`{}` has no effect", entry.name), asked_for_nothing.clone());
