@@ -80,7 +80,12 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // The lab's servers die with it.
+        // The end of its input is its own, with the servers and all that they have written.
+        drop(self.lab.stdin.take());
+        let begun = Instant::now();
+        while begun.elapsed() < ANSWER && matches!(self.lab.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         let _ = self.lab.kill();
         let _ = self.lab.wait();
     }
