@@ -23,6 +23,9 @@ use crate::publish::InForce;
 const ANSWERS: usize = 4 * MOST_MEMBERS;
 /// Between two comparisons of the group with the backends of the pool.
 const ROLL_CALL: Duration = Duration::from_secs(1);
+/// Between two rounds that somebody outside asks for: every statement that fails may be a reason to ask, and
+/// the servers are not to be kept busy by that.
+const NUDGES: Duration = Duration::from_millis(10);
 /// An answer is worth a probe for so many intervals: one may be missed.
 const VOUCHED_INTERVALS: u32 = 3;
 
@@ -99,6 +102,7 @@ impl Vigil {
     /// Watches until it is given up. `changed` is rung when another snapshot is in force.
     pub(super) async fn keep(mut self, changed: Arc<Notify>) {
         let mut roll_call = clock::now() + ROLL_CALL;
+        let mut nudges = clock::now();
         loop {
             let now = clock::now();
             if now >= roll_call {
@@ -116,11 +120,16 @@ impl Vigil {
                 }
                 LookStep::Wait(until) => until.min(roll_call),
             };
+            let is_open = now >= nudges;
+            let until = if is_open { until } else { until.min(nudges) };
             tokio::select! {
                 // Answers first: what they say may be what is asked for.
                 biased;
                 Some(heard) = self.heard.1.recv() => self.take(heard),
-                () = self.pool.nudge.asked() => self.looks.begin_round(None, clock::now()),
+                () = self.pool.nudge.asked(), if is_open => {
+                    nudges = clock::now() + NUDGES;
+                    self.looks.begin_round(None, clock::now());
+                }
                 () = changed.notified() => self.follow(),
                 () = tokio::time::sleep(until.saturating_sub(now)) => {}
             }
