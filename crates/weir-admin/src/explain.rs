@@ -532,10 +532,10 @@ mod tests {
     #[test]
     fn a_question_about_a_statement_names_its_listener_where_there_are_several() {
         let ask = |question| of_sql(question).unwrap_err();
-        let expected = "expected `listener` to name one of db, reads, passed";
+        let expected = "expected `listener` to name one of db, reads, split, passed";
         assert_eq!(ask(serde_json::json!({ "statement": "SELECT 1" })), expected);
         let other = ask(serde_json::json!({ "statement": "SELECT 1", "listener": "web" }));
-        assert_eq!(other, "no MySQL listener is named `web`, expected one of db, reads, passed");
+        assert_eq!(other, "no MySQL listener is named `web`, expected one of db, reads, split, passed");
         let denied = serde_json::json!({ "statement": "SELECT 1", "listener": "db", "from": "10.9.9.1" });
         assert_eq!(of_sql(denied).unwrap().action, "refuse, denied_address");
     }
