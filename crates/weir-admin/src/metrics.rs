@@ -254,8 +254,11 @@ fn logins(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     let mysql = counted(listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Mysql));
     mysql.by_word(out, &expose::MYSQL_LOGINS, Login::WORDS, |cells| &cells.logins[..]);
     statements(out, listeners);
-    let pins = LeftBehind::ALL.iter().map(|(_, word, _)| *word);
-    mysql.worded(out, &expose::MYSQL_PINS, pins, |cells, index| &cells.pins[index]);
+    let pins = LeftBehind::ALL.iter().map(|(_, word, _)| *word).chain(["plugin"]);
+    mysql.worded(out, &expose::MYSQL_PINS, pins, |cells, index| match index < LeftBehind::ALL.len() {
+        true => &cells.pins[index],
+        false => &cells.pinned_by_plugin,
+    });
     mysql.each(
         out,
         &expose::MYSQL_RERUNS,

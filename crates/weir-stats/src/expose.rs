@@ -81,7 +81,7 @@ metrics! {
     ENDS = "weir_ends_total" Counter ["listener", "reason"] "Exchanges, TCP sessions and UDP flows that ended, by the end reason of the access log.";
     MYSQL_LOGINS = "weir_mysql_logins_total" Counter ["listener", "result"] "MySQL logins, by how clients showed who they are, or why they were not let in.";
     MYSQL_STATEMENTS = "weir_mysql_statements_total" Counter ["listener", "role", "reason"] "Statements by the role of the server that they went to (`primary` or `any`), and why.";
-    MYSQL_PINS = "weir_mysql_pins_total" Counter ["listener", "reason"] "Times that a session began to keep its connection to a server, by what it had left there.";
+    MYSQL_PINS = "weir_mysql_pins_total" Counter ["listener", "reason"] "Times that a session began to keep its connection to a server, by what it had left there; `plugin`: the account proves something else than a password, and no statement is looked at.";
     MYSQL_RERUNS = "weir_mysql_reruns_total" Counter ["listener", "reason"] "Statements that ran again on another server: theirs was `lost`, or had refused them as `read_only`.";
     MYSQL_CATCH_UPS = "weir_mysql_catch_ups_total" Counter ["listener", "result"] "Reads whose server had to wait for what their session had written: it `waited`, or was `behind` and the primary was asked.";
     MYSQL_LOGINS_WAITED = "weir_mysql_logins_waited_total" Counter ["listener"] "MySQL logins with the password itself that waited for their turn (`full_logins`, `full_logins_per_client`).";

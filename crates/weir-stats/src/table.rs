@@ -230,6 +230,8 @@ pub struct ListenerCells {
     pub statements: Counters<STATEMENT_REASONS>,
     /// MySQL sessions that began to keep their connection to a server, by number of what they left there.
     pub pins: [Counter; PIN_REASONS],
+    /// MySQL sessions that keep their connection because the account's plugin takes no password.
+    pub pinned_by_plugin: Counter,
     /// MySQL statements that ran again because their server was lost.
     pub rerun_lost: Counter,
     /// MySQL statements that ran again because their server had refused them as read-only.

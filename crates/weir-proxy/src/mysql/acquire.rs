@@ -12,7 +12,7 @@ use weir_io::clock;
 use weir_io::stream::Sight;
 use weir_io::stream::Stream;
 
-use super::attach::{self, AttachError, ServerError, ServerLogin};
+use super::attach::{self, AttachError, ServerLogin};
 use super::confirm::settle;
 use super::exchange::ServerFailure;
 use super::failure::Refusal;
@@ -89,14 +89,6 @@ impl Unfit {
             }
             Unfit::Server(failure) => !matches!(failure, ServerFailure::Refused(_)),
             _ => false,
-        }
-    }
-
-    /// What the server says against the account; `None` where it says nothing about that.
-    pub fn refused(&self) -> Option<ServerError> {
-        match self {
-            Unfit::Attach(AttachError::Refused(error)) => Some(error.clone()),
-            _ => None,
         }
     }
 

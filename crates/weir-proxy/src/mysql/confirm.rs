@@ -13,7 +13,7 @@ use weir_io::deadline::Deadline;
 use weir_mysql::state::TrackedState;
 
 use super::acquire::{Attached, Unfit, wish};
-use super::attach;
+use super::attach::{self, AttachError};
 use super::failure::Refusal;
 use super::login::{Candidate, Denied};
 use super::own;
@@ -56,11 +56,16 @@ impl Confirming<'_> {
                 }
                 Err(unfit) => unfit,
             };
-            if let Some(error) = unfit.refused() {
+            let settled = match &unfit {
+                Unfit::Attach(AttachError::Refused(error)) => Some(Denied::Refused(error.clone())),
+                Unfit::Attach(AttachError::Plugin(plugin)) => Some(Denied::Plugin(plugin.clone())),
+                _ => None,
+            };
+            if let Some(denied) = settled {
                 for backend in &self.pool.backends {
                     backend.kept::<IdleServers>().forget(&candidate.account);
                 }
-                return Err(Denied::Refused(error));
+                return Err(denied);
             }
             unfit.note(&chosen, self.worker);
             let kind = unfit.retried_as();

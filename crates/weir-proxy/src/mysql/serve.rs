@@ -11,7 +11,6 @@ use weir_config::Passwords;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
-use weir_io::handshake::Secure;
 use weir_io::stream::{Duplex as _, Stream};
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::{LeftBehind, ReadsBack, SessionFacts};
@@ -22,14 +21,14 @@ use super::confirm::Confirming;
 use super::kill::{Killable, next_connection_id};
 use super::login::{self, Candidate, ClientLoggedIn, LoginTerms};
 use super::prepared::ClientStatements;
-use super::relayed;
+use super::relayed::Relaying;
 use super::server::ConnectionKind;
 use super::session::{Report, Session};
 use crate::access_log::{Record, Spoken, Timers};
-use crate::backends::elapsed;
+use crate::backends::{WorkerPool, elapsed};
 use crate::client::Client;
 use crate::identify;
-use crate::worker::{ListenerSlot, Worker, WorkerListener};
+use crate::worker::{ListenerSlot, Worker};
 
 /// A client that has connected, and where.
 pub struct Newcomer {
@@ -55,51 +54,47 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
         Ok(identified) => identified,
         Err(end) => {
             stream.reset_on_close();
-            return newcomer.finish(&Report::default(), None, end);
+            return newcomer.finish(&Report::default(), end);
         }
     };
     newcomer.client = client;
     let is_denied = |screen: &Screen| !screen.passes(client.address.ip());
     if listener.compiled.screen.as_deref().is_some_and(is_denied) {
         stream.reset_on_close();
-        return newcomer.finish(&Report::default(), None, End::DeniedAddress);
-    }
-    if is_relayed(&listener) {
-        drop(listener);
-        let mut report = Report::default();
-        let end = Box::pin(relayed::serve(&newcomer, stream, first, &deadline, &mut report)).await;
-        return newcomer.finish(&report, None, end);
+        return newcomer.finish(&Report::default(), End::DeniedAddress);
     }
     drop(listener);
     let opened = Box::pin(open(&newcomer, stream, first, deadline)).await;
     match opened {
-        Ok(mut session) => {
+        Opened::Session(mut session) => {
             let end = session.run().await;
             session.detach();
-            newcomer.finish(&session.report, session.secure.as_deref(), end);
+            newcomer.finish(&session.report, end);
         }
-        Err(end) => newcomer.finish(&Report::default(), None, end),
+        Opened::Ended(report, end) => newcomer.finish(&report, end),
     }
 }
 
-/// Whether clients log in to a server and not to Weir.
-fn is_relayed(listener: &WorkerListener) -> bool {
-    let pool = listener.compiled.routes.default_pool().and_then(|index| listener.pools.get(index));
-    let mysql = pool.and_then(|pool| pool.shared.config.mysql.as_ref());
-    mysql.is_none_or(|mysql| mysql.passwords == Passwords::Relay)
+/// What has come of a client.
+enum Opened {
+    /// It is logged in.
+    Session(Box<Session>),
+    /// It was served to its end.
+    Ended(Box<Report>, End),
 }
 
-/// Logs a client in.
-async fn open(
-    newcomer: &Newcomer,
-    stream: Stream,
-    first: Option<Buffer>,
-    deadline: Deadline,
-) -> Result<Box<Session>, End> {
+impl From<End> for Opened {
+    fn from(end: End) -> Opened {
+        Opened::Ended(Box::default(), end)
+    }
+}
+
+/// Logs a client in; one that a server has to hear itself is served as well.
+async fn open(newcomer: &Newcomer, stream: Stream, first: Option<Buffer>, deadline: Deadline) -> Opened {
     let (worker, slot, client) = (newcomer.worker.clone(), newcomer.slot.clone(), newcomer.client);
     let listener = slot.current();
     let pool = listener.compiled.routes.default_pool().and_then(|index| listener.pools.get(index).cloned());
-    let pool = pool.ok_or(End::NoBackend)?;
+    let Some(pool) = pool else { return End::NoBackend.into() };
     let connection_id = next_connection_id();
     let (confirmed, logged_in) = {
         let terms = LoginTerms {
@@ -110,13 +105,25 @@ async fn open(
             client: client.address.ip(),
             offers: Capabilities::NONE,
         };
+        let relaying = Relaying { worker: &worker, slot: &slot, client, deadline: &deadline };
+        let mut report = Box::<Report>::default();
+        if is_relayed(&pool) {
+            let end = Box::pin(relaying.serve(&terms, stream, first, &mut report)).await;
+            return Opened::Ended(report, end);
+        }
         let confirming =
             Confirming { worker: &worker, listener: &listener, pool: &pool, deadline: &deadline, client };
         let confirm = async |candidate: &Candidate| confirming.run(candidate).await;
-        let (logged_in, confirmed) = login::run(&terms, stream, first, connection_id, confirm).await?;
-        (confirmed, logged_in)
+        match login::run(&terms, stream, first, connection_id, confirm).await {
+            Ok(login::Opened::LoggedIn(logged_in, confirmed)) => (confirmed, logged_in),
+            Ok(login::Opened::Undecided(undecided)) => {
+                let end = Box::pin(relaying.serve_unasked(&terms, undecided, &mut report)).await;
+                return Opened::Ended(report, end);
+            }
+            Err(end) => return end.into(),
+        }
     };
-    let ClientLoggedIn { stream, first, secure, candidate, sequence, .. } = logged_in;
+    let ClientLoggedIn { stream, first, secure, candidate, sequence } = logged_in;
     let kind = ConnectionKind::of(&candidate);
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let killable = Killable::new(connection_id, &candidate.account.user, waker);
@@ -130,7 +137,6 @@ async fn open(
         killable,
         candidate,
         kind,
-        secure,
         facts: SessionFacts::default(),
         status: StatusFlags::AUTOCOMMIT,
         state: Rc::default(),
@@ -142,16 +148,23 @@ async fn open(
         is_without_warnings: true,
         statements: ClientStatements::default(),
         written: None,
-        report: Report { pool: Some(pool), ..Report::default() },
+        report: Report { pool: Some(pool), secure, ..Report::default() },
     });
     session.begin(&confirmed);
-    session.send_ok(sequence).await?;
-    Ok(session)
+    match session.send_ok(sequence).await {
+        Ok(()) => Opened::Session(session),
+        Err(end) => end.into(),
+    }
+}
+
+/// Whether clients log in to a server and not to Weir.
+fn is_relayed(pool: &WorkerPool) -> bool {
+    pool.shared.config.mysql.as_ref().is_none_or(|mysql| mysql.passwords == Passwords::Relay)
 }
 
 impl Newcomer {
     /// Counts the session and writes its line.
-    fn finish(&self, report: &Report, secure: Option<&Secure>, end: End) {
+    fn finish(&self, report: &Report, end: End) {
         let Newcomer { worker, slot, client, begun } = self;
         let listener = slot.current();
         let cells = listener.shared.cells.of(worker.number);
@@ -193,7 +206,7 @@ impl Newcomer {
             sqli: None,
             user_agent: None,
             referer: None,
-            tls: secure,
+            tls: report.secure.as_deref(),
         };
         worker.log.write(&record, cells);
     }

@@ -64,8 +64,6 @@ pub struct Session {
     pub candidate: Candidate,
     /// The same, as far as connections go by it.
     pub kind: ConnectionKind,
-    /// What TLS came to; `None` without.
-    pub secure: Option<Rc<Secure>>,
     /// What the next statement is judged by.
     pub facts: SessionFacts,
     /// As of the last answer.
@@ -98,6 +96,8 @@ pub struct Report {
     pub retries: u32,
     pub from_client: u64,
     pub to_client: u64,
+    /// What the client's TLS handshake came to; `None` without TLS.
+    pub secure: Option<Rc<Secure>>,
 }
 
 /// A command of which the beginning is in the session's buffer.

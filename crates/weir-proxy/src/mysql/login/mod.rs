@@ -9,6 +9,7 @@
 mod proof;
 mod refusal;
 mod relay;
+mod undecided;
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -18,21 +19,23 @@ use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake::Secure;
-use weir_io::stream::{Duplex as _, Stream};
+use weir_io::stream::Stream;
 use weir_mysql::capability::{Capabilities, StatusFlags};
-use weir_mysql::greeting::{CACHING_SHA2_PASSWORD, Nonce, ServerGreeting};
+use weir_mysql::greeting::{
+    CACHING_SHA2_PASSWORD, MYSQL_CLEAR_PASSWORD, MYSQL_NATIVE_PASSWORD, Nonce, SHA256_PASSWORD,
+    ServerGreeting,
+};
 use weir_mysql::login::{ChangeUser, ClientFirst, ClientLogin};
 use weir_stats::table::{End, Login};
-use weir_tls::password::Password;
 use zeroize::Zeroizing;
 
-use self::proof::Proof;
+use self::proof::{Admission, Proof};
 use self::refusal::{Failed, say_no};
-use self::relay::{NO_PLUGIN, Settling, Unsettled};
+pub use self::undecided::Undecided;
 use super::account::Account;
-use super::attach::{self, AttachError, LoggedIn, ServerError, ServerLogin};
+use super::attach::{self, ServerError, ServerLogin};
 use super::talk::{Talk, TalkError, Wire};
-use crate::backends::{Chosen, WorkerPool};
+use crate::backends::WorkerPool;
 use crate::handshake;
 use crate::worker::{Worker, WorkerListener};
 
@@ -43,6 +46,9 @@ const LOGIN_BYTES: usize = 80 << 10;
 const NAME_BYTES: usize = 256;
 /// What Weir says its version is where neither the config nor a server has said one.
 const SERVER_VERSION: &[u8] = b"8.4.0";
+/// Plugins of clients that have a password to show. A client that names none waits to be asked.
+pub(super) const PASSWORD_PLUGINS: [&[u8]; 5] =
+    [CACHING_SHA2_PASSWORD, MYSQL_NATIVE_PASSWORD, SHA256_PASSWORD, MYSQL_CLEAR_PASSWORD, b""];
 /// utf8mb4_0900_ai_ci, the default of servers since 8.0.
 const COLLATION: u8 = 255;
 
@@ -98,8 +104,19 @@ impl Candidate {
 pub enum Denied {
     /// A server has refused it: it is forgotten, and the error is its answer.
     Refused(ServerError),
+    /// It is of this plugin, and proves something else than a password: a server has to hear that from the
+    /// client itself.
+    Plugin(String),
     /// No server could be asked; the answer, and how the session ends.
     Unavailable(ServerError, End),
+}
+
+/// How far a login has come.
+pub enum Opened<'a, T> {
+    /// A server has confirmed it, and said this.
+    LoggedIn(ClientLoggedIn, T),
+    /// A server and the client have yet to settle it between them.
+    Undecided(Undecided<'a>),
 }
 
 /// A client that is logged in, to whom an OK packet is still to be said.
@@ -122,47 +139,49 @@ pub struct ClientLoggedIn {
 ///
 /// # Errors
 /// The client was told what there was to say, and is counted; how its session ends.
-pub async fn run<T>(
-    terms: &LoginTerms<'_>,
+pub async fn run<'a, T>(
+    terms: &'a LoginTerms<'a>,
     stream: Stream,
     first: Option<Buffer>,
     connection_id: u32,
     confirm: impl AsyncFnMut(&Candidate) -> Result<T, Denied>,
-) -> Result<(ClientLoggedIn, T), End> {
-    let Begun { mut talk, secure, newcomer, opened } = begin(terms, stream, first, connection_id).await?;
-    let entered = Box::pin(newcomer.enter(&mut talk, opened, confirm)).await;
-    let (Entered { candidate, how }, confirmed) = match entered {
-        Ok(entered) => entered,
+) -> Result<Opened<'a, T>, End> {
+    let Begun { mut talk, secure, newcomer, greeted } = begin(terms, stream, first, connection_id).await?;
+    let entered = Box::pin(newcomer.enter(&mut talk, greeted, confirm)).await;
+    let admission = match entered {
+        Ok(admission) => admission,
         Err(failed) => return Err(say_no(terms, &mut talk, failed).await),
     };
     terms.deadline.set_idle(None);
-    count(terms, how);
-    Ok((logged_in(terms, talk, secure, candidate), confirmed))
+    Ok(match admission {
+        Admission::Confirmed(candidate, how, confirmed) => {
+            count(terms, how);
+            Opened::LoggedIn(logged_in(terms, talk, secure, candidate), confirmed)
+        }
+        Admission::Undecided(candidate) => {
+            let is_secure = newcomer.is_secure;
+            Opened::Undecided(Undecided { terms, talk, secure, is_secure, is_unasked: true, candidate })
+        }
+    })
 }
 
-/// Logs a client in with the chosen server, which the two settle between them: its connection, logged in with
-/// the same capabilities, and the server's OK packet, still to be said to the client.
+/// Hears who a client is, and leaves all else to the server that it is to log in with.
 ///
 /// # Errors
 /// As [`run`].
-pub async fn relay(
-    terms: &LoginTerms<'_>,
+pub async fn hear<'a>(
+    terms: &'a LoginTerms<'a>,
     stream: Stream,
     first: Option<Buffer>,
     connection_id: u32,
-    chosen: &Chosen,
-    proxy_header: Option<&[u8]>,
-) -> Result<(ClientLoggedIn, LoggedIn, Zeroizing<Vec<u8>>), End> {
-    let Begun { mut talk, secure, newcomer, opened } = begin(terms, stream, first, connection_id).await?;
-    let settled = Box::pin(newcomer.settle(&mut talk, opened, chosen, proxy_header)).await;
-    let (candidate, server, ok) = match settled {
-        Ok(settled) => settled,
-        Err(failed) => return Err(say_no(terms, &mut talk, failed).await),
-    };
-    terms.deadline.set_idle(None);
-    count(terms, Login::Relayed);
-    let client = logged_in(terms, talk, secure, candidate);
-    Ok((client, server, ok))
+) -> Result<Undecided<'a>, End> {
+    let Begun { mut talk, secure, newcomer, greeted } = begin(terms, stream, first, connection_id).await?;
+    let is_secure = newcomer.is_secure;
+    let heard = newcomer.hear(&mut talk, greeted).await;
+    match heard.and_then(|Said { claim, .. }| claim.without_password()) {
+        Ok(candidate) => Ok(Undecided { terms, talk, secure, is_secure, is_unasked: false, candidate }),
+        Err(failed) => Err(say_no(terms, &mut talk, failed).await),
+    }
 }
 
 /// Another account for a client in session (COM_CHANGE_USER, `payload`): it proves itself to a new nonce, and
@@ -198,13 +217,15 @@ pub async fn change_user<T>(
     };
     let changed = Box::pin(changed).await;
     match changed {
-        Ok((candidate, how, confirmed)) => {
+        Ok(Admission::Confirmed(candidate, how, confirmed)) => {
             count(terms, how);
             count_bytes(terms, &talk);
             let sequence = talk.sequence();
             *first = talk.into_parts().1;
             Ok((candidate, confirmed, sequence))
         }
+        // It was asked for a plugin once by now.
+        Ok(Admission::Undecided(_)) => Err(say_no(terms, &mut talk, Failed::internal()).await),
         Err(failed) => Err(say_no(terms, &mut talk, failed).await),
     }
 }
@@ -226,7 +247,7 @@ struct Begun<'a> {
     talk: Talk,
     secure: Option<Rc<Secure>>,
     newcomer: Newcomer<'a>,
-    opened: Opened,
+    greeted: Greeted,
 }
 
 async fn begin<'a>(
@@ -241,11 +262,11 @@ async fn begin<'a>(
     let mut newcomer = Newcomer { terms, is_secure: false };
     let mut talk = Talk::new(stream, first);
     let mut secure = None;
-    let opened = match newcomer.open(&mut talk, connection_id).await {
-        Ok(opened) => opened,
+    let greeted = match newcomer.open(&mut talk, connection_id).await {
+        Ok(greeted) => greeted,
         Err(failed) => return Err(say_no(terms, &mut talk, failed).await),
     };
-    if opened.wants_tls {
+    if greeted.wants_tls {
         count_bytes(terms, &talk);
         let sequence = talk.sequence();
         let (plain, mut behind) = talk.into_parts();
@@ -259,7 +280,7 @@ async fn begin<'a>(
         terms.deadline.set(begun + terms.listener.shared.config.timeout.handshake);
         terms.deadline.set_idle(Some(begun));
     }
-    Ok(Begun { talk, secure, newcomer, opened })
+    Ok(Begun { talk, secure, newcomer, greeted })
 }
 
 /// What a client says of itself, before anything of it is shown.
@@ -287,7 +308,7 @@ struct Newcomer<'a> {
 }
 
 /// What came first of a client.
-struct Opened {
+struct Greeted {
     offered: Capabilities,
     nonce: Nonce,
     /// The login, unless TLS comes before it.
@@ -295,14 +316,18 @@ struct Opened {
     wants_tls: bool,
 }
 
-struct Entered {
-    candidate: Candidate,
-    how: Login,
+/// What a client says in its login.
+struct Said {
+    claim: Claim,
+    plugin: Box<[u8]>,
+    /// What it answers to this nonce, by the plugin.
+    answer: Zeroizing<Vec<u8>>,
+    nonce: Nonce,
 }
 
 impl Newcomer<'_> {
     /// Greets, and hears what comes first.
-    async fn open(&self, talk: &mut Talk, connection_id: u32) -> Result<Opened, Failed> {
+    async fn open(&self, talk: &mut Talk, connection_id: u32) -> Result<Greeted, Failed> {
         let nonce = draw_nonce().ok_or_else(Failed::internal)?;
         let offered = self.greet(talk, connection_id, &nonce).await?;
         let packet = self.receive(talk).await?;
@@ -311,46 +336,34 @@ impl Newcomer<'_> {
         if wants_tls && !offered.has(Capabilities::SSL) {
             return Err(Failed::bad_handshake());
         }
-        Ok(Opened { offered, nonce, packet, wants_tls })
+        Ok(Greeted { offered, nonce, packet, wants_tls })
     }
 
     /// Hears who it is, and has it prove that.
     async fn enter<T>(
         &self,
         talk: &mut Talk,
-        opened: Opened,
+        greeted: Greeted,
         confirm: impl AsyncFnMut(&Candidate) -> Result<T, Denied>,
-    ) -> Result<(Entered, T), Failed> {
-        let Opened { offered, nonce, mut packet, wants_tls } = opened;
-        if wants_tls {
-            packet = self.receive(talk).await?;
+    ) -> Result<Admission<T>, Failed> {
+        let Said { claim, plugin, answer, nonce } = self.hear(talk, greeted).await?;
+        let proof = Proof { terms: self.terms, is_secure: self.is_secure };
+        if !PASSWORD_PLUGINS.contains(&&*plugin) && proof.learns().is_some() {
+            // Who comes by such a plugin has no password to show; each costs a server a login.
+            proof.take_turn().await?;
+            return Ok(Admission::Undecided(claim.without_password()?));
         }
-        let Ok(ClientFirst::Login(login)) = ClientFirst::parse(&packet) else {
-            return Err(Failed::bad_handshake());
-        };
-        self.refuse_without_tls()?;
-        let claim = self.claim(&login, offered)?;
-        let shown = match login.plugin == CACHING_SHA2_PASSWORD {
-            true => Shown::Answer(nonce, Zeroizing::new(login.auth_response.to_vec())),
+        let shown = match *plugin == *CACHING_SHA2_PASSWORD {
+            true => Shown::Answer(nonce, answer),
             // Asked with another nonce, as what was said to this one is by another plugin.
             false => Shown::Nothing(draw_nonce().ok_or_else(Failed::internal)?),
         };
-        drop(packet);
-        let proof = Proof { terms: self.terms, is_secure: self.is_secure };
-        let (candidate, how, confirmed) = proof.admit(talk, claim, shown, confirm).await?;
-        Ok((Entered { candidate, how }, confirmed))
+        proof.admit(talk, claim, shown, confirm).await
     }
 
-    /// Hears who it is, and has it prove that to a server.
-    async fn settle(
-        &self,
-        talk: &mut Talk,
-        opened: Opened,
-        chosen: &Chosen,
-        proxy_header: Option<&[u8]>,
-    ) -> Result<(Candidate, LoggedIn, Zeroizing<Vec<u8>>), Failed> {
-        let LoginTerms { worker, pool, deadline, .. } = *self.terms;
-        let Opened { offered, mut packet, wants_tls, .. } = opened;
+    /// Hears who it is.
+    async fn hear(&self, talk: &mut Talk, greeted: Greeted) -> Result<Said, Failed> {
+        let Greeted { offered, nonce, mut packet, wants_tls } = greeted;
         if wants_tls {
             packet = self.receive(talk).await?;
         }
@@ -358,40 +371,12 @@ impl Newcomer<'_> {
             return Err(Failed::bad_handshake());
         };
         self.refuse_without_tls()?;
-        let Claim { user, capabilities, max_packet_bytes, collation, database, attributes } =
-            self.claim(&login, offered)?;
-        let nothing = Password::new(b"").ok_or_else(Failed::internal)?;
-        let account = Rc::new(Account::new(&user, nothing));
-        let candidate =
-            Candidate { account, capabilities, max_packet_bytes, collation, database, attributes };
-        let keys = pool.shared.client_login.clone().ok_or_else(Failed::internal)?;
-        deadline.set_idle(None);
-        let at_server = candidate.at_server();
-        let asked = attach::ask_for_plugin(worker, chosen, deadline, proxy_header, &at_server, NO_PLUGIN);
-        let (mut server, capabilities, thread_id) = Box::pin(asked).await.map_err(Failed::of_server)?;
-        let mut settling = Settling {
-            terms: self.terms,
-            client: talk,
-            capabilities,
-            keys: &keys,
-            client_is_secure: self.is_secure,
-            server_is_secure: server.wire().bare().is_none(),
-            server: &mut server,
-        };
-        let settled = Box::pin(settling.run()).await;
-        let cells = chosen.backend().cells();
-        cells.bytes_received.add(server.received_bytes);
-        cells.bytes_sent.add(server.sent_bytes);
-        let ok = settled.map_err(|unsettled| match unsettled {
-            Unsettled::Refused(error) => Failed::refused(error.code, &error.state, &error.message),
-            Unsettled::Client(error) => error.into(),
-            Unsettled::Server(error) => Failed::of_server(error),
-        })?;
-        let (connection, unread) = server.into_parts();
-        if unread.is_some() {
-            return Err(Failed::of_server(AttachError::Talk(TalkError::TooLong)));
-        }
-        Ok((candidate, LoggedIn { connection, capabilities, thread_id }, ok))
+        Ok(Said {
+            claim: self.claim(&login, offered)?,
+            plugin: login.plugin.into(),
+            answer: Zeroizing::new(login.auth_response.to_vec()),
+            nonce,
+        })
     }
 
     fn refuse_without_tls(&self) -> Result<(), Failed> {

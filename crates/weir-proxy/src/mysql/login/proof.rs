@@ -3,7 +3,6 @@
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
-use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -20,7 +19,6 @@ use zeroize::Zeroizing;
 
 use super::refusal::Failed;
 use super::{Candidate, Claim, Denied, LoginTerms, Shown};
-use crate::mysql::account::Account;
 use crate::mysql::talk::{Talk, TalkError, Wire};
 
 /// Longest packet of a proof, in bytes: a password under a key of 8,192 bits has 1,024.
@@ -33,6 +31,14 @@ pub struct Proof<'a> {
     pub is_secure: bool,
 }
 
+/// What has come of a proof.
+pub enum Admission<T> {
+    /// A server has confirmed it, and said this.
+    Confirmed(Candidate, Login, T),
+    /// The account proves something else than a password.
+    Undecided(Candidate),
+}
+
 impl Proof<'_> {
     /// Has the client show its password and a server decide.
     pub async fn admit<T>(
@@ -41,12 +47,11 @@ impl Proof<'_> {
         claim: Claim,
         shown: Shown,
         mut confirm: impl AsyncFnMut(&Candidate) -> Result<T, Denied>,
-    ) -> Result<(Candidate, Login, T), Failed> {
+    ) -> Result<Admission<T>, Failed> {
+        // A client can be asked for another plugin once in a login.
+        let was_asked = matches!(shown, Shown::Nothing(_));
         let (password, how) = self.password(talk, &claim, shown).await?;
-        let Claim { user, capabilities, max_packet_bytes, collation, database, attributes } = claim;
-        let account = Rc::new(Account::new(&user, password));
-        let candidate =
-            Candidate { account, capabilities, max_packet_bytes, collation, database, attributes };
+        let candidate = claim.with_password(password);
         // It waits for a server now, which is not its fault.
         self.terms.deadline.set_idle(None);
         let confirmed = confirm(&candidate).await;
@@ -56,11 +61,18 @@ impl Proof<'_> {
                 if let Some(most) = self.learns() {
                     shared.accounts.keep(&account.user, &account.password, most, clock::now());
                 }
-                Ok((candidate, how, confirmed))
+                Ok(Admission::Confirmed(candidate, how, confirmed))
             }
             Err(Denied::Refused(error)) => {
                 shared.accounts.refuse(&account.user, &account.password);
                 Err(Failed::refused(error.code, &error.state, &error.message))
+            }
+            Err(Denied::Plugin(plugin)) => {
+                shared.accounts.refuse(&account.user, &account.password);
+                match was_asked {
+                    true => Err(Failed::of_plugin(&plugin)),
+                    false => Ok(Admission::Undecided(candidate.without_password()?)),
+                }
             }
             Err(Denied::Unavailable(error, end)) => {
                 Err(Failed { answer: Some(error), end, counted: Login::Unavailable })
@@ -153,7 +165,7 @@ impl Proof<'_> {
     }
 
     /// Waits for this client's turn to cost what a login in full does.
-    async fn take_turn(&self) -> Result<(), Failed> {
+    pub async fn take_turn(&self) -> Result<(), Failed> {
         let LoginTerms { worker, listener, pool, deadline, client, .. } = *self.terms;
         let Some(config) = &pool.shared.config.mysql else { return Err(Failed::internal()) };
         let (most, own) = (config.full_logins, config.full_logins_per_client);
@@ -178,7 +190,7 @@ impl Proof<'_> {
     }
 
     /// How many accounts are kept at most; `None` where they stand in a file.
-    fn learns(&self) -> Option<usize> {
+    pub fn learns(&self) -> Option<usize> {
         let config = self.terms.pool.shared.config.mysql.as_ref()?;
         (config.passwords != Passwords::File).then_some(config.accounts as usize)
     }

@@ -59,14 +59,26 @@ impl Failed {
         Failed { end: End::LoginLimited, counted: Login::Limited, ..refused }
     }
 
+    /// The account proves something else than a password, and the client can not be asked for that any more
+    /// (ER_NOT_SUPPORTED_AUTH_MODE).
+    pub fn of_plugin(plugin: &str) -> Failed {
+        let text = format!(
+            "the account is of plugin {plugin}, for which the client can not be asked any more; expected a \
+             client that begins by it or by caching_sha2_password, or `passwords = \"relay\"`"
+        );
+        Failed::refused(1251, b"08004", text.as_bytes())
+    }
+
     /// No server has decided: what the client is told leaves out where servers are.
     pub fn of_server(error: AttachError) -> Failed {
         tracing::debug!(%error, "login relayed to a server");
         match error {
             AttachError::Refused(error) => Failed::refused(error.code, &error.state, &error.message),
-            AttachError::Plugin(_) => {
-                let text = b"the account's plugin can not be used where only one side speaks TLS";
-                Failed::refused(1251, b"08004", text)
+            AttachError::Plugin(plugin) => {
+                let text = format!(
+                    "the account is of plugin {plugin}, which needs TLS on both sides of the balancer"
+                );
+                Failed::refused(1251, b"08004", text.as_bytes())
             }
             _ => {
                 let text = b"no server could be logged in to; try again in a moment";

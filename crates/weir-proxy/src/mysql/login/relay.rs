@@ -17,7 +17,7 @@ use weir_tls::password::Password;
 use weir_tls::{ClientLogin as LoginKeys, ServerKey};
 use zeroize::Zeroizing;
 
-use super::LoginTerms;
+use super::{LoginTerms, PASSWORD_PLUGINS};
 use crate::mysql::attach::{AttachError, ServerError};
 use crate::mysql::talk::{Talk, TalkError, Wire};
 
@@ -38,6 +38,8 @@ pub struct Settling<'a, C, S> {
     /// Weir's own key, and the servers' where that is pinned.
     pub keys: &'a LoginKeys,
     pub client_is_secure: bool,
+    /// Whether it goes by here though the config would have Weir hear the password.
+    pub is_unasked: bool,
     pub server_is_secure: bool,
 }
 
@@ -114,6 +116,9 @@ impl<C: Wire, S: Wire> Settling<'_, C, S> {
     fn may_ask(&self, plugin: &[u8]) -> bool {
         match (self.client_is_secure, self.server_is_secure) {
             (true, true) => true,
+            // Whoever is in the way could say that the account has no password, ask for it here, and have it
+            // put under a key of his own, past the one that the config pins.
+            (_, false) if self.is_unasked && PASSWORD_PLUGINS.contains(&plugin) => false,
             // What a client says without TLS is safe to be heard, but for this one.
             (false, false) => plugin != b"mysql_clear_password",
             _ => matches!(plugin, CACHING_SHA2_PASSWORD | MYSQL_NATIVE_PASSWORD | b"client_ed25519"),

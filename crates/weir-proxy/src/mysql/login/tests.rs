@@ -15,11 +15,15 @@ use weir_mysql::outcome::ErrPacket;
 use weir_mysql::packet::{HEADER_BYTES, write_packet_with};
 use weir_state::server::ServerFacts;
 use weir_tls::ServerKey;
+use weir_tls::password::Password;
 
 use super::*;
 use crate::worker::tests::{listener, serving};
 
 mod relay;
+
+/// The right password of an account that has none: whatever is shown, a server says that it is of a plugin.
+const BY_PLUGIN: &str = "by some_plugin";
 
 /// A worker with one MySQL listener, and what servers were asked.
 struct Rig {
@@ -70,6 +74,7 @@ impl Rig {
                 asked.borrow_mut().push((text(user), text(password.bytes())));
                 match password.bytes() == right.as_bytes() {
                     true => Ok(()),
+                    false if right == BY_PLUGIN => Err(Denied::Plugin("some_plugin".to_owned())),
                     false => Err(Denied::Refused(ServerError {
                         code: 1045,
                         state: *b"28000",
@@ -77,8 +82,16 @@ impl Rig {
                     })),
                 }
             };
-            let (logged_in, ()) = run(&terms, stream, None, 0x8000_0007, confirm).await?;
-            Ok(String::from_utf8(logged_in.candidate.account.user.to_vec()).unwrap())
+            let client = match run(&terms, stream, None, 0x8000_0007, confirm).await? {
+                Opened::LoggedIn(client, ()) => client,
+                Opened::Undecided(undecided) => {
+                    let chosen = relay::chosen(&listener.pools[0]);
+                    let (client, ..) = undecided.settle(&chosen, None).await?;
+                    assert!(client.candidate.account.password.is_empty(), "none is kept");
+                    client
+                }
+            };
+            Ok(String::from_utf8(client.candidate.account.user.to_vec()).unwrap())
         });
         let mut client = Client {
             socket,

@@ -1,0 +1,137 @@
+//! Clients that have said who they are, and that have to prove it to a server themselves: all of them where
+//! the config says so, else those whose account proves something else than a password.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use weir_io::clock;
+use weir_io::handshake::Secure;
+use weir_io::stream::Duplex as _;
+use weir_stats::table::{End, Login};
+use weir_tls::password::Password;
+use zeroize::Zeroizing;
+
+use super::refusal::{Failed, say_no};
+use super::relay::{NO_PLUGIN, Settling, Unsettled};
+use super::{Candidate, Claim, ClientLoggedIn, LoginTerms, count, logged_in};
+use crate::backends::Chosen;
+use crate::mysql::account::Account;
+use crate::mysql::attach::{self, AttachError, LoggedIn, ServerError};
+use crate::mysql::talk::{Talk, TalkError};
+
+/// A client that can still be asked for a plugin, and of which no password is kept.
+pub struct Undecided<'a> {
+    pub(super) terms: &'a LoginTerms<'a>,
+    pub(super) talk: Talk,
+    pub(super) secure: Option<Rc<Secure>>,
+    pub(super) is_secure: bool,
+    /// Whether Weir was to hear the password itself.
+    pub(super) is_unasked: bool,
+    pub(super) candidate: Candidate,
+}
+
+impl Undecided<'_> {
+    /// What the client's TLS handshake came to; `None` without TLS.
+    pub fn secure(&self) -> Option<Rc<Secure>> {
+        self.secure.clone()
+    }
+
+    /// Where the client has connected to.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn local_addr(&mut self) -> io::Result<SocketAddr> {
+        self.talk.wire().local_addr()
+    }
+
+    /// Lets the client log in with the chosen server, which the two settle between them: the server's
+    /// connection, logged in with the same capabilities, and its OK packet, still to be said to the client.
+    /// They have `timeout.handshake` from now.
+    ///
+    /// # Errors
+    /// The client was told what there was to say, and is counted; how its session ends.
+    pub async fn settle(
+        mut self,
+        chosen: &Chosen,
+        proxy_header: Option<&[u8]>,
+    ) -> Result<(ClientLoggedIn, LoggedIn, Zeroizing<Vec<u8>>), End> {
+        let terms = self.terms;
+        let settled = Box::pin(self.settled(chosen, proxy_header)).await;
+        let (server, ok) = match settled {
+            Ok(settled) => settled,
+            Err(failed) => return Err(say_no(terms, &mut self.talk, failed).await),
+        };
+        count(terms, Login::Relayed);
+        let client = logged_in(terms, self.talk, self.secure, self.candidate);
+        Ok((client, server, ok))
+    }
+
+    /// Tells the client that no server can be asked; how its session ends.
+    pub async fn refuse(mut self, answer: ServerError, end: End) -> End {
+        let failed = Failed { answer: Some(answer), end, counted: Login::Unavailable };
+        say_no(self.terms, &mut self.talk, failed).await
+    }
+
+    async fn settled(
+        &mut self,
+        chosen: &Chosen,
+        proxy_header: Option<&[u8]>,
+    ) -> Result<(LoggedIn, Zeroizing<Vec<u8>>), Failed> {
+        let LoginTerms { worker, listener, pool, deadline, .. } = *self.terms;
+        let keys = pool.shared.client_login.clone().ok_or_else(Failed::internal)?;
+        deadline.set(clock::now() + listener.shared.config.timeout.handshake);
+        deadline.set_idle(None);
+        let at_server = self.candidate.at_server();
+        let asked = attach::ask_for_plugin(worker, chosen, deadline, proxy_header, &at_server, NO_PLUGIN);
+        let (mut server, capabilities, thread_id) = Box::pin(asked).await.map_err(Failed::of_server)?;
+        let mut settling = Settling {
+            terms: self.terms,
+            client: &mut self.talk,
+            capabilities,
+            keys: &keys,
+            client_is_secure: self.is_secure,
+            is_unasked: self.is_unasked,
+            server_is_secure: server.wire().bare().is_none(),
+            server: &mut server,
+        };
+        let settled = Box::pin(settling.run()).await;
+        let cells = chosen.backend().cells();
+        cells.bytes_received.add(server.received_bytes);
+        cells.bytes_sent.add(server.sent_bytes);
+        let ok = settled.map_err(|unsettled| match unsettled {
+            Unsettled::Refused(error) => Failed::refused(error.code, &error.state, &error.message),
+            Unsettled::Client(error) => error.into(),
+            Unsettled::Server(error) => Failed::of_server(error),
+        })?;
+        let (connection, unread) = server.into_parts();
+        if unread.is_some() {
+            return Err(Failed::of_server(AttachError::Talk(TalkError::TooLong)));
+        }
+        Ok((LoggedIn { connection, capabilities, thread_id }, ok))
+    }
+}
+
+impl Claim {
+    /// Who it is by its name alone: nothing of it was shown to Weir.
+    pub(super) fn without_password(self) -> Result<Candidate, Failed> {
+        let nothing = Password::new(b"").ok_or_else(Failed::internal)?;
+        Ok(self.with_password(nothing))
+    }
+
+    /// Who it is by a password that it has shown.
+    pub(super) fn with_password(self, password: Password) -> Candidate {
+        let Claim { user, capabilities, max_packet_bytes, collation, database, attributes } = self;
+        let account = Rc::new(Account::new(&user, password));
+        Candidate { account, capabilities, max_packet_bytes, collation, database, attributes }
+    }
+}
+
+impl Candidate {
+    /// The same by its name alone.
+    pub(super) fn without_password(mut self) -> Result<Candidate, Failed> {
+        let nothing = Password::new(b"").ok_or_else(Failed::internal)?;
+        self.account = Rc::new(Account::new(&self.account.user, nothing));
+        Ok(self)
+    }
+}
