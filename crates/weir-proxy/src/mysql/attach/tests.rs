@@ -16,6 +16,7 @@ use weir_tls::PasswordKey;
 use weir_tls::password::Password;
 
 use super::*;
+use crate::mysql::server::{ConnectionKind, IdleServers, ServerConnection};
 use crate::worker::tests::serving;
 
 const NONCE: &Nonce = b"abcdefghijklmnopqrst";
@@ -275,6 +276,41 @@ async fn an_idle_connection_is_logged_in_to_anew_by_a_new_nonce() {
         change_user(&worker, &chosen, &mut connection, capabilities, &deadline, &login(&account)).await;
     assert_eq!(changed.unwrap_or_else(|error| panic!("{error}")), StatusFlags::AUTOCOMMIT);
     served.await.unwrap();
+}
+
+#[tokio::test(flavor = "local")]
+async fn an_idle_connection_is_used_again_by_nobody_but_whose_login_was_the_same() {
+    let (worker, served) = server("", async |mut server: Server| {
+        server.greet(Capabilities::SPOKEN).await;
+        server.hear().await;
+        server.let_in().await;
+        std::future::pending::<()>().await;
+    })
+    .await;
+    let logged_in = attach(&worker, b"app", b"sesame").await.unwrap_or_else(|error| panic!("{error}"));
+    let chosen = chosen(&worker);
+    let (backend, idle) = (chosen.backend(), IdleServers::default());
+    let kind = |user, password, capabilities| ConnectionKind {
+        account: Rc::new(account(user, password)),
+        capabilities,
+        collation: 255,
+    };
+    let own = || kind(b"app", b"sesame", Capabilities::SPOKEN);
+    idle.keep(backend, ServerConnection::of_login(logged_in, own()), clock::now(), 9);
+    for other in [
+        kind(b"root", b"sesame", Capabilities::SPOKEN),
+        kind(b"app", b"changed", Capabilities::SPOKEN),
+        kind(b"app", b"", Capabilities::SPOKEN),
+        kind(b"app", b"sesame", Capabilities::SPOKEN.without(Capabilities::FOUND_ROWS)),
+        kind(b"app", b"sesame", Capabilities::SPOKEN | Capabilities::SSL),
+        ConnectionKind { collation: 45, ..own() },
+    ] {
+        assert!(idle.take_any(backend, &other).is_none());
+        let state = Rc::default();
+        assert!(idle.take(backend, &other, &state, clock::now(), Duration::from_secs(60)).is_none());
+    }
+    assert!(idle.take_any(backend, &own()).is_some());
+    served.abort();
 }
 
 /// Needs a server at `WEIR_MYSQLD` with fresh accounts `cold1` to `cold3` (password `sesame`), `elder` of
