@@ -40,8 +40,7 @@ words! {
 
 table! {
     /// What is known of a pool of MySQL servers, and how clients log in to them. Needed where a mysql
-    /// listener uses the pool. This version relays what clients and servers say to each other, and speaks no
-    /// TLS on either side.
+    /// listener uses the pool.
     #[derive(Eq)]
     pub struct PoolMysql at "[pool.NAME.mysql]" {
         /// Whence it is known which server is the primary.
