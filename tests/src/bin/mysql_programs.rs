@@ -1,0 +1,54 @@
+//! Runs random sessions of MySQL alone and through Weir, and fails when any answer differs.
+//!
+//! `cargo run -p weir-tests --bin mysql_programs -- [--programs N] [--threads N] [--at-once N] [--steps N]
+//! [--seed N]`
+#![forbid(unsafe_code)]
+
+use std::time::Instant;
+
+use weir_tests::dialogue::Setup;
+use weir_tests::mysql::{Mysqld, Pair, Plan, run_plan};
+use weir_tests::storm::numbers_from_arguments;
+
+const USAGE: &str =
+    "usage: mysql_programs [--programs 1000000] [--threads 4] [--at-once 6] [--steps 6] [--seed 1]
+Runs the `weir` beside this program, or the one WEIR_BIN names, before two servers, and a third alone.
+Exit code 1 when any answer differs.";
+
+fn main() {
+    let mut plan = Plan { programs: 1_000_000, threads: 4, at_once: 6, most_steps: 6, seed: 1 };
+    numbers_from_arguments(USAGE, |name, value| {
+        match name {
+            "programs" => plan.programs = value,
+            "threads" => plan.threads = value as usize,
+            "at-once" => plan.at_once = value as usize,
+            "steps" => plan.most_steps = value,
+            "seed" => plan.seed = value,
+            _ => return false,
+        }
+        true
+    });
+    let alone = Mysqld::start("alone", "");
+    let pair = Pair::start("programs");
+    let weir = Setup::of(weir_tests::mysql::BEFORE_PAIR)
+        .with("primary", pair.primary.address)
+        .with("replica", pair.replica.address)
+        .start();
+    println!("{plan:?}");
+    let begun = Instant::now();
+    let found = run_plan(plan, &alone, weir.address("auto"), &pair);
+    found.different.iter().for_each(|what| println!("{what}"));
+    println!(
+        "{} sessions, {} answers, {} not known, {} about that, {} different, {:.1} s",
+        found.programs,
+        found.answers,
+        found.not_known,
+        found.about_that,
+        found.different.len(),
+        begun.elapsed().as_secs_f64()
+    );
+    if !found.different.is_empty() {
+        drop((weir, pair, alone));
+        std::process::exit(1);
+    }
+}

@@ -1,0 +1,347 @@
+//! Runs the same sessions on a server alone and through Weir, statement by statement, and compares every byte
+//! of the answers.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use super::client::{Client, Login, query};
+use super::packets::{Answer, Asked, execution, forget_first_changes};
+use super::programs::{Leaving, Program, Step, data_of, renewal_of};
+use super::servers::{Mysqld, Pair};
+use crate::dialogue::{Draws, PATIENCE};
+
+/// What is compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Sessions, in all.
+    pub programs: u64,
+    /// Of them at the same time, per thread.
+    pub at_once: usize,
+    /// Threads.
+    pub threads: usize,
+    /// Steps of a session, at most.
+    pub most_steps: u64,
+    /// Of all draws.
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Sessions that ended.
+    pub programs: u64,
+    /// Answers that were compared.
+    pub answers: u64,
+    /// Answers of Weir's that say that what was asked about is not known any more.
+    pub not_known: u64,
+    /// Answers about what such a refusal has left, which are those about a refusal.
+    pub about_that: u64,
+    /// Writes in a READ ONLY transaction that a replica refused for being one.
+    pub refused_by_replica: u64,
+    /// What differed, with the seed that repeats it, and the program.
+    pub different: Vec<String>,
+}
+
+/// `ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION`.
+const IN_READ_ONLY_TRANSACTION: u16 = 1792;
+/// `ER_OPTION_PREVENTS_STATEMENT`.
+const ON_READ_ONLY_SERVER: u16 = 1290;
+
+/// Most differences before no more are looked for.
+const MOST_DIFFERENT: usize = 20;
+
+impl Found {
+    fn add(&mut self, other: Found) {
+        self.programs += other.programs;
+        self.answers += other.answers;
+        self.not_known += other.not_known;
+        self.about_that += other.about_that;
+        self.refused_by_replica += other.refused_by_replica;
+        self.different.extend(other.different);
+    }
+}
+
+/// Sessions of one batch, after which data are as they were at first and nothing must be left.
+const BATCH: u64 = 100;
+
+/// Runs a plan: `alone` is a server for itself, `through` an address of Weir's before `behind`.
+pub fn run_plan(plan: Plan, alone: &Mysqld, through: SocketAddr, behind: &Pair) -> Found {
+    let places = plan.threads * plan.at_once;
+    for server in [alone, &behind.primary] {
+        let mut root = server.root();
+        data_of(places).iter().for_each(|sql| drop(root.does(sql)));
+    }
+    behind.replica.has_all_of(&behind.primary);
+    let batches = plan.programs.div_ceil(BATCH * plan.threads as u64).max(1);
+    let mut found = Found::default();
+    for batch in 0..batches {
+        let threads: Vec<Found> = std::thread::scope(|scope| {
+            let one = |thread: usize| {
+                let places = thread * plan.at_once..(thread + 1) * plan.at_once;
+                let seed = plan.seed.wrapping_add(batch * plan.threads as u64 + thread as u64);
+                let programs = BATCH.min(plan.programs);
+                move || compare(alone.address, through, seed, places, programs, plan.most_steps)
+            };
+            let threads: Vec<_> = (0..plan.threads).map(|thread| scope.spawn(one(thread))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        });
+        threads.into_iter().for_each(|one| found.add(one));
+        if !found.different.is_empty() {
+            break;
+        }
+        let servers = [&behind.primary, &behind.replica];
+        found.different.extend(servers.into_iter().flat_map(left_on));
+        for server in [alone, &behind.primary] {
+            let mut root = server.root();
+            (0..places).flat_map(renewal_of).for_each(|sql| drop(root.does(&sql)));
+        }
+    }
+    found
+}
+
+/// What a session of `app` may have left on a server: a query that lists it.
+const LEFT: [(&str, &str); 5] = [
+    (
+        "a transaction",
+        "SELECT trx_mysql_thread_id, trx_state FROM information_schema.innodb_trx WHERE trx_mysql_thread_id > 0",
+    ),
+    (
+        "a lock",
+        "SELECT OBJECT_TYPE, OBJECT_SCHEMA, OBJECT_NAME, LOCK_TYPE FROM performance_schema.metadata_locks AS l \
+         JOIN performance_schema.threads AS t ON t.THREAD_ID = l.OWNER_THREAD_ID WHERE t.PROCESSLIST_USER = 'app'",
+    ),
+    ("a temporary table", "SELECT NAME FROM information_schema.innodb_temp_table_info"),
+    (
+        "a user variable",
+        "SELECT VARIABLE_NAME, VARIABLE_VALUE FROM performance_schema.user_variables_by_thread \
+         JOIN performance_schema.threads USING (THREAD_ID) \
+         WHERE VARIABLE_VALUE IS NOT NULL AND PROCESSLIST_USER = 'app'",
+    ),
+    (
+        "a setting",
+        "SELECT VARIABLE_NAME, v.VARIABLE_VALUE FROM performance_schema.variables_by_thread AS v \
+         JOIN performance_schema.global_variables AS g USING (VARIABLE_NAME) \
+         WHERE v.VARIABLE_VALUE <> g.VARIABLE_VALUE AND VARIABLE_NAME IN \
+         ('max_sort_length', 'auto_increment_increment', 'cte_max_recursion_depth', 'sql_auto_is_null')",
+    ),
+];
+
+/// Waits until nothing of any session's is left on a server; gives what still is after a while.
+fn left_on(server: &Mysqld) -> Vec<String> {
+    let begun = Instant::now();
+    let mut root = server.root();
+    let mut list = |(what, sql): &(&str, &str)| loop {
+        let rows = root.does(sql).rows();
+        if rows.is_empty() {
+            return None;
+        }
+        if begun.elapsed() > PATIENCE {
+            return Some(format!("sessions that ended have left {what}: {rows:?}"));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    LEFT.iter().filter_map(&mut list).collect()
+}
+
+/// A session on both sides.
+struct Running {
+    program: Program,
+    at: usize,
+    alone: Side,
+    through: Side,
+    /// A refusal of Weir's alone was the last that a question about the statement before would tell of.
+    is_excused: bool,
+}
+
+struct Side {
+    client: Client,
+    statements: [u32; 3],
+}
+
+/// Runs programs in these places, drawn from `seed`. A session that differs is left.
+fn compare(
+    alone: SocketAddr,
+    through: SocketAddr,
+    seed: u64,
+    places: Range<usize>,
+    programs: u64,
+    most_steps: u64,
+) -> Found {
+    let mut draws = Draws::seeded(seed);
+    let mut found = Found::default();
+    let mut running: Vec<Option<Running>> = places.clone().map(|_| None).collect();
+    let mut places: Vec<usize> = places.collect();
+    let mut begun = 0;
+    while found.programs < programs && found.different.len() < MOST_DIFFERENT {
+        let index = draws.below(running.len() as u64) as usize;
+        let went_on = match running[index].as_mut() {
+            None if begun == programs => Ok(()),
+            None => {
+                begun += 1;
+                let program = Program::draw(&mut draws, places[index], most_steps);
+                Running::begin(program, alone, through).map(|session| running[index] = Some(session))
+            }
+            Some(session) if session.at == session.program.steps.len() => {
+                found.programs += 1;
+                running[index].take().into_iter().for_each(Running::leaves);
+                Ok(())
+            }
+            Some(session) => session.steps(&mut found),
+        };
+        if let Err(what) = went_on {
+            found.programs += 1;
+            found.different.push(format!("WEIR_SEED={seed}, session {begun} of it: {what}"));
+            // The data of its place are others from here on.
+            running.remove(index);
+            places.remove(index);
+            if running.is_empty() {
+                break;
+            }
+        }
+    }
+    found
+}
+
+impl Running {
+    fn begin(program: Program, alone: SocketAddr, through: SocketAddr) -> Result<Running, String> {
+        let log_in = |to| {
+            let who = &program.who;
+            let login = Login { capabilities: who.capabilities, ..Login::of("app", &who.schema) };
+            let client = Client::log_in(to, &login).map_err(|why| format!("login: {why:?}"))?;
+            Ok::<Side, String>(Side { client, statements: [0xffff; 3] })
+        };
+        let (alone, through) = (log_in(alone)?, log_in(through)?);
+        Ok(Running { program, at: 0, alone, through, is_excused: false })
+    }
+
+    fn leaves(self) {
+        if self.program.leaving == Leaving::InOrder {
+            self.alone.client.quits();
+            self.through.client.quits();
+        }
+    }
+
+    /// Runs the next step on both sides.
+    fn steps(&mut self, found: &mut Found) -> Result<(), String> {
+        let step = self.program.steps[self.at].clone();
+        let sent = self.alone.sends(&step).and_then(|()| self.through.sends(&step));
+        sent.map_err(|problem| self.story(&format!("not sent: {problem}")))?;
+        let alone = self.alone.receives(&step).map_err(|problem| self.story(&format!("alone: {problem}")))?;
+        let through = self
+            .through
+            .receives(&step)
+            .map_err(|problem| self.story(&format!("alone {alone}\n  through: {problem}")))?;
+        found.answers += 1;
+        let asks_back = step.asks_back();
+        if alone != through {
+            let numbers = [&alone, &through].map(|answer| answer.error().map_or(0, |(code, _)| code));
+            let refusal = through.error().filter(|(code, _)| *code == 1105);
+            if refusal.is_some_and(|(_, message)| message.contains("is not known any more")) {
+                found.not_known += 1;
+                self.is_excused = true;
+            } else if numbers == [IN_READ_ONLY_TRANSACTION, ON_READ_ONLY_SERVER] {
+                // A transaction that said READ ONLY is on a replica, which names another reason first.
+                found.refused_by_replica += 1;
+            } else if self.is_excused && asks_back {
+                found.about_that += 1;
+            } else {
+                return Err(self.story(&format!("alone {alone}\n    through {through}")));
+            }
+        } else if !asks_back {
+            self.is_excused = false;
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn story(&self, what: &str) -> String {
+        let mut story = format!("step {} differs\n    {what}\n  of {:?}\n", self.at, self.program.who);
+        for (index, step) in self.program.steps.iter().enumerate() {
+            let _ = writeln!(story, "  {} {index}: {step:?}", if index == self.at { '>' } else { ' ' });
+        }
+        story
+    }
+}
+
+impl Step {
+    /// Whether it asks about the statement before.
+    fn asks_back(&self) -> bool {
+        let (Step::Query(sql) | Step::Prepare(_, sql)) = self else {
+            return matches!(self, Step::Execute { .. });
+        };
+        [
+            "LAST_INSERT_ID",
+            "ROW_COUNT",
+            "FOUND_ROWS",
+            "WARNINGS",
+            "ERRORS",
+            "_count",
+            "DIAGNOSTICS",
+            "identity",
+        ]
+        .iter()
+        .any(|word| sql.contains(word))
+    }
+
+    fn asked(&self) -> Asked {
+        match self {
+            Step::Query(_) | Step::Execute { .. } => Asked::Results,
+            Step::Prepare(..) => Asked::Statement,
+            Step::Fetch(..) => Asked::Rows,
+            Step::LongData(..) | Step::Close(_) => Asked::Nothing,
+            Step::ResetStatement(_) | Step::Ping | Step::Schema(_) | Step::Reset => Asked::One,
+        }
+    }
+}
+
+impl Side {
+    fn sends(&mut self, step: &Step) -> std::io::Result<()> {
+        let id = |statement: &usize| self.statements[*statement];
+        let about = |command: u8, statement: &usize| [&[command][..], &id(statement).to_le_bytes()].concat();
+        let payload = match step {
+            Step::Query(sql) => query(sql),
+            Step::Prepare(_, sql) => [b"\x16", sql.as_bytes()].concat(),
+            Step::Execute { statement, cursor, values, with_types } => {
+                execution(id(statement), *cursor, values, *with_types)
+            }
+            Step::LongData(statement, parameter, piece) => {
+                [&about(0x18, statement)[..], &parameter.to_le_bytes(), piece.as_bytes()].concat()
+            }
+            Step::Fetch(statement, rows) => [about(0x1c, statement), rows.to_le_bytes().into()].concat(),
+            Step::ResetStatement(statement) => about(0x1a, statement),
+            Step::Close(statement) => about(0x19, statement),
+            Step::Ping => vec![0x0e],
+            Step::Schema(name) => [b"\x02", name.as_bytes()].concat(),
+            Step::Reset => vec![0x1f],
+        };
+        self.client.sends(&payload)
+    }
+
+    fn receives(&mut self, step: &Step) -> std::io::Result<Answer> {
+        let mut answer = self.client.receives(step.asked())?;
+        answer.packets.iter_mut().for_each(|(_, payload)| forget_first_changes(payload));
+        if matches!(step, Step::Ping | Step::Schema(_) | Step::ResetStatement(_))
+            && answer.is_ok()
+            && let Some((_, payload)) = answer.packets.first_mut()
+        {
+            // These leave the warnings of the statement before as they are, and count them.
+            payload[5..7].fill(0);
+        }
+        match step {
+            Step::Prepare(statement, _) => {
+                // A server gives numbers of its own.
+                self.statements[*statement] = answer.statement().unwrap_or(0xffff);
+                if answer.is_ok()
+                    && let Some((_, payload)) = answer.packets.first_mut()
+                {
+                    payload[1..5].fill(0);
+                }
+            }
+            Step::Close(statement) => self.statements[*statement] = 0xffff,
+            _ => {}
+        }
+        Ok(answer)
+    }
+}

@@ -1,0 +1,37 @@
+//! MySQL from outside: servers of the tests' own, a client that shows every byte of an answer, and random
+//! sessions.
+
+mod client;
+mod compare;
+mod packets;
+mod programs;
+mod servers;
+
+pub use client::{Client, Login, LoginFailed, query};
+pub use compare::{Found, Plan, run_plan};
+pub use packets::{Answer, Asked, DEPRECATE_EOF, LOCAL_FILES, SESSION_TRACK, Value, error_of, execution};
+pub use programs::{Leaving, Program, Step, Who};
+pub use servers::{Mysqld, Pair, pair, words_of};
+
+/// Weir before a pair: a listener that splits, one for writes, and one for reads.
+pub const BEFORE_PAIR: &str = r#"
+[listener.auto]
+protocol = "mysql"
+bind = "@auto"
+access = "auto"
+pool = "pair"
+[listener.writes]
+protocol = "mysql"
+bind = "@writes"
+access = "read-write"
+pool = "pair"
+[listener.reads]
+protocol = "mysql"
+bind = "@reads"
+access = "read-only"
+pool = "pair"
+[pool.pair]
+backends = ["@primary", "@replica"]
+[pool.pair.mysql]
+topology = "static"
+"#;

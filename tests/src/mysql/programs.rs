@@ -1,0 +1,456 @@
+//! Random programs of MySQL sessions: whatever a session can leave behind, ask about, or be in the middle of.
+//!
+//! Several of them run at once, a statement of one and then of another, and each must get the answers that it
+//! would get alone. So a program touches nothing that another writes: its schema, and its named locks, are
+//! those of the place that it runs in, and what all of them read is written by none.
+
+use super::packets::Value;
+use super::packets::{DEPRECATE_EOF, FOUND_ROWS, SESSION_TRACK};
+use crate::dialogue::Draws;
+
+/// What a session does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// COM_QUERY.
+    Query(String),
+    /// COM_STMT_PREPARE; the number is by what later steps mean it.
+    Prepare(usize, String),
+    /// COM_STMT_EXECUTE.
+    Execute {
+        /// Which.
+        statement: usize,
+        /// Whether rows stay with a cursor.
+        cursor: bool,
+        /// As many as the statement has parameters, most of the time.
+        values: Vec<Value>,
+        /// Whether the types of the values are said, which they must be at first.
+        with_types: bool,
+    },
+    /// COM_STMT_SEND_LONG_DATA, of a parameter.
+    LongData(usize, u16, String),
+    /// COM_STMT_FETCH, of so many rows.
+    Fetch(usize, u32),
+    /// COM_STMT_RESET.
+    ResetStatement(usize),
+    /// COM_STMT_CLOSE.
+    Close(usize),
+    /// COM_PING.
+    Ping,
+    /// COM_INIT_DB.
+    Schema(String),
+    /// COM_RESET_CONNECTION.
+    Reset,
+}
+
+/// How a session ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// By COM_QUIT.
+    InOrder,
+    /// Its connection closes without a word.
+    WithoutAWord,
+}
+
+/// As whom a session logs in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// Its schema at first; empty for none.
+    pub schema: String,
+    /// Capability flags that not all clients have.
+    pub capabilities: u32,
+}
+
+/// A session from login to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// As whom.
+    pub who: Who,
+    /// What it does.
+    pub steps: Vec<Step>,
+    /// How it ends.
+    pub leaving: Leaving,
+}
+
+/// The schema of a place.
+pub fn schema_of(place: usize) -> String {
+    format!("s{place}")
+}
+
+/// What the schemas of these places, and what all of them read, are made by; run by root.
+pub fn data_of(places: usize) -> Vec<String> {
+    let mut all: Vec<String> = [
+        "CREATE DATABASE fixed",
+        "CREATE TABLE fixed.k (id INT PRIMARY KEY, v VARCHAR(40), n INT)",
+        "CREATE TABLE fixed.numbers (id INT PRIMARY KEY)",
+        "INSERT INTO fixed.k VALUES (1, 'eins', 10), (2, 'zwei', NULL), (3, 'dr\u{fc}ben', 30), (4, '\u{2603}', 40), \
+         (5, '', 50), (6, '6', 60), (7, NULL, 70), (8, 'acht', 80)",
+        "CREATE FUNCTION fixed.twice(x INT) RETURNS INT DETERMINISTIC RETURN 2 * x",
+        "CREATE FUNCTION fixed.remembers(x INT) RETURNS INT DETERMINISTIC BEGIN SET @f = x; RETURN x; END",
+        "CREATE PROCEDURE fixed.results() BEGIN SELECT 1; SELECT id FROM fixed.k ORDER BY id; END",
+        "CREATE VIEW fixed.seen AS SELECT id, v FROM fixed.k",
+    ]
+    .map(str::to_owned)
+    .into();
+    for place in 0..places {
+        let schema = schema_of(place);
+        all.push(format!("CREATE DATABASE {schema}"));
+        all.push(format!("CREATE TABLE {schema}.began (id INT PRIMARY KEY, n INT)"));
+        all.push(format!(
+            "CREATE TABLE {schema}.t (id INT AUTO_INCREMENT PRIMARY KEY, v VARCHAR(40) UNIQUE, n INT)"
+        ));
+    }
+    all
+}
+
+/// What makes the data of a place as they were at first.
+pub fn renewal_of(place: usize) -> Vec<String> {
+    let schema = schema_of(place);
+    ["TRUNCATE s.t", "DROP TABLE IF EXISTS s.x", "DELETE FROM s.began"]
+        .map(|sql| sql.replace("s.", &format!("{schema}.")))
+        .into()
+}
+
+impl Program {
+    /// Draws one for this place, of at most `most` steps.
+    pub fn draw(draws: &mut Draws, place: usize, most: u64) -> Program {
+        // What a replica has is only sure of what the session itself has written: without a write, none of the
+        // place's tables are looked at.
+        let writes = draws.below(3) > 0;
+        let capabilities = [
+            DEPRECATE_EOF,
+            DEPRECATE_EOF,
+            0,
+            DEPRECATE_EOF | SESSION_TRACK,
+            SESSION_TRACK,
+            DEPRECATE_EOF | FOUND_ROWS,
+        ];
+        let schema = match draws.below(4) {
+            0 => String::new(),
+            1 => "fixed".to_owned(),
+            _ if writes => schema_of(place),
+            _ => "fixed".to_owned(),
+        };
+        let who = Who { schema, capabilities: pick(draws, &capabilities) };
+        let mut steps = Vec::new();
+        if writes {
+            let schema = schema_of(place);
+            let number = draws.below(1 << 30);
+            steps.push(Step::Query(format!("REPLACE INTO {schema}.began VALUES (1, {number})")));
+        }
+        let mut drawing = Drawing { draws, place, writes, theme: 0, parameters: [0; STATEMENTS] };
+        drawing.theme = drawing.draws.below(THEMES + 3);
+        for _ in 0..1 + drawing.draws.below(most) {
+            let step = drawing.step();
+            steps.push(step);
+        }
+        let leaving = if draws.below(4) == 0 { Leaving::WithoutAWord } else { Leaving::InOrder };
+        Program { who, steps, leaving }
+    }
+}
+
+fn pick<T: Clone>(draws: &mut Draws, from: &[T]) -> T {
+    from[draws.below(from.len() as u64) as usize].clone()
+}
+
+/// Statements that a program knows by number.
+const STATEMENTS: usize = 3;
+
+/// Subjects that a program may keep to.
+const THEMES: u64 = 8;
+
+struct Drawing<'d> {
+    draws: &'d mut Draws,
+    place: usize,
+    writes: bool,
+    /// Half of the statements are of this subject; of none from [`THEMES`] up.
+    theme: u64,
+    parameters: [usize; STATEMENTS],
+}
+
+impl Drawing<'_> {
+    fn step(&mut self) -> Step {
+        let theme = if self.theme < THEMES && self.draws.below(2) == 0 {
+            self.theme
+        } else {
+            self.draws.below(THEMES + 1)
+        };
+        let table: &[&str] = match theme {
+            0 => READS,
+            1 => ASKS_BACK,
+            2 => TRANSACTIONS,
+            3 => SETTINGS,
+            4 if self.writes => WRITES,
+            5 if self.writes => PINS,
+            6 => return self.prepared(),
+            7 => ERRORS_AND_MANY,
+            8 => return self.command(),
+            _ => READS,
+        };
+        let sql = pick(self.draws, table);
+        if self.writes || !sql.contains("{s}") { Step::Query(self.filled(sql)) } else { self.step() }
+    }
+
+    /// Puts numbers, the place and its schema into a text.
+    fn filled(&mut self, sql: &str) -> String {
+        let mut sql = sql.replace("{s}", &schema_of(self.place)).replace("{p}", &self.place.to_string());
+        while sql.contains("{r}") {
+            let number = self.draws.below(9).to_string();
+            sql = sql.replacen("{r}", &number, 1);
+        }
+        sql
+    }
+
+    fn command(&mut self) -> Step {
+        match self.draws.below(6) {
+            0 | 1 => Step::Ping,
+            2 => Step::Reset,
+            3 => Step::Schema("fixed".to_owned()),
+            4 if self.writes => Step::Schema(schema_of(self.place)),
+            _ => Step::Schema("nowhere".to_owned()),
+        }
+    }
+
+    fn prepared(&mut self) -> Step {
+        let statement = self.draws.below(STATEMENTS as u64) as usize;
+        match self.draws.below(10) {
+            0..=2 => {
+                let sql = pick(self.draws, PREPARED);
+                if !self.writes && sql.contains("{s}") {
+                    return self.prepared();
+                }
+                self.parameters[statement] = sql.matches('?').count();
+                Step::Prepare(statement, self.filled(sql))
+            }
+            3 => Step::LongData(statement, 0, pick(self.draws, &["lang", "", "l\u{e4}nger"]).to_owned()),
+            4 => Step::Fetch(statement, 1 + self.draws.below(4) as u32),
+            5 if self.draws.below(2) == 0 => Step::ResetStatement(statement),
+            5 => Step::Close(statement),
+            _ => {
+                let values = (0..self.parameters[statement]).map(|_| self.value()).collect();
+                let cursor = self.draws.below(4) == 0;
+                Step::Execute { statement, cursor, values, with_types: self.draws.below(3) > 0 }
+            }
+        }
+    }
+
+    fn value(&mut self) -> Value {
+        match self.draws.below(6) {
+            0 => Value::Null,
+            1 => Value::Text(pick(self.draws, &["", "drei", "3", "\u{e4}"]).to_owned()),
+            2 => Value::Long,
+            _ => Value::Number(self.draws.below(9) as i64),
+        }
+    }
+}
+
+// The type of a user variable is never shown: a server that looks for one that nobody has set makes one that is
+// NULL, and its type shows what it was looked for with.
+const READS: &[&str] = &[
+    "SELECT id, v FROM fixed.k WHERE id = {r}",
+    "SELECT COUNT(*), SUM(n), GROUP_CONCAT(v ORDER BY id) FROM fixed.k",
+    "SELECT id, v FROM fixed.seen ORDER BY id LIMIT {r}",
+    "SELECT id FROM k ORDER BY id LIMIT 3",
+    "SELECT id, v, n FROM {s}.t ORDER BY id",
+    "SELECT COUNT(*) FROM t",
+    "SELECT DATABASE(), @@autocommit, @@sql_mode, @@character_set_client, @@collation_connection",
+    "SELECT @@time_zone, @@transaction_isolation, @@sql_select_limit, @@group_concat_max_len, @@lc_time_names",
+    "SELECT @@max_sort_length, @@auto_increment_increment, @@transaction_read_only, @@foreign_key_checks",
+    "SELECT FIELD(@a, 0, 1, 2, 3, 4, 5, 6, 7, 8), @b <=> 'b', FIELD(@f, 0, 1, 2, 3, 4, 5, 6, 7, 8)",
+    "SELECT \"v\" FROM fixed.k ORDER BY id LIMIT 1",
+    "SELECT 'a' || 'b', 'dr\u{fc}ben', LENGTH('\u{2603}')",
+    "SELECT fixed.twice({r})",
+    "SELECT fixed.remembers({r})",
+    "SELECT id FROM {s}.tmp ORDER BY id",
+    "SHOW TABLES",
+    "SHOW VARIABLES LIKE 'sql_mode'",
+    "SHOW CREATE TABLE fixed.k",
+    "SELECT DATE_FORMAT('2026-01-05', '%W'), FROM_UNIXTIME(0)",
+    "SELECT /*! 1 + */ {r}",
+    "/* a comment */ SELECT {r}",
+    "SELECT 10 / 3, 1 FROM DUAL",
+    "VALUES ROW(1, 2), ROW(3, 4)",
+    "TABLE fixed.k ORDER BY id LIMIT 2",
+    "WITH w AS (SELECT {r} AS a) SELECT a FROM w",
+    "SELECT id FROM {s}.t ORDER BY id LIMIT 2 FOR UPDATE",
+    "SELECT id FROM fixed.k WHERE id = {r} FOR SHARE",
+    "DO 1",
+];
+
+const ASKS_BACK: &[&str] = &[
+    "SELECT LAST_INSERT_ID()",
+    "SELECT @@last_insert_id, @@identity",
+    "SELECT ROW_COUNT()",
+    "SELECT FOUND_ROWS()",
+    "SHOW WARNINGS",
+    "SHOW ERRORS",
+    "SHOW COUNT(*) WARNINGS",
+    "SELECT @@warning_count, @@error_count",
+    "GET DIAGNOSTICS @a = NUMBER",
+    "SELECT SQL_CALC_FOUND_ROWS id FROM fixed.k ORDER BY id LIMIT {r}",
+    "SELECT CAST('x' AS SIGNED)",
+    "INSERT INTO {s}.t (v, n) VALUES (NULL, {r})",
+    "SELECT LAST_INSERT_ID({r})",
+    "SET last_insert_id = {r}",
+    "SELECT id FROM fixed.k WHERE id < {r}",
+    "UPDATE {s}.t SET n = LAST_INSERT_ID(n + 1) ORDER BY id LIMIT 1",
+    "INSERT INTO {s}.t (v, n) SELECT NULL, LAST_INSERT_ID()",
+];
+
+const TRANSACTIONS: &[&str] = &[
+    "BEGIN",
+    "START TRANSACTION",
+    "START TRANSACTION READ ONLY",
+    "START TRANSACTION WITH CONSISTENT SNAPSHOT",
+    "COMMIT",
+    "COMMIT",
+    "ROLLBACK",
+    "ROLLBACK",
+    "COMMIT AND CHAIN",
+    "ROLLBACK AND CHAIN",
+    "SAVEPOINT p",
+    "ROLLBACK TO p",
+    "RELEASE SAVEPOINT p",
+    "SET autocommit = 0",
+    "SET autocommit = 1",
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET TRANSACTION READ ONLY",
+    "SET SESSION TRANSACTION READ ONLY",
+    "SET SESSION TRANSACTION READ WRITE",
+    "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+    "XA START 'x{p}'",
+    "XA END 'x{p}'",
+    "XA COMMIT 'x{p}' ONE PHASE",
+    "XA ROLLBACK 'x{p}'",
+    "INSERT INTO {s}.t (n) VALUES ({r})",
+    "UPDATE {s}.t SET n = {r} WHERE id = {r}",
+    "SELECT COUNT(*), SUM(n) FROM {s}.t",
+];
+
+const SETTINGS: &[&str] = &[
+    "SET NAMES utf8mb4",
+    "SET NAMES latin1",
+    "SET collation_connection = utf8mb4_bin",
+    "SET CHARACTER SET latin1",
+    "SET character_set_results = NULL",
+    "SET sql_mode = 'ANSI_QUOTES'",
+    "SET sql_mode = 'PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES'",
+    "SET sql_mode = ''",
+    "SET sql_mode = DEFAULT",
+    "SET time_zone = '+02:00'",
+    "SET group_concat_max_len = 5",
+    "SET sql_select_limit = 2",
+    "SET sql_select_limit = DEFAULT",
+    "SET lc_time_names = 'de_DE'",
+    "SET max_sort_length = 100",
+    "SET auto_increment_increment = 3",
+    "SET foreign_key_checks = 0, unique_checks = 0",
+    "SET @a = {r}, @b = 'b'",
+    "SET div_precision_increment = 1, @@session.time_zone = '+01:00'",
+    "SET timestamp = 86400",
+    "SET timestamp = DEFAULT",
+    "SELECT NOW() < '2000-01-01'",
+    "SET GLOBAL sql_mode = ''",
+    "SET nonsense = 1",
+    "SET ROLE NONE",
+    "USE fixed",
+    "USE {s}",
+    "USE nowhere",
+    "SET @@sql_mode = CONCAT(@@sql_mode, ',ANSI_QUOTES')",
+    "SET completion_type = 1",
+    "SET completion_type = DEFAULT",
+    "SET sql_auto_is_null = 1",
+    "SET sql_safe_updates = 1",
+    "SET SESSION cte_max_recursion_depth = 5",
+    "SET insert_id = 90{r}",
+];
+
+const WRITES: &[&str] = &[
+    "INSERT INTO {s}.t (v, n) VALUES ('a{r}', {r})",
+    "INSERT INTO {s}.t (v, n) VALUES ('b{r}', {r}), ('c{r}', {r})",
+    "INSERT IGNORE INTO {s}.t (v, n) VALUES ('a{r}', {r})",
+    "INSERT INTO t (n) VALUES ({r})",
+    "INSERT INTO {s}.t (v, n) VALUES ('a{r}', 1) ON DUPLICATE KEY UPDATE n = n + 1, id = LAST_INSERT_ID(id)",
+    "REPLACE INTO {s}.t (v, n) VALUES ('a{r}', {r})",
+    "UPDATE {s}.t SET n = n + 1 WHERE id < 1{r}",
+    "UPDATE {s}.t SET n = {r}",
+    "DELETE FROM {s}.t WHERE id < {r}",
+    "INSERT INTO {s}.t (n) SELECT n FROM fixed.k WHERE id > {r}",
+    "CREATE TABLE IF NOT EXISTS {s}.x (a INT)",
+    "DROP TABLE IF EXISTS {s}.x",
+    "INSERT INTO {s}.x VALUES ({r})",
+    "SELECT a FROM {s}.x ORDER BY a",
+    "SELECT id, v, n FROM {s}.t ORDER BY id DESC LIMIT 3",
+    "INSERT INTO {s}.t (id, n) VALUES (5{r}, 0)",
+];
+
+const PINS: &[&str] = &[
+    "CREATE TEMPORARY TABLE {s}.tmp (id INT)",
+    "CREATE TEMPORARY TABLE {s}.t (id INT, other INT)",
+    "INSERT INTO {s}.tmp VALUES ({r}), ({r})",
+    "DROP TEMPORARY TABLE IF EXISTS {s}.tmp",
+    "SELECT id FROM {s}.tmp ORDER BY id",
+    "SELECT GET_LOCK('l{p}', 20)",
+    "SELECT RELEASE_LOCK('l{p}')",
+    "DO RELEASE_ALL_LOCKS()",
+    "SELECT IS_FREE_LOCK('l{p}')",
+    "SELECT @a := {r}",
+    "SELECT {r}, 'b' INTO @a, @b",
+    "LOCK TABLES {s}.t WRITE",
+    "LOCK TABLES {s}.t READ, fixed.k READ",
+    "UNLOCK TABLES",
+    "HANDLER {s}.t OPEN AS h",
+    "HANDLER h READ FIRST",
+    "HANDLER h CLOSE",
+    "PREPARE q FROM 'SELECT id FROM fixed.k WHERE id = ?'",
+    "SET @a = {r}",
+    "EXECUTE q USING @a",
+    "DEALLOCATE PREPARE q",
+    "SELECT FIELD(@a, 0, 1, 2, 3, 4, 5, 6, 7, 8), @b <=> 'b', FIELD(@f, 0, 1, 2, 3, 4, 5, 6, 7, 8)",
+    "CALL fixed.results()",
+];
+
+const ERRORS_AND_MANY: &[&str] = &[
+    "SELEC 1",
+    "SELECT * FROM fixed.nowhere",
+    "SELECT nothing FROM fixed.k",
+    "SELECT 'open",
+    "",
+    ";",
+    "SELECT 1;",
+    "SELECT 1; SELECT 2",
+    "SELECT 1; SELEC 2; SELECT 3",
+    "SET @a = {r}; SELECT FIELD(@a, 0, 1, 2, 3)",
+    "INSERT INTO {s}.t (n) VALUES ({r}); SELECT LAST_INSERT_ID()",
+    "BEGIN; INSERT INTO {s}.t (n) VALUES ({r}); ROLLBACK",
+    "BEGIN; UPDATE {s}.t SET n = 0; COMMIT; SELECT COUNT(*) FROM {s}.t",
+    "SET sql_mode = 'ANSI_QUOTES'; SELECT \"v\" FROM fixed.k ORDER BY id LIMIT 1",
+    "SELECT 1; SET NAMES latin1",
+    "CALL fixed.results()",
+    "CALL fixed.nowhere()",
+    "SELECT CAST('x' AS SIGNED); SHOW WARNINGS",
+    "/*!80000 SET @b = {r} */",
+    "INSERT INTO {s}.t (id) VALUES (1), (1)",
+    "SELECT 1 INTO @a; SELECT @a <=> 1",
+    "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'of its own'",
+    "SELECT (SELECT id FROM fixed.k)",
+];
+
+const PREPARED: &[&str] = &[
+    "SELECT id, v FROM fixed.k WHERE id = ?",
+    "SELECT ?, ?",
+    "SELECT id, v, n FROM fixed.k ORDER BY id",
+    "SELECT id FROM fixed.k WHERE id > ? ORDER BY id",
+    "INSERT INTO {s}.t (v, n) VALUES (?, ?)",
+    "UPDATE {s}.t SET n = ? WHERE id = ?",
+    "SELECT FIELD(@a, 0, 1, 2, 3), ?",
+    "SET @a = ?",
+    "SELECT LENGTH(?), DATABASE()",
+    "SELECT 'a' || ?, \"v\" FROM fixed.k ORDER BY id LIMIT 1",
+    "SELECT id FROM k WHERE id = ?",
+    "SELECT LAST_INSERT_ID(), ?",
+    "BEGIN",
+    "COMMIT",
+    "SELEC ?",
+    "CALL fixed.results()",
+    "SELECT id FROM {s}.t ORDER BY id",
+];
