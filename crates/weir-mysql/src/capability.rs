@@ -221,6 +221,11 @@ flags! { StatusFlags:
 }
 
 impl StatusFlags {
+    /// Those that last from one statement to the next.
+    pub const LASTING: StatusFlags = StatusFlags(
+        Self::IN_TRANS.0 | Self::AUTOCOMMIT.0 | Self::NO_BACKSLASH_ESCAPES.0 | Self::IN_TRANS_READONLY.0,
+    );
+
     /// Whether all flags of `others` are set.
     pub fn has(self, others: StatusFlags) -> bool {
         self.0 & others.0 == others.0

@@ -206,7 +206,11 @@ impl TrackedState {
             sql.extend_from_slice(name.as_bytes());
             sql.extend_from_slice(b" = ");
             match (to, form) {
-                (None, _) => sql.extend_from_slice(b"DEFAULT"),
+                // Not DEFAULT, after which mysqld 9.7.4 has `foreign_key_checks` and `unique_checks` as they were.
+                (None, _) => {
+                    sql.extend_from_slice(b"@@GLOBAL.");
+                    sql.extend_from_slice(name.as_bytes());
+                }
                 (Some(value), ValueForm::TextOrNull) if value.is_empty() => sql.extend_from_slice(b"NULL"),
                 (Some(value), ValueForm::Number) if is_number(value) => sql.extend_from_slice(value),
                 (Some(value), _) => quote(&mut sql, value),
@@ -273,7 +277,7 @@ mod tests {
              @@SESSION.sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES'"
         );
         let back = String::from_utf8(fresh.set_from(&state).unwrap()).unwrap();
-        assert!(back.ends_with("@@SESSION.sql_mode = DEFAULT"), "{back}");
+        assert!(back.ends_with("@@SESSION.sql_mode = @@GLOBAL.sql_mode"), "{back}");
         let mut connection = fresh.clone();
         connection.arrive_at(&state);
         assert_eq!((connection.set_from(&state), state.set_from(&connection)), (None, None));
