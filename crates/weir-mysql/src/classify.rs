@@ -64,10 +64,7 @@ fn add(total: &mut Part, next: &Part, statements: u32) {
     total.reads_back |= match statements {
         0 => next.reads_back,
         // What else it asks about is the statement before it in this text.
-        _ => {
-            let about_the_last = ReadsBack::FOUND_ROWS.and(ReadsBack::ROW_COUNT).and(ReadsBack::WARNINGS);
-            next.reads_back.without(about_the_last)
-        }
+        _ => next.reads_back.without(ReadsBack::ABOUT_THE_LAST),
     };
     if next.step != TransactionStep::None || total.step != TransactionStep::None {
         total.step = TransactionStep::Unclear;

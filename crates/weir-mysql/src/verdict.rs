@@ -198,6 +198,12 @@ flags! {
     }
 }
 
+impl ReadsBack {
+    /// What each statement replaces.
+    pub const ABOUT_THE_LAST: ReadsBack =
+        ReadsBack::FOUND_ROWS.and(ReadsBack::ROW_COUNT).and(ReadsBack::WARNINGS);
+}
+
 /// What a statement does to the session's transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransactionStep {

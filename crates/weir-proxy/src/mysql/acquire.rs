@@ -11,6 +11,7 @@ use weir_config::{MysqlTopology, RetryOn};
 use weir_io::clock;
 use weir_io::stream::Sight;
 use weir_io::stream::Stream;
+use weir_mysql::ReadsBack;
 
 use super::attach::{self, AttachError, ServerLogin};
 use super::confirm::settle;
@@ -51,14 +52,14 @@ impl Attached {
     }
 
     /// Gives the connection to whoever needs one next; the mark by which it is known as long as nobody has.
-    pub fn give_back(self) -> LeftAt {
+    pub fn give_back(self) -> u64 {
         let Attached { chosen, mut server } = self;
         let stamp = next_stamp();
         server.stamp = stamp;
         let most = chosen.pool.shared.config.keep_alive.max;
         let backend = chosen.backend();
         backend.kept::<IdleServers>().keep(backend, server, clock::now(), most);
-        LeftAt { stamp }
+        stamp
     }
 }
 
@@ -141,6 +142,13 @@ impl Session {
             match self.attach_in(role, but).await? {
                 Some(attached) => {
                     self.killable.note(Some(&attached));
+                    // A connection begins with a LAST_INSERT_ID() of 0, as a session does.
+                    let is_zero = self.insert_id == Some(0);
+                    if self.insert_id.is_none() {
+                        // Only a connection that is gone knew it.
+                        self.insert_id_before = None;
+                    }
+                    self.here = if is_zero { ReadsBack::INSERT_ID } else { ReadsBack::NONE };
                     self.attached = Some(attached);
                     return Ok(());
                 }
@@ -209,6 +217,14 @@ impl Session {
             }
             None => self.log_in(chosen).await?,
         };
+        if server.has_insert_id {
+            self.deadline.set(own::until());
+            let asked = Own::Query(b"DO LAST_INSERT_ID(0)");
+            own::ask(&mut server, &self.worker.buffers, &self.deadline, asked)
+                .await
+                .map_err(Unfit::Server)?;
+            server.has_insert_id = false;
+        }
         if !Rc::ptr_eq(&server.state, &self.state) {
             self.deadline.set(own::until());
             let state = self.state.clone();
@@ -284,7 +300,7 @@ impl Session {
                 let Some(chosen) = chosen else { return false };
                 let attached = Attached { chosen, server };
                 self.killable.note(Some(&attached));
-                self.attached = Some(attached);
+                (self.attached, self.here) = (Some(attached), left_at.here);
                 return true;
             }
         }
@@ -294,26 +310,30 @@ impl Session {
     /// Gives the connection back that only a question of the next statement would need: what can be known of
     /// the answer is asked first.
     pub async fn release_held(&mut self) {
-        let Some(mut attached) = self.attached.take() else { return };
-        self.killable.note(None);
-        if self.insert_id.is_none() {
-            self.deadline.set(own::until());
-            let asked = Own::Query(b"SELECT LAST_INSERT_ID()");
-            let answer = own::ask(&mut attached.server, &self.worker.buffers, &self.deadline, asked).await;
-            match answer {
-                Ok(OwnAnswer::Rows(rows)) => self.insert_id = number(&rows),
-                Ok(_) => {}
-                Err(failure) => {
-                    tracing::debug!(backend = attached.address(), ?failure, "LAST_INSERT_ID() is lost");
-                    return;
-                }
-            }
-            // The question has replaced what the statement had left.
-            attached.give_back();
-            self.left_at = None;
-        } else {
-            self.left_at = Some(attached.give_back());
+        if self.attached.is_none() {
+            return;
         }
+        if self.insert_id.is_some() {
+            return self.leave();
+        }
+        // The question replaces what the statement had left, and the connection is as others expect it.
+        let learnt = self.learn_insert_id(b"SELECT LAST_INSERT_ID(), LAST_INSERT_ID(0)").await;
+        if learnt.is_ok()
+            && let Some(mut attached) = self.attached.take()
+        {
+            attached.server.has_insert_id = false;
+            attached.give_back();
+        }
+        self.killable.note(None);
+        (self.attached, self.left_at) = (None, None);
+    }
+
+    /// Gives the connection back, to come back to it if nobody has used it and a question is about what is
+    /// left there.
+    pub fn leave(&mut self) {
+        self.killable.note(None);
+        let here = self.here;
+        self.left_at = self.attached.take().map(|attached| LeftAt { stamp: attached.give_back(), here });
     }
 
     /// What becomes of the session's connection when the session ends: what others must not find on it is
@@ -365,7 +385,7 @@ fn is_zero(rows: &[Vec<Option<Box<[u8]>>>]) -> bool {
 }
 
 /// The number in the first column of the first row.
-fn number(rows: &[Vec<Option<Box<[u8]>>>]) -> Option<u64> {
+pub fn number(rows: &[Vec<Option<Box<[u8]>>>]) -> Option<u64> {
     let value = rows.first()?.first()?.as_deref()?;
     std::str::from_utf8(value).ok()?.parse().ok()
 }

@@ -15,7 +15,6 @@ use weir_mysql::{
 };
 use weir_stats::table::End;
 
-use super::acquire::Attached;
 use super::attach::ServerError;
 use super::confirm::Confirming;
 use super::failure::Refusal;
@@ -57,7 +56,7 @@ impl Session {
             ClientCommand::StmtReset | ClientCommand::StmtFetch => {
                 Box::pin(self.continue_statement(incoming, command)).await
             }
-            ClientCommand::Ping if self.attached.is_none() => {
+            ClientCommand::Ping if !self.keeps_connection() => {
                 self.consume(incoming.packet_bytes());
                 self.send_ok(incoming.header.sequence.wrapping_add(1)).await
             }
@@ -271,7 +270,8 @@ impl Session {
                 front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
                 front.len()
             }
-            Some((flag_at, false)) => {
+            // Types that were never said are the server's to miss.
+            Some((flag_at, false)) if !statement.types.is_empty() => {
                 let here = received.get(..HEADER_BYTES + flag_at).unwrap_or_default();
                 front.extend_from_slice(here);
                 front.push(1);
@@ -283,7 +283,7 @@ impl Session {
                 }
                 HEADER_BYTES + flag_at + 1
             }
-            None => {
+            Some((_, false)) | None => {
                 front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
                 front.len()
             }
@@ -403,7 +403,7 @@ impl Session {
             }
         }
         if !self.keeps_connection() && self.held.is_empty() {
-            self.left_at = self.attached.take().map(Attached::give_back);
+            self.leave();
         }
         Ok(())
     }

@@ -105,6 +105,7 @@ impl Confirming<'_> {
                     .await
                     .map_err(Unfit::Attach)?;
                 server.statements.clear();
+                server.has_insert_id = false;
                 server
             }
             None => {

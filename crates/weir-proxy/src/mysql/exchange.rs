@@ -20,7 +20,7 @@ use weir_mysql::answer::{AnswerEvent, AnswerReader};
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::command::STATEMENT_ID;
 use weir_mysql::gtid::GtidSet;
-use weir_mysql::outcome::{OK, OkPacket, SessionChanges};
+use weir_mysql::outcome::{EOF, OK, OkPacket, SessionChanges};
 use weir_mysql::packet::{HEADER_BYTES, PacketHeader, write_packet_with};
 use weir_mysql::response::{AnswerEnd, AnswerPart, PreparedStatement};
 use weir_mysql::session_track::{TrackedChange, TrackedChanges, write_change};
@@ -73,6 +73,8 @@ pub struct Outcome {
     pub gtids: Option<GtidSet>,
     /// A statement was prepared.
     pub prepared: Option<PreparedStatement>,
+    /// There were rows, or could have been.
+    pub has_rows: bool,
 }
 
 impl Outcome {
@@ -387,6 +389,7 @@ impl Outcome {
     ) -> Option<Vec<u8>> {
         match end {
             AnswerEnd::Ok(ok) => {
+                self.has_rows |= first == EOF;
                 self.status = Some(ok.status);
                 self.warnings = ok.warnings;
                 if ok.insert_id != 0 {
@@ -406,6 +409,7 @@ impl Outcome {
             }
             AnswerEnd::Eof(eof) => {
                 (self.status, self.warnings) = (Some(eof.status), eof.warnings);
+                self.has_rows = true;
                 None
             }
             AnswerEnd::Err(error) => {

@@ -113,6 +113,7 @@ pub async fn settle(
     let all = [Own::Reset, Own::Query(trackers.as_bytes()), Own::Query(SETTLED_SQL.as_bytes())];
     let asked = if reset { &all[..] } else { &all[1..] };
     if reset {
+        server.has_insert_id = false;
         server.statements.clear();
     }
     let mut answers = ask_all(server, buffers, deadline, asked).await?.into_iter();

@@ -67,6 +67,8 @@ pub struct ServerConnection {
     /// Another one each time that it is given back: who used it before knows by it whether it is as it was
     /// left. 0 before.
     pub stamp: u64,
+    /// LAST_INSERT_ID() may be another than 0.
+    pub has_insert_id: bool,
     /// Nothing was sent on it that was not answered.
     pub is_at_rest: bool,
 }
@@ -83,6 +85,7 @@ impl ServerConnection {
             state: Rc::new(TrackedState::default()),
             statements: ServerStatements::default(),
             stamp: 0,
+            has_insert_id: false,
             is_at_rest: true,
         })
     }

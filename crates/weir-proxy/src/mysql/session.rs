@@ -47,6 +47,8 @@ const KEPT_BYTES: usize = 1 << 20;
 pub struct LeftAt {
     /// The mark of the connection when it was given back.
     pub stamp: u64,
+    /// As [`Session::here`] was then.
+    pub here: ReadsBack,
 }
 
 /// A session of a client that is logged in.
@@ -75,8 +77,13 @@ pub struct Session {
     /// What the statement before has left for a question of the next.
     pub held: ReadsBack,
     pub left_at: Option<LeftAt>,
+    /// What the attached connection would answer about the statement before as the session's own statements
+    /// have left it. Of all else it has what Weir's statements, or those of others, have left.
+    pub here: ReadsBack,
     /// LAST_INSERT_ID(); `None` while only the attached connection knows it.
     pub insert_id: Option<u64>,
+    /// LAST_INSERT_ID() as it was when it was known last.
+    pub insert_id_before: Option<u64>,
     /// Whether the last statement had neither warnings nor an error.
     pub is_without_warnings: bool,
     pub statements: ClientStatements,
@@ -333,6 +340,11 @@ impl Session {
         let mut out = Vec::with_capacity(128);
         refusal.error.write(&mut out, sequence);
         self.is_without_warnings = false;
+        let replaced = ReadsBack::WARNINGS.and(ReadsBack::ROW_COUNT);
+        self.here = self.here.without(replaced);
+        if let Some(left_at) = &mut self.left_at {
+            left_at.here = left_at.here.without(replaced);
+        }
         match refusal.end {
             None => self.send(&out).await,
             Some(end) => {
@@ -356,7 +368,8 @@ impl Session {
         self.take_state(state);
         self.renew_facts();
         (self.pins, self.held, self.insert_id) = (LeftBehind::NONE, ReadsBack::NONE, Some(0));
-        (self.is_without_warnings, self.left_at) = (true, None);
+        self.insert_id_before = Some(0);
+        (self.is_without_warnings, self.left_at, self.here) = (true, None, ReadsBack::NONE);
         self.statements.clear();
     }
 

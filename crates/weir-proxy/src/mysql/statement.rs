@@ -11,13 +11,15 @@ use weir_mysql::answer::AnswerReader;
 use weir_mysql::capability::StatusFlags;
 use weir_mysql::command::ClientCommand;
 use weir_mysql::response::DEFAULT_HEAD_BYTES;
-use weir_mysql::{LeftBehind, ReadsBack, Resend, RoleWanted, RouteReason, StatementVerdict, TransactionStep};
+use weir_mysql::{
+    LeftBehind, ReadsBack, Resend, RoleWanted, RouteReason, StatementKind, StatementVerdict, TransactionStep,
+};
 use weir_stats::table::{End, PIN_REASONS, STATEMENT_REASONS};
 
-use super::acquire::Attached;
+use super::acquire::{Attached, number};
 use super::exchange::{Answered, Answering, ExchangeError, Forwarding, Outcome, Rest, ServerFailure};
 use super::failure::{self, Loss, Refusal};
-use super::own::{self, Own};
+use super::own::{self, Own, OwnAnswer};
 use super::prepared::StatementText;
 use super::session::{CLIENT_PATIENCE, Incoming, Session, wanted_role};
 use super::upload::{Beginning, Source};
@@ -75,63 +77,104 @@ impl Session {
     /// Attaches the session to a server for a statement, which may be the one that it is attached to.
     pub async fn attach_for(&mut self, verdict: &StatementVerdict, but: Option<&str>) -> Result<(), Refusal> {
         // What cannot be read may ask for anything, and most often a server cannot read it either.
-        let asks = verdict.reads_back.without(ReadsBack::CONNECTION_ID.and(ReadsBack::ANYTHING));
+        let mut asks = verdict.reads_back.without(ReadsBack::CONNECTION_ID.and(ReadsBack::ANYTHING));
+        if verdict.leaves.has(LeftBehind::INSERT_ID) {
+            // It may leave the value as it is, and then that must be the session's.
+            asks |= ReadsBack::INSERT_ID;
+        }
         // A write may ask, too, and belongs to the primary all the same.
-        let only_asks = verdict.own_reason.wants() == RoleWanted::AnyMember
-            || verdict.own_reason == RouteReason::LastResult;
+        // What is to stay on the connection is of no use on a server that takes no writes.
+        let only_asks = !verdict.leaves.pins()
+            && (verdict.own_reason.wants() == RoleWanted::AnyMember
+                || verdict.own_reason == RouteReason::LastResult);
         if let Some(attached) = &self.attached {
             let is_fit = verdict.wants == RoleWanted::Primary && attached.role() == Some(Role::Primary);
             if !self.is_only_holding() || is_fit || (!asks.is_empty() && only_asks) {
-                return Ok(());
+                return self.recreate(asks).await;
             }
             self.release_held().await;
         }
         if !asks.is_empty() && self.recall(|role| only_asks || role == Some(Role::Primary)) {
-            return Ok(());
+            return self.recreate(asks).await;
         }
         self.attach(wanted_role(verdict.wants), but).await?;
-        if asks.is_empty() { Ok(()) } else { self.recreate(asks).await }
+        self.recreate(asks).await
     }
 
     /// Makes what a statement asks about as it was, on a connection that others have used.
     async fn recreate(&mut self, asks: ReadsBack) -> Result<(), Refusal> {
+        let missing = asks.without(self.here);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        // What brings LAST_INSERT_ID() back replaces the rest.
+        let lost = if missing.has(ReadsBack::INSERT_ID) { asks } else { missing };
         for (what, name) in [(ReadsBack::FOUND_ROWS, "FOUND_ROWS()"), (ReadsBack::ROW_COUNT, "ROW_COUNT()")] {
-            if asks.has(what) {
-                return Err(self.not_known(name));
+            if lost.has(what) {
+                return Err(self.not_known(name).await);
             }
         }
-        if asks.has(ReadsBack::WARNINGS) {
-            if !self.is_without_warnings {
-                return Err(self.not_known("the warnings of a statement before"));
-            }
+        if lost.has(ReadsBack::WARNINGS) && !self.is_without_warnings {
+            return Err(self.not_known("the warnings of a statement before").await);
+        }
+        if missing.has(ReadsBack::INSERT_ID) {
+            self.recreate_insert_id().await?;
+        }
+        if lost.has(ReadsBack::WARNINGS) {
             // There were none; nor are there behind a statement that has none.
             self.ask_attached(Own::Query(b"DO 0")).await?;
         }
-        if asks.has(ReadsBack::INSERT_ID) {
-            let Some(id) = self.insert_id else { return Err(self.not_known("LAST_INSERT_ID()")) };
-            let sql = format!("SET last_insert_id = {id}");
-            self.ask_attached(Own::Query(sql.as_bytes())).await?;
+        self.here |= asks;
+        Ok(())
+    }
+
+    /// Makes LAST_INSERT_ID() the session's on the attached connection, where it began with 0.
+    async fn recreate_insert_id(&mut self) -> Result<(), Refusal> {
+        if self.insert_id.is_none() {
+            self.learn_insert_id(b"SELECT LAST_INSERT_ID()").await?;
+        }
+        let Some(id) = self.insert_id else { return Err(Refusal::not_known_any_more("LAST_INSERT_ID()")) };
+        let sql = format!("SET last_insert_id = {id}");
+        self.ask_attached(Own::Query(sql.as_bytes())).await?;
+        if let Some(attached) = &mut self.attached {
+            attached.server.has_insert_id = id != 0;
         }
         Ok(())
     }
 
-    fn not_known(&mut self, what: &str) -> Refusal {
-        if let Some(attached) = self.attached.take() {
-            attached.give_back();
+    /// Asks for LAST_INSERT_ID() after a statement that gave an id, or had one: an id that is said to be
+    /// inserted may be one that the statement itself named, which LAST_INSERT_ID() is not.
+    pub async fn learn_insert_id(&mut self, sql: &[u8]) -> Result<(), Refusal> {
+        let answer = self.ask_attached(Own::Query(sql)).await?;
+        if let OwnAnswer::Rows(rows) = answer {
+            let is_here = self.here.has(ReadsBack::INSERT_ID);
+            self.insert_id = match number(&rows) {
+                // As the connection began.
+                Some(0) if !is_here => self.insert_id_before,
+                learnt => learnt,
+            };
+        }
+        Ok(())
+    }
+
+    async fn not_known(&mut self, what: &str) -> Refusal {
+        if !self.keeps_connection() {
+            self.release_held().await;
         }
         Refusal::not_known_any_more(what)
     }
 
-    async fn ask_attached(&mut self, asked: Own<'_>) -> Result<(), Refusal> {
-        let Some(attached) = &mut self.attached else { return Ok(()) };
+    async fn ask_attached(&mut self, asked: Own<'_>) -> Result<OwnAnswer, Refusal> {
+        let Some(attached) = &mut self.attached else { return Ok(OwnAnswer::Done) };
+        self.here = self.here.without(ReadsBack::ABOUT_THE_LAST);
         self.deadline.set(own::until());
         let answer = own::ask(&mut attached.server, &self.worker.buffers, &self.deadline, asked).await;
         match answer {
-            Ok(own::OwnAnswer::Refused(error)) => Err(Refusal::of_server(error)),
-            Ok(_) => Ok(()),
+            Ok(OwnAnswer::Refused(error)) => Err(Refusal::of_server(error)),
+            Ok(answer) => Ok(answer),
             Err(_) => {
                 self.attached = None;
-                Err(self.not_known("what a statement before has left"))
+                Err(Refusal::not_known_any_more("what a statement before has left"))
             }
         }
     }
@@ -337,11 +380,12 @@ impl Session {
     fn settle(&mut self, running: &Running<'_>, outcome: &Outcome, before: Before) -> Option<End> {
         let verdict = &running.verdict;
         let pinned_before = self.pins;
-        let attached = self.attached.as_ref()?;
+        let attached = self.attached.as_mut()?;
+        attached.server.has_insert_id |= outcome.insert_id != 0 || verdict.leaves.has(LeftBehind::INSERT_ID);
         let state = attached.server.state.clone();
         let is_at_rest = attached.server.is_at_rest;
         if let Some(status) = outcome.status {
-            self.status = status;
+            self.status = StatusFlags(status.0 & StatusFlags::LASTING.0);
         }
         self.take_state(&state);
         self.renew_facts();
@@ -370,13 +414,31 @@ impl Session {
             self.held |= ReadsBack::FOUND_ROWS;
         }
         if outcome.insert_id != 0 || verdict.leaves.has(LeftBehind::INSERT_ID) {
+            self.insert_id_before = self.insert_id.or(self.insert_id_before);
             self.insert_id = None;
+        }
+        // These leave what the statement before has left, wherever that is.
+        let passes_over = matches!(
+            running.command,
+            ClientCommand::Ping
+                | ClientCommand::InitDb
+                | ClientCommand::Statistics
+                | ClientCommand::StmtReset
+        ) && outcome.error.is_none();
+        if !passes_over {
+            self.here |= ReadsBack::WARNINGS;
+            if running.command != ClientCommand::StmtPrepare || outcome.error.is_some() {
+                self.here |= ReadsBack::ROW_COUNT;
+            }
+            self.is_without_warnings = outcome.warnings == 0 && outcome.error.is_none();
+        }
+        if outcome.has_rows && verdict.kind == StatementKind::Select {
+            self.here |= ReadsBack::FOUND_ROWS;
         }
         if self.insert_id.is_none() {
             self.held |= ReadsBack::INSERT_ID;
         }
-        self.is_without_warnings = outcome.warnings == 0 && outcome.error.is_none();
-        if !self.is_without_warnings {
+        if !self.is_without_warnings && self.here.has(ReadsBack::WARNINGS) {
             self.held |= ReadsBack::WARNINGS;
         }
         if let Some(gtids) = outcome.gtids.as_ref().filter(|gtids| !gtids.is_empty()) {
@@ -402,8 +464,7 @@ impl Session {
             self.statements.set_bound(id, is_bound);
         }
         if !self.keeps_connection() && self.held.is_empty() {
-            self.killable.note(None);
-            self.left_at = self.attached.take().map(Attached::give_back);
+            self.leave();
         }
         None
     }
