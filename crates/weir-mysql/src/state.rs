@@ -206,7 +206,8 @@ impl TrackedState {
             sql.extend_from_slice(name.as_bytes());
             sql.extend_from_slice(b" = ");
             match (to, form) {
-                // Not DEFAULT, after which mysqld 9.7.4 has `foreign_key_checks` and `unique_checks` as they were.
+                // Not DEFAULT: mysqld 9.7.4 leaves `foreign_key_checks` and `unique_checks` as they
+                // were.
                 (None, _) => {
                     sql.extend_from_slice(b"@@GLOBAL.");
                     sql.extend_from_slice(name.as_bytes());

@@ -1,6 +1,7 @@
 //! Packets of MySQL's protocol, as far as a client must read them to know where an answer ends.
 //!
-//! Source: MySQL's source, "Client/Server Protocol" (page_protocol_basic_packets, page_protocol_command_phase).
+//! Source: MySQL's source, "Client/Server Protocol" (page_protocol_basic_packets,
+//! page_protocol_command_phase).
 
 use std::fmt::Write as _;
 
@@ -280,8 +281,9 @@ fn ok_status(payload: &[u8]) -> Option<u16> {
     short(payload, at)
 }
 
-/// Leaves out of an OK packet what a server tells once in a session, whenever it comes to: of the transaction, though
-/// `session_track_transaction_info` is OFF, and that there is no schema, where there was none.
+/// Leaves out of an OK packet what a server tells once in a session, whenever it comes to: of the
+/// transaction, though `session_track_transaction_info` is OFF, and that there is no schema, where there was
+/// none.
 pub fn forget_first_changes(payload: &mut Vec<u8>) {
     if let Some(without) = without_first_changes(payload) {
         *payload = without;
@@ -291,7 +293,8 @@ pub fn forget_first_changes(payload: &mut Vec<u8>) {
 fn without_first_changes(payload: &[u8]) -> Option<Vec<u8>> {
     let mut at = 1;
     matches!(payload.first(), Some(0 | 0xfe)).then_some(())?;
-    (integer(payload, &mut at)?, integer(payload, &mut at)?);
+    integer(payload, &mut at)?;
+    integer(payload, &mut at)?;
     let status_at = at;
     let status = short(payload, at).filter(|status| status & STATE_CHANGED != 0)?;
     at += 4;

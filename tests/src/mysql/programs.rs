@@ -113,8 +113,8 @@ pub fn renewal_of(place: usize) -> Vec<String> {
 impl Program {
     /// Draws one for this place, of at most `most` steps.
     pub fn draw(draws: &mut Draws, place: usize, most: u64) -> Program {
-        // What a replica has is only sure of what the session itself has written: without a write, none of the
-        // place's tables are looked at.
+        // A replica surely has what the session itself has written: without a write, none of the place's
+        // tables are looked at.
         let writes = draws.below(3) > 0;
         let capabilities = [
             DEPRECATE_EOF,
@@ -243,8 +243,8 @@ impl Drawing<'_> {
     }
 }
 
-// The type of a user variable is never shown: a server that looks for one that nobody has set makes one that is
-// NULL, and its type shows what it was looked for with.
+// The type of a user variable is never shown: a server that looks for one that nobody has set makes one that
+// is NULL, and its type shows what it was looked for with.
 const READS: &[&str] = &[
     "SELECT id, v FROM fixed.k WHERE id = {r}",
     "SELECT COUNT(*), SUM(n), GROUP_CONCAT(v ORDER BY id) FROM fixed.k",

@@ -409,6 +409,38 @@ impl Session {
             "settled"
         );
         self.count_pins(pinned_before);
+        self.note_left_for_next(running, outcome);
+        if let Some(gtids) = outcome.gtids.as_ref().filter(|gtids| !gtids.is_empty()) {
+            self.written = Some(gtids.clone());
+        }
+        let releases = matches!(
+            verdict.transaction,
+            TransactionStep::Commit { release: true, .. } | TransactionStep::Rollback { release: true, .. }
+        );
+        if releases || !is_at_rest {
+            self.attached = None;
+            return Some(if releases { End::Done } else { End::BackendClosed });
+        }
+        if let Some(id) = running.executes {
+            let status = outcome.status.unwrap_or_default();
+            let is_bound = match running.command {
+                ClientCommand::StmtExecute => status.has(StatusFlags::CURSOR_EXISTS),
+                ClientCommand::StmtFetch => {
+                    !status.has(StatusFlags::LAST_ROW_SENT) && outcome.error.is_none()
+                }
+                _ => false,
+            };
+            self.statements.set_bound(id, is_bound);
+        }
+        if !self.keeps_connection() && self.held.is_empty() {
+            self.leave();
+        }
+        None
+    }
+
+    /// Takes what the next statement may ask about this one.
+    fn note_left_for_next(&mut self, running: &Running<'_>, outcome: &Outcome) {
+        let verdict = &running.verdict;
         self.held = ReadsBack::NONE;
         if verdict.leaves.has(LeftBehind::FOUND_ROWS) {
             self.held |= ReadsBack::FOUND_ROWS;
@@ -441,32 +473,6 @@ impl Session {
         if !self.is_without_warnings && self.here.has(ReadsBack::WARNINGS) {
             self.held |= ReadsBack::WARNINGS;
         }
-        if let Some(gtids) = outcome.gtids.as_ref().filter(|gtids| !gtids.is_empty()) {
-            self.written = Some(gtids.clone());
-        }
-        let releases = matches!(
-            verdict.transaction,
-            TransactionStep::Commit { release: true, .. } | TransactionStep::Rollback { release: true, .. }
-        );
-        if releases || !is_at_rest {
-            self.attached = None;
-            return Some(if releases { End::Done } else { End::BackendClosed });
-        }
-        if let Some(id) = running.executes {
-            let status = outcome.status.unwrap_or_default();
-            let is_bound = match running.command {
-                ClientCommand::StmtExecute => status.has(StatusFlags::CURSOR_EXISTS),
-                ClientCommand::StmtFetch => {
-                    !status.has(StatusFlags::LAST_ROW_SENT) && outcome.error.is_none()
-                }
-                _ => false,
-            };
-            self.statements.set_bound(id, is_bound);
-        }
-        if !self.keeps_connection() && self.held.is_empty() {
-            self.leave();
-        }
-        None
     }
 
     /// Whether the session has something on a server that takes no writes any more, and is not in a
