@@ -333,5 +333,6 @@ pub fn until() -> std::time::Duration {
     clock::now() + PATIENCE
 }
 
-/// Longest time for a server to answer a statement of Weir's own, which waits for nothing.
+/// Longest time for a server to answer a statement of Weir's own. None waits for more than a second, and that
+/// one for a transaction.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
