@@ -111,11 +111,11 @@ impl Unfit {
         }
     }
 
-    /// What the client is told when no other server is tried.
+    /// What the client is told when no other server is tried: not where the servers are.
     pub fn refusal(self, pool: &str) -> Refusal {
         match self {
             Unfit::Attach(error) => Refusal::not_attached(&error, pool),
-            other => Refusal::failed(&other.to_string(), pool),
+            _ => Refusal::failed("no server could be reached", pool),
         }
     }
 }
@@ -192,6 +192,9 @@ impl Session {
                 Unfit::Attach(_) | Unfit::Server(_) => {}
             }
             unfit.note(&chosen, &self.worker);
+            if role == WantedRole::Primary && unfit.blames_server() {
+                take_role_off(&chosen);
+            }
             let kind = unfit.retried_as();
             let attempt = Attempt { idempotent: true, replayable: true, reused: false, kind };
             let listener = self.listener();
@@ -339,6 +342,7 @@ impl Session {
     /// What becomes of the session's connection when the session ends: what others must not find on it is
     /// taken off, and that at once, for it may be a lock.
     pub fn detach(&mut self) {
+        self.killable.note(None);
         let Some(attached) = self.attached.take() else { return };
         if !attached.server.is_at_rest {
             return;
@@ -349,6 +353,18 @@ impl Session {
         }
         let worker = self.worker.clone();
         tokio::task::spawn_local(async move { reset(worker, attached).await });
+    }
+}
+
+/// A server that was to be the primary and is not to be had, or takes no writes, is none until whoever
+/// watches the pool has looked again: what needs the primary waits meanwhile. Where nobody watches, it
+/// stays.
+pub fn take_role_off(chosen: &Chosen) {
+    let pool = &chosen.pool.shared;
+    let is_watched = pool.config.mysql.as_ref().is_some_and(|mysql| mysql.topology != MysqlTopology::Static);
+    if is_watched && chosen.backend().shared.balance.role() == Some(Role::Primary) {
+        pool.set_roles([(chosen.index, None)], clock::now());
+        pool.nudge.ask();
     }
 }
 

@@ -17,7 +17,7 @@ use weir_stats::table::End;
 
 use super::attach::ServerError;
 use super::confirm::Confirming;
-use super::failure::Refusal;
+use super::failure::{self, Refusal};
 use super::login::{self, Candidate, LoginTerms};
 use super::own;
 use super::prepared::{ClientStatement, MOST_OF_SESSION, StatementText};
@@ -37,6 +37,17 @@ impl Session {
         let Some(command) = command else {
             return self.refuse_command(&incoming, Refusal::unknown_command()).await;
         };
+        if self.has_lost_transaction && matches!(command, ClientCommand::Query | ClientCommand::StmtExecute) {
+            self.has_lost_transaction = false;
+            let rolls_back = command == ClientCommand::Query
+                && matches!(self.judge_query(&incoming).transaction, TransactionStep::Rollback { .. });
+            if rolls_back && incoming.is_whole {
+                self.consume(incoming.packet_bytes());
+                return self.send_ok(incoming.header.sequence.wrapping_add(1)).await;
+            }
+            let refusal = Refusal::of_server(failure::rolled_back());
+            return self.refuse_command(&incoming, refusal).await;
+        }
         match command {
             ClientCommand::Quit => Err(End::Done),
             ClientCommand::Query => {
@@ -154,9 +165,7 @@ impl Session {
         }
         let state = attached.server.state.clone();
         self.begin(&state);
-        if let Some(attached) = self.attached.take() {
-            attached.give_back();
-        }
+        self.leave();
         self.send_ok(sequence).await
     }
 
@@ -191,6 +200,7 @@ impl Session {
         self.kind = ConnectionKind::of(&candidate);
         self.candidate = candidate;
         self.written = None;
+        self.killable.rename(&self.kind.account.user);
         self.begin(&state);
         self.send_ok(sequence).await
     }

@@ -122,6 +122,9 @@ impl Refusal {
                 b"08004",
                 format!("Too many connections: a server of pool {pool} has `max_connections` open"),
             ),
+            AttachError::Connect(_) | AttachError::Talk(_) => {
+                Refusal::failed("no server could be reached", pool)
+            }
             other => Refusal::failed(&other.to_string(), pool),
         }
     }
@@ -225,10 +228,8 @@ pub fn loss(verdict: &StatementVerdict, is_in_transaction: bool, is_pinned: bool
 }
 
 /// The error of [`Loss::RolledBack`].
-pub fn rolled_back(server: &str) -> ServerError {
-    let message = format!(
-        "Deadlock found when trying to get lock; try restarting transaction (server {server} was lost, and the transaction with it)"
-    );
+pub fn rolled_back() -> ServerError {
+    let message = "Deadlock found when trying to get lock; try restarting transaction (its server was lost)";
     ServerError::new(LOCK_DEADLOCK, *b"40001", message)
 }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -40,7 +40,8 @@ static SESSIONS: LazyLock<Mutex<HashMap<u32, Arc<KillEntry>>>> = LazyLock::new(M
 
 /// A session as KILL finds it.
 pub struct KillEntry {
-    user: Box<[u8]>,
+    /// Whose it is; another's after COM_CHANGE_USER.
+    user: Mutex<Box<[u8]>>,
     waker: Waker,
     /// Somebody is about to end it, and a server is asked whether they may.
     is_doomed: AtomicBool,
@@ -63,15 +64,26 @@ pub fn next_connection_id() -> u32 {
     LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1) | OWN_ID
 }
 
-fn sessions() -> std::sync::MutexGuard<'static, HashMap<u32, Arc<KillEntry>>> {
+fn sessions() -> MutexGuard<'static, HashMap<u32, Arc<KillEntry>>> {
     SESSIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+impl KillEntry {
+    fn user(&self) -> MutexGuard<'_, Box<[u8]>> {
+        self.user.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Killable {
+    /// Notes that the session is another account's now.
+    pub fn rename(&self, user: &[u8]) {
+        *self.entry.user() = user.into();
+    }
+
     /// Of a session of `user`, whose task has this waker.
     pub fn new(id: u32, user: &[u8], waker: Waker) -> Killable {
         let entry = Arc::new(KillEntry {
-            user: user.into(),
+            user: Mutex::new(user.into()),
             waker,
             is_doomed: AtomicBool::new(false),
             is_killed: AtomicBool::new(false),
@@ -151,7 +163,7 @@ impl Session {
                 entry.is_doomed.store(false, Ordering::Release);
                 return self.refuse(sequence, refusal).await;
             }
-        } else if entry.user != self.kind.account.user {
+        } else if *entry.user() != self.kind.account.user {
             // Nobody could be asked whether it may: it has no connection to any server.
             return self.refuse(sequence, Refusal::of_server(ServerError::not_owner(id))).await;
         }

@@ -23,6 +23,7 @@ mod commands;
 mod confirm;
 mod exchange;
 mod failure;
+mod fitting;
 mod kill;
 mod login;
 mod own;

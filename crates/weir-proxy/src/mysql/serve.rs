@@ -149,6 +149,7 @@ async fn open(newcomer: &Newcomer, stream: Stream, first: Option<Buffer>, deadli
         insert_id_before: Some(0),
         is_without_warnings: true,
         statements: ClientStatements::default(),
+        has_lost_transaction: false,
         written: None,
         report: Report { pool: Some(pool), secure, ..Report::default() },
     });

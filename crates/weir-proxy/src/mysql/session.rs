@@ -87,6 +87,8 @@ pub struct Session {
     /// Whether the last statement had neither warnings nor an error.
     pub is_without_warnings: bool,
     pub statements: ClientStatements,
+    /// A transaction was lost with its server that the client takes for open.
+    pub has_lost_transaction: bool,
     /// Transactions that the session has committed and reads must see.
     pub written: Option<GtidSet>,
     pub report: Report,
@@ -243,6 +245,8 @@ impl Session {
             match self.client_speaks().await {
                 Wait::Speaks => return Ok(()),
                 Wait::Killed => return Err(End::Killed),
+                // The client hears of it at its next statement: nothing that it did was committed.
+                Wait::ServerLeft if self.is_transaction_alone() => self.lose_transaction(),
                 Wait::ServerLeft => return Err(self.tell_server_left().await),
                 Wait::Drained => return Err(self.refuse_and_end(Refusal::draining()).await),
                 Wait::Shed => return Err(self.refuse_and_end(Refusal::draining()).await),
@@ -281,6 +285,21 @@ impl Session {
             Poll::Pending
         })
         .await
+    }
+
+    /// Whether all that the session has on its connection is a transaction.
+    fn is_transaction_alone(&self) -> bool {
+        self.is_in_transaction() && self.pins.is_empty() && !self.statements.is_any_bound()
+    }
+
+    fn lose_transaction(&mut self) {
+        self.killable.note(None);
+        if let Some(mut attached) = self.attached.take() {
+            attached.server.is_at_rest = false;
+            attached.chosen.pool.shared.nudge.ask();
+            self.has_lost_transaction = true;
+        }
+        self.end_transaction();
     }
 
     /// Passes on what a server said unasked on the session's own connection: it closes that.

@@ -16,12 +16,12 @@ use weir_mysql::{
 };
 use weir_stats::table::{End, PIN_REASONS, STATEMENT_REASONS};
 
-use super::acquire::{Attached, number};
+use super::acquire::{Attached, take_role_off};
 use super::exchange::{Answered, Answering, ExchangeError, Forwarding, Outcome, Rest, ServerFailure};
 use super::failure::{self, Loss, Refusal};
-use super::own::{self, Own, OwnAnswer};
+use super::own;
 use super::prepared::StatementText;
-use super::session::{CLIENT_PATIENCE, Incoming, Session, wanted_role};
+use super::session::{CLIENT_PATIENCE, Incoming, Session};
 use super::upload::{Beginning, Source};
 
 const _: () = assert!(RouteReason::ALL.len() <= STATEMENT_REASONS && LeftBehind::ALL.len() <= PIN_REASONS);
@@ -74,111 +74,6 @@ impl Losses {
 }
 
 impl Session {
-    /// Attaches the session to a server for a statement, which may be the one that it is attached to.
-    pub async fn attach_for(&mut self, verdict: &StatementVerdict, but: Option<&str>) -> Result<(), Refusal> {
-        // What cannot be read may ask for anything, and most often a server cannot read it either.
-        let mut asks = verdict.reads_back.without(ReadsBack::CONNECTION_ID.and(ReadsBack::ANYTHING));
-        if verdict.leaves.has(LeftBehind::INSERT_ID) {
-            // It may leave the value as it is, and then that must be the session's.
-            asks |= ReadsBack::INSERT_ID;
-        }
-        // A write may ask, too, and belongs to the primary all the same.
-        // What is to stay on the connection is of no use on a server that takes no writes.
-        let only_asks = !verdict.leaves.pins()
-            && (verdict.own_reason.wants() == RoleWanted::AnyMember
-                || verdict.own_reason == RouteReason::LastResult);
-        if let Some(attached) = &self.attached {
-            let is_fit = verdict.wants == RoleWanted::Primary && attached.role() == Some(Role::Primary);
-            if !self.is_only_holding() || is_fit || (!asks.is_empty() && only_asks) {
-                return self.recreate(asks).await;
-            }
-            self.release_held().await;
-        }
-        if !asks.is_empty() && self.recall(|role| only_asks || role == Some(Role::Primary)) {
-            return self.recreate(asks).await;
-        }
-        self.attach(wanted_role(verdict.wants), but).await?;
-        self.recreate(asks).await
-    }
-
-    /// Makes what a statement asks about as it was, on a connection that others have used.
-    async fn recreate(&mut self, asks: ReadsBack) -> Result<(), Refusal> {
-        let missing = asks.without(self.here);
-        if missing.is_empty() {
-            return Ok(());
-        }
-        // What brings LAST_INSERT_ID() back replaces the rest.
-        let lost = if missing.has(ReadsBack::INSERT_ID) { asks } else { missing };
-        for (what, name) in [(ReadsBack::FOUND_ROWS, "FOUND_ROWS()"), (ReadsBack::ROW_COUNT, "ROW_COUNT()")] {
-            if lost.has(what) {
-                return Err(self.not_known(name).await);
-            }
-        }
-        if lost.has(ReadsBack::WARNINGS) && !self.is_without_warnings {
-            return Err(self.not_known("the warnings of a statement before").await);
-        }
-        if missing.has(ReadsBack::INSERT_ID) {
-            self.recreate_insert_id().await?;
-        }
-        if lost.has(ReadsBack::WARNINGS) {
-            // There were none; nor are there behind a statement that has none.
-            self.ask_attached(Own::Query(b"DO 0")).await?;
-        }
-        self.here |= asks;
-        Ok(())
-    }
-
-    /// Makes LAST_INSERT_ID() the session's on the attached connection, where it began with 0.
-    async fn recreate_insert_id(&mut self) -> Result<(), Refusal> {
-        if self.insert_id.is_none() {
-            self.learn_insert_id(b"SELECT LAST_INSERT_ID()").await?;
-        }
-        let Some(id) = self.insert_id else { return Err(Refusal::not_known_any_more("LAST_INSERT_ID()")) };
-        let sql = format!("SET last_insert_id = {id}");
-        self.ask_attached(Own::Query(sql.as_bytes())).await?;
-        if let Some(attached) = &mut self.attached {
-            attached.server.has_insert_id = id != 0;
-        }
-        Ok(())
-    }
-
-    /// Asks for LAST_INSERT_ID() after a statement that gave an id, or had one: an id that is said to be
-    /// inserted may be one that the statement itself named, which LAST_INSERT_ID() is not.
-    pub async fn learn_insert_id(&mut self, sql: &[u8]) -> Result<(), Refusal> {
-        let answer = self.ask_attached(Own::Query(sql)).await?;
-        if let OwnAnswer::Rows(rows) = answer {
-            let is_here = self.here.has(ReadsBack::INSERT_ID);
-            self.insert_id = match number(&rows) {
-                // As the connection began.
-                Some(0) if !is_here => self.insert_id_before,
-                learnt => learnt,
-            };
-        }
-        Ok(())
-    }
-
-    async fn not_known(&mut self, what: &str) -> Refusal {
-        if !self.keeps_connection() {
-            self.release_held().await;
-        }
-        Refusal::not_known_any_more(what)
-    }
-
-    async fn ask_attached(&mut self, asked: Own<'_>) -> Result<OwnAnswer, Refusal> {
-        let Some(attached) = &mut self.attached else { return Ok(OwnAnswer::Done) };
-        self.here = self.here.without(ReadsBack::ABOUT_THE_LAST);
-        self.deadline.set(own::until());
-        let answer = own::ask(&mut attached.server, &self.worker.buffers, &self.deadline, asked).await;
-        match answer {
-            Ok(OwnAnswer::Refused(error)) => Err(Refusal::of_server(error)),
-            Ok(answer) => Ok(answer),
-            Err(_) => {
-                self.attached = None;
-                Err(Refusal::not_known_any_more("what a statement before has left"))
-            }
-        }
-    }
-
     /// Runs a statement that is sent as it came, on whatever server it belongs to.
     pub async fn run_statement(&mut self, running: Running<'_>) -> Result<(), End> {
         let mut losses = Losses::default();
@@ -356,12 +251,10 @@ impl Session {
     ) -> bool {
         let is_refused = outcome.error.as_ref().is_some_and(|error| error.is_read_only());
         let Some(attached) = self.attached.as_ref().filter(|_| is_refused) else { return false };
-        let pool = &attached.chosen.pool.shared;
         if !attached.is_watched() || running.verdict.wants != RoleWanted::Primary {
             return false;
         }
-        pool.set_roles([(attached.chosen.index, None)], clock::now());
-        pool.nudge.ask();
+        take_role_off(&attached.chosen);
         let is_alone = !before.is_in_transaction && !before.is_pinned;
         let may_be = running.incoming.is_whole && running.verdict.resend != Resend::Never;
         if !is_alone || !may_be || !losses.may_go_on() {
@@ -369,9 +262,7 @@ impl Session {
         }
         (losses.count, losses.last) = (losses.count + 1, None);
         self.listener().shared.cells.of(self.worker.number).rerun_read_only.increment();
-        if let Some(attached) = self.attached.take() {
-            attached.give_back();
-        }
+        self.leave();
         true
     }
 
@@ -552,11 +443,10 @@ impl Session {
             }
             Loss::RolledBack if running.incoming.is_whole => {
                 self.consume(running.incoming.packet_bytes());
-                self.status.0 &= !(StatusFlags::IN_TRANS.0 | StatusFlags::IN_TRANS_READONLY.0);
-                self.renew_facts();
+                self.end_transaction();
                 self.held = ReadsBack::NONE;
                 self.is_without_warnings = false;
-                let refusal = Refusal::of_server(failure::rolled_back(&server));
+                let refusal = Refusal::of_server(failure::rolled_back());
                 self.refuse(sequence, refusal).await?;
                 Ok(Attempted::Answered(Box::default()))
             }

@@ -1,0 +1,150 @@
+//! A server and a connection that are fit for a statement: in the role that it wants, and with all that it asks
+//! about the statements before it.
+
+use weir_balance::Role;
+use weir_mysql::capability::StatusFlags;
+use weir_mysql::{
+    LeftBehind, OpenTransaction, ReadsBack, RoleWanted, RouteReason, SplitAccess, StatementVerdict,
+    TransactionStep,
+};
+
+use super::acquire::{Attached, number};
+use super::failure::Refusal;
+use super::own::{self, Own, OwnAnswer};
+use super::session::{Session, wanted_role};
+
+impl Session {
+    /// Attaches the session to a server for a statement, which may be the one that it is attached to.
+    pub async fn attach_for(&mut self, verdict: &StatementVerdict, but: Option<&str>) -> Result<(), Refusal> {
+        self.leave_read_only(verdict).await?;
+        let verdict = &verdict.under(&self.facts);
+        // What cannot be read may ask for anything, and most often a server cannot read it either.
+        let mut asks = verdict.reads_back.without(ReadsBack::CONNECTION_ID.and(ReadsBack::ANYTHING));
+        if verdict.leaves.has(LeftBehind::INSERT_ID) {
+            // It may leave the value as it is, and then that must be the session's.
+            asks |= ReadsBack::INSERT_ID;
+        }
+        // A write may ask, too, and belongs to the primary all the same.
+        // What is to stay on the connection is of no use on a server that takes no writes.
+        let only_asks = !verdict.leaves.pins()
+            && (verdict.own_reason.wants() == RoleWanted::AnyMember
+                || verdict.own_reason == RouteReason::LastResult);
+        if let Some(attached) = &self.attached {
+            let is_fit = verdict.wants == RoleWanted::Primary && attached.role() == Some(Role::Primary);
+            if !self.is_only_holding() || is_fit || (!asks.is_empty() && only_asks) {
+                return self.recreate(asks).await;
+            }
+            self.release_held().await;
+        }
+        if !asks.is_empty() && self.recall(|role| only_asks || role == Some(Role::Primary)) {
+            return self.recreate(asks).await;
+        }
+        self.attach(wanted_role(verdict.wants), but).await?;
+        self.recreate(asks).await
+    }
+
+    /// Ends a transaction that is READ ONLY, on a server that takes no writes, before a statement that would
+    /// commit it on the way and is for the primary.
+    async fn leave_read_only(&mut self, verdict: &StatementVerdict) -> Result<(), Refusal> {
+        let commits =
+            matches!(verdict.transaction, TransactionStep::ImplicitCommit | TransactionStep::Begin { .. });
+        let is_away = |attached: &Attached| attached.role() != Some(Role::Primary);
+        let is_movable = self.pins.is_empty() && !self.statements.is_any_bound();
+        if !commits
+            || !is_movable
+            || self.facts.transaction != OpenTransaction::ReadOnly
+            || self.facts.access != SplitAccess::Auto
+            || !self.attached.as_ref().is_some_and(is_away)
+        {
+            return Ok(());
+        }
+        self.ask_attached(Own::Query(b"COMMIT")).await?;
+        self.end_transaction();
+        self.leave();
+        Ok(())
+    }
+
+    /// Notes that no transaction is open any more, where no answer has said so.
+    pub fn end_transaction(&mut self) {
+        self.status.0 &= !(StatusFlags::IN_TRANS.0 | StatusFlags::IN_TRANS_READONLY.0);
+        self.renew_facts();
+    }
+
+    /// Makes what a statement asks about as it was, on a connection that others have used.
+    async fn recreate(&mut self, asks: ReadsBack) -> Result<(), Refusal> {
+        let missing = asks.without(self.here);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        // What brings LAST_INSERT_ID() back replaces the rest.
+        let lost = if missing.has(ReadsBack::INSERT_ID) { asks } else { missing };
+        for (what, name) in [(ReadsBack::FOUND_ROWS, "FOUND_ROWS()"), (ReadsBack::ROW_COUNT, "ROW_COUNT()")] {
+            if lost.has(what) {
+                return Err(self.not_known(name).await);
+            }
+        }
+        if lost.has(ReadsBack::WARNINGS) && !self.is_without_warnings {
+            return Err(self.not_known("the warnings of a statement before").await);
+        }
+        if missing.has(ReadsBack::INSERT_ID) {
+            self.recreate_insert_id().await?;
+        }
+        if lost.has(ReadsBack::WARNINGS) {
+            // There were none; nor are there behind a statement that has none.
+            self.ask_attached(Own::Query(b"DO 0")).await?;
+        }
+        self.here |= asks;
+        Ok(())
+    }
+
+    /// Makes LAST_INSERT_ID() the session's on the attached connection, where it began with 0.
+    async fn recreate_insert_id(&mut self) -> Result<(), Refusal> {
+        if self.insert_id.is_none() {
+            self.learn_insert_id(b"SELECT LAST_INSERT_ID()").await?;
+        }
+        let Some(id) = self.insert_id else { return Err(Refusal::not_known_any_more("LAST_INSERT_ID()")) };
+        let sql = format!("SET last_insert_id = {id}");
+        self.ask_attached(Own::Query(sql.as_bytes())).await?;
+        if let Some(attached) = &mut self.attached {
+            attached.server.has_insert_id = id != 0;
+        }
+        Ok(())
+    }
+
+    /// Asks for LAST_INSERT_ID() after a statement that gave an id, or had one: an id that is said to be
+    /// inserted may be one that the statement itself named, which LAST_INSERT_ID() is not.
+    pub async fn learn_insert_id(&mut self, sql: &[u8]) -> Result<(), Refusal> {
+        let answer = self.ask_attached(Own::Query(sql)).await?;
+        if let OwnAnswer::Rows(rows) = answer {
+            let is_here = self.here.has(ReadsBack::INSERT_ID);
+            self.insert_id = match number(&rows) {
+                // As the connection began.
+                Some(0) if !is_here => self.insert_id_before,
+                learnt => learnt,
+            };
+        }
+        Ok(())
+    }
+
+    async fn not_known(&mut self, what: &str) -> Refusal {
+        if !self.keeps_connection() {
+            self.release_held().await;
+        }
+        Refusal::not_known_any_more(what)
+    }
+
+    async fn ask_attached(&mut self, asked: Own<'_>) -> Result<OwnAnswer, Refusal> {
+        let Some(attached) = &mut self.attached else { return Ok(OwnAnswer::Done) };
+        self.here = self.here.without(ReadsBack::ABOUT_THE_LAST);
+        self.deadline.set(own::until());
+        let answer = own::ask(&mut attached.server, &self.worker.buffers, &self.deadline, asked).await;
+        match answer {
+            Ok(OwnAnswer::Refused(error)) => Err(Refusal::of_server(error)),
+            Ok(answer) => Ok(answer),
+            Err(_) => {
+                self.attached = None;
+                Err(Refusal::not_known_any_more("what a statement before has left"))
+            }
+        }
+    }
+}
