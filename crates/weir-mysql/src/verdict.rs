@@ -150,6 +150,7 @@ worded! {
         Kill = "kill", "KILL goes where its connection is.";
         Xa = "xa", "XA transactions belong to the primary.";
         Administration = "administration", "It administers a server.";
+        Cursor = "cursor", "It leaves rows, or takes pieces of a parameter, that are fetched or used on the same connection.";
         Empty = "empty", "There is nothing to run.";
         Unknown = "unknown", "It is not known what it does.";
     }

@@ -321,13 +321,25 @@ impl Side {
 
     fn receives(&mut self, step: &Step) -> std::io::Result<Answer> {
         let mut answer = self.client.receives(step.asked())?;
-        answer.packets.iter_mut().for_each(|(_, payload)| forget_first_changes(payload));
+        let changes_schema = match step {
+            Step::Schema(_) => true,
+            Step::Query(sql) => sql.contains("USE "),
+            _ => false,
+        };
+        let packets = answer.packets.iter_mut();
+        packets.for_each(|(_, payload)| forget_first_changes(payload, changes_schema));
         if matches!(step, Step::Ping | Step::Schema(_) | Step::ResetStatement(_))
             && answer.is_ok()
             && let Some((_, payload)) = answer.packets.first_mut()
         {
             // These leave the warnings of the statement before as they are, and count them.
             payload[5..7].fill(0);
+            if *step == Step::Ping {
+                // It changes nothing: what a server tells with it is late news, such as the schemas that the
+                // preparation of a CALL went through and came back from.
+                payload[4] &= !0x40;
+                payload.truncate(7);
+            }
         }
         match step {
             Step::Prepare(statement, _) => {

@@ -283,14 +283,15 @@ fn ok_status(payload: &[u8]) -> Option<u16> {
 
 /// Leaves out of an OK packet what a server tells once in a session, whenever it comes to: of the
 /// transaction, though `session_track_transaction_info` is OFF, and that there is no schema, where there was
-/// none.
-pub fn forget_first_changes(payload: &mut Vec<u8>) {
-    if let Some(without) = without_first_changes(payload) {
+/// none; unless the step changes that, also which it is: it is told late, and again, when the preparation of
+/// a CALL has gone through another and come back.
+pub fn forget_first_changes(payload: &mut Vec<u8>, changes_schema: bool) {
+    if let Some(without) = without_first_changes(payload, changes_schema) {
         *payload = without;
     }
 }
 
-fn without_first_changes(payload: &[u8]) -> Option<Vec<u8>> {
+fn without_first_changes(payload: &[u8], changes_schema: bool) -> Option<Vec<u8>> {
     let mut at = 1;
     matches!(payload.first(), Some(0 | 0xfe)).then_some(())?;
     integer(payload, &mut at)?;
@@ -308,7 +309,8 @@ fn without_first_changes(payload: &[u8]) -> Option<Vec<u8>> {
         let mut end = 1;
         let bytes = integer(changes, &mut end)? as usize;
         let (change, rest) = changes.split_at_checked(end + bytes)?;
-        if !matches!(kind, 4 | 5) && change != [1, 1, 0] {
+        let is_late = *kind == 1 && (!changes_schema || change == [1, 1, 0]);
+        if !matches!(kind, 4 | 5) && !is_late {
             kept.extend_from_slice(change);
         }
         changes = rest;

@@ -137,7 +137,14 @@ impl Program {
             let number = draws.below(1 << 30);
             steps.push(Step::Query(format!("REPLACE INTO {schema}.began VALUES (1, {number})")));
         }
-        let mut drawing = Drawing { draws, place, writes, theme: 0, parameters: [0; STATEMENTS] };
+        let mut drawing = Drawing {
+            draws,
+            place,
+            writes,
+            theme: 0,
+            parameters: [0; STATEMENTS],
+            shows: [false; STATEMENTS],
+        };
         drawing.theme = drawing.draws.below(THEMES + 3);
         for _ in 0..1 + drawing.draws.below(most) {
             let step = drawing.step();
@@ -165,6 +172,8 @@ struct Drawing<'d> {
     /// Half of the statements are of this subject; of none from [`THEMES`] up.
     theme: u64,
     parameters: [usize; STATEMENTS],
+    /// Whether a parameter is a column of the result as it is.
+    shows: [bool; STATEMENTS],
 }
 
 impl Drawing<'_> {
@@ -219,6 +228,7 @@ impl Drawing<'_> {
                     return self.prepared();
                 }
                 self.parameters[statement] = sql.matches('?').count();
+                self.shows[statement] = sql.contains(", ?") && sql.starts_with("SELECT");
                 Step::Prepare(statement, self.filled(sql))
             }
             3 => Step::LongData(statement, 0, pick(self.draws, &["lang", "", "l\u{e4}nger"]).to_owned()),
@@ -226,16 +236,18 @@ impl Drawing<'_> {
             5 if self.draws.below(2) == 0 => Step::ResetStatement(statement),
             5 => Step::Close(statement),
             _ => {
-                let values = (0..self.parameters[statement]).map(|_| self.value()).collect();
+                let values = (0..self.parameters[statement]).map(|_| self.value(statement)).collect();
                 let cursor = self.draws.below(4) == 0;
                 Step::Execute { statement, cursor, values, with_types: self.draws.below(3) > 0 }
             }
         }
     }
 
-    fn value(&mut self) -> Value {
+    fn value(&mut self, statement: usize) -> Value {
         match self.draws.below(6) {
-            0 => Value::Null,
+            // What type a column has that shows a NULL parameter depends on who has executed the same text
+            // before.
+            0 if !self.shows[statement] => Value::Null,
             1 => Value::Text(pick(self.draws, &["", "drei", "3", "\u{e4}"]).to_owned()),
             2 => Value::Long,
             _ => Value::Number(self.draws.below(9) as i64),

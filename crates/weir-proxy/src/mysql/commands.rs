@@ -8,7 +8,7 @@ use weir_mysql::command::{ClientCommand, STATEMENT_ID, set_statement_id, stateme
 use weir_mysql::hint;
 use weir_mysql::packet::HEADER_BYTES;
 use weir_mysql::packet::PacketHeader;
-use weir_mysql::parameters::{ExecuteParts, QueryParts};
+use weir_mysql::parameters::{ANY_CURSOR, ExecuteParts, QueryParts};
 use weir_mysql::{
     LeftBehind, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts, StatementKind, StatementVerdict,
     TransactionStep, classify, classify_head,
@@ -67,7 +67,8 @@ impl Session {
             ClientCommand::StmtReset | ClientCommand::StmtFetch => {
                 Box::pin(self.continue_statement(incoming, command)).await
             }
-            ClientCommand::Ping if !self.keeps_connection() => {
+            ClientCommand::Ping if self.attached.is_none() => {
+                self.forget_row_count();
                 self.consume(incoming.packet_bytes());
                 self.send_ok(incoming.header.sequence.wrapping_add(1)).await
             }
@@ -144,7 +145,18 @@ impl Session {
             ClientCommand::ChangeUser => return self.change_user(incoming).await,
             _ => self.verdict_of(RoleWanted::Primary, LeftBehind::NONE),
         };
-        self.run_statement(Running { incoming, command, verdict, prepares: None, executes: None }).await
+        let running = Running { incoming, command, verdict, prepares: None, executes: None };
+        let passes_over =
+            matches!(command, ClientCommand::Ping | ClientCommand::InitDb | ClientCommand::Statistics);
+        // These leave what the statement before has left, so they go where that is.
+        if passes_over
+            && self.attached.is_some()
+            && let Attempted::Answered(_) =
+                self.attempt(&running, Beginning::default(), &mut Losses::default()).await?
+        {
+            return Ok(());
+        }
+        self.run_statement(running).await
     }
 
     /// A new session of the same account: what was the client's is off its connection, or was never on one.
@@ -269,6 +281,10 @@ impl Session {
             let error = ServerError::new(1835, *b"HY000", "Malformed communication packet");
             return self.refuse_command(&incoming, Refusal::of_server(error)).await;
         };
+        let verdict = match parts.flags & ANY_CURSOR {
+            0 => verdict,
+            _ => bound_to_its_connection(verdict, &self.facts),
+        };
         // What is sent in the place of the front of the packet: with the server's number, and with types.
         let mut front = Vec::with_capacity(64);
         let replaced = match parts.types_follow {
@@ -355,6 +371,7 @@ impl Session {
             return if incoming.is_whole { self.drop_command(&incoming) } else { Err(End::BadRequest) };
         };
         let (text, verdict) = (statement.text.clone(), statement.verdict.under(&self.facts));
+        let verdict = bound_to_its_connection(verdict, &self.facts);
         self.statements.set_bound(id, true);
         if self.attach_for(&verdict, None).await.is_err() {
             return Err(End::NoBackend);
@@ -478,4 +495,14 @@ impl Session {
         self.report.to_client += relayed.from_backend;
         Err(relayed.end)
     }
+}
+
+/// A read that ties the session to its connection for a while: to the primary, for what comes meanwhile may
+/// be a write.
+fn bound_to_its_connection(verdict: StatementVerdict, facts: &SessionFacts) -> StatementVerdict {
+    let own_reason = match verdict.own_reason.wants() {
+        RoleWanted::AnyMember => RouteReason::Cursor,
+        RoleWanted::Primary => verdict.own_reason,
+    };
+    StatementVerdict { own_reason, ..verdict }.under(facts)
 }

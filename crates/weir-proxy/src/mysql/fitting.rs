@@ -1,11 +1,11 @@
-//! A server and a connection that are fit for a statement: in the role that it wants, and with all that it asks
-//! about the statements before it.
+//! A server and a connection that are fit for a statement: in the role that it wants, and with all that it
+//! asks about the statements before it.
 
 use weir_balance::Role;
 use weir_mysql::capability::StatusFlags;
 use weir_mysql::{
-    LeftBehind, OpenTransaction, ReadsBack, RoleWanted, RouteReason, SplitAccess, StatementVerdict,
-    TransactionStep,
+    LeftBehind, OpenTransaction, ReadsBack, RoleWanted, RouteReason, SplitAccess, StatementKind,
+    StatementVerdict, TransactionStep,
 };
 
 use super::acquire::{Attached, number};
@@ -46,11 +46,13 @@ impl Session {
     /// Ends a transaction that is READ ONLY, on a server that takes no writes, before a statement that would
     /// commit it on the way and is for the primary.
     async fn leave_read_only(&mut self, verdict: &StatementVerdict) -> Result<(), Refusal> {
-        let commits =
-            matches!(verdict.transaction, TransactionStep::ImplicitCommit | TransactionStep::Begin { .. });
+        let commits = verdict.transaction == TransactionStep::ImplicitCommit;
+        // UNLOCK TABLES commits only where tables are locked, and none are here.
+        let unlocks = verdict.kind == StatementKind::Lock && !verdict.leaves.has(LeftBehind::TABLE_LOCK);
         let is_away = |attached: &Attached| attached.role() != Some(Role::Primary);
         let is_movable = self.pins.is_empty() && !self.statements.is_any_bound();
         if !commits
+            || unlocks
             || !is_movable
             || self.facts.transaction != OpenTransaction::ReadOnly
             || self.facts.access != SplitAccess::Auto

@@ -348,12 +348,21 @@ impl Session {
                 | ClientCommand::Statistics
                 | ClientCommand::StmtReset
         ) && outcome.error.is_none();
-        if !passes_over {
+        if passes_over {
+            self.forget_row_count();
+        } else {
             self.here |= ReadsBack::WARNINGS;
-            if running.command != ClientCommand::StmtPrepare || outcome.error.is_some() {
+            let keeps_count =
+                running.command == ClientCommand::StmtPrepare || verdict.kind == StatementKind::Diagnostics;
+            if !keeps_count || outcome.error.is_some() {
                 self.here |= ReadsBack::ROW_COUNT;
             }
-            self.is_without_warnings = outcome.warnings == 0 && outcome.error.is_none();
+            // What shows them leaves them as they are.
+            let only_shows = verdict.reads_back.has(ReadsBack::WARNINGS)
+                && matches!(verdict.kind, StatementKind::Show | StatementKind::Diagnostics);
+            if !only_shows || outcome.error.is_some() {
+                self.is_without_warnings = outcome.warnings == 0 && outcome.error.is_none();
+            }
         }
         if outcome.has_rows && verdict.kind == StatementKind::Select {
             self.here |= ReadsBack::FOUND_ROWS;
@@ -363,6 +372,14 @@ impl Session {
         }
         if !self.is_without_warnings && self.here.has(ReadsBack::WARNINGS) {
             self.held |= ReadsBack::WARNINGS;
+        }
+    }
+
+    /// Notes that ROW_COUNT() is not what the last statement has left: some commands set it where they run.
+    pub fn forget_row_count(&mut self) {
+        self.here = self.here.without(ReadsBack::ROW_COUNT);
+        if let Some(left_at) = &mut self.left_at {
+            left_at.here = left_at.here.without(ReadsBack::ROW_COUNT);
         }
     }
 
