@@ -9,8 +9,6 @@ use std::task::Context;
 use weir_balance::{PickInput, Role, WantedRole};
 use weir_config::{MysqlTopology, RetryOn};
 use weir_io::clock;
-use weir_io::stream::Sight;
-use weir_io::stream::Stream;
 use weir_mysql::ReadsBack;
 
 use super::attach::{self, AttachError, ServerLogin};
@@ -23,6 +21,7 @@ use super::session::{LeftAt, Session};
 use super::talk::TalkError;
 use crate::backends::{Chosen, WorkerPool, elapsed};
 use crate::reach::{Attempt, Park, Reach, Verdict, Wish};
+use crate::tcp::session::poll_left;
 use crate::worker::Worker;
 
 /// Longest wait for a server to have what the session has written, before the primary is asked instead.
@@ -167,7 +166,7 @@ impl Session {
         let mut reach = Reach::begin(&pool, wish(&pool, role), begun).elsewhere(except);
         loop {
             let stream = &mut self.stream;
-            let client_gone = |context: &mut Context<'_>| has_left(stream, context);
+            let client_gone = |context: &mut Context<'_>| poll_left(stream, context);
             let got = reach.choose(&self.worker, &pool, &self.deadline, clock::now(), client_gone).await;
             if let Some(queued) = got.as_ref().map_or_else(|why| why.queued(), |got| got.queued) {
                 self.report.queue = Some(self.report.queue.unwrap_or_default() + queued);
@@ -389,11 +388,6 @@ async fn reset(worker: Rc<Worker>, mut attached: Attached) {
             tracing::debug!(backend = attached.address(), ?failure, "a connection could not be reset");
         }
     }
-}
-
-/// Whether a client that waits has reset its connection, or closed it without a further word.
-fn has_left(client: &mut Stream, context: &mut Context<'_>) -> bool {
-    matches!(client.poll_present(context), Ok(Sight::Ended) | Err(_))
 }
 
 fn is_zero(rows: &[Vec<Option<Box<[u8]>>>]) -> bool {

@@ -379,7 +379,7 @@ impl Session {
         let Ok(Ok(on_server)) = self.prepared_on_attached(&text).await else {
             return Err(End::BackendClosed);
         };
-        let front = self.renamed(&incoming, on_server);
+        let front = self.renamed(on_server);
         let Session { worker, stream, buffer, deadline, attached, .. } = &mut *self;
         let Some(attached) = attached else { return Err(End::Internal) };
         let buffers = &worker.buffers;
@@ -398,8 +398,7 @@ impl Session {
     }
 
     /// The front of a command that is about a statement, with the number that the server knows it by.
-    fn renamed(&self, incoming: &Incoming, on_server: u32) -> Vec<u8> {
-        let _ = incoming;
+    fn renamed(&self, on_server: u32) -> Vec<u8> {
         let mut front = self.received().get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default().to_vec();
         if let Some(payload) = front.get_mut(HEADER_BYTES..) {
             set_statement_id(payload, on_server).ok();
@@ -453,7 +452,7 @@ impl Session {
         let Ok(Ok(on_server)) = self.prepared_on_attached(&text).await else {
             return Err(End::BackendClosed);
         };
-        let front = self.renamed(&incoming, on_server);
+        let front = self.renamed(on_server);
         let beginning = Beginning { replaced: front.len(), by: &front };
         let verdict = self.verdict_of(RoleWanted::Primary, LeftBehind::NONE);
         let running = Running { incoming, command, verdict, prepares: None, executes: Some(id) };

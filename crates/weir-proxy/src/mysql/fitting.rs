@@ -24,8 +24,8 @@ impl Session {
             // It may leave the value as it is, and then that must be the session's.
             asks |= ReadsBack::INSERT_ID;
         }
-        // A write may ask, too, and belongs to the primary all the same.
-        // What is to stay on the connection is of no use on a server that takes no writes.
+        // A write may ask, too, and belongs to the primary all the same; so does what is to stay on its
+        // connection, where writes may come behind it.
         let only_asks = !verdict.leaves.pins()
             && (verdict.own_reason.wants() == RoleWanted::AnyMember
                 || verdict.own_reason == RouteReason::LastResult);

@@ -15,7 +15,7 @@ use weir_io::stream::{Duplex as _, Stream};
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::{LeftBehind, ReadsBack, SessionFacts};
 use weir_screen::Screen;
-use weir_stats::table::{End, Rejected};
+use weir_stats::table::End;
 
 use super::confirm::Confirming;
 use super::kill::{Killable, next_connection_id};
@@ -28,6 +28,7 @@ use crate::access_log::{Record, Spoken, Timers};
 use crate::backends::{WorkerPool, elapsed};
 use crate::client::Client;
 use crate::identify;
+use crate::tcp::session::rejection;
 use crate::worker::{ListenerSlot, Worker};
 
 /// A client that has connected, and where.
@@ -213,20 +214,4 @@ impl Newcomer {
         };
         worker.log.write(&record, cells);
     }
-}
-
-/// Which refusals an end is counted under.
-fn rejection(end: End) -> Option<Rejected> {
-    Some(match end {
-        End::BadProxyHeader => Rejected::BadProxyHeader,
-        End::ClientHeader => Rejected::HeaderTimeout,
-        End::Handshake => Rejected::Handshake,
-        End::DeniedAddress => Rejected::DeniedAddress,
-        End::NoBackend => Rejected::NoBackend,
-        End::QueueFull | End::ParkFull => Rejected::QueueFull,
-        End::QueueTimeout | End::ParkTimeout => Rejected::QueueTimeout,
-        End::Overload => Rejected::Memory,
-        End::TooManyConnections => Rejected::ClientConnections,
-        _ => return None,
-    })
 }

@@ -361,12 +361,12 @@ impl Session {
 /// Whether a client that waits in line has reset its connection, or closed it without a word. Once it has
 /// sent something a close may be a half-close, and what it sent a request to be answered: that is not looked
 /// behind.
-fn poll_left(client: &mut Stream, context: &mut Context<'_>) -> bool {
+pub fn poll_left(client: &mut Stream, context: &mut Context<'_>) -> bool {
     matches!(client.poll_present(context), Ok(Sight::Ended) | Err(_))
 }
 
-/// Which refusals an end is counted under.
-fn rejection(end: End) -> Option<Rejected> {
+/// Which refusals an end is counted under; of MySQL's sessions too.
+pub fn rejection(end: End) -> Option<Rejected> {
     Some(match end {
         End::BadProxyHeader => Rejected::BadProxyHeader,
         End::ClientHeader => Rejected::HeaderTimeout,
