@@ -9,7 +9,7 @@ pub(crate) enum Called {
     Pure,
     /// A word of the grammar, or a type: no call.
     Grammar,
-    /// `GET_LOCK` and others: take or give back locks that belong to a connection.
+    /// `GET_LOCK`: takes a lock that belongs to a connection.
     UserLock,
     /// Functions about one server: its locks, its files, how far it has come.
     OneServer,
@@ -41,8 +41,10 @@ pub(crate) fn called(name: &[u8], is_tight: bool) -> Called {
     let upper: &[u8] = upper;
     let is_in = |table: &[&[u8]]| table.binary_search(&upper).is_ok();
     match upper {
-        b"GET_LOCK" | b"RELEASE_LOCK" | b"RELEASE_ALL_LOCKS" => Called::UserLock,
-        b"IS_FREE_LOCK" | b"IS_USED_LOCK" | b"LOAD_FILE" => Called::OneServer,
+        b"GET_LOCK" => Called::UserLock,
+        b"RELEASE_LOCK" | b"RELEASE_ALL_LOCKS" | b"IS_FREE_LOCK" | b"IS_USED_LOCK" | b"LOAD_FILE" => {
+            Called::OneServer
+        }
         b"MASTER_POS_WAIT" | b"SOURCE_POS_WAIT" | b"MASTER_GTID_WAIT" => Called::OneServer,
         b"WAIT_FOR_EXECUTED_GTID_SET" | b"WAIT_UNTIL_SQL_THREAD_AFTER_GTIDS" => Called::OneServer,
         b"LAST_INSERT_ID" => Called::LastInsertId,

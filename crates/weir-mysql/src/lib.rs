@@ -42,6 +42,7 @@ mod verdict;
 pub use charset::ClientCharset;
 pub use classify::{classify, classify_head};
 pub use lexer::SqlDialect;
+pub use set::{NamesCollation, collation_of_set_names};
 pub use sql_mode::SqlMode;
 pub use verdict::{
     KillTarget, LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts,

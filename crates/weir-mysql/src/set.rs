@@ -1,6 +1,6 @@
 //! What `SET` changes, as far as its text tells.
 
-use crate::lexer::SqlToken;
+use crate::lexer::{Lexer, SqlDialect, SqlToken};
 use crate::reading::{Part, Reading, Walk, is_word};
 use crate::state::is_tracked;
 use crate::verdict::{LeftBehind, Resend, RouteReason, StatementKind, TransactionStep};
@@ -35,6 +35,40 @@ pub(crate) fn set(at: &mut Reading<'_>, part: &mut Part) {
         return;
     }
     at.walk(part, Walk::default());
+}
+
+/// What a `SET NAMES` makes the collation of a connection, and of its results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamesCollation<'t> {
+    /// The one that belongs to its character set.
+    OfSet,
+    /// This one.
+    Named(&'t [u8]),
+    /// The server's, as `DEFAULT` asks for.
+    OfServer,
+}
+
+/// Reads a text that is a `SET NAMES` and nothing else; `None` of any other.
+pub fn collation_of_set_names(text: &[u8], dialect: SqlDialect) -> Option<NamesCollation<'_>> {
+    let mut tokens = Lexer::new(text, dialect).filter(|token| *token != SqlToken::Semicolon);
+    let mut next = || tokens.next();
+    let is_set_names = is_word(next(), b"SET") && is_word(next(), b"NAMES");
+    let set = next();
+    let is_named = matches!(set, Some(SqlToken::Word(_) | SqlToken::Text(_) | SqlToken::Name(_)));
+    if !is_set_names || !is_named {
+        return None;
+    }
+    match next() {
+        None if is_word(set, b"DEFAULT") => Some(NamesCollation::OfServer),
+        None => Some(NamesCollation::OfSet),
+        collate if is_word(collate, b"COLLATE") => match (next(), next()) {
+            (Some(SqlToken::Word(name) | SqlToken::Text(name) | SqlToken::Name(name)), None) => {
+                Some(NamesCollation::Named(name))
+            }
+            _ => None,
+        },
+        Some(_) => None,
+    }
 }
 
 /// Goes over assignments with commas between; `at_name` says that the first one begins here.
@@ -195,5 +229,31 @@ fn scope_of(word: &[u8]) -> Option<Scope> {
         Some(Scope::Server)
     } else {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_names_tells_its_collation() {
+        let told = |text: &'static str| collation_of_set_names(text.as_bytes(), SqlDialect::default());
+        assert_eq!(told("set names utf8mb4;"), Some(NamesCollation::OfSet));
+        assert_eq!(told("/* hello */ SET NAMES 'latin1'"), Some(NamesCollation::OfSet));
+        assert_eq!(told("SET NAMES DEFAULT"), Some(NamesCollation::OfServer));
+        let named = Some(NamesCollation::Named(b"utf8mb4_unicode_ci"));
+        assert_eq!(told("SET NAMES utf8mb4 COLLATE utf8mb4_unicode_ci"), named);
+        assert_eq!(told("SET NAMES 'utf8mb4' COLLATE 'utf8mb4_unicode_ci'"), named);
+        for unclear in [
+            "SET NAMES utf8mb4, collation_connection = 'utf8mb4_bin'",
+            "SET NAMES utf8mb4 COLLATE utf8mb4_bin, autocommit = 0",
+            "SET NAMES utf8mb4; SET collation_connection = 'utf8mb4_bin'",
+            "SET CHARACTER SET utf8mb4",
+            "SET NAMES",
+            "",
+        ] {
+            assert_eq!(told(unclear), None, "{unclear}");
+        }
     }
 }

@@ -51,6 +51,25 @@ const TRACKED: [(&str, ValueForm); VARIABLES] = [
 
 const VARIABLES: usize = 24;
 
+const CLIENT_SET: usize = 1;
+const CONNECTION_SET: usize = 2;
+const RESULTS_SET: usize = 3;
+const COLLATION: usize = 4;
+const _: () = {
+    let names: [(usize, &[u8]); 4] = [
+        (CLIENT_SET, b"character_set_client"),
+        (CONNECTION_SET, b"character_set_connection"),
+        (RESULTS_SET, b"character_set_results"),
+        (COLLATION, b"collation_connection"),
+    ];
+    let mut at = 0;
+    while at < names.len() {
+        let (index, name) = names[at];
+        assert!(TRACKED[index].0.as_bytes().eq_ignore_ascii_case(name));
+        at += 1;
+    }
+};
+
 /// Those whose values a login or a reset settles by more than the client's own wish: its collation, the
 /// server's settings, `init_connect`. All that a text is read by is among them.
 const SETTLED: [&str; 6] = [
@@ -89,8 +108,12 @@ pub fn trackers_sql(with_gtids: bool) -> String {
 pub struct TrackedState {
     /// The default schema; `None` where there is none.
     schema: Option<Box<[u8]>>,
-    /// By place in the list; `None` is the server's default for a new session.
+    /// By place in the list; `None` is the server's default for a new session. An empty collation is the one
+    /// that SET NAMES gives the connection's character set.
     variables: [Option<Box<[u8]>>; VARIABLES],
+    /// The collation that columns of results are said to have; `None` is that of their character set. No
+    /// variable shows it: a login and SET NAMES set it.
+    results_collation: Option<Box<[u8]>>,
 }
 
 /// What an OK packet told of changes.
@@ -101,6 +124,9 @@ pub struct ToldChanges<'a> {
     /// Whether something changed that is not among the tracked: a user variable, temporary table, prepared
     /// statement or other variable.
     pub untracked: bool,
+    /// Whether the connection's collation may be another, which servers do not tell where it follows from a
+    /// character set: [`TrackedState::set_collation`] is to be called.
+    pub opens_collation: bool,
     /// The transactions that were committed.
     pub gtids: Option<&'a [u8]>,
 }
@@ -124,6 +150,12 @@ impl TrackedState {
             self.put(name.as_bytes(), value);
         }
         self.schema = values.next().flatten().map(Into::into);
+        let results = self.value(RESULTS_SET).filter(|set| Some(*set) == self.value(CONNECTION_SET));
+        self.results_collation = results.and(self.value(COLLATION)).map(Into::into);
+    }
+
+    fn value(&self, index: usize) -> Option<&[u8]> {
+        self.variables.get(index)?.as_deref()
     }
 
     /// Whether the tables of the default schema show what each server has of its own.
@@ -158,7 +190,15 @@ impl TrackedState {
         let mut state_changed = false;
         for change in TrackedChanges::new(told) {
             match change? {
-                TrackedChange::SystemVariable { name, value } => changes.changed |= self.put(name, value),
+                TrackedChange::SystemVariable { name, value } => {
+                    changes.changed |= self.put(name, value);
+                    match name {
+                        b"character_set_connection" => changes.opens_collation = true,
+                        b"collation_connection" => changes.opens_collation = false,
+                        b"character_set_results" => self.results_collation = None,
+                        _ => {}
+                    }
+                }
                 TrackedChange::Schema(name) => {
                     self.schema = Some(name).filter(|name| !name.is_empty()).map(Into::into);
                     changes.changed = true;
@@ -174,6 +214,18 @@ impl TrackedState {
         // else.
         changes.untracked = state_changed && !changes.changed;
         Ok(changes)
+    }
+
+    /// Takes the connection's collation as a server tells it when it is asked.
+    pub fn set_collation(&mut self, collation: &[u8]) {
+        self.put(b"collation_connection", collation);
+    }
+
+    /// Takes the collation of a SET NAMES; `None` is the one that it gives its character set.
+    pub fn set_names_collation(&mut self, collation: Option<&[u8]>) {
+        let collation = collation.map(<[u8]>::to_ascii_lowercase);
+        self.set_collation(collation.as_deref().unwrap_or_default());
+        self.results_collation = collation.map(Into::into);
     }
 
     fn put(&mut self, name: &[u8], value: &[u8]) -> bool {
@@ -192,6 +244,11 @@ impl TrackedState {
         self.schema.is_some() || from.schema.is_none()
     }
 
+    /// The same in the schema of `other`.
+    pub fn in_schema_of(&self, other: &TrackedState) -> TrackedState {
+        TrackedState { schema: other.schema.clone(), ..self.clone() }
+    }
+
     /// The schema to go to from `from`, with COM_INIT_DB; `None` where it is the same.
     pub fn schema_from(&self, from: &TrackedState) -> Option<&[u8]> {
         self.schema.as_deref().filter(|_| self.schema != from.schema)
@@ -200,24 +257,56 @@ impl TrackedState {
     /// The SET that brings the variables of `from` here; `None` where they are the same.
     pub fn set_from(&self, from: &TrackedState) -> Option<Vec<u8>> {
         let mut sql = Vec::new();
-        let pairs = TRACKED.iter().zip(self.variables.iter().zip(&from.variables));
-        for ((name, form), (to, _)) in pairs.filter(|(_, (to, from))| to != from) {
+        let differs = |index: usize| self.variables.get(index) != from.variables.get(index);
+        let results_differ = differs(RESULTS_SET) || self.results_collation != from.results_collation;
+        // Either may change the other.
+        let connection_differs = differs(CONNECTION_SET) || differs(COLLATION);
+        let names = self.names_to_set(results_differ, connection_differs);
+        if let Some((set, collation)) = names {
+            sql.extend_from_slice(b"SET NAMES ");
+            quote(&mut sql, set);
+            if let Some(collation) = collation {
+                sql.extend_from_slice(b" COLLATE ");
+                quote(&mut sql, collation);
+            }
+        }
+        for (index, (name, form)) in TRACKED.iter().enumerate() {
+            let value = self.value(index);
+            let is_to_be_set = match (index, names) {
+                (CLIENT_SET | CONNECTION_SET | RESULTS_SET, Some((set, _))) => value != Some(set),
+                (COLLATION, Some((_, collation))) => value != Some(collation.unwrap_or_default()),
+                (CONNECTION_SET | COLLATION, None) => connection_differs,
+                (RESULTS_SET, None) => results_differ,
+                _ => differs(index),
+            };
+            if !is_to_be_set {
+                continue;
+            }
             sql.extend_from_slice(if sql.is_empty() { b"SET @@SESSION." } else { b", @@SESSION." });
             sql.extend_from_slice(name.as_bytes());
             sql.extend_from_slice(b" = ");
-            match (to, form) {
+            match (value, form) {
                 // Not DEFAULT: mysqld 9.7.4 leaves `foreign_key_checks` and `unique_checks` as they
                 // were.
                 (None, _) => {
                     sql.extend_from_slice(b"@@GLOBAL.");
                     sql.extend_from_slice(name.as_bytes());
                 }
-                (Some(value), ValueForm::TextOrNull) if value.is_empty() => sql.extend_from_slice(b"NULL"),
+                (Some(b""), ValueForm::TextOrNull) => sql.extend_from_slice(b"NULL"),
                 (Some(value), ValueForm::Number) if is_number(value) => sql.extend_from_slice(value),
                 (Some(value), _) => quote(&mut sql, value),
             }
         }
         (!sql.is_empty()).then_some(sql)
+    }
+
+    /// The character set and the collation of the SET NAMES that must come first; `None` where none must.
+    fn names_to_set(&self, results_differ: bool, connection_differs: bool) -> Option<(&[u8], Option<&[u8]>)> {
+        if results_differ && let Some(collation) = self.results_collation.as_deref() {
+            return Some((self.value(RESULTS_SET)?, Some(collation)));
+        }
+        let is_of_set = self.value(COLLATION) == Some(b"");
+        (connection_differs && is_of_set).then(|| Some((self.value(CONNECTION_SET)?, None))).flatten()
     }
 }
 
@@ -262,7 +351,7 @@ mod tests {
             TrackedChange::State(true),
         ]);
         let changes = state.apply(&changes).unwrap();
-        assert_eq!(changes, ToldChanges { changed: true, untracked: false, gtids: None });
+        assert_eq!(changes, ToldChanges { changed: true, ..ToldChanges::default() });
         let fresh = TrackedState::of_schema(Some(b"shop"));
         assert_eq!(state.schema_from(&fresh), None);
         let sql = state.set_from(&fresh).unwrap();
@@ -274,6 +363,43 @@ mod tests {
         let back = String::from_utf8(fresh.set_from(&state).unwrap()).unwrap();
         assert!(back.ends_with("@@SESSION.sql_mode = @@GLOBAL.sql_mode"), "{back}");
         assert_eq!(state.set_from(&state.clone()), None);
+    }
+
+    #[test]
+    fn a_collation_that_no_server_tells_comes_along_to_another_connection() {
+        let settled = |set: &[u8], collation: &[u8]| {
+            let mut state = TrackedState::default();
+            state.settle([Some(set), Some(set), Some(set), Some(collation)]);
+            state
+        };
+        let sql = |to: &TrackedState, from: &TrackedState| {
+            to.set_from(from).map(|sql| String::from_utf8(sql).unwrap()).unwrap_or_default()
+        };
+        let set = |name| TrackedChange::SystemVariable { name, value: b"utf8mb4" };
+        let sets =
+            [set(b"character_set_client"), set(b"character_set_connection"), set(b"character_set_results")];
+        let latin = settled(b"latin1", b"latin1_bin");
+        let mut state = latin.clone();
+        assert!(state.apply(&told(&sets)).unwrap().opens_collation);
+        state.set_names_collation(None);
+        assert_eq!(sql(&state, &latin), "SET NAMES 'utf8mb4'");
+        assert_eq!(sql(&latin, &state), "SET NAMES 'latin1' COLLATE 'latin1_bin'");
+        let mut named = state.clone();
+        named.set_names_collation(Some(b"utf8mb4_BIN"));
+        assert_eq!(sql(&named, &state), "SET NAMES 'utf8mb4' COLLATE 'utf8mb4_bin'");
+        assert_eq!(sql(&named, &settled(b"utf8mb4", b"utf8mb4_bin")), "");
+        assert!(!named.apply(&told(&[set(b"character_set_results")])).unwrap().opens_collation);
+        assert_eq!(
+            sql(&named, &settled(b"utf8mb4", b"utf8mb4_bin")),
+            "SET @@SESSION.character_set_results = 'utf8mb4'"
+        );
+        // Either alone would change the other.
+        let mut asked = latin.clone();
+        asked.set_collation(b"utf8mb4_bin");
+        let expected = "SET @@SESSION.character_set_connection = 'latin1', @@SESSION.collation_connection = 'utf8mb4_bin'";
+        assert_eq!(sql(&asked, &latin), expected);
+        let both = told(&[set(b"character_set_connection"), set(b"collation_connection")]);
+        assert!(!state.apply(&both).unwrap().opens_collation);
     }
 
     #[test]
@@ -292,7 +418,8 @@ mod tests {
         let mut state = TrackedState::default();
         let changes = told(&[TrackedChange::State(true), TrackedChange::Gtids(b"u:1-5")]);
         let changes = state.apply(&changes).unwrap();
-        assert_eq!(changes, ToldChanges { changed: false, untracked: true, gtids: Some(b"u:1-5") });
+        let expected = ToldChanges { untracked: true, gtids: Some(b"u:1-5"), ..ToldChanges::default() };
+        assert_eq!(changes, expected);
         let unlisted = told(&[
             TrackedChange::SystemVariable { name: b"statement_id", value: b"7" },
             TrackedChange::State(true),

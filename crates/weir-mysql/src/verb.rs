@@ -112,11 +112,7 @@ fn by_verb(at: &mut Reading<'_>, word: &[u8]) -> Part {
             (part, Walk::default())
         }
         b"DO" => (simple(Kind::Do, RouteReason::Effect, Resend::IfRefused), Walk::default()),
-        b"HANDLER" => {
-            let mut part = simple(Kind::Handler, RouteReason::Handler, Resend::Never);
-            part.leaves |= LeftBehind::HANDLER;
-            (part, Walk { defines: true, ..Walk::default() })
-        }
+        b"HANDLER" => return handler(at),
         b"PREPARE" | b"EXECUTE" | b"DEALLOCATE" => {
             let mut part = simple(Kind::Prepared, RouteReason::Prepared, Resend::Never);
             part.leaves |= LeftBehind::PREPARED;
@@ -147,6 +143,17 @@ fn by_verb(at: &mut Reading<'_>, word: &[u8]) -> Part {
     };
     at.advance();
     at.walk(&mut part, walk);
+    part
+}
+
+/// Handlers: READ and CLOSE need one that is open already.
+fn handler(at: &mut Reading<'_>) -> Part {
+    let mut part = Part::new(Kind::Handler, RouteReason::Handler, Resend::Never);
+    if at.lexer.clone().any(|token| is_word(Some(token), b"OPEN")) {
+        part.leaves |= LeftBehind::HANDLER;
+    }
+    at.advance();
+    at.walk(&mut part, Walk { defines: true, ..Walk::default() });
     part
 }
 

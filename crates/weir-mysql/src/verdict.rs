@@ -163,7 +163,7 @@ flags! {
         USER_VARIABLE = 0, "user_variable", "A user variable.";
         TEMPORARY_TABLE = 1, "temporary_table", "A temporary table.";
         PREPARED = 2, "prepared", "A statement prepared by name.";
-        USER_LOCK = 3, "user_lock", "A lock of GET_LOCK, or one less.";
+        USER_LOCK = 3, "user_lock", "A lock of GET_LOCK.";
         TABLE_LOCK = 4, "table_lock", "LOCK TABLES, FLUSH TABLES WITH READ LOCK, LOCK INSTANCE.";
         ROLE = 5, "role", "The roles of SET ROLE.";
         HANDLER = 6, "handler", "An open HANDLER.";
@@ -180,6 +180,13 @@ flags! {
 impl LeftBehind {
     /// What only the next statement can ask for; all else stays until the connection is reset.
     pub const FOR_THE_NEXT: LeftBehind = LeftBehind::FOUND_ROWS.and(LeftBehind::INSERT_ID);
+
+    /// What a single statement leaves only where it succeeds.
+    pub const OF_SUCCESS: LeftBehind = LeftBehind::TEMPORARY_TABLE
+        .and(LeftBehind::PREPARED)
+        .and(LeftBehind::TABLE_LOCK)
+        .and(LeftBehind::HANDLER)
+        .and(LeftBehind::XA);
 
     /// Whether the session must keep its connection until a reset.
     pub const fn pins(self) -> bool {

@@ -196,8 +196,11 @@ impl Client {
     /// Receives an answer to its end.
     pub fn receives(&mut self, asked: Asked) -> io::Result<Answer> {
         let mut answer = Answer::default();
-        self.receives_with(asked, |sequence, payload| answer.packets.push((sequence, payload)))?;
-        Ok(answer)
+        let whole = self.receives_with(asked, |sequence, payload| answer.packets.push((sequence, payload)));
+        match whole {
+            Ok(()) => Ok(answer),
+            Err(problem) => Err(io::Error::new(problem.kind(), format!("{problem}, behind {answer}"))),
+        }
     }
 
     /// Receives an answer to its end without keeping it.

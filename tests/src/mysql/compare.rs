@@ -49,6 +49,9 @@ const IN_READ_ONLY_TRANSACTION: u16 = 1792;
 /// `ER_OPTION_PREVENTS_STATEMENT`.
 const ON_READ_ONLY_SERVER: u16 = 1290;
 
+/// The beginning of `ER_STMT_HAS_NO_OPEN_CURSOR`.
+const NO_CURSOR: &[u8] = b"\xff\x8d\x05#HY000The statement (";
+
 /// Most differences before no more are looked for.
 const MOST_DIFFERENT: usize = 20;
 
@@ -121,7 +124,7 @@ const LEFT: [(&str, &str); 5] = [
     ),
     (
         "a setting",
-        "SELECT VARIABLE_NAME, v.VARIABLE_VALUE FROM performance_schema.variables_by_thread AS v \
+        "SELECT VARIABLE_NAME, v.VARIABLE_VALUE, t.PROCESSLIST_ID FROM performance_schema.variables_by_thread AS v JOIN performance_schema.threads AS t USING (THREAD_ID) \
          JOIN performance_schema.global_variables AS g USING (VARIABLE_NAME) \
          WHERE v.VARIABLE_VALUE <> g.VARIABLE_VALUE AND VARIABLE_NAME IN \
          ('max_sort_length', 'auto_increment_increment', 'cte_max_recursion_depth', 'sql_auto_is_null')",
@@ -138,7 +141,8 @@ fn left_on(server: &Mysqld) -> Vec<String> {
             return None;
         }
         if begun.elapsed() > PATIENCE {
-            return Some(format!("sessions that ended have left {what}: {rows:?}"));
+            let now = root.does("SHOW FULL PROCESSLIST").rows();
+            return Some(format!("sessions that ended have left {what}: {rows:?}\n  with {now:?}"));
         }
         std::thread::sleep(Duration::from_millis(5));
     };
@@ -241,9 +245,18 @@ impl Running {
             if refusal.is_some_and(|(_, message)| message.contains("is not known any more")) {
                 found.not_known += 1;
                 self.is_excused = true;
+                if matches!(&step, Step::Query(sql) if sql.contains('@')) {
+                    // What it would have put into a variable shows later.
+                    self.program.steps.truncate(self.at + 1);
+                }
             } else if numbers == [IN_READ_ONLY_TRANSACTION, ON_READ_ONLY_SERVER] {
                 // A transaction that said READ ONLY is on a replica, which names another reason first.
                 found.refused_by_replica += 1;
+                self.is_excused = true;
+            } else if numbers[1] == ON_READ_ONLY_SERVER && self.has_been_read_only() {
+                // What pins a session in a READ ONLY transaction keeps it at the replica.
+                found.refused_by_replica += 1;
+                self.program.steps.truncate(self.at + 1);
             } else if self.is_excused && asks_back {
                 found.about_that += 1;
             } else {
@@ -254,6 +267,12 @@ impl Running {
         }
         self.at += 1;
         Ok(())
+    }
+
+    /// Whether a transaction was READ ONLY, so that what pins the session keeps it at a replica.
+    fn has_been_read_only(&self) -> bool {
+        let mut ran = self.program.steps.iter().take(self.at);
+        ran.any(|step| matches!(step, Step::Query(sql) if sql.contains("READ ONLY")))
     }
 
     fn story(&self, what: &str) -> String {
@@ -340,6 +359,12 @@ impl Side {
                 payload[4] &= !0x40;
                 payload.truncate(7);
             }
+        }
+        if let Some((_, error)) = answer.packets.last_mut()
+            && let Some(at) = error.windows(NO_CURSOR.len()).position(|bytes| bytes == NO_CURSOR)
+        {
+            // Behind it stands the statement's number.
+            error.truncate(at + NO_CURSOR.len());
         }
         match step {
             Step::Prepare(statement, _) => {

@@ -144,6 +144,7 @@ impl Program {
             theme: 0,
             parameters: [0; STATEMENTS],
             shows: [false; STATEMENTS],
+            has_cursor: [false; STATEMENTS],
         };
         drawing.theme = drawing.draws.below(THEMES + 3);
         for _ in 0..1 + drawing.draws.below(most) {
@@ -174,6 +175,8 @@ struct Drawing<'d> {
     parameters: [usize; STATEMENTS],
     /// Whether a parameter is a column of the result as it is.
     shows: [bool; STATEMENTS],
+    /// Whether it was executed with a cursor.
+    has_cursor: [bool; STATEMENTS],
 }
 
 impl Drawing<'_> {
@@ -229,6 +232,7 @@ impl Drawing<'_> {
                 }
                 self.parameters[statement] = sql.matches('?').count();
                 self.shows[statement] = sql.contains(", ?") && sql.starts_with("SELECT");
+                self.has_cursor[statement] = false;
                 Step::Prepare(statement, self.filled(sql))
             }
             3 => Step::LongData(statement, 0, pick(self.draws, &["lang", "", "l\u{e4}nger"]).to_owned()),
@@ -237,7 +241,9 @@ impl Drawing<'_> {
             5 => Step::Close(statement),
             _ => {
                 let values = (0..self.parameters[statement]).map(|_| self.value(statement)).collect();
-                let cursor = self.draws.below(4) == 0;
+                // mysqld 9.7 sends no end of rows without a cursor behind an execution with one.
+                let cursor = self.draws.below(4) == 0 || self.has_cursor[statement];
+                self.has_cursor[statement] = cursor;
                 Step::Execute { statement, cursor, values, with_types: self.draws.below(3) > 0 }
             }
         }
@@ -341,6 +347,12 @@ const TRANSACTIONS: &[&str] = &[
 const SETTINGS: &[&str] = &[
     "SET NAMES utf8mb4",
     "SET NAMES latin1",
+    "SET NAMES utf8mb4 COLLATE utf8mb4_bin",
+    "SET NAMES 'utf8mb4' COLLATE 'utf8mb4_unicode_ci'",
+    "SET NAMES utf8",
+    "SET NAMES DEFAULT",
+    "SET character_set_connection = latin1",
+    "SET collation_connection = latin1_bin",
     "SET collation_connection = utf8mb4_bin",
     "SET CHARACTER SET latin1",
     "SET character_set_results = NULL",

@@ -10,17 +10,18 @@ use weir_mysql::packet::HEADER_BYTES;
 use weir_mysql::packet::PacketHeader;
 use weir_mysql::parameters::{ANY_CURSOR, ExecuteParts, QueryParts};
 use weir_mysql::{
-    LeftBehind, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts, StatementKind, StatementVerdict,
-    TransactionStep, classify, classify_head,
+    LeftBehind, NamesCollation, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts, StatementKind,
+    StatementVerdict, TransactionStep, classify, classify_head, collation_of_set_names,
 };
 use weir_stats::table::End;
 
 use super::attach::ServerError;
 use super::confirm::Confirming;
 use super::failure::{self, Refusal};
+use super::fitting::CollationTold;
 use super::login::{self, Candidate, LoginTerms};
 use super::own;
-use super::prepared::{ClientStatement, MOST_OF_SESSION, StatementText};
+use super::prepared::{Bound, ClientStatement, MOST_OF_SESSION, StatementText};
 use super::server::ConnectionKind;
 use super::session::{Incoming, Session, wanted_role};
 use super::statement::{Attempted, Losses, Running};
@@ -102,6 +103,24 @@ impl Session {
         }
     }
 
+    /// What the text of a statement that runs says of the connection's collation: see
+    /// [`collation_of_set_names`].
+    pub fn named_collation(&self, running: &Running<'_>) -> CollationTold {
+        let payload = self.payload(&running.incoming);
+        let parts = QueryParts::parse(payload, self.kind.capabilities).ok();
+        let text = match running.executes.and_then(|id| self.statements.get(id)) {
+            Some(statement) => Some(&*statement.text.text),
+            None => parts.and_then(|parts| payload.get(parts.text_start..)),
+        };
+        let named = text.filter(|_| running.incoming.is_whole);
+        match named.and_then(|text| collation_of_set_names(text, self.facts.dialect)) {
+            Some(NamesCollation::OfSet) => CollationTold::ByNames(None),
+            Some(NamesCollation::Named(name)) => CollationTold::ByNames(Some(name.into())),
+            Some(NamesCollation::OfServer) => CollationTold::ByServer { of_results: true },
+            None => CollationTold::ByServer { of_results: false },
+        }
+    }
+
     fn judge(&self, text: &[u8], incoming: &Incoming, facts: &SessionFacts) -> StatementVerdict {
         if incoming.is_whole { classify(text, facts) } else { classify_head(text, facts) }
     }
@@ -131,6 +150,11 @@ impl Session {
     /// Commands that are sent as they came.
     async fn run_other(&mut self, incoming: Incoming, command: ClientCommand) -> Result<(), End> {
         let verdict = match command {
+            // A schema that is refused adds its error to what the statement before has left.
+            ClientCommand::InitDb if self.is_without_warnings => StatementVerdict {
+                reads_back: ReadsBack::WARNINGS,
+                ..self.verdict_of(RoleWanted::AnyMember, LeftBehind::NONE)
+            },
             ClientCommand::InitDb
             | ClientCommand::FieldList
             | ClientCommand::Statistics
@@ -258,7 +282,8 @@ impl Session {
                 parameter_count: prepared.parameter_count,
                 verdict,
                 types: Box::default(),
-                is_bound: false,
+                new_types: None,
+                bound: Bound::NONE,
             };
             self.statements.insert(id, statement);
         }
@@ -267,6 +292,7 @@ impl Session {
 
     async fn execute(&mut self, incoming: Incoming) -> Result<(), End> {
         let id = statement_id(self.payload(&incoming)).unwrap_or_default();
+        self.statements.keep_apart(id);
         let capabilities = self.kind.capabilities;
         let Some(statement) = self.statements.get_mut(id) else {
             let refusal = Refusal::unknown_statement(id);
@@ -290,9 +316,7 @@ impl Session {
         let replaced = match parts.types_follow {
             Some((_, true)) => {
                 let types = payload.get(parts.types.clone()).unwrap_or_default();
-                if *statement.types != *types {
-                    statement.types = types.into();
-                }
+                statement.new_types = (*statement.types != *types).then(|| types.into());
                 front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
                 front.len()
             }
@@ -366,13 +390,14 @@ impl Session {
     /// A piece of a parameter: there is no answer, and the pieces must be where the statement is executed.
     async fn send_long_data(&mut self, incoming: Incoming) -> Result<(), End> {
         let id = statement_id(self.payload(&incoming)).unwrap_or_default();
+        self.statements.keep_apart(id);
         let Some(statement) = self.statements.get_mut(id) else {
             // A server passes over what belongs to no statement.
             return if incoming.is_whole { self.drop_command(&incoming) } else { Err(End::BadRequest) };
         };
         let (text, verdict) = (statement.text.clone(), statement.verdict.under(&self.facts));
         let verdict = bound_to_its_connection(verdict, &self.facts);
-        self.statements.set_bound(id, true);
+        self.statements.set_bound(id, |bound| bound.has_pieces = true);
         if self.attach_for(&verdict, None).await.is_err() {
             return Err(End::NoBackend);
         }
@@ -412,7 +437,7 @@ impl Session {
         let id = statement_id(self.payload(&incoming)).unwrap_or_default();
         let front = self.received().get(..incoming.packet_bytes()).unwrap_or_default().to_vec();
         self.consume(incoming.packet_bytes());
-        let Some(statement) = self.statements.remove(id).filter(|statement| statement.is_bound) else {
+        let Some(statement) = self.statements.remove(id).filter(|statement| statement.bound.is_any()) else {
             return Ok(());
         };
         let Some(attached) = &mut self.attached else { return Ok(()) };
@@ -441,9 +466,11 @@ impl Session {
             let refusal = Refusal::unknown_statement(id);
             return self.refuse_command(&incoming, refusal).await;
         };
-        let (text, is_bound) = (statement.text.clone(), statement.is_bound && self.attached.is_some());
-        if !is_bound {
-            if command == ClientCommand::StmtFetch {
+        let is_fetch = command == ClientCommand::StmtFetch;
+        let is_there = if is_fetch { statement.bound.has_cursor } else { statement.bound.is_any() };
+        let text = statement.text.clone();
+        if !is_there || self.attached.is_none() {
+            if is_fetch {
                 return self.refuse_command(&incoming, Refusal::no_cursor(id)).await;
             }
             self.consume(incoming.packet_bytes());

@@ -15,15 +15,15 @@ use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::stream::{Duplex as _, Sight, Stream};
 use weir_io::wait::send_all;
-use weir_mysql::WireError;
 use weir_mysql::answer::{AnswerEvent, AnswerReader};
 use weir_mysql::capability::{Capabilities, StatusFlags};
-use weir_mysql::command::STATEMENT_ID;
+use weir_mysql::command::{ClientCommand, STATEMENT_ID};
 use weir_mysql::gtid::GtidSet;
 use weir_mysql::outcome::{EOF, OK, OkPacket, SessionChanges};
 use weir_mysql::packet::{HEADER_BYTES, PacketHeader, write_packet_with};
 use weir_mysql::response::{AnswerEnd, AnswerPart, PreparedStatement};
 use weir_mysql::session_track::{TrackedChange, TrackedChanges, write_change};
+use weir_mysql::{LeftBehind, StatementKind, StatementVerdict, WireError};
 
 use super::attach::ServerError;
 use super::server::ServerConnection;
@@ -63,12 +63,17 @@ pub struct Outcome {
     pub status: Option<StatusFlags>,
     /// The error that it ended with.
     pub error: Option<ServerError>,
-    /// Warnings of the last result (count).
-    pub warnings: u16,
+    /// Whether any of its results had warnings, or it ended with an error.
+    pub has_warnings: bool,
     /// An id that AUTO_INCREMENT gave, or that was inserted in its place; 0 for none.
     pub insert_id: u64,
     /// Something changed that is not among the tracked, or nobody knows what.
     pub untracked: bool,
+    /// The connection's collation may be another, and which was not told.
+    pub opens_collation: bool,
+    /// Weir has asked the server something behind it, which has replaced what it left for a question of the
+    /// next statement.
+    pub is_replaced: bool,
     /// The transactions that were committed.
     pub gtids: Option<GtidSet>,
     /// A statement was prepared.
@@ -78,6 +83,41 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// What a statement that would leave this has left.
+    pub fn left(&self, verdict: &StatementVerdict) -> LeftBehind {
+        let Some(error) = self.error.as_ref().filter(|_| verdict.statements == 1) else {
+            return verdict.leaves;
+        };
+        match error.code {
+            _ if self.is_unread() => LeftBehind::NONE,
+            CANT_CHANGE_TRANSACTION => {
+                verdict.leaves.without(LeftBehind::OF_SUCCESS.and(LeftBehind::NEXT_TRANSACTION))
+            }
+            _ => verdict.leaves.without(LeftBehind::OF_SUCCESS),
+        }
+    }
+
+    /// Whether its error came to what the statement before had left, and did not replace that.
+    pub fn adds_error(&self, command: ClientCommand) -> bool {
+        let Some(error) = &self.error else { return false };
+        match command {
+            ClientCommand::InitDb => true,
+            ClientCommand::StmtExecute | ClientCommand::StmtFetch | ClientCommand::StmtReset => {
+                NOT_BEGUN.contains(&error.code)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether LAST_INSERT_ID() may be another: of a write that failed, rows before the one that did may have
+    /// got ids.
+    pub fn may_have_insert_id(&self, verdict: &StatementVerdict) -> bool {
+        let writes = verdict.kind == StatementKind::Write;
+        self.insert_id != 0
+            || verdict.leaves.has(LeftBehind::INSERT_ID)
+            || (self.error.is_some() && (writes || verdict.statements > 1) && !self.is_unread())
+    }
+
     /// Whether the server could not read the text, and so did nothing of it (`ER_PARSE_ERROR`).
     pub fn is_unread(&self) -> bool {
         self.status.is_none() && self.error.as_ref().is_some_and(|error| error.code == PARSE_ERROR)
@@ -86,6 +126,11 @@ impl Outcome {
 
 /// `ER_PARSE_ERROR`.
 const PARSE_ERROR: u16 = 1064;
+/// `ER_WRONG_ARGUMENTS`, `ER_UNKNOWN_STMT_HANDLER`, `ER_STMT_HAS_NO_OPEN_CURSOR`, `ER_MALFORMED_PACKET`: a
+/// statement by number that did not begin.
+const NOT_BEGUN: [u16; 4] = [1210, 1243, 1421, 1835];
+/// `ER_CANT_CHANGE_TX_CHARACTERISTICS`.
+const CANT_CHANGE_TRANSACTION: u16 = 1568;
 
 /// What is left to be sent to the client when the server is done: the server's connection need not wait for
 /// that.
@@ -391,7 +436,7 @@ impl Outcome {
             AnswerEnd::Ok(ok) => {
                 self.has_rows |= first == EOF;
                 self.status = Some(ok.status);
-                self.warnings = ok.warnings;
+                self.has_warnings |= ok.warnings > 0;
                 if ok.insert_id != 0 {
                     self.insert_id = ok.insert_id;
                 }
@@ -408,12 +453,14 @@ impl Outcome {
                 }
             }
             AnswerEnd::Eof(eof) => {
-                (self.status, self.warnings) = (Some(eof.status), eof.warnings);
+                self.status = Some(eof.status);
+                self.has_warnings |= eof.warnings > 0;
                 self.has_rows = true;
                 None
             }
             AnswerEnd::Err(error) => {
                 self.error = Some(ServerError::of(error));
+                self.has_warnings = true;
                 None
             }
             AnswerEnd::Prepared(_) | AnswerEnd::Text => None,
@@ -424,6 +471,7 @@ impl Outcome {
         match Rc::make_mut(&mut server.state).apply(told) {
             Ok(changes) => {
                 self.untracked |= changes.untracked;
+                self.opens_collation |= changes.opens_collation;
                 if let Some(gtids) = changes.gtids.and_then(|text| std::str::from_utf8(text).ok()) {
                     self.gtids = GtidSet::parse(gtids).or_else(|| self.gtids.take());
                 }

@@ -1,17 +1,29 @@
 //! A server and a connection that are fit for a statement: in the role that it wants, and with all that it
 //! asks about the statements before it.
 
+use std::rc::Rc;
+
 use weir_balance::Role;
 use weir_mysql::capability::StatusFlags;
 use weir_mysql::{
     LeftBehind, OpenTransaction, ReadsBack, RoleWanted, RouteReason, SplitAccess, StatementKind,
     StatementVerdict, TransactionStep,
 };
+use weir_stats::table::End;
 
 use super::acquire::{Attached, number};
+use super::exchange::Outcome;
 use super::failure::Refusal;
 use super::own::{self, Own, OwnAnswer};
 use super::session::{Session, wanted_role};
+
+/// Where it stands which collation a statement has left on its connection.
+pub enum CollationTold {
+    /// It was a SET NAMES with this one; `None` is the one that belongs to the character set.
+    ByNames(Option<Box<[u8]>>),
+    /// The server must be asked; `of_results` says that results have the same.
+    ByServer { of_results: bool },
+}
 
 impl Session {
     /// Attaches the session to a server for a statement, which may be the one that it is attached to.
@@ -124,6 +136,41 @@ impl Session {
                 Some(0) if !is_here => self.insert_id_before,
                 learnt => learnt,
             };
+        }
+        Ok(())
+    }
+
+    /// Takes the collation that a statement has left on its connection.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub async fn take_collation(&mut self, told: CollationTold, outcome: &mut Outcome) -> Result<(), End> {
+        let of_results = match told {
+            CollationTold::ByNames(name) => {
+                if let Some(attached) = &mut self.attached {
+                    Rc::make_mut(&mut attached.server.state).set_names_collation(name.as_deref());
+                }
+                return Ok(());
+            }
+            CollationTold::ByServer { of_results } => of_results,
+        };
+        // An own question would replace the warnings.
+        if outcome.has_warnings {
+            outcome.untracked = true;
+            return Ok(());
+        }
+        outcome.is_replaced = true;
+        let asked = self.ask_attached(Own::Query(b"SELECT @@collation_connection")).await;
+        let Some(attached) = &mut self.attached else { return Err(End::BackendClosed) };
+        let row = match asked {
+            Ok(OwnAnswer::Rows(rows)) => rows.into_iter().next(),
+            _ => None,
+        };
+        let state = Rc::make_mut(&mut attached.server.state);
+        match row.and_then(|row| row.into_iter().next()?) {
+            Some(collation) if of_results => state.set_names_collation(Some(&collation)),
+            Some(collation) => state.set_collation(&collation),
+            None => outcome.untracked = true,
         }
         Ok(())
     }

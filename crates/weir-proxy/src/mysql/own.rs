@@ -176,10 +176,12 @@ pub async fn prepare(
     }
     let is_elsewhere = server.state != text.state;
     if is_elsewhere {
-        if !text.state.is_reachable_from(&server.state) {
-            return Ok(Err(ServerError::new(1046, *b"3D000", "No database selected")));
-        }
-        if let Err(error) = synchronise(server, buffers, deadline, &text.state).await? {
+        let state = match text.state.is_reachable_from(&server.state) {
+            true => text.state.clone(),
+            // A schema can not be left. What was prepared without one means the same in any.
+            false => Rc::new(text.state.in_schema_of(&server.state)),
+        };
+        if let Err(error) = synchronise(server, buffers, deadline, &state).await? {
             return Ok(Err(error));
         }
     }

@@ -21,13 +21,21 @@ pub struct StatementText {
     pub text: Box<[u8]>,
     /// The session's state then.
     pub state: Rc<TrackedState>,
+    /// 0 where whoever prepares the same may share it; else the number of the only statement that it is of.
+    apart: u32,
     hash: OnceCell<u64>,
 }
 
 impl StatementText {
     /// Of a text in a state.
     pub fn new(text: &[u8], state: Rc<TrackedState>) -> Rc<StatementText> {
-        Rc::new(StatementText { text: text.into(), state, hash: OnceCell::new() })
+        Rc::new(StatementText { text: text.into(), state, apart: 0, hash: OnceCell::new() })
+    }
+
+    /// The same, for one statement of a session alone.
+    fn apart(&self, id: u32) -> Rc<StatementText> {
+        let (text, state) = (self.text.clone(), self.state.clone());
+        Rc::new(StatementText { text, state, apart: id, hash: OnceCell::new() })
     }
 
     fn hash(&self) -> u64 {
@@ -35,12 +43,15 @@ impl StatementText {
             let mut hasher = foldhash::quality::FixedState::default().build_hasher();
             self.text.hash(&mut hasher);
             self.state.hash(&mut hasher);
+            self.apart.hash(&mut hasher);
             hasher.finish()
         })
     }
 
     fn is_same(&self, other: &StatementText) -> bool {
-        self.text == other.text && (Rc::ptr_eq(&self.state, &other.state) || self.state == other.state)
+        self.text == other.text
+            && self.apart == other.apart
+            && (Rc::ptr_eq(&self.state, &other.state) || self.state == other.state)
     }
 }
 
@@ -55,8 +66,29 @@ pub struct ClientStatement {
     /// The types of the values as an execution named them last: a client leaves them out when they are the
     /// same again.
     pub types: Box<[u8]>,
-    /// Pieces of a parameter were sent, or rows of a cursor are left: all of that is on one connection.
-    pub is_bound: bool,
+    /// Those that the execution under way names, if they are others.
+    pub new_types: Option<Box<[u8]>>,
+    /// What of it is on one connection alone.
+    pub bound: Bound,
+}
+
+/// What an execution, or what comes before one, has left of a statement on the session's connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bound {
+    /// Pieces of a parameter were sent.
+    pub has_pieces: bool,
+    /// Rows of a cursor are left.
+    pub has_cursor: bool,
+}
+
+impl Bound {
+    /// Nothing is left.
+    pub const NONE: Bound = Bound { has_pieces: false, has_cursor: false };
+
+    /// Whether anything is.
+    pub fn is_any(self) -> bool {
+        self.has_pieces || self.has_cursor
+    }
 }
 
 /// The statements of one session by the client's numbers.
@@ -94,13 +126,36 @@ impl ClientStatements {
         self.bound > 0
     }
 
-    /// Notes whether a statement has something on the session's connection: pieces of a parameter, or rows of
-    /// a cursor.
-    pub fn set_bound(&mut self, id: u32, is_bound: bool) {
+    /// Notes what a statement has on the session's connection.
+    pub fn set_bound(&mut self, id: u32, change: impl FnOnce(&mut Bound)) {
         let Some(statement) = self.by_id.get_mut(&id) else { return };
-        self.bound -= u32::from(statement.is_bound);
-        statement.is_bound = is_bound;
-        self.bound += u32::from(is_bound);
+        self.bound -= u32::from(statement.bound.is_any());
+        change(&mut statement.bound);
+        self.bound += u32::from(statement.bound.is_any());
+    }
+
+    /// Takes the types of the execution that has ended, if that has begun: else a server forgets them.
+    pub fn keep_types(&mut self, id: u32, has_begun: bool) {
+        let Some(statement) = self.by_id.get_mut(&id) else { return };
+        if let Some(types) = statement.new_types.take().filter(|_| has_begun) {
+            statement.types = types;
+        }
+    }
+
+    /// Sees to it that a statement does not share what another has on the session's connection.
+    pub fn keep_apart(&mut self, id: u32) {
+        if self.bound == 0 {
+            return;
+        }
+        let Some(own) = self.by_id.get(&id) else { return };
+        let is_shared = |(other, statement): (&u32, &ClientStatement)| {
+            *other != id && statement.bound.is_any() && statement.text.is_same(&own.text)
+        };
+        if self.by_id.iter().any(is_shared)
+            && let Some(own) = self.by_id.get_mut(&id)
+        {
+            own.text = own.text.apart(id);
+        }
     }
 
     /// The statement of this number; `None` where the client has none such.
@@ -108,10 +163,15 @@ impl ClientStatements {
         self.by_id.get_mut(&id)
     }
 
+    /// As [`Self::get_mut`].
+    pub fn get(&self, id: u32) -> Option<&ClientStatement> {
+        self.by_id.get(&id)
+    }
+
     /// Forgets a statement.
     pub fn remove(&mut self, id: u32) -> Option<ClientStatement> {
         let statement = self.by_id.remove(&id)?;
-        self.bound -= u32::from(statement.is_bound);
+        self.bound -= u32::from(statement.bound.is_any());
         Some(statement)
     }
 
@@ -147,8 +207,12 @@ impl ServerStatements {
         Some(found.id)
     }
 
-    /// Notes that a statement is prepared here; gives the number of one that is to be closed in its place.
+    /// Notes that a statement is prepared here; gives the number of one that is to be closed for that: the
+    /// same, where it was prepared before, for something of a session's may be with that.
     pub fn insert(&mut self, text: &Rc<StatementText>, id: u32) -> Option<u32> {
+        if self.find(text).is_some() {
+            return Some(id);
+        }
         self.uses += 1;
         let added = ServerStatement { text: text.clone(), id, used: self.uses };
         if let Some(before) = self.by_hash.insert(text.hash(), added) {
@@ -191,7 +255,8 @@ mod tests {
         assert_eq!(server.find(&text("SELECT a FROM t")), Some(7));
         let shop = Rc::new(TrackedState::of_schema(Some(b"shop")));
         assert_eq!(server.find(&StatementText::new(b"SELECT a FROM t", shop)), None);
-        assert_eq!(server.insert(&text("SELECT a FROM t"), 8), Some(7), "the one before is to be closed");
+        assert_eq!(server.insert(&text("SELECT a FROM t"), 8), Some(8), "the one before stays");
+        assert_eq!(server.find(&here), Some(7));
         server.clear();
         assert_eq!(server.find(&here), None);
     }
@@ -215,12 +280,37 @@ mod tests {
             parameter_count: 1,
             verdict: classify(b"SELECT ?", &SessionFacts::default()),
             types: Box::default(),
-            is_bound: false,
+            new_types: None,
+            bound: Bound::NONE,
         };
         let mut session = ClientStatements { last: u32::MAX - 1, ..ClientStatements::default() };
         let ids = [session.next_id(), session.next_id()];
         assert_eq!(ids, [u32::MAX, 1]);
         ids.into_iter().for_each(|id| session.insert(id, statement()));
         assert!(session.remove(1).is_some() && session.get_mut(1).is_none());
+    }
+
+    #[test]
+    fn a_statement_is_kept_apart_from_the_pieces_of_another_of_its_text() {
+        let statement = || ClientStatement {
+            text: text("SELECT ?"),
+            parameter_count: 1,
+            verdict: classify(b"SELECT ?", &SessionFacts::default()),
+            types: Box::default(),
+            new_types: None,
+            bound: Bound::NONE,
+        };
+        let mut session = ClientStatements::default();
+        [1, 2].into_iter().for_each(|id| session.insert(id, statement()));
+        let is_shared = |session: &ClientStatements| {
+            session.by_id.get(&1).unwrap().text.is_same(&session.by_id.get(&2).unwrap().text)
+        };
+        session.keep_apart(2);
+        assert!(is_shared(&session));
+        session.set_bound(1, |bound| bound.has_pieces = true);
+        session.keep_apart(1);
+        assert!(is_shared(&session));
+        session.keep_apart(2);
+        assert!(!is_shared(&session));
     }
 }

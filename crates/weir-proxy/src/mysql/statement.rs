@@ -20,7 +20,7 @@ use super::acquire::{Attached, take_role_off};
 use super::exchange::{Answered, Answering, ExchangeError, Forwarding, Outcome, Rest, ServerFailure};
 use super::failure::{self, Loss, Refusal};
 use super::own;
-use super::prepared::StatementText;
+use super::prepared::{Bound, StatementText};
 use super::session::{CLIENT_PATIENCE, Incoming, Session};
 use super::upload::{Beginning, Source};
 
@@ -112,7 +112,7 @@ impl Session {
             is_pinned: !self.pins.is_empty() || self.statements.is_any_bound(),
         };
         let exchanged = self.exchange(running, beginning, begun).await?;
-        let Exchanged { answered, outcome, forwarded, is_done_with } = exchanged;
+        let Exchanged { answered, mut outcome, forwarded, is_done_with } = exchanged;
         self.note_sent(forwarded);
         let rest = match answered {
             Ok(rest) => rest,
@@ -130,10 +130,14 @@ impl Session {
         if forwarded == 0 && self.is_to_be_sent_again(running, &outcome, before, losses) {
             return Ok(Attempted::Again);
         }
+        let collation = outcome.opens_collation.then(|| self.named_collation(running));
         if !is_done_with {
             self.consume(running.incoming.packet_bytes());
         }
-        let mut ends = self.settle(running, &outcome, before);
+        if let Some(told) = collation {
+            self.take_collation(told, &mut outcome).await?;
+        }
+        let mut ends = self.settle(running, &outcome);
         if self.is_stuck(&outcome) {
             ends = ends.or(Some(End::BackendClosed));
         }
@@ -268,21 +272,22 @@ impl Session {
 
     /// Takes what an answer has told. Gives the connection back to others when nothing of the session's is on
     /// it; says how the session ends, where it does.
-    fn settle(&mut self, running: &Running<'_>, outcome: &Outcome, before: Before) -> Option<End> {
+    fn settle(&mut self, running: &Running<'_>, outcome: &Outcome) -> Option<End> {
         let verdict = &running.verdict;
         let pinned_before = self.pins;
         let attached = self.attached.as_mut()?;
-        attached.server.has_insert_id |= outcome.insert_id != 0 || verdict.leaves.has(LeftBehind::INSERT_ID);
+        attached.server.has_insert_id |= outcome.may_have_insert_id(verdict);
         let state = attached.server.state.clone();
         let is_at_rest = attached.server.is_at_rest;
         if let Some(status) = outcome.status {
             self.status = StatusFlags(status.0 & StatusFlags::LASTING.0);
+        } else if outcome.error.is_some() && !outcome.is_unread() && !self.facts.autocommit {
+            // An error does not tell the status, and what failed may have begun a transaction.
+            self.status.0 |= StatusFlags::IN_TRANS.0;
         }
         self.take_state(&state);
         self.renew_facts();
-        if !outcome.is_unread() {
-            self.pins |= verdict.leaves.without(LeftBehind::FOR_THE_NEXT);
-        }
+        self.pins |= outcome.left(verdict).without(LeftBehind::FOR_THE_NEXT);
         if outcome.untracked {
             self.pins |= LeftBehind::ANYTHING;
         }
@@ -290,7 +295,10 @@ impl Session {
             // The number that it was told is that of this connection.
             self.pins |= LeftBehind::ANYTHING;
         }
-        if before.is_in_transaction && !self.is_in_transaction() {
+        // Of all that ends a transaction only these surely forget what was said of the next one.
+        let is_ended =
+            matches!(verdict.transaction, TransactionStep::Commit { .. } | TransactionStep::Rollback { .. });
+        if is_ended && outcome.error.is_none() && !self.is_in_transaction() {
             self.pins = self.pins.without(LeftBehind::NEXT_TRANSACTION);
         }
         tracing::trace!(
@@ -312,16 +320,18 @@ impl Session {
             self.attached = None;
             return Some(if releases { End::Done } else { End::BackendClosed });
         }
+        if let (Some(id), ClientCommand::StmtExecute) = (running.executes, running.command) {
+            self.statements.keep_types(id, !outcome.adds_error(running.command));
+        }
         if let Some(id) = running.executes {
             let status = outcome.status.unwrap_or_default();
-            let is_bound = match running.command {
-                ClientCommand::StmtExecute => status.has(StatusFlags::CURSOR_EXISTS),
-                ClientCommand::StmtFetch => {
-                    !status.has(StatusFlags::LAST_ROW_SENT) && outcome.error.is_none()
-                }
-                _ => false,
-            };
-            self.statements.set_bound(id, is_bound);
+            let has_cursor = status.has(StatusFlags::CURSOR_EXISTS);
+            let is_at_end = status.has(StatusFlags::LAST_ROW_SENT) || outcome.error.is_some();
+            self.statements.set_bound(id, |bound| match running.command {
+                ClientCommand::StmtExecute => *bound = Bound { has_cursor, has_pieces: false },
+                ClientCommand::StmtFetch => bound.has_cursor &= !is_at_end,
+                _ => *bound = Bound::NONE,
+            });
         }
         if !self.keeps_connection() && self.held.is_empty() {
             self.leave();
@@ -336,7 +346,7 @@ impl Session {
         if verdict.leaves.has(LeftBehind::FOUND_ROWS) {
             self.held |= ReadsBack::FOUND_ROWS;
         }
-        if outcome.insert_id != 0 || verdict.leaves.has(LeftBehind::INSERT_ID) {
+        if outcome.may_have_insert_id(verdict) {
             self.insert_id_before = self.insert_id.or(self.insert_id_before);
             self.insert_id = None;
         }
@@ -351,7 +361,9 @@ impl Session {
         if passes_over {
             self.forget_row_count();
         } else {
-            self.here |= ReadsBack::WARNINGS;
+            if !outcome.adds_error(running.command) {
+                self.here |= ReadsBack::WARNINGS;
+            }
             let keeps_count =
                 running.command == ClientCommand::StmtPrepare || verdict.kind == StatementKind::Diagnostics;
             if !keeps_count || outcome.error.is_some() {
@@ -361,8 +373,11 @@ impl Session {
             let only_shows = verdict.reads_back.has(ReadsBack::WARNINGS)
                 && matches!(verdict.kind, StatementKind::Show | StatementKind::Diagnostics);
             if !only_shows || outcome.error.is_some() {
-                self.is_without_warnings = outcome.warnings == 0 && outcome.error.is_none();
+                self.is_without_warnings = !outcome.has_warnings;
             }
+        }
+        if outcome.is_replaced {
+            self.here = self.here.without(ReadsBack::ABOUT_THE_LAST);
         }
         if outcome.has_rows && verdict.kind == StatementKind::Select {
             self.here |= ReadsBack::FOUND_ROWS;
