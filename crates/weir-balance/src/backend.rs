@@ -124,6 +124,10 @@ pub struct Backend {
     ramp_started: AtomicU64,
     /// Nanoseconds; [`NEVER`] when not ejected.
     ejected_until: AtomicU64,
+    /// When an operator took it out, in nanoseconds; [`NEVER`] while it takes work.
+    taken_out_at: AtomicU64,
+    /// When it left its pool, in nanoseconds; [`NEVER`] while it is in one.
+    left_at: AtomicU64,
     failures: Mutex<FailureLog>,
 }
 
@@ -162,6 +166,8 @@ impl Backend {
             trials: Trials::default(),
             ramp_started: AtomicU64::new(NEVER),
             ejected_until: AtomicU64::new(NEVER),
+            taken_out_at: AtomicU64::new(NEVER),
+            left_at: AtomicU64::new(NEVER),
             failures: Mutex::new(FailureLog::default()),
         }
     }
@@ -268,9 +274,35 @@ impl Backend {
     /// start; leaving drain does not, since a drained backend was warm all along.
     pub fn set_admin_state(&self, state: AdminState, now: Duration) {
         let before = self.admin.swap(state as u8, Ordering::Relaxed);
+        if state == AdminState::Ready {
+            self.taken_out_at.store(NEVER, Ordering::Relaxed);
+        } else if before == AdminState::Ready as u8 {
+            self.taken_out_at.store(nanoseconds(now), Ordering::Relaxed);
+        }
         if before == AdminState::Maintenance as u8 && state == AdminState::Ready {
             self.begin_slow_start(now);
         }
+    }
+
+    /// Says whether its pool still has it, as of `now`.
+    pub fn set_left(&self, has_left: bool, now: Duration) {
+        match has_left {
+            false => self.left_at.store(NEVER, Ordering::Relaxed),
+            // Who has left long ago and is told so again has not left anew.
+            true => drop(self.left_at.fetch_min(nanoseconds(now), Ordering::Relaxed)),
+        }
+    }
+
+    /// Whether its pool has it no more: nothing that is kept of it is of use to anybody else.
+    pub fn has_left(&self) -> bool {
+        self.left_at.load(Ordering::Relaxed) != NEVER
+    }
+
+    /// Since when it has been on its way out, by an operator's word or because its pool has it no more;
+    /// `None` while it is to stay. For those who can take their work elsewhere.
+    pub fn leaving_since(&self) -> Option<Duration> {
+        let (out, left) = (&self.taken_out_at, &self.left_at);
+        moment(out.load(Ordering::Relaxed).min(left.load(Ordering::Relaxed)))
     }
 
     /// Whether the last bad probe was accepted and merely not answered in time.
@@ -508,6 +540,22 @@ mod tests {
             "weight 257 is too large, expected 0 to 256"
         );
         assert_eq!(backend.weight(), 1);
+    }
+
+    #[test]
+    fn a_backend_leaves_from_the_first_word_on_until_it_is_taken_back() {
+        let backend = backend(None);
+        let at = Duration::from_secs;
+        assert_eq!(backend.leaving_since(), None);
+        backend.set_admin_state(AdminState::Drain, at(3));
+        backend.set_admin_state(AdminState::Maintenance, at(5));
+        assert_eq!((backend.leaving_since(), backend.has_left()), (Some(at(3)), false));
+        backend.set_left(true, at(2));
+        backend.set_left(true, at(9));
+        assert_eq!((backend.leaving_since(), backend.has_left()), (Some(at(2)), true));
+        backend.set_left(false, at(10));
+        backend.set_admin_state(AdminState::Ready, at(11));
+        assert_eq!(backend.leaving_since(), None);
     }
 
     #[test]

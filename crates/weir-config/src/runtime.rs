@@ -14,7 +14,8 @@ table! {
                 .default("one per CPU this process may use")
                 .restart()
                 .also(&["threads", "nbthread", "worker_processes"]);
-        /// Longest wait for running work on shutdown or when a listener goes away.
+        /// Longest wait for running work on shutdown, when a listener goes away, or when a MySQL server goes
+        /// that sessions have something on.
         drain: Duration =
             duration(Limit::new(seconds(30), seconds(0), DAY, "an old process must end one day"));
         /// Budget for all connection buffers of the process.

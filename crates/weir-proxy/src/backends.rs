@@ -36,6 +36,9 @@ use crate::worker::Worker;
 
 /// Wait for a descriptor to become free.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(10);
+/// How long a connection to a MySQL server that is drained stays idle: its session may still ask about its
+/// last statement.
+const IDLE_AT_LEAVING: Duration = Duration::from_secs(1);
 
 /// A pool on one worker.
 pub struct WorkerPool {
@@ -151,7 +154,27 @@ impl WorkerPool {
             Rc::new(WorkerBackend { shared: backend.clone(), kept: RefCell::new(kept), number })
         });
         let (picker, backends) = (Picker::new(shared.balance.clone()), backends.collect());
-        Rc::new(WorkerPool { shared: shared.clone(), picker, backends, number })
+        let pool = Rc::new(WorkerPool { shared: shared.clone(), picker, backends, number });
+        let now = clock::now();
+        pool.backends.iter().for_each(|backend| backend.shared.balance.set_left(false, now));
+        if let Some(old) = old {
+            let is_here = |it: &WorkerBackend| {
+                pool.backends.iter().any(|here| Arc::ptr_eq(&here.shared.balance, &it.shared.balance))
+            };
+            old.backends.iter().filter(|it| !is_here(it)).for_each(|it| it.leave(now));
+        }
+        pool
+    }
+
+    /// The config has the pool no more.
+    pub fn dissolve(&self) {
+        let now = clock::now();
+        self.backends.iter().for_each(|backend| backend.leave(now));
+    }
+
+    /// Whether those who hold a connection to one of its backends go elsewhere when that is to go.
+    pub fn can_be_left(&self) -> bool {
+        self.shared.config.mysql.is_some()
     }
 
     /// This worker's counters of the pool.
@@ -195,6 +218,8 @@ impl WorkerPool {
         let longest = self.shared.config.keep_alive.idle;
         for backend in &self.backends {
             let moves = backend.shared.resolved.moves();
+            let is_left = self.can_be_left() && backend.shared.balance.leaving_since().is_some();
+            let longest = if is_left { longest.min(IDLE_AT_LEAVING) } else { longest };
             backend.kept.borrow().iter().for_each(|kept| kept.retire(now, longest, moves));
         }
     }
@@ -217,6 +242,12 @@ impl WorkerBackend {
             all.push(empty.clone());
             empty
         })
+    }
+
+    /// Its pool has it no more: what is idle is closed, and what is in use belongs to who uses it.
+    fn leave(&self, now: Duration) {
+        self.shared.balance.set_left(true, now);
+        self.close_idle(usize::MAX);
     }
 
     /// Closes up to `most` idle connections, those idle longest first; gives how many.

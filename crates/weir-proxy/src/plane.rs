@@ -143,6 +143,13 @@ impl ProxyPlane {
         Ok(())
     }
 
+    /// Has each session look at what has changed around it: a backend that it uses is taken out, say.
+    pub fn wake_sessions(&self) {
+        for worker in &self.workers {
+            let _ = worker.commands.send(Command::Look);
+        }
+    }
+
     /// Stops accepting, lets running work end, and returns when none is left or `limit` is over (then the
     /// rest is cut off).
     ///

@@ -62,6 +62,8 @@ pub enum Command {
     ApplyPool { snapshot: Arc<Snapshot>, pool: usize, done: oneshot::Sender<io::Result<()>> },
     /// The next process forwards datagrams that belong to connections of this worker.
     ReceiveForwarded { socket: ForwardSocket },
+    /// Have each session look at what has changed around it: a backend that it uses is taken out, say.
+    Look,
     /// Stop accepting; sessions end after what they are doing, at the latest after `limit`.
     Drain { limit: Duration },
     /// End the thread.
@@ -82,6 +84,8 @@ pub struct Worker {
     pub quic: WorkerEndpoint,
     serve_socket: ServeSocket,
     evictions: Arc<[Evictions]>,
+    /// How long what can't leave a backend at once may stay there that is to go (`runtime.drain`).
+    patience_of_leavers: Cell<Duration>,
     /// When a shortage of descriptors was last reported.
     reported: Cell<Option<Duration>>,
     random: Cell<u64>,
@@ -199,6 +203,11 @@ impl Worker {
         self.pools.borrow().iter().find(|pool| pool.shared.config.name == name).cloned()
     }
 
+    /// When what can't leave a backend at once is to be gone from it; `None` while the backend stays.
+    pub fn to_be_left_by(&self, backend: &weir_state::Backend) -> Option<Duration> {
+        backend.balance.leaving_since().map(|since| since.saturating_add(self.patience_of_leavers.get()))
+    }
+
     /// Has every worker close what has been idle longest there.
     pub fn evict(&self, idle: Idle) -> Arc<Eviction> {
         Evictions::ask(&self.evictions, idle)
@@ -252,6 +261,7 @@ impl Worker {
             quic: WorkerEndpoint::new(setup.quic, &buffers),
             serve_socket: setup.serve_socket,
             evictions: setup.evictions,
+            patience_of_leavers: Cell::new(Duration::ZERO),
             reported: Cell::new(None),
             random: Cell::new(seed | 1),
             is_warm: Cell::new(false),
@@ -278,6 +288,7 @@ async fn serve(setup: Setup) {
                 let _ = done.send(apply_pool(&worker, &snapshot, pool));
             }
             Command::ReceiveForwarded { socket } => worker.quic.receive_from(socket),
+            Command::Look => worker.deadlines.wake_all(),
             Command::Drain { limit } => drain(&worker, clock::now() + limit),
             Command::Stop => break,
         }
@@ -294,6 +305,7 @@ fn apply(
 ) -> io::Result<()> {
     let snapshot = &compiled.snapshot;
     worker.buffers.resize(compiled.worker_buffer_bytes);
+    worker.patience_of_leavers.set(snapshot.config.runtime.drain);
     if snapshot.pools.iter().any(|pool| pool.client_login.is_some()) {
         system::forbid_core();
     }
@@ -303,6 +315,9 @@ fn apply(
     let pools: Rc<[Rc<WorkerPool>]> =
         pools.map(|pool| WorkerPool::new(pool, worker.number, known.find(&*pool.config.name))).collect();
     *worker.pools.borrow_mut() = pools.clone();
+    let is_gone =
+        |old: &&Rc<WorkerPool>| !pools.iter().any(|pool| pool.shared.config.name == old.shared.config.name);
+    old_pools.iter().filter(is_gone).for_each(|old| old.dissolve());
 
     let old_slots = worker.slots.take();
     let mut known = Counterparts::new(&old_slots, |slot| slot.name.as_str());
@@ -337,8 +352,9 @@ fn apply(
 
 /// Moves the worker over to `snapshot`, which differs from what it serves in one pool.
 ///
-/// No session is woken: a session asks for the pool when it next chooses a backend, and who waits for one is
-/// called by the pool's queue.
+/// No session is woken but where a backend is gone that sessions hold connections to between two statements:
+/// a session asks for the pool when it next chooses a backend, and who waits for one is called by the pool's
+/// queue.
 fn apply_pool(worker: &Worker, snapshot: &Snapshot, index: usize) -> io::Result<()> {
     let old = worker.pools.borrow().clone();
     let (Some(shared), Some(before)) = (snapshot.pools.get(index), old.get(index)) else {
@@ -354,6 +370,9 @@ fn apply_pool(worker: &Worker, snapshot: &Snapshot, index: usize) -> io::Result<
         *slot.current.borrow_mut() = Rc::new(WorkerListener { shared, compiled, pools: pools.clone() });
     }
     *worker.pools.borrow_mut() = pools;
+    if changed.shared.backends.len() < before.shared.backends.len() && changed.can_be_left() {
+        worker.deadlines.wake_all();
+    }
     Ok(())
 }
 

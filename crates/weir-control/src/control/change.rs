@@ -80,6 +80,10 @@ impl Control {
             self.tell_change(&pool.config.name, backend, format!("state {}", state.word()));
         }
         pool.refresh(now);
+        if state.is_some() && pool.config.mysql.is_some() {
+            // Sessions hold connections to it while nobody says anything.
+            self.proxy.wake_sessions();
+        }
         Ok((pool, index))
     }
 

@@ -165,9 +165,13 @@ impl Session {
         let except = but.and_then(|but| pool.backends.iter().position(|it| it.shared.address == but));
         let mut reach = Reach::begin(&pool, wish(&pool, role), begun).elsewhere(except);
         loop {
-            let stream = &mut self.stream;
-            let client_gone = |context: &mut Context<'_>| poll_left(stream, context);
-            let got = reach.choose(&self.worker, &pool, &self.deadline, clock::now(), client_gone).await;
+            let Session { worker, stream, slot, deadline, .. } = &mut *self;
+            let client_gone = |context: &mut Context<'_>| {
+                let until = slot.draining_until();
+                until.iter().for_each(|until| deadline.no_later_than(*until));
+                until.is_some_and(|until| until <= clock::now()) || poll_left(stream, context)
+            };
+            let got = reach.choose(worker, &pool, deadline, clock::now(), client_gone).await;
             if let Some(queued) = got.as_ref().map_or_else(|why| why.queued(), |got| got.queued) {
                 self.report.queue = Some(self.report.queue.unwrap_or_default() + queued);
             }

@@ -27,6 +27,7 @@ use weir_mysql::{LeftBehind, StatementKind, StatementVerdict, WireError};
 
 use super::attach::ServerError;
 use super::server::ServerConnection;
+use crate::worker::ListenerSlot;
 
 /// Why a connection to a server is of no use any more.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ pub enum ExchangeError {
     Server { failure: ServerFailure, forwarded: bool },
     /// The statement's time is over, and its answer has not begun.
     Overtime,
+    /// Weir or the listener goes, and the time for that is over; `forwarded` as with a server's failure.
+    Drained { forwarded: bool },
 }
 
 /// What an answer told, over all its results.
@@ -171,6 +174,8 @@ pub struct Forwarding<'a> {
     pub buffers: &'a Rc<Buffers>,
     /// The session's own.
     pub deadline: &'a Deadline,
+    /// The session's listener, which may be going.
+    pub slot: &'a ListenerSlot,
     /// What the client and Weir have agreed on.
     pub capabilities: Capabilities,
     /// The number by which the client is to know the statement that it prepares.
@@ -208,6 +213,12 @@ impl Forwarding<'_> {
             }
             if matches!(client.poll_present(context), Ok(Sight::Ended) | Err(_)) {
                 return Poll::Ready(Err(ExchangeError::Client));
+            }
+            if let Some(until) = self.slot.draining_until() {
+                if until <= clock::now() {
+                    return Poll::Ready(Err(ExchangeError::Drained { forwarded }));
+                }
+                self.deadline.no_later_than(until);
             }
             if overtime.is_some() && self.deadline.has_passed() {
                 return Poll::Ready(Err(ExchangeError::Overtime));

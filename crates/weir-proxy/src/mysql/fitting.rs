@@ -43,6 +43,7 @@ impl Session {
                 || verdict.own_reason == RouteReason::LastResult);
         if let Some(attached) = &self.attached {
             let is_fit = verdict.wants == RoleWanted::Primary && attached.role() == Some(Role::Primary);
+            let is_fit = is_fit && !attached.is_leaving();
             if !self.is_only_holding() || is_fit || (!asks.is_empty() && only_asks) {
                 return self.recreate(asks).await;
             }

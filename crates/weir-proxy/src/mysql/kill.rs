@@ -4,6 +4,7 @@
 //! A KILL is sent as the account that asks for it, so that the server it goes to judges whether that account
 //! may.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -50,6 +51,33 @@ pub struct KillEntry {
     /// 0 while it is attached to none.
     backend: AtomicU64,
     thread_id: AtomicU32,
+}
+
+/// One abandoned statement that is about to be ended, counted until dropped. It counts as a session, too: a
+/// process that ends waits until it was killed.
+struct Abandoning(Rc<Worker>);
+
+thread_local! {
+    static ABANDONING: Cell<u32> = const { Cell::new(0) };
+}
+
+impl Abandoning {
+    fn begin(worker: &Rc<Worker>) -> Option<Abandoning> {
+        let count = ABANDONING.get();
+        if count >= MOST_ABANDONED {
+            return None;
+        }
+        ABANDONING.set(count + 1);
+        worker.totals.sessions.fetch_add(1, Ordering::Relaxed);
+        Some(Abandoning(worker.clone()))
+    }
+}
+
+impl Drop for Abandoning {
+    fn drop(&mut self) {
+        ABANDONING.set(ABANDONING.get() - 1);
+        self.0.totals.sessions.fetch_sub(1, Ordering::Release);
+    }
 }
 
 /// The session's place among those that can be killed, given up when dropped.
@@ -177,13 +205,7 @@ impl Session {
     /// What becomes of a connection whose statement nobody waits for any more: the statement ends, and with
     /// it its transaction and locks.
     pub fn abandon(&mut self, attached: Attached) {
-        thread_local! {
-            static UNDER_WAY: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
-        }
-        if UNDER_WAY.get() >= MOST_ABANDONED {
-            return;
-        }
-        UNDER_WAY.set(UNDER_WAY.get() + 1);
+        let Some(under_way) = Abandoning::begin(&self.worker) else { return };
         let worker = self.worker.clone();
         let connect = self.listener().shared.config.timeout.connect;
         tokio::task::spawn_local(async move {
@@ -199,7 +221,7 @@ impl Session {
                 tracing::debug!(backend = attached.address(), %error, "an abandoned statement goes on");
             }
             drop(attached);
-            UNDER_WAY.set(UNDER_WAY.get() - 1);
+            drop(under_way);
         });
     }
 }

@@ -25,6 +25,7 @@ mod exchange;
 mod failure;
 mod fitting;
 mod kill;
+mod leaving;
 mod login;
 mod own;
 mod prepared;

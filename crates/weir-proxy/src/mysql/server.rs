@@ -189,7 +189,7 @@ impl IdleServers {
     pub fn keep(&self, backend: &WorkerBackend, server: Box<ServerConnection>, now: Duration, most: u32) {
         let mut idle = self.idle.borrow_mut();
         let is_kept = server.is_at_rest && server.connection.moves() == backend.shared.resolved.moves();
-        if is_kept && idle.len() < most as usize {
+        if is_kept && !backend.shared.balance.has_left() && idle.len() < most as usize {
             idle.push(IdleServer { server, since: now });
         }
     }

@@ -25,6 +25,7 @@ use weir_stats::table::End;
 use super::acquire::Attached;
 use super::failure::Refusal;
 use super::kill::Killable;
+use super::leaving::cut_off_at;
 use super::login::Candidate;
 use super::prepared::ClientStatements;
 use super::server::ConnectionKind;
@@ -239,8 +240,7 @@ impl Session {
             };
             let is_holding = is_between && self.is_only_holding();
             let until = now + if is_holding { HOLD } else { idle };
-            let draining = self.slot.draining_until();
-            self.deadline.set(draining.map_or(until, |draining| draining.min(until)));
+            self.deadline.set(until);
             self.deadline.set_idle((is_between && self.attached.is_none()).then_some(now));
             match self.client_speaks().await {
                 Wait::Speaks => return Ok(()),
@@ -259,10 +259,17 @@ impl Session {
 
     async fn client_speaks(&mut self) -> Wait {
         let is_at_boundary = self.buffer.is_none() && self.attached.is_none();
-        let Session { stream, attached, deadline, slot, killable, .. } = self;
+        let Session { stream, attached, deadline, slot, killable, worker, .. } = self;
         poll_fn(|context| {
             if killable.is_killed() {
                 return Poll::Ready(Wait::Killed);
+            }
+            if let Some(until) = cut_off_at(worker, slot, attached.as_ref()) {
+                // Also one that always has a next statement.
+                if until <= clock::now() {
+                    return Poll::Ready(Wait::Drained);
+                }
+                deadline.no_later_than(until);
             }
             if stream.poll_readable(context).is_ready() {
                 return Poll::Ready(Wait::Speaks);
@@ -272,8 +279,7 @@ impl Session {
             {
                 return Poll::Ready(Wait::ServerLeft);
             }
-            let draining = slot.draining_until();
-            if draining.is_some_and(|until| is_at_boundary || until <= clock::now()) {
+            if is_at_boundary && slot.draining_until().is_some() {
                 return Poll::Ready(Wait::Drained);
             }
             if deadline.has_passed() {
@@ -371,13 +377,6 @@ impl Session {
                 Err(end)
             }
         }
-    }
-
-    /// Ends a session that asks nothing, with a word about why.
-    async fn refuse_and_end(&mut self, refusal: Refusal) -> End {
-        let end = refusal.end.unwrap_or(End::Internal);
-        self.refuse(0, refusal).await.ok();
-        end
     }
 
     /// Begins a session, or begins it anew, in this state of a server.

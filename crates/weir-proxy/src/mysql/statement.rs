@@ -159,7 +159,7 @@ impl Session {
     ) -> Result<Exchanged, End> {
         let Running { incoming, command, verdict, .. } = running;
         let listener = self.slot.current();
-        let Session { worker, stream, buffer, deadline, attached, kind, .. } = &mut *self;
+        let Session { worker, slot, stream, buffer, deadline, attached, kind, .. } = &mut *self;
         let Some(Attached { chosen, server }) = attached else { return Err(End::Internal) };
         tracing::trace!(
             backend = %chosen.backend().shared.address,
@@ -182,6 +182,7 @@ impl Session {
         let forwarding = Forwarding {
             buffers: &worker.buffers,
             deadline,
+            slot,
             capabilities: kind.capabilities,
             statement_id: running.prepares.map_or(0, |(_, id)| id),
             client_patience: CLIENT_PATIENCE,
@@ -203,11 +204,10 @@ impl Session {
                             is_done_with = true;
                             done_with(buffer, incoming.packet_bytes());
                         }
-                        let buffers = &worker.buffers;
                         let mut source = Source {
                             client: &mut *stream,
                             buffer: &mut *buffer,
-                            buffers,
+                            buffers: &worker.buffers,
                             deadline,
                             received: 0,
                         };
@@ -449,6 +449,15 @@ impl Session {
                 }
                 self.refuse(sequence, Refusal::overtime(!goes_on)).await?;
                 return Ok(Attempted::Answered(Box::default()));
+            }
+            ExchangeError::Drained { forwarded } => {
+                self.abandon(attached);
+                if forwarded {
+                    self.stream.reset_on_close();
+                } else {
+                    self.refuse(sequence, Refusal::draining()).await.ok();
+                }
+                return Err(End::Draining);
             }
             ExchangeError::Server { failure: ServerFailure::NoMemory, .. } => {
                 self.abandon(attached);

@@ -1,0 +1,184 @@
+//! Servers, listeners and Weir itself go, while clients of MySQL hold something there.
+
+use weir_tests::dialogue::{Setup, Signal, Weir, until};
+use weir_tests::mysql::{Asked, BEFORE_PAIR, Client, Pair, error_of, pair, query};
+
+use super::client;
+
+/// Error that a client gets whose server goes.
+const SHUTDOWN: u16 = 1053;
+/// Error of a write where nobody takes any.
+const READ_ONLY: u16 = 1836;
+
+/// Weir before a pair: what can't leave has `drain`, and writes wait for a primary for `park`.
+fn config(drain: &str, park: &str) -> String {
+    format!("[runtime]\nworkers = 1\ndrain = \"{drain}\"\n{BEFORE_PAIR}park = \"{park}\"\n")
+}
+
+fn before(pair: &Pair, config: &str) -> Weir {
+    let setup = Setup::of(config).with("primary", pair.primary.address);
+    setup.with("replica", pair.replica.address).start()
+}
+
+/// The port of the server that answers.
+fn port(client: &mut Client) -> u16 {
+    client.does("SELECT @@port").value().parse().expect("a number")
+}
+
+/// The number of the error that a client gets who asks nothing; behind it the connection must end.
+fn is_told(client: &mut Client) -> u16 {
+    let (sequence, payload) = client.receives_packet().expect("an error before the end");
+    let (code, _) = error_of(&payload).expect("an error");
+    assert_eq!(sequence, 0, "it answers no command");
+    assert!(client.receives_packet().is_err(), "the connection ends");
+    code
+}
+
+/// Sends what has no answer for long, and waits until it runs there.
+fn runs(client: &mut Client, sql: &str, pair: &Pair) {
+    client.sends(&query(sql)).expect("sent");
+    until("it runs", || (count_of(pair, sql) == 1).then_some(()));
+}
+
+/// How often a statement runs on the primary.
+fn count_of(pair: &Pair, sql: &str) -> usize {
+    let running = pair.primary.root().does("SELECT info FROM performance_schema.processlist").rows();
+    running.iter().filter(|row| row[0] == sql).count()
+}
+
+/// Whether `weir drain --wait` returns at once.
+fn is_free(weir: &Weir, backend: &str) -> bool {
+    weir.command(&["drain", "pair", backend, "--wait", "--timeout", "10ms"]).code == 0
+}
+
+#[test]
+fn a_transaction_on_a_drained_server_ends_there_and_the_session_goes_on_elsewhere_in_its_state() {
+    let pair = pair();
+    let weir = before(&pair, &config("60s", "1s"));
+    let (primary, replica) = (pair.primary.address.port(), pair.replica.address.port());
+    let backend = pair.replica.address.to_string();
+    let (mut busy, mut idle) = (client(&weir, "auto"), client(&weir, "auto"));
+    for client in [&mut busy, &mut idle] {
+        client.does("SET time_zone = '+05:00'");
+        assert_eq!(port(client), replica);
+    }
+    busy.does("START TRANSACTION READ ONLY");
+    assert_eq!(port(&mut busy), replica);
+    weir.command(&["drain", "pair", &backend]).succeeded();
+    let asks = "SELECT @@port, @@time_zone";
+    assert_eq!(idle.does(asks).rows(), [[primary.to_string(), "+05:00".to_owned()]]);
+    assert_eq!(busy.does(asks).rows(), [[replica.to_string(), "+05:00".to_owned()]]);
+    assert!(!is_free(&weir, &backend), "a transaction is open there");
+    busy.does("COMMIT");
+    assert_eq!(busy.does(asks).rows(), [[primary.to_string(), "+05:00".to_owned()]]);
+    weir.command(&["drain", "pair", &backend, "--wait"]).succeeded();
+    until("idle connections to it are closed", || {
+        (weir.metric("weir_backend_connections", &[("backend", &backend)]) == 0.0).then_some(())
+    });
+    weir.command(&["enable", "pair", &backend, "--wait"]).succeeded();
+    assert_eq!(busy.does(asks).rows(), [[replica.to_string(), "+05:00".to_owned()]]);
+}
+
+#[test]
+fn a_session_that_can_not_leave_a_drained_server_is_told_when_its_time_is_over() {
+    let pair = pair();
+    let weir = before(&pair, &config("1s", "0s"));
+    let backend = pair.primary.address.to_string();
+    let mut pinned = client(&weir, "writes");
+    pinned.does("SET @a = 1");
+    let mut in_transaction = client(&weir, "writes");
+    in_transaction.does("BEGIN");
+    in_transaction.does("SELECT GET_LOCK('drained', 0)");
+    let mut talks = client(&weir, "writes");
+    talks.does("SET @a = 2");
+    let mut long = client(&weir, "writes");
+    runs(&mut long, "SELECT SLEEP(2)", &pair);
+    weir.command(&["drain", "pair", &backend]).succeeded();
+    assert!(!is_free(&weir, &backend));
+    assert_eq!(pinned.does("SELECT @a").value(), "1", "it has its time");
+    // Also one that has a next statement each time.
+    while talks.tries("SELECT @a").is_ok_and(|answer| answer.error().is_none()) {}
+    assert_eq!((is_told(&mut pinned), is_told(&mut in_transaction)), (SHUTDOWN, SHUTDOWN));
+    assert_eq!(long.receives(Asked::Results).expect("what runs may end").value(), "0");
+    weir.command(&["drain", "pair", &backend, "--wait"]).succeeded();
+    until("its lock is free", || {
+        (pair.primary.root().does("SELECT IS_FREE_LOCK('drained')").value() == "1").then_some(())
+    });
+}
+
+#[test]
+fn a_session_that_is_held_for_a_question_leaves_a_drained_server_with_its_next_statement() {
+    let pair = pair();
+    let weir = before(&pair, &config("60s", "0s"));
+    let mut client = client(&weir, "writes");
+    client.does("CREATE TABLE drained (id INT AUTO_INCREMENT PRIMARY KEY)");
+    client.does("INSERT INTO drained VALUES ()");
+    weir.command(&["drain", "pair", &pair.primary.address.to_string()]).succeeded();
+    // Each would hold the connection for the next.
+    let answer = client.asks("INSERT INTO drained VALUES ()");
+    assert_eq!(answer.error().map(|(code, _)| code), Some(READ_ONLY));
+}
+
+#[test]
+fn a_session_on_a_server_that_is_removed_is_told_when_its_time_is_over() {
+    let pair = pair();
+    let weir = before(&pair, &config("300ms", "0s"));
+    let mut pinned = client(&weir, "reads");
+    pinned.does("SET @a = 1");
+    let path = format!("/v1/pools/pair/backends/{}", pair.replica.address);
+    assert_eq!(weir.admin().calls("DELETE", &path, &[], "").status(), 200);
+    assert_eq!(is_told(&mut pinned), SHUTDOWN);
+}
+
+#[test]
+fn clients_are_told_before_a_weir_that_ends_closes_them() {
+    let pair = pair();
+    let mut weir = before(&pair, &config("1s", "60s"));
+    let (mut idle, mut pinned) = (client(&weir, "auto"), client(&weir, "auto"));
+    idle.does("SELECT 1");
+    pinned.does("SET @a = 1");
+    let mut under_way = client(&weir, "writes");
+    runs(&mut under_way, "SELECT SLEEP(600)", &pair);
+    let mut parked = client(&weir, "writes");
+    parked.does("SELECT 1");
+    weir.command(&["drain", "pair", &pair.primary.address.to_string()]).succeeded();
+    parked.sends(&query("DO 1")).expect("sent");
+    until("it waits", || (weir.metric("weir_mysql_parked_total", &[]) == 1.0).then_some(()));
+    weir.signals(Signal::TERM);
+    assert_eq!(is_told(&mut idle), SHUTDOWN);
+    assert_eq!(is_told(&mut pinned), SHUTDOWN);
+    for client in [&mut under_way, &mut parked] {
+        let answer = client.receives(Asked::Results).expect("an answer");
+        assert_eq!(answer.error().map(|(code, _)| code), Some(SHUTDOWN));
+        assert!(client.receives_packet().is_err());
+    }
+    weir.exits();
+    until("what ran there is ended", || (count_of(&pair, "SELECT SLEEP(600)") == 0).then_some(()));
+}
+
+#[test]
+fn clients_of_a_listener_that_a_reload_takes_away_are_told() {
+    let pair = pair();
+    let whole = config("300ms", "0s");
+    let mut weir = before(&pair, &whole);
+    let (mut idle, mut pinned) = (client(&weir, "reads"), client(&weir, "reads"));
+    idle.does("SELECT 1");
+    pinned.does("SET @a = 1");
+    let gone = whole.replace("[listener.reads]", "[listener.others]").replace("@reads", "@others");
+    weir.reloads(&gone);
+    assert_eq!((is_told(&mut idle), is_told(&mut pinned)), (SHUTDOWN, SHUTDOWN));
+}
+
+#[test]
+fn a_session_that_was_idle_for_too_long_is_told() {
+    let pair = pair();
+    let weir = before(
+        &pair,
+        &config("60s", "0s").replace(
+            "[listener.reads]",
+            "[listener.reads.timeout]\nclient_idle = \"300ms\"\n[listener.reads]",
+        ),
+    );
+    let mut idle = client(&weir, "reads");
+    assert_eq!(is_told(&mut idle), 4031);
+}
