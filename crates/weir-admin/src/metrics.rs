@@ -417,10 +417,12 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     counted.totals(out, &expose::REDISPATCHES, |cells| &cells.redispatches);
     counted.totals(out, &expose::QUEUED, |cells| &cells.queued);
     let of_mysql = pools.iter().filter(|it| it.config.mysql.is_some());
-    Counted(of_mysql.map(|it| (vec![&*it.config.name], &*it.cells)).collect()).totals(
+    let of_mysql = Counted(of_mysql.map(|it| (vec![&*it.config.name], &*it.cells)).collect());
+    of_mysql.totals(out, &expose::PARKED, |cells: &PoolCells| &cells.parked);
+    of_mysql.each(
         out,
-        &expose::PARKED,
-        |cells: &PoolCells| &cells.parked,
+        &expose::MYSQL_LOST,
+        &[("moved", |cells| &cells.moved), ("failed", |cells| &cells.failed)],
     );
     clusters(out, control, pools);
     counted.totals(out, &expose::LAST_RESORT, |cells| &cells.last_resort);
@@ -442,6 +444,12 @@ fn clusters(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
         Some((&*pool.config.name, seen.status(), seen))
     });
     let seen: Vec<_> = seen.collect();
+    let members =
+        || seen.iter().flat_map(|(pool, status, _)| status.members.iter().map(move |member| (*pool, member)));
+    let lags = members().filter_map(|(pool, it)| Some(([pool, &*it.address], it.lag_seconds?)));
+    gauge(out, &expose::MYSQL_LAG_SECONDS, lags);
+    let lags = members().filter_map(|(pool, it)| Some(([pool, &*it.address], it.lag_transactions? as f64)));
+    gauge(out, &expose::MYSQL_LAG_TRANSACTIONS, lags);
     let mut looks = out.family(&expose::MYSQL_LOOKS);
     for (pool, status, _) in &seen {
         for member in &status.members {

@@ -263,8 +263,13 @@ fn happened(out: &mut String, events: &[Event]) {
             What::Role { pool, backend, role } => format!("{pool}/{backend} has role {role}"),
             What::Roster { pool, backend, change } => format!("{pool}/{backend} {change}"),
             What::Failover { pool, receipt } => format!(
-                "{pool}: from {} to {}, {:.3} s without a primary, {} parked",
-                receipt.from, receipt.to, receipt.absent_seconds, receipt.parked
+                "{pool}: from {} to {}, {:.3} s without a primary, {} parked, {} moved, {} failed",
+                receipt.from,
+                receipt.to,
+                receipt.absent_seconds,
+                receipt.parked,
+                receipt.moved,
+                receipt.failed
             ),
             What::Resolved { backend, address } => format!("{backend} is {address}"),
             What::Certificate { names, change, detail } => {

@@ -11,8 +11,8 @@ use weir_stats::{Counter, Histogram, PerWorker};
 use weir_tls::Facts;
 
 use weir_control::acme::OrderStatus;
-pub use weir_control::cluster::seen::ClusterStatus;
 use weir_control::cluster::seen::PoolSeen;
+pub use weir_control::cluster::seen::{ClusterStatus, MemberStatus};
 use weir_control::control::Control;
 use weir_control::health::Findings;
 use weir_control::reload::Outcome;

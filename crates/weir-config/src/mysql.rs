@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::fields::{Fields, KeyValue, Value};
-use crate::keys::{HOUR, Limit, Shape, count, duration, flag, millis, seconds, text, word};
+use crate::keys::{DAY, HOUR, Limit, Shape, count, duration, flag, millis, seconds, text, word};
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, quote};
 use crate::setting::{Part as _, table, words};
@@ -62,6 +62,12 @@ table! {
         /// Whether a client reads what it has written: a read waits on its server for the client's last
         /// write.
         read_your_writes: bool = flag(true).also(&["wait_for_my_writes", "causal_reads"]);
+        /// How far a secondary may be behind the primary; one that is farther gets no reads until it has
+        /// caught up. Needs GTIDs, and means nothing where `topology` is `"static"`.
+        max_lag: Option<Duration> =
+            duration(Limit::optional(seconds(1), DAY, "servers are asked once a second"))
+                .default("off: any distance")
+                .also(&["max_replication_lag", "max_slave_replication_lag"]);
         /// Longest time for which a statement that needs the primary waits while there is none; `"0s"`
         /// answers at once.
         park: Duration = duration(Limit::new(seconds(10), Duration::ZERO, HOUR, "clients give up too"));
@@ -242,6 +248,13 @@ pub(crate) fn check_pool(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>
     };
     for entry in in_vain.iter().filter_map(|name| fields.get(name)) {
         findings.warning(entry.key, format!("`{}` has no effect", entry.name), asked_for_nothing.clone());
+    }
+    if let (MysqlTopology::Static, Some(entry)) = (mysql.topology, fields.get("max_lag")) {
+        findings.warning(
+            entry.key,
+            "`max_lag` has no effect",
+            "servers are not asked: `topology` is \"static\"",
+        );
     }
     if let (true, Some(entry)) = (mysql.park.is_zero(), fields.get("park_max")) {
         findings.warning(entry.key, "`park_max` has no effect", "nobody waits: `park` is \"0s\"");

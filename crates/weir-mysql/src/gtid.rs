@@ -53,6 +53,19 @@ impl GtidSet {
         })
     }
 
+    /// How many of its transactions are not in `other`. Linear in the intervals of both.
+    pub fn count_beyond(&self, other: &GtidSet) -> u64 {
+        let width = |first: u64, last: u64| last.saturating_add(1).saturating_sub(first);
+        let beyond = self.sources.iter().flat_map(|(source, intervals)| {
+            let others = other.sources.get(source).map_or(&[][..], Vec::as_slice);
+            intervals.iter().map(move |(first, last)| {
+                let common = others.iter().map(|(low, high)| width(*low.max(first), *high.min(last)));
+                width(*first, *last) - common.sum::<u64>()
+            })
+        });
+        beyond.fold(0, u64::saturating_add)
+    }
+
     /// Adds all of `other`.
     pub fn add(&mut self, other: &GtidSet) {
         for (source, intervals) in &other.sources {
@@ -160,6 +173,19 @@ mod tests {
         }
         for beyond in ["ONE:5-8", "ONE:6", "ONE:11", "TWO:3", "TWO:tag:2-3"] {
             assert!(!known.contains(&set(beyond)), "{beyond}");
+        }
+    }
+
+    #[test]
+    fn transactions_beyond_another_set_are_counted() {
+        let known = set("ONE:1-10:20-30, TWO:5, ONE:tag:1-2");
+        for (other, beyond) in [
+            ("ONE:1-10:20-30, TWO:5, ONE:tag:1-2", 0),
+            ("ONE:1-100, TWO:1-9, ONE:tag:1-2", 0),
+            ("", 24),
+            ("ONE:1-9:21-22:24:40-50, TWO:6", 1 + 8 + 1 + 2),
+        ] {
+            assert_eq!(known.count_beyond(&set(other)), beyond, "{other}");
         }
     }
 

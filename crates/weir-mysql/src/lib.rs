@@ -30,6 +30,7 @@ mod classify;
 mod functions;
 pub mod gtid;
 pub mod hint;
+pub mod lag;
 mod lexer;
 mod reading;
 mod set;

@@ -133,6 +133,9 @@ metrics! {
     REDISPATCHES = "weir_redispatches_total" Counter ["pool"] "Attempts after the first that went to another backend.";
     QUEUED = "weir_queued_total" Counter ["pool"] "Exchanges that waited because every backend was at `max_connections`.";
     PARKED = "weir_mysql_parked_total" Counter ["pool"] "Statements and logins that waited because no server was in the role that they needed.";
+    MYSQL_LOST = "weir_mysql_lost_total" Counter ["pool", "result"] "Statements whose server was lost, took no writes any more or was not there: they `moved` to another, or `failed`, with an error or the end of the connection; sessions that lost what they had on a server count as failed.";
+    MYSQL_LAG_SECONDS = "weir_mysql_lag_seconds" Gauge ["pool", "backend"] "For how long a secondary has lacked a transaction that the primary had, at least; absent while nobody knows.";
+    MYSQL_LAG_TRANSACTIONS = "weir_mysql_lag_transactions" Gauge ["pool", "backend"] "Transactions that the primary had executed and a secondary had not when they were last asked.";
     MYSQL_ROLE = "weir_mysql_role" Gauge ["pool", "backend", "role"] "1 for the role that a MySQL server has: `primary`, `secondary`, or `none`.";
     MYSQL_LOOKS = "weir_mysql_looks_total" Counter ["pool", "backend", "result"] "Times that a MySQL server was asked for its role, by result: `answered` or `failed`.";
     MYSQL_PRIMARY_CHANGES = "weir_mysql_primary_changes_total" Counter ["pool"] "Times that another server of the pool became the primary.";

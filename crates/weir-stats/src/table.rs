@@ -296,6 +296,11 @@ pub struct PoolCells {
     pub queued: Counter,
     /// Exchanges that waited because no backend had the role that they asked for.
     pub parked: Counter,
+    /// Statements of MySQL that went on at another server: theirs was lost, or took no writes any more.
+    pub moved: Counter,
+    /// Clients of MySQL that were told, by an error or the end of their connection, that their server was
+    /// lost or took no writes any more, or that none was in the role that they needed.
+    pub failed: Counter,
     /// Choices of a backend that is out, because no other was left.
     pub last_resort: Counter,
 }

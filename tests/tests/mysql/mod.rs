@@ -4,6 +4,7 @@ mod cluster;
 mod drain;
 mod failover;
 mod programs;
+mod replication;
 mod sessions;
 
 use weir_tests::dialogue::{Setup, Weir};

@@ -9,6 +9,9 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use weir_config::ProxyVersion;
+use weir_io::clock;
+use weir_mysql::gtid::GtidSet;
+use weir_mysql::lag::{self, EXECUTED_SQL};
 use weir_mysql::topology::{GROUP_SQL, MemberReport, READ_ONLY_SQL, Topology};
 use weir_state::Backend;
 use weir_tls::OwnAccount;
@@ -25,6 +28,9 @@ const LOST_AFTER: Duration = Duration::from_secs(10);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 /// And at most: how long a server that is back goes unnoticed while there is a primary.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Between two questions about what a server has executed.
+const MEASURES: Duration = Duration::from_secs(1);
 
 /// How a member is asked.
 #[derive(Clone)]
@@ -61,6 +67,15 @@ pub(super) struct Heard {
     pub(super) moment: Moment,
 }
 
+/// What comes of speaking with a member.
+pub(super) enum Said {
+    /// Of asking it for its role.
+    Look(Heard),
+    /// The transactions that member `number` had executed, at a reading of the clock; `None` where it does
+    /// not say.
+    Executed { number: u64, executed: Option<GtidSet>, at: Duration },
+}
+
 /// The task that speaks with a member; ends with this.
 pub(super) struct Asker {
     ask: Arc<Notify>,
@@ -74,7 +89,7 @@ impl Asker {
         number: u64,
         backend: Arc<Backend>,
         manner: Manner,
-        heard: mpsc::Sender<Heard>,
+        heard: mpsc::Sender<Said>,
     ) -> Asker {
         let ask = Arc::new(Notify::new());
         let conversation = Conversation { number, backend, manner, ask: ask.clone(), heard };
@@ -98,7 +113,7 @@ struct Conversation {
     backend: Arc<Backend>,
     manner: Manner,
     ask: Arc<Notify>,
-    heard: mpsc::Sender<Heard>,
+    heard: mpsc::Sender<Said>,
 }
 
 impl Conversation {
@@ -122,7 +137,7 @@ impl Conversation {
     async fn tell(&self, result: Result<MemberReport, String>, is_connected: bool) {
         let heard = Heard { number: self.number, result, is_connected, moment: Moment::now() };
         // Nobody listens only when the watch of the pool has ended, and this with it.
-        let _ = self.heard.send(heard).await;
+        let _ = self.heard.send(Said::Look(heard)).await;
     }
 
     /// Waits for `what`, which may take [`LOST_AFTER`] in all; tells when it takes longer than one has
@@ -164,8 +179,22 @@ impl Conversation {
         logged_in?.map_err(|error| error.to_string())
     }
 
+    /// Asks what the server has executed. An inner error is its refusal: it knows no such variable, say.
+    async fn measure(&self, client: &mut MysqlClient) -> Result<Result<(), ClientError>, String> {
+        // Before the question: what is executed while it is under way may be in the answer.
+        let at = clock::now();
+        let rows = match self.patiently(client.query(EXECUTED_SQL), true).await? {
+            Ok(rows) => rows,
+            Err(error) => return Ok(Err(error)),
+        };
+        let said = Said::Executed { number: self.number, executed: lag::executed(&rows), at };
+        let _ = self.heard.send(said).await;
+        Ok(Ok(()))
+    }
+
     /// Asks at once and then whenever it is asked to, and gives why the connection is of no more use.
     async fn talk(&self, mut client: MysqlClient, moves: u32, pause: &mut Duration) -> String {
+        let mut measures = Some(clock::now());
         loop {
             let sql = match self.manner.topology {
                 Topology::Group => GROUP_SQL,
@@ -190,6 +219,14 @@ impl Conversation {
                 }
                 Err(error @ ClientError::Refused { .. }) => self.tell(Err(error.to_string()), true).await,
                 Err(error) => return error.to_string(),
+            }
+            if measures.is_some_and(|due| due <= clock::now()) {
+                measures = match self.measure(&mut client).await {
+                    Ok(Ok(())) => Some(clock::now() + MEASURES),
+                    Ok(Err(ClientError::Refused { .. })) => None,
+                    Ok(Err(error)) => return error.to_string(),
+                    Err(why) => return why,
+                };
             }
             tokio::select! {
                 () = self.ask.notified() => {}

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use weir_balance::Role;
 use weir_config::MysqlTopology;
 use weir_io::clock;
+use weir_mysql::lag::Lag;
 use weir_mysql::topology::MemberReport;
 use weir_stats::Histogram;
 
@@ -50,6 +51,13 @@ pub struct MemberStatus {
     pub uuid: Option<String>,
     /// Version, as in its greeting; `None` while it has never greeted.
     pub version: Option<String>,
+    /// For how long it has lacked a transaction that the primary had, at least, in seconds; `None` for the
+    /// primary, and while nobody knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag_seconds: Option<f64>,
+    /// Transactions that the primary had executed and it had not, when they were last asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag_transactions: Option<u64>,
     /// When it last answered; `None` when it never did.
     pub last_seen: Option<Timestamp>,
     /// Times that it answered.
@@ -127,9 +135,19 @@ impl PoolSeen {
             }
             Err(error) => {
                 member.failed_looks += 1;
+                (member.lag_seconds, member.lag_transactions) = (None, None);
                 member.state.clear();
                 member.error.clone_from(error);
             }
+        }
+    }
+
+    /// How far a member is behind, by index; `None` where that is not known, or no question.
+    pub(super) fn lags(&self, index: usize, lag: Option<Lag>) {
+        let mut shown = lock(&self.shown);
+        if let Some(member) = shown.status.members.get_mut(index) {
+            member.lag_seconds = lag.map(|lag| lag.time.as_secs_f64());
+            member.lag_transactions = lag.map(|lag| lag.transactions);
         }
     }
 
@@ -178,6 +196,8 @@ mod tests {
             unnoticed_seconds: 0.02,
             absent_seconds: 0.5,
             parked: number,
+            moved: 0,
+            failed: 0,
         }
     }
 

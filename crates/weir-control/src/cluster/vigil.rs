@@ -7,12 +7,14 @@ use tokio::sync::{Notify, mpsc};
 use weir_balance::Role;
 use weir_config::{MysqlTopology, PoolMysql, ServerTlsMode};
 use weir_io::clock;
+use weir_mysql::gtid::GtidSet;
+use weir_mysql::lag::Progress;
 use weir_mysql::topology::{MOST_MEMBERS, MemberRole, Topology, TopologyVerdict, ViewMember};
 use weir_state::{Backend, Pool};
 
 use super::looks::{Look, LookStep, Looks, Pace};
-use super::member::{Asker, Heard, Manner};
-use super::receipt::{Ledger, Moment};
+use super::member::{Asker, Heard, Manner, Said};
+use super::receipt::{Ledger, Moment, Tally};
 use super::roster::{Enrolled, Roster, RosterChange};
 use super::seen::PoolSeen;
 use crate::events::{Bus, What};
@@ -47,10 +49,12 @@ pub(super) struct Vigil {
     looks: Looks,
     /// In the order of the pool.
     members: Vec<Member>,
-    heard: (mpsc::Sender<Heard>, mpsc::Receiver<Heard>),
+    heard: (mpsc::Sender<Said>, mpsc::Receiver<Said>),
     last_number: u64,
     ledger: Ledger,
     roster: Roster,
+    /// What the primary has executed, for how far others are behind.
+    progress: Progress,
     /// The group as it was last believed to be, while there is a primary.
     group: Vec<ViewMember>,
     /// Why there is no primary, as it was last told.
@@ -63,6 +67,8 @@ struct Member {
     backend: Arc<Backend>,
     manner: Manner,
     asker: Asker,
+    /// It is farther behind than `max_lag`, and gets no reads.
+    is_too_late: bool,
 }
 
 /// Whether anybody is to be asked for the roles of a pool, and as what the answers are to be judged.
@@ -91,6 +97,7 @@ impl Vigil {
             last_number: 0,
             ledger,
             roster: Roster::default(),
+            progress: Progress::default(),
             group: Vec::new(),
             told: None,
             pool: pool.clone(),
@@ -125,7 +132,10 @@ impl Vigil {
             tokio::select! {
                 // Answers first: what they say may be what is asked for.
                 biased;
-                Some(heard) = self.heard.1.recv() => self.take(heard),
+                Some(said) = self.heard.1.recv() => match said {
+                    Said::Look(heard) => self.take(heard),
+                    Said::Executed { number, executed, at } => self.measure(number, executed, at),
+                },
                 () = self.pool.nudge.asked(), if is_open => {
                     nudges = clock::now() + NUDGES;
                     self.looks.begin_round(None, clock::now());
@@ -182,7 +192,7 @@ impl Vigil {
         self.last_number += 1;
         let number = self.last_number;
         let asker = Asker::start(number, backend.clone(), manner.clone(), self.heard.0.clone());
-        Member { number, backend: backend.clone(), manner: manner.clone(), asker }
+        Member { number, backend: backend.clone(), manner: manner.clone(), asker, is_too_late: false }
     }
 
     /// Takes what a member said, or that it does not answer.
@@ -203,7 +213,7 @@ impl Vigil {
                     tracing::info!(pool, backend = address, uuid = report.uuid, "cluster: member answers");
                 }
                 if backend.balance.role() == Some(Role::Primary) {
-                    self.ledger.saw(address, heard.moment);
+                    self.ledger.saw(address, heard.moment, Tally::of(&self.pool));
                 }
             }
             Err(reason) => {
@@ -214,6 +224,34 @@ impl Vigil {
             }
         }
         self.looks.heard(index, heard.result.ok(), heard.is_connected, clock::now());
+    }
+
+    /// Takes what a member has executed; `None` where that can't be known. One that is too far behind gets no
+    /// reads until it has caught up.
+    fn measure(&mut self, number: u64, executed: Option<GtidSet>, at: Duration) {
+        let Some(index) = self.members.iter().position(|member| member.number == number) else { return };
+        let member = &mut self.members[index];
+        let lag = match (executed, member.backend.balance.role()) {
+            (Some(executed), Some(Role::Primary)) => {
+                self.progress.note(executed, at);
+                None
+            }
+            (Some(executed), _) => self.progress.lag(&executed, at),
+            (None, _) => None,
+        };
+        self.seen.lags(index, lag);
+        let longest = watched(&self.pool).and_then(|(mysql, _)| mysql.max_lag);
+        let is_too_late = lag.zip(longest).is_some_and(|(lag, longest)| lag.time > longest);
+        if is_too_late != member.is_too_late {
+            member.is_too_late = is_too_late;
+            let (pool, backend) = (&*self.pool.config.name, &*member.backend.address);
+            let seconds = lag.map_or(0.0, |lag| lag.time.as_secs_f64());
+            match is_too_late {
+                true => tracing::warn!(pool, backend, seconds, "cluster: too far behind, gets no reads"),
+                false => tracing::info!(pool, backend, seconds, "cluster: has caught up"),
+            }
+            self.looks.begin_round(None, clock::now());
+        }
     }
 
     /// For how long an answer makes a probe superfluous.
@@ -230,8 +268,7 @@ impl Vigil {
         self.apply(&roles);
         let primary = verdict.primary.map(|index| &*self.members[index].backend.address);
         let now = Moment::now();
-        let parked = self.pool.cells.total(|cells| &cells.parked);
-        let receipt = self.ledger.decided(primary, now, parked);
+        let receipt = self.ledger.decided(primary, now, Tally::of(&self.pool));
         self.seen.decided(&roles, primary.map_err(|why| why.words()), now.at);
         let told = verdict.primary.map_err(|why| why.words());
         if self.told != Some(told) {
@@ -249,6 +286,8 @@ impl Vigil {
                 detected = receipt.detected.rfc3339(),
                 writable = receipt.writable.rfc3339(),
                 parked = receipt.parked,
+                moved = receipt.moved,
+                failed = receipt.failed,
                 "cluster: failover"
             );
             self.audience.bus.tell(What::Failover { pool, receipt: receipt.clone() });
@@ -263,6 +302,7 @@ impl Vigil {
         let members = self.members.iter().zip(self.looks.members()).zip(&verdict.roles);
         let role = |((member, look), role): ((&Member, &Look), &Option<MemberRole>)| match role {
             Some(MemberRole::Primary) => Some(Role::Primary),
+            Some(MemberRole::Secondary) if member.is_too_late => None,
             Some(MemberRole::Secondary) => Some(Role::Secondary),
             None if look.is_pending() => {
                 member.backend.balance.role().filter(|role| *role == Role::Secondary)

@@ -20,7 +20,7 @@ use super::server::{IdleServers, ServerConnection};
 use super::session::{LeftAt, Session};
 use super::talk::TalkError;
 use crate::backends::{Chosen, WorkerPool, elapsed};
-use crate::reach::{Attempt, Park, Reach, Verdict, Wish};
+use crate::reach::{Attempt, Park, Reach, Unavailable, Verdict, Wish};
 use crate::tcp::session::poll_left;
 use crate::worker::Worker;
 
@@ -175,7 +175,13 @@ impl Session {
             if let Some(queued) = got.as_ref().map_or_else(|why| why.queued(), |got| got.queued) {
                 self.report.queue = Some(self.report.queue.unwrap_or_default() + queued);
             }
-            let chosen = got.map_err(|why| Refusal::unavailable(why, &name))?.chosen;
+            let chosen = got.map_err(|why| {
+                if is_want_of_a_server(why) {
+                    pool.cells().failed.increment();
+                }
+                Refusal::unavailable(why, &name)
+            })?;
+            let chosen = chosen.chosen;
             self.report.backend = Some(chosen.index);
             let unfit = match self.ready(&chosen, role).await {
                 Ok(server) => {
@@ -391,6 +397,17 @@ async fn reset(worker: Rc<Worker>, mut attached: Attached) {
         Err(failure) => {
             tracing::debug!(backend = attached.address(), ?failure, "a connection could not be reset");
         }
+    }
+}
+
+/// Whether a statement has failed because no server was there in the role that it needs.
+fn is_want_of_a_server(why: Unavailable) -> bool {
+    match why {
+        Unavailable::NoneUp
+        | Unavailable::NoneInRole
+        | Unavailable::ParkFull
+        | Unavailable::ParkTimeout { .. } => true,
+        Unavailable::QueueFull | Unavailable::QueueTimeout { .. } | Unavailable::ClientGone { .. } => false,
     }
 }
 

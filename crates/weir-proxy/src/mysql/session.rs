@@ -303,6 +303,7 @@ impl Session {
         if let Some(mut attached) = self.attached.take() {
             attached.server.is_at_rest = false;
             attached.chosen.pool.shared.nudge.ask();
+            attached.chosen.pool.cells().failed.increment();
             self.has_lost_transaction = true;
         }
         self.end_transaction();
@@ -310,6 +311,9 @@ impl Session {
 
     /// Passes on what a server said unasked on the session's own connection: it closes that.
     async fn tell_server_left(&mut self) -> End {
+        if let Some(attached) = &self.attached {
+            attached.chosen.pool.cells().failed.increment();
+        }
         if let Some(mut attached) = self.attached.take()
             && let Some(mut buffer) = self.worker.buffers.borrow(SMALL)
         {

@@ -259,11 +259,14 @@ impl Session {
             return false;
         }
         take_role_off(&attached.chosen);
+        let cells = attached.chosen.pool.cells();
         let is_alone = !before.is_in_transaction && !before.is_pinned;
         let may_be = running.incoming.is_whole && running.verdict.resend != Resend::Never;
         if !is_alone || !may_be || !losses.may_go_on() {
+            cells.failed.increment();
             return false;
         }
+        cells.moved.increment();
         (losses.count, losses.last) = (losses.count + 1, None);
         self.listener().shared.cells.of(self.worker.number).rerun_read_only.increment();
         self.leave();
@@ -470,13 +473,16 @@ impl Session {
         tracing::debug!(backend = server, %failure, "MySQL server lost");
         attached.chosen.observe_failure(&self.worker, clock::now(), || failure.to_string());
         attached.chosen.pool.shared.nudge.ask();
+        let pool = attached.chosen.pool.clone();
         drop(attached);
-        if forwarded {
-            self.stream.reset_on_close();
-            return Err(End::BackendClosed);
-        }
-        match failure::loss(&running.verdict, before.is_in_transaction, before.is_pinned) {
-            Loss::Again if running.incoming.is_whole && losses.may_go_on() => {
+        let loss = match forwarded {
+            true => Loss::End,
+            false => failure::loss(&running.verdict, before.is_in_transaction, before.is_pinned),
+        };
+        let is_again = loss == Loss::Again && running.incoming.is_whole && losses.may_go_on();
+        if is_again { &pool.cells().moved } else { &pool.cells().failed }.increment();
+        match loss {
+            Loss::Again if is_again => {
                 (losses.count, losses.last) = (losses.count + 1, Some(server));
                 self.report.retries += 1;
                 self.listener().shared.cells.of(self.worker.number).rerun_lost.increment();

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
 use hyper::Method;
-use weir_admin::status::{BackendStatus, ClusterStatus, ListenerStatus, Quantiles, Status};
+use weir_admin::status::{BackendStatus, ClusterStatus, ListenerStatus, MemberStatus, Quantiles, Status};
 
 use crate::arguments::Running;
 use crate::client::ask_and_print;
@@ -138,22 +138,32 @@ fn cluster(out: &mut String, it: &ClusterStatus, colours: bool) {
         let version = member.version.as_deref().unwrap_or("unknown version");
         let (address, state) = (&member.address, &member.state);
         let _ = match member.error.as_str() {
-            "" => writeln!(out, "  {address}: {state}, {version}, seen {seen}"),
+            "" => writeln!(out, "  {address}: {state}, {version}, seen {seen}{}", lag(member)),
             error => writeln!(out, "  {address}: {}, seen {seen}", paint(error, "33", colours)),
         };
     }
     for receipt in &it.failovers {
         let _ = writeln!(
             out,
-            "  failover at {} from {} to {}: noticed after {:.3} s, back after {:.3} s, {} waited{}",
+            "  failover at {} from {} to {}: noticed after {:.3} s, back after {:.3} s, {} waited, {} moved, {} failed{}",
             receipt.writable.rfc3339(),
             receipt.from,
             receipt.to,
             receipt.unnoticed_seconds,
             receipt.absent_seconds,
             receipt.parked,
+            receipt.moved,
+            receipt.failed,
             if receipt.reason.is_empty() { String::new() } else { format!(" ({})", receipt.reason) }
         );
+    }
+}
+
+/// How far a member is behind, if it is.
+fn lag(member: &MemberStatus) -> String {
+    match (member.lag_transactions, member.lag_seconds) {
+        (Some(count @ 1..), Some(seconds)) => format!(", {seconds:.1} s and {count} transactions behind"),
+        _ => String::new(),
     }
 }
 
