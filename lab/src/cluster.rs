@@ -6,12 +6,14 @@
 
 pub mod agent;
 pub mod clients;
+pub mod clock;
 #[cfg(test)]
 mod fake;
 pub mod group;
 pub mod ledger;
 pub mod member;
 mod metadata;
+pub mod receipt;
 pub mod steps;
 
 use std::cell::RefCell;

@@ -34,6 +34,10 @@ impl Tools {
             [peers, run, program, dashes, ..] if *peers == self.peers && run == "run" && dashes == "--" => {
                 [std::slice::from_ref(program), &command[4..]].concat()
             }
+            // Where it runs is of no use to a reader.
+            [env, place, rest @ ..] if env == "env" && place.starts_with("--chdir=") => {
+                return self.shown(rest);
+            }
             _ => command.to_vec(),
         };
         let temporary = std::env::temp_dir().join("weir-lab-").display().to_string();
@@ -82,6 +86,9 @@ struct Manifest {
     /// What a reader must know to judge whether it was treated fairly.
     #[serde(default)]
     fairness: String,
+    /// Path on its admin interface under which it tells of failovers, as JSON; none where it does not.
+    #[serde(default)]
+    receipts: Option<String>,
     /// Whether it works in processes that share its ports. Its templates may say `{processes}` for how many
     /// it takes to hold all connections.
     #[serde(default)]
@@ -178,6 +185,11 @@ impl Contender {
     /// What a reader must know to judge whether it was treated fairly; may be empty.
     pub fn fairness(&self) -> &str {
         self.manifest.fairness.trim()
+    }
+
+    /// Path on its admin interface under which it tells of failovers.
+    pub fn receipts(&self) -> Option<&str> {
+        self.manifest.receipts.as_deref()
     }
 
     /// Whether it works in processes that share its ports.

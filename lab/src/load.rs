@@ -92,13 +92,7 @@ pub enum Load {
     /// all.
     Iperf3 { connections: u32, endpoints: u16 },
     /// SQL by sysbench, as fast as answers come back; only before a cluster.
-    Sysbench {
-        /// One of its own scripts.
-        #[serde(default = "point_select")]
-        workload: String,
-        /// Connections, each with one query in flight.
-        threads: u32,
-    },
+    Sysbench(sysbench::Work),
     /// SQL by the lab itself, as fast as answers come back; only before the canned MySQL server.
     Mysql {
         connections: u32,
@@ -123,10 +117,6 @@ pub enum Load {
         pause_ms: u32,
         tool: UserTool,
     },
-}
-
-fn point_select() -> String {
-    "oltp_point_select".to_owned()
 }
 
 /// Who plays the users.
@@ -239,7 +229,7 @@ impl Load {
             | Self::Netperf { connections, .. }
             | Self::Iperf3 { connections, .. }
             | Self::Mysql { connections, .. }
-            | Self::Sysbench { threads: connections, .. }
+            | Self::Sysbench(sysbench::Work { threads: connections, .. })
             | Self::Users { users: connections, .. } => *connections,
             Self::Ab { concurrency, .. } => *concurrency,
             Self::Handshakes { .. } => 1,
@@ -261,8 +251,9 @@ impl Load {
             | Self::Netperf { connections, .. }
             | Self::Iperf3 { connections, .. } => *connections = FEW.min(*connections),
             Self::Ab { requests, .. } => *requests = 2000.min(*requests),
+            Self::Mysql { connections, work: mysql::Work::Idle, .. } => *connections = FEW.min(*connections),
             // Threads of a load that keeps connections open cost nothing more when they are many.
-            Self::Sysbench { .. } | Self::Mysql { .. } | Self::Ledger { .. } | Self::Handshakes { .. } => {}
+            Self::Sysbench(_) | Self::Mysql { .. } | Self::Ledger { .. } | Self::Handshakes { .. } => {}
             // As many requests as a warm-up of a second or two can hold, so that every worker has the answer
             // cached.
             Self::Users { users, pause_ms, tool } => {
@@ -343,9 +334,7 @@ impl Load {
                     format!("--peers={}", tools.peers),
                 ],
             ),
-            Self::Sysbench { workload, threads } => {
-                sysbench::command(tools, target, seconds, *threads, workload)
-            }
+            Self::Sysbench(work) => sysbench::command(tools, target, seconds, work),
             Self::Mysql { work, tls, .. } => {
                 let mut more = vec![format!("--seconds={seconds}"), format!("--work={}", work.argument())];
                 more.extend(tls.then(|| "--tls".to_owned()));
@@ -401,6 +390,12 @@ impl Load {
         }
     }
 
+    /// Whether its connections stay, idle, once all have had an answer. Its command then prints its result
+    /// and goes on until its standard input ends.
+    pub fn stays(&self) -> bool {
+        matches!(self, Self::Idle { .. } | Self::Mysql { work: mysql::Work::Idle, .. })
+    }
+
     /// How long its command may take, after which it is called stuck.
     pub fn patience(&self, seconds: u32) -> Duration {
         match self {
@@ -420,7 +415,7 @@ impl Load {
             Self::Ab { .. } => ab::parse(printed),
             Self::H2load { .. } => h2load::parse(printed),
             Self::Handshakes { resumed, .. } => handshakes::parse(printed, *resumed),
-            Self::Sysbench { .. } => sysbench::parse(printed),
+            Self::Sysbench(_) => sysbench::parse(printed),
             Self::Ledger { .. } => Err(io::Error::other("a ledger is kept by the lab and prints nothing")),
             Self::Users { .. } if k6::printed_it(printed) => k6::parse(printed),
             Self::Paced { .. }

@@ -344,6 +344,9 @@ struct RunArguments {
     /// Stay on the open machine instead of in namespaces of the lab's own
     #[arg(long)]
     shared_network: bool,
+    /// Gives the moments of what is done at no fixed time, such as the departures of members
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Do not wait until another measurement on this machine has ended
     #[arg(long)]
     together: bool,
@@ -440,7 +443,15 @@ fn put(load: &LoadVerb) -> io::Result<()> {
         LoadVerb::Bulk { target, connections, seconds } => {
             say(&load::bulk::run(target, connections, Duration::from_secs(seconds))?)
         }
-        LoadVerb::Mysql(ref load) => say(&load::mysql::run(load)?),
+        LoadVerb::Mysql(ref load) => {
+            let (result, mut held) = load::mysql::run(load)?;
+            say(&result)?;
+            if load.stays() {
+                io::stdin().read_to_end(&mut Vec::new())?;
+                return none_closed(held.count_closed(), load.connections);
+            }
+            Ok(())
+        }
         LoadVerb::Users(ref arguments) => match arguments.part {
             Some(part) => load::users::run_part(&arguments.target, &arguments.plan(), part, arguments.parts),
             None => say(&load::users::run(&arguments.target, &arguments.plan())?),
@@ -449,15 +460,15 @@ fn put(load: &LoadVerb) -> io::Result<()> {
             let (result, open) = load::idle::open(target, connections)?;
             say(&result)?;
             io::stdin().read_to_end(&mut Vec::new())?;
-            let closed = load::idle::count_closed(&open);
-            if closed > 0 {
-                return Err(io::Error::other(format!(
-                    "{closed} of {} idle connections were closed",
-                    open.len()
-                )));
-            }
-            Ok(())
+            none_closed(load::idle::count_closed(&open), connections)
         }
+    }
+}
+
+fn none_closed(closed: u64, connections: u32) -> io::Result<()> {
+    match closed {
+        0 => Ok(()),
+        _ => Err(io::Error::other(format!("{closed} of {connections} idle connections were closed"))),
     }
 }
 
@@ -506,6 +517,7 @@ fn measure(arguments: &RunArguments) -> io::Result<ExitCode> {
         lab: lab.to_owned(),
         proxy: place(arguments.proxy_core),
         load: place(arguments.load_core),
+        seed: arguments.seed,
     };
     let wish = Wish {
         full: arguments.full,

@@ -101,11 +101,15 @@ catalogue! {
     CLIENT_REUSE, "client-reuse", "requests per client connection", Count, Neither;
     BACKEND_REUSE, "backend-reuse", "requests per backend connection", Count, Neither;
     BACKEND_SHARE, "backend-share", "requests that reached a backend", Percent, Neither;
+    SERVER_STATEMENTS, "server-statements", "statements that servers see per query", Count, Lower;
     SERVED_UNEVENLY, "served-unevenly", "busiest backend over idlest", Count, Neither;
     // Failover.
     OUTAGE, "outage", "time without a good write", Seconds, Lower;
     WRITES_BACK, "writes-back", "event to first good write", Seconds, Lower;
     FAILOVER_DELAY, "failover-delay", "first good write after the database took writes", Seconds, Lower;
+    RECEIPT_NOTICED, "receipt-noticed", "event to when it was noticed, by the receipt", Seconds, Lower;
+    RECEIPT_DELAY, "receipt-delay", "writes sent on after the database took some, by the receipt", Seconds, Lower;
+    PARKED, "parked", "statements that waited, by the receipt", Count, Neither;
     READER_STALL, "reader-stall", "longest stall of an unrelated reader", Seconds, Lower;
     WRITES, "writes", "writes acknowledged", Count, Neither;
     UNKNOWN_WRITES, "unknown-writes", "writes of unknown fate", Count, Lower;
@@ -114,6 +118,8 @@ catalogue! {
     FAILED_WRITES, "failed-writes", "writes that failed", Count, Lower;
     FAILED_AFTER_RETURN, "failed-after-return", "writes that failed once the member came back", Count, Lower;
     FAILED_READS, "failed-reads", "reads that failed", Count, Lower;
+    FAILED_PRIMARY_READS, "failed-primary-reads", "reads from the primary that failed", Count, Lower;
+    MISPLACED_WRITES, "misplaced-writes", "writes carried out by another than the primary", Count, Lower;
     // The guest counts instructions where its clock means nothing.
     INSTRUCTIONS, "instructions", "instructions per operation", Count, Lower;
 }

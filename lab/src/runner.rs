@@ -32,6 +32,8 @@ pub struct Options {
     pub proxy: Placement,
     /// Where load and backends run.
     pub load: Placement,
+    /// Gives the moments of what is done at no fixed time.
+    pub seed: u64,
 }
 
 /// One contender's turn at one point in one round.

@@ -122,21 +122,26 @@ pub struct Published {
     pub note: String,
 }
 
-/// What the first contender of a scenario is to reach beside another one: one bound.
+/// What a contender of a scenario is to reach, alone or beside another one: one bound.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Asked {
-    /// The other one, as the report calls it.
-    pub of: String,
+    /// Whom it is asked of, as the report calls it: the first one where none is named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub who: Option<String>,
+    /// The other one, as the report calls it. Without another one the bound is one of the figure itself, in
+    /// its unit, and every sample must keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
     /// In which figure.
     pub measure: Metric,
-    /// The first one's figure over the other's: at least this.
+    /// The one's figure over the other's: at least this.
     #[serde(default)]
     pub least: Option<f64>,
     /// The same: at most this.
     #[serde(default)]
     pub most: Option<f64>,
-    /// The first one's figure less the other's: at most this, in the figure's unit.
+    /// The one's figure less the other's: at most this, in the figure's unit.
     #[serde(default)]
     pub most_more: Option<f64>,
     /// A third contender whose figure is taken off both before they are divided: what each adds to it.

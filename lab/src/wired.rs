@@ -210,7 +210,7 @@ fn obey_in_guest(lab: PathBuf, weir: &Path) -> io::Result<ExitCode> {
     // With a single core there is nothing to pin.
     let many = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
     let place = |core| Placement { core: many.then_some(core), nice: -10, realtime: false };
-    let options = Options { tools, lab, proxy: place(0), load: place(1) };
+    let options = Options { tools, lab, proxy: place(0), load: place(1), seed: 1 };
     let workplace = Workplace::make()?;
     guest::obey(&options, &workplace.directory("guest")?)?;
     Ok(ExitCode::SUCCESS)

@@ -21,8 +21,10 @@ use super::member::{Member, Role, connect, role_over};
 pub const WRITERS: u64 = 2;
 /// Readers of one contender.
 pub const READERS: usize = 3;
-/// Both together.
-pub const CLIENTS: u32 = WRITERS as u32 + READERS as u32;
+/// Readers of one contender that go where its writers go.
+pub const PRIMARY_READERS: usize = 2;
+/// All together.
+pub const CLIENTS: u32 = WRITERS as u32 + (READERS + PRIMARY_READERS) as u32;
 /// Between two writes of one writer, and before it tries again after a failure.
 const WRITE_PAUSE: Duration = Duration::from_millis(10);
 /// Between two reads of one reader, and before it tries again after a failure.
@@ -83,7 +85,8 @@ impl Target {
             // The number is deliberately not a key: a statement sent twice must be able to show.
             &format!(
                 "CREATE TABLE {database}.{table} \
-                 (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, number BIGINT UNSIGNED NOT NULL)"
+                 (id BIGINT UNSIGNED AUTO_INCREMENT PRIMARY KEY, number BIGINT UNSIGNED NOT NULL, \
+                 member INT UNSIGNED NOT NULL)"
             ),
             &format!(
                 "CREATE TABLE IF NOT EXISTS {database}.{PAGE} (id INT PRIMARY KEY, note VARCHAR(80) NOT NULL)"
@@ -97,6 +100,12 @@ impl Target {
         let table = &self.table;
         let statement = format!("SELECT number, COUNT(*) FROM {}.{table} GROUP BY number", super::DATABASE);
         Ok(member.rows::<(u64, u64)>(&statement)?.into_iter().collect())
+    }
+
+    /// Who carried out each write, as `member` has it: `server_id` by number.
+    pub fn carried(&self, member: &Member) -> io::Result<BTreeMap<u64, u32>> {
+        let statement = format!("SELECT number, member FROM {}.{}", super::DATABASE, self.table);
+        Ok(member.rows::<(u64, u32)>(&statement)?.into_iter().collect())
     }
 }
 
@@ -112,6 +121,8 @@ pub struct Record {
     pub reads: Vec<Vec<Read>>,
     /// When a read failed, or a connection to read over did not come about.
     pub failed_reads: Vec<Duration>,
+    /// The same of those who read where the writers write.
+    pub failed_primary_reads: Vec<Duration>,
     /// What writers and readers were told when something failed.
     pub problems: Problems,
 }
@@ -124,6 +135,7 @@ pub struct Clients {
     stop: Arc<AtomicBool>,
     writers: Vec<JoinHandle<(Vec<RecordedWrite>, Problems)>>,
     readers: Vec<JoinHandle<Readings>>,
+    primary_readers: Vec<JoinHandle<Readings>>,
 }
 
 impl Clients {
@@ -134,12 +146,14 @@ impl Clients {
             let (route, table, stop) = (target.write.clone(), target.table.clone(), Arc::clone(&stop));
             thread::spawn(move || write_until(&stop, &route, &table, writer, origin))
         });
-        let readers = target.read.iter().map(|route| {
+        let writers = writers.collect();
+        let read = |route: &Route| {
             let (route, stop) = (route.clone(), Arc::clone(&stop));
             thread::spawn(move || read_until(&stop, &route, origin))
-        });
-        let (writers, readers) = (writers.collect(), readers.collect());
-        Self { stop, writers, readers }
+        };
+        let readers = target.read.iter().map(read).collect();
+        let primary_readers = (0..PRIMARY_READERS).map(|_| read(&target.write)).collect();
+        Self { stop, writers, readers, primary_readers }
     }
 
     /// Tells them to stop without waiting, so that several contenders' clients end together.
@@ -161,6 +175,11 @@ impl Clients {
             let (reads, failed, problems) = reader.join().map_err(panicked)?;
             record.reads.push(reads);
             record.failed_reads.extend(failed);
+            merge(&mut record.problems, problems);
+        }
+        for reader in self.primary_readers {
+            let (_, failed, problems) = reader.join().map_err(panicked)?;
+            record.failed_primary_reads.extend(failed);
             merge(&mut record.problems, problems);
         }
         Ok(record)
@@ -220,7 +239,7 @@ fn write(
         )),
     };
     *writes += 1;
-    open.query_drop(format!("INSERT INTO {table} (number) VALUES ({number})"))
+    open.query_drop(format!("INSERT INTO {table} (number, member) VALUES ({number}, @@server_id)"))
         .map_err(|error| (fate(&error), format!("writing: {}", short(&error))))
 }
 
@@ -322,10 +341,10 @@ mod tests {
         clients.finish().unwrap()
     }
 
-    /// The number that `INSERT INTO ledger (number) VALUES (7)` carries.
+    /// The number that `INSERT INTO ledger (number, member) VALUES (7, @@server_id)` carries.
     fn number_in(statement: &str) -> u64 {
-        let number = statement.strip_prefix("INSERT INTO ledger (number) VALUES (");
-        number.and_then(|rest| rest.strip_suffix(')')).unwrap().parse().unwrap()
+        let number = statement.strip_prefix("INSERT INTO ledger (number, member) VALUES (");
+        number.and_then(|rest| rest.strip_suffix(", @@server_id)")).unwrap().parse().unwrap()
     }
 
     #[test]
@@ -333,6 +352,9 @@ mod tests {
         let rows = Arc::new(Mutex::new(BTreeMap::new()));
         let written = Arc::clone(&rows);
         let port = serve(move |statement| {
+            if !statement.starts_with("INSERT") {
+                return Answer::HangUp;
+            }
             let number = number_in(statement);
             if number.is_multiple_of(5) {
                 return Answer::Error(1290);
@@ -366,6 +388,9 @@ mod tests {
         let rows = Arc::new(Mutex::new(BTreeMap::new()));
         let written = Arc::clone(&rows);
         let port = serve(move |statement| {
+            if !statement.starts_with("INSERT") {
+                return Answer::HangUp;
+            }
             let number = number_in(statement);
             let times = if number.is_multiple_of(4) {
                 0

@@ -53,12 +53,15 @@ pub struct Verdict {
     pub refused_but_written: u64,
     /// On a member with a number nobody wrote, or of an unknown fate that differs between members.
     pub inconsistent: u64,
+    /// Carried out by a member that was not the primary then.
+    #[serde(default)]
+    pub misplaced: u64,
 }
 
 impl Verdict {
     /// Whether every write's fate agrees with what its writer was told.
     pub fn is_clean(&self) -> bool {
-        self.lost + self.doubled + self.refused_but_written + self.inconsistent == 0
+        self.lost + self.doubled + self.refused_but_written + self.inconsistent + self.misplaced == 0
     }
 }
 
@@ -93,6 +96,37 @@ pub fn judge(entries: &[RecordedWrite], members: &[BTreeMap<u64, u64>]) -> Verdi
         members.iter().flat_map(BTreeMap::keys).copied().filter(|number| !known.contains(number)).collect();
     verdict.inconsistent += strangers.len() as u64;
     verdict
+}
+
+/// Who was the primary, and until when. Members are told by their `server_id`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tenure {
+    /// The primary at first.
+    pub before: u32,
+    /// When something happened to it, or to another.
+    pub event: Duration,
+    /// The next primary, and when it had taken its first write; `None` where the first one remained.
+    pub after: Option<(u32, Duration)>,
+}
+
+/// Counts the writes of `entries` that were carried out by a member that was not the primary between the
+/// write's beginning and its end. `carried` says by whom.
+pub fn misplaced(entries: &[RecordedWrite], carried: &BTreeMap<u64, u32>, tenure: &Tenure) -> u64 {
+    let is_misplaced = |entry: &&RecordedWrite| {
+        let Some(member) = carried.get(&entry.number) else { return false };
+        let by_former = *member == tenure.before && tenure.after.is_none_or(|(_, at)| entry.begun < at);
+        let by_next = tenure.after.is_some_and(|(next, _)| next == *member) && entry.ended >= tenure.event;
+        !by_former && !by_next
+    };
+    entries.iter().filter(is_misplaced).count() as u64
+}
+
+/// When the first write that `member` carried out was acknowledged.
+pub fn first_by(entries: &[RecordedWrite], carried: &BTreeMap<u64, u32>, member: u32) -> Option<Duration> {
+    let its_own = |entry: &&RecordedWrite| {
+        entry.told == Told::Done && carried.get(&entry.number).is_some_and(|carrier| *carrier == member)
+    };
+    entries.iter().filter(its_own).map(|entry| entry.ended).min()
 }
 
 /// A time without anything good.
@@ -248,6 +282,22 @@ mod tests {
     fn a_refused_write_that_is_there_and_a_row_nobody_wrote_are_told() {
         let verdict = judge(&[entry(1, 1, Told::Refused)], &[rows(&[1]), rows(&[1, 9]), rows(&[1, 9])]);
         assert_eq!((verdict.refused_but_written, verdict.inconsistent), (1, 1));
+    }
+
+    #[test]
+    fn a_write_is_misplaced_when_another_than_the_primary_carried_it_out() {
+        let entries = [100, 1010, 2000, 2100].map(|ended| entry(ended, ended, Told::Done));
+        let by = |members: [u32; 4]| -> BTreeMap<u64, u32> {
+            entries.iter().map(|entry| entry.number).zip(members).collect()
+        };
+        let tenure = Tenure { before: 1, event: at(1000), after: Some((2, at(1900))) };
+        assert_eq!(misplaced(&entries, &by([1, 1, 2, 2]), &tenure), 0);
+        assert_eq!(misplaced(&entries, &by([1, 2, 2, 2]), &tenure), 0, "it was under way when that changed");
+        assert_eq!(misplaced(&entries, &by([2, 1, 1, 3]), &tenure), 3);
+        let unchanged = Tenure { after: None, ..tenure };
+        assert_eq!(misplaced(&entries, &by([1, 1, 1, 2]), &unchanged), 1);
+        assert_eq!(first_by(&entries, &by([1, 1, 2, 2]), 2), Some(at(2000)));
+        assert_eq!(first_by(&entries, &by([1, 1, 1, 1]), 2), None);
     }
 
     #[test]

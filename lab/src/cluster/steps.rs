@@ -7,13 +7,16 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
 use super::clients::{Clients, Record, Target};
+use super::clock::{Clock, Writable};
 use super::group::{Departure, Group, MEMBERS};
-use super::ledger::{Outage, RecordedWrite, Told, Verdict, judge, outage, stall};
+use super::ledger::{
+    Outage, RecordedWrite, Tenure, Told, Verdict, first_by, judge, misplaced, outage, stall,
+};
 
 /// Clients at work before anything happens.
 const STEADY: Duration = Duration::from_secs(3);
@@ -49,11 +52,26 @@ impl Victim {
     }
 }
 
+/// What happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// To whom.
+    pub victim: Victim,
+    /// What.
+    pub departure: Departure,
+    /// How much later than it could, so that it meets whoever looks now and then at any moment.
+    pub delay: Duration,
+}
+
 /// When things happened, since the clients began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
     /// The member went.
     pub event: Duration,
+    /// The same as time since 1970.
+    pub event_unix: Duration,
+    /// Another member took writes; `None` where none was to.
+    pub writable: Option<Writable>,
     /// It was started again; the same as `returned` where it never stopped.
     pub restarted: Duration,
     /// It was online again.
@@ -72,12 +90,16 @@ pub struct Experience {
     /// From the event to the first good write after the pause that the event made; `None` when none came any
     /// more.
     pub writes_back: Option<Duration>,
+    /// From the moment at which the next primary took a write to the first good one of these clients there.
+    pub delay: Option<Duration>,
     /// Writes that failed before the event.
     pub failed_before: u64,
     /// Writes that failed from the member's restart on.
     pub failed_after_restart: u64,
     /// Reads that failed, from the event on.
     pub failed_reads: u64,
+    /// The same of those who read from the primary.
+    pub failed_primary_reads: u64,
     /// The longest stall of a reader whose last read came from a member that nothing happened to; `None` when
     /// there was no such reader.
     pub unrelated_stall: Option<Duration>,
@@ -94,20 +116,16 @@ pub struct Experience {
 ///
 /// Gives the times and what each target's clients went through, in the order of `targets`. Err when the group
 /// itself does not recover; nothing can then be said of anyone.
-pub fn run(
-    group: &mut Group,
-    victim: Victim,
-    departure: Departure,
-    targets: &[Target],
-) -> io::Result<(Times, Vec<Experience>)> {
+pub fn run(group: &mut Group, step: &Step, targets: &[Target]) -> io::Result<(Times, Vec<Experience>)> {
     group.restore()?;
+    Clock::prepare(&group.members[0])?;
     for target in targets {
         target.prepare(&group.members[0])?;
     }
     group.wait_until_equal()?;
     let origin = Instant::now();
     let clients: Vec<Clients> = targets.iter().map(|target| Clients::start(target, origin)).collect();
-    let times = happen(group, victim.index(), departure, origin)?;
+    let times = happen(group, step, origin)?;
     for clients in &clients {
         clients.tell_to_stop();
     }
@@ -116,21 +134,41 @@ pub fn run(
         records.push(clients.finish()?);
     }
     group.wait_until_equal()?;
-    let server_id = group.members[victim.index()].number as u32;
+    let server_id = group.members[step.victim.index()].number as u32;
+    let tenure = Tenure {
+        before: group.members[Victim::Primary.index()].number as u32,
+        event: times.event,
+        after: times.writable.map(|writable| (writable.member, writable.at)),
+    };
     let mut experiences = Vec::new();
     for (target, record) in targets.iter().zip(&records) {
         let rows =
             group.members.iter().map(|member| target.rows_on(member)).collect::<Result<Vec<_>, _>>()?;
-        experiences.push(experience(record, judge(&record.entries, &rows), server_id, &times));
+        // They hold the same rows; where they do not, that is told anyway.
+        let carried = target.carried(&group.members[0])?;
+        let mut verdict = judge(&record.entries, &rows);
+        verdict.misplaced = misplaced(&record.entries, &carried, &tenure);
+        let mut experience = experience(record, verdict, server_id, &times);
+        experience.delay = times.writable.and_then(|writable| {
+            let first = first_by(&record.entries, &carried, writable.member)?;
+            // Whoever writes before the clock does is not late.
+            Some(first.saturating_sub(writable.at))
+        });
+        experiences.push(experience);
     }
     group.restore()?;
     Ok((times, experiences))
 }
 
-fn happen(group: &mut Group, index: usize, departure: Departure, origin: Instant) -> io::Result<Times> {
-    thread::sleep(STEADY);
+fn happen(group: &mut Group, step: &Step, origin: Instant) -> io::Result<Times> {
+    thread::sleep(STEADY + step.delay);
+    let index = step.victim.index();
+    let others = group.members.iter().enumerate().filter(|(other, _)| *other != index);
+    let clock =
+        (step.victim == Victim::Primary).then(|| Clock::start(others.map(|(_, member)| member), origin));
     let event = origin.elapsed();
-    group.depart(index, departure)?;
+    let event_unix = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    group.depart(index, step.departure)?;
     let begin = Instant::now();
     // A member that was told to shut down says for a moment that it is still primary.
     while group.primary().is_none_or(|primary| primary == index) {
@@ -141,14 +179,15 @@ fn happen(group: &mut Group, index: usize, departure: Departure, origin: Instant
         }
         thread::sleep(Duration::from_millis(50));
     }
+    let writable = clock.and_then(|clock| clock.finish(NO_PRIMARY));
     thread::sleep(if index == 0 { AWAY_PRIMARY } else { AWAY_SECONDARY });
     let restarted = origin.elapsed();
-    if departure != Departure::Switchover {
+    if step.departure != Departure::Switchover {
         group.start_again(index)?;
     }
     let returned = origin.elapsed();
     thread::sleep(AFTER);
-    Ok(Times { event, restarted, returned, end: origin.elapsed() })
+    Ok(Times { event, event_unix, writable, restarted, returned, end: origin.elapsed() })
 }
 
 fn experience(record: &Record, verdict: Verdict, victim: u32, times: &Times) -> Experience {
@@ -157,6 +196,7 @@ fn experience(record: &Record, verdict: Verdict, victim: u32, times: &Times) -> 
             |entry: &&RecordedWrite| entry.told != Told::Done && (from..until).contains(&entry.ended);
         record.entries.iter().filter(within).count() as u64
     };
+    let since_event = |failed: &[Duration]| failed.iter().filter(|time| **time >= times.event).count() as u64;
     let stalls: Vec<(Duration, bool)> = record
         .reads
         .iter()
@@ -174,9 +214,11 @@ fn experience(record: &Record, verdict: Verdict, victim: u32, times: &Times) -> 
         verdict,
         writes_back: away.writes_back.or(whole.writes_back),
         outage: whole,
+        delay: None,
         failed_before: failed(Duration::ZERO, times.event),
         failed_after_restart: failed(times.restarted, times.end),
-        failed_reads: record.failed_reads.iter().filter(|time| **time >= times.event).count() as u64,
+        failed_reads: since_event(&record.failed_reads),
+        failed_primary_reads: since_event(&record.failed_primary_reads),
         unrelated_stall: worst(true),
         related_stall: worst(false),
         curve: curve(&record.entries, times),
@@ -214,6 +256,8 @@ mod tests {
 
     const TIMES: Times = Times {
         event: Duration::from_millis(1000),
+        event_unix: Duration::ZERO,
+        writable: None,
         restarted: Duration::from_millis(2000),
         returned: Duration::from_millis(2500),
         end: Duration::from_millis(3000),
@@ -237,10 +281,12 @@ mod tests {
                 vec![read(990, 1), read(1400, 2), read(2990, 2)],
             ],
             failed_reads: vec![at(400), at(1001)],
+            failed_primary_reads: vec![at(400), at(1001), at(1002)],
             problems: BTreeMap::new(),
         };
         let found = experience(&record, Verdict::default(), 1, &TIMES);
         assert_eq!((found.failed_before, found.failed_after_restart, found.failed_reads), (1, 1, 1));
+        assert_eq!(found.failed_primary_reads, 2);
         assert_eq!((found.outage.unknown, found.outage.refused), (1, 2));
         // The longest pause was at the end, the one that the event made ended at 1800.
         assert_eq!((found.outage.pause, found.writes_back), (at(1100), Some(at(800))));

@@ -1,4 +1,5 @@
-//! Statements for the canned MySQL server, as fast as answers come back: a closed loop of one thread.
+//! Statements for the canned MySQL server, as fast as answers come back: a closed loop of one thread. Or one
+//! statement for each connection, which then stays.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -30,6 +31,8 @@ pub enum Work {
     Execute,
     /// Login, one SELECT, goodbye; over and over on new connections.
     Connect,
+    /// Login and one SELECT; then it stays, idle.
+    Idle,
 }
 
 impl Work {
@@ -39,6 +42,7 @@ impl Work {
             Self::Query => "query",
             Self::Execute => "execute",
             Self::Connect => "connect",
+            Self::Idle => "idle",
         }
     }
 }
@@ -48,6 +52,8 @@ const QUERY: &[u8] = b"SELECT c FROM sbtest1 WHERE id=5013";
 /// The same to be prepared, and its parameter: 5013 as a LONGLONG.
 const PREPARED: &[u8] = b"SELECT c FROM sbtest1 WHERE id=?";
 const PARAMETERS: &[u8] = b"\x00\x01\x00\x00\x00\x00\x01\x08\x00\x95\x13\x00\x00\x00\x00\x00\x00";
+/// How many connections that are to stay are between connect and answer at a time.
+const BATCH: u32 = 64;
 /// Errors after which the load gives up.
 const TOO_MANY: u64 = 100;
 
@@ -57,8 +63,10 @@ pub struct MysqlLoad {
     /// Where to, as ADDRESS:PORT
     #[arg(long)]
     target: SocketAddr,
+    /// How many connections
     #[arg(long)]
-    connections: u32,
+    pub connections: u32,
+    /// How long; connections that are to stay have no more time to log in
     #[arg(long)]
     seconds: u64,
     #[arg(long, value_enum, default_value = "query")]
@@ -68,12 +76,34 @@ pub struct MysqlLoad {
     tls: bool,
 }
 
-/// Does what is asked for, until its time is over.
+impl MysqlLoad {
+    /// Whether its connections stay once all have had an answer.
+    pub fn stays(&self) -> bool {
+        self.work == Work::Idle
+    }
+}
+
+/// The connections of a load that has done its work; dropping them closes them.
+pub struct Held(Vec<Talk>);
+
+impl Held {
+    /// Counts those that the other side has closed by now.
+    pub fn count_closed(&mut self) -> u64 {
+        let mut piece = vec![0; PIECE_BYTES];
+        let is_closed = |talk: &mut Talk| {
+            !matches!(talk.channel.receive(&mut piece, &mut talk.input), Ok(Received::Some))
+        };
+        self.0.iter_mut().map(is_closed).filter(|is_closed| *is_closed).count() as u64
+    }
+}
+
+/// Does what is asked for, until its time is over, or all connections that are to stay have had an answer.
 ///
 /// An answer that is not the canned row is an error. Latencies are those of statements, for [`Work::Connect`]
-/// from the connect to the answer.
-pub fn run(asked: &MysqlLoad) -> io::Result<LoadResult> {
+/// and [`Work::Idle`] from the connect to the answer.
+pub fn run(asked: &MysqlLoad) -> io::Result<(LoadResult, Held)> {
     let MysqlLoad { target, connections, seconds, work, tls } = *asked;
+    super::users::descriptor_limit();
     let duration = Duration::from_secs(seconds);
     let mut load = Load {
         target,
@@ -84,13 +114,18 @@ pub fn run(asked: &MysqlLoad) -> io::Result<LoadResult> {
         result: LoadResult::default(),
     };
     let mut talks = Vec::new();
-    for key in 0..u64::from(connections) {
-        talks.push(load.open(key)?);
-    }
     let mut events = Vec::with_capacity(256);
     let mut piece = vec![0; PIECE_BYTES];
     let begin = Instant::now();
     while begin.elapsed() < duration && load.result.error_count() < TOO_MANY {
+        let answered = load.latencies.len() as u32;
+        let wanted = if work == Work::Idle { connections.min(answered + BATCH) } else { connections };
+        if work == Work::Idle && answered >= connections {
+            break;
+        }
+        for key in talks.len() as u64..u64::from(wanted) {
+            talks.push(load.open(key)?);
+        }
         events.clear();
         let patience = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
         match epoll::wait(&load.epoll, rustix::buffer::spare_capacity(&mut events), Some(&patience)) {
@@ -117,7 +152,7 @@ pub fn run(asked: &MysqlLoad) -> io::Result<LoadResult> {
     result.requests = load.latencies.len() as u64;
     result.figures.insert(Metric::QUERY_RATE, result.requests as f64 / result.seconds);
     result.put_latencies(&mut load.latencies);
-    Ok(result)
+    Ok((result, Held(talks)))
 }
 
 struct Load {
@@ -141,6 +176,8 @@ enum Stage {
         packets: u32,
         rows: u32,
     },
+    /// Nothing: it has had its answer.
+    Idle,
 }
 
 impl Stage {
@@ -152,6 +189,7 @@ impl Stage {
             Self::Greeting | Self::Login => "login",
             Self::Preparing => "prepare",
             Self::Answer { .. } => "answer",
+            Self::Idle => "idle",
         }
     }
 }
@@ -264,15 +302,19 @@ impl Load {
                 } else if rows == 1 {
                     let latency = talk.begun.elapsed().as_micros();
                     self.latencies.push(u32::try_from(latency).unwrap_or(u32::MAX));
-                    if self.work == Work::Connect {
-                        talk.channel.send(&said(command::QUIT, b""))?;
-                        return Ok(Next::Another);
+                    match self.work {
+                        Work::Connect => {
+                            talk.channel.send(&said(command::QUIT, b""))?;
+                            return Ok(Next::Another);
+                        }
+                        Work::Idle => talk.stage = Stage::Idle,
+                        Work::Query | Work::Execute => talk.ask(self.work)?,
                     }
-                    talk.ask(self.work)?;
                 } else {
                     return Err(io::Error::other(format!("answered a statement with {rows} rows")));
                 }
             }
+            Stage::Idle => return Err(unexpected("said unasked", packet.payload)),
         }
         Ok(Next::Same)
     }
@@ -324,7 +366,7 @@ impl Talk {
     }
 
     fn ask(&mut self, work: Work) -> io::Result<()> {
-        if work != Work::Connect {
+        if matches!(work, Work::Query | Work::Execute) {
             self.begun = Instant::now();
         }
         self.stage = Stage::ANSWER;
@@ -365,7 +407,7 @@ mod tests {
         let listener = crate::backend::listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let target = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
         thread::spawn(move || crate::backend::mysql::serve(&listener, encrypted));
-        run(&MysqlLoad { target, connections: 4, seconds: 1, work, tls: encrypted }).unwrap()
+        run(&MysqlLoad { target, connections: 4, seconds: 1, work, tls: encrypted }).unwrap().0
     }
 
     #[test]
@@ -381,12 +423,26 @@ mod tests {
     }
 
     #[test]
+    fn idle_connections_have_one_answer_each_and_stay_open() {
+        for encrypted in [false, true] {
+            let listener = crate::backend::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+            let target = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
+            thread::spawn(move || crate::backend::mysql::serve(&listener, encrypted));
+            let asked =
+                MysqlLoad { target, connections: BATCH + 6, seconds: 60, work: Work::Idle, tls: encrypted };
+            let (result, mut held) = run(&asked).unwrap();
+            assert_eq!((result.requests, result.error_count()), (70, 0), "{result:?}");
+            assert_eq!((held.0.len(), held.count_closed()), (70, 0));
+        }
+    }
+
+    #[test]
     fn tls_that_is_not_offered_is_an_error() {
         let listener = crate::backend::listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let target = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
         thread::spawn(move || crate::backend::mysql::serve(&listener, false));
         let asked = MysqlLoad { target, connections: 1, seconds: 60, work: Work::Query, tls: true };
-        let result = run(&asked).unwrap();
+        let (result, _) = run(&asked).unwrap();
         assert_eq!(result.errors, [("login".to_owned(), TOO_MANY)].into());
         assert_eq!(result.problem.as_deref(), Some("login: does not offer TLS"));
     }

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
+use serde::{Deserialize, Serialize};
+
 use super::LoadResult;
 use crate::cluster::{ACCOUNT, DATABASE, PASSWORD};
 use crate::contender::Tools;
@@ -10,6 +12,32 @@ use crate::metric::Metric;
 
 /// Rows of its table.
 const ROWS: u32 = 10_000;
+
+/// What it is to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Work {
+    /// One of its own scripts.
+    #[serde(default = "point_select")]
+    pub workload: String,
+    /// Connections, each with one query in flight.
+    pub threads: u32,
+    /// Over TLS.
+    #[serde(default)]
+    pub tls: bool,
+    /// Further options, as its command line has them.
+    #[serde(default)]
+    pub options: Vec<String>,
+}
+
+fn point_select() -> String {
+    "oltp_point_select".to_owned()
+}
+
+/// The files that it reads from its working directory once it is to speak TLS, and how a member calls them.
+/// It wants a client's certificate, which nobody asks it for.
+pub const TLS_FILES: [(&str, &str); 3] =
+    [("cacert.pem", "ca.pem"), ("client-cert.pem", "client-cert.pem"), ("client-key.pem", "client-key.pem")];
 
 fn access(tools: &Tools, target: SocketAddr, workload: &str) -> Vec<String> {
     let mut command = [tools.peers.as_str(), "run", "sysbench", "--", workload].map(str::to_owned).to_vec();
@@ -33,16 +61,18 @@ pub fn prepare_command(tools: &Tools, target: SocketAddr) -> Vec<String> {
     command
 }
 
-/// The command that runs `workload` (one of sysbench's own, such as `oltp_point_select`) over `target`.
-pub fn command(tools: &Tools, target: SocketAddr, seconds: u32, threads: u32, workload: &str) -> Vec<String> {
-    let mut command = access(tools, target, workload);
+/// The command that does `work` over `target`. Over TLS it must run where [`TLS_FILES`] are.
+pub fn command(tools: &Tools, target: SocketAddr, seconds: u32, work: &Work) -> Vec<String> {
+    let mut command = access(tools, target, &work.workload);
     command.extend([
-        format!("--threads={threads}"),
+        format!("--threads={}", work.threads),
         format!("--time={seconds}"),
         "--events=0".to_owned(),
         "--histogram=on".to_owned(),
-        "run".to_owned(),
     ]);
+    command.extend(work.tls.then(|| "--mysql-ssl=on".to_owned()));
+    command.extend(work.options.iter().cloned());
+    command.push("run".to_owned());
     command
 }
 
@@ -204,11 +234,15 @@ Threads fairness:
             weir: String::new(),
         };
         let target = SocketAddr::from(([127, 0, 0, 1], 6446));
-        let command = command(&tools, target, 60, 10, "oltp_point_select").join(" ");
+        let work: Work = toml::from_str("threads = 10").unwrap();
+        let plain = command(&tools, target, 60, &work).join(" ");
         for words in
             ["run sysbench -- oltp_point_select", "--threads=10 --time=60 --events=0", "--mysql-port=6446"]
         {
-            assert!(command.contains(words), "{command}");
+            assert!(plain.contains(words), "{plain}");
         }
+        let work: Work = toml::from_str("threads = 10\ntls = true\noptions = ['--skip-trx=on']").unwrap();
+        let encrypted = command(&tools, target, 60, &work).join(" ");
+        assert!(encrypted.ends_with(" --mysql-ssl=on --skip-trx=on run"), "{encrypted}");
     }
 }

@@ -1,7 +1,7 @@
-//! What the first contender was to reach and what it reached, and the figures of a series side by side.
+//! What contenders were to reach and what they reached, and the figures of a series side by side.
 
 use super::number::{plain, ratio};
-use super::{aligned, compare, subject};
+use super::{aligned, compare};
 use crate::metric::{Metric, Unit};
 use crate::rounds::{ScenarioOutcome, SeriesOutcome, VariantOutcome};
 use crate::sample::Outcome;
@@ -17,19 +17,26 @@ struct Finding {
     is_met: bool,
 }
 
-/// The bounds of `scenario` as they stand in `variant`, as a table; empty when there are none that both took
-/// part in.
+/// The bounds of `scenario` as they stand in `variant`, as a table; empty when there are none that all they
+/// name took part in.
 pub fn table(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> String {
-    let Some(one) = subject(variant) else { return String::new() };
-    let head = format!("asked of {}", one.contender);
-    let mut rows = vec![[&head, "figure", "asked", "found", ""].map(str::to_owned).to_vec()];
+    let named = |name: &String| variant.outcomes.iter().find(|outcome| outcome.contender == *name);
+    let head = ["asked of", "figure", "asked", "found", ""];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
     for asked in &scenario.asked {
+        let one = asked.who.as_ref().map_or_else(|| variant.outcomes.first(), named);
+        let Some(one) = one else { continue };
         for at in &variant.points {
-            let Some(finding) = finding(asked, one, variant, *at) else { continue };
+            let found = match &asked.of {
+                None => alone(asked, one, *at),
+                Some(other) => named(other).and_then(|other| beside(asked, [one, other], variant, *at)),
+            };
+            let Some(finding) = found else { continue };
             let mark = if finding.is_met { "met" } else { "MISSED" };
             let note = if asked.note.is_empty() { String::new() } else { format!(" ({})", asked.note) };
+            let who = &one.contender;
             rows.push(vec![
-                format!("beside {}", asked.of),
+                asked.of.as_ref().map_or_else(|| who.clone(), |other| format!("{who} beside {other}")),
                 asked.measure.title().to_owned(),
                 finding.asked,
                 finding.found,
@@ -43,9 +50,36 @@ pub fn table(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> String {
     format!("\n{}", aligned(&rows))
 }
 
-fn finding(asked: &Asked, one: &Outcome, variant: &VariantOutcome, at: Option<f64>) -> Option<Finding> {
+/// A bound that every sample is to keep by itself.
+fn alone(asked: &Asked, one: &Outcome, at: Option<f64>) -> Option<Finding> {
+    let figures = one.figures(asked.measure, at);
+    let middle = median(&figures)?;
+    let (bound, word) = match (asked.least, asked.most) {
+        (Some(least), _) => (least, "least"),
+        (None, Some(most)) => (most, "most"),
+        (None, None) => return None,
+    };
+    let [least, greatest] =
+        [figures.iter().copied().fold(f64::INFINITY, f64::min), figures.iter().copied().fold(0.0, f64::max)];
+    let (factor, unit) = asked.measure.unit().shown_for(greatest.max(bound));
+    let shown = |figure: f64| plain(figure * factor);
+    Some(Finding {
+        asked: format!("at {word} {} {unit}", shown(bound)).trim_end().to_owned(),
+        found: format!("{} ({}-{}) {unit}", shown(middle), shown(least), shown(greatest))
+            .trim_end()
+            .to_owned(),
+        is_met: if asked.least.is_some() { least >= bound } else { greatest <= bound },
+    })
+}
+
+/// A bound on the figure of the one over that of the other.
+fn beside(
+    asked: &Asked,
+    [one, other]: [&Outcome; 2],
+    variant: &VariantOutcome,
+    at: Option<f64>,
+) -> Option<Finding> {
     let named = |name: &String| variant.outcomes.iter().find(|outcome| outcome.contender == *name);
-    let other = named(&asked.of)?;
     let middle = |outcome: &Outcome| median(&outcome.figures(asked.measure, at));
     let (ours, theirs) = (middle(one)?, middle(other)?);
     if let Some(most) = asked.most_more {
@@ -149,6 +183,19 @@ mod tests {
         assert!(told("least = 0.81\nnote = 'floor 0.7'").contains("MISSED (floor 0.7)"));
         assert!(told("most_more = 0.0").contains("met"));
         assert!(told("most_more = -2.5").contains("MISSED"));
+    }
+
+    #[test]
+    fn a_bound_of_the_figure_itself_is_kept_by_every_sample() {
+        let mut series = scenario(vec![outcome("weir", &[8.0, 9.0, 30.0]), outcome("other", &[10.0; 3])]);
+        let bounds = ["most = 30", "most = 29", "who = 'other'\nleast = 10"];
+        series.scenarios[0].asked = bounds
+            .map(|bound| toml::from_str(&format!("measure = 'cpu-per-request'\n{bound}")).unwrap())
+            .to_vec();
+        let said = table(&series.scenarios[0], &series.scenarios[0].variants[0]);
+        assert!(said.contains(" at most 30 µs |   9 (8-30) µs |    met |"), "{said}");
+        assert!(said.contains(" at most 29 µs |   9 (8-30) µs | MISSED |"), "{said}");
+        assert!(said.contains("| other    | CPU per request | at least 10 µs | 10 (10-10) µs |"), "{said}");
     }
 
     #[test]

@@ -7,9 +7,10 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::thread;
@@ -19,10 +20,11 @@ use super::{Cell, Options, Runner, Turn};
 use crate::cluster::clients::{Route, Target};
 use crate::cluster::group::Departure;
 use crate::cluster::member::connect;
-use crate::cluster::steps::{self, Experience, Times, Victim};
+use crate::cluster::receipt::{self, Receipt};
+use crate::cluster::steps::{self, Experience, Step, Times, Victim};
 use crate::cluster::{self, ACCOUNT, GROUP, PASSWORD, Standing};
-use crate::contender::{Contender, Seat, Tools, free_port};
-use crate::load::{Load, LoadResult};
+use crate::contender::{Contender, Seat, free_port};
+use crate::load::{Load, LoadResult, sysbench};
 use crate::meter::Meter;
 use crate::metric::Metric;
 use crate::process::{Output, Placement, Running};
@@ -30,18 +32,30 @@ use crate::sample::Sample;
 use crate::scenario::{Setup, VariantName};
 use crate::workplace::Workplace;
 
+/// How often sysbench is started for one turn where connections break off as they are opened: Router does
+/// that over TLS with some of many that libmariadb opens at once.
+const TRIES: u32 = 12;
+/// What it says then.
+const NOT_CONNECTED: &str = "unable to connect";
+
 /// The runner of [`crate::topology::Topology::Cluster`].
 pub struct Cluster {
     options: Options,
     standing: Rc<RefCell<Standing>>,
     entrants: Vec<Contender>,
     workers: usize,
+    /// How many failover steps there were.
+    steps: u64,
     /// Turns of the last step that were not asked for yet, by contender.
     turns: BTreeMap<String, Result<Turn, String>>,
 }
 
 /// A contender at work.
 struct Seated {
+    name: String,
+    is_direct: bool,
+    /// Path on its admin interface that has its receipts.
+    receipts: Option<String>,
     running: Running,
     seat: Seat,
     read: SocketAddr,
@@ -65,7 +79,7 @@ impl Cluster {
             VariantName::Published => thread::available_parallelism().map_or(1, usize::from),
             VariantName::Fair => 1,
         };
-        Ok(Self { options, standing, entrants, workers, turns: BTreeMap::new() })
+        Ok(Self { options, standing, entrants, workers, steps: 0, turns: BTreeMap::new() })
     }
 
     fn seat(&self, contender: &Contender, directory: &Path) -> io::Result<Seated> {
@@ -75,7 +89,9 @@ impl Cluster {
         let mut seat = Seat::on_loopback(members)?;
         let read = on_loopback(free_port()?);
         let password_file = directory.join("password");
-        fs::write(&password_file, PASSWORD)?;
+        // Others may read it nowhere, or it is refused.
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&password_file)?;
+        (&file).write_all(PASSWORD.as_bytes())?;
         let certificates = standing.group.members[0].data();
         seat.more = [
             ("read_port", read.port().to_string()),
@@ -86,6 +102,7 @@ impl Cluster {
             ("workers", self.workers.to_string()),
             ("certificate", certificates.join("server-cert.pem").display().to_string()),
             ("certificate_key", certificates.join("server-key.pem").display().to_string()),
+            ("certificate_authority", certificates.join("ca.pem").display().to_string()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .to_vec();
@@ -103,46 +120,97 @@ impl Cluster {
         };
         let running = contender.start(&self.options.tools, &seat, self.options.proxy, directory, &serves)?;
         let command = contender.command_line(&self.options.tools, &seat, directory)?;
-        Ok(Seated { running, seat, read, command })
+        Ok(Seated {
+            name: contender.name.clone(),
+            is_direct: contender.is_direct(),
+            receipts: contender.receipts().map(str::to_owned),
+            running,
+            seat,
+            read,
+            command,
+        })
     }
 
     /// One contender under sysbench.
-    fn load(&self, cell: &Cell<'_>) -> io::Result<Turn> {
+    fn load(&self, cell: &Cell<'_>, work: &sysbench::Work) -> io::Result<Turn> {
         self.standing.borrow().group.restore()?;
+        self.standing.borrow().group.wait_until_equal()?;
         let home = cell.directory.join("contender");
         fs::create_dir(&home)?;
         let seated = self.seat(cell.contender, &home)?;
-        let direct = cell.contender.is_direct();
-        let target = if direct { seated.seat.backends[0] } else { seated.seat.listen };
-        let put = |seconds: u32| {
-            put_load(
-                &cell.point.load,
-                &self.options.tools,
-                target,
-                seconds,
-                self.options.load,
-                cell.directory,
-            )
+        let target = if seated.is_direct { seated.seat.backends[0] } else { seated.seat.listen };
+        let command = |seconds: u32| -> io::Result<Vec<String>> {
+            let command = sysbench::command(&self.options.tools, target, seconds, work);
+            Ok(if work.tls { [self.beside_certificates(cell.directory)?, command].concat() } else { command })
         };
-        if cell.length.warm_up_seconds > 0 {
-            put(cell.length.warm_up_seconds)?;
+        let put = |seconds: u32| {
+            put_load(&cell.point.load, &command(seconds)?, seconds, self.options.load, cell.directory)
+        };
+        let (mut tries, mut complaint) = (0, None);
+        let mut may_try_again = |error: &io::Error| {
+            tries += 1;
+            complaint = Some(error.to_string());
+            tries < TRIES && error.to_string().contains(NOT_CONNECTED)
+        };
+        while cell.length.warm_up_seconds > 0
+            && let Err(error) = put(cell.length.warm_up_seconds)
+        {
+            if !may_try_again(&error) {
+                return Err(error);
+            }
         }
         let members: Vec<u32> =
             self.standing.borrow().group.members.iter().filter_map(|member| member.process_id()).collect();
-        let meter = Meter::begin(&[seated.running.id()], &members)?;
-        let mut result = put(cell.length.seconds)?;
+        let (meter, statements, mut result) = loop {
+            let statements = self.statements()?;
+            let meter = Meter::begin(&[seated.running.id()], &members)?;
+            match put(cell.length.seconds) {
+                Ok(result) => break (meter, statements, result),
+                Err(error) if may_try_again(&error) => {}
+                Err(error) => return Err(error),
+            }
+        };
         let mut sample = Sample::default();
         meter.end(&mut sample, &result, self.options.load, None)?;
+        let statements = self.statements()?.saturating_sub(statements);
+        sample.put(Metric::SERVER_STATEMENTS, statements as f64 / result.requests as f64);
+        // Ports differ from turn to turn.
+        sample.remarks.extend(complaint.map(|complaint| {
+            let said = complaint.rsplit("FATAL: ").next().unwrap_or_default().to_owned();
+            format!("Not all connections came about, and sysbench was started again: {said}.")
+        }));
         // All share the cores here, so waiting for one is part of the figures and no disturbance.
         sample.figures.remove(&Metric::WAIT_SHARE);
-        if direct {
+        if seated.is_direct {
             sample.forget_the_contender();
         }
         sample.figures.append(&mut result.figures);
         sample.errors = result.errors;
         sample.problem = result.problem;
-        let load = cell.point.load.command(&self.options.tools, target, cell.length.seconds);
-        Ok(Turn { sample, commands: vec![seated.command, load] })
+        Ok(Turn { sample, commands: vec![seated.command, command(cell.length.seconds)?] })
+    }
+
+    /// The beginning of a command that runs where sysbench finds the certificates it wants; makes that place
+    /// in `directory`.
+    fn beside_certificates(&self, directory: &Path) -> io::Result<Vec<String>> {
+        let place = directory.join("certificates");
+        if !place.exists() {
+            fs::create_dir(&place)?;
+            let data = self.standing.borrow().group.members[0].data();
+            for (name, original) in sysbench::TLS_FILES {
+                std::os::unix::fs::symlink(data.join(original), place.join(name))?;
+            }
+        }
+        Ok(vec!["env".to_owned(), format!("--chdir={}", place.display())])
+    }
+
+    /// How many statements clients have sent the members since they started. Preparing one counts, closing it
+    /// and pings do not, nor does what a member applies of what another has executed.
+    fn statements(&self) -> io::Result<u64> {
+        const ASKED: &str = "SELECT CAST(SUM(VARIABLE_VALUE) AS UNSIGNED) \
+            FROM performance_schema.global_status WHERE VARIABLE_NAME IN ('Questions', 'Com_stmt_prepare')";
+        let standing = self.standing.borrow();
+        standing.group.members.iter().map(|member| member.value::<u64>(ASKED)).sum()
     }
 
     /// All contenders through one failover step; their turns are handed out as they are asked for.
@@ -150,38 +218,40 @@ impl Cluster {
         // They all know member 1 as the primary when they start.
         self.standing.borrow().group.restore()?;
         self.turns.clear();
+        self.steps += 1;
+        let step = Step { victim, departure, delay: delay(self.options.seed, self.steps) };
         let mut seated = Vec::new();
         for contender in &self.entrants {
             let home = directory.join(contender.name.replace('/', "-"));
             fs::create_dir(&home)?;
             match self.seat(contender, &home) {
-                Ok(one) => seated.push((contender.name.clone(), contender.is_direct(), one)),
+                Ok(one) => seated.push(one),
                 Err(error) => {
                     self.turns.insert(contender.name.clone(), Err(error.to_string()));
                 }
             }
         }
         self.entrants.retain(|contender| !self.turns.contains_key(&contender.name));
-        let targets: Vec<Target> =
-            seated.iter().map(|(name, direct, one)| target(name, *direct, one, victim)).collect();
-        let done = steps::run(&mut self.standing.borrow_mut().group, victim, departure, &targets);
+        let targets: Vec<Target> = seated.iter().map(|one| target(one, victim)).collect();
+        let done = steps::run(&mut self.standing.borrow_mut().group, &step, &targets);
         match done {
             Ok((times, experiences)) => {
-                let floor = seated
-                    .iter()
-                    .zip(&experiences)
-                    .find(|((_, direct, _), _)| *direct)
-                    .and_then(|(_, experience)| experience.writes_back);
-                for ((name, _, one), experience) in seated.into_iter().zip(experiences) {
-                    let sample = sample_of(&experience, &times, victim, floor);
-                    self.turns.insert(name, Ok(Turn { sample, commands: vec![one.command] }));
+                for (one, experience) in seated.into_iter().zip(experiences) {
+                    let mut sample = sample_of(&experience, &times, victim);
+                    if victim == Victim::Primary {
+                        match one.receipt(victim) {
+                            Ok(receipt) => put_receipt(&mut sample, receipt.as_ref(), &times),
+                            Err(error) => sample.remarks.push(format!("Its receipts: {error}.")),
+                        }
+                    }
+                    self.turns.insert(one.name, Ok(Turn { sample, commands: vec![one.command] }));
                 }
             }
             Err(error) => {
                 // The cluster is in no state to go on with; the next variant gets a new one.
                 cluster::let_go();
-                for (name, ..) in seated {
-                    self.turns.insert(name, Err(format!("the cluster did not recover: {error}")));
+                for one in seated {
+                    self.turns.insert(one.name, Err(format!("the cluster did not recover: {error}")));
                 }
             }
         }
@@ -189,9 +259,31 @@ impl Cluster {
     }
 }
 
+impl Seated {
+    /// What it says itself of the step; `None` when it tells of no failovers at all, or of none from this
+    /// member.
+    fn receipt(&self, victim: Victim) -> io::Result<Option<Receipt>> {
+        let Some(path) = &self.receipts else { return Ok(None) };
+        receipt::first_from(self.seat.admin, path, self.seat.backends[victim.index()])
+    }
+}
+
+/// How much later than it could a step begins: below a second, by the seed of the run and the step's number
+/// (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014).
+fn delay(seed: u64, step: u64) -> Duration {
+    let mixed = seed.wrapping_add(step.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    Duration::from_millis((mixed ^ (mixed >> 31)) % 1000)
+}
+
 impl Runner for Cluster {
     fn cell(&mut self, cell: &Cell<'_>) -> io::Result<Turn> {
-        let Load::Ledger { victim, departure } = cell.point.load else { return self.load(cell) };
+        let (victim, departure) = match &cell.point.load {
+            Load::Ledger { victim, departure } => (*victim, *departure),
+            Load::Sysbench(work) => return self.load(cell, work),
+            _ => return Err(io::Error::other("a cluster takes the loads `sysbench` and `ledger`")),
+        };
         let name = &cell.contender.name;
         if !self.turns.contains_key(name) {
             self.step(victim, departure, cell.directory)?;
@@ -209,21 +301,27 @@ fn on_loopback(port: u16) -> SocketAddr {
 
 fn put_load(
     load: &Load,
-    tools: &Tools,
-    target: SocketAddr,
+    command: &[String],
     seconds: u32,
     placement: Placement,
     directory: &Path,
 ) -> io::Result<LoadResult> {
-    let command = load.command(tools, target, seconds);
     let log = directory.join("load.log");
-    let running = Running::start("sysbench", placement, &command, &log, Output::Piped)?;
-    load.result(&running.finish(load.patience(seconds))?)
+    let running = Running::start("sysbench", placement, command, &log, Output::Piped)?;
+    let printed = running.finish(load.patience(seconds)).map_err(|error| first_complaint(&error))?;
+    load.result(&printed)
 }
 
-fn target(name: &str, direct: bool, seated: &Seated, victim: Victim) -> Target {
+/// What sysbench said first: each of its threads says the same.
+fn first_complaint(error: &io::Error) -> io::Error {
+    let said = error.to_string();
+    let complaints: Vec<&str> = said.lines().filter(|line| line.starts_with("FATAL: ")).take(2).collect();
+    if complaints.is_empty() { io::Error::other(said) } else { io::Error::other(complaints.join("; ")) }
+}
+
+fn target(seated: &Seated, victim: Victim) -> Target {
     let members = &seated.seat.backends;
-    let (write, read) = if direct {
+    let (write, read) = if seated.is_direct {
         let ports = members.iter().map(SocketAddr::port).collect();
         // On members that nothing happens to: what a reader behind a load balancer could have had.
         let mut others = members.clone();
@@ -234,33 +332,31 @@ fn target(name: &str, direct: bool, seated: &Seated, victim: Victim) -> Target {
         let readers = std::array::from_fn(|_| Route::Port(seated.read.port()));
         (Route::Port(seated.seat.listen.port()), readers)
     };
-    let table = format!("ledger_{}", name.replace(['/', '-'], "_"));
+    let table = format!("ledger_{}", seated.name.replace(['/', '-'], "_"));
     Target { table, write, read }
 }
 
-/// A step as a sample. `floor` is when clients without load balancer had writes back.
-fn sample_of(experience: &Experience, times: &Times, victim: Victim, floor: Option<Duration>) -> Sample {
+/// A step as a sample.
+fn sample_of(experience: &Experience, times: &Times, victim: Victim) -> Sample {
     let mut sample = Sample::default();
     let outage = &experience.outage;
     let verdict = &experience.verdict;
     sample.put(Metric::OUTAGE, outage.pause.as_secs_f64());
     if victim == Victim::Primary {
         match experience.writes_back {
-            Some(back) => {
-                sample.put(Metric::WRITES_BACK, back.as_secs_f64());
-                // Below nothing is clocks and luck: a writer's turn comes every 10 ms.
-                let delay = floor.map(|floor| back.saturating_sub(floor));
-                sample.figures.extend(delay.map(|delay| (Metric::FAILOVER_DELAY, delay.as_secs_f64())));
-            }
+            Some(back) => sample.put(Metric::WRITES_BACK, back.as_secs_f64()),
             None => sample.remarks.push(format!(
                 "Writes did not come back within {:.0} s of the event.",
                 (times.end - times.event).as_secs_f64()
             )),
         }
     }
+    let delay = experience.delay.map(|delay| (Metric::FAILOVER_DELAY, delay.as_secs_f64()));
+    sample.figures.extend(delay);
     let failed = outage.refused + outage.unknown;
     sample.put(Metric::FAILED_WRITES, failed as f64);
     sample.put(Metric::FAILED_READS, experience.failed_reads as f64);
+    sample.put(Metric::FAILED_PRIMARY_READS, experience.failed_primary_reads as f64);
     if times.returned > times.restarted {
         sample.put(Metric::FAILED_AFTER_RETURN, experience.failed_after_restart as f64);
     }
@@ -268,6 +364,7 @@ fn sample_of(experience: &Experience, times: &Times, victim: Victim, floor: Opti
     sample.put(Metric::UNKNOWN_WRITES, verdict.unknown as f64);
     sample.put(Metric::LOST_WRITES, verdict.lost as f64);
     sample.put(Metric::DOUBLED_WRITES, verdict.doubled as f64);
+    sample.put(Metric::MISPLACED_WRITES, verdict.misplaced as f64);
     sample
         .figures
         .extend(experience.unrelated_stall.map(|stall| (Metric::READER_STALL, stall.as_secs_f64())));
@@ -279,6 +376,7 @@ fn sample_of(experience: &Experience, times: &Times, victim: Victim, floor: Opti
         ("write doubled", verdict.doubled),
         ("refused write carried out", verdict.refused_but_written),
         ("members disagree", verdict.inconsistent),
+        ("write carried out by another than the primary", verdict.misplaced),
     ];
     sample.errors = wrong
         .into_iter()
@@ -290,6 +388,18 @@ fn sample_of(experience: &Experience, times: &Times, victim: Victim, floor: Opti
     }
     sample.remarks.extend(remarks(experience));
     sample
+}
+
+/// Puts down what a load balancer says itself, beside the outside clock. Its own times are to the
+/// millisecond, and it may be ahead of a clock that is wrong by the time of one write.
+fn put_receipt(sample: &mut Sample, receipt: Option<&Receipt>, times: &Times) {
+    let Some(receipt) = receipt else { return };
+    sample.put(Metric::RECEIPT_NOTICED, receipt.detected.as_secs_f64() - times.event_unix.as_secs_f64());
+    if let Some(writable) = times.writable {
+        let delay = receipt.writable.as_secs_f64() - writable.unix.as_secs_f64();
+        sample.put(Metric::RECEIPT_DELAY, delay.max(0.0));
+    }
+    sample.put(Metric::PARKED, receipt.parked as f64);
 }
 
 fn remarks(experience: &Experience) -> Vec<String> {
@@ -309,4 +419,19 @@ fn remarks(experience: &Experience) -> Vec<String> {
         remarks.push(format!("What clients were told: {}.", told.join("; ")));
     }
     remarks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_same_moments_again_and_they_are_spread_over_a_second() {
+        let moments: Vec<u128> = (1..=100).map(|step| delay(7, step).as_millis()).collect();
+        assert_eq!(moments, (1..=100).map(|step| delay(7, step).as_millis()).collect::<Vec<_>>());
+        assert!(moments.iter().all(|moment| *moment < 1000), "{moments:?}");
+        let late = moments.iter().filter(|moment| **moment >= 500).count();
+        assert!((30..=70).contains(&late), "{moments:?}");
+        assert_ne!(delay(7, 1), delay(8, 1));
+    }
 }

@@ -188,7 +188,7 @@ fn put_load(
 ) -> io::Result<(LoadResult, Option<Running>)> {
     let log = directory.join("load.log");
     let mut running = Running::start("load", options.load, command, &log, Output::Piped)?;
-    if matches!(load, Load::Idle { .. }) {
+    if load.stays() {
         let result = load.result(&first_line(&mut running)?)?;
         return Ok((result, Some(running)));
     }
