@@ -120,13 +120,13 @@ install_clients() {
 
 # The cluster that MySQL's tests are made before comes from where the lab has it.
 install_cluster() {
-    ! { lab/peers path mysqld && lab/peers path sysbench; } >/dev/null 2>&1 || return 0
+    ! { lab/peers path mysqld && lab/peers path mysql && lab/peers path sysbench; } >/dev/null 2>&1 || return 0
     if [ "$(id -u)" -ne 0 ]; then
-        say "mysqld or sysbench is missing; as root run: lab/peers install mysqld sysbench"
+        say "mysqld, mysql or sysbench is missing; as root run: lab/peers install mysqld mysql sysbench"
         return 1
     fi
-    say "installing mysqld"
-    lab/peers install mysqld sysbench
+    say "installing mysqld, mysql and sysbench"
+    lab/peers install mysqld mysql sysbench
 }
 
 check_rust() {

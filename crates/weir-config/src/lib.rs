@@ -54,7 +54,7 @@ pub use diff::{Change, ChangeKind, KeyChange, diff, until_restart};
 pub use kernel::Kernel;
 pub use listener::{Http, Listener, Speaks};
 pub use log::{AccessFormat, AccessTarget, Level, Log};
-pub use mysql::{ListenerMysql, MysqlAccess, MysqlTopology, Passwords, PoolMysql, Reads};
+pub use mysql::{ListenerMysql, MysqlAccess, MysqlCompression, MysqlTopology, Passwords, PoolMysql, Reads};
 pub use parse::{Checked, check_text, decode, parse};
 pub use plane::Plane;
 pub use plane::forward::{Forward, PortRange};

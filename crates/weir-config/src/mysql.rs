@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::fields::{Fields, KeyValue, Value};
-use crate::keys::{DAY, HOUR, Limit, Shape, count, duration, flag, millis, seconds, text, word};
+use crate::keys::{DAY, Each, HOUR, Limit, Shape, count, duration, flag, list_or, millis, seconds, text, word};
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, quote};
 use crate::setting::{Part as _, table, words};
@@ -26,6 +26,21 @@ table! {
                 .default("that of the pool's servers; `\"8.4.0\"` before one of them was seen")
                 .mysql()
                 .also(&["mysql_server_version", "version"]);
+        /// Compression that clients may ask for; without `"uncompressed"` those that ask for none are
+        /// refused. Servers are spoken to without, but where a login is relayed.
+        compression: Vec<MysqlCompression> =
+            list_or(Each::Word(MysqlCompression::WORDS), &["zlib", "zstd", "uncompressed"])
+                .mysql()
+                .also(&["protocol_compression_algorithms", "compression_algorithms"]);
+    }
+}
+
+words! {
+    /// How what a client and Weir say to each other is compressed.
+    pub enum MysqlCompression {
+        Zlib = "zlib": "zlib, at level 6; where a client wants both, this one, as on a server",
+        Zstd = "zstd": "Zstandard, at the level that the client asks for, 9 at most",
+        Uncompressed = "uncompressed": "not at all",
     }
 }
 

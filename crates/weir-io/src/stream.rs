@@ -47,13 +47,38 @@ pub trait Duplex {
     }
 }
 
+/// What a protocol puts between the bytes of a connection and those that the layers above see, as MySQL its
+/// compression. The promises are those of [`Duplex`].
+pub trait Layer {
+    /// The connection that it stands on.
+    fn below(&self) -> &Stream;
+    /// The same, to be used only for what has nothing to do with bytes.
+    fn below_mut(&mut self) -> &mut Stream;
+    /// Whether something was received that was not taken.
+    fn has_content(&self) -> bool;
+    /// As [`Duplex::poll_readable`].
+    fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+    /// Gives at most `most` bytes of content to `put`, in one piece, just after [`Self::poll_readable`] was
+    /// ready. Zero is the end of the stream.
+    ///
+    /// # Errors
+    /// Nothing more can be had.
+    fn take_with(&mut self, most: usize, put: &mut dyn FnMut(&[u8])) -> io::Result<usize>;
+    /// As [`Duplex::poll_send`].
+    fn poll_send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
+    /// Ready once the kernel has all that was counted as sent.
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
 /// A connection.
 pub struct Stream(Kind);
 
-/// Plain or encrypted. Encryption is boxed, so that a plain connection is no larger for it.
+/// Plain, encrypted, or under a protocol's own layer. What is not plain is boxed, so that a plain connection
+/// is no larger for it.
 enum Kind {
     Plain(TcpStream),
     Encrypted(Box<Encrypted>),
+    Layered(Box<dyn Layer>),
 }
 
 struct Encrypted {
@@ -78,6 +103,7 @@ impl Duplex for Stream {
         match &mut self.0 {
             Kind::Plain(socket) => socket.poll_read_ready(context),
             Kind::Encrypted(encrypted) => encrypted.tls.poll_readable(&encrypted.socket, context),
+            Kind::Layered(layer) => layer.poll_readable(context),
         }
     }
 
@@ -86,6 +112,13 @@ impl Duplex for Stream {
         match &mut self.0 {
             Kind::Plain(socket) => socket::receive_ready(socket, context, buffer),
             Kind::Encrypted(encrypted) => Poll::Ready(encrypted.tls.take(buffer)),
+            Kind::Layered(layer) => {
+                let room = buffer.free();
+                let most = room.len();
+                let mut put = |content: &[u8]| room[..content.len()].copy_from_slice(content);
+                let taken = layer.take_with(most, &mut put);
+                Poll::Ready(taken.inspect(|count| buffer.fill(*count)))
+            }
         }
     }
 
@@ -94,6 +127,7 @@ impl Duplex for Stream {
         match &mut self.0 {
             Kind::Plain(socket) => socket::poll_send(socket, context, bytes),
             Kind::Encrypted(encrypted) => encrypted.tls.poll_send(&encrypted.socket, context, &[bytes]),
+            Kind::Layered(layer) => layer.poll_send(context, bytes),
         }
     }
 
@@ -105,6 +139,10 @@ impl Duplex for Stream {
                 ready!(encrypted.tls.poll_close(&encrypted.socket, context))?;
                 &mut encrypted.socket
             }
+            Kind::Layered(layer) => {
+                ready!(layer.poll_flush(context))?;
+                return layer.below_mut().poll_shutdown(context);
+            }
         };
         Pin::new(socket).poll_shutdown(context)
     }
@@ -114,6 +152,7 @@ impl Duplex for Stream {
         match &mut self.0 {
             Kind::Plain(socket) => system::reset_on_close(socket),
             Kind::Encrypted(encrypted) => system::reset_on_close(&encrypted.socket),
+            Kind::Layered(layer) => layer.below_mut().reset_on_close(),
         }
     }
 
@@ -121,7 +160,7 @@ impl Duplex for Stream {
     fn bare(&self) -> Option<&TcpStream> {
         match &self.0 {
             Kind::Plain(socket) => Some(socket),
-            Kind::Encrypted(_) => None,
+            Kind::Encrypted(_) | Kind::Layered(_) => None,
         }
     }
 }
@@ -137,11 +176,16 @@ impl Stream {
         Stream(Kind::Encrypted(Box::new(Encrypted { socket, tls })))
     }
 
+    /// A connection under a layer.
+    pub fn layered(layer: Box<dyn Layer>) -> Stream {
+        Stream(Kind::Layered(layer))
+    }
+
     /// The socket, given up by a connection whose bytes go over the wire as they are; `None` for any other.
     pub fn into_socket(self) -> Option<TcpStream> {
         match self.0 {
             Kind::Plain(socket) => Some(socket),
-            Kind::Encrypted(_) => None,
+            Kind::Encrypted(_) | Kind::Layered(_) => None,
         }
     }
 
@@ -150,6 +194,7 @@ impl Stream {
         match &self.0 {
             Kind::Plain(socket) => socket,
             Kind::Encrypted(encrypted) => &encrypted.socket,
+            Kind::Layered(layer) => layer.below().socket(),
         }
     }
 
@@ -190,6 +235,11 @@ impl Stream {
                 let taken = encrypted.tls.take_with(room.remaining(), |content| room.put_slice(content));
                 Poll::Ready(taken.map(|_| ()))
             }
+            Kind::Layered(layer) => {
+                ready!(layer.poll_readable(context))?;
+                let taken = layer.take_with(room.remaining(), &mut |content| room.put_slice(content));
+                Poll::Ready(taken.map(|_| ()))
+            }
         }
     }
 
@@ -203,6 +253,7 @@ impl Stream {
         match &mut self.0 {
             Kind::Plain(socket) => socket::poll_send_vectored(socket, context, &parts.map(io::IoSlice::new)),
             Kind::Encrypted(encrypted) => encrypted.tls.poll_send(&encrypted.socket, context, parts),
+            Kind::Layered(layer) => layer.poll_send(context, first_of(parts.iter().copied())),
         }
     }
 
@@ -219,19 +270,24 @@ impl Stream {
                 few.iter_mut().zip(parts).for_each(|(place, part)| *place = part);
                 encrypted.tls.poll_send(&encrypted.socket, context, &few)
             }
+            Kind::Layered(layer) => layer.poll_send(context, first_of(parts.iter().map(|part| &**part))),
         }
     }
 
     /// Says that the end is meant, where that has words of its own (RFC 8446 section 6.1), if the kernel
     /// takes them now: a client must not take the end of a connection for an attack that cut it off.
     pub async fn say_farewell(&mut self) {
-        if let Kind::Encrypted(encrypted) = &mut self.0 {
-            let Encrypted { socket, tls } = &mut **encrypted;
-            std::future::poll_fn(|context| {
-                let _ = tls.poll_close(socket, context);
-                Poll::Ready(())
-            })
-            .await;
+        match &mut self.0 {
+            Kind::Plain(_) => {}
+            Kind::Encrypted(encrypted) => {
+                let Encrypted { socket, tls } = &mut **encrypted;
+                std::future::poll_fn(|context| {
+                    let _ = tls.poll_close(socket, context);
+                    Poll::Ready(())
+                })
+                .await;
+            }
+            Kind::Layered(layer) => Box::pin(layer.below_mut().say_farewell()).await,
         }
     }
 
@@ -242,6 +298,7 @@ impl Stream {
         let (socket, mut is_quiet) = match &self.0 {
             Kind::Plain(socket) => (socket, true),
             Kind::Encrypted(encrypted) => (&encrypted.socket, encrypted.tls.is_quiet()),
+            Kind::Layered(layer) => return !layer.has_content() && layer.below().is_quiet(),
         };
         // Entered only while tokio takes the socket for readable.
         let _ = socket.try_io(Interest::READABLE, || {
@@ -269,6 +326,8 @@ impl Stream {
                     Poll::Ready(Err(error)) => Err(error),
                 };
             }
+            Kind::Layered(layer) if layer.has_content() => return Ok(Sight::Speaking),
+            Kind::Layered(layer) => return layer.below_mut().poll_present(context),
         };
         match socket.poll_read_ready(context) {
             Poll::Pending => return Ok(Sight::Quiet),
@@ -281,4 +340,9 @@ impl Stream {
             Poll::Ready(Err(error)) => Err(error),
         }
     }
+}
+
+/// The first part that has bytes: a layer takes one piece at a time.
+fn first_of<'a>(mut parts: impl Iterator<Item = &'a [u8]>) -> &'a [u8] {
+    parts.find(|part| !part.is_empty()).unwrap_or_default()
 }

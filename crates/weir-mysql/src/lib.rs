@@ -14,6 +14,7 @@ pub mod answer;
 pub mod authentication;
 pub mod capability;
 pub mod command;
+pub mod compressed;
 pub mod greeting;
 pub mod login;
 pub mod outcome;

@@ -81,7 +81,7 @@ words! {
     /// Reasons for which a worker refused something before or instead of forwarding it: label `reason` of
     /// `weir_rejected_total`.
     Rejected {
-        BadRequest = "bad_request", "Malformed or ambiguous request.";
+        BadRequest = "bad_request", "Malformed or ambiguous request; of MySQL, what is against its protocol.";
         HeaderTooLarge = "header_too_large", "Request line, head or field count over its limit.";
         HeaderTimeout = "header_timeout", "Request head not complete in time.";
         BodyTooLarge = "body_too_large", "Body over `body_limit`.";

@@ -237,6 +237,19 @@ impl Client {
         Ok((head[3], payload))
     }
 
+    /// Sends bytes as they are.
+    pub fn sends_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.bytes {
+            Bytes::Plain(plain) => plain.get_mut().write_all(bytes),
+            Bytes::Tls(tls) => tls.get_mut().write_all(bytes),
+        }
+    }
+
+    /// Receives as many bytes as `bytes` has room for.
+    pub fn receives_bytes(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.reader().read_exact(bytes)
+    }
+
     fn reader(&mut self) -> &mut dyn Read {
         match &mut self.bytes {
             Bytes::Plain(plain) => plain,

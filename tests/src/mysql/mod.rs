@@ -9,7 +9,9 @@ mod servers;
 
 pub use client::{Client, Login, LoginFailed, query};
 pub use compare::{Found, Plan, run_plan};
-pub use packets::{Answer, Asked, DEPRECATE_EOF, LOCAL_FILES, SESSION_TRACK, Value, error_of, execution};
+pub use packets::{
+    Answer, Asked, COMPRESS, DEPRECATE_EOF, LOCAL_FILES, SESSION_TRACK, Value, error_of, execution,
+};
 pub use programs::{Leaving, Program, Step, Who};
 pub use servers::{Mysqld, Pair, pair, words_of};
 

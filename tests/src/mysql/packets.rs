@@ -10,6 +10,8 @@ pub const FOUND_ROWS: u32 = 1 << 1;
 const LONG_PASSWORD_AND_FLAG: u32 = 1 | 1 << 2;
 /// As [`FOUND_ROWS`].
 pub const CONNECT_WITH_DB: u32 = 1 << 3;
+/// As [`FOUND_ROWS`]: zlib.
+pub const COMPRESS: u32 = 1 << 5;
 /// As [`FOUND_ROWS`].
 pub const LOCAL_FILES: u32 = 1 << 7;
 /// As [`FOUND_ROWS`].

@@ -1,6 +1,7 @@
 //! MySQL listeners before real servers.
 
 mod cluster;
+mod compression;
 mod drain;
 mod failover;
 mod programs;

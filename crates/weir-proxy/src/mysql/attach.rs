@@ -27,6 +27,7 @@ use weir_tls::ServerKey;
 use zeroize::Zeroizing;
 
 use super::account::Account;
+use super::compress::Algorithm;
 use super::talk::{Talk, TalkError, Wire};
 use crate::backends::{Chosen, ConnectError, Connection};
 use crate::worker::Worker;
@@ -66,6 +67,9 @@ pub struct ServerLogin<'a> {
     pub database: Option<&'a [u8]>,
     /// The client's attributes as it sent them.
     pub attributes: &'a [u8],
+    /// What the client has agreed on with Weir. A server is asked for it where the login is relayed, and
+    /// the bytes that follow it.
+    pub compression: Option<Algorithm>,
 }
 
 /// A server connection that is logged in.
@@ -231,7 +235,8 @@ pub async fn ask_for_plugin(
     no_plugin: &[u8],
 ) -> Result<(Talk<Connection>, Capabilities, u32), AttachError> {
     let opened = chosen.open_counted(worker, deadline, proxy_header).await;
-    let mut attach = Attach { worker, chosen, deadline, login, also: Capabilities::NONE };
+    let also = login.compression.map_or(Capabilities::NONE, Algorithm::capability);
+    let mut attach = Attach { worker, chosen, deadline, login, also };
     let (connection, greeted) = attach.greeted(opened.map_err(AttachError::Connect)?).await?;
     let mut talk = Talk::new(connection, None).at(greeted.sequence);
     attach.request(&mut talk, greeted.capabilities, no_plugin, b"").await?;
@@ -354,7 +359,7 @@ impl Attach<'_> {
             database: self.login.database,
             plugin,
             attributes: self.login.attributes,
-            zstd_level: None,
+            zstd_level: self.login.compression.and_then(Algorithm::zstd_level),
         };
         talk.send(self.deadline, |out| request.write(out)).await
     }

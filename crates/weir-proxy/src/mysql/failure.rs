@@ -10,6 +10,7 @@ use weir_mysql::{Resend, StatementKind, StatementVerdict, TransactionStep};
 use weir_stats::table::End;
 
 use super::attach::{AttachError, ServerError};
+use super::compress::CompressionError;
 use crate::backends::ConnectError;
 use crate::reach::Unavailable;
 
@@ -169,6 +170,15 @@ impl Refusal {
     pub fn draining() -> Refusal {
         let error = ServerError::new(SERVER_SHUTDOWN, *b"08S01", "Server shutdown in progress");
         Refusal { error, end: Some(End::Draining) }
+    }
+
+    /// What the client sent can not be inflated (`ER_NET_PACKETS_OUT_OF_ORDER`, `ER_NET_UNCOMPRESS_ERROR`).
+    pub fn of_compression(error: CompressionError) -> Refusal {
+        let (code, message) = match error {
+            CompressionError::OutOfOrder => (1156, "Got packets out of order"),
+            CompressionError::Content => (1157, "Couldn't uncompress communication packet"),
+        };
+        Refusal { error: ServerError::new(code, *b"08S01", message), end: Some(End::BadRequest) }
     }
 
     /// The client was idle for too long.

@@ -279,6 +279,7 @@ impl Sender<'_> {
             collation: self.kind.collation,
             database: None,
             attributes: b"",
+            compression: None,
         };
         let logged_in = attach::log_in(self.worker, chosen, self.deadline, None, &login).await;
         let mut server = ServerConnection::of_login(logged_in.map_err(Unfit::Attach)?, self.kind.clone());

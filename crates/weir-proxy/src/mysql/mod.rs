@@ -9,9 +9,10 @@ use std::rc::Rc;
 
 use tokio::net::TcpStream;
 use weir_balance::WantedRole;
-use weir_config::{MysqlAccess, TlsMode};
+use weir_config::{MysqlAccess, Passwords, TlsMode};
 
 use crate::access_log::Spoken;
+use crate::backends::WorkerPool;
 use crate::reach::{Park, Wish};
 use crate::tcp;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
@@ -20,6 +21,7 @@ mod account;
 mod acquire;
 mod attach;
 mod commands;
+mod compress;
 mod confirm;
 mod exchange;
 mod failure;
@@ -53,6 +55,11 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
 fn takes_part(listener: &WorkerListener) -> bool {
     let tls = listener.shared.config.tls.as_ref();
     tls.is_none_or(|tls| tls.mode != TlsMode::Passthrough)
+}
+
+/// Whether clients of a pool log in to a server and not to Weir.
+fn is_relayed(pool: &WorkerPool) -> bool {
+    pool.shared.config.mysql.as_ref().is_none_or(|mysql| mysql.passwords == Passwords::Relay)
 }
 
 fn wish(listener: &WorkerListener) -> Wish {

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpStream;
-use weir_config::Passwords;
+use weir_config::ListenerMysql;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
@@ -17,7 +17,9 @@ use weir_mysql::{LeftBehind, ReadsBack, SessionFacts};
 use weir_screen::Screen;
 use weir_stats::table::End;
 
+use super::compress::{self, Algorithm};
 use super::confirm::Confirming;
+use super::is_relayed;
 use super::kill::{Killable, next_connection_id};
 use super::login::{self, Candidate, ClientLoggedIn, LoginTerms};
 use super::prepared::ClientStatements;
@@ -25,7 +27,7 @@ use super::relayed::Relaying;
 use super::server::ConnectionKind;
 use super::session::{Report, Session};
 use crate::access_log::{Record, Spoken, Timers};
-use crate::backends::{WorkerPool, elapsed};
+use crate::backends::elapsed;
 use crate::client::Client;
 use crate::identify;
 use crate::tcp::session::rejection;
@@ -104,7 +106,7 @@ async fn open(newcomer: &Newcomer, stream: Stream, first: Option<Buffer>, deadli
             pool: &pool,
             deadline: &deadline,
             client: client.address.ip(),
-            offers: Capabilities::NONE,
+            offers: listener.shared.config.mysql().map_or(Capabilities::NONE, offered),
         };
         let relaying = Relaying { worker: &worker, slot: &slot, client, deadline: &deadline };
         let mut report = Box::<Report>::default();
@@ -155,15 +157,25 @@ async fn open(newcomer: &Newcomer, stream: Stream, first: Option<Buffer>, deadli
         report: Report { pool: Some(pool), secure, ..Report::default() },
     });
     session.begin(&confirmed);
-    match session.send_ok(sequence).await {
-        Ok(()) => Opened::Session(session),
-        Err(end) => end.into(),
+    if let Err(end) = session.send_ok(sequence).await {
+        return end.into();
     }
+    Opened::Session(match session.candidate.compression {
+        Some(algorithm) => compressed(session, algorithm),
+        None => session,
+    })
 }
 
-/// Whether clients log in to a server and not to Weir.
-fn is_relayed(pool: &WorkerPool) -> bool {
-    pool.shared.config.mysql.as_ref().is_none_or(|mysql| mysql.passwords == Passwords::Relay)
+/// What can be agreed on with a client beside what always can.
+fn offered(mysql: &ListenerMysql) -> Capabilities {
+    compress::offered(&mysql.compression)
+}
+
+/// The session of a client that compresses all that it says from now on.
+fn compressed(session: Box<Session>, algorithm: Algorithm) -> Box<Session> {
+    let whole = *session;
+    let stream = compress::compressed(whole.stream, algorithm, whole.buffer, &whole.worker.buffers);
+    Box::new(Session { stream, buffer: None, ..whole })
 }
 
 impl Newcomer {

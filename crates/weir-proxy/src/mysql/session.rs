@@ -2,6 +2,7 @@
 //! as long as something of the session's is on it.
 
 use std::future::poll_fn;
+use std::io;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use weir_mysql::{LeftBehind, OpenTransaction, ReadsBack, SessionFacts, SplitAcce
 use weir_stats::table::End;
 
 use super::acquire::Attached;
+use super::compress;
 use super::failure::Refusal;
 use super::kill::Killable;
 use super::leaving::cut_off_at;
@@ -145,11 +147,28 @@ impl Session {
         loop {
             let incoming = match self.next_command().await {
                 Ok(incoming) => incoming,
-                Err(end) => return end,
+                Err(end) => return self.tell_what_broke(end).await,
             };
             if let Err(end) = self.serve(incoming).await {
-                return end;
+                return self.tell_what_broke(end).await;
             }
+        }
+    }
+
+    /// Says what is wrong with what the client has compressed, if that is why the session ends.
+    async fn tell_what_broke(&mut self, end: End) -> End {
+        if !matches!(end, End::ClientClosed | End::Done) || self.candidate.compression.is_none() {
+            return end;
+        }
+        let readable = poll_fn(|context| Poll::Ready(self.stream.poll_readable(context))).await;
+        let Poll::Ready(Err(error)) = readable else { return end };
+        match compress::cause(&error) {
+            Some(cause) => {
+                let refused = self.refuse(1, Refusal::of_compression(cause)).await;
+                refused.err().unwrap_or(End::BadRequest)
+            }
+            None if error.kind() == io::ErrorKind::OutOfMemory => End::Overload,
+            None => end,
         }
     }
 

@@ -368,6 +368,7 @@ pub fn poll_left(client: &mut Stream, context: &mut Context<'_>) -> bool {
 /// Which refusals an end is counted under; of MySQL's sessions too.
 pub fn rejection(end: End) -> Option<Rejected> {
     Some(match end {
+        End::BadRequest => Rejected::BadRequest,
         End::BadProxyHeader => Rejected::BadProxyHeader,
         End::ClientHeader => Rejected::HeaderTimeout,
         End::LoginRefused | End::LoginTimeout => Rejected::Login,

@@ -112,6 +112,7 @@ fn login(account: &Account) -> ServerLogin<'_> {
         collation: 255,
         database: None,
         attributes: b"",
+        compression: None,
     }
 }
 

@@ -14,7 +14,7 @@ mod undecided;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use weir_config::{ListenerMysql, TlsMode};
+use weir_config::{ListenerMysql, MysqlCompression, TlsMode};
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
@@ -34,6 +34,8 @@ use self::refusal::{Failed, say_no};
 pub use self::undecided::Undecided;
 use super::account::Account;
 use super::attach::{self, ServerError, ServerLogin};
+use super::compress::{Algorithm, COMPRESSION};
+use super::is_relayed;
 use super::talk::{Talk, TalkError, Wire};
 use crate::backends::WorkerPool;
 use crate::handshake;
@@ -83,6 +85,8 @@ pub struct Candidate {
     pub database: Option<Box<[u8]>>,
     /// The client's attributes as it sent them.
     pub attributes: Box<[u8]>,
+    /// How what it says is compressed once it is logged in; `None` for not at all.
+    pub compression: Option<Algorithm>,
 }
 
 impl Candidate {
@@ -95,6 +99,7 @@ impl Candidate {
             collation: self.collation,
             database: self.database.as_deref(),
             attributes: &self.attributes,
+            compression: self.compression,
         }
     }
 }
@@ -209,6 +214,8 @@ pub async fn change_user<T>(
             collation: change.collation.map_or(before.collation, |collation| collation as u8),
             database: change.database.map(Into::into),
             attributes: change.attributes.into(),
+            // What was agreed on stays as long as the connection.
+            compression: before.compression,
         };
         let proof = Proof { terms, is_secure: before.capabilities.has(Capabilities::SSL) };
         let nonce = draw_nonce().ok_or_else(Failed::internal)?;
@@ -291,6 +298,7 @@ pub(super) struct Claim {
     pub collation: u8,
     pub database: Option<Box<[u8]>>,
     pub attributes: Box<[u8]>,
+    pub compression: Option<Algorithm>,
 }
 
 /// What has come of a proof.
@@ -402,8 +410,9 @@ impl Newcomer<'_> {
         let backends = pool.shared.backends.iter();
         let servers: Vec<_> = backends.filter_map(|backend| backend.server.load_full()).collect();
         // What one of them can't do is not promised: the client may come to it.
+        let by_the_server = if is_relayed(pool) { COMPRESSION } else { Capabilities::NONE };
         let lacks = servers.iter().fold(Capabilities::NONE, |lacks, server| {
-            lacks | attach::AS_AGREED.without(Capabilities(server.capabilities))
+            lacks | (attach::AS_AGREED | by_the_server).without(Capabilities(server.capabilities))
         });
         let mut offered = (Capabilities::SPOKEN | offers).without(lacks);
         if listener.shared.tls.is_some() {
@@ -436,6 +445,9 @@ impl Newcomer<'_> {
             return Err(Failed::refused(1251, b"08004", text));
         }
         let mut capabilities = login.capabilities & offered;
+        let compression = self.compression(capabilities, login.zstd_level)?;
+        // It is between the client and Weir, and makes no difference to how a server is spoken to.
+        capabilities = capabilities.without(COMPRESSION);
         if !self.is_secure {
             capabilities = capabilities.without(Capabilities::SSL);
         }
@@ -446,8 +458,26 @@ impl Newcomer<'_> {
             collation: login.collation,
             database: login.database.map(Into::into),
             attributes: login.attributes.into(),
+            compression,
         })
     }
+
+    /// How what the client says will be compressed, if the listener lets it.
+    fn compression(&self, agreed: Capabilities, level: Option<u8>) -> Result<Option<Algorithm>, Failed> {
+        let algorithm = Algorithm::of(agreed, level);
+        match algorithm {
+            Some(Algorithm::Zstd { level }) if !(1..=22).contains(&level) => {
+                Err(Failed::of_compression_level(level))
+            }
+            None if !lets_uncompressed(self.terms.listener) => Err(Failed::uncompressed()),
+            _ => Ok(algorithm),
+        }
+    }
+}
+
+fn lets_uncompressed(listener: &WorkerListener) -> bool {
+    let mysql = listener.shared.config.mysql();
+    mysql.is_none_or(|mysql| mysql.compression.contains(&MysqlCompression::Uncompressed))
 }
 
 fn server_version(mysql: &ListenerMysql) -> Option<&str> {

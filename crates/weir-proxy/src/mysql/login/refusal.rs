@@ -10,6 +10,11 @@ use super::{Claim, LoginTerms, count, count_bytes};
 use crate::mysql::attach::{AttachError, ServerError};
 use crate::mysql::talk::{Talk, TalkError, Wire};
 
+/// `ER_WRONG_COMPRESSION_ALGORITHM_CLIENT`.
+const WRONG_ALGORITHM: u16 = 3922;
+/// `ER_WRONG_COMPRESSION_LEVEL_CLIENT`.
+const WRONG_LEVEL: u16 = 3923;
+
 /// What a client is told that is not let in, if anything, and how its session ends.
 pub struct Failed {
     pub answer: Option<ServerError>,
@@ -69,11 +74,31 @@ impl Failed {
         Failed::refused(1251, b"08004", text.as_bytes())
     }
 
+    /// The client asks for no compression, and the listener lets in nobody without
+    /// (ER_WRONG_COMPRESSION_ALGORITHM_CLIENT).
+    pub fn uncompressed() -> Failed {
+        let text = b"Invalid compression algorithm 'uncompressed'. (`compression` of the listener)";
+        Failed::refused(WRONG_ALGORITHM, b"HY000", text)
+    }
+
+    /// A level that zstd does not have (ER_WRONG_COMPRESSION_LEVEL_CLIENT).
+    pub fn of_compression_level(level: u8) -> Failed {
+        let text = format!("Invalid compression level {level} for algorithm 'zstd': expected 1 to 22");
+        Failed::refused(WRONG_LEVEL, b"HY000", text.as_bytes())
+    }
+
     /// No server has decided: what the client is told leaves out where servers are.
     pub fn of_server(error: AttachError) -> Failed {
         tracing::debug!(%error, "login relayed to a server");
         match error {
             AttachError::Refused(error) => Failed::refused(error.code, &error.state, &error.message),
+            AttachError::Lacks(flags) => {
+                let text = format!(
+                    "the server lacks capabilities {:#x} that the client asks for, and the login is relayed",
+                    flags.0
+                );
+                Failed::refused(1105, b"HY000", text.as_bytes())
+            }
             AttachError::Plugin(plugin) => {
                 let text = format!(
                     "the account is of plugin {plugin}, which needs TLS on both sides of the balancer"

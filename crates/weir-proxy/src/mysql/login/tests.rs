@@ -511,6 +511,7 @@ async fn a_client_in_session_proves_another_account_to_a_new_nonce() {
             collation: 45,
             database: None,
             attributes: Box::default(),
+            compression: None,
         };
         let mut payload = Vec::new();
         let change = ChangeUser {

@@ -121,9 +121,10 @@ impl Claim {
 
     /// Who it is by a password that it has shown.
     pub(super) fn with_password(self, password: Password) -> Candidate {
-        let Claim { user, capabilities, max_packet_bytes, collation, database, attributes } = self;
+        let Claim { user, capabilities, max_packet_bytes, collation, database, attributes, compression } =
+            self;
         let account = Rc::new(Account::new(&user, password));
-        Candidate { account, capabilities, max_packet_bytes, collation, database, attributes }
+        Candidate { account, capabilities, max_packet_bytes, collation, database, attributes, compression }
     }
 }
 

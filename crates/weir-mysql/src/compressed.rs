@@ -1,0 +1,314 @@
+//! The compressed protocol: packets within compressed packets.
+//!
+//! Once a login that agreed on it is over, both sides send their packets as one stream of bytes, and cut it
+//! into compressed packets wherever they like. This module reads and writes their headers and keeps count of
+//! both kinds of sequence ids; who inflates and deflates is somebody else.
+//!
+//! Source: MySQL internals, "Compression"; for what counts as in order, `net_serv.cc` of the server.
+
+use crate::packet::{HEADER_BYTES, MAX_PAYLOAD_BYTES};
+use crate::wire_error::WireError;
+
+/// Bytes before the payload of a compressed packet.
+pub const COMPRESSED_HEADER_BYTES: usize = 7;
+
+/// Content shorter than this goes as it is, as servers and clients have it (`MIN_COMPRESS_LENGTH`), in bytes.
+pub const LEAST_COMPRESSED_BYTES: usize = 50;
+
+/// What stands before the payload of a compressed packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompressedHeader {
+    /// Bytes that follow the header, at most [`MAX_PAYLOAD_BYTES`].
+    pub payload_bytes: u32,
+    /// One more than that of the compressed packet before, whoever sent it; 0 begins a command.
+    pub sequence: u8,
+    /// Bytes that the payload has when it is inflated; 0 where it is the content as it is.
+    pub content_bytes: u32,
+}
+
+impl CompressedHeader {
+    /// Reads a header. Whatever the bytes, they are one.
+    pub fn parse(bytes: [u8; COMPRESSED_HEADER_BYTES]) -> CompressedHeader {
+        let [a, b, c, sequence, d, e, f] = bytes;
+        CompressedHeader {
+            payload_bytes: u32::from_le_bytes([a, b, c, 0]),
+            sequence,
+            content_bytes: u32::from_le_bytes([d, e, f, 0]),
+        }
+    }
+
+    /// The header's seven bytes. Of both lengths only the lower 24 bits can be said.
+    pub fn to_bytes(self) -> [u8; COMPRESSED_HEADER_BYTES] {
+        let [a, b, c, _] = self.payload_bytes.to_le_bytes();
+        let [d, e, f, _] = self.content_bytes.to_le_bytes();
+        [a, b, c, self.sequence, d, e, f]
+    }
+}
+
+/// Counts the compressed packets of a connection, and the packets within them, as the side that answers.
+///
+/// The ids of a client's packets within are worth nothing: both sides set them to those of the compressed
+/// packets whenever they send (`net_flush`), and servers do not look at them. What is received is numbered
+/// anew, as it would be without compression, so that whoever comes next can go by it; what is sent is
+/// numbered as a server would, for there are clients that look.
+#[derive(Clone, Debug)]
+pub struct CompressedTurns {
+    /// That the next compressed packet has, of either side, within the same command.
+    next: u8,
+    /// That the next packet within has, of either side.
+    next_within: u8,
+    /// Whether we were the last to send.
+    has_answered: bool,
+    /// By how much ids within the answer are above those that they would have without compression.
+    shift: u8,
+    received: Boundaries,
+    sent: Boundaries,
+}
+
+impl CompressedTurns {
+    /// Of a client whose login has just been answered: it begins a command.
+    pub fn after_login() -> CompressedTurns {
+        CompressedTurns {
+            next: 0,
+            next_within: 0,
+            has_answered: true,
+            shift: 0,
+            received: Boundaries::default(),
+            sent: Boundaries::default(),
+        }
+    }
+
+    /// Takes the id of a compressed packet that the client has sent; its content goes through
+    /// [`Self::received`].
+    ///
+    /// # Errors
+    /// [`WireError::SequenceId`]: it neither begins a command, nor follows the one before.
+    pub fn receive(&mut self, sequence: u8) -> Result<(), WireError> {
+        // After 255 of the client's own comes 0, and is no beginning.
+        let may_begin = self.received.is_between() && (self.has_answered || self.next != 0);
+        if sequence == 0 && may_begin {
+            self.next_within = 0;
+        } else if sequence != self.next {
+            return Err(WireError::SequenceId);
+        }
+        self.next = sequence.wrapping_add(1);
+        self.has_answered = false;
+        Ok(())
+    }
+
+    /// Numbers the packets within what was received, in the order in which it came.
+    pub fn received(&mut self, content: &mut [u8]) {
+        let mut at = 0;
+        while let Some(place) = self.received.next_id(content, &mut at) {
+            if let Some(id) = content.get_mut(place) {
+                *id = self.next_within;
+            }
+            self.next_within = self.next_within.wrapping_add(1);
+        }
+    }
+
+    /// Whether packets within what is sent next have to be numbered by [`Self::send`]: seldom.
+    pub fn is_renumbered(&mut self, content: &[u8]) -> bool {
+        if let Some(first) = content.get(HEADER_BYTES - 1).filter(|_| self.sent.is_between()) {
+            if *first == 0 && self.next_within != 0 {
+                // Said unasked, as a server does before it closes an idle connection: no answer to anything.
+                (self.next, self.shift) = (0, 0);
+            } else if !self.has_answered {
+                self.shift = self.next.wrapping_sub(*first);
+            }
+        }
+        self.shift != 0
+    }
+
+    /// Takes what is about to be sent in one compressed packet, after [`Self::is_renumbered`] was asked about
+    /// it; gives that packet's id. `numbered` is the same content again, which gets the ids that the client
+    /// expects; it may be empty where none has to change.
+    pub fn send(&mut self, content: &[u8], numbered: &mut [u8]) -> u8 {
+        let mut at = 0;
+        while let Some(place) = self.sent.next_id(content, &mut at) {
+            let id = content.get(place).copied().unwrap_or_default();
+            self.next_within = id.wrapping_add(1);
+            if let Some(numbered) = numbered.get_mut(place) {
+                *numbered = id.wrapping_add(self.shift);
+            }
+        }
+        let sequence = self.next;
+        self.next = sequence.wrapping_add(1);
+        self.has_answered = true;
+        sequence
+    }
+}
+
+/// Finds where packets begin in a stream of bytes, however it is cut.
+#[derive(Clone, Debug, Default)]
+struct Boundaries {
+    /// Bytes of the header that went by; 0 within a payload.
+    header_seen: usize,
+    /// The length, as far as it went by.
+    length: u32,
+    /// Bytes of the payload that are still to come.
+    left: u32,
+    /// Whether the payload goes on in the next packet.
+    goes_on: bool,
+}
+
+impl Boundaries {
+    /// Whether the last byte seen ended a payload, or none was seen yet.
+    fn is_between(&self) -> bool {
+        self.header_seen == 0 && self.left == 0 && !self.goes_on
+    }
+
+    /// The place of the next sequence id in `bytes`, of which those before `at` went by already. `None` when
+    /// all have gone by. O(1) for each header and each call.
+    fn next_id(&mut self, bytes: &[u8], at: &mut usize) -> Option<usize> {
+        loop {
+            let rest = bytes.get(*at..).unwrap_or_default();
+            let skipped = rest.len().min(self.left as usize);
+            self.left -= skipped as u32;
+            *at += skipped;
+            let byte = *bytes.get(*at)?;
+            let place = *at;
+            *at += 1;
+            if self.header_seen < HEADER_BYTES - 1 {
+                self.length |= u32::from(byte) << (8 * self.header_seen);
+                self.header_seen += 1;
+                continue;
+            }
+            self.left = self.length;
+            self.goes_on = self.length as usize == MAX_PAYLOAD_BYTES;
+            (self.header_seen, self.length) = (0, 0);
+            return Some(place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packet::{PacketHeader, write_packets};
+
+    /// Sends, and gives the ids: of the compressed packet, and of the first within.
+    fn sent(turns: &mut CompressedTurns, content: &[u8]) -> (u8, u8) {
+        let mut numbered = content.to_vec();
+        let is_renumbered = turns.is_renumbered(content);
+        let sequence = turns.send(content, &mut numbered);
+        assert_eq!(is_renumbered, numbered != content);
+        (sequence, numbered[3])
+    }
+
+    fn ids(stream: &[u8]) -> Vec<u8> {
+        let (mut ids, mut at) = (Vec::new(), 0);
+        while let Some(header) = stream.get(at..).and_then(<[u8]>::first_chunk::<4>) {
+            let header = PacketHeader::parse(*header);
+            ids.push(header.sequence);
+            at += HEADER_BYTES + header.payload_bytes as usize;
+        }
+        ids
+    }
+
+    #[test]
+    fn a_header_is_read_as_it_was_written() {
+        let header = CompressedHeader { payload_bytes: 0x0003_0201, sequence: 4, content_bytes: 0x0007_0605 };
+        assert_eq!(header.to_bytes(), [1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(CompressedHeader::parse(header.to_bytes()), header);
+    }
+
+    #[test]
+    fn packets_within_are_numbered_anew_in_slices_of_every_size() {
+        let stream = b"\x03\0\0\x09abc\0\0\0\x09\x01\0\0\x2ax";
+        for slice_bytes in 1..=stream.len() {
+            let mut turns = CompressedTurns::after_login();
+            turns.receive(0).expect("it begins a command");
+            let mut read = stream.to_vec();
+            read.chunks_mut(slice_bytes).for_each(|slice| turns.received(slice));
+            assert_eq!(ids(&read), [0, 1, 2], "slices of {slice_bytes}");
+            assert_eq!(sent(&mut turns, b"\x01\0\0\x03\0").0, 1);
+        }
+    }
+
+    #[test]
+    fn what_a_client_sends_behind_an_answer_is_numbered_behind_it() {
+        let mut turns = CompressedTurns::after_login();
+        turns.receive(0).expect("LOAD DATA LOCAL");
+        turns.received(&mut b"\x01\0\0\0x".to_vec());
+        // The answer is three packets in one compressed packet.
+        assert_eq!(sent(&mut turns, b"\0\0\0\x01\0\0\0\x02\0\0\0\x03").0, 1);
+        turns.receive(2).expect("the file");
+        // The client numbers by compressed packets.
+        let mut file = b"\x01\0\0\x02a\0\0\0\x03".to_vec();
+        turns.received(&mut file);
+        assert_eq!(ids(&file), [4, 5]);
+        // The answer has the id that a server would give it.
+        assert_eq!(sent(&mut turns, b"\0\0\0\x06"), (3, 3));
+        assert_eq!(sent(&mut turns, b"\0\0\0\x07"), (4, 4));
+        turns.receive(0).expect("the next command");
+        turns.received(&mut b"\x01\0\0\0\x0e".to_vec());
+        assert_eq!(sent(&mut turns, b"\0\0\0\x01"), (1, 1));
+    }
+
+    #[test]
+    fn each_command_begins_at_0_whether_the_one_before_has_an_answer_or_not() {
+        let mut turns = CompressedTurns::after_login();
+        for _ in 0..3 {
+            turns.receive(0).expect("as COM_STMT_CLOSE, which has no answer");
+            let mut command = b"\x01\0\0\x07\x19".to_vec();
+            turns.received(&mut command);
+            assert_eq!(ids(&command), [0]);
+        }
+        assert_eq!(sent(&mut turns, b"\0\0\0\x01").0, 1);
+        assert_eq!(sent(&mut turns, b"\0\0\0\x02").0, 2);
+        turns.receive(0).expect("the next");
+        turns.received(&mut b"\x01\0\0\0\x0e".to_vec());
+        assert_eq!(sent(&mut turns, b"\0\0\0\x01").0, 1);
+    }
+
+    #[test]
+    fn an_id_that_does_not_follow_and_a_command_within_a_packet_are_refused() {
+        let mut turns = CompressedTurns::after_login();
+        assert_eq!(turns.clone().receive(1), Err(WireError::SequenceId), "nothing was sent before it");
+        turns.receive(0).expect("a command");
+        turns.received(&mut b"\x09\0\0\0\x03".to_vec());
+        assert_eq!(turns.clone().receive(0), Err(WireError::SequenceId), "the packet is not over");
+        assert_eq!(turns.clone().receive(2), Err(WireError::SequenceId));
+        turns.receive(1).expect("it goes on");
+    }
+
+    #[test]
+    fn after_255_of_a_long_file_comes_0_and_begins_nothing() {
+        let mut turns = CompressedTurns::after_login();
+        for sequence in 0..=255 {
+            turns.receive(sequence).expect("in order");
+            turns.received(&mut b"\0\0\0\0".to_vec());
+        }
+        turns.receive(0).expect("it goes on");
+        let mut packet = b"\x01\0\0\0a\x01\0\0\x01b".to_vec();
+        turns.received(&mut packet);
+        assert_eq!(ids(&packet), [0, 1]);
+        turns.receive(1).expect("it goes on");
+        assert_eq!(sent(&mut turns, b"\0\0\0\x02").0, 2);
+    }
+
+    #[test]
+    fn a_payload_of_several_packets_is_one() {
+        let mut stream = Vec::new();
+        write_packets(&mut stream, 7, &vec![0; MAX_PAYLOAD_BYTES]);
+        let mut turns = CompressedTurns::after_login();
+        turns.receive(0).expect("a command");
+        let (first, last) = stream.split_at_mut(MAX_PAYLOAD_BYTES + HEADER_BYTES);
+        turns.received(first);
+        assert_eq!(turns.clone().receive(0), Err(WireError::SequenceId), "its last packet is to come");
+        turns.receive(1).expect("it goes on");
+        turns.received(last);
+        assert_eq!((first[3], last[3]), (0, 1));
+        turns.receive(0).expect("it is over");
+    }
+
+    #[test]
+    fn what_is_said_unasked_begins_at_0() {
+        let mut turns = CompressedTurns::after_login();
+        turns.receive(0).expect("a command");
+        turns.received(&mut b"\x01\0\0\0\x0e".to_vec());
+        assert_eq!(sent(&mut turns, b"\0\0\0\x01").0, 1);
+        assert_eq!(sent(&mut turns, b"\x01\0\0\0\xff").0, 0);
+    }
+}

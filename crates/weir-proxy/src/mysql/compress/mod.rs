@@ -1,0 +1,350 @@
+//! Compression between a client and Weir: a layer over the client's connection, from the end of its login
+//! on. Whoever speaks above it sees packets as they are without; servers are spoken to without.
+//!
+//! Nothing is held between packets, and no more than a buffer of what comes or goes meanwhile. What is long
+//! is inflated piece by piece, as there is room for it.
+
+mod codec;
+
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use weir_config::MysqlCompression;
+use weir_io::buffers::{Buffer, Buffers, Held, LARGE, SMALL};
+use weir_io::stream::{Duplex as _, Layer, Stream};
+use weir_mysql::capability::Capabilities;
+use weir_mysql::compressed::{COMPRESSED_HEADER_BYTES, CompressedHeader, CompressedTurns};
+
+pub use self::codec::CompressionError;
+use self::codec::{Unpacker, deflate};
+
+/// What a client and Weir have agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    Zlib,
+    /// `level` is the one that the client asks for, 1 to 22.
+    Zstd {
+        level: u8,
+    },
+}
+
+/// The capabilities by which compression is agreed on.
+pub const COMPRESSION: Capabilities =
+    Capabilities(Capabilities::COMPRESS.0 | Capabilities::ZSTD_COMPRESSION_ALGORITHM.0);
+
+/// What is offered to clients by the algorithms that a listener names.
+pub fn offered(algorithms: &[MysqlCompression]) -> Capabilities {
+    algorithms.iter().fold(Capabilities::NONE, |offered, algorithm| {
+        offered
+            | match algorithm {
+                MysqlCompression::Zlib => Capabilities::COMPRESS,
+                MysqlCompression::Zstd => Capabilities::ZSTD_COMPRESSION_ALGORITHM,
+                MysqlCompression::Uncompressed => Capabilities::NONE,
+            }
+    })
+}
+
+impl Algorithm {
+    /// What is spoken with a client that was offered, and wants, `agreed`; `None` for neither. Of both zlib
+    /// counts, as on a server.
+    pub fn of(agreed: Capabilities, zstd_level: Option<u8>) -> Option<Algorithm> {
+        if agreed.has(Capabilities::COMPRESS) {
+            return Some(Algorithm::Zlib);
+        }
+        let is_zstd = agreed.has(Capabilities::ZSTD_COMPRESSION_ALGORITHM);
+        is_zstd.then(|| Algorithm::Zstd { level: zstd_level.unwrap_or(DEFAULT_ZSTD_LEVEL) })
+    }
+
+    /// The capability that says it.
+    pub fn capability(self) -> Capabilities {
+        match self {
+            Algorithm::Zlib => Capabilities::COMPRESS,
+            Algorithm::Zstd { .. } => Capabilities::ZSTD_COMPRESSION_ALGORITHM,
+        }
+    }
+
+    /// The level of zstd, for a login that names one.
+    pub fn zstd_level(self) -> Option<u8> {
+        match self {
+            Algorithm::Zlib => None,
+            Algorithm::Zstd { level } => Some(level),
+        }
+    }
+}
+
+/// The level that clients have unless they are told otherwise.
+const DEFAULT_ZSTD_LEVEL: u8 = 3;
+
+/// The client's connection with compression. `first` is what was received behind the login.
+pub fn compressed(
+    below: Stream,
+    algorithm: Algorithm,
+    first: Option<Buffer>,
+    buffers: &Rc<Buffers>,
+) -> Stream {
+    Stream::layered(Box::new(Compressed {
+        below,
+        algorithm,
+        buffers: buffers.clone(),
+        turns: CompressedTurns::after_login(),
+        unpacker: Unpacker::new(algorithm),
+        held: Held::new(buffers),
+        is_fresh: first.is_some(),
+        incoming: first,
+        needs: COMPRESSED_HEADER_BYTES,
+        content: None,
+        has_ended: false,
+        broken: None,
+        outgoing: None,
+        accepted: 0,
+    }))
+}
+
+struct Compressed {
+    below: Stream,
+    algorithm: Algorithm,
+    buffers: Rc<Buffers>,
+    turns: CompressedTurns,
+    unpacker: Unpacker,
+    /// What the unpacker holds.
+    held: Held,
+    /// Received and not unpacked.
+    incoming: Option<Buffer>,
+    /// Whether `incoming` has something that the unpacker has not seen.
+    is_fresh: bool,
+    /// Bytes that must be in `incoming` for the unpacker to go on.
+    needs: usize,
+    /// Unpacked and not taken.
+    content: Option<Buffer>,
+    has_ended: bool,
+    /// Why nothing more can be unpacked.
+    broken: Option<CompressionError>,
+    /// A packet that the kernel has not taken yet.
+    outgoing: Option<Buffer>,
+    /// Content bytes in it that the caller has not been told of.
+    accepted: usize,
+}
+
+impl Compressed {
+    /// Unpacks until there is content; whether there is.
+    fn unpack(&mut self) -> io::Result<bool> {
+        while self.incoming.is_some() || self.unpacker.owes() {
+            let incoming = self.incoming.as_ref().map_or(&[][..], Buffer::filled);
+            let room = self.unpacker.room_wanted(incoming);
+            let mut content = self.buffers.borrow(room).ok_or(io::ErrorKind::OutOfMemory)?;
+            let step = self.unpacker.step(incoming, content.free(), &mut self.turns);
+            self.held.set(self.unpacker.held_bytes());
+            let step = step.inspect_err(|error| self.broken = Some(*error))?;
+            if let Some(incoming) = &mut self.incoming {
+                incoming.consume(step.consumed);
+            }
+            self.incoming.take_if(|incoming| incoming.is_empty());
+            if step.produced > 0 {
+                content.fill(step.produced);
+                self.content = Some(content);
+                return Ok(true);
+            }
+            if step.needs > 0 {
+                self.needs = step.needs;
+                return Ok(false);
+            }
+        }
+        self.needs = COMPRESSED_HEADER_BYTES;
+        Ok(false)
+    }
+
+    /// Receives behind what waits. Zero is the end of the stream.
+    fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        ready!(self.below.poll_readable(context))?;
+        let mut incoming = match self.incoming.take() {
+            Some(mut incoming) if incoming.capacity() >= self.needs => {
+                incoming.compact();
+                incoming
+            }
+            held => {
+                let mut larger =
+                    self.buffers.borrow(self.needs.max(SMALL)).ok_or(io::ErrorKind::OutOfMemory)?;
+                held.iter().for_each(|held| larger.append(held.filled()));
+                larger
+            }
+        };
+        let polled = self.below.receive_ready(context, &mut incoming);
+        if !incoming.is_empty() {
+            self.incoming = Some(incoming);
+        }
+        polled
+    }
+
+    /// Makes a packet of the front of `bytes`.
+    fn pack(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let room = if bytes.len() + COMPRESSED_HEADER_BYTES <= SMALL { SMALL } else { LARGE };
+        let mut outgoing = self.buffers.borrow(room).ok_or(io::ErrorKind::OutOfMemory)?;
+        let free = outgoing.free();
+        let payload = free.get_mut(COMPRESSED_HEADER_BYTES..).unwrap_or_default();
+        let as_it_is = bytes.get(..payload.len()).unwrap_or(bytes);
+        let mut numbered = Vec::new();
+        let (content_bytes, deflated, sequence) = if self.turns.is_renumbered(bytes) {
+            numbered.extend_from_slice(as_it_is);
+            let sequence = self.turns.send(as_it_is, &mut numbered);
+            (as_it_is.len(), deflate(self.algorithm, &numbered, payload), sequence)
+        } else {
+            let piece = bytes.get(..LARGE).unwrap_or(bytes);
+            let deflated = deflate(self.algorithm, piece, payload);
+            let piece = if deflated.is_some() { piece } else { as_it_is };
+            (piece.len(), deflated, self.turns.send(piece, &mut []))
+        };
+        if deflated.is_none() {
+            let content = if numbered.is_empty() { as_it_is } else { &numbered };
+            payload.iter_mut().zip(content).for_each(|(to, from)| *to = *from);
+        }
+        let header = CompressedHeader {
+            payload_bytes: deflated.unwrap_or(content_bytes) as u32,
+            sequence,
+            content_bytes: if deflated.is_some() { content_bytes as u32 } else { 0 },
+        };
+        if let Some(place) = free.first_chunk_mut() {
+            *place = header.to_bytes();
+        }
+        outgoing.fill(COMPRESSED_HEADER_BYTES + header.payload_bytes as usize);
+        self.outgoing = Some(outgoing);
+        self.accepted = content_bytes;
+        Ok(())
+    }
+}
+
+impl Layer for Compressed {
+    fn below(&self) -> &Stream {
+        &self.below
+    }
+
+    fn below_mut(&mut self) -> &mut Stream {
+        &mut self.below
+    }
+
+    fn has_content(&self) -> bool {
+        self.content.is_some() || self.incoming.is_some() || self.unpacker.owes()
+    }
+
+    fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.content.is_some() || self.has_ended {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(broken) = self.broken {
+                return Poll::Ready(Err(broken.into()));
+            }
+            if std::mem::take(&mut self.is_fresh) && self.unpack()? {
+                continue;
+            }
+            match ready!(self.poll_fill(context))? {
+                0 => self.has_ended = true,
+                _ => self.is_fresh = true,
+            }
+        }
+    }
+
+    fn take_with(&mut self, most: usize, put: &mut dyn FnMut(&[u8])) -> io::Result<usize> {
+        let Some(content) = &mut self.content else { return Ok(0) };
+        let piece = content.filled();
+        let piece = piece.get(..most).unwrap_or(piece);
+        put(piece);
+        let count = piece.len();
+        content.consume(count);
+        if content.is_empty() {
+            self.content = None;
+            // There may be further packets behind the one that is used up, or more of it.
+            self.is_fresh = self.incoming.is_some() || self.unpacker.owes();
+        }
+        Ok(count)
+    }
+
+    fn poll_send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.poll_flush(context))?;
+            if self.accepted > 0 {
+                return Poll::Ready(Ok(std::mem::take(&mut self.accepted)));
+            }
+            if bytes.is_empty() {
+                return Poll::Ready(Ok(0));
+            }
+            self.pack(bytes)?;
+        }
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(outgoing) = &mut self.outgoing {
+            let count = ready!(self.below.poll_send(context, outgoing.filled()))?;
+            outgoing.consume(count);
+            if outgoing.is_empty() {
+                self.outgoing = None;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Why a connection broke, where that is what the client has compressed.
+pub fn cause(error: &io::Error) -> Option<CompressionError> {
+    error.get_ref().and_then(|cause| cause.downcast_ref()).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+    use weir_io::stream::Sight;
+
+    use super::*;
+
+    /// A client, Weir's end of its connection, and the buffers that are used for it.
+    async fn pair() -> (TcpStream, Stream, Rc<Buffers>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        client.set_nodelay(true).unwrap();
+        let below = Stream::plain(listener.accept().await.unwrap().0);
+        let buffers = Buffers::new(8 << 20);
+        (client, compressed(below, Algorithm::Zlib, None, &buffers), buffers)
+    }
+
+    #[tokio::test(flavor = "local")]
+    async fn what_comes_byte_by_byte_is_given_and_no_buffer_is_held_between_commands() {
+        let (mut client, mut stream, buffers) = pair().await;
+        for _ in 0..2 {
+            for byte in b"\x05\0\0\0\0\0\0\x01\0\0\0\x0e" {
+                client.write_all(&[*byte]).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let mut taken = buffers.borrow(SMALL).unwrap();
+            while taken.filled().len() < 5 {
+                poll_fn(|context| stream.poll_receive(context, &mut taken)).await.unwrap();
+            }
+            assert_eq!(taken.filled(), b"\x01\0\0\0\x0e");
+            drop(taken);
+            let sent = poll_fn(|context| stream.poll_send(context, b"\x01\0\0\x01\0")).await;
+            assert_eq!(sent.unwrap(), 5);
+            let mut answer = [0; 12];
+            client.read_exact(&mut answer).await.unwrap();
+            assert_eq!(&answer, b"\x05\0\0\x01\0\0\0\x01\0\0\x01\0");
+            let sight = poll_fn(|context| Poll::Ready(stream.poll_present(context))).await;
+            assert_eq!((sight.unwrap(), buffers.in_use_bytes()), (Sight::Quiet, 0));
+        }
+    }
+
+    #[tokio::test(flavor = "local")]
+    async fn what_a_client_has_said_too_early_waits_and_is_seen() {
+        let (mut client, mut stream, buffers) = pair().await;
+        let both = b"\x05\0\0\0\0\0\0\x01\0\0\0\x0e\x05\0\0\0\0\0\0\x01\0\0\0\x01";
+        client.write_all(both).await.unwrap();
+        for (command, sight) in [(0x0e, Sight::Speaking), (0x01, Sight::Quiet)] {
+            let mut taken = buffers.borrow(SMALL).unwrap();
+            let count = poll_fn(|context| stream.poll_receive(context, &mut taken)).await.unwrap();
+            assert_eq!((count, taken.filled()[4]), (5, command), "one command at a time");
+            let seen = poll_fn(|context| Poll::Ready(stream.poll_present(context))).await;
+            assert_eq!(seen.unwrap(), sight);
+        }
+    }
+}
