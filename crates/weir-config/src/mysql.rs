@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::fields::{Fields, KeyValue, Value};
-use crate::keys::{DAY, Each, HOUR, Limit, Shape, count, duration, flag, list_or, millis, seconds, text, word};
+use crate::keys::{
+    DAY, Each, HOUR, Limit, Shape, count, duration, flag, list_or, millis, seconds, text, word,
+};
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, quote};
 use crate::setting::{Part as _, table, words};
@@ -20,6 +22,13 @@ table! {
     pub struct ListenerMysql {
         /// Which servers of the pool its statements go to.
         access: MysqlAccess = word(MysqlAccess::WORDS, "read-write").mysql().also(&["access_mode", "routing_strategy", "role"]);
+        /// Most sessions of one account at once, by its name; a login beyond gets error 1203. Where Weir does
+        /// not see who logs in (`mode = "passthrough"`) nobody is counted.
+        max_connections_per_account: Option<u32> =
+            count(Limit::optional(1, 10_000_000, "0 would lock every account out"))
+                .default("no limit of its own")
+                .mysql()
+                .also(&["max_user_connections"]);
         /// Version that clients are greeted with.
         server_version: Option<String> =
             text(&SERVER_VERSION)
@@ -102,6 +111,11 @@ table! {
         /// The same from one client: an IPv4 address, or an IPv6 /64.
         full_logins_per_client: u32 =
             count(Limit::new(50, 1, 100_000, "bounds what one stranger can take of `full_logins`"));
+        /// The same to one account, whoever asks: bounds how fast a password can be guessed from many
+        /// addresses.
+        full_logins_per_account: Option<u32> =
+            count(Limit::optional(1, 100_000, "a restart has every session of the account log in so"))
+                .default("no limit of its own");
         /// PEM file of the RSA key that passwords are encrypted with for clients without TLS. The same on all
         /// machines that clients may be sent to.
         key_file: Option<PathBuf> =
@@ -199,6 +213,10 @@ pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Fi
     }
     let is_auto =
         |entry: &&KeyValue| matches!(entry.value, Value::Word(word) if word == MysqlAccess::Auto.word());
+    if let Some(entry) = listener.get("max_connections_per_account").filter(|_| passes_through(listener)) {
+        let hint = "who logs in is not seen behind `mode = \"passthrough\"`";
+        findings.warning(entry.key, "`max_connections_per_account` has no effect", hint);
+    }
     let Some(entry) = listener.get("access").filter(is_auto) else { return };
     if passes_through(listener) {
         let hint = format!(
@@ -259,7 +277,13 @@ pub(crate) fn check_pool(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>
         Passwords::Learn => &["passwords_file"],
         Passwords::File => &["accounts"],
         // Its keys are of use where one side speaks TLS and the other does not.
-        Passwords::Relay => &["passwords_file", "accounts", "full_logins", "full_logins_per_client"],
+        Passwords::Relay => &[
+            "passwords_file",
+            "accounts",
+            "full_logins",
+            "full_logins_per_client",
+            "full_logins_per_account",
+        ],
     };
     for entry in in_vain.iter().filter_map(|name| fields.get(name)) {
         findings.warning(entry.key, format!("`{}` has no effect", entry.name), asked_for_nothing.clone());

@@ -1,6 +1,7 @@
 //! One place where clients are accepted, as it is in force, and the connections it has.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,26 +24,51 @@ pub struct Listener {
     pub cells: Arc<PerWorker<ListenerCells>>,
     /// Client connections open now, over all workers; bounded by `max_connections`.
     pub connections: Arc<ConnectionCount>,
-    by_client: Arc<Mutex<HashMap<IpAddr, u32>>>,
+    by_client: Arc<OpenBy<IpAddr>>,
+    by_account: Arc<OpenBy<Box<[u8]>>>,
+}
+
+/// How many connections each has that has any.
+type OpenBy<K> = Mutex<HashMap<K, u32>>;
+
+/// One connection of one client, or one session of one account, counted until dropped.
+pub struct Counted<K: Hash + Eq> {
+    of: K,
+    open: Arc<OpenBy<K>>,
 }
 
 /// One connection of one client, counted until dropped.
-pub struct ClientConnection {
-    address: IpAddr,
-    by_client: Arc<Mutex<HashMap<IpAddr, u32>>>,
-}
+pub type ClientConnection = Counted<IpAddr>;
+/// One session of one account of MySQL, counted until dropped.
+pub type AccountSession = Counted<Box<[u8]>>;
 
 /// The client is at `max_connections_per_client`.
 #[derive(Debug)]
 pub struct TooManyFromClient;
 
-impl Drop for ClientConnection {
+/// The account is at `max_connections_per_account`.
+#[derive(Debug)]
+pub struct TooManyOfAccount;
+
+impl<K: Hash + Eq + Clone> Counted<K> {
+    /// One more, unless there are `limit`.
+    fn of(open: &Arc<OpenBy<K>>, of: K, limit: u32) -> Option<Counted<K>> {
+        let mut counts = open.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.get(&of).is_some_and(|count| *count >= limit) {
+            return None;
+        }
+        *counts.entry(of.clone()).or_insert(0) += 1;
+        Some(Counted { of, open: open.clone() })
+    }
+}
+
+impl<K: Hash + Eq> Drop for Counted<K> {
     fn drop(&mut self) {
-        let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(open) = by_client.get_mut(&self.address) {
-            *open -= 1;
-            if *open == 0 {
-                by_client.remove(&self.address);
+        let mut counts = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.of) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.of);
             }
         }
     }
@@ -62,6 +88,7 @@ impl Listener {
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             connections: old.map_or_else(Default::default, |old| old.connections.clone()),
             by_client: old.map_or_else(Default::default, |old| old.by_client.clone()),
+            by_account: old.map_or_else(Default::default, |old| old.by_account.clone()),
         }
     }
 
@@ -76,13 +103,15 @@ impl Listener {
             return Ok(None);
         }
         let address = weir_screen::address_key(address);
-        let mut by_client = self.by_client.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = by_client.entry(address).or_insert(0);
-        if *open >= limit {
-            return Err(TooManyFromClient);
-        }
-        *open += 1;
-        Ok(Some(ClientConnection { address, by_client: self.by_client.clone() }))
+        Counted::of(&self.by_client, address, limit).map(Some).ok_or(TooManyFromClient)
+    }
+
+    /// Counts in one more session of the account with this name; `Err` when it has as many as
+    /// `max_connections_per_account`. `Ok(None)` without a limit: then nothing is counted.
+    pub fn count_account(&self, user: &[u8]) -> Result<Option<AccountSession>, TooManyOfAccount> {
+        let limit = self.config.mysql().and_then(|mysql| mysql.max_connections_per_account);
+        let Some(limit) = limit else { return Ok(None) };
+        Counted::of(&self.by_account, user.into(), limit).map(Some).ok_or(TooManyOfAccount)
     }
 
     /// Whether any of its routes keeps responses.

@@ -60,7 +60,8 @@ words! {
         ParkFull = "park_full", "No server was the primary, and as many as may wait for one did (`park_max`); answered with error 1836.";
         ParkTimeout = "park_timeout", "No server became the primary within `park`; answered with error 1836.";
         LoginRefused = "login_refused", "The login was refused by a server, or as one would; answered with its error, as 1045.";
-        LoginLimited = "login_limited", "More clients had to show their password than `full_logins` lets; answered with error 1040.";
+        LoginLimited = "login_limited", "More clients had to show their password than `full_logins` and its like let; answered with error 1040 or 1226.";
+        AccountConnections = "account_connections", "The account had as many sessions as `max_connections_per_account`; answered with error 1203.";
         LoginTimeout = "login_timeout", "The login did not end within `timeout.handshake`; closed.";
         ConnectFailed = "connect_failed", "No backend accepted a connection; answered 502.";
         ConnectTimeout = "connect_timeout", "No backend accepted within `timeout.connect`; answered 504.";
@@ -108,7 +109,8 @@ words! {
         RetryBudget = "retry_budget", "A retry was due and the pool's retry budget was used up.";
         FlowLimit = "flow_limit", "UDP flow table full.";
         Login = "login", "MySQL login refused, or not done in time.";
-        LoginLimit = "login_limit", "More MySQL logins in full than `full_logins` or `full_logins_per_client`.";
+        LoginLimit = "login_limit", "More MySQL logins in full than `full_logins`, `full_logins_per_client` or `full_logins_per_account`.";
+        AccountConnections = "account_connections", "MySQL account at `max_connections_per_account`.";
         FrameFlood = "frame_flood", "HTTP/2 or HTTP/3 client sent more frames without content than `control_frames` allows; closed.";
     }
 }
@@ -153,7 +155,7 @@ words! {
         Empty = "empty", "Let in without a password, as the server lets that account.";
         Relayed = "relayed", "Let in by a server that the client proved itself to.";
         Refused = "refused", "Not let in: by a server, or because no password shows what the client sent.";
-        Limited = "limited", "Not let in: over `full_logins` or `full_logins_per_client`.";
+        Limited = "limited", "Not let in: over `full_logins`, `full_logins_per_client`, `full_logins_per_account` or `max_connections_per_account`.";
         Unavailable = "unavailable", "Not let in: no server could be asked.";
         Malformed = "malformed", "The client broke the protocol, or speaks none that is safe.";
         Gone = "gone", "The client left, or took longer than `timeout.handshake`.";

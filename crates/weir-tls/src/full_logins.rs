@@ -2,53 +2,96 @@
 //! ask for (threat F11).
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Longest time for which a login waits for its turn; who would wait longer is turned away.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// Most clients that are remembered; beyond them the ones that need no waiting any more go.
-const MOST_CLIENTS: usize = 65_536;
+/// Most clients, and accounts, that are remembered; beyond them the ones that need no waiting any more go.
+const MOST_KNOWN: usize = 65_536;
 
-/// Turns for logins in full, over all workers: so many a second in all, and so many for one client.
+/// Turns for logins in full, over all workers: so many a second in all, for one client, and for one account.
 ///
 /// A turn is a time: each is `1/rate` after the one before, and a second's worth may be taken at once
 /// (generic cell rate algorithm, ITU-T I.371). O(1), one short lock.
 #[derive(Default)]
 pub struct FullLogins(Mutex<Turns>);
 
+/// Logins a second at most, each at least 1.
+#[derive(Clone, Copy, Debug)]
+pub struct LoginRates {
+    /// Over all clients.
+    pub all: u32,
+    /// Of one client.
+    pub client: u32,
+    /// To one account, whoever asks; `None` without a limit.
+    pub account: Option<u32>,
+}
+
+/// Whose turn would have come too late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TooManyLogins {
+    /// Anybody's, or that client's.
+    Client,
+    /// That account's.
+    Account,
+}
+
 #[derive(Default)]
 struct Turns {
     /// When all turns taken so far are paid for.
     all: Duration,
     by_client: HashMap<IpAddr, Duration>,
+    /// By a hash of the name: two that share one share their turns.
+    by_account: HashMap<u64, Duration>,
+    names: RandomState,
 }
 
 impl FullLogins {
-    /// Takes a turn for `client` (an IPv4 address, or an IPv6 /64): how long it has to wait for it.
-    /// `per_second` and `per_client` are logins a second, at least 1.
+    /// Takes a turn for `client` (an IPv4 address, or an IPv6 /64) to log in as `user`: how long it has to
+    /// wait for it.
     ///
-    /// `None` when it would be more than [`LONGEST_WAIT`]; then nothing was taken.
-    pub fn take(&self, client: IpAddr, per_second: u32, per_client: u32, now: Duration) -> Option<Duration> {
+    /// # Errors
+    /// It would be more than [`LONGEST_WAIT`]; then nothing was taken.
+    pub fn take(
+        &self,
+        client: IpAddr,
+        user: &[u8],
+        rates: LoginRates,
+        now: Duration,
+    ) -> Result<Duration, TooManyLogins> {
         let turns = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let own = turns.by_client.get(&client).copied().unwrap_or_default();
-        let (all, all_wait) = next(turns.all, per_second, now);
-        let (own, own_wait) = next(own, per_client, now);
-        let wait = all_wait.max(own_wait);
-        if wait > LONGEST_WAIT {
-            return None;
+        let (all, all_wait) = next(turns.all, rates.all, now);
+        let (own, own_wait) = next(own, rates.client, now);
+        let mut wait = all_wait.max(own_wait);
+        if wait > LONGEST_WAIT || !has_room(&mut turns.by_client, &client, now) {
+            return Err(TooManyLogins::Client);
         }
-        if turns.by_client.len() >= MOST_CLIENTS && !turns.by_client.contains_key(&client) {
-            turns.by_client.retain(|_, paid| *paid > now);
-            if turns.by_client.len() >= MOST_CLIENTS {
-                return None;
+        if let Some(rate) = rates.account {
+            let name = turns.names.hash_one(user);
+            let of_account = turns.by_account.get(&name).copied().unwrap_or_default();
+            let (of_account, account_wait) = next(of_account, rate, now);
+            wait = wait.max(account_wait);
+            if wait > LONGEST_WAIT || !has_room(&mut turns.by_account, &name, now) {
+                return Err(TooManyLogins::Account);
             }
+            turns.by_account.insert(name, of_account);
         }
         turns.all = all;
         turns.by_client.insert(client, own);
-        Some(wait)
+        Ok(wait)
     }
+}
+
+/// Whether one more may be remembered; those that need no waiting any more make room.
+fn has_room<K: Hash + Eq>(known: &mut HashMap<K, Duration>, one: &K, now: Duration) -> bool {
+    if known.len() >= MOST_KNOWN && !known.contains_key(one) {
+        known.retain(|_, paid| *paid > now);
+    }
+    known.len() < MOST_KNOWN || known.contains_key(one)
 }
 
 /// When the turns are paid for with one more, and the wait for it.
@@ -63,30 +106,57 @@ mod tests {
     use super::*;
 
     const NOW: Duration = Duration::from_secs(1_000);
+    const RATES: LoginRates = LoginRates { all: 100, client: 4, account: None };
+    const TOO_MANY: Result<Duration, TooManyLogins> = Err(TooManyLogins::Client);
+    const AT_ONCE: Result<Duration, TooManyLogins> = Ok(Duration::ZERO);
 
     #[test]
     fn a_client_has_its_turns_at_once_and_waits_for_those_beyond() {
         let logins = FullLogins::default();
         let client = IpAddr::from([192, 0, 2, 1]);
-        let waits: Vec<_> = (0..24).map(|_| logins.take(client, 100, 4, NOW)).collect();
-        assert!(waits[..4].iter().all(|wait| *wait == Some(Duration::ZERO)), "{waits:?}");
-        assert_eq!(waits[4], Some(Duration::from_millis(250)));
-        assert_eq!(waits[23], Some(Duration::from_secs(5)));
-        assert_eq!(logins.take(client, 100, 4, NOW), None, "it would wait for longer than 5 s");
-        assert_eq!(logins.take(client, 100, 4, NOW + Duration::from_secs(6)), Some(Duration::ZERO));
+        let waits: Vec<_> = (0..24).map(|_| logins.take(client, b"app", RATES, NOW)).collect();
+        assert!(waits[..4].iter().all(|wait| *wait == AT_ONCE), "{waits:?}");
+        assert_eq!(waits[4], Ok(Duration::from_millis(250)));
+        assert_eq!(waits[23], Ok(Duration::from_secs(5)));
+        assert_eq!(logins.take(client, b"app", RATES, NOW), TOO_MANY, "it would wait for longer than 5 s");
+        assert_eq!(logins.take(client, b"app", RATES, NOW + Duration::from_secs(6)), AT_ONCE);
     }
 
     #[test]
     fn what_one_client_takes_leaves_the_rest_to_others_and_all_together_are_bounded() {
         let logins = FullLogins::default();
         let one = IpAddr::from([192, 0, 2, 1]);
-        while logins.take(one, 100, 4, NOW).is_some() {}
+        while logins.take(one, b"app", RATES, NOW).is_ok() {}
         let other = |number: u8| IpAddr::from([198, 51, 100, number]);
-        assert_eq!(logins.take(other(1), 100, 4, NOW), Some(Duration::ZERO));
+        assert_eq!(logins.take(other(1), b"app", RATES, NOW), AT_ONCE);
         let mut at_once = 0;
         for number in 2..200 {
-            at_once += u32::from(logins.take(other(number), 100, 4, NOW) == Some(Duration::ZERO));
+            at_once += u32::from(logins.take(other(number), b"app", RATES, NOW) == AT_ONCE);
         }
         assert_eq!(at_once, 100 - 24 - 1, "24 were the first client's");
+    }
+
+    #[test]
+    fn an_account_has_its_turns_whoever_asks_and_others_are_not_held_up() {
+        let logins = FullLogins::default();
+        let rates = LoginRates { all: 1000, client: 1000, account: Some(2) };
+        let client = |number: u8| IpAddr::from([198, 51, 100, number]);
+        let waits: Vec<_> = (0..12).map(|number| logins.take(client(number), b"app", rates, NOW)).collect();
+        assert_eq!((waits[1], waits[2]), (AT_ONCE, Ok(Duration::from_millis(500))));
+        assert_eq!(waits[11], Ok(Duration::from_secs(5)));
+        assert_eq!(logins.take(client(99), b"app", rates, NOW), Err(TooManyLogins::Account));
+        assert_eq!(logins.take(client(99), b"other", rates, NOW), AT_ONCE);
+    }
+
+    #[test]
+    fn names_that_strangers_make_up_stay_bounded() {
+        let logins = FullLogins::default();
+        let rates = LoginRates { all: 100_000, client: 100_000, account: Some(1) };
+        let client = IpAddr::from([192, 0, 2, 1]);
+        for number in 0..2 * MOST_KNOWN as u64 {
+            let now = NOW + Duration::from_micros(20 * number);
+            let _ = logins.take(client, &number.to_le_bytes(), rates, now);
+            assert!(logins.0.lock().unwrap().by_account.len() <= MOST_KNOWN);
+        }
     }
 }

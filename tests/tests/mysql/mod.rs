@@ -4,6 +4,7 @@ mod cluster;
 mod compression;
 mod drain;
 mod failover;
+mod limits;
 mod programs;
 mod replication;
 mod sessions;

@@ -179,7 +179,7 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
         End::BackendClosed => [b'S', if phase == b'R' { b'H' } else { phase }],
         End::BadResponse => *b"PH",
         End::Overload => [b'R', phase],
-        End::TooManyConnections => *b"PC",
+        End::TooManyConnections | End::AccountConnections => *b"PC",
         End::Draining | End::Killed => [b'K', phase],
         End::Internal => [b'I', phase],
     }

@@ -232,7 +232,10 @@ impl Session {
         let confirm = async |candidate: &Candidate| confirming.run(candidate).await;
         let (stream, buffer) = (&mut self.stream, &mut self.buffer);
         let changed = login::change_user(&terms, stream, buffer, &payload, &self.candidate, confirm).await;
-        let (candidate, state, sequence) = changed?;
+        let (mut candidate, state, sequence) = changed?;
+        if candidate.account.user == self.candidate.account.user {
+            candidate.session = self.candidate.session.take();
+        }
         self.kind = ConnectionKind::of(&candidate);
         self.candidate = candidate;
         self.written = None;

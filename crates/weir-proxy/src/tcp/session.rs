@@ -373,6 +373,7 @@ pub fn rejection(end: End) -> Option<Rejected> {
         End::ClientHeader => Rejected::HeaderTimeout,
         End::LoginRefused | End::LoginTimeout => Rejected::Login,
         End::LoginLimited => Rejected::LoginLimit,
+        End::AccountConnections => Rejected::AccountConnections,
         End::Handshake => Rejected::Handshake,
         End::NoRoute => Rejected::NoRoute,
         End::DeniedAddress => Rejected::DeniedAddress,

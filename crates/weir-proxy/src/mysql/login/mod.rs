@@ -26,6 +26,7 @@ use weir_mysql::greeting::{
     ServerGreeting,
 };
 use weir_mysql::login::{ChangeUser, ClientFirst, ClientLogin};
+use weir_state::listener::AccountSession;
 use weir_stats::table::{End, Login};
 use zeroize::Zeroizing;
 
@@ -87,9 +88,19 @@ pub struct Candidate {
     pub attributes: Box<[u8]>,
     /// How what it says is compressed once it is logged in; `None` for not at all.
     pub compression: Option<Algorithm>,
+    /// Its session's place among those of the account, where those are counted.
+    pub session: Option<AccountSession>,
 }
 
 impl Candidate {
+    /// Counts its session among those of its account.
+    fn count(&mut self, terms: &LoginTerms<'_>) -> Result<(), Failed> {
+        let user = &self.account.user;
+        let counted = terms.listener.shared.count_account(user);
+        self.session = counted.map_err(|_| Failed::too_many_of_account(user))?;
+        Ok(())
+    }
+
     /// How a server is logged in to for it.
     pub fn at_server(&self) -> ServerLogin<'_> {
         ServerLogin {
@@ -217,7 +228,8 @@ pub async fn change_user<T>(
             // What was agreed on stays as long as the connection.
             compression: before.compression,
         };
-        let proof = Proof { terms, is_secure: before.capabilities.has(Capabilities::SSL) };
+        let is_secure = before.capabilities.has(Capabilities::SSL);
+        let proof = Proof { terms, is_secure, counted: Some(&before.account.user) };
         let nonce = draw_nonce().ok_or_else(Failed::internal)?;
         // The answer that came with the command is to a nonce that was used before.
         proof.admit(&mut talk, claim, Shown::Nothing(nonce), confirm).await
@@ -355,10 +367,10 @@ impl Newcomer<'_> {
         confirm: impl AsyncFnMut(&Candidate) -> Result<T, Denied>,
     ) -> Result<Admission<T>, Failed> {
         let Said { claim, plugin, answer, nonce } = self.hear(talk, greeted).await?;
-        let proof = Proof { terms: self.terms, is_secure: self.is_secure };
+        let proof = Proof { terms: self.terms, is_secure: self.is_secure, counted: None };
         if !PASSWORD_PLUGINS.contains(&&*plugin) && proof.learns().is_some() {
             // Who comes by such a plugin has no password to show; each costs a server a login.
-            proof.take_turn().await?;
+            proof.take_turn(&claim.user).await?;
             return Ok(Admission::Undecided(claim.without_password()?));
         }
         let shown = match *plugin == *CACHING_SHA2_PASSWORD {

@@ -14,6 +14,7 @@ use weir_mysql::authentication::{
 use weir_mysql::greeting::{CACHING_SHA2_PASSWORD, Nonce};
 use weir_stats::table::Login;
 use weir_tls::ClientLogin;
+use weir_tls::full_logins::{LoginRates, TooManyLogins};
 use weir_tls::password::Password;
 use zeroize::Zeroizing;
 
@@ -29,6 +30,8 @@ pub struct Proof<'a> {
     pub terms: &'a LoginTerms<'a>,
     /// Whether the client speaks within TLS.
     pub is_secure: bool,
+    /// As whom its session is counted already.
+    pub counted: Option<&'a [u8]>,
 }
 
 /// What has come of a proof.
@@ -51,7 +54,7 @@ impl Proof<'_> {
         // A client can be asked for another plugin once in a login.
         let was_asked = matches!(shown, Shown::Nothing(_));
         let (password, how) = self.password(talk, &claim, shown).await?;
-        let candidate = claim.with_password(password);
+        let mut candidate = claim.with_password(password);
         // It waits for a server now, which is not its fault.
         self.terms.deadline.set_idle(None);
         let confirmed = confirm(&candidate).await;
@@ -60,6 +63,9 @@ impl Proof<'_> {
             Ok(confirmed) => {
                 if let Some(most) = self.learns() {
                     shared.accounts.keep(&account.user, &account.password, most, clock::now());
+                }
+                if self.counted != Some(&account.user) {
+                    candidate.count(self.terms)?;
                 }
                 Ok(Admission::Confirmed(candidate, how, confirmed))
             }
@@ -102,7 +108,7 @@ impl Proof<'_> {
         if answer.is_empty() || **answer == [0] {
             // A login with an empty password, which a server judges as any other (its own rule, and the
             // reason for which nothing is compared here). It costs the servers a login each time.
-            self.take_turn().await?;
+            self.take_turn(&claim.user).await?;
             let empty = Password::new(b"").ok_or_else(Failed::internal)?;
             return Ok((empty, Login::Empty));
         }
@@ -150,7 +156,7 @@ impl Proof<'_> {
         self.say(talk, &[PERFORM_FULL_AUTHENTICATION]).await?;
         let mut packet = self.receive(talk).await?;
         if self.is_secure {
-            self.take_turn().await?;
+            self.take_turn(&claim.user).await?;
             // Its NUL tells a password from a cut one.
             let password = packet.strip_suffix(b"\0").and_then(Password::new);
             return Ok((password.ok_or_else(denied)?, Login::FullTls));
@@ -159,19 +165,26 @@ impl Proof<'_> {
             self.say(talk, client_login.own_key.public_pem().as_bytes()).await?;
             packet = self.receive(talk).await?;
         }
-        self.take_turn().await?;
+        self.take_turn(&claim.user).await?;
         let password = client_login.own_key.open(&packet, nonce);
         Ok((password.ok_or_else(denied)?, Login::FullRsa))
     }
 
     /// Waits for this client's turn to cost what a login in full does.
-    pub async fn take_turn(&self) -> Result<(), Failed> {
+    pub async fn take_turn(&self, user: &[u8]) -> Result<(), Failed> {
         let LoginTerms { worker, listener, pool, deadline, client, .. } = *self.terms;
         let Some(config) = &pool.shared.config.mysql else { return Err(Failed::internal()) };
-        let (most, own) = (config.full_logins, config.full_logins_per_client);
+        let rates = LoginRates {
+            all: config.full_logins,
+            client: config.full_logins_per_client,
+            account: config.full_logins_per_account,
+        };
         let client = weir_screen::address_key(client);
-        let wait = pool.shared.full_logins.take(client, most, own, clock::now());
-        let wait = wait.ok_or_else(Failed::limited)?;
+        let wait = pool.shared.full_logins.take(client, user, rates, clock::now());
+        let wait = wait.map_err(|over| match over {
+            TooManyLogins::Client => Failed::limited(),
+            TooManyLogins::Account => Failed::of_limited_account(user, rates.account.unwrap_or_default()),
+        })?;
         if wait == Duration::ZERO {
             return Ok(());
         }

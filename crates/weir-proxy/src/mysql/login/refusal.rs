@@ -64,6 +64,25 @@ impl Failed {
         Failed { end: End::LoginLimited, counted: Login::Limited, ..refused }
     }
 
+    /// The account is asked for its password more often than it may be (ER_USER_LIMIT_REACHED).
+    pub fn of_limited_account(user: &[u8], most: u32) -> Failed {
+        let user = String::from_utf8_lossy(user);
+        let text = format!(
+            "User '{user}' has exceeded the 'full_logins_per_account' resource (current value: {most})"
+        );
+        let refused = Failed::refused(1226, b"42000", text.as_bytes());
+        Failed { end: End::LoginLimited, counted: Login::Limited, ..refused }
+    }
+
+    /// The account has as many sessions as it may (ER_TOO_MANY_USER_CONNECTIONS).
+    pub fn too_many_of_account(user: &[u8]) -> Failed {
+        let user = String::from_utf8_lossy(user);
+        let text =
+            format!("User {user} already has more than 'max_connections_per_account' active connections");
+        let refused = Failed::refused(1203, b"42000", text.as_bytes());
+        Failed { end: End::AccountConnections, counted: Login::Limited, ..refused }
+    }
+
     /// The account proves something else than a password, and the client can not be asked for that any more
     /// (ER_NOT_SUPPORTED_AUTH_MODE).
     pub fn of_plugin(plugin: &str) -> Failed {

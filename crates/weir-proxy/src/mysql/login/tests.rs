@@ -15,6 +15,7 @@ use weir_mysql::outcome::ErrPacket;
 use weir_mysql::packet::{HEADER_BYTES, write_packet_with};
 use weir_state::server::ServerFacts;
 use weir_tls::ServerKey;
+use weir_tls::full_logins::LoginRates;
 use weir_tls::password::Password;
 
 use super::*;
@@ -353,7 +354,8 @@ async fn a_flood_of_logins_in_full_is_bounded_before_it_costs_a_decryption() {
     let shared = &rig.listener.pools[0].shared;
     shared.accounts.keep(b"app", &Password::new(b"sesame").unwrap(), 9, clock::now());
     // Others have taken every turn of the next five seconds.
-    while shared.full_logins.take("192.0.2.7".parse().unwrap(), 500, 1, clock::now()).is_some() {}
+    let rates = LoginRates { all: 500, client: 1, account: None };
+    while shared.full_logins.take("192.0.2.7".parse().unwrap(), b"x", rates, clock::now()).is_ok() {}
     let (mut client, session) = rig.client("sesame").await;
     client.log_in(b"other", CACHING_SHA2_PASSWORD, &client.proof(b"sesame")).await;
     client.show_by_rsa(b"sesame").await;
@@ -364,6 +366,42 @@ async fn a_flood_of_logins_in_full_is_bounded_before_it_costs_a_decryption() {
     assert_eq!(client.hear().await, b"\x01\x03", "who is known is not held up by it");
     assert!(session.await.unwrap().is_ok());
     assert_eq!((rig.asked().len(), rig.count(Login::Limited)), (1, 1));
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_password_is_guessed_no_faster_from_many_addresses() {
+    let rig = Rig::new("timeout.handshake = '2s'", "full_logins_per_account = 1");
+    let shared = &rig.listener.pools[0].shared;
+    let rates = LoginRates { all: 500, client: 50, account: Some(1) };
+    while shared.full_logins.take("198.51.100.9".parse().unwrap(), b"app", rates, clock::now()).is_ok() {}
+    for (user, is_let_in) in [("app", false), ("other", true)] {
+        let (mut client, session) = rig.client("sesame").await;
+        client.log_in(user.as_bytes(), CACHING_SHA2_PASSWORD, &client.proof(b"sesame")).await;
+        client.show_by_rsa(b"sesame").await;
+        if !is_let_in {
+            assert_eq!(error(&client.hear().await).0, 1226);
+        }
+        let expected = if is_let_in { Ok(user.to_owned()) } else { Err(End::LoginLimited) };
+        assert_eq!(session.await.unwrap(), expected);
+    }
+}
+
+#[tokio::test(flavor = "local")]
+async fn an_account_that_has_as_many_sessions_as_it_may_is_let_in_when_one_ends() {
+    let rig = Rig::new("max_connections_per_account = 1", "");
+    let shared = &rig.listener.pools[0].shared;
+    shared.accounts.keep(b"app", &Password::new(b"sesame").unwrap(), 9, clock::now());
+    let held = rig.listener.shared.count_account(b"app").unwrap();
+    let (mut client, session) = rig.client("sesame").await;
+    client.log_in(b"app", CACHING_SHA2_PASSWORD, &client.proof(b"sesame")).await;
+    assert_eq!(client.hear().await, b"\x01\x03");
+    assert_eq!(error(&client.hear().await).0, 1203);
+    assert_eq!(session.await.unwrap(), Err(End::AccountConnections));
+    drop(held);
+    let (mut client, session) = rig.client("sesame").await;
+    client.log_in(b"app", CACHING_SHA2_PASSWORD, &client.proof(b"sesame")).await;
+    assert_eq!(session.await.unwrap(), Ok("app".to_owned()));
+    assert!(rig.listener.shared.count_account(b"app").is_ok(), "that one has ended, too");
 }
 
 /// A file in the folder for temporary ones, that only its owner may read.
@@ -486,7 +524,7 @@ async fn the_greeting_has_the_servers_version_and_promises_what_they_can_do() {
 
 #[tokio::test(flavor = "local")]
 async fn a_client_in_session_proves_another_account_to_a_new_nonce() {
-    let rig = Rig::new("", "");
+    let rig = Rig::new("max_connections_per_account = 1", "");
     let accepting = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let socket = TcpStream::connect(accepting.local_addr().unwrap()).await.unwrap();
     let mut stream = Stream::plain(accepting.accept().await.unwrap().0);
@@ -512,6 +550,7 @@ async fn a_client_in_session_proves_another_account_to_a_new_nonce() {
             database: None,
             attributes: Box::default(),
             compression: None,
+            session: listener.shared.count_account(b"app").unwrap(),
         };
         let mut payload = Vec::new();
         let change = ChangeUser {
@@ -532,6 +571,7 @@ async fn a_client_in_session_proves_another_account_to_a_new_nonce() {
         let (after, confirmed, sequence) = changed.map_err(|end| end.word())?;
         assert_eq!((confirmed, sequence, after.collation), (7, 4, 255));
         assert_eq!(after.database.as_deref(), Some(&b"shop"[..]));
+        assert!(listener.shared.count_account(b"other").is_err(), "it is a session of that account now");
         Ok::<_, &str>(first.is_some())
     });
     let mut client =

@@ -57,7 +57,12 @@ impl Undecided<'_> {
         proxy_header: Option<&[u8]>,
     ) -> Result<(ClientLoggedIn, LoggedIn, Zeroizing<Vec<u8>>), End> {
         let terms = self.terms;
-        let settled = Box::pin(self.settled(chosen, proxy_header)).await;
+        let mut settled = Box::pin(self.settled(chosen, proxy_header)).await;
+        if settled.is_ok()
+            && let Err(failed) = self.candidate.count(terms)
+        {
+            settled = Err(failed);
+        }
         let (server, ok) = match settled {
             Ok(settled) => settled,
             Err(failed) => return Err(say_no(terms, &mut self.talk, failed).await),
@@ -124,7 +129,17 @@ impl Claim {
         let Claim { user, capabilities, max_packet_bytes, collation, database, attributes, compression } =
             self;
         let account = Rc::new(Account::new(&user, password));
-        Candidate { account, capabilities, max_packet_bytes, collation, database, attributes, compression }
+        let session = None;
+        Candidate {
+            account,
+            capabilities,
+            max_packet_bytes,
+            collation,
+            database,
+            attributes,
+            compression,
+            session,
+        }
     }
 }
 
