@@ -28,6 +28,14 @@ const VERSION: u8 = 10;
 /// Bytes of the nonce that stand apart from the rest, where the first servers had them.
 const NONCE_FIRST_BYTES: usize = 8;
 
+/// Whether this is a version of MariaDB's, as `5.5.5-10.11.6-MariaDB`. Its servers speak the same protocol,
+/// and tell of sessions and transactions in other words.
+pub fn is_mariadb(server_version: &[u8]) -> bool {
+    server_version.windows(MARIADB.len()).any(|text| text.eq_ignore_ascii_case(MARIADB))
+}
+
+const MARIADB: &[u8] = b"MariaDB";
+
 /// A server's greeting (`Protocol::HandshakeV10`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerGreeting<'a> {

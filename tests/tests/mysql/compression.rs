@@ -1,10 +1,9 @@
 //! Clients that compress, behind Weir, which speaks without to its servers.
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
-
 use weir_tests::dialogue::{Setup, Weir};
-use weir_tests::mysql::{COMPRESS, Client, DEPRECATE_EOF, Login, Pair, error_of, pair, words_of};
+use weir_tests::mysql::{COMPRESS, Client, DEPRECATE_EOF, Login, Pair, error_of, pair};
+
+use super::said_by;
 
 /// Bytes on the wire are counted by a listener before the one that is meant.
 const BEFORE: &str = r#"
@@ -45,26 +44,8 @@ fn before(pair: &Pair) -> Weir {
 
 /// What `mysql` prints of statements: all of it, and whether it ended well.
 fn mysql(weir: &Weir, listener: &str, options: &[&str], sql: &str) -> (String, bool) {
-    let words = words_of("mysql");
-    let address = weir.address(listener);
-    let mut child = Command::new(&words[0])
-        .args(&words[1..])
-        .args(["--no-defaults", "--user=app", "--database=shop", "--skip-column-names", "--local-infile=1"])
-        .args(["--max-allowed-packet=64M", "--ssl-mode=DISABLED", "--get-server-public-key"])
-        .args([format!("--host={}", address.ip()), format!("--port={}", address.port())])
-        .args(options)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("mysql starts");
-    let mut stdin = child.stdin.take().expect("a pipe");
-    let output = std::thread::scope(|scope| {
-        scope.spawn(move || stdin.write_all(sql.as_bytes()));
-        child.wait_with_output().expect("mysql ends")
-    });
-    let said = [output.stdout, output.stderr].concat();
-    (String::from_utf8_lossy(&said).into_owned(), output.status.success())
+    let own = ["--local-infile=1", "--max-allowed-packet=64M", "--ssl-mode=DISABLED"];
+    said_by("mysql", weir.address(listener), &[&own, options].concat(), sql)
 }
 
 /// Bytes from clients and to them.

@@ -18,8 +18,8 @@ use weir_mysql::authentication::{
 };
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::greeting::{
-    CACHING_SHA2_PASSWORD, FirstWord, MYSQL_CLEAR_PASSWORD, MYSQL_NATIVE_PASSWORD, Nonce, SHA256_PASSWORD,
-    ServerGreeting,
+    self, CACHING_SHA2_PASSWORD, FirstWord, MYSQL_CLEAR_PASSWORD, MYSQL_NATIVE_PASSWORD, Nonce,
+    SHA256_PASSWORD, ServerGreeting,
 };
 use weir_mysql::login::{ChangeUser, ClientLogin, SslRequest};
 use weir_mysql::outcome::ErrPacket;
@@ -37,6 +37,10 @@ use crate::worker::Worker;
 const PACKET_BYTES: usize = 64 << 10;
 /// Most packets that a server may send before it has decided.
 const MOST_ROUNDS: usize = 8;
+
+/// What clients are told whose sessions would need a server of MySQL's.
+pub const NOT_WITH_MARIADB: &str = "its servers are MariaDB's, which tell nothing of sessions that share connections; expected \
+     `passwords = \"relay\"`, with which clients stay with a server";
 
 /// What frames answers, or what they consist of: a server has to do as the client was told that it is done.
 pub const AS_AGREED: Capabilities = Capabilities(
@@ -95,6 +99,8 @@ pub enum AttachError {
     Plugin(String),
     /// The server has no RSA key for a password that goes without TLS, or one that it does not fit.
     NoKey,
+    /// The server is MariaDB's: it can not tell what sessions need that share connections.
+    MariaDb,
     /// The server offers no TLS, which the pool's `tls` requires.
     NoTls,
     /// The server broke off, or broke the protocol: another may be tried.
@@ -138,6 +144,7 @@ impl fmt::Display for AttachError {
                 write!(out, "the account is of plugin {plugin}; expected one with a password")
             }
             AttachError::NoKey => write!(out, "the server has no RSA key that the password can go under"),
+            AttachError::MariaDb => out.write_str(NOT_WITH_MARIADB),
             AttachError::NoTls => write!(out, "the server offers no TLS, which the pool's `tls` requires"),
             AttachError::Talk(error) => write!(out, "the login with the server ended: {error}"),
         }
@@ -171,6 +178,9 @@ pub async fn log_in(
     let opened = chosen.open_counted(worker, deadline, proxy_header).await;
     let mut attach = Attach { worker, chosen, deadline, login, also: Capabilities::SESSION_TRACK };
     let (connection, greeted) = attach.greeted(opened.map_err(AttachError::Connect)?).await?;
+    if greeted.is_mariadb {
+        return Err(AttachError::MariaDb);
+    }
     let mut talk = Talk::new(connection, None).at(greeted.sequence);
     let entered = attach.enter(&mut talk, &greeted).await;
     attach.count(&talk);
@@ -260,6 +270,7 @@ struct Greeted {
     challenge: Challenge,
     /// That the login has.
     sequence: u8,
+    is_mariadb: bool,
 }
 
 /// What a login has to prove a password against.
@@ -289,13 +300,14 @@ impl Attach<'_> {
         let is_secured = self.request_tls(&mut talk, &greeting, capabilities).await?;
         self.count(&talk);
         let (thread_id, sequence) = (greeting.connection_id, talk.sequence());
+        let is_mariadb = greeting::is_mariadb(greeting.server_version);
         let (mut connection, _) = talk.into_parts();
         if let (true, Some(tls)) = (is_secured, &self.chosen.backend().shared.tls) {
             let secured = self.chosen.backend().secure(tls, self.worker, connection, self.deadline);
             connection = Box::pin(secured).await.map_err(AttachError::Connect)?;
         }
         let capabilities = if is_secured { capabilities | Capabilities::SSL } else { capabilities };
-        Ok((connection, Greeted { capabilities, thread_id, challenge, sequence }))
+        Ok((connection, Greeted { capabilities, thread_id, challenge, sequence, is_mariadb }))
     }
 
     /// Says that TLS follows, where it is to.

@@ -48,8 +48,12 @@ impl Server {
     }
 
     async fn greet(&mut self, capabilities: Capabilities) {
+        self.greet_as(b"9.7.4", capabilities).await;
+    }
+
+    async fn greet_as(&mut self, server_version: &[u8], capabilities: Capabilities) {
         let greeting = ServerGreeting {
-            server_version: b"9.7.4",
+            server_version,
             connection_id: 7,
             capabilities,
             collation: 255,
@@ -119,6 +123,18 @@ fn login(account: &Account) -> ServerLogin<'_> {
 async fn attach(worker: &Worker, user: &[u8], password: &[u8]) -> Result<LoggedIn, AttachError> {
     let account = account(user, password);
     log_in(worker, &chosen(worker), &deadline(worker).await, None, &login(&account)).await
+}
+
+#[tokio::test(flavor = "local")]
+async fn a_server_of_mariadbs_is_not_logged_in_to_for_sessions_that_share_connections() {
+    let (worker, served) = server("", async |mut server: Server| {
+        server.greet_as(b"5.5.5-10.11.19-MariaDB-0+deb12u1", Capabilities::SPOKEN).await;
+        assert_eq!(server.hear().await, b"", "nothing is said to it");
+    })
+    .await;
+    let refused = attach(&worker, b"app", b"sesame").await;
+    assert!(matches!(refused, Err(AttachError::MariaDb)));
+    served.await.unwrap();
 }
 
 #[tokio::test(flavor = "local")]

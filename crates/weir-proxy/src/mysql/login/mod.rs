@@ -22,7 +22,7 @@ use weir_io::handshake::Secure;
 use weir_io::stream::Stream;
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::greeting::{
-    CACHING_SHA2_PASSWORD, MYSQL_CLEAR_PASSWORD, MYSQL_NATIVE_PASSWORD, Nonce, SHA256_PASSWORD,
+    self, CACHING_SHA2_PASSWORD, MYSQL_CLEAR_PASSWORD, MYSQL_NATIVE_PASSWORD, Nonce, SHA256_PASSWORD,
     ServerGreeting,
 };
 use weir_mysql::login::{ChangeUser, ClientFirst, ClientLogin};
@@ -422,6 +422,9 @@ impl Newcomer<'_> {
         let backends = pool.shared.backends.iter();
         let servers: Vec<_> = backends.filter_map(|backend| backend.server.load_full()).collect();
         // What one of them can't do is not promised: the client may come to it.
+        if !is_relayed(pool) && servers.iter().any(|server| greeting::is_mariadb(&server.version)) {
+            return Err(Failed::mariadb(&pool.shared.config.name));
+        }
         let by_the_server = if is_relayed(pool) { COMPRESSION } else { Capabilities::NONE };
         let lacks = servers.iter().fold(Capabilities::NONE, |lacks, server| {
             lacks | (attach::AS_AGREED | by_the_server).without(Capabilities(server.capabilities))

@@ -7,7 +7,7 @@ use weir_mysql::outcome::ErrPacket;
 use weir_stats::table::{End, Login};
 
 use super::{Claim, LoginTerms, count, count_bytes};
-use crate::mysql::attach::{AttachError, ServerError};
+use crate::mysql::attach::{AttachError, NOT_WITH_MARIADB, ServerError};
 use crate::mysql::talk::{Talk, TalkError, Wire};
 
 /// `ER_WRONG_COMPRESSION_ALGORITHM_CLIENT`.
@@ -104,6 +104,13 @@ impl Failed {
     pub fn of_compression_level(level: u8) -> Failed {
         let text = format!("Invalid compression level {level} for algorithm 'zstd': expected 1 to 22");
         Failed::refused(WRONG_LEVEL, b"HY000", text.as_bytes())
+    }
+
+    /// Nobody is let in to servers that can not do what Weir has to promise.
+    pub fn mariadb(pool: &str) -> Failed {
+        let text = format!("pool {pool}: {NOT_WITH_MARIADB}");
+        let refused = Failed::refused(1105, b"HY000", text.as_bytes());
+        Failed { end: End::ConnectFailed, counted: Login::Unavailable, ..refused }
     }
 
     /// No server has decided: what the client is told leaves out where servers are.
