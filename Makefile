@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(if $(CARGO_HOME),$(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo build dist test check lint bare bench lab kernels peers docs fuzz
+.PHONY: help setup demo build dist test check lint bare bench lab kernels connectors peers docs fuzz
 
 help:                ## this list
 	@sed -n 's/^\([a-z]*\): .*## /  make \1\t/p' Makefile | expand -t 18
@@ -54,6 +54,12 @@ kernels:             ## test the kernel plane on Linux 6.1, 6.12 and Debian's ne
 	cargo build --workspace
 	WEIR_TEST_SLOW=1 cargo test --workspace --no-run --test packets --test e2e
 	lab/kernels $(NAMES)
+
+connectors:          ## run connectors' own suites against MySQL, directly and through Weir, and compare; NAMES=go for one
+	@xtask/setup.sh build
+	lab/peers install mysqld mysql
+	cargo build --package weir
+	lab/connectors $(NAMES)
 
 peers:               ## install all load balancers and load generators to measure against (as root)
 	lab/peers install
