@@ -68,7 +68,7 @@ pub enum Irregularity {
     Character,
     /// `1.e(`, a number that stops being one.
     Number,
-    /// `$tag$`: a name to old servers, a quote to new ones.
+    /// `$tag$` with more behind it: a name to old servers, a quote to new ones.
     Dollar,
     /// `x'0g'`, `@@` without a name, a lone backslash.
     Literal,
@@ -243,7 +243,7 @@ impl<'t> Lexer<'t> {
             },
             b'0'..=b'9' => self.number(),
             b'n' | b'N' | b'x' | b'X' | b'b' | b'B' if self.peek(1) == b'\'' => self.prefixed(byte),
-            b'$' => self.irregular(Irregularity::Dollar),
+            b'$' => self.dollar(),
             _ if is_word(byte) => self.word(),
             b'\'' => self.quoted(byte, SqlToken::Text),
             b'"' if self.dialect.mode.ansi_quotes() => self.name(byte, SqlToken::Name),
@@ -293,6 +293,13 @@ impl<'t> Lexer<'t> {
             }
         }
         SqlToken::Word(self.since(start))
+    }
+
+    /// A word with a dollar in front. To servers of 9.x it may open a quote, which can hide only what is
+    /// behind it: with nothing there, no server takes it for more than one name or string.
+    fn dollar(&mut self) -> SqlToken<'t> {
+        let token = self.word();
+        if self.at == self.text.len() { token } else { self.irregular(Irregularity::Dollar) }
     }
 
     fn digits(&mut self) {
