@@ -26,6 +26,7 @@ use weir_mysql::session_track::{TrackedChange, TrackedChanges, write_change};
 use weir_mysql::{LeftBehind, StatementKind, StatementVerdict, WireError};
 
 use super::attach::ServerError;
+use super::own;
 use super::server::ServerConnection;
 use crate::worker::ListenerSlot;
 
@@ -184,7 +185,8 @@ pub struct Forwarding<'a> {
     pub client_patience: Duration,
     /// When the statement's time to begin its answer is over; `None` for never.
     pub overtime: Option<Duration>,
-    /// Whether the server may ask for a file of the client's.
+    /// Whether the server may ask for a file of the client's; without, it gets an empty one, and the client
+    /// an error.
     pub local_infile: bool,
 }
 
@@ -238,6 +240,9 @@ pub struct Answering<'a> {
     pub forwarded: u64,
     /// Bytes that the server has sent of it.
     pub received: u64,
+    /// A file was asked for that the client has not offered: the sequence id of its error. Nothing of the
+    /// answer goes to the client from there on.
+    declined: Option<u8>,
     /// Received and not judged yet.
     held: Option<Buffer>,
     /// Buffers that were filled at once, in a row.
@@ -256,7 +261,8 @@ impl<'a> Answering<'a> {
     /// Of an answer of which nothing has been received.
     pub fn new(forwarding: Forwarding<'a>, reader: AnswerReader) -> Answering<'a> {
         let outcome = Outcome::default();
-        Answering { forwarding, reader, outcome, forwarded: 0, received: 0, held: None, full: 0 }
+        let declined = None;
+        Answering { forwarding, reader, outcome, forwarded: 0, received: 0, declined, held: None, full: 0 }
     }
 
     /// Passes the answer on as it comes.
@@ -281,8 +287,16 @@ impl<'a> Answering<'a> {
                 Judged::Replaced { pass, consumed, packet } => {
                     self.pass_on(client, &mut buffer, pass).await?;
                     buffer.consume(consumed - pass);
-                    self.forwarding.send(client, &packet).await?;
-                    self.forwarded += packet.len() as u64;
+                    if self.declined.is_none() {
+                        self.forwarding.send(client, &packet).await?;
+                        self.forwarded += packet.len() as u64;
+                    }
+                    buffer.is_empty()
+                }
+                Judged::UnaskedFile { pass, consumed, sequence } => {
+                    self.pass_on(client, &mut buffer, pass).await?;
+                    buffer.consume(consumed - pass);
+                    self.decline_file(server, sequence).await?;
                     buffer.is_empty()
                 }
                 Judged::File { pass } => {
@@ -293,7 +307,13 @@ impl<'a> Answering<'a> {
                     if buffer.filled().len() > consumed {
                         return Err(self.failed(ServerFailure::Protocol(WireError::UnexpectedPacket)));
                     }
-                    return Ok(Answered::Over(Rest { buffer: Some(buffer), pass, tail }));
+                    let Some(sequence) = self.declined else {
+                        return Ok(Answered::Over(Rest { buffer: Some(buffer), pass, tail }));
+                    };
+                    let (error, mut tail) = (ServerError::unasked_file(), Vec::new());
+                    error.write(&mut tail, sequence);
+                    self.outcome.error = Some(error);
+                    return Ok(Answered::Over(Rest { buffer: None, pass: 0, tail }));
                 }
             };
             self.held = (!buffer.is_empty()).then_some(buffer);
@@ -348,10 +368,30 @@ impl<'a> Answering<'a> {
         pass: usize,
     ) -> Result<(), ExchangeError> {
         if pass > 0 {
-            self.forwarding.send(client, buffer.filled().get(..pass).unwrap_or_default()).await?;
-            self.forwarded += pass as u64;
+            if self.declined.is_none() {
+                self.forwarding.send(client, buffer.filled().get(..pass).unwrap_or_default()).await?;
+                self.forwarded += pass as u64;
+            }
             buffer.consume(pass);
         }
+        Ok(())
+    }
+
+    /// Sends an empty file where the client has offered none, so that the server comes to an end: its
+    /// connection is as good as before. A client could otherwise have a server taken for broken, by a text
+    /// that the server reads as LOAD DATA LOCAL and Weir does not.
+    async fn decline_file(
+        &mut self,
+        server: &mut ServerConnection,
+        sequence: u8,
+    ) -> Result<(), ExchangeError> {
+        let sent = sequence.wrapping_add(1);
+        self.forwarding.deadline.set(own::until());
+        let empty = [0, 0, 0, sent];
+        let sending = send_all(&mut *server.connection, &empty, self.forwarding.deadline, || {});
+        sending.await.map_err(|error| self.failed(error.into()))?;
+        self.reader.infile_sent(sent);
+        self.declined = self.declined.or(Some(sequence));
         Ok(())
     }
 
@@ -378,10 +418,12 @@ impl<'a> Answering<'a> {
                     continue;
                 }
                 AnswerEvent::Part(AnswerPart::LocalInfile { .. }) => {
-                    if !self.forwarding.local_infile {
-                        return Err(WireError::UnexpectedPacket);
-                    }
-                    return Ok(Judged::File { pass: consumed });
+                    return Ok(match self.forwarding.local_infile {
+                        true => Judged::File { pass: consumed },
+                        false => {
+                            Judged::UnaskedFile { pass: before, consumed, sequence: sequence(buffer, before) }
+                        }
+                    });
                 }
                 AnswerEvent::Part(AnswerPart::ResultOver(end) | AnswerPart::Over(end)) => end,
             };
@@ -399,9 +441,8 @@ impl<'a> Answering<'a> {
                 }
                 None => pass = consumed,
                 Some(replaced) => {
-                    let header = buffer.filled().get(before..).and_then(<[u8]>::first_chunk::<HEADER_BYTES>);
-                    let sequence = header.map_or(0, |header| PacketHeader::parse(*header).sequence);
                     let mut packet = Vec::with_capacity(HEADER_BYTES + replaced.len());
+                    let sequence = sequence(buffer, before);
                     write_packet_with(&mut packet, sequence, |out| out.extend_from_slice(&replaced));
                     return Ok(match is_over {
                         true => Judged::Over { pass: before, consumed, tail: packet },
@@ -421,6 +462,12 @@ impl<'a> Answering<'a> {
     }
 }
 
+/// The sequence id of the packet that begins there.
+fn sequence(buffer: &Buffer, packet: usize) -> u8 {
+    let header = buffer.filled().get(packet..).and_then(<[u8]>::first_chunk::<HEADER_BYTES>);
+    header.map_or(0, |header| PacketHeader::parse(*header).sequence)
+}
+
 /// What is to be done about what was received.
 enum Judged {
     /// Pass this on, and receive more.
@@ -429,6 +476,8 @@ enum Judged {
     Replaced { pass: usize, consumed: usize, packet: Vec<u8> },
     /// Pass this on, and then let the client send a file.
     File { pass: usize },
+    /// Pass this on, and have the server get no file; the sequence id is that of its question.
+    UnaskedFile { pass: usize, consumed: usize, sequence: u8 },
     /// The answer is over: this is left to be passed on, and this behind it.
     Over { pass: usize, consumed: usize, tail: Vec<u8> },
 }

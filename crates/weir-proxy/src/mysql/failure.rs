@@ -66,6 +66,13 @@ impl ServerError {
         ServerError::new(1095, GENERAL_STATE, format!("You are not owner of thread {id}"))
     }
 
+    /// A server asked for a file, and the statement is not known to be one that has it do so
+    /// (`ER_CLIENT_LOCAL_FILES_DISABLED`).
+    pub fn unasked_file() -> ServerError {
+        let message = "Loading local data is disabled: the statement is not known to ask for it";
+        ServerError::new(3948, *b"42000", message)
+    }
+
     /// Appends the packet.
     pub fn write(&self, out: &mut Vec<u8>, sequence: u8) {
         write_packet_with(out, sequence, |out| self.packet().write(out));
