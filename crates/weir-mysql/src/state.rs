@@ -2,6 +2,8 @@
 //! schema and a list of system variables. A list, never `*`, which costs a server a quarter more at each
 //! point read.
 
+use std::time::Duration;
+
 use crate::charset::ClientCharset;
 use crate::lexer::SqlDialect;
 use crate::session_track::{TrackedChange, TrackedChanges};
@@ -182,6 +184,13 @@ impl TrackedState {
     pub fn variable(&self, name: &str) -> Option<&[u8]> {
         let index = TRACKED.iter().position(|(known, _)| *known == name)?;
         self.variables.get(index)?.as_deref()
+    }
+
+    /// The longest time between two statements as the session itself has set it (`wait_timeout`); `None`
+    /// where it has not.
+    pub fn longest_idle(&self) -> Option<Duration> {
+        let seconds = std::str::from_utf8(self.variable("wait_timeout")?).ok()?.parse().ok()?;
+        Some(Duration::from_secs(seconds))
     }
 
     /// Takes what an OK packet told. After an error the state is not known.
@@ -400,6 +409,14 @@ mod tests {
         assert_eq!(sql(&asked, &latin), expected);
         let both = told(&[set(b"character_set_connection"), set(b"collation_connection")]);
         assert!(!state.apply(&both).unwrap().opens_collation);
+    }
+
+    #[test]
+    fn how_long_a_session_may_be_idle_is_known_where_it_has_said_so() {
+        let mut state = TrackedState::default();
+        assert_eq!(state.longest_idle(), None);
+        state.apply(&told(&[TrackedChange::SystemVariable { name: b"wait_timeout", value: b"3" }])).unwrap();
+        assert_eq!(state.longest_idle(), Some(Duration::from_secs(3)));
     }
 
     #[test]

@@ -143,6 +143,7 @@ async fn open(newcomer: &Newcomer, stream: Stream, first: Option<Buffer>, deadli
         facts: SessionFacts::default(),
         status: StatusFlags::AUTOCOMMIT,
         state: Rc::default(),
+        longest_idle: None,
         attached: None,
         pins: LeftBehind::NONE,
         held: ReadsBack::NONE,

@@ -74,6 +74,8 @@ pub struct Session {
     /// As of the last answer.
     pub status: StatusFlags,
     pub state: Rc<TrackedState>,
+    /// The longest time between two statements, where the session itself has set it.
+    pub longest_idle: Option<Duration>,
     pub attached: Option<Attached>,
     /// Why the session keeps its connection until it is reset.
     pub pins: LeftBehind,
@@ -254,7 +256,10 @@ impl Session {
             let now = clock::now();
             let is_between = self.buffer.is_none();
             let idle = match is_between {
-                true => self.listener().shared.config.timeout.client_idle,
+                true => {
+                    let most = self.listener().shared.config.timeout.client_idle;
+                    self.longest_idle.map_or(most, |asked| asked.min(most))
+                }
                 false => CLIENT_PATIENCE,
             };
             let is_holding = is_between && self.is_only_holding();
@@ -433,6 +438,7 @@ impl Session {
             let ignores_space = self.kind.capabilities.has(Capabilities::IGNORE_SPACE);
             self.facts.dialect = state.dialect(ignores_space);
             self.facts.is_in_own_schema = state.is_in_own_schema();
+            self.longest_idle = state.longest_idle();
         }
     }
 }
