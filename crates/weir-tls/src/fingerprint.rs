@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use aws_lc_rs::digest;
-use weir_config::{Config, Verify};
+use weir_config::{Config, Passwords, Verify};
 
 use crate::client;
 use crate::files;
@@ -48,6 +48,9 @@ pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {
         let account = mysql.user.as_ref().and(mysql.password_file.as_deref());
         account.map_or(Some(()), &mut take)?;
         mysql.server_public_key.as_deref().map_or(Some(()), &mut take)?;
+        mysql.key_file.as_deref().map_or(Some(()), &mut take)?;
+        let accounts = mysql.passwords_file.as_deref().filter(|_| mysql.passwords == Passwords::File);
+        accounts.map_or(Some(()), &mut take)?;
     }
     let mut bytes = [0; 32];
     bytes.copy_from_slice(digest.finish().as_ref());
