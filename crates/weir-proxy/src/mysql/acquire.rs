@@ -19,7 +19,7 @@ use super::own::{self, Own, OwnAnswer};
 use super::server::{IdleServers, ServerConnection};
 use super::session::{LeftAt, Session};
 use super::talk::TalkError;
-use crate::backends::{Chosen, WorkerPool, elapsed};
+use crate::backends::{Chosen, WorkerBackend, WorkerPool, elapsed};
 use crate::reach::{Attempt, Park, Reach, Unavailable, Verdict, Wish};
 use crate::tcp::session::poll_left;
 use crate::worker::Worker;
@@ -88,6 +88,15 @@ impl Unfit {
                 !matches!(error, TalkError::NoMemory | TalkError::Shed)
             }
             Unfit::Server(failure) => !matches!(failure, ServerFailure::Refused(_)),
+            _ => false,
+        }
+    }
+
+    /// Whether the primary may know better.
+    fn may_be_behind(&self) -> bool {
+        match self {
+            Unfit::Attach(AttachError::Refused(error)) => error.may_be_behind(),
+            Unfit::Refused(refusal) => refusal.error.may_be_behind(),
             _ => false,
         }
     }
@@ -190,6 +199,9 @@ impl Session {
                 }
                 Err(unfit) => unfit,
             };
+            if role == WantedRole::Read && unfit.may_be_behind() && self.is_behind_primary(&pool, &chosen) {
+                return Ok(None);
+            }
             match unfit {
                 Unfit::Behind => return Ok(None),
                 Unfit::Refused(refusal) => return Err(refusal),
@@ -214,6 +226,12 @@ impl Session {
                 return Err(unfit.refusal(&name));
             }
         }
+    }
+
+    /// Whether the chosen server is one that hears of what the primary does, and there is a primary.
+    fn is_behind_primary(&self, pool: &WorkerPool, chosen: &Chosen) -> bool {
+        let is_primary = |backend: &WorkerBackend| backend.shared.balance.role() == Some(Role::Primary);
+        !is_primary(chosen.backend()) && pool.backends.iter().any(|backend| is_primary(backend))
     }
 
     /// A connection to the chosen server, ready for the session's next statement.

@@ -5,7 +5,7 @@
 
 use std::rc::Rc;
 
-use weir_balance::WantedRole;
+use weir_balance::{Role, WantedRole};
 use weir_config::MysqlAccess;
 use weir_io::buffers::Buffers;
 use weir_io::clock;
@@ -49,23 +49,22 @@ impl Confirming<'_> {
                 }
             };
             let unfit = match self.ask(&chosen, candidate).await {
-                Ok(server) => {
-                    let state = server.state.clone();
-                    Attached { chosen, server }.give_back();
-                    return Ok(state);
-                }
+                Ok(server) => return Ok(state_of(chosen, server)),
                 Err(unfit) => unfit,
             };
-            let settled = match &unfit {
-                Unfit::Attach(AttachError::Refused(error)) => Some(Denied::Refused(error.clone())),
-                Unfit::Attach(AttachError::Plugin(plugin)) => Some(Denied::Plugin(plugin.clone())),
-                _ => None,
-            };
-            if let Some(denied) = settled {
-                for backend in &self.pool.backends {
-                    backend.kept::<IdleServers>().forget(&candidate.account);
+            if let Some(denied) = settled(&unfit) {
+                let word = match &denied {
+                    Denied::Refused(error) if error.may_be_behind() && is_secondary(&chosen) => {
+                        self.ask_primary_too(candidate, denied).await
+                    }
+                    _ => Err(denied),
+                };
+                if word.is_err() {
+                    for backend in &self.pool.backends {
+                        backend.kept::<IdleServers>().forget(&candidate.account);
+                    }
                 }
-                return Err(denied);
+                return word;
             }
             unfit.note(&chosen, self.worker);
             let kind = unfit.retried_as();
@@ -77,10 +76,28 @@ impl Confirming<'_> {
         }
     }
 
+    /// What the primary says of a login that a secondary denies: an account or a schema that was just made is
+    /// there already. The secondary's word, where there is no primary now.
+    async fn ask_primary_too(
+        &self,
+        candidate: &Candidate,
+        denied: Denied,
+    ) -> Result<Rc<TrackedState>, Denied> {
+        let Some(chosen) = self.primary() else { return Err(denied) };
+        match self.ask(&chosen, candidate).await {
+            Ok(server) => Ok(state_of(chosen, server)),
+            Err(unfit) => Err(settled(&unfit).unwrap_or(denied)),
+        }
+    }
+
     /// The primary, where all statements will go there and there is one now: what is opened is of use then.
     fn choose_primary(&self) -> Option<Chosen> {
         let access = self.listener.shared.config.mysql().map(|mysql| mysql.access);
-        if access != Some(MysqlAccess::ReadWrite) || self.pool.shared.queue.depth() > 0 {
+        if access == Some(MysqlAccess::ReadWrite) { self.primary() } else { None }
+    }
+
+    fn primary(&self) -> Option<Chosen> {
+        if self.pool.shared.queue.depth() > 0 {
             return None;
         }
         let wish = wish(self.pool, WantedRole::Primary);
@@ -124,6 +141,26 @@ impl Confirming<'_> {
         settle(&mut server, buffers, self.deadline).await?;
         Ok(server)
     }
+}
+
+/// The server's last word, where it has said one.
+fn settled(unfit: &Unfit) -> Option<Denied> {
+    match unfit {
+        Unfit::Attach(AttachError::Refused(error)) => Some(Denied::Refused(error.clone())),
+        Unfit::Attach(AttachError::Plugin(plugin)) => Some(Denied::Plugin(plugin.clone())),
+        _ => None,
+    }
+}
+
+fn is_secondary(chosen: &Chosen) -> bool {
+    chosen.backend().shared.balance.role() == Some(Role::Secondary)
+}
+
+/// The state in which a session begins on this connection, which is given back.
+fn state_of(chosen: Chosen, server: Box<ServerConnection>) -> Rc<TrackedState> {
+    let state = server.state.clone();
+    Attached { chosen, server }.give_back();
+    state
 }
 
 /// Learns in what state a connection begins that was just logged in.

@@ -73,6 +73,12 @@ impl ServerError {
         ServerError::new(3948, *b"42000", message)
     }
 
+    /// Whether a secondary may say so because it has not heard yet of an account or a schema that the primary
+    /// has made or changed: no right to the schema, a wrong password, no such schema, a locked account.
+    pub fn may_be_behind(&self) -> bool {
+        matches!(self.code, 1044 | 1045 | 1049 | 3118)
+    }
+
     /// Appends the packet.
     pub fn write(&self, out: &mut Vec<u8>, sequence: u8) {
         write_packet_with(out, sequence, |out| self.packet().write(out));
