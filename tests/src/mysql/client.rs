@@ -2,10 +2,13 @@
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
-use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use super::packets::{Answer, Asked, CONNECT_WITH_DB, DEPRECATE_EOF, Reading, TLS, USUAL, error_of};
 use crate::dialogue::PATIENCE;
@@ -275,6 +278,15 @@ impl Client {
         // A server that is gone already does not need to be told.
         let _ = self.sends(&[1]);
     }
+}
+
+/// TLS for a client that trusts the authority in this PEM file; Weir is `localhost` to it.
+pub fn trusting(authority: &Path) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(authority).expect("a certificate")).expect("an authority");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    Arc::new(config.expect("versions").with_root_certificates(roots).with_no_client_auth())
 }
 
 /// The payload of COM_QUERY.

@@ -7,7 +7,7 @@ mod packets;
 mod programs;
 mod servers;
 
-pub use client::{Client, Login, LoginFailed, query};
+pub use client::{Client, Login, LoginFailed, query, trusting};
 pub use compare::{Found, Plan, run_plan};
 pub use packets::{
     Answer, Asked, COMPRESS, DEPRECATE_EOF, LOCAL_FILES, SESSION_TRACK, Value, error_of, execution,

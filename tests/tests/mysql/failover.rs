@@ -133,10 +133,10 @@ fn upgrade(weir: &Weir) {
 }
 
 /// A file that nobody else may read; removed when dropped.
-struct OwnFile(PathBuf);
+pub struct OwnFile(pub PathBuf);
 
 impl OwnFile {
-    fn of(name: &str, content: &str) -> OwnFile {
+    pub fn of(name: &str, content: &str) -> OwnFile {
         let path = std::env::temp_dir().join(format!("weir-e2e-{}-{name}", std::process::id()));
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
         file.and_then(|mut file| file.write_all(content.as_bytes())).expect("a file of our own");

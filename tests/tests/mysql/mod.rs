@@ -1,5 +1,6 @@
 //! MySQL listeners before real servers.
 
+mod accounts;
 mod cluster;
 mod compression;
 mod drain;
@@ -9,6 +10,7 @@ mod mariadb;
 mod programs;
 mod replication;
 mod sessions;
+mod traffic;
 
 use std::io::Write as _;
 use std::net::SocketAddr;

@@ -1,0 +1,250 @@
+//! Accounts that are changed on a server while Weir knows them.
+
+use std::sync::Arc;
+
+use mysql::{Conn, OptsBuilder};
+use rustls::ClientConfig;
+use weir_tests::dialogue::{Authority, Weir};
+use weir_tests::mysql::{Client, Login, LoginFailed, Pair, pair, trusting};
+
+use super::failover::OwnFile;
+
+/// Listeners that split, without TLS on either side and with it on both; both let servers confirm on the
+/// replica.
+const LEARN: &str = r#"
+[listener.clear]
+protocol = "mysql"
+bind = "@clear"
+access = "auto"
+pool = "clear"
+[listener.secret]
+protocol = "mysql"
+bind = "@secret"
+access = "auto"
+pool = "secret"
+[listener.secret.tls]
+mode = "required"
+certificates = [{ cert = "@dir/db.pem", key = "@dir/db.key" }]
+[pool.clear]
+backends = ["@primary", "@replica"]
+[pool.clear.mysql]
+topology = "static"
+passwords = "learn"
+[pool.secret]
+backends = ["@primary", "@replica"]
+tls = { verify = false }
+[pool.secret.mysql]
+topology = "static"
+passwords = "learn"
+"#;
+
+/// `ER_ACCESS_DENIED_ERROR`.
+const DENIED: u16 = 1045;
+/// `ER_ACCOUNT_HAS_BEEN_LOCKED`.
+const LOCKED: u16 = 3118;
+
+/// Clients of Weir, who know its certificate.
+struct Scene {
+    pair: Arc<Pair>,
+    weir: Weir,
+    trust: Arc<ClientConfig>,
+}
+
+impl Scene {
+    fn start(config: &str, passwords: &OwnFile) -> Scene {
+        let pair = pair();
+        let authority = Authority::new().signs("db", &["localhost"]);
+        let trust = trusting(authority.path("ca.pem").as_ref());
+        let setup = authority.setup(config).with("passwords", passwords.0.display());
+        let weir = setup.with("primary", pair.primary.address).with("replica", pair.replica.address).start();
+        Scene { pair, weir, trust }
+    }
+
+    /// Ends this Weir and starts another, which knows nobody.
+    fn begins_anew(self) -> Scene {
+        let pair = self.pair.clone();
+        drop(self);
+        let scene = Scene::start(LEARN, &OwnFile::of("no-passwords", ""));
+        assert!(Arc::ptr_eq(&pair, &scene.pair));
+        scene
+    }
+
+    /// Has root run a statement; both servers have it then.
+    fn root(&self, sql: &str) {
+        self.pair.primary.root().does(sql);
+        self.pair.replica.has_all_of(&self.pair.primary);
+    }
+
+    /// Has the servers forget what they know of passwords from earlier logins.
+    fn servers_forget(&self) {
+        for server in [&self.pair.primary, &self.pair.replica] {
+            server.root().does("FLUSH LOCAL PRIVILEGES");
+        }
+    }
+
+    /// Logs in and asks something: the number of the error, if there is one.
+    fn logs_in(&self, listener: &str, user: &str, password: &str) -> Result<(), u16> {
+        match listener {
+            "secret" => self.logs_in_by_tls(user, password),
+            // A client that fetches the key, as it must without TLS.
+            _ => self.logs_in_by_key(user, password),
+        }
+    }
+
+    fn logs_in_by_tls(&self, user: &str, password: &str) -> Result<(), u16> {
+        let login = Login { password, tls: Some(self.trust.clone()), ..Login::of(user, "") };
+        match Client::log_in(self.weir.address("secret"), &login) {
+            Ok(mut client) => {
+                assert_eq!(client.does("SELECT 1").value(), "1");
+                client.quits();
+                Ok(())
+            }
+            Err(LoginFailed::Refused(code, _)) => Err(code),
+            Err(failed) => panic!("{failed:?}\n{}", self.weir.story()),
+        }
+    }
+
+    fn logs_in_by_key(&self, user: &str, password: &str) -> Result<(), u16> {
+        let to = self.weir.address("clear");
+        let options = OptsBuilder::new()
+            .ip_or_hostname(Some(to.ip().to_string()))
+            .tcp_port(to.port())
+            .user(Some(user))
+            .pass(Some(password))
+            .prefer_socket(false);
+        match Conn::new(options) {
+            Ok(mut client) => {
+                assert!(client.ping().is_ok());
+                Ok(())
+            }
+            Err(mysql::Error::MySqlError(error)) => Err(error.code),
+            Err(error) => panic!("{error}\n{}", self.weir.story()),
+        }
+    }
+}
+
+#[test]
+fn what_is_changed_of_an_account_holds_at_its_next_login() {
+    let scene = Scene::start(LEARN, &OwnFile::of("none", ""));
+    for listener in ["clear", "secret"] {
+        for caches in ["warm", "cold"] {
+            let what = format!("{listener}, {caches}");
+            let user = &*format!("{listener}_{caches}");
+            let logs_in = |password| {
+                if caches == "cold" {
+                    scene.servers_forget();
+                }
+                scene.logs_in(listener, user, password)
+            };
+            scene.root(&format!("CREATE USER {user}@'%' IDENTIFIED BY 'one'"));
+            assert_eq!(logs_in("two"), Err(DENIED), "{what}: a wrong password of one that nobody knows");
+            for _ in 0..3 {
+                assert_eq!(logs_in("one"), Ok(()), "{what}");
+            }
+            assert_eq!(logs_in("two"), Err(DENIED), "{what}: a wrong password of one that is known");
+            assert_eq!(logs_in("one"), Ok(()), "{what}: others' mistakes take nothing away");
+
+            scene.root(&format!("ALTER USER {user}@'%' IDENTIFIED BY 'two'"));
+            assert_eq!(logs_in("one"), Err(DENIED), "{what}: the password before");
+            assert_eq!(logs_in("two"), Ok(()), "{what}: the new one");
+            assert_eq!(logs_in("one"), Err(DENIED), "{what}: the password before, once more");
+
+            scene.root(&format!("ALTER USER {user}@'%' ACCOUNT LOCK"));
+            assert_eq!(logs_in("two"), Err(LOCKED), "{what}");
+            scene.root(&format!("ALTER USER {user}@'%' ACCOUNT UNLOCK"));
+            assert_eq!(logs_in("two"), Ok(()), "{what}");
+
+            scene.root(&format!("DROP USER {user}@'%'"));
+            assert_eq!(logs_in("two"), Err(DENIED), "{what}: dropped");
+        }
+    }
+}
+
+#[test]
+fn an_account_changed_while_a_weir_did_not_run_is_what_the_servers_say() {
+    let scene = Scene::start(LEARN, &OwnFile::of("nobody", ""));
+    scene.root("CREATE USER away@'%' IDENTIFIED BY 'one'");
+    for listener in ["clear", "secret"] {
+        assert_eq!(scene.logs_in(listener, "away", "one"), Ok(()));
+    }
+    scene.root("ALTER USER away@'%' IDENTIFIED BY 'two'");
+    let scene = scene.begins_anew();
+    for listener in ["clear", "secret"] {
+        assert_eq!(scene.logs_in(listener, "away", "one"), Err(DENIED), "{listener}");
+        assert_eq!(scene.logs_in(listener, "away", "two"), Ok(()), "{listener}");
+    }
+    scene.root("DROP USER away@'%'");
+}
+
+#[test]
+fn what_a_secondary_has_not_heard_of_yet_the_primary_knows() {
+    let pair = Pair::start("late");
+    let weir = super::before(&pair);
+    let late = Login { schema: "late", ..Login::of("app", "") };
+    let of_late = Login { user: "late", ..late.clone() };
+    let mut early = super::client(&weir, "auto");
+    pair.replica.root().does("STOP REPLICA SQL_THREAD");
+    early.does("CREATE DATABASE late");
+    early.does("USE late");
+    early.does("CREATE TABLE late (id INT)");
+    assert_eq!(early.does("SELECT COUNT(*), @@port FROM late").rows()[0][0], "0");
+    let mut client = Client::log_in(weir.address("auto"), &late).expect("a schema that was just made");
+    assert_eq!(client.does("SELECT COUNT(*) FROM late.late").value(), "0");
+    pair.primary.root().does("CREATE USER late@'%'");
+    pair.primary.root().does("GRANT ALL ON late.* TO late@'%'");
+    let mut client = Client::log_in(weir.address("auto"), &of_late).expect("an account that was just made");
+    assert_eq!(client.does("SELECT COUNT(*) FROM late").value(), "0");
+    let nobody = Client::log_in(weir.address("auto"), &Login::of("nobody", ""));
+    assert!(matches!(nobody, Err(LoginFailed::Refused(DENIED, _))), "{nobody:?}");
+    pair.replica.root().does("START REPLICA SQL_THREAD");
+    pair.replica.has_all_of(&pair.primary);
+    let port = pair.replica.address.port().to_string();
+    assert_eq!(client.does("SELECT @@port").value(), port);
+}
+
+#[test]
+fn an_account_of_the_file_is_let_in_by_the_servers_alone() {
+    let config =
+        LEARN.replace("passwords = \"learn\"", "passwords = \"file\"\npasswords_file = \"@passwords\"");
+    let both = "filed_clear:one\nfiled_secret:one\n";
+    let file = OwnFile::of("passwords", both);
+    let mut scene = Scene::start(&config, &file);
+    for listener in ["clear", "secret"] {
+        for caches in ["warm", "cold"] {
+            let user = &*format!("filed_{listener}");
+            let forget = |scene: &Scene| {
+                if caches == "cold" {
+                    scene.servers_forget();
+                }
+            };
+            scene.root(&format!("CREATE USER {user}@'%' IDENTIFIED BY 'one'"));
+            let what = format!("{listener}, {caches}");
+            for _ in 0..2 {
+                forget(&scene);
+                assert_eq!(scene.logs_in(listener, user, "one"), Ok(()), "{what}");
+            }
+            assert_eq!(scene.logs_in(listener, user, "two"), Err(DENIED), "{what}: not what the file says");
+
+            scene.root(&format!("ALTER USER {user}@'%' ACCOUNT LOCK"));
+            forget(&scene);
+            assert_eq!(scene.logs_in(listener, user, "one"), Err(LOCKED), "{what}");
+            scene.root(&format!("ALTER USER {user}@'%' ACCOUNT UNLOCK"));
+            assert_eq!(scene.logs_in(listener, user, "one"), Ok(()), "{what}");
+
+            scene.root(&format!("ALTER USER {user}@'%' IDENTIFIED BY 'two'"));
+            forget(&scene);
+            assert_eq!(scene.logs_in(listener, user, "one"), Err(DENIED), "{what}: the servers' is another");
+            assert_eq!(scene.logs_in(listener, user, "two"), Err(DENIED), "{what}: the file's is another");
+            let changed = both.replace(&format!("{user}:one"), &format!("{user}:two"));
+            std::fs::write(&file.0, changed).expect("written");
+            scene.weir.reloads(&config);
+            assert_eq!(scene.logs_in(listener, user, "two"), Ok(()), "{what}: both agree");
+
+            scene.root(&format!("DROP USER {user}@'%'"));
+            forget(&scene);
+            assert_eq!(scene.logs_in(listener, user, "two"), Err(DENIED), "{what}: dropped");
+            std::fs::write(&file.0, both).expect("written");
+            scene.weir.reloads(&config);
+        }
+    }
+}
