@@ -1,7 +1,10 @@
 //! Many sessions over few connections, slow clients, files, and reloads under way.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use mysql::prelude::Queryable as _;
+use mysql::{Conn, OptsBuilder};
 use weir_tests::dialogue::{Setup, Weir, until};
 use weir_tests::mysql::{Asked, BEFORE_PAIR, Client, LOCAL_FILES, Login, Pair, pair, query};
 
@@ -53,6 +56,11 @@ fn sessions_share_as_many_connections_as_a_server_may_have_and_wait_for_one() {
     assert_eq!(all[2].receives(Asked::Results).expect("an answer").value(), "waited");
     assert_eq!(all[3].does("SELECT 'goes on'").value(), "goes on");
     all[0].does("COMMIT");
+    // One of its own, which it keeps, in the place of an idle one.
+    all[4].does("SELECT CONNECTION_ID()");
+    for client in &mut all {
+        client.does("SELECT 1");
+    }
     assert!(connections(&pair) <= 2);
 }
 
@@ -122,6 +130,35 @@ fn a_file_that_weir_cannot_tell_is_asked_for_is_declined_and_the_server_stays() 
     let failures = weir.metric("weir_backend_failures_total", &[("pool", "pair")]);
     assert_eq!(failures, 0.0, "{}", weir.story());
     client.does("DROP TABLE unasked");
+}
+
+#[test]
+fn a_client_that_asks_for_its_attributes_is_told_what_it_has_said() {
+    let pair = pair();
+    let weir = before(&pair);
+    let to = weir.address("auto");
+    let says = |who: &str| {
+        let options = OptsBuilder::new()
+            .ip_or_hostname(Some(to.ip().to_string()))
+            .tcp_port(to.port())
+            .user(Some("app"))
+            .prefer_socket(false)
+            .connect_attrs(Some(HashMap::from([("who".to_owned(), who.to_owned())])));
+        Conn::new(options).expect("app is let in")
+    };
+    let mut clients: Vec<(String, Conn)> =
+        (0..6).map(|number| format!("client {number}")).map(|who| (who.clone(), says(&who))).collect();
+    let asks = "SELECT attr_value FROM performance_schema.session_account_connect_attrs \
+                WHERE processlist_id = CONNECTION_ID() AND attr_name = 'who'";
+    for (_, client) in &mut clients {
+        client.query_drop("DO 1").expect("done, on a connection that the first have opened");
+    }
+    for (who, client) in clients.iter_mut().rev() {
+        let told: Option<String> = client.query_first(asks).expect("an answer");
+        assert_eq!(told.as_ref(), Some(&*who));
+        let told: Option<String> = client.query_first(asks).expect("an answer");
+        assert_eq!(told.as_ref(), Some(&*who), "once more");
+    }
 }
 
 #[test]

@@ -139,15 +139,25 @@ impl fmt::Display for Unfit {
     }
 }
 
+/// On what connection a statement is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Any of the session's account, brought to its state.
+    Shared,
+    /// One that nobody else has logged in on: the statement asks what the connection is, and the session
+    /// keeps it behind that.
+    Own,
+}
+
 impl Session {
     /// Attaches the session to a server in this role; `but` is the name of one that was just lost.
     ///
     /// # Errors
     /// What the client is told. Nothing was sent of the statement.
-    pub async fn attach(&mut self, role: WantedRole, but: Option<&str>) -> Result<(), Refusal> {
+    pub async fn attach(&mut self, role: WantedRole, whose: Whose, but: Option<&str>) -> Result<(), Refusal> {
         let mut role = role;
         loop {
-            match self.attach_in(role, but).await? {
+            match self.attach_in(role, whose, but).await? {
                 Some(attached) => {
                     self.killable.note(Some(&attached));
                     // A connection begins with a LAST_INSERT_ID() of 0, as a session does.
@@ -167,7 +177,12 @@ impl Session {
     }
 
     /// `None` when the server that was chosen is behind what the session has written.
-    async fn attach_in(&mut self, role: WantedRole, but: Option<&str>) -> Result<Option<Attached>, Refusal> {
+    async fn attach_in(
+        &mut self,
+        role: WantedRole,
+        whose: Whose,
+        but: Option<&str>,
+    ) -> Result<Option<Attached>, Refusal> {
         let Some(pool) = self.pool() else { return Err(Refusal::draining()) };
         let name = pool.shared.config.name.clone();
         let begun = clock::now();
@@ -192,7 +207,7 @@ impl Session {
             })?;
             let chosen = chosen.chosen;
             self.report.backend = Some(chosen.index);
-            let unfit = match self.ready(&chosen, role).await {
+            let unfit = match self.ready(&chosen, role, whose).await {
                 Ok(server) => {
                     self.report.pool = Some(pool);
                     return Ok(Some(Attached { chosen, server }));
@@ -235,11 +250,19 @@ impl Session {
     }
 
     /// A connection to the chosen server, ready for the session's next statement.
-    async fn ready(&mut self, chosen: &Chosen, role: WantedRole) -> Result<Box<ServerConnection>, Unfit> {
+    async fn ready(
+        &mut self,
+        chosen: &Chosen,
+        role: WantedRole,
+        whose: Whose,
+    ) -> Result<Box<ServerConnection>, Unfit> {
         let backend = chosen.backend();
         let idle = backend.kept::<IdleServers>();
         let longest = chosen.pool.shared.config.keep_alive.idle;
-        let found = idle.take(backend, &self.kind, &self.state, clock::now(), longest);
+        let found = match whose {
+            Whose::Shared => idle.take(backend, &self.kind, &self.state, clock::now(), longest),
+            Whose::Own => None,
+        };
         let mut server = match found {
             Some(server) => {
                 backend.cells().reused.increment();

@@ -15,6 +15,7 @@ use weir_mysql::{
 };
 use weir_stats::table::End;
 
+use super::acquire::Whose;
 use super::attach::ServerError;
 use super::confirm::Confirming;
 use super::failure::{self, Refusal};
@@ -188,7 +189,7 @@ impl Session {
         let sequence = incoming.header.sequence.wrapping_add(1);
         self.consume(incoming.packet_bytes());
         if self.attached.is_none()
-            && let Err(refusal) = self.attach(wanted_role(RoleWanted::AnyMember), None).await
+            && let Err(refusal) = self.attach(wanted_role(RoleWanted::AnyMember), Whose::Shared, None).await
         {
             return self.refuse(sequence, refusal).await;
         }

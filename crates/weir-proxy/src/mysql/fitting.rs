@@ -11,7 +11,7 @@ use weir_mysql::{
 };
 use weir_stats::table::End;
 
-use super::acquire::{Attached, number};
+use super::acquire::{Attached, Whose, number};
 use super::exchange::Outcome;
 use super::failure::Refusal;
 use super::own::{self, Own, OwnAnswer};
@@ -52,7 +52,9 @@ impl Session {
         if !asks.is_empty() && self.recall(|role| only_asks || role == Some(Role::Primary)) {
             return self.recreate(asks).await;
         }
-        self.attach(wanted_role(verdict.wants), but).await?;
+        let asks_who = verdict.reads_back.has(ReadsBack::CONNECTION_ID);
+        let whose = if asks_who { Whose::Own } else { Whose::Shared };
+        self.attach(wanted_role(verdict.wants), whose, but).await?;
         self.recreate(asks).await
     }
 
