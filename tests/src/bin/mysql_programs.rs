@@ -39,11 +39,12 @@ fn main() {
     let found = run_plan(plan, &alone, weir.address("auto"), &pair);
     found.different.iter().for_each(|what| println!("{what}"));
     println!(
-        "{} sessions, {} answers, {} not known, {} about that, {} different, {:.1} s",
+        "{} sessions, {} answers, {} not known, {} about that, {} refused by a replica, {} different, {:.1} s",
         found.programs,
         found.answers,
         found.not_known,
         found.about_that,
+        found.refused_by_replica,
         found.different.len(),
         begun.elapsed().as_secs_f64()
     );

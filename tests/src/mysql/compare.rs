@@ -108,7 +108,8 @@ pub fn run_plan(plan: Plan, alone: &Mysqld, through: SocketAddr, behind: &Pair) 
 const LEFT: [(&str, &str); 5] = [
     (
         "a transaction",
-        "SELECT trx_mysql_thread_id, trx_state FROM information_schema.innodb_trx WHERE trx_mysql_thread_id > 0",
+        "SELECT trx_mysql_thread_id, trx_state FROM information_schema.innodb_trx \
+         JOIN performance_schema.threads ON PROCESSLIST_ID = trx_mysql_thread_id WHERE PROCESSLIST_USER = 'app'",
     ),
     (
         "a lock",
@@ -124,9 +125,10 @@ const LEFT: [(&str, &str); 5] = [
     ),
     (
         "a setting",
-        "SELECT VARIABLE_NAME, v.VARIABLE_VALUE, t.PROCESSLIST_ID FROM performance_schema.variables_by_thread AS v JOIN performance_schema.threads AS t USING (THREAD_ID) \
+        "SELECT VARIABLE_NAME, v.VARIABLE_VALUE FROM performance_schema.variables_by_thread AS v \
+         JOIN performance_schema.threads USING (THREAD_ID) \
          JOIN performance_schema.global_variables AS g USING (VARIABLE_NAME) \
-         WHERE v.VARIABLE_VALUE <> g.VARIABLE_VALUE AND VARIABLE_NAME IN \
+         WHERE v.VARIABLE_VALUE <> g.VARIABLE_VALUE AND PROCESSLIST_USER = 'app' AND VARIABLE_NAME IN \
          ('max_sort_length', 'auto_increment_increment', 'cte_max_recursion_depth', 'sql_auto_is_null')",
     ),
 ];
@@ -141,8 +143,7 @@ fn left_on(server: &Mysqld) -> Vec<String> {
             return None;
         }
         if begun.elapsed() > PATIENCE {
-            let now = root.does("SHOW FULL PROCESSLIST").rows();
-            return Some(format!("sessions that ended have left {what}: {rows:?}\n  with {now:?}"));
+            return Some(format!("sessions that ended have left {what}: {rows:?}"));
         }
         std::thread::sleep(Duration::from_millis(5));
     };
@@ -196,7 +197,8 @@ fn compare(
         };
         if let Err(what) = went_on {
             found.programs += 1;
-            found.different.push(format!("WEIR_SEED={seed}, session {begun} of it: {what}"));
+            let what = what.map(|what| format!("WEIR_SEED={seed}, session {begun} of it: {what}"));
+            found.different.extend(what);
             // The data of its place are others from here on.
             running.remove(index);
             places.remove(index);
@@ -209,12 +211,12 @@ fn compare(
 }
 
 impl Running {
-    fn begin(program: Program, alone: SocketAddr, through: SocketAddr) -> Result<Running, String> {
+    fn begin(program: Program, alone: SocketAddr, through: SocketAddr) -> Result<Running, Option<String>> {
         let log_in = |to| {
             let who = &program.who;
             let login = Login { capabilities: who.capabilities, ..Login::of("app", &who.schema) };
-            let client = Client::log_in(to, &login).map_err(|why| format!("login: {why:?}"))?;
-            Ok::<Side, String>(Side { client, statements: [0xffff; 3] })
+            let client = Client::log_in(to, &login).map_err(|why| Some(format!("login: {why:?}")))?;
+            Ok::<Side, Option<String>>(Side { client, statements: [0xffff; 3] })
         };
         let (alone, through) = (log_in(alone)?, log_in(through)?);
         Ok(Running { program, at: 0, alone, through, is_excused: false })
@@ -227,16 +229,17 @@ impl Running {
         }
     }
 
-    /// Runs the next step on both sides.
-    fn steps(&mut self, found: &mut Found) -> Result<(), String> {
+    /// Runs the next step on both sides. An error without a word is one that is known to be.
+    fn steps(&mut self, found: &mut Found) -> Result<(), Option<String>> {
         let step = self.program.steps[self.at].clone();
         let sent = self.alone.sends(&step).and_then(|()| self.through.sends(&step));
-        sent.map_err(|problem| self.story(&format!("not sent: {problem}")))?;
-        let alone = self.alone.receives(&step).map_err(|problem| self.story(&format!("alone: {problem}")))?;
+        sent.map_err(|problem| Some(self.story(&format!("not sent: {problem}"))))?;
+        let alone =
+            self.alone.receives(&step).map_err(|problem| Some(self.story(&format!("alone: {problem}"))))?;
         let through = self
             .through
             .receives(&step)
-            .map_err(|problem| self.story(&format!("alone {alone}\n  through: {problem}")))?;
+            .map_err(|problem| Some(self.story(&format!("alone {alone}\n  through: {problem}"))))?;
         found.answers += 1;
         let asks_back = step.asks_back();
         if alone != through {
@@ -256,11 +259,11 @@ impl Running {
             } else if numbers[1] == ON_READ_ONLY_SERVER && self.has_been_read_only() {
                 // What pins a session in a READ ONLY transaction keeps it at the replica.
                 found.refused_by_replica += 1;
-                self.program.steps.truncate(self.at + 1);
+                return Err(None);
             } else if self.is_excused && asks_back {
                 found.about_that += 1;
             } else {
-                return Err(self.story(&format!("alone {alone}\n    through {through}")));
+                return Err(Some(self.story(&format!("alone {alone}\n    through {through}"))));
             }
         } else if !asks_back {
             self.is_excused = false;

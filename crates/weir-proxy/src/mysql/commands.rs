@@ -324,8 +324,12 @@ impl Session {
                 front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
                 front.len()
             }
-            // Types that were never said are the server's to miss.
-            Some((flag_at, false)) if !statement.types.is_empty() => {
+            // A server might not miss them: its statement may be one that others have executed.
+            Some((_, false)) if statement.types.is_empty() => {
+                let error = ServerError::new(1210, *b"HY000", "Incorrect arguments to mysqld_stmt_execute");
+                return self.refuse_command(&incoming, Refusal::of_server(error)).await;
+            }
+            Some((flag_at, false)) => {
                 let here = received.get(..HEADER_BYTES + flag_at).unwrap_or_default();
                 front.extend_from_slice(here);
                 front.push(1);
@@ -337,7 +341,7 @@ impl Session {
                 }
                 HEADER_BYTES + flag_at + 1
             }
-            Some((_, false)) | None => {
+            None => {
                 front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
                 front.len()
             }
