@@ -302,7 +302,6 @@ impl Session {
             let refusal = Refusal::unknown_statement(id);
             return self.refuse_command(&incoming, refusal).await;
         };
-        let (text, verdict) = (statement.text.clone(), statement.verdict.under(&self.facts));
         let parameter_count = statement.parameter_count;
         let received = self.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
         let payload =
@@ -311,6 +310,11 @@ impl Session {
             let error = ServerError::new(1835, *b"HY000", "Malformed communication packet");
             return self.refuse_command(&incoming, Refusal::of_server(error)).await;
         };
+        if parts.types_follow.is_some_and(|(_, follow)| !follow) && statement.types.is_empty() {
+            // Others have said some to the server's statement of this text, if there is one.
+            statement.keep_apart();
+        }
+        let (text, verdict) = (statement.text.clone(), statement.verdict.under(&self.facts));
         let verdict = match parts.flags & ANY_CURSOR {
             0 => verdict,
             _ => bound_to_its_connection(verdict, &self.facts),
@@ -324,12 +328,7 @@ impl Session {
                 front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
                 front.len()
             }
-            // A server might not miss them: its statement may be one that others have executed.
-            Some((_, false)) if statement.types.is_empty() => {
-                let error = ServerError::new(1210, *b"HY000", "Incorrect arguments to mysqld_stmt_execute");
-                return self.refuse_command(&incoming, Refusal::of_server(error)).await;
-            }
-            Some((flag_at, false)) => {
+            Some((flag_at, false)) if !statement.types.is_empty() => {
                 let here = received.get(..HEADER_BYTES + flag_at).unwrap_or_default();
                 front.extend_from_slice(here);
                 front.push(1);
@@ -341,7 +340,8 @@ impl Session {
                 }
                 HEADER_BYTES + flag_at + 1
             }
-            None => {
+            // Types that were never said are the server's to miss.
+            Some((_, false)) | None => {
                 front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
                 front.len()
             }

@@ -5,6 +5,7 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_mysql::StatementVerdict;
 use weir_mysql::state::TrackedState;
@@ -21,8 +22,8 @@ pub struct StatementText {
     pub text: Box<[u8]>,
     /// The session's state then.
     pub state: Rc<TrackedState>,
-    /// 0 where whoever prepares the same may share it; else the number of the only statement that it is of.
-    apart: u32,
+    /// 0 where whoever prepares the same may share it; else a number of one statement of one session.
+    apart: u64,
     hash: OnceCell<u64>,
 }
 
@@ -33,9 +34,11 @@ impl StatementText {
     }
 
     /// The same, for one statement of a session alone.
-    fn apart(&self, id: u32) -> Rc<StatementText> {
+    fn apart(&self) -> Rc<StatementText> {
+        static LAST: AtomicU64 = AtomicU64::new(0);
         let (text, state) = (self.text.clone(), self.state.clone());
-        Rc::new(StatementText { text, state, apart: id, hash: OnceCell::new() })
+        let apart = LAST.fetch_add(1, Ordering::Relaxed) + 1;
+        Rc::new(StatementText { text, state, apart, hash: OnceCell::new() })
     }
 
     fn hash(&self) -> u64 {
@@ -70,6 +73,15 @@ pub struct ClientStatement {
     pub new_types: Option<Box<[u8]>>,
     /// What of it is on one connection alone.
     pub bound: Bound,
+}
+
+impl ClientStatement {
+    /// Shares no server's statement with others from here on.
+    pub fn keep_apart(&mut self) {
+        if self.text.apart == 0 {
+            self.text = self.text.apart();
+        }
+    }
 }
 
 /// What an execution, or what comes before one, has left of a statement on the session's connection.
@@ -154,7 +166,7 @@ impl ClientStatements {
         if self.by_id.iter().any(is_shared)
             && let Some(own) = self.by_id.get_mut(&id)
         {
-            own.text = own.text.apart(id);
+            own.keep_apart();
         }
     }
 
