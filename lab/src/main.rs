@@ -20,6 +20,7 @@ mod fairness;
 mod guest;
 mod link;
 mod load;
+mod load_verb;
 mod measure;
 mod meter;
 mod metric;
@@ -40,12 +41,12 @@ mod wiring;
 mod workplace;
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::{Parser, Subcommand};
 use rustix::process::Signal;
@@ -131,7 +132,7 @@ enum Verb {
     /// Be the load of a measurement; prints its result as JSON
     Load {
         #[command(subcommand)]
-        load: LoadVerb,
+        load: load_verb::LoadVerb,
     },
     #[command(flatten)]
     Wired(wired::Verb),
@@ -152,86 +153,6 @@ enum Verb {
         parent: u32,
         #[arg(last = true)]
         program: Vec<String>,
-    },
-}
-
-#[derive(Subcommand)]
-enum LoadVerb {
-    /// Run many netperfs at once, their data connections through a load balancer
-    Netperf {
-        #[arg(long)]
-        target: SocketAddr,
-        #[arg(long, value_enum)]
-        test: load::netperf::Test,
-        #[arg(long)]
-        connections: u32,
-        #[arg(long)]
-        seconds: u64,
-        /// The script that knows where netperf is
-        #[arg(long)]
-        peers: String,
-    },
-    /// Run one iperf3 for each endpoint, each on a port of its own from the target's on
-    Iperf3 {
-        #[arg(long)]
-        target: SocketAddr,
-        #[arg(long)]
-        endpoints: u16,
-        /// Streams of all iperf3s together
-        #[arg(long)]
-        connections: u32,
-        #[arg(long)]
-        seconds: u64,
-        /// The script that knows where iperf3 is
-        #[arg(long)]
-        peers: String,
-    },
-    /// Send HTTP/1.1 requests at a fixed rate, whatever the answers do
-    Paced {
-        /// Where to, as ADDRESS:PORT
-        #[arg(long)]
-        target: SocketAddr,
-        #[arg(long)]
-        connections: u32,
-        #[arg(long)]
-        seconds: u64,
-        /// Requests a second
-        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-        rate: u32,
-    },
-    /// Fetch HTTP/1.1 bodies as fast as they come
-    Fetch {
-        /// Where to, as ADDRESS:PORT
-        #[arg(long)]
-        target: SocketAddr,
-        #[arg(long)]
-        connections: u32,
-        #[arg(long)]
-        seconds: u64,
-        #[arg(long)]
-        body_bytes: u64,
-    },
-    /// Ask a canned MySQL server, or a load balancer before one, as fast as answers come back
-    Mysql(load::mysql::MysqlLoad),
-    /// Read TCP streams as fast as they come
-    Bulk {
-        /// Where to, as ADDRESS:PORT
-        #[arg(long)]
-        target: SocketAddr,
-        #[arg(long)]
-        connections: u32,
-        #[arg(long)]
-        seconds: u64,
-    },
-    /// Let virtual users ask, rest and ask again, each on a connection of its own
-    Users(UsersArguments),
-    /// Do one request on each of many connections and hold them open until standard input ends
-    Idle {
-        /// Where to, as ADDRESS:PORT
-        #[arg(long)]
-        target: SocketAddr,
-        #[arg(long)]
-        connections: u32,
     },
 }
 
@@ -258,41 +179,6 @@ struct CrossCheckArguments {
     /// Do not wait until another measurement on this machine has ended
     #[arg(long)]
     together: bool,
-}
-
-#[derive(clap::Args)]
-struct UsersArguments {
-    /// Where to, as ADDRESS:PORT; users take several in turn
-    #[arg(long, required = true, value_delimiter = ',')]
-    target: Vec<SocketAddr>,
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    users: u32,
-    /// Time in which the users come
-    #[arg(long, default_value_t = 5000)]
-    ramp_ms: u64,
-    /// Time all of them stay
-    #[arg(long, default_value_t = 30_000)]
-    hold_ms: u64,
-    /// Rest of each user after an answer
-    #[arg(long, default_value_t = 1000)]
-    pause_ms: u64,
-    /// Play only this part of them, once standard input says `go`
-    #[arg(long, hide = true, requires = "parts")]
-    part: Option<u32>,
-    /// Of how many
-    #[arg(long, hide = true, default_value_t = 1)]
-    parts: u32,
-}
-
-impl UsersArguments {
-    fn plan(&self) -> load::users::plan::Plan {
-        load::users::plan::Plan {
-            users: self.users,
-            ramp: Duration::from_millis(self.ramp_ms),
-            hold: Duration::from_millis(self.hold_ms),
-            pause: Duration::from_millis(self.pause_ms),
-        }
-    }
 }
 
 #[derive(clap::Args)]
@@ -407,7 +293,7 @@ fn run(verb: Verb) -> io::Result<ExitCode> {
             cluster::hold(&tools(None)?, &workplace)?;
         }
         Verb::Relay { port, backend_port } => relay::serve(port, backend_port)?,
-        Verb::Load { load } => put(&load)?,
+        Verb::Load { load } => load_verb::put(&load)?,
         Verb::Wired(verb) => return wired::run(verb),
         Verb::Launch { core, nice, realtime, kill, parent, program } => {
             let end = if kill { Signal::KILL } else { Signal::TERM };
@@ -420,56 +306,6 @@ fn run(verb: Verb) -> io::Result<ExitCode> {
 fn read(file: &Path) -> io::Result<Report> {
     let explain = |error: io::Error| io::Error::other(format!("{}: {error}", file.display()));
     Report::from_json(&fs::read_to_string(file).map_err(explain)?).map_err(explain)
-}
-
-fn put(load: &LoadVerb) -> io::Result<()> {
-    let say = |result: &load::LoadResult| -> io::Result<()> {
-        println!("{}", serde_json::to_string(result)?);
-        io::stdout().flush()
-    };
-    match *load {
-        LoadVerb::Netperf { target, test, connections, seconds, ref peers } => {
-            say(&load::netperf::run(peers, target, test, connections, seconds)?)
-        }
-        LoadVerb::Iperf3 { target, endpoints, connections, seconds, ref peers } => {
-            say(&load::iperf3::run(peers, target, endpoints, connections, seconds)?)
-        }
-        LoadVerb::Paced { target, connections, seconds, rate } => {
-            say(&load::paced::run(target, connections, rate, Duration::from_secs(seconds))?)
-        }
-        LoadVerb::Fetch { target, connections, seconds, body_bytes } => {
-            say(&load::fetch::run(target, connections, body_bytes, Duration::from_secs(seconds))?)
-        }
-        LoadVerb::Bulk { target, connections, seconds } => {
-            say(&load::bulk::run(target, connections, Duration::from_secs(seconds))?)
-        }
-        LoadVerb::Mysql(ref load) => {
-            let (result, mut held) = load::mysql::run(load)?;
-            say(&result)?;
-            if load.stays() {
-                io::stdin().read_to_end(&mut Vec::new())?;
-                return none_closed(held.count_closed(), load.connections);
-            }
-            Ok(())
-        }
-        LoadVerb::Users(ref arguments) => match arguments.part {
-            Some(part) => load::users::run_part(&arguments.target, &arguments.plan(), part, arguments.parts),
-            None => say(&load::users::run(&arguments.target, &arguments.plan())?),
-        },
-        LoadVerb::Idle { target, connections } => {
-            let (result, open) = load::idle::open(target, connections)?;
-            say(&result)?;
-            io::stdin().read_to_end(&mut Vec::new())?;
-            none_closed(load::idle::count_closed(&open), connections)
-        }
-    }
-}
-
-fn none_closed(closed: u64, connections: u32) -> io::Result<()> {
-    match closed {
-        0 => Ok(()),
-        _ => Err(io::Error::other(format!("{closed} of {connections} idle connections were closed"))),
-    }
 }
 
 fn cross_check(arguments: &CrossCheckArguments) -> io::Result<ExitCode> {
