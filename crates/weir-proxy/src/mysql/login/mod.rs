@@ -49,9 +49,12 @@ const LOGIN_BYTES: usize = 80 << 10;
 const NAME_BYTES: usize = 256;
 /// What Weir says its version is where neither the config nor a server has said one.
 const SERVER_VERSION: &[u8] = b"8.4.0";
+/// What libmariadb names where it does not have the plugin that the greeting names, or is just loading it for
+/// another of its threads.
+const NONE_YET: &[u8] = b"dummy_fallback_auth";
 /// Plugins of clients that have a password to show. A client that names none waits to be asked.
-pub(super) const PASSWORD_PLUGINS: [&[u8]; 5] =
-    [CACHING_SHA2_PASSWORD, MYSQL_NATIVE_PASSWORD, SHA256_PASSWORD, MYSQL_CLEAR_PASSWORD, b""];
+pub(super) const PASSWORD_PLUGINS: [&[u8]; 6] =
+    [CACHING_SHA2_PASSWORD, MYSQL_NATIVE_PASSWORD, SHA256_PASSWORD, MYSQL_CLEAR_PASSWORD, NONE_YET, b""];
 /// utf8mb4_0900_ai_ci, the default of servers since 8.0.
 const COLLATION: u8 = 255;
 
