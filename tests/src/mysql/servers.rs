@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::client::{Client, Login};
 use crate::dialogue::{fingerprint, free_address, until_within};
 
@@ -75,6 +77,13 @@ impl Mysqld {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = child.kill();
         let _ = child.wait();
+    }
+
+    /// Stops its work until it dies: it answers nobody, and its connections stay.
+    pub fn freezes(&self) {
+        let child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process");
+        kill_process(pid, Signal::STOP).expect("a process of ours");
     }
 
     /// Starts it again at the same address, after it died.

@@ -1,7 +1,7 @@
-//! The primary of a real cluster goes, in three ways, and Weir finds the next.
+//! The primary of a real cluster goes, in three ways, and Weir finds the next; one of a pair falls silent.
 
 use std::fs::OpenOptions;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use mysql::prelude::Queryable as _;
 use serde_json::Value;
 use weir_tests::dialogue::{Setup, Signal, Weir, until_within};
+use weir_tests::mysql::{Asked, Pair, query};
 
+use super::client;
 use super::cluster::{Cluster, PASSWORD, connect, write_anew_until_taken, write_until_taken};
 
 /// Two seeds: the third member is to be found.
@@ -63,6 +65,57 @@ fn weir_follows_the_primary_of_a_cluster_that_hands_over_crashes_and_shuts_down(
     let crashed = failover("kill -9", &cluster, &weir, || cluster.at(&handed_over).gets(Signal::KILL));
     failover("SIGTERM", &cluster, &weir, || cluster.at(&crashed).gets(Signal::TERM));
     assert_eq!(weir.metric("weir_mysql_primary_changes_total", &[("pool", "cluster")]), 3.0);
+}
+
+/// A pair of which the primary is who is not read-only.
+const PAIR: &str = r#"
+[listener.db]
+protocol = "mysql"
+bind = "@db"
+access = "read-write"
+pool = "pair"
+[pool.pair]
+backends = ["@primary", "@replica"]
+[pool.pair.mysql]
+topology = "replication"
+user = "weir"
+password_file = "@password"
+"#;
+
+#[test]
+fn who_waits_for_a_primary_that_has_fallen_silent_is_held_no_longer_once_there_is_another() {
+    let pair = Pair::start("silent");
+    let mut root = pair.primary.root();
+    root.does("CREATE USER weir@'%' IDENTIFIED BY 'weir'");
+    root.does("CREATE TABLE shop.silent (id INT PRIMARY KEY)");
+    pair.replica.has_all_of(&pair.primary);
+    let password = OwnFile::of("mysql-silent", "weir");
+    let weir = Setup::of(PAIR)
+        .with("primary", pair.primary.address)
+        .with("replica", pair.replica.address)
+        .with("password", password.0.display())
+        .start();
+    assert_eq!(primary(&weir), pair.primary.address.to_string());
+    let [mut reader, mut writer] = [(); 2].map(|()| client(&weir, "db"));
+    // Each is to find a connection: one that is opened now waits for its login, and is given up unused.
+    reader.does("BEGIN");
+    writer.does("BEGIN");
+    reader.does("COMMIT");
+    writer.does("COMMIT");
+
+    pair.primary.freezes();
+    reader.sends(&query("SELECT 7")).unwrap();
+    writer.sends(&query("INSERT INTO silent VALUES (1)")).unwrap();
+    let mut root = pair.replica.root();
+    root.does("SET GLOBAL super_read_only = OFF");
+    root.does("SET GLOBAL read_only = OFF");
+
+    assert_eq!(reader.receives(Asked::Results).unwrap().value(), "7", "it runs again elsewhere");
+    // Nobody knows what became of it, and that is how a server says so. Silence would be another error.
+    let lost = writer.receives(Asked::Results).unwrap_err().kind();
+    assert!(matches!(lost, ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof), "{lost}");
+    client(&weir, "db").does("INSERT INTO silent VALUES (2)");
+    assert_eq!(root.does("SELECT id FROM shop.silent").rows(), [["2"]]);
 }
 
 /// Has the primary go, and gives the address of the next. Prints how long after the database Weir was.

@@ -26,6 +26,7 @@ use weir_mysql::session_track::{TrackedChange, TrackedChanges, write_change};
 use weir_mysql::{LeftBehind, StatementKind, StatementVerdict, WireError};
 
 use super::attach::ServerError;
+use super::deposed::{LOOK, PrimaryAsked};
 use super::own;
 use super::server::ServerConnection;
 use crate::worker::ListenerSlot;
@@ -43,6 +44,8 @@ pub enum ServerFailure {
     Protocol(WireError),
     /// It refused what every server must do.
     Refused(ServerError),
+    /// It was the primary and has no role any more, while another is the primary: it need not answer at all.
+    Deposed,
     /// No buffer could be had within the memory budget: not the server's fault.
     NoMemory,
 }
@@ -164,6 +167,7 @@ impl std::fmt::Display for ServerFailure {
             ServerFailure::Refused(error) => {
                 write!(out, "the server refuses: {} {}", error.code, String::from_utf8_lossy(&error.message))
             }
+            ServerFailure::Deposed => write!(out, "another server is the primary now"),
             ServerFailure::NoMemory => write!(out, "no buffer is left within the memory budget"),
         }
     }
@@ -185,6 +189,8 @@ pub struct Forwarding<'a> {
     pub client_patience: Duration,
     /// When the statement's time to begin its answer is over; `None` for never.
     pub overtime: Option<Duration>,
+    /// The server, where the statement is for a primary and somebody watches who that is.
+    pub primary: Option<PrimaryAsked<'a>>,
     /// Whether the server may ask for a file of the client's; without, it gets an empty one, and the client
     /// an error.
     pub local_infile: bool,
@@ -198,7 +204,8 @@ impl Forwarding<'_> {
         send_all(client, bytes, self.deadline, renew).await.map_err(|_| ExchangeError::Client)
     }
 
-    /// Waits until the server has something to be received; ends when the client leaves meanwhile.
+    /// Waits until the server has something to be received; ends when the client leaves meanwhile, or the
+    /// server has been replaced as the primary.
     async fn server_speaks(
         &self,
         client: &mut Stream,
@@ -208,7 +215,9 @@ impl Forwarding<'_> {
     ) -> Result<(), ExchangeError> {
         // Once the answer has begun, it may take as long as it takes.
         let overtime = self.overtime.filter(|_| !has_begun);
-        self.deadline.set(overtime.unwrap_or(Duration::MAX));
+        let mut look = self.primary.filter(|_| !has_begun).map(|it| it.since + LOOK);
+        let due = |look: Option<Duration>| overtime.into_iter().chain(look).min().unwrap_or(Duration::MAX);
+        self.deadline.set(due(look));
         poll_fn(|context| {
             if let Poll::Ready(ready) = server.poll_readable(context) {
                 return Poll::Ready(ready.map_err(|error| broken(error, forwarded)));
@@ -216,14 +225,23 @@ impl Forwarding<'_> {
             if matches!(client.poll_present(context), Ok(Sight::Ended) | Err(_)) {
                 return Poll::Ready(Err(ExchangeError::Client));
             }
+            if look.or(overtime).is_some() && self.deadline.has_passed() {
+                let now = clock::now();
+                if overtime.is_some_and(|overtime| overtime <= now) {
+                    return Poll::Ready(Err(ExchangeError::Overtime));
+                }
+                if self.primary.is_some_and(|it| it.is_deposed()) {
+                    let failure = ServerFailure::Deposed;
+                    return Poll::Ready(Err(ExchangeError::Server { failure, forwarded }));
+                }
+                look = look.map(|_| now + LOOK);
+                self.deadline.set(due(look));
+            }
             if let Some(until) = self.slot.draining_until() {
                 if until <= clock::now() {
                     return Poll::Ready(Err(ExchangeError::Drained { forwarded }));
                 }
                 self.deadline.no_later_than(until);
-            }
-            if overtime.is_some() && self.deadline.has_passed() {
-                return Poll::Ready(Err(ExchangeError::Overtime));
             }
             Poll::Pending
         })

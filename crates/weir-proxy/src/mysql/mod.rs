@@ -23,6 +23,7 @@ mod attach;
 mod commands;
 mod compress;
 mod confirm;
+mod deposed;
 mod exchange;
 mod failure;
 mod fitting;

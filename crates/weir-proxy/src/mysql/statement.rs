@@ -17,6 +17,7 @@ use weir_mysql::{
 use weir_stats::table::{End, PIN_REASONS, STATEMENT_REASONS};
 
 use super::acquire::{Attached, take_role_off};
+use super::deposed::PrimaryAsked;
 use super::exchange::{Answered, Answering, ExchangeError, Forwarding, Outcome, Rest, ServerFailure};
 use super::failure::{self, Loss, Refusal};
 use super::own;
@@ -161,12 +162,8 @@ impl Session {
         let listener = self.slot.current();
         let Session { worker, slot, stream, buffer, deadline, attached, kind, .. } = &mut *self;
         let Some(Attached { chosen, server }) = attached else { return Err(End::Internal) };
-        tracing::trace!(
-            backend = %chosen.backend().shared.address,
-            command = command.name(),
-            reason = verdict.reason.word(),
-            "statement"
-        );
+        let (name, reason) = (command.name(), verdict.reason.word());
+        tracing::trace!(backend = chosen.backend().shared.address, command = name, reason, "statement");
         let cells = chosen.backend().cells();
         cells.requests[0].increment();
         server.is_at_rest = false;
@@ -187,6 +184,7 @@ impl Session {
             statement_id: running.prepares.map_or(0, |(_, id)| id),
             client_patience: CLIENT_PATIENCE,
             overtime: listener.shared.config.timeout.statement.map(|longest| begun + longest),
+            primary: PrimaryAsked::of(chosen, verdict.wants, begun),
             local_infile: verdict.local_infile,
         };
         let sequence = sent.as_ref().copied().unwrap_or_default();
