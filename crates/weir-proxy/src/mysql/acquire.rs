@@ -10,6 +10,7 @@ use weir_balance::{PickInput, Role, WantedRole};
 use weir_config::{MysqlTopology, RetryOn};
 use weir_io::clock;
 use weir_mysql::ReadsBack;
+use weir_mysql::gtid::GtidSet;
 
 use super::attach::{self, AttachError, ServerLogin};
 use super::confirm::settle;
@@ -24,6 +25,8 @@ use crate::reach::{Attempt, Park, Reach, Unavailable, Verdict, Wish};
 use crate::tcp::session::poll_left;
 use crate::worker::Worker;
 
+/// Most bytes that are read of what a server has executed: a group has one source, and few intervals.
+const EXECUTED_BYTES: usize = 2000;
 /// Longest wait for a server to have what the session has written, before the primary is asked instead.
 const CATCH_UP: &str = "1";
 
@@ -304,12 +307,20 @@ impl Session {
         }
         let listener = self.slot.current();
         let cells = listener.shared.cells.of(self.worker.number);
-        let sql = format!("SELECT WAIT_FOR_EXECUTED_GTID_SET('{written}', {CATCH_UP})");
+        // What else it has executed, others have written, and need not wait for.
+        let sql = format!(
+            "SELECT WAIT_FOR_EXECUTED_GTID_SET('{written}', {CATCH_UP}), \
+             LEFT(@@GLOBAL.gtid_executed, {EXECUTED_BYTES})"
+        );
         self.deadline.set(own::until());
         let answer = own::ask(server, &self.worker.buffers, &self.deadline, Own::Query(sql.as_bytes())).await;
         match answer.map_err(Unfit::Server)? {
             OwnAnswer::Rows(rows) if is_zero(&rows) => {
                 idle.note_executed(written);
+                let said = rows.first().and_then(|row| row.get(1)?.as_deref());
+                if let Some(executed) = said.and_then(executed) {
+                    idle.note_executed(&executed);
+                }
                 cells.catch_ups.increment();
                 Ok(())
             }
@@ -456,8 +467,41 @@ fn is_zero(rows: &[Vec<Option<Box<[u8]>>>]) -> bool {
     number(rows) == Some(0)
 }
 
+/// What a server says it has executed, of which [`EXECUTED_BYTES`] were asked for; `None` where it is none.
+fn executed(text: &[u8]) -> Option<GtidSet> {
+    let text = std::str::from_utf8(text).ok()?;
+    // The last number of what was cut off may be cut itself, and then is another.
+    let whole = match text.len() < EXECUTED_BYTES {
+        true => text,
+        false => text.rsplit_once([':', ',']).map_or("", |(whole, _)| whole),
+    };
+    GtidSet::parse(whole)
+}
+
 /// The number in the first column of the first row.
 pub fn number(rows: &[Vec<Option<Box<[u8]>>>]) -> Option<u64> {
     let value = rows.first()?.first()?.as_deref()?;
     std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: &str = "3e11fa47-71ca-11e1-9e33-c80aa9429562";
+
+    #[test]
+    fn what_was_executed_is_read_to_the_last_number_that_is_known_to_be_whole() {
+        let set = |text: &str| GtidSet::parse(&text.replace("S", SOURCE)).unwrap();
+        let said = |text: &str| executed(text.replace("S", SOURCE).as_bytes());
+        assert_eq!(said("S:1-5:7"), Some(set("S:1-5:7")));
+        assert_eq!(said("nothing"), None);
+        let mut long = SOURCE.to_owned();
+        (0..1000).for_each(|number| long += &format!(":{}", 1000 + 2 * number));
+        let cut = executed(&long.as_bytes()[..EXECUTED_BYTES]).unwrap();
+        assert!(set(&long).contains(&cut), "{cut}");
+        let last = (EXECUTED_BYTES - SOURCE.len()) / 5;
+        assert!(cut.contains(&set(&format!("S:{}", 1000 + 2 * (last - 1)))), "{cut}");
+        assert!(!cut.contains(&set(&format!("S:{}", 1000 + 2 * last))), "{cut}");
+    }
 }
