@@ -34,10 +34,10 @@ pub fn table(scenario: &ScenarioOutcome, variant: &VariantOutcome) -> String {
             let Some(finding) = found else { continue };
             let mark = if finding.is_met { "met" } else { "MISSED" };
             let note = if asked.note.is_empty() { String::new() } else { format!(" ({})", asked.note) };
-            let who = &one.contender;
+            let (who, title) = (&one.contender, asked.measure.title());
             rows.push(vec![
                 asked.of.as_ref().map_or_else(|| who.clone(), |other| format!("{who} beside {other}")),
-                asked.measure.title().to_owned(),
+                at.map_or_else(|| title.to_owned(), |at| format!("{title}, at {}", plain(at))),
                 finding.asked,
                 finding.found,
                 format!("{mark}{note}"),
