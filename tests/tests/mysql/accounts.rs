@@ -203,6 +203,20 @@ fn what_a_secondary_has_not_heard_of_yet_the_primary_knows() {
 }
 
 #[test]
+fn a_relayed_client_that_quits_sees_an_end_and_no_reset() {
+    let scene = Scene::start(&LEARN.replace("\"learn\"", "\"relay\""), &OwnFile::of("nobody's", ""));
+    for _ in 0..10 {
+        let login = Login { tls: Some(scene.trust.clone()), ..Login::of("app", "shop") };
+        let mut client = Client::log_in(scene.weir.address("secret"), &login).expect("app is let in");
+        client.does("SELECT 1");
+        // COM_QUIT: the server closes its TLS without a word.
+        client.sends(&[1]).expect("sent");
+        let end = client.receives_packet().expect_err("nothing more is said");
+        assert_eq!(end.kind(), std::io::ErrorKind::UnexpectedEof, "{end}");
+    }
+}
+
+#[test]
 fn an_account_of_the_file_is_let_in_by_the_servers_alone() {
     let config =
         LEARN.replace("passwords = \"learn\"", "passwords = \"file\"\npasswords_file = \"@passwords\"");

@@ -56,7 +56,7 @@ pub async fn run(
     let relayed = relay::run(
         Pair { client: stream, backend: &mut **connection.connection() },
         first,
-        Terms { buffers: &worker.buffers, deadline, idle: timeout.client_idle },
+        Terms { buffers: &worker.buffers, deadline, idle: timeout.client_idle, ends_unsaid: false },
         || slot.draining_until(),
         |from_client, from_backend| {
             client.bytes_received.add(from_client);

@@ -508,6 +508,8 @@ impl Session {
             buffers: &self.worker.buffers,
             deadline: &self.deadline,
             idle: listener.shared.config.timeout.client_idle,
+            // Servers close TLS without a word.
+            ends_unsaid: true,
         };
         let first = FirstBytes { from_client: self.buffer.take(), from_backend: None };
         let pair = Pair { client: &mut self.stream, backend: &mut *attached.server.connection };

@@ -108,7 +108,8 @@ impl Relaying<'_> {
         let relayed = relay::run(
             Pair { client: &mut client.stream, backend: &mut *server },
             FirstBytes { from_client: client.first.take(), from_backend: None },
-            Terms { buffers: &self.worker.buffers, deadline: self.deadline, idle },
+            // Servers close TLS without a word.
+            Terms { buffers: &self.worker.buffers, deadline: self.deadline, idle, ends_unsaid: true },
             || self.slot.draining_until(),
             |from_client, from_backend| {
                 client_cells.bytes_received.add(from_client);

@@ -5,6 +5,7 @@
 //! its pieces become small again.
 
 use std::future::poll_fn;
+use std::io;
 use std::net::Shutdown;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -46,6 +47,9 @@ pub struct Terms<'a> {
     pub deadline: &'a Deadline,
     /// The relay ends when neither direction has moved a byte for this long.
     pub idle: Duration,
+    /// Whether an encrypted stream that ends without a word about it has ended in order: what is said on it
+    /// tells by itself what is whole.
+    pub ends_unsaid: bool,
 }
 
 /// How a relay ended.
@@ -71,11 +75,12 @@ pub async fn run<C: Duplex, B: Duplex>(
     draining_until: impl Fn() -> Option<Duration>,
     mut moved: impl FnMut(u64, u64),
 ) -> Relayed {
+    let ends_unsaid = terms.ends_unsaid;
     let mut relay = Relay {
         pair,
         terms,
-        up: Direction::new(first.from_client),
-        down: Direction::new(first.from_backend),
+        up: Direction::new(first.from_client, ends_unsaid),
+        down: Direction::new(first.from_backend, ends_unsaid),
         at_break: 0,
         due: Duration::ZERO,
     };
@@ -196,6 +201,8 @@ fn settle_one(ended: &Direction, other: &Direction, sink: &impl Duplex, at_break
 /// One direction.
 struct Direction {
     transfer: Transfer,
+    /// As in [`Terms`].
+    ends_unsaid: bool,
     /// The source has said its last byte; what is held goes out yet.
     source_ended: bool,
     ended: Option<Ended>,
@@ -225,8 +232,9 @@ enum Ended {
 }
 
 impl Direction {
-    fn new(first: Option<Buffer>) -> Direction {
-        Direction { transfer: Transfer::Copy(first), source_ended: false, ended: None, moved: 0, streak: 0 }
+    fn new(first: Option<Buffer>, ends_unsaid: bool) -> Direction {
+        let transfer = Transfer::Copy(first);
+        Direction { transfer, ends_unsaid, source_ended: false, ended: None, moved: 0, streak: 0 }
     }
 
     /// Whether no byte was received that the sink has not taken.
@@ -290,7 +298,11 @@ impl Direction {
             // Only then a buffer: a session that was merely woken must not need memory.
             ready!(source.poll_readable(context)).map_err(|_| Ended::SourceBroke)?;
             let Some(mut buffer) = buffers.borrow(LARGE) else { return Poll::Ready(Err(Ended::NoMemory)) };
-            let count = ready!(source.receive_ready(context, &mut buffer)).map_err(|_| Ended::SourceBroke)?;
+            let count = match ready!(source.receive_ready(context, &mut buffer)) {
+                Ok(count) => count,
+                Err(error) if self.ends_unsaid && error.kind() == io::ErrorKind::UnexpectedEof => 0,
+                Err(_) => return Poll::Ready(Err(Ended::SourceBroke)),
+            };
             if count == 0 {
                 self.source_ended = true;
                 return Poll::Ready(Ok(()));

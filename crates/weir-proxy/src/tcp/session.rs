@@ -286,6 +286,7 @@ impl Session {
             buffers: &self.worker.buffers,
             deadline: &self.deadline,
             idle: self.listener.shared.config.timeout.client_idle,
+            ends_unsaid: false,
         };
         let relayed = relay::run(
             Pair { client: stream, backend: &mut *backend },
