@@ -1,0 +1,180 @@
+//! What a session leaves on its connection, and who gets that next. Rows F4 and F12 of the threat model.
+//!
+//! All sessions share the one connection that a server may have, so that who comes next has it for certain.
+
+use weir_tests::dialogue::{Setup, Weir, until};
+use weir_tests::mysql::{Asked, Client, Login, Mysqld, error_of, query};
+
+const ONE_CONNECTION: &str = r#"
+[runtime]
+workers = 1
+[listener.db]
+protocol = "mysql"
+bind = "@db"
+access = "read-write"
+pool = "one"
+[pool.one]
+backends = [{ address = "@server", max_connections = 1 }]
+[pool.one.mysql]
+topology = "static"
+"#;
+
+fn before(server: &Mysqld) -> Weir {
+    Setup::of(ONE_CONNECTION).with("server", server.address).start()
+}
+
+fn client(weir: &Weir) -> Client {
+    Client::log_in(weir.address("db"), &Login::of("app", "shop")).expect("app is let in")
+}
+
+/// What is left behind, what the next session asks, and what it is to hear: the first value, or the number of
+/// an error. 1105 says that it is not known.
+const LEFT: [(&str, &str, &str); 18] = [
+    ("SET @left = 7", "SELECT @left IS NULL", "1"),
+    ("SELECT 7 INTO @left", "SELECT @left IS NULL", "1"),
+    ("CREATE TEMPORARY TABLE passing (n INT)", "SELECT * FROM passing", "1146"),
+    ("USE information_schema", "SELECT DATABASE()", "shop"),
+    ("SET autocommit = 0", "SELECT @@autocommit", "1"),
+    (
+        "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+        "SELECT @@transaction_isolation",
+        "REPEATABLE-READ",
+    ),
+    ("SET TRANSACTION READ ONLY", "INSERT INTO kept VALUES (1)", ""),
+    ("SET sql_mode = 'ANSI_QUOTES'", "SELECT \"text\"", "text"),
+    ("SET NAMES latin1", "SELECT @@character_set_client", "utf8mb4"),
+    ("SET time_zone = '+05:00'", "SELECT @@time_zone", "SYSTEM"),
+    ("SET sort_buffer_size = 65536", "SELECT @@sort_buffer_size > 65536", "1"),
+    ("DO GET_LOCK('left', 0)", "SELECT IS_FREE_LOCK('left')", "1"),
+    ("LOCK TABLES kept READ", "INSERT INTO kept VALUES (2)", ""),
+    ("PREPARE left_over FROM 'SELECT 1'", "EXECUTE left_over", "1243"),
+    ("HANDLER kept OPEN", "HANDLER kept READ FIRST", "1109"),
+    ("XA START 'left'", "BEGIN", ""),
+    ("BEGIN", "SET TRANSACTION READ ONLY", ""),
+    ("SELECT SQL_CALC_FOUND_ROWS 1 UNION ALL SELECT 2 LIMIT 1", "SELECT FOUND_ROWS()", "0 or 1105"),
+];
+
+/// Ways for a session to be over.
+const WAYS: [&str; 4] = ["quits", "breaks off", "resets", "changes to itself"];
+
+#[test]
+fn what_a_session_leaves_on_its_connection_the_next_one_does_not_find() {
+    let server = Mysqld::start("leftovers", "");
+    let weir = before(&server);
+    client(&weir).does("CREATE TABLE kept (n INT)");
+    let threads = |server: &Mysqld| {
+        let of_app = "SELECT GROUP_CONCAT(id) FROM information_schema.processlist WHERE user = 'app'";
+        server.root().does(of_app).value()
+    };
+    for (leaves, asks, hears) in LEFT {
+        for way in WAYS {
+            let what = format!("{leaves}; {way}; {asks}");
+            // Logged in before, as a login would make the connection anew.
+            let (mut next, mut first) = (client(&weir), client(&weir));
+            first.does(leaves);
+            let before = threads(&server);
+            match way {
+                "quits" => first.quits(),
+                "breaks off" => drop(first),
+                "resets" => {
+                    first.sends(b"\x1f").expect("sent");
+                    assert!(first.receives(Asked::One).expect("an answer").is_ok());
+                    first.does("USE shop");
+                    hears_own(&mut first, asks, hears, &what);
+                }
+                _ => {
+                    changes_user(&mut first, "app");
+                    hears_own(&mut first, asks, hears, &what);
+                }
+            }
+            hears_own(&mut next, asks, hears, &what);
+            assert_eq!(threads(&server), before, "{what}: it is the same connection");
+        }
+    }
+}
+
+fn hears_own(client: &mut Client, asks: &str, hears: &str, what: &str) {
+    let answer = client.asks(asks);
+    let heard = answer.error().map(|(code, _)| code.to_string());
+    let heard = heard.or_else(|| answer.rows().first().map(|row| row[0].clone())).unwrap_or_default();
+    assert!(hears.split(" or ").any(|hears| hears == heard), "{what}: {answer}");
+    // What the question itself leaves, or keeps the connection by.
+    client.does("ROLLBACK");
+    client.sends(b"\x1f").expect("sent");
+    assert!(client.receives(Asked::One).expect("an answer").is_ok());
+}
+
+/// COM_CHANGE_USER to an account without a password, in the schema `shop`.
+fn changes_user(client: &mut Client, user: &str) {
+    let change = [b"\x11", user.as_bytes(), b"\0\0shop\0\xff\0caching_sha2_password\0"].concat();
+    client.sends(&change).expect("sent");
+    let (sequence, asked) = client.receives_packet().expect("Weir asks for a proof");
+    assert_eq!((sequence, asked[0]), (1, 0xfe));
+    client.sends_bytes(b"\0\0\0\x02").expect("sent");
+    let (_, answer) = client.receives_packet().expect("an answer");
+    assert_eq!(answer[0], 0, "{:?}", error_of(&answer));
+}
+
+#[test]
+fn kill_ends_the_session_that_has_the_number_and_no_other_accounts() {
+    let server = Mysqld::start("kill", "");
+    let config = ONE_CONNECTION.replace(", max_connections = 1", "");
+    let weir = Setup::of(&config).with("server", server.address).start();
+    let mut root = server.root();
+    for statement in ["CREATE USER stranger@'%'", "GRANT SELECT ON *.* TO stranger@'%'"] {
+        root.does(statement);
+    }
+    let log_in = |user| Client::log_in(weir.address("db"), &Login::of(user, "shop")).expect("it is let in");
+    let (mut sleeper, mut other, mut stranger) = (log_in("app"), log_in("app"), log_in("stranger"));
+    let number = sleeper.connection_id;
+    assert!(number >> 31 == 1 && other.connection_id >> 31 == 1, "Weir's own");
+    let number_is = |answer: weir_tests::mysql::Answer| answer.error().map(|(code, _)| code);
+    assert_eq!(number_is(stranger.asks(&format!("KILL {number}"))), Some(1095), "while it is idle");
+    assert_eq!(number_is(other.asks("KILL 4294967295")), Some(1094), "a number that nobody has");
+    sleeper.sends(&query("SELECT SLEEP(60)")).expect("sent");
+    until("the server sleeps", || {
+        let sleeping = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'SELECT SLEEP%'";
+        (root.does(sleeping).value() == "1").then_some(())
+    });
+    assert_eq!(number_is(stranger.asks(&format!("KILL QUERY {number}"))), Some(1095), "while it sleeps");
+    other.does(&format!("KILL QUERY {number}"));
+    let answer = sleeper.receives(Asked::Results).expect("the session goes on");
+    // SLEEP says 1 when it is woken, or the statement ends with 1317.
+    assert!(number_is(answer.clone()) == Some(1317) || answer.value() == "1", "{answer}");
+    assert_eq!(sleeper.does("SELECT 'here'").value(), "here");
+    other.does(&format!("KILL {number}"));
+    assert!(sleeper.tries("SELECT 1").is_err(), "its connection has ended");
+    assert_eq!(other.does("SELECT 'there'").value(), "there");
+    assert_eq!(stranger.does("SELECT 'too'").value(), "too");
+}
+
+#[test]
+fn a_connection_that_dumps_the_binlog_serves_nobody_else() {
+    let server = Mysqld::start("dump", "log_bin = binlog");
+    let weir = before(&server);
+    let mut dumps = client(&weir);
+    dumps.does("CREATE TABLE written (n INT)");
+    dumps.does("SET @source_binlog_checksum = @@global.binlog_checksum");
+    let file = dumps.does("SHOW BINARY LOGS").value();
+    // COM_BINLOG_DUMP from the beginning to what there is now, which an EOF packet ends.
+    let dump = [b"\x12\x04\0\0\0\x01\0\x63\0\0\0", file.as_bytes()].concat();
+    dumps.sends(&dump).expect("sent");
+    let mut events = 0;
+    loop {
+        let (_, event) = dumps.receives_packet().expect("an event");
+        match event[0] {
+            0 => events += 1,
+            0xfe => break,
+            _ => panic!("{:?}", error_of(&event)),
+        }
+    }
+    assert!(events > 2, "{events}");
+    // What the server has of it, a user variable among it, is gone with it.
+    drop(dumps);
+    let mut next = client(&weir);
+    assert_eq!(next.does("SELECT @source_binlog_checksum IS NULL").value(), "1");
+    // What any client may ask.
+    next.sends(b"\x09").expect("COM_STATISTICS");
+    let said = next.receives(Asked::One).expect("an answer");
+    assert!(said.packets[0].1.starts_with(b"Uptime: "), "{said}");
+}
