@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::fields::{Fields, KeyValue, Value};
 use crate::keys::{
-    DAY, Each, HOUR, Limit, Shape, count, duration, flag, list_or, millis, seconds, text, word,
+    DAY, Each, HOUR, Limit, Shape, count, duration, flag, list, list_or, millis, seconds, text, word,
 };
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, quote};
@@ -92,6 +92,11 @@ table! {
             duration(Limit::optional(seconds(1), DAY, "servers are asked once a second"))
                 .default("off: any distance")
                 .also(&["max_replication_lag", "max_slave_replication_lag"]);
+        /// Names, without their schema, of tables and views with stored code (triggers, functions) that takes
+        /// user locks, or sets user variables otherwise than by SET: statements that name one go to the
+        /// primary, and their session keeps its connection. Where servers are asked who is the primary, those
+        /// that `user` may see are found without being named here.
+        hidden_code: Vec<String> = list(Each::Text(&TABLE_NAME)).default("none");
         /// Longest time for which a statement that needs the primary waits while there is none; `"0s"`
         /// answers at once.
         park: Duration = duration(Limit::new(seconds(10), Duration::ZERO, HOUR, "clients give up too"));
@@ -159,6 +164,9 @@ words! {
 /// An account's name (at most 32 characters, MySQL 8.4 Reference Manual section 8.2.3).
 static USER: Shape = Shape::new("a user name", "weir", user);
 
+/// A table's name has at most 64 characters (MySQL 8.4 Reference Manual section 11.2.1).
+static TABLE_NAME: Shape = Shape::new("a table's name", "jobs", table_name);
+
 static SERVER_VERSION: Shape = Shape::new("a version", "8.4.0", server_version);
 
 fn user(text: &str) -> Result<String, Refused> {
@@ -166,6 +174,16 @@ fn user(text: &str) -> Result<String, Refused> {
         return refuse(
             format!("{} is not a user name", quote(text)),
             "expected 1 to 32 characters, such as \"weir\"",
+        );
+    }
+    Ok(text.to_owned())
+}
+
+fn table_name(text: &str) -> Result<String, Refused> {
+    if text.is_empty() || text.chars().count() > 64 || text.chars().any(char::is_control) {
+        return refuse(
+            format!("{} is not a table's name", quote(text)),
+            "expected 1 to 64 characters, such as \"jobs\"",
         );
     }
     Ok(text.to_owned())

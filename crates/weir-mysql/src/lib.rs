@@ -30,6 +30,7 @@ mod charset;
 mod classify;
 mod functions;
 pub mod gtid;
+pub mod hidden;
 pub mod hint;
 pub mod lag;
 mod lexer;

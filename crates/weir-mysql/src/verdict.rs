@@ -136,6 +136,7 @@ worded! {
         IntoFile = "into_file", "It writes a file on the server.";
         UserVariable = "user_variable", "It has a user variable.";
         UnknownFunction = "unknown_function", "It calls a function that is not known to be built in.";
+        HiddenCode = "hidden_code", "It names a table or view with stored code that leaves what nobody tells (`hidden_code`).";
         ServerFunction = "server_function", "It calls a function about one server, such as GET_LOCK.";
         LastResult = "last_result", "It asks about the statement before it.";
         ConnectionId = "connection_id", "It asks for the connection's number.";

@@ -112,6 +112,7 @@ impl Pool {
             queue: self.queue.clone(),
             bell: self.bell.clone(),
             nudge: self.nudge.clone(),
+            hidden: self.hidden.clone(),
             account: self.account.clone(),
             client_login: self.client_login.clone(),
             accounts: self.accounts.clone(),

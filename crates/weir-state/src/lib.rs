@@ -13,6 +13,7 @@
 pub mod change;
 pub mod connections;
 pub mod counterparts;
+pub mod hidden;
 pub mod key;
 pub mod listener;
 pub mod memory;

@@ -17,6 +17,7 @@ use weir_tls::{BackendTls, ClientLogin, ClientTls, Loaded, OwnAccount, StickyKey
 
 use crate::connections::ConnectionCount;
 use crate::counterparts::Counterparts;
+use crate::hidden::{self, HiddenNames};
 use crate::nudge::Nudge;
 use crate::plane::Bell;
 use crate::queue::Queue;
@@ -45,6 +46,8 @@ pub struct Pool {
     pub bell: Arc<ArcSwapOption<Bell>>,
     /// For who finds that a server is not what it is taken for; heard where the servers' roles are watched.
     pub nudge: Arc<Nudge>,
+    /// Tables and views of its MySQL servers with stored code that leaves something on a connection.
+    pub hidden: Arc<HiddenNames>,
     /// The account that Weir has on its MySQL servers; `None` where it has none.
     pub account: Option<Arc<OwnAccount>>,
     /// What clients of its MySQL servers log in by; `None` for servers of another kind.
@@ -122,6 +125,7 @@ impl Pool {
     ) -> Arc<Pool> {
         let (tls, sticky) = (loaded.pool(&config.name), loaded.sticky(&config.name));
         let (account, client_login) = (loaded.account(&config.name), loaded.client_login(&config.name));
+        hidden::note_config(config);
         let configured_count = config.backends.len();
         let config = &with_found(config, old);
         let finds_same = |old: &&Arc<Pool>| {
@@ -169,6 +173,7 @@ impl Pool {
             queue: old.map_or_else(Default::default, |old| old.queue.clone()),
             bell: old.map_or_else(Default::default, |old| old.bell.clone()),
             nudge: old.map_or_else(Default::default, |old| old.nudge.clone()),
+            hidden: old.map_or_else(Default::default, |old| old.hidden.clone()),
             account: account.cloned(),
             client_login: client_login.cloned(),
             accounts: old.map_or_else(Default::default, |old| old.accounts.clone()),

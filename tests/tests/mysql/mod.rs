@@ -11,6 +11,7 @@ mod mariadb;
 mod own_servers;
 mod programs;
 mod replication;
+mod routines;
 mod sessions;
 mod traffic;
 

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 use weir_balance::WantedRole;
 use weir_config::{MysqlAccess, Passwords, Protocol, TlsMode};
+use weir_mysql::hidden::names_any;
 use weir_mysql::{
     ClientCharset, LeftBehind, OpenTransaction, ReadsBack, RoleWanted, RouteReason, SessionFacts,
     SplitAccess, SqlDialect, SqlMode, StatementVerdict, TransactionStep, classify,
@@ -150,7 +151,11 @@ pub(super) fn explain(compiled: &CompiledSnapshot, question: &SqlQuestion) -> Re
     let pool = listener.config.pool.as_deref().and_then(|name| compiled.snapshot.pool(name));
     let pool = pool.ok_or_else(|| format!("listener `{}` has no pool", listener.config.name))?;
     let access = listener.config.mysql().map_or(MysqlAccess::ReadWrite, |mysql| mysql.access);
-    let verdict = classify(question.statement.as_bytes(), &facts(question, access));
+    let (text, facts) = (question.statement.as_bytes(), facts(question, access));
+    let mut verdict = classify(text, &facts);
+    if names_any(text, facts.dialect, |name| pool.has_code_behind(name)) {
+        verdict = verdict.with_hidden_code(&facts);
+    }
 
     let mut answer = Answer::of(listener, reason);
     answer.statement = Some(Statement::of(&verdict));

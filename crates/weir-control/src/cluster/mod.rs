@@ -6,6 +6,7 @@
 //! names, and [`seen`] is what operators are shown. [`client`] logs in to one server and asks it a question.
 
 pub mod client;
+mod hidden;
 mod looks;
 mod member;
 mod receipt;

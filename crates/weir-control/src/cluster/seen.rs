@@ -32,6 +32,10 @@ pub struct ClusterStatus {
     pub without_primary_seconds: f64,
     /// Times that another server became the primary.
     pub primary_changes: u64,
+    /// Views, and tables with triggers, of which the code takes user locks, or sets user variables unseen:
+    /// statements that name one go to the primary and keep their connection.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hidden_code: Vec<String>,
     /// In the order of the pool.
     pub members: Vec<MemberStatus>,
     /// The last failovers, newest first.
@@ -140,6 +144,11 @@ impl PoolSeen {
                 member.error.clone_from(error);
             }
         }
+    }
+
+    /// What stored code was found.
+    pub(super) fn hides(&self, names: Vec<String>) {
+        lock(&self.shown).status.hidden_code = names;
     }
 
     /// How far a member is behind, by index; `None` where that is not known, or no question.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinSet;
 use weir_balance::Role;
 use weir_config::{MysqlTopology, PoolMysql, ServerTlsMode};
 use weir_io::clock;
@@ -12,6 +13,7 @@ use weir_mysql::lag::Progress;
 use weir_mysql::topology::{MOST_MEMBERS, MemberRole, Topology, TopologyVerdict, ViewMember};
 use weir_state::{Backend, Pool};
 
+use super::hidden;
 use super::looks::{Look, LookStep, Looks, Pace};
 use super::member::{Asker, Heard, Manner, Said};
 use super::receipt::{Ledger, Moment, Tally};
@@ -53,6 +55,8 @@ pub(super) struct Vigil {
     last_number: u64,
     ledger: Ledger,
     roster: Roster,
+    /// The search for stored code, of the pool as it is; ends with this.
+    search: JoinSet<()>,
     /// What the primary has executed, for how far others are behind.
     progress: Progress,
     /// The group as it was last believed to be, while there is a primary.
@@ -97,6 +101,7 @@ impl Vigil {
             last_number: 0,
             ledger,
             roster: Roster::default(),
+            search: JoinSet::new(),
             progress: Progress::default(),
             group: Vec::new(),
             told: None,
@@ -184,6 +189,8 @@ impl Vigil {
             looks.push(look);
         }
         self.looks.adopt(topology, pace(&pool, mysql), looks, now);
+        self.search.abort_all();
+        self.search.spawn(hidden::search(pool.clone(), manner, self.seen.clone()));
         self.seen.adopt(mysql.topology, pool.backends.iter().map(|backend| backend.address.clone()));
         self.pool = pool;
     }

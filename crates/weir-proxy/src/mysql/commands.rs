@@ -5,6 +5,7 @@ use std::rc::Rc;
 use weir_io::wait::send_all;
 use weir_mysql::capability::Capabilities;
 use weir_mysql::command::{ClientCommand, STATEMENT_ID, set_statement_id, statement_id};
+use weir_mysql::hidden::names_any;
 use weir_mysql::hint;
 use weir_mysql::packet::HEADER_BYTES;
 use weir_mysql::packet::PacketHeader;
@@ -13,6 +14,7 @@ use weir_mysql::{
     LeftBehind, NamesCollation, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts, StatementKind,
     StatementVerdict, TransactionStep, classify, classify_head, collation_of_set_names,
 };
+use weir_state::hidden;
 use weir_stats::table::End;
 
 use super::acquire::Whose;
@@ -123,7 +125,17 @@ impl Session {
     }
 
     fn judge(&self, text: &[u8], incoming: &Incoming, facts: &SessionFacts) -> StatementVerdict {
-        if incoming.is_whole { classify(text, facts) } else { classify_head(text, facts) }
+        let verdict = if incoming.is_whole { classify(text, facts) } else { classify_head(text, facts) };
+        match hidden::is_any() && self.names_hidden_code(text) {
+            true => verdict.with_hidden_code(facts),
+            false => verdict,
+        }
+    }
+
+    #[cold]
+    fn names_hidden_code(&self, text: &[u8]) -> bool {
+        let Some(pool) = self.pool() else { return false };
+        names_any(text, self.facts.dialect, |name| pool.shared.has_code_behind(name))
     }
 
     /// What is to be thought of a command that is no text: `wants`, and nothing left behind.

@@ -142,6 +142,9 @@ fn cluster(out: &mut String, it: &ClusterStatus, colours: bool) {
             error => writeln!(out, "  {address}: {}, seen {seen}", paint(error, "33", colours)),
         };
     }
+    if !it.hidden_code.is_empty() {
+        let _ = writeln!(out, "  stored code with locks or variables: {}", it.hidden_code.join(", "));
+    }
     for receipt in &it.failovers {
         let _ = writeln!(
             out,

@@ -1,0 +1,80 @@
+//! Looks for stored code that leaves on a connection what nobody tells: user locks of functions behind views,
+//! say. On a connection of its own, since a large dictionary takes its time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+use weir_balance::Role;
+use weir_mysql::hidden::HiddenSearch;
+use weir_state::{Backend, Pool};
+
+use super::client::{LoginAs, MysqlClient};
+use super::member::Manner;
+use super::seen::PoolSeen;
+use crate::health::probe;
+
+/// Between two searches.
+const SEARCHES: Duration = Duration::from_secs(60);
+/// Between two looks for a primary to be asked, and before the search after one that failed.
+const TRIES: Duration = Duration::from_secs(1);
+/// Longest time for one search.
+const LONGEST: Duration = Duration::from_secs(20);
+
+/// Searches the primary of a pool, for ever.
+pub(super) async fn search(pool: Arc<Pool>, manner: Manner, seen: Arc<PoolSeen>) {
+    let name = &*pool.config.name;
+    loop {
+        let is_primary = |backend: &&Arc<Backend>| backend.balance.role() == Some(Role::Primary);
+        let Some(primary) = pool.backends.iter().find(is_primary) else {
+            sleep(TRIES).await;
+            continue;
+        };
+        let searched = timeout(LONGEST, search_on(primary, &manner)).await;
+        match searched.unwrap_or_else(|_| Err(format!("not done within {LONGEST:?}"))) {
+            Ok(search) => {
+                let names = search.into_names();
+                let mut shown: Vec<String> =
+                    names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+                shown.sort();
+                if !shown.is_empty() && pool.hidden.is_empty() {
+                    tracing::info!(
+                        pool = name,
+                        names = shown.join(", "),
+                        "cluster: stored code with user locks or variables"
+                    );
+                }
+                seen.hides(shown);
+                pool.hidden.found(names);
+            }
+            // What was found before holds on.
+            Err(reason) => {
+                tracing::debug!(pool = name, backend = primary.address, reason, "no search for stored code");
+            }
+        }
+        sleep(SEARCHES).await;
+    }
+}
+
+async fn search_on(backend: &Backend, manner: &Manner) -> Result<HiddenSearch, String> {
+    let address = backend.resolved.address().ok_or("its name is not resolved")?;
+    let mut stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
+    if let Some(version) = manner.send_proxy {
+        stream.write_all(probe::announcement(version)).await.map_err(|error| error.to_string())?;
+    }
+    let login = LoginAs {
+        account: manner.account.as_deref(),
+        tls: backend.tls.as_ref().map(|tls| (tls, manner.requires_tls)),
+    };
+    let client = MysqlClient::login(stream, login, &mut None).await;
+    let mut client = client.map_err(|error| error.to_string())?;
+    let mut search = HiddenSearch::default();
+    while let Some(sql) = search.next_sql() {
+        let rows = client.query(&sql).await.map_err(|error| error.to_string())?;
+        search.take(&rows);
+    }
+    client.quit().await;
+    Ok(search)
+}
