@@ -132,6 +132,22 @@ impl CompressedTurns {
                 *numbered = id.wrapping_add(self.shift);
             }
         }
+        self.end_part()
+    }
+
+    /// Bytes that are still to be sent of the payload within that is under way; 0 between two.
+    pub fn unsent_of_packet(&self) -> usize {
+        self.sent.left as usize
+    }
+
+    /// Takes `content` of that payload, of which more follows in the same compressed packet.
+    pub fn send_part(&mut self, content: &[u8]) {
+        let within = content.get(..self.unsent_of_packet()).unwrap_or(content);
+        self.sent.next_id(within, &mut 0);
+    }
+
+    /// Ends a compressed packet of such parts; gives its id.
+    pub fn end_part(&mut self) -> u8 {
         let sequence = self.next;
         self.next = sequence.wrapping_add(1);
         self.has_answered = true;

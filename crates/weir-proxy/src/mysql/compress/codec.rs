@@ -17,7 +17,7 @@ use zstd_safe::{CCtx, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 use super::Algorithm;
 
 /// Level of zlib, as servers have it. A client can not ask for another.
-const ZLIB_LEVEL: u32 = 6;
+pub const ZLIB_LEVEL: u32 = 6;
 /// Highest level of zstd that is used, whatever a client asks for: above it a core deflates less than a slow
 /// line carries, and who has an account could have Weir do nothing else. The client inflates all levels.
 const MOST_ZSTD_LEVEL: u8 = 9;
@@ -91,13 +91,18 @@ pub fn deflate(algorithm: Algorithm, content: &[u8], room: &mut [u8]) -> Option<
         }
         Algorithm::Zstd { level } => {
             let context = made(&mut shared.deflate_zstd, CCtx::try_create)?;
-            context.compress(room, content, i32::from(level.clamp(1, MOST_ZSTD_LEVEL))).ok()
+            context.compress(room, content, zstd_level(level)).ok()
         }
     })
 }
 
+/// The level that is used for one that a client asks for.
+pub fn zstd_level(asked: u8) -> i32 {
+    i32::from(asked.clamp(1, MOST_ZSTD_LEVEL))
+}
+
 /// Inflates a whole payload to exactly all of `room`.
-fn inflate(algorithm: Algorithm, payload: &[u8], room: &mut [u8]) -> Result<(), CompressionError> {
+pub fn inflate(algorithm: Algorithm, payload: &[u8], room: &mut [u8]) -> Result<(), CompressionError> {
     let is_good = SHARED.with_borrow_mut(|shared| match algorithm {
         Algorithm::Zlib => {
             let state = shared.inflate_zlib.get_or_insert_with(|| Decompress::new(true));

@@ -2,9 +2,11 @@
 //! on. Whoever speaks above it sees packets as they are without; servers are spoken to without.
 //!
 //! Nothing is held between packets, and no more than a buffer of what comes or goes meanwhile. What is long
-//! is inflated piece by piece, as there is room for it.
+//! is inflated piece by piece, as there is room for it; a long row is deflated as it comes, and sent when it
+//! ends.
 
 mod codec;
+mod long;
 
 use std::io;
 use std::rc::Rc;
@@ -18,6 +20,7 @@ use weir_mysql::compressed::{COMPRESSED_HEADER_BYTES, CompressedHeader, Compress
 
 pub use self::codec::CompressionError;
 use self::codec::{Unpacker, deflate};
+use self::long::{Long, MOST_LONG_BYTES};
 
 /// What a client and Weir have agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +100,7 @@ pub fn compressed(
         has_ended: false,
         broken: None,
         outgoing: None,
+        long: None,
         accepted: 0,
     }))
 }
@@ -122,7 +126,9 @@ struct Compressed {
     broken: Option<CompressionError>,
     /// A packet that the kernel has not taken yet.
     outgoing: Option<Buffer>,
-    /// Content bytes in it that the caller has not been told of.
+    /// The rest of a packet that is gathered, or that the kernel has not taken yet.
+    long: Option<Box<Long>>,
+    /// Content bytes in either that the caller has not been told of.
     accepted: usize,
 }
 
@@ -176,8 +182,34 @@ impl Compressed {
         polled
     }
 
+    /// Takes the front of `bytes` into the rest of a packet that would need further compressed packets;
+    /// `false` where it does not. There are clients that take a packet to lie in two of them at most, as
+    /// servers send it (Connector/Python's own reader).
+    fn gather(&mut self, bytes: &[u8]) -> io::Result<bool> {
+        let left = self.turns.unsent_of_packet();
+        if self.long.is_none() {
+            if left <= bytes.len().min(LARGE) || left > MOST_LONG_BYTES {
+                return Ok(false);
+            }
+            let long = Long::new(self.algorithm, left, &self.buffers).ok_or(io::ErrorKind::OutOfMemory)?;
+            self.long = Some(Box::new(long));
+        }
+        let Some(long) = &mut self.long else { return Ok(false) };
+        let piece = bytes.get(..left.min(LARGE)).unwrap_or(bytes);
+        long.take(piece, piece.len() == left)?;
+        self.turns.send_part(piece);
+        if piece.len() == left {
+            long.end(self.turns.end_part());
+        }
+        self.accepted = piece.len();
+        Ok(true)
+    }
+
     /// Makes a packet of the front of `bytes`.
     fn pack(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.gather(bytes)? {
+            return Ok(());
+        }
         let room = if bytes.len() + COMPRESSED_HEADER_BYTES <= SMALL { SMALL } else { LARGE };
         let mut outgoing = self.buffers.borrow(room).ok_or(io::ErrorKind::OutOfMemory)?;
         let free = outgoing.free();
@@ -280,6 +312,10 @@ impl Layer for Compressed {
                 self.outgoing = None;
             }
         }
+        while let Some(unsent) = self.long.as_ref().and_then(|long| long.unsent()) {
+            let count = ready!(self.below.poll_send(context, unsent))?;
+            self.long.take_if(|long| long.sent(count));
+        }
         Poll::Ready(Ok(()))
     }
 }
@@ -302,12 +338,16 @@ mod tests {
 
     /// A client, Weir's end of its connection, and the buffers that are used for it.
     async fn pair() -> (TcpStream, Stream, Rc<Buffers>) {
+        pair_of(Algorithm::Zlib).await
+    }
+
+    async fn pair_of(algorithm: Algorithm) -> (TcpStream, Stream, Rc<Buffers>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         client.set_nodelay(true).unwrap();
         let below = Stream::plain(listener.accept().await.unwrap().0);
         let buffers = Buffers::new(8 << 20);
-        (client, compressed(below, Algorithm::Zlib, None, &buffers), buffers)
+        (client, compressed(below, algorithm, None, &buffers), buffers)
     }
 
     #[tokio::test(flavor = "local")]
@@ -345,6 +385,58 @@ mod tests {
             assert_eq!((count, taken.filled()[4]), (5, command), "one command at a time");
             let seen = poll_fn(|context| Poll::Ready(stream.poll_present(context))).await;
             assert_eq!(seen.unwrap(), sight);
+        }
+    }
+
+    #[tokio::test(flavor = "local")]
+    async fn a_packet_lies_in_two_compressed_ones_at_most_however_it_comes() {
+        for algorithm in [Algorithm::Zlib, Algorithm::Zstd { level: 3 }] {
+            let (mut client, mut stream, buffers) = pair_of(algorithm).await;
+            let noise = (0..1_500_000_u32).map(|n| (n.wrapping_mul(n) >> 7) as u8);
+            let mut answer = Vec::new();
+            for (sequence, length) in [10, 100_000, 1_400_000, 5, 70_000].into_iter().enumerate() {
+                let payload: Vec<u8> = noise.clone().take(length).collect();
+                weir_mysql::packet::write_packets(&mut answer, sequence as u8 + 1, &payload);
+            }
+            let sent = answer.clone();
+            let sending = tokio::task::spawn_local(async move {
+                for piece in sent.chunks(16_000) {
+                    let mut rest = piece;
+                    while !rest.is_empty() {
+                        let count = poll_fn(|context| stream.poll_send(context, rest)).await.unwrap();
+                        rest = &rest[count..];
+                    }
+                }
+            });
+            let (mut content, mut starts, mut sequence) = (Vec::new(), Vec::new(), 0);
+            while content.len() < answer.len() {
+                let mut head = [0; COMPRESSED_HEADER_BYTES];
+                client.read_exact(&mut head).await.unwrap();
+                let header = CompressedHeader::parse(head);
+                assert_eq!(header.sequence, sequence);
+                let mut payload = vec![0; header.payload_bytes as usize];
+                client.read_exact(&mut payload).await.unwrap();
+                starts.push(content.len());
+                if header.content_bytes == 0 {
+                    content.extend(payload);
+                } else {
+                    let mut inflated = vec![0; header.content_bytes as usize];
+                    codec::inflate(algorithm, &payload, &mut inflated).unwrap();
+                    content.extend(inflated);
+                }
+                sequence += 1;
+            }
+            sending.await.unwrap();
+            assert!(content == answer, "{algorithm:?}");
+            let mut at = 0;
+            while at < answer.len() {
+                let end =
+                    at + 4 + u32::from_le_bytes([answer[at], answer[at + 1], answer[at + 2], 0]) as usize;
+                let cuts = starts.iter().filter(|start| (at + 1..end).contains(*start)).count();
+                assert!(cuts <= 1, "{algorithm:?}: {} bytes are cut {cuts} times", end - at);
+                at = end;
+            }
+            assert_eq!(buffers.in_use_bytes(), 0);
         }
     }
 }
