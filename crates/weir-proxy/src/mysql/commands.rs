@@ -415,6 +415,9 @@ impl Session {
             // A server passes over what belongs to no statement.
             return if incoming.is_whole { self.drop_command(&incoming) } else { Err(End::BadRequest) };
         };
+        if statement.types.is_empty() {
+            statement.keep_apart();
+        }
         let (text, verdict) = (statement.text.clone(), statement.verdict.under(&self.facts));
         let verdict = bound_to_its_connection(verdict, &self.facts);
         self.statements.set_bound(id, |bound| bound.has_pieces = true);
