@@ -1,9 +1,7 @@
 //! Servers, listeners and Weir itself go, while clients of MySQL hold something there.
 
-use std::process::{Command, Stdio};
-
 use weir_tests::dialogue::{Setup, Signal, Weir, until};
-use weir_tests::mysql::{Asked, BEFORE_PAIR, Client, Pair, error_of, pair, query, words_of};
+use weir_tests::mysql::{Asked, BEFORE_PAIR, Client, Pair, error_of, pair, query};
 
 use super::client;
 
@@ -82,35 +80,6 @@ fn a_transaction_on_a_drained_server_ends_there_and_the_session_goes_on_elsewher
 }
 
 #[test]
-fn sysbench_notices_nothing_of_a_server_that_is_drained_and_comes_back() {
-    let pair = pair();
-    let weir = before(&pair, &config("60s", "1s"));
-    pair.primary.root().does("CREATE DATABASE IF NOT EXISTS sysbench");
-    let sysbench = |verb: &str| {
-        let address = weir.address("auto");
-        let words = words_of("sysbench");
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).args(["oltp_point_select", "--mysql-user=app", "--mysql-db=sysbench"]);
-        command.arg(format!("--mysql-host={}", address.ip())).arg(format!("--mysql-port={}", address.port()));
-        command.args(["--tables=1", "--table-size=100", "--threads=4", "--events=20000", "--time=0", verb]);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("sysbench starts")
-    };
-    let prepared = sysbench("prepare").wait_with_output().expect("it ends");
-    assert!(prepared.status.success(), "{prepared:?}");
-    let backend = pair.replica.address.to_string();
-    let runs = sysbench("run");
-    until("it is under way", || {
-        (weir.metric("weir_backend_requests_total", &[("backend", &backend)]) > 100.0).then_some(())
-    });
-    weir.command(&["drain", "pair", &backend, "--wait"]).succeeded();
-    weir.command(&["enable", "pair", &backend, "--wait"]).succeeded();
-    let ran = runs.wait_with_output().expect("it ends");
-    assert!(ran.status.success(), "{ran:?}");
-    let said = String::from_utf8_lossy(&ran.stdout);
-    assert!(said.contains("ignored errors:                      0"), "{said}");
-}
-
-#[test]
 fn a_session_that_can_not_leave_a_drained_server_is_told_when_its_time_is_over() {
     let pair = pair();
     let weir = before(&pair, &config("1s", "0s"));
@@ -159,6 +128,22 @@ fn a_session_on_a_server_that_is_removed_is_told_when_its_time_is_over() {
     let path = format!("/v1/pools/pair/backends/{}", pair.replica.address);
     assert_eq!(weir.admin().calls("DELETE", &path, &[], "").status(), 200);
     assert_eq!(is_told(&mut pinned), SHUTDOWN);
+}
+
+#[test]
+fn a_statement_whose_client_leaves_is_ended_on_a_server_that_is_out() {
+    let pair = pair();
+    let weir = before(&pair, &config("60s", "0s"));
+    let mut leaves = client(&weir, "writes");
+    // Unlike SLEEP() it does not look whether its client is still there.
+    let long = "SELECT BENCHMARK(1000000000000, SHA2('a', 256))";
+    runs(&mut leaves, long, &pair);
+    let path = format!("/v1/pools/pair/backends/{}", pair.primary.address);
+    let json = [("content-type", "application/json")];
+    let out = weir.admin().calls("PATCH", &path, &json, r#"{"state": "maintenance"}"#);
+    assert_eq!(out.status(), 200);
+    drop(leaves);
+    until("it is ended", || (count_of(&pair, long) == 0).then_some(()));
 }
 
 #[test]

@@ -211,16 +211,15 @@ impl Session {
         tokio::task::spawn_local(async move {
             let waker = std::future::poll_fn(|context| std::task::Poll::Ready(context.waker().clone())).await;
             let deadline = worker.deadlines.register(waker);
-            let pool = attached.chosen.pool.clone();
-            let backend = attached.chosen.backend().shared.balance.id();
-            let kind = attached.server.kind.clone();
-            let sender = Sender { worker: &worker, kind: &kind, deadline: &deadline, connect };
-            let sent = sender.send(&pool, backend, attached.server.thread_id, false).await;
-            if let Err(refusal) = sent {
+            let Attached { chosen, server } = attached;
+            let address = chosen.backend().shared.address.clone();
+            let sender = Sender { worker: &worker, kind: &server.kind, deadline: &deadline, connect };
+            // Where it is, whether or not that would be chosen now.
+            if let Err(refusal) = sender.send_to(chosen, server.thread_id, false).await {
                 let error = refusal.error.message.escape_ascii();
-                tracing::debug!(backend = attached.address(), %error, "an abandoned statement goes on");
+                tracing::debug!(backend = address, %error, "an abandoned statement goes on");
             }
-            drop(attached);
+            drop(server);
             drop(under_way);
         });
     }
@@ -248,6 +247,11 @@ impl Sender<'_> {
         let Some(chosen) = chosen else {
             return Err(Refusal::failed("the server of the connection is away", &pool.shared.config.name));
         };
+        self.send_to(chosen, thread_id, query_only).await
+    }
+
+    async fn send_to(&self, chosen: Chosen, thread_id: u32, query_only: bool) -> Result<(), Refusal> {
+        let pool = chosen.pool.clone();
         let mut server =
             self.connection(&chosen).await.map_err(|unfit| unfit.refusal(&pool.shared.config.name))?;
         let sql = format!("KILL {}{thread_id}", if query_only { "QUERY " } else { "" });
