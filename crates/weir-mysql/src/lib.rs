@@ -32,6 +32,7 @@ mod functions;
 pub mod gtid;
 pub mod hidden;
 pub mod hint;
+mod known_states;
 pub mod lag;
 mod lexer;
 mod reading;
@@ -44,6 +45,7 @@ mod verdict;
 
 pub use charset::ClientCharset;
 pub use classify::{classify, classify_head};
+pub use known_states::KnownStates;
 pub use lexer::SqlDialect;
 pub use set::{NamesCollation, collation_of_set_names};
 pub use sql_mode::SqlMode;

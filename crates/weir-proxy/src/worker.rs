@@ -19,6 +19,7 @@ use weir_io::buffers::Buffers;
 use weir_io::clock;
 use weir_io::deadline::Deadlines;
 use weir_io::system;
+use weir_mysql::KnownStates;
 use weir_quic::forward::ForwardSocket;
 use weir_quic::process::{WorkerEndpoint, WorkerSetup};
 use weir_state::counterparts::Counterparts;
@@ -82,6 +83,7 @@ pub struct Worker {
     /// See [`system::accept_ceiling`].
     pub accept_ceiling: i32,
     pub quic: WorkerEndpoint,
+    pub mysql_states: KnownStates,
     serve_socket: ServeSocket,
     evictions: Arc<[Evictions]>,
     /// How long what can't leave a backend at once may stay there that is to go (`runtime.drain`).
@@ -259,6 +261,7 @@ impl Worker {
             log: setup.access_log.for_worker(),
             accept_ceiling: system::accept_ceiling(),
             quic: WorkerEndpoint::new(setup.quic, &buffers),
+            mysql_states: KnownStates::default(),
             serve_socket: setup.serve_socket,
             evictions: setup.evictions,
             patience_of_leavers: Cell::new(Duration::ZERO),
@@ -591,10 +594,6 @@ pub(crate) mod tests {
         assert!(Rc::ptr_eq(&before.pools[0].backends[0], &after.pools[0].backends[0]));
 
         apply(&worker, &compiled, Vec::new()).unwrap();
-        assert_eq!(
-            wakes.0.load(Ordering::Relaxed),
-            1,
-            "after a reload each looks at what has changed for it"
-        );
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "after a reload each looks at what has changed");
     }
 }

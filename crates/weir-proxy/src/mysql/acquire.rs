@@ -187,10 +187,11 @@ impl Session {
         but: Option<&str>,
     ) -> Result<Option<Attached>, Refusal> {
         let Some(pool) = self.pool() else { return Err(Refusal::draining()) };
-        let name = pool.shared.config.name.clone();
+        let name = &pool.shared.config.name;
         let begun = clock::now();
         let except = but.and_then(|but| pool.backends.iter().position(|it| it.shared.address == but));
         let mut reach = Reach::begin(&pool, wish(&pool, role), begun).elsewhere(except);
+        let mut now = begun;
         loop {
             let Session { worker, stream, slot, deadline, .. } = &mut *self;
             let client_gone = |context: &mut Context<'_>| {
@@ -198,7 +199,7 @@ impl Session {
                 until.iter().for_each(|until| deadline.no_later_than(*until));
                 until.is_some_and(|until| until <= clock::now()) || poll_left(stream, context)
             };
-            let got = reach.choose(worker, &pool, deadline, clock::now(), client_gone).await;
+            let got = reach.choose(worker, &pool, deadline, now, client_gone).await;
             if let Some(queued) = got.as_ref().map_or_else(|why| why.queued(), |got| got.queued) {
                 self.report.queue = Some(self.report.queue.unwrap_or_default() + queued);
             }
@@ -206,7 +207,7 @@ impl Session {
                 if is_want_of_a_server(why) {
                     pool.cells().failed.increment();
                 }
-                Refusal::unavailable(why, &name)
+                Refusal::unavailable(why, name)
             })?;
             let chosen = chosen.chosen;
             self.report.backend = Some(chosen.index);
@@ -241,8 +242,9 @@ impl Session {
             let verdict = reach.after(&pool, &chosen, &attempt, cells);
             self.report.retries += u32::from(verdict != Verdict::Leave);
             if verdict == Verdict::Leave {
-                return Err(unfit.refusal(&name));
+                return Err(unfit.refusal(name));
             }
+            now = clock::now();
         }
     }
 

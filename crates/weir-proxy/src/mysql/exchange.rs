@@ -116,6 +116,13 @@ impl Outcome {
         }
     }
 
+    /// Whether an execution got as far as to take the types of its values.
+    pub fn has_taken_types(&self) -> bool {
+        let error = self.error.as_ref().filter(|error| NOT_BEGUN.contains(&error.code));
+        // ER_WRONG_ARGUMENTS also says that a statement can have no cursor, behind them.
+        error.is_none_or(|error| error.message.ends_with(b"with cursor"))
+    }
+
     /// Whether LAST_INSERT_ID() may be another: of a write that failed, rows before the one that did may have
     /// got ids.
     pub fn may_have_insert_id(&self, verdict: &StatementVerdict) -> bool {

@@ -434,7 +434,7 @@ impl Session {
     /// Takes the state of the connection that the session has used.
     pub fn take_state(&mut self, state: &Rc<TrackedState>) {
         if !Rc::ptr_eq(&self.state, state) {
-            self.state = state.clone();
+            self.state = self.worker.mysql_states.shared(state);
             let ignores_space = self.kind.capabilities.has(Capabilities::IGNORE_SPACE);
             self.facts.dialect = state.dialect(ignores_space);
             self.facts.is_in_own_schema = state.is_in_own_schema();

@@ -223,7 +223,8 @@ impl Session {
         let Answering { outcome, forwarded, received, .. } = answering;
         server.is_at_rest = answered.is_ok();
         if answered.is_ok() {
-            chosen.observe_success(clock::now(), clock::now().saturating_sub(begun));
+            let now = clock::now();
+            chosen.observe_success(now, now.saturating_sub(begun));
         }
         if let Some(count) = listener.shared.cells.of(worker.number).statements.get(verdict.reason as usize) {
             count.increment();
@@ -287,6 +288,9 @@ impl Session {
             self.status.0 |= StatusFlags::IN_TRANS.0;
         }
         self.take_state(&state);
+        if let Some(attached) = &mut self.attached {
+            attached.server.state = self.state.clone();
+        }
         self.renew_facts();
         self.pins |= outcome.left(verdict).without(LeftBehind::FOR_THE_NEXT);
         if outcome.untracked {
@@ -322,7 +326,7 @@ impl Session {
             return Some(if releases { End::Done } else { End::BackendClosed });
         }
         if let (Some(id), ClientCommand::StmtExecute) = (running.executes, running.command) {
-            self.statements.keep_types(id, !outcome.adds_error(running.command));
+            self.statements.keep_types(id, outcome.has_taken_types());
         }
         if let Some(id) = running.executes {
             let status = outcome.status.unwrap_or_default();
