@@ -37,7 +37,7 @@ const BOUND: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(60);
 
 #[test]
-fn weir_follows_the_primary_of_a_cluster_that_hands_over_crashes_and_shuts_down() {
+fn the_primary_of_a_cluster_is_followed_when_it_hands_over_crashes_and_shuts_down() {
     let cluster = Cluster::bring_up();
     let password = OwnFile::of("mysql-password", PASSWORD);
     let mut weir = Setup::of(CONFIG)

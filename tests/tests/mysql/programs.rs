@@ -4,9 +4,9 @@ use weir_tests::mysql::{Mysqld, Pair, Plan, run_plan};
 
 use super::before;
 
-/// Where the programs begin that are known to agree, so that what is mended stays so; WEIR_SEED names another.
-/// Random ones are for the command `mysql_programs`, which still finds a difference in some ten thousand
-/// sessions (docs/internals/testing.md).
+/// Where the programs begin that are known to agree, so that what is mended stays so; WEIR_SEED names another
+/// place. Random ones are for the command `mysql_programs`, which still finds a difference in some ten
+/// thousand sessions (docs/internals/testing.md).
 const SEED: u64 = 61_037;
 /// Sessions.
 const PROGRAMS: u64 = 2_000;

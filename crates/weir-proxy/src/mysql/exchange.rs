@@ -1,5 +1,4 @@
-//! One command of a client on a connection to a server: its bytes there, the answer's bytes back, and what
-//! the answer tells.
+//! One command of a client on a connection to a server: its bytes there, and the answer's bytes back.
 //!
 //! Bytes pass as they came, but for what Weir has added to the connection on its own account: the number of a
 //! prepared statement, and changes that the client did not ask to be told.
@@ -15,18 +14,17 @@ use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::stream::{Duplex as _, Sight, Stream};
 use weir_io::wait::send_all;
+use weir_mysql::WireError;
 use weir_mysql::answer::{AnswerEvent, AnswerReader};
-use weir_mysql::capability::{Capabilities, StatusFlags};
-use weir_mysql::command::{ClientCommand, STATEMENT_ID};
-use weir_mysql::gtid::GtidSet;
-use weir_mysql::outcome::{EOF, OK, OkPacket, SessionChanges};
+use weir_mysql::capability::Capabilities;
+use weir_mysql::command::STATEMENT_ID;
+use weir_mysql::outcome::OK;
 use weir_mysql::packet::{HEADER_BYTES, PacketHeader, write_packet_with};
-use weir_mysql::response::{AnswerEnd, AnswerPart, PreparedStatement};
-use weir_mysql::session_track::{TrackedChange, TrackedChanges, write_change};
-use weir_mysql::{LeftBehind, StatementKind, StatementVerdict, WireError};
+use weir_mysql::response::{AnswerEnd, AnswerPart};
 
 use super::attach::ServerError;
 use super::deposed::{LOOK, PrimaryAsked};
+use super::outcome::Outcome;
 use super::own;
 use super::server::ServerConnection;
 use crate::worker::ListenerSlot;
@@ -62,89 +60,6 @@ pub enum ExchangeError {
     /// Weir or the listener goes, and the time for that is over; `forwarded` as with a server's failure.
     Drained { forwarded: bool },
 }
-
-/// What an answer told, over all its results.
-#[derive(Debug, Default)]
-pub struct Outcome {
-    /// The session's status at its end, as far as it was said: errors say nothing of it.
-    pub status: Option<StatusFlags>,
-    /// The error that it ended with.
-    pub error: Option<ServerError>,
-    /// Whether any of its results had warnings, or it ended with an error.
-    pub has_warnings: bool,
-    /// An id that AUTO_INCREMENT gave, or that was inserted in its place; 0 for none.
-    pub insert_id: u64,
-    /// Something changed that is not among the tracked, or nobody knows what.
-    pub untracked: bool,
-    /// The connection's collation may be another, and which was not told.
-    pub opens_collation: bool,
-    /// Weir has asked the server something behind it, which has replaced what it left for a question of the
-    /// next statement.
-    pub is_replaced: bool,
-    /// The transactions that were committed.
-    pub gtids: Option<GtidSet>,
-    /// A statement was prepared.
-    pub prepared: Option<PreparedStatement>,
-    /// There were rows, or could have been.
-    pub has_rows: bool,
-}
-
-impl Outcome {
-    /// What a statement that would leave this has left.
-    pub fn left(&self, verdict: &StatementVerdict) -> LeftBehind {
-        let Some(error) = self.error.as_ref().filter(|_| verdict.statements == 1) else {
-            return verdict.leaves;
-        };
-        match error.code {
-            _ if self.is_unread() => LeftBehind::NONE,
-            CANT_CHANGE_TRANSACTION => {
-                verdict.leaves.without(LeftBehind::OF_SUCCESS.and(LeftBehind::NEXT_TRANSACTION))
-            }
-            _ => verdict.leaves.without(LeftBehind::OF_SUCCESS),
-        }
-    }
-
-    /// Whether its error came to what the statement before had left, and did not replace that.
-    pub fn adds_error(&self, command: ClientCommand) -> bool {
-        let Some(error) = &self.error else { return false };
-        match command {
-            ClientCommand::InitDb => true,
-            ClientCommand::StmtExecute | ClientCommand::StmtFetch | ClientCommand::StmtReset => {
-                NOT_BEGUN.contains(&error.code)
-            }
-            _ => false,
-        }
-    }
-
-    /// Whether an execution got as far as to take the types of its values.
-    pub fn has_taken_types(&self) -> bool {
-        let error = self.error.as_ref().filter(|error| NOT_BEGUN.contains(&error.code));
-        // ER_WRONG_ARGUMENTS also says that a statement can have no cursor, behind them.
-        error.is_none_or(|error| error.message.ends_with(b"with cursor"))
-    }
-
-    /// Whether LAST_INSERT_ID() may be another: of a write that failed, rows before the one that did may have
-    /// got ids.
-    pub fn may_have_insert_id(&self, verdict: &StatementVerdict) -> bool {
-        let writes = verdict.kind == StatementKind::Write;
-        self.insert_id != 0
-            || verdict.leaves.has(LeftBehind::INSERT_ID)
-            || (self.error.is_some() && (writes || verdict.statements > 1) && !self.is_unread())
-    }
-
-    /// Whether the server could not read the text, and so did nothing of it (`ER_PARSE_ERROR`).
-    pub fn is_unread(&self) -> bool {
-        self.status.is_none() && self.error.as_ref().is_some_and(|error| error.code == PARSE_ERROR)
-    }
-}
-
-/// `ER_PARSE_ERROR`.
-const PARSE_ERROR: u16 = 1064;
-/// `ER_WRONG_ARGUMENTS`, `ER_UNKNOWN_STMT_HANDLER`, `ER_STMT_HAS_NO_OPEN_CURSOR`, `ER_MALFORMED_PACKET`: a
-/// statement by number that did not begin.
-const NOT_BEGUN: [u16; 4] = [1210, 1243, 1421, 1835];
-/// `ER_CANT_CHANGE_TX_CHARACTERISTICS`.
-const CANT_CHANGE_TRANSACTION: u16 = 1568;
 
 /// What is left to be sent to the client when the server is done: the server's connection need not wait for
 /// that.
@@ -505,96 +420,6 @@ enum Judged {
     UnaskedFile { pass: usize, consumed: usize, sequence: u8 },
     /// The answer is over: this is left to be passed on, and this behind it.
     Over { pass: usize, consumed: usize, tail: Vec<u8> },
-}
-
-impl Outcome {
-    /// Takes what the end of a result tells; gives the packet's payload anew where the client is to see
-    /// another.
-    fn note(
-        &mut self,
-        end: &AnswerEnd<'_>,
-        first: u8,
-        server: &mut ServerConnection,
-        capabilities: Capabilities,
-    ) -> Option<Vec<u8>> {
-        match end {
-            AnswerEnd::Ok(ok) => {
-                self.has_rows |= first == EOF;
-                self.status = Some(ok.status);
-                self.has_warnings |= ok.warnings > 0;
-                if ok.insert_id != 0 {
-                    self.insert_id = ok.insert_id;
-                }
-                match ok.changes {
-                    SessionChanges::None => None,
-                    SessionChanges::TooLong => {
-                        self.untracked = true;
-                        None
-                    }
-                    SessionChanges::Told(told) => {
-                        self.take(told, server);
-                        Some(told_to_client(ok, first, told, capabilities))
-                    }
-                }
-            }
-            AnswerEnd::Eof(eof) => {
-                self.status = Some(eof.status);
-                self.has_warnings |= eof.warnings > 0;
-                self.has_rows = true;
-                None
-            }
-            AnswerEnd::Err(error) => {
-                self.error = Some(ServerError::of(error));
-                self.has_warnings = true;
-                None
-            }
-            AnswerEnd::Prepared(_) | AnswerEnd::Text => None,
-        }
-    }
-
-    fn take(&mut self, told: &[u8], server: &mut ServerConnection) {
-        match Rc::make_mut(&mut server.state).apply(told) {
-            Ok(changes) => {
-                self.untracked |= changes.untracked;
-                self.opens_collation |= changes.opens_collation;
-                if let Some(gtids) = changes.gtids.and_then(|text| std::str::from_utf8(text).ok()) {
-                    self.gtids = GtidSet::parse(gtids).or_else(|| self.gtids.take());
-                }
-            }
-            Err(_) => self.untracked = true,
-        }
-    }
-}
-
-/// Variables that servers track unless they are told otherwise (`session_track_system_variables`).
-const TOLD_VARIABLES: [&[u8]; 5] = [
-    b"time_zone",
-    b"autocommit",
-    b"character_set_client",
-    b"character_set_results",
-    b"character_set_connection",
-];
-
-/// An OK packet with the changes that its client would see without Weir.
-fn told_to_client(ok: &OkPacket<'_>, first: u8, told: &[u8], capabilities: Capabilities) -> Vec<u8> {
-    let mut changes = Vec::new();
-    for change in TrackedChanges::new(told).flatten() {
-        let is_told = match change {
-            TrackedChange::Schema(_) => true,
-            TrackedChange::SystemVariable { name, .. } => TOLD_VARIABLES.contains(&name),
-            _ => false,
-        };
-        if is_told {
-            write_change(&mut changes, &change);
-        }
-    }
-    let changes = match changes.is_empty() {
-        true => SessionChanges::None,
-        false => SessionChanges::Told(&changes),
-    };
-    let mut out = Vec::with_capacity(64);
-    OkPacket { changes, ..*ok }.write(&mut out, first, capabilities);
-    out
 }
 
 fn broken(error: io::Error, forwarded: bool) -> ExchangeError {

@@ -12,8 +12,8 @@ use weir_mysql::{
 use weir_stats::table::End;
 
 use super::acquire::{Attached, Whose, number};
-use super::exchange::Outcome;
 use super::failure::Refusal;
+use super::outcome::Outcome;
 use super::own::{self, Own, OwnAnswer};
 use super::session::{Session, wanted_role};
 

@@ -30,6 +30,7 @@ mod fitting;
 mod kill;
 mod leaving;
 mod login;
+mod outcome;
 mod own;
 mod prepared;
 mod relayed;

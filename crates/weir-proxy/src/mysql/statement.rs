@@ -18,8 +18,9 @@ use weir_stats::table::{End, PIN_REASONS, STATEMENT_REASONS};
 
 use super::acquire::{Attached, take_role_off};
 use super::deposed::PrimaryAsked;
-use super::exchange::{Answered, Answering, ExchangeError, Forwarding, Outcome, Rest, ServerFailure};
+use super::exchange::{Answered, Answering, ExchangeError, Forwarding, Rest, ServerFailure};
 use super::failure::{self, Loss, Refusal};
+use super::outcome::Outcome;
 use super::own;
 use super::prepared::{Bound, StatementText};
 use super::session::{CLIENT_PATIENCE, Incoming, Session};

@@ -1,0 +1,187 @@
+//! What an answer has told, and what its client is to see of that.
+
+use std::rc::Rc;
+
+use weir_mysql::capability::{Capabilities, StatusFlags};
+use weir_mysql::command::ClientCommand;
+use weir_mysql::gtid::GtidSet;
+use weir_mysql::outcome::{EOF, OkPacket, SessionChanges};
+use weir_mysql::response::{AnswerEnd, PreparedStatement};
+use weir_mysql::session_track::{TrackedChange, TrackedChanges, write_change};
+use weir_mysql::{LeftBehind, StatementKind, StatementVerdict};
+
+use super::attach::ServerError;
+use super::server::ServerConnection;
+
+/// What an answer told, over all its results.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// The session's status at its end, as far as it was said: errors say nothing of it.
+    pub status: Option<StatusFlags>,
+    /// The error that it ended with.
+    pub error: Option<ServerError>,
+    /// Whether any of its results had warnings, or it ended with an error.
+    pub has_warnings: bool,
+    /// An id that AUTO_INCREMENT gave, or that was inserted in its place; 0 for none.
+    pub insert_id: u64,
+    /// Something changed that is not among the tracked, or nobody knows what.
+    pub untracked: bool,
+    /// The connection's collation may be another, and which was not told.
+    pub opens_collation: bool,
+    /// Weir has asked the server something behind it, which has replaced what it left for a question of the
+    /// next statement.
+    pub is_replaced: bool,
+    /// The transactions that were committed.
+    pub gtids: Option<GtidSet>,
+    /// A statement was prepared.
+    pub prepared: Option<PreparedStatement>,
+    /// There were rows, or could have been.
+    pub has_rows: bool,
+}
+
+impl Outcome {
+    /// What a statement that would leave this has left.
+    pub fn left(&self, verdict: &StatementVerdict) -> LeftBehind {
+        let Some(error) = self.error.as_ref().filter(|_| verdict.statements == 1) else {
+            return verdict.leaves;
+        };
+        match error.code {
+            _ if self.is_unread() => LeftBehind::NONE,
+            CANT_CHANGE_TRANSACTION => {
+                verdict.leaves.without(LeftBehind::OF_SUCCESS.and(LeftBehind::NEXT_TRANSACTION))
+            }
+            _ => verdict.leaves.without(LeftBehind::OF_SUCCESS),
+        }
+    }
+
+    /// Whether its error came to what the statement before had left, and did not replace that.
+    pub fn adds_error(&self, command: ClientCommand) -> bool {
+        let Some(error) = &self.error else { return false };
+        match command {
+            ClientCommand::InitDb => true,
+            ClientCommand::StmtExecute | ClientCommand::StmtFetch | ClientCommand::StmtReset => {
+                NOT_BEGUN.contains(&error.code)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether an execution got as far as to take the types of its values.
+    pub fn has_taken_types(&self) -> bool {
+        let error = self.error.as_ref().filter(|error| NOT_BEGUN.contains(&error.code));
+        // ER_WRONG_ARGUMENTS also says that a statement can have no cursor, behind them.
+        error.is_none_or(|error| error.message.ends_with(b"with cursor"))
+    }
+
+    /// Whether LAST_INSERT_ID() may be another: of a write that failed, rows before the one that did may have
+    /// got ids.
+    pub fn may_have_insert_id(&self, verdict: &StatementVerdict) -> bool {
+        let writes = verdict.kind == StatementKind::Write;
+        self.insert_id != 0
+            || verdict.leaves.has(LeftBehind::INSERT_ID)
+            || (self.error.is_some() && (writes || verdict.statements > 1) && !self.is_unread())
+    }
+
+    /// Whether the server could not read the text, and so did nothing of it (`ER_PARSE_ERROR`).
+    pub fn is_unread(&self) -> bool {
+        self.status.is_none() && self.error.as_ref().is_some_and(|error| error.code == PARSE_ERROR)
+    }
+}
+
+/// `ER_PARSE_ERROR`.
+const PARSE_ERROR: u16 = 1064;
+/// `ER_WRONG_ARGUMENTS`, `ER_UNKNOWN_STMT_HANDLER`, `ER_STMT_HAS_NO_OPEN_CURSOR`, `ER_MALFORMED_PACKET`: a
+/// statement by number that did not begin.
+const NOT_BEGUN: [u16; 4] = [1210, 1243, 1421, 1835];
+/// `ER_CANT_CHANGE_TX_CHARACTERISTICS`.
+const CANT_CHANGE_TRANSACTION: u16 = 1568;
+
+impl Outcome {
+    /// Takes what the end of a result tells; gives the packet's payload anew where the client is to see
+    /// another.
+    pub fn note(
+        &mut self,
+        end: &AnswerEnd<'_>,
+        first: u8,
+        server: &mut ServerConnection,
+        capabilities: Capabilities,
+    ) -> Option<Vec<u8>> {
+        match end {
+            AnswerEnd::Ok(ok) => {
+                self.has_rows |= first == EOF;
+                self.status = Some(ok.status);
+                self.has_warnings |= ok.warnings > 0;
+                if ok.insert_id != 0 {
+                    self.insert_id = ok.insert_id;
+                }
+                match ok.changes {
+                    SessionChanges::None => None,
+                    SessionChanges::TooLong => {
+                        self.untracked = true;
+                        None
+                    }
+                    SessionChanges::Told(told) => {
+                        self.take(told, server);
+                        Some(told_to_client(ok, first, told, capabilities))
+                    }
+                }
+            }
+            AnswerEnd::Eof(eof) => {
+                self.status = Some(eof.status);
+                self.has_warnings |= eof.warnings > 0;
+                self.has_rows = true;
+                None
+            }
+            AnswerEnd::Err(error) => {
+                self.error = Some(ServerError::of(error));
+                self.has_warnings = true;
+                None
+            }
+            AnswerEnd::Prepared(_) | AnswerEnd::Text => None,
+        }
+    }
+
+    fn take(&mut self, told: &[u8], server: &mut ServerConnection) {
+        match Rc::make_mut(&mut server.state).apply(told) {
+            Ok(changes) => {
+                self.untracked |= changes.untracked;
+                self.opens_collation |= changes.opens_collation;
+                if let Some(gtids) = changes.gtids.and_then(|text| std::str::from_utf8(text).ok()) {
+                    self.gtids = GtidSet::parse(gtids).or_else(|| self.gtids.take());
+                }
+            }
+            Err(_) => self.untracked = true,
+        }
+    }
+}
+
+/// Variables that servers track unless they are told otherwise (`session_track_system_variables`).
+const TOLD_VARIABLES: [&[u8]; 5] = [
+    b"time_zone",
+    b"autocommit",
+    b"character_set_client",
+    b"character_set_results",
+    b"character_set_connection",
+];
+
+/// An OK packet with the changes that its client would see without Weir.
+fn told_to_client(ok: &OkPacket<'_>, first: u8, told: &[u8], capabilities: Capabilities) -> Vec<u8> {
+    let mut changes = Vec::new();
+    for change in TrackedChanges::new(told).flatten() {
+        let is_told = match change {
+            TrackedChange::Schema(_) => true,
+            TrackedChange::SystemVariable { name, .. } => TOLD_VARIABLES.contains(&name),
+            _ => false,
+        };
+        if is_told {
+            write_change(&mut changes, &change);
+        }
+    }
+    let changes = match changes.is_empty() {
+        true => SessionChanges::None,
+        false => SessionChanges::Told(&changes),
+    };
+    let mut out = Vec::with_capacity(64);
+    OkPacket { changes, ..*ok }.write(&mut out, first, capabilities);
+    out
+}
