@@ -278,13 +278,10 @@ impl<'t> Lexer<'t> {
     fn word(&mut self) -> SqlToken<'t> {
         let start = self.at;
         loop {
-            let byte = self.peek(0);
-            if !is_word(byte) {
+            let rest = self.rest();
+            self.at += rest.iter().position(|byte| !is_ascii_word(*byte)).unwrap_or(rest.len());
+            if self.peek(0) < 0x80 {
                 break;
-            }
-            if byte < 0x80 {
-                self.at += 1;
-                continue;
             }
             // What a single byte beyond ASCII is (in latin1 0xa0 is white space) needs the server's tables.
             match self.dialect.charset.length(self.rest()) {
@@ -303,9 +300,8 @@ impl<'t> Lexer<'t> {
     }
 
     fn digits(&mut self) {
-        while self.peek(0).is_ascii_digit() {
-            self.at += 1;
-        }
+        let rest = self.rest();
+        self.at += rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
     }
 
     fn number(&mut self) -> SqlToken<'t> {
@@ -510,6 +506,20 @@ impl<'t> Iterator for Lexer<'t> {
 /// Whether a byte can be part of a name without quotes.
 const fn is_word(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'_' | b'$' | 0x80..)
+}
+
+/// The same of ASCII, by a table: most of a statement is words.
+fn is_ascii_word(byte: u8) -> bool {
+    const TABLE: [bool; 256] = {
+        let mut table = [false; 256];
+        let mut byte = 0;
+        while byte < 0x80 {
+            table[byte] = is_word(byte as u8);
+            byte += 1;
+        }
+        table
+    };
+    TABLE[usize::from(byte)]
 }
 
 /// Where the first of three bytes is. Looks at 32 bytes at a time: long statements are long strings.
