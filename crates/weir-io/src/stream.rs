@@ -66,6 +66,8 @@ pub trait Layer {
     fn take_with(&mut self, most: usize, put: &mut dyn FnMut(&[u8])) -> io::Result<usize>;
     /// As [`Duplex::poll_send`].
     fn poll_send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
+    /// Notes that what was sent so far is complete by itself, and that what follows begins something new.
+    fn end_part(&mut self);
     /// Ready once the kernel has all that was counted as sent.
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
@@ -179,6 +181,18 @@ impl Stream {
     /// A connection under a layer.
     pub fn layered(layer: Box<dyn Layer>) -> Stream {
         Stream(Kind::Layered(layer))
+    }
+
+    /// Whether bytes go through a layer, which wants to know where parts of them end.
+    pub fn has_parts(&self) -> bool {
+        matches!(self.0, Kind::Layered(_))
+    }
+
+    /// Notes that what was sent so far is complete by itself; for a layer's sake, and nothing without one.
+    pub fn end_part(&mut self) {
+        if let Kind::Layered(layer) = &mut self.0 {
+            layer.end_part();
+        }
     }
 
     /// The socket, given up by a connection whose bytes go over the wire as they are; `None` for any other.

@@ -50,7 +50,8 @@ impl CompressedHeader {
 /// The ids of a client's packets within are worth nothing: both sides set them to those of the compressed
 /// packets whenever they send (`net_flush`), and servers do not look at them. What is received is numbered
 /// anew, as it would be without compression, so that whoever comes next can go by it; what is sent is
-/// numbered as a server would, for there are clients that look.
+/// numbered as a server would, for there are clients that look: an answer's first packet, and that of each
+/// further result, has the id of the compressed packet that it begins, and the others go on from there.
 #[derive(Clone, Debug)]
 pub struct CompressedTurns {
     /// That the next compressed packet has, of either side, within the same command.
@@ -59,6 +60,8 @@ pub struct CompressedTurns {
     next_within: u8,
     /// Whether we were the last to send.
     has_answered: bool,
+    /// Whether what is sent next begins a further result of the same answer.
+    begins_result: bool,
     /// By how much ids within the answer are above those that they would have without compression.
     shift: u8,
     received: Boundaries,
@@ -72,6 +75,7 @@ impl CompressedTurns {
             next: 0,
             next_within: 0,
             has_answered: true,
+            begins_result: false,
             shift: 0,
             received: Boundaries::default(),
             sent: Boundaries::default(),
@@ -93,6 +97,7 @@ impl CompressedTurns {
         }
         self.next = sequence.wrapping_add(1);
         self.has_answered = false;
+        self.begins_result = false;
         Ok(())
     }
 
@@ -113,7 +118,7 @@ impl CompressedTurns {
             if *first == 0 && self.next_within != 0 {
                 // Said unasked, as a server does before it closes an idle connection: no answer to anything.
                 (self.next, self.shift) = (0, 0);
-            } else if !self.has_answered {
+            } else if !self.has_answered || self.begins_result {
                 self.shift = self.next.wrapping_sub(*first);
             }
         }
@@ -151,7 +156,15 @@ impl CompressedTurns {
         let sequence = self.next;
         self.next = sequence.wrapping_add(1);
         self.has_answered = true;
+        self.begins_result = false;
         sequence
+    }
+
+    /// Notes that all of a result was sent, and another follows: its first packet has the id of the
+    /// compressed packet that it begins, because servers flush behind each result (`net_flush`). There are
+    /// clients that go by it (mysql_common), and take ids that just go on for packets out of order.
+    pub fn end_result(&mut self) {
+        self.begins_result = true;
     }
 }
 
@@ -317,6 +330,75 @@ mod tests {
         turns.received(last);
         assert_eq!((first[3], last[3]), (0, 1));
         turns.receive(0).expect("it is over");
+    }
+
+    /// Sends a result of so many packets, in compressed packets of at most `most` packets each; gives the ids
+    /// of each as a client sees them: of the compressed packet, of the first within, and of the last.
+    fn result_sent(turns: &mut CompressedTurns, first: u8, packets: usize, most: usize) -> Vec<(u8, u8, u8)> {
+        let ids: Vec<u8> = (0..packets).map(|index| first.wrapping_add(index as u8)).collect();
+        let mut seen = Vec::new();
+        for piece in ids.chunks(most) {
+            let mut content: Vec<u8> = piece.iter().flat_map(|id| [1, 0, 0, *id, 0]).collect();
+            turns.is_renumbered(&content);
+            let sequence = turns.send(&content.clone(), &mut content);
+            let within = self::ids(&content);
+            seen.push((sequence, within[0], within[within.len() - 1]));
+        }
+        seen
+    }
+
+    /// What mysqld 9.7.4 was seen to send, with zlib and DEPRECATE_EOF, where a text has several results.
+    #[test]
+    fn each_result_begins_with_the_id_of_its_compressed_packet_as_on_a_server() {
+        // SELECT 1; SELECT 2; DO 1; SELECT 3
+        let mut turns = CompressedTurns::after_login();
+        turns.receive(0).expect("a command");
+        turns.received(&mut b"\x01\0\0\0\x03".to_vec());
+        let (mut seen, mut first) = (Vec::new(), 1);
+        for packets in [4, 4, 1, 4] {
+            seen.extend(result_sent(&mut turns, first, packets, 200));
+            turns.end_result();
+            first += packets as u8;
+        }
+        assert_eq!(seen, [(1, 1, 4), (2, 2, 5), (3, 3, 3), (4, 4, 7)]);
+
+        // A command of three compressed packets: the answer begins where they end.
+        turns.receive(0).expect("a command");
+        turns.received(&mut b"\x03\0\0\0\x03".to_vec());
+        turns.receive(1).expect("it goes on");
+        turns.receive(2).expect("it goes on");
+        turns.received(&mut b"ab".to_vec());
+        assert_eq!(result_sent(&mut turns, 1, 4, 200), [(3, 3, 6)]);
+        turns.end_result();
+        assert_eq!(result_sent(&mut turns, 5, 4, 200), [(4, 4, 7)]);
+
+        // A long result, a short one and a long one: ids go on within each. The server puts 130 packets into
+        // its first compressed packet, and 127 into those behind it.
+        turns.receive(0).expect("a command");
+        turns.received(&mut b"\x01\0\0\0\x03".to_vec());
+        let head = result_sent(&mut turns, 1, 130, 130);
+        let rest = result_sent(&mut turns, 131, 874, 127);
+        assert_eq!((head[0], rest[0], rest[1]), ((1, 1, 130), (2, 131, 1), (3, 2, 128)));
+        assert_eq!(rest[6].0, 8);
+        turns.end_result();
+        let first = 131_u8.wrapping_add(874_u16 as u8);
+        assert_eq!(result_sent(&mut turns, first, 4, 200), [(9, 9, 12)]);
+        turns.end_result();
+        let last = result_sent(&mut turns, first.wrapping_add(4), 257, 130);
+        assert_eq!(last[..2], [(10, 10, 139), (11, 140, 10)]);
+
+        // LOAD DATA LOCAL of a file in three compressed packets, and a result behind it.
+        turns.receive(0).expect("a command");
+        turns.received(&mut b"\x01\0\0\0\x03".to_vec());
+        assert_eq!(result_sent(&mut turns, 1, 1, 1), [(1, 1, 1)]);
+        for (sequence, packet) in [(2, &b"\x02\0\0\x021\n"[..]), (3, b"\x02\0\0\x032\n"), (4, b"\0\0\0\x04")]
+        {
+            turns.receive(sequence).expect("the file");
+            turns.received(&mut packet.to_vec());
+        }
+        assert_eq!(result_sent(&mut turns, 5, 1, 1), [(5, 5, 5)]);
+        turns.end_result();
+        assert_eq!(result_sent(&mut turns, 6, 4, 200), [(6, 6, 9)]);
     }
 
     #[test]

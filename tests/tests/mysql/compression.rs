@@ -1,5 +1,10 @@
 //! Clients that compress, behind Weir, which speaks without to its servers.
 
+use std::io::Write as _;
+use std::net::SocketAddr;
+
+use mysql::prelude::Queryable as _;
+use mysql::{Compression, Conn, LocalInfileHandler, OptsBuilder};
 use weir_tests::dialogue::{Setup, Weir};
 use weir_tests::mysql::{COMPRESS, Client, DEPRECATE_EOF, Login, Pair, error_of, pair};
 
@@ -143,8 +148,12 @@ fn a_listener_lets_in_who_compresses_as_it_says() {
 
 /// A client that has agreed on zlib, and is left to speak for itself.
 fn packed_client(weir: &Weir) -> Client {
+    packed_client_of(weir.address("auto"))
+}
+
+fn packed_client_of(address: SocketAddr) -> Client {
     let login = Login { capabilities: COMPRESS | DEPRECATE_EOF, ..Login::of("app", "shop") };
-    Client::log_in(weir.address("auto"), &login).expect("app is let in")
+    Client::log_in(address, &login).expect("app is let in")
 }
 
 fn sends(client: &mut Client, sequence: u8, payload: &[u8], content_bytes: u32) {
@@ -163,6 +172,69 @@ fn receives(client: &mut Client) -> Vec<u8> {
     let mut payload = vec![0; usize::from(head[0]) | usize::from(head[1]) << 8];
     client.receives_bytes(&mut payload).expect("its payload");
     payload
+}
+
+#[test]
+fn several_results_are_the_same_compressed_packets_as_from_the_server_itself() {
+    let pair = pair();
+    let weir = before(&pair);
+    let texts = ["SELECT 1; SELECT 2; DO 1; SELECT 3", "SELECT 1; SELECT 2; DO 1; SELECT no"];
+    for sql in texts {
+        let [direct, through] = [pair.primary.address, weir.address("auto")].map(|address| {
+            let mut client = packed_client_of(address);
+            let mut command = vec![sql.len() as u8 + 1, 0, 0, 0, 3];
+            command.extend(sql.as_bytes());
+            sends(&mut client, 0, &command, 0);
+            [(); 4].map(|()| receives(&mut client))
+        });
+        assert_eq!(through, direct, "{sql}");
+        assert_eq!(direct.map(|payload| payload[3]), [1, 2, 3, 4], "{sql}");
+    }
+}
+
+/// `mysql_common`, which this client speaks by, holds ids within against those of compressed packets.
+#[test]
+fn a_client_that_looks_at_both_ids_takes_several_results_long_ones_errors_and_files() {
+    let pair = pair();
+    let weir = before(&pair);
+    let address = weir.address("auto");
+    let options = OptsBuilder::new()
+        .ip_or_hostname(Some(address.ip().to_string()))
+        .tcp_port(address.port())
+        .user(Some("app"))
+        .db_name(Some("shop"))
+        .prefer_socket(false)
+        .compress(Some(Compression::default()))
+        .local_infile_handler(Some(LocalInfileHandler::new(|_, file| file.write_all(b"1\n2\n3\n"))));
+    let mut client = Conn::new(options).expect("app is let in");
+    // Rows of each result, up to an error.
+    let mut rows_of = |sql: &str| {
+        let mut results = client.query_iter(sql).expect("an answer");
+        let mut counts = Vec::new();
+        while let Some(result) = results.iter() {
+            let rows: Vec<_> = result.collect();
+            let error = rows.iter().any(Result::is_err);
+            counts.push((rows.len() - usize::from(error), error));
+        }
+        counts
+    };
+    let long = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 999) \
+                SELECT i, REPEAT('abc', 100) FROM n";
+    let row = "SELECT REPEAT('0123456789', 30000)";
+    let wrong = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900) \
+                 SELECT IF(i < 900, i, (SELECT 1 UNION SELECT 2)) FROM n";
+    for _ in 0..3 {
+        assert_eq!(rows_of("SELECT 1; SELECT 2; DO 1; SELECT 3").len(), 4);
+        assert_eq!(rows_of(&format!("{long}; SELECT 2; {long}; {row}; SELECT 5; {row}")), {
+            [(999, false), (1, false), (999, false), (1, false), (1, false), (1, false)]
+        });
+        assert_eq!(rows_of(&format!("SELECT 1; {wrong}; SELECT 3")), [(1, false), (899, true)]);
+        let slow = "SELECT 1; SELECT SLEEP(0.05); SELECT 3; SELECT SLEEP(0.05); SELECT 5";
+        assert_eq!(rows_of(slow), [(1, false); 5], "each comes by itself");
+        let load = "CREATE TEMPORARY TABLE loaded (n INT); SELECT 2; LOAD DATA LOCAL INFILE 'f' INTO TABLE loaded; \
+                    SELECT n FROM loaded; DROP TEMPORARY TABLE loaded; SELECT 6";
+        assert_eq!(rows_of(load), [(0, false), (1, false), (0, false), (3, false), (0, false), (1, false)]);
+    }
 }
 
 #[test]

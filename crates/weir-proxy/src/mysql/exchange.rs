@@ -116,6 +116,8 @@ pub struct Forwarding<'a> {
     /// Whether the server may ask for a file of the client's; without, it gets an empty one, and the client
     /// an error.
     pub local_infile: bool,
+    /// Whether the client is to get each result by itself ([`Stream::end_part`]).
+    pub by_result: bool,
 }
 
 impl Forwarding<'_> {
@@ -224,13 +226,14 @@ impl<'a> Answering<'a> {
                     self.pass_on(client, &mut buffer, pass).await?;
                     true
                 }
-                Judged::Replaced { pass, consumed, packet } => {
+                Judged::Result { pass, consumed, packet } => {
                     self.pass_on(client, &mut buffer, pass).await?;
                     buffer.consume(consumed - pass);
                     if self.declined.is_none() {
                         self.forwarding.send(client, &packet).await?;
                         self.forwarded += packet.len() as u64;
                     }
+                    client.end_part();
                     buffer.is_empty()
                 }
                 Judged::UnaskedFile { pass, consumed, sequence } => {
@@ -376,8 +379,9 @@ impl<'a> Answering<'a> {
                 self.rename(buffer, before);
             }
             match packet {
-                None if is_over => {
-                    return Ok(Judged::Over { pass: consumed, consumed, tail: Vec::new() });
+                None if is_over => return Ok(Judged::Over { pass: consumed, consumed, tail: vec![] }),
+                None if self.forwarding.by_result => {
+                    return Ok(Judged::Result { pass: consumed, consumed, packet: vec![] });
                 }
                 None => pass = consumed,
                 Some(replaced) => {
@@ -386,7 +390,7 @@ impl<'a> Answering<'a> {
                     write_packet_with(&mut packet, sequence, |out| out.extend_from_slice(&replaced));
                     return Ok(match is_over {
                         true => Judged::Over { pass: before, consumed, tail: packet },
-                        false => Judged::Replaced { pass: before, consumed, packet },
+                        false => Judged::Result { pass: before, consumed, packet },
                     });
                 }
             }
@@ -412,8 +416,8 @@ fn sequence(buffer: &Buffer, packet: usize) -> u8 {
 enum Judged {
     /// Pass this on, and receive more.
     More { pass: usize },
-    /// Pass this on, and this packet in the place of one.
-    Replaced { pass: usize, consumed: usize, packet: Vec<u8> },
+    /// A result is over, and not the last: pass this on, and this packet, if any, in the place of its last.
+    Result { pass: usize, consumed: usize, packet: Vec<u8> },
     /// Pass this on, and then let the client send a file.
     File { pass: usize },
     /// Pass this on, and have the server get no file; the sequence id is that of its question.

@@ -187,6 +187,7 @@ impl Session {
             overtime: listener.shared.config.timeout.statement.map(|longest| begun + longest),
             primary: PrimaryAsked::of(chosen, verdict.wants, begun),
             local_infile: verdict.local_infile,
+            by_result: stream.has_parts(),
         };
         let sequence = sent.as_ref().copied().unwrap_or_default();
         let reader = AnswerReader::new(*command, sequence, server.capabilities, DEFAULT_HEAD_BYTES);

@@ -304,6 +304,10 @@ impl Layer for Compressed {
         }
     }
 
+    fn end_part(&mut self) {
+        self.turns.end_result();
+    }
+
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(outgoing) = &mut self.outgoing {
             let count = ready!(self.below.poll_send(context, outgoing.filled()))?;
