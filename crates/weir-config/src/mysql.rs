@@ -135,6 +135,13 @@ table! {
     }
 }
 
+impl PoolMysql {
+    /// Whether somebody asks the servers who the primary is, so that roles change while Weir runs.
+    pub fn is_watched(&self) -> bool {
+        self.topology != MysqlTopology::Static
+    }
+}
+
 words! {
     /// Whence it is known which server is the primary.
     pub enum MysqlTopology {
@@ -268,7 +275,7 @@ pub(crate) fn check_pool(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>
     }
     let Some(fields) = pool.table("mysql") else { return };
     let mysql = PoolMysql::of(fields);
-    if mysql.topology != MysqlTopology::Static && fields.lacks("user") && !fields.is_bad("topology") {
+    if mysql.is_watched() && fields.lacks("user") && !fields.is_bad("topology") {
         let hint = format!(
             "servers say only to accounts who the primary is: expected `user` and `password_file`, or `topology = \"{}\"`",
             MysqlTopology::Static.word()

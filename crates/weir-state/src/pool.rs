@@ -277,7 +277,7 @@ fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
 
 /// The role that the config settles for the backend at `index` of a pool.
 pub(crate) fn settled_role(pool: &weir_config::Pool, index: usize) -> Option<Role> {
-    let is_settled = pool.mysql.as_ref().is_some_and(|mysql| mysql.topology == MysqlTopology::Static);
+    let is_settled = pool.mysql.as_ref().is_some_and(|mysql| !mysql.is_watched());
     is_settled.then_some(if index == 0 { Role::Primary } else { Role::Secondary })
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Context;
 
 use weir_balance::{PickInput, Role, WantedRole};
-use weir_config::{MysqlTopology, RetryOn};
+use weir_config::{PoolMysql, RetryOn};
 use weir_io::clock;
 use weir_mysql::ReadsBack;
 use weir_mysql::gtid::GtidSet;
@@ -45,7 +45,7 @@ impl Attached {
     /// Whether somebody watches who the primary is.
     pub fn is_watched(&self) -> bool {
         let mysql = self.chosen.pool.shared.config.mysql.as_ref();
-        mysql.is_some_and(|mysql| mysql.topology != MysqlTopology::Static)
+        mysql.is_some_and(PoolMysql::is_watched)
     }
 
     /// The server's name.
@@ -424,7 +424,7 @@ impl Session {
 /// stays.
 pub fn take_role_off(chosen: &Chosen) {
     let pool = &chosen.pool.shared;
-    let is_watched = pool.config.mysql.as_ref().is_some_and(|mysql| mysql.topology != MysqlTopology::Static);
+    let is_watched = pool.config.mysql.as_ref().is_some_and(PoolMysql::is_watched);
     if is_watched && chosen.backend().shared.balance.role() == Some(Role::Primary) {
         pool.set_roles([(chosen.index, None)], clock::now());
         pool.nudge.ask();

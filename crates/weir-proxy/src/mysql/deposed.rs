@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_balance::Role;
-use weir_config::MysqlTopology;
 use weir_mysql::RoleWanted;
 use weir_state::Backend;
 
@@ -35,8 +34,7 @@ impl<'a> PrimaryAsked<'a> {
             Some(role) => role == Role::Primary,
             None => wants == RoleWanted::Primary,
         };
-        let is_watched = mysql.topology != MysqlTopology::Static;
-        (is_primarys && is_watched).then_some(PrimaryAsked { server, since })
+        (is_primarys && mysql.is_watched()).then_some(PrimaryAsked { server, since })
     }
 
     /// Whether it has no role while another one is the primary.

@@ -259,6 +259,17 @@ mod tests {
         StatementText::new(sql.as_bytes(), Rc::default())
     }
 
+    fn statement() -> ClientStatement {
+        ClientStatement {
+            text: text("SELECT ?"),
+            parameter_count: 1,
+            verdict: classify(b"SELECT ?", &SessionFacts::default()),
+            types: Box::default(),
+            new_types: None,
+            bound: Bound::NONE,
+        }
+    }
+
     #[test]
     fn a_text_prepared_in_another_state_is_another_statement() {
         let mut server = ServerStatements::default();
@@ -287,14 +298,6 @@ mod tests {
 
     #[test]
     fn numbers_of_a_session_are_its_own() {
-        let statement = || ClientStatement {
-            text: text("SELECT ?"),
-            parameter_count: 1,
-            verdict: classify(b"SELECT ?", &SessionFacts::default()),
-            types: Box::default(),
-            new_types: None,
-            bound: Bound::NONE,
-        };
         let mut session = ClientStatements { last: u32::MAX - 1, ..ClientStatements::default() };
         let ids = [session.next_id(), session.next_id()];
         assert_eq!(ids, [u32::MAX, 1]);
@@ -304,14 +307,6 @@ mod tests {
 
     #[test]
     fn a_statement_is_kept_apart_from_the_pieces_of_another_of_its_text() {
-        let statement = || ClientStatement {
-            text: text("SELECT ?"),
-            parameter_count: 1,
-            verdict: classify(b"SELECT ?", &SessionFacts::default()),
-            types: Box::default(),
-            new_types: None,
-            bound: Bound::NONE,
-        };
         let mut session = ClientStatements::default();
         [1, 2].into_iter().for_each(|id| session.insert(id, statement()));
         let is_shared = |session: &ClientStatements| {
