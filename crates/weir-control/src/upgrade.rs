@@ -8,7 +8,8 @@
 //!
 //! Each message is lines of text, one per descriptor it carries, `tcp 127.0.0.1:80`, `udp …` or `admin …`.
 //! Messages without descriptors follow, with what is known about the backends ([`crate::carried`]); the last
-//! one is `end`. The new process answers `ready`, or ends.
+//! one is `end`. The new process answers `ready`, or ends; and then, in a message of lines as above without
+//! descriptors, which sockets it has no use for, which are the old one's to give up.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -77,6 +78,13 @@ pub enum Purpose {
 }
 
 impl Purpose {
+    fn endpoint(self) -> Option<Endpoint> {
+        match self {
+            Purpose::Listener(endpoint) => Some(endpoint),
+            Purpose::Admin(_) | Purpose::QuicForward(_) => None,
+        }
+    }
+
     fn line(self) -> String {
         match self {
             Purpose::Listener(Endpoint { transport: Transport::Tcp, address }) => format!("tcp {address}\n"),
@@ -177,18 +185,32 @@ impl Handoff {
         }
     }
 
-    /// Tells the old process that it may stop accepting.
-    pub fn ready(self) -> io::Result<()> {
+    /// Tells the old process that it may stop accepting, and which of its sockets nobody accepts at then.
+    pub fn ready(self, unused: &[Endpoint]) -> io::Result<()> {
         rustix::net::send(&self.channel, b"ready", SendFlags::NOSIGNAL)?;
+        let mut lines: String = unused.iter().map(|endpoint| Purpose::Listener(*endpoint).line()).collect();
+        // What has no room is closed without ceremony.
+        lines.truncate(lines[..lines.len().min(MESSAGE_BYTES)].rfind('\n').map_or(0, |at| at + 1));
+        // A process of an older version has gone away after the first message.
+        let _ = rustix::net::send(&self.channel, lines.as_bytes(), SendFlags::NOSIGNAL);
         Ok(())
     }
 }
 
-/// Starts the new process, hands it `sockets` and what is `known` about the backends (lines), and returns its
-/// process number once it serves. Blocks up to half a minute.
+/// A process that has taken over.
+#[derive(Debug)]
+pub struct Successor {
+    /// Its number.
+    pub pid: u32,
+    /// What was handed over to it and it does not serve.
+    pub unused: Vec<Endpoint>,
+}
+
+/// Starts the new process, hands it `sockets` and what is `known` about the backends (lines), and returns
+/// once it serves. Blocks up to half a minute.
 ///
 /// On `Err` the new process is gone and nothing has changed here.
-pub fn hand_over(sockets: &[Passed], known: &[String], program: &Program) -> io::Result<u32> {
+pub fn hand_over(sockets: &[Passed], known: &[String], program: &Program) -> io::Result<Successor> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let mut child = Command::new(program.path())
         .args(&program.arguments)
@@ -198,7 +220,7 @@ pub fn hand_over(sockets: &[Passed], known: &[String], program: &Program) -> io:
         .stdin(Stdio::from(theirs))
         .spawn()?;
     match exchange(&ours, sockets, known) {
-        Ok(()) => Ok(child.id()),
+        Ok(unused) => Ok(Successor { pid: child.id(), unused }),
         Err(error) => {
             let _ = child.kill();
             // An exit code means that it ended by itself; then its own last words are in its log.
@@ -212,7 +234,8 @@ pub fn hand_over(sockets: &[Passed], known: &[String], program: &Program) -> io:
     }
 }
 
-fn exchange(channel: &OwnedFd, sockets: &[Passed], known: &[String]) -> io::Result<()> {
+/// Gives what the new process does not use.
+fn exchange(channel: &OwnedFd, sockets: &[Passed], known: &[String]) -> io::Result<Vec<Endpoint>> {
     for timeout in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
         sockopt::set_socket_timeout(channel, timeout, Some(READY_TIMEOUT))?;
     }
@@ -234,7 +257,12 @@ fn exchange(channel: &OwnedFd, sockets: &[Passed], known: &[String]) -> io::Resu
     }
     send(channel, "end", &[])?;
     match receive(channel) {
-        Ok((answer, _)) if answer == "ready" => Ok(()),
+        Ok((answer, _)) if answer == "ready" => {
+            // From an older version nothing comes any more.
+            let unused = receive(channel).map(|(lines, _)| lines).unwrap_or_default();
+            let purposes = unused.lines().filter_map(Purpose::of_line);
+            Ok(purposes.filter_map(Purpose::endpoint).collect())
+        }
         Ok((answer, _)) if answer.is_empty() => {
             Err(io::Error::other("the new process ended before it was ready; its log says why"))
         }
@@ -345,17 +373,19 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let admin = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
+        let admin_endpoint = Endpoint { transport: Transport::Tcp, address: admin.local_addr().unwrap() };
         let sockets = [passed(&listener, false), passed(&admin, true)];
         let mut client = TcpStream::connect(address).unwrap();
-        let old_process = std::thread::spawn(move || exchange(&old, &sockets, &[]).map(|()| drop(sockets)));
+        let old_process =
+            std::thread::spawn(move || exchange(&old, &sockets, &[]).map(|unused| (drop(sockets), unused).1));
 
         let mut handoff = Handoff::receive(new).unwrap();
         let bound_to = handoff.given.admin.as_ref().map(|(address, _)| *address);
         assert_eq!(bound_to, Some(admin.local_addr().unwrap()));
         let adopted = std::mem::take(&mut handoff.given.listeners);
         assert_eq!(adopted.endpoints().map(|endpoint| endpoint.address).collect::<Vec<_>>(), [address]);
-        handoff.ready().unwrap();
-        old_process.join().unwrap().unwrap();
+        handoff.ready(&[admin_endpoint]).unwrap();
+        assert_eq!(old_process.join().unwrap().unwrap(), [admin_endpoint]);
         drop(listener);
 
         let (_, socket) = adopted.for_worker(0, 1).unwrap().remove(0);
@@ -376,10 +406,10 @@ mod tests {
         let keys = keys.unwrap();
         let text = keys.clone();
         let old_process =
-            std::thread::spawn(move || exchange(&old, &sockets, &[text]).map(|()| drop(sockets)));
+            std::thread::spawn(move || exchange(&old, &sockets, &[text]).map(|_| drop(sockets)));
         let mut handoff = Handoff::receive(new).unwrap();
         let hand_over = std::mem::take(&mut handoff.given.quic);
-        handoff.ready().unwrap();
+        handoff.ready(&[]).unwrap();
         old_process.join().unwrap().unwrap();
 
         let adopted = hand_over.keys.unwrap();
@@ -409,7 +439,7 @@ mod tests {
         let old_process = std::thread::spawn(move || exchange(&old, &sockets, &[]));
         let handoff = Handoff::receive(new).unwrap();
         assert_eq!(handoff.given.listeners.endpoints().count(), 150);
-        handoff.ready().unwrap();
+        handoff.ready(&[]).unwrap();
         old_process.join().unwrap().unwrap();
     }
 
@@ -421,7 +451,7 @@ mod tests {
         let old_process = std::thread::spawn(move || exchange(&old, &[], &known));
         let handoff = Handoff::receive(new).unwrap();
         assert_eq!(handoff.given.carried.backend_count(), 5000);
-        handoff.ready().unwrap();
+        handoff.ready(&[]).unwrap();
         old_process.join().unwrap().unwrap();
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
@@ -61,6 +62,24 @@ pub fn accept_now(listener: &TcpListener) -> io::Result<Option<(TcpStream, Socke
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// An interface that no packet arrives on: the kernel counts up from 1 as interfaces are made.
+const NOWHERE: NonZeroU32 = NonZeroU32::new(i32::MAX as u32).expect("not zero");
+
+/// Takes a listening TCP socket out of the search for new connections, for good: what asks for its address
+/// from now on finds another socket there, or is refused. Handshakes under way end at it, and what waits in
+/// its queue stays. Nobody has to have a right for that, since Linux 5.7 (`SO_BINDTOIFINDEX`, socket(7)).
+///
+/// # Errors
+/// The kernel is older, or the socket is bound to an interface already; it goes on as it was.
+pub fn withdraw(listener: &impl AsFd) -> io::Result<()> {
+    SockRef::from(listener).bind_device_by_index_v4(Some(NOWHERE))
+}
+
+/// Whether [`withdraw`] was called for the socket, in this process or another.
+pub fn is_withdrawn(listener: &impl AsFd) -> bool {
+    SockRef::from(listener).device_index_v4().is_ok_and(|index| index == Some(NOWHERE))
 }
 
 /// Makes closing the socket send a reset, so that the peer sees that what it got is not whole.

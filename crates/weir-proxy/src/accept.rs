@@ -1,9 +1,12 @@
 //! A new connection: descriptors, limits, then the session of its protocol.
 
 use std::future::poll_fn;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
+use std::pin::pin;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,7 +17,8 @@ use weir_state::listener::ClientConnection;
 use weir_state::sockets::BACKLOG;
 use weir_stats::table::Rejected;
 
-use crate::worker::{ListenerSlot, ListenerSocket, SessionCount, Worker, WorkerListener};
+use crate::listener_socket::{Closing, ListenerSocket};
+use crate::worker::{ListenerSlot, SessionCount, Worker, WorkerListener};
 use crate::{evictions, http, mysql, tcp};
 
 /// Wait after the kernel had no descriptor left for us: long enough not to spin, short enough not to be
@@ -26,45 +30,104 @@ const PATIENT_PAUSES: u32 = 3;
 /// Connections of a closing socket accepted before others get their turn.
 const TURN: u16 = 64;
 
-/// Accepts on one socket until it is closed; then serves what waits in its accept queue and ends.
-pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, listener: TcpListener) {
-    let mut spare = SpareDescriptor::open();
-    let mut short_for = 0;
-    loop {
-        let accepted = poll_fn(|context| match listener.poll_accept(context) {
-            Poll::Ready(result) => Poll::Ready(Some(result)),
-            Poll::Pending if socket.is_closing(context.waker()) => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        });
-        match accepted.await {
-            None => return serve_what_waits(&worker, &socket, &listener).await,
-            Some(Ok((stream, peer))) => {
-                short_for = 0;
+/// Serves one listening socket of one worker.
+pub struct Acceptor {
+    worker: Rc<Worker>,
+    socket: Rc<ListenerSocket>,
+    listener: TcpListener,
+    spare: SpareDescriptor,
+    /// Pauses for want of a descriptor without a connection between them.
+    short_for: u32,
+}
+
+impl Acceptor {
+    /// The worker counts it until it is dropped.
+    pub fn new(worker: &Rc<Worker>, socket: &Rc<ListenerSocket>, listener: TcpListener) -> Acceptor {
+        worker.totals.accepting.fetch_add(1, Ordering::Relaxed);
+        let (worker, socket) = (worker.clone(), socket.clone());
+        Acceptor { worker, socket, listener, spare: SpareDescriptor::open(), short_for: 0 }
+    }
+
+    /// Accepts until the socket is given up; then for as long as it lingers, and what waits in its accept
+    /// queue.
+    pub async fn run(mut self) {
+        let closing = loop {
+            let (listener, socket) = (&self.listener, &self.socket);
+            let accepted = poll_fn(|context| match listener.poll_accept(context) {
+                Poll::Ready(accepted) => Poll::Ready(Ok(accepted)),
+                Poll::Pending => {
+                    socket.closing(context.waker()).map_or(Poll::Pending, |it| Poll::Ready(Err(it)))
+                }
+            });
+            match accepted.await {
+                Ok(accepted) => self.take(accepted).await,
+                Err(closing) => break closing,
+            }
+        };
+        match closing {
+            Closing::After(linger) => self.linger(linger).await,
+            Closing::IfWithdrawnAfter(linger) if system::is_withdrawn(&self.listener) => {
+                self.linger(linger).await;
+            }
+            Closing::IfWithdrawnAfter(_) => {}
+        }
+        serve_what_waits(&self.worker, &self.socket, &self.listener).await;
+    }
+
+    /// Accepts for a while longer: whoever was in the middle of the handshake when the socket was withdrawn
+    /// would be reset.
+    async fn linger(&mut self, time: Duration) {
+        let mut over = pin!(tokio::time::sleep(time));
+        loop {
+            let listener = &self.listener;
+            let accepted = poll_fn(|context| match over.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(None),
+                Poll::Pending => listener.poll_accept(context).map(Some),
+            });
+            match accepted.await {
+                Some(accepted) => self.take(accepted).await,
+                None => return,
+            }
+        }
+    }
+
+    /// Begins with what was accepted, or makes room for it.
+    async fn take(&mut self, accepted: io::Result<(TcpStream, SocketAddr)>) {
+        let (worker, socket) = (&self.worker, &self.socket);
+        match accepted {
+            Ok((stream, peer)) => {
+                self.short_for = 0;
                 let is_high = stream.as_raw_fd() >= worker.accept_ceiling;
-                begin(&worker, &socket, stream, peer);
+                begin(worker, socket, stream, peer);
                 if is_high {
                     worker.make_room();
                     tokio::time::sleep(DESCRIPTOR_PAUSE).await;
                 }
             }
-            Some(Err(error)) if system::is_shortage(&error) => {
+            Err(error) if system::is_shortage(&error) => {
                 let slot = socket.slot();
                 slot.current().shared.cells.of(worker.number).rejected[Rejected::Descriptors as usize]
                     .increment();
-                short_for += 1;
-                if worker.make_room() == 0 && short_for >= PATIENT_PAUSES {
+                self.short_for += 1;
+                if worker.make_room() == 0 && self.short_for >= PATIENT_PAUSES {
                     // Nobody can make room: the first in line is told at once instead of being left hanging.
-                    spare.refuse_one(&listener);
+                    self.spare.refuse_one(&self.listener);
                 }
                 tokio::time::sleep(DESCRIPTOR_PAUSE).await;
             }
             // A connection that was reset while it waited, or the like: not ours to mend, and the next may be
             // good.
-            Some(Err(error)) => {
+            Err(error) => {
                 tracing::debug!(%error, "accept");
                 tokio::task::yield_now().await;
             }
         }
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        self.worker.totals.accepting.fetch_sub(1, Ordering::Release);
     }
 }
 

@@ -29,6 +29,9 @@ pub enum Event {
 pub struct Totals {
     /// Sessions open now: client connections and UDP flows.
     pub sessions: AtomicU64,
+    /// Listening TCP sockets that workers serve, each worker's counted: whoever ends the process waits until
+    /// those that it has withdrawn are closed.
+    pub accepting: AtomicU64,
     /// Panics caught while serving one connection.
     pub panics: AtomicU64,
     /// When the drain of the whole process is over, in nanoseconds of [`weir_io::clock`]; 0 while it serves.

@@ -19,6 +19,7 @@ mod handshake;
 pub mod http;
 mod identify;
 mod listen;
+mod listener_socket;
 mod mysql;
 pub mod plane;
 mod reach;

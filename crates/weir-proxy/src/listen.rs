@@ -8,7 +8,8 @@ use weir_quic::port::Port;
 use weir_state::sockets::Transport;
 
 use crate::http::h3::ListenerFront;
-use crate::worker::{ListenerSocket, Worker};
+use crate::listener_socket::ListenerSocket;
+use crate::worker::Worker;
 use crate::{accept, udp};
 
 /// Begins to serve `socket`, which `descriptor` is of, until it is closed.
@@ -19,7 +20,9 @@ pub fn serve(worker: &Rc<Worker>, socket: &Rc<ListenerSocket>, descriptor: Owned
     match socket.endpoint.transport {
         Transport::Tcp => {
             let listener = tokio::net::TcpListener::from_std(descriptor.into())?;
-            tokio::task::spawn_local(accept::run(worker.clone(), socket.clone(), listener));
+            // Counted from now on, not only once the task runs.
+            let acceptor = accept::Acceptor::new(worker, socket, listener);
+            tokio::task::spawn_local(acceptor.run());
         }
         Transport::Quic => {
             let datagrams = weir_quic::socket::Socket::new(descriptor.into(), socket.endpoint.address)?;

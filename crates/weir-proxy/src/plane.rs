@@ -2,8 +2,8 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use weir_io::{clock, system};
 use weir_quic::process::{HandOver, Process};
 use weir_state::Snapshot;
 use weir_state::plane::{Next, Pending, Plane, StageError, StagedChange};
-use weir_state::sockets::{Endpoint, Sockets};
+use weir_state::sockets::{Endpoint, LAST_LINGER, LINGER, Sockets};
 
 use crate::access_log::AccessLog;
 use crate::compiled::CompiledSnapshot;
@@ -51,6 +51,33 @@ pub struct ProxyPlane {
     compiled: ArcSwapOption<CompiledSnapshot>,
     /// Held by a change from its staging to its end.
     sockets: Mutex<Sockets>,
+    /// Whether another process is about to have them: what is withdrawn is withdrawn for it, too.
+    is_handing_over: AtomicBool,
+    /// What an earlier process has handed over and the first config has no use for.
+    unused: std::sync::Mutex<Vec<Endpoint>>,
+}
+
+/// What becomes of the listening sockets of a process that ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Leaving<'l> {
+    /// Nobody has them after it.
+    ToNobody,
+    /// Another process serves them, but for these, which it does not use.
+    ToSuccessorBut(&'l [Endpoint]),
+}
+
+/// Has sockets found by no new connection; says it once where that can't be.
+fn withdraw(sockets: &Sockets, endpoints: &[Endpoint]) {
+    static SAID: Once = Once::new();
+    if let Err(error) = sockets.withdraw(endpoints) {
+        SAID.call_once(|| {
+            tracing::warn!(
+                %error,
+                "listening sockets can't be withdrawn before they are closed (Linux 5.7 lets them): a \
+                 connection that begins at that very moment may be reset"
+            );
+        });
+    }
 }
 
 struct Worker {
@@ -86,7 +113,8 @@ impl ProxyPlane {
             started.push(Worker { commands, thread: Some(thread).into() });
         }
         let (compiled, sockets) = (ArcSwapOption::empty(), Mutex::new(options.sockets));
-        Ok(ProxyPlane { workers: started, totals, quic, compiled, sockets })
+        let (is_handing_over, unused) = Default::default();
+        Ok(ProxyPlane { workers: started, totals, quic, compiled, sockets, is_handing_over, unused })
     }
 
     /// Has every worker serve what was compiled, and returns when all of them serve it.
@@ -151,18 +179,21 @@ impl ProxyPlane {
     }
 
     /// Stops accepting, lets running work end, and returns when none is left or `limit` is over (then the
-    /// rest is cut off).
+    /// rest is cut off). Connections that have begun are served, others are refused, or find the next
+    /// process.
     ///
     /// Gives the number of sessions that were cut off.
-    pub async fn drain(&self, limit: Duration) -> u64 {
+    pub async fn drain(&self, limit: Duration, leaving: Leaving<'_>) -> u64 {
+        let linger = self.close_sockets(leaving).await.min(limit);
         // Before any worker knows of it: at their own, later moment the sessions end by themselves, and must
         // be told apart from those that were done in time.
         let deadline = clock::now() + limit;
         self.totals.drained_at.store(deadline.as_nanos() as u64, Ordering::Relaxed);
         for worker in &self.workers {
-            let _ = worker.commands.send(Command::Drain { limit });
+            let _ = worker.commands.send(Command::Drain { limit, linger });
         }
-        while self.sessions() > 0 && clock::now() < deadline + LAST_WORDS {
+        let is_busy = || self.totals.accepting.load(Ordering::Acquire) > 0 || self.sessions() > 0;
+        while is_busy() && clock::now() < deadline + LAST_WORDS {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         self.totals.cut_off.load(Ordering::Relaxed) + self.sessions()
@@ -183,8 +214,14 @@ impl ProxyPlane {
     }
 
     /// The next process has not come about.
-    pub fn cancel_quic_hand_over(&self) {
+    pub fn cancel_hand_over(&self) {
+        self.is_handing_over.store(false, Ordering::Relaxed);
         self.quic.cancel_hand_over();
+    }
+
+    /// Endpoints that the process before has handed over in vain, so that it gives them up.
+    pub fn unused_endpoints(&self) -> Vec<Endpoint> {
+        self.unused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Sessions open now.
@@ -205,14 +242,29 @@ impl ProxyPlane {
     /// Duplicates of every listening socket, for handing over to a new process. Waits for a publication that
     /// is under way.
     pub async fn listening_sockets(&self) -> io::Result<Vec<(Endpoint, OwnedFd)>> {
-        self.sockets.lock().await.for_worker(0, 1)
+        let sockets = self.sockets.lock().await;
+        let duplicates = sockets.for_worker(0, 1)?;
+        self.is_handing_over.store(true, Ordering::Relaxed);
+        Ok(duplicates)
     }
 
-    /// Gives up the listening sockets. Once the workers have closed theirs too, new clients are refused
-    /// rather than left waiting in a queue that nobody serves (after an upgrade the new process has them, and
-    /// serves).
-    pub async fn close_sockets(&self) {
-        *self.sockets.lock().await = Sockets::default();
+    /// Gives up the listening sockets, and gives how long workers are to serve those that were withdrawn.
+    /// Once they have closed theirs too, new clients are refused rather than left waiting in a queue that
+    /// nobody serves (after an upgrade the new process has them, and serves).
+    async fn close_sockets(&self, leaving: Leaving<'_>) -> Duration {
+        let mut sockets = self.sockets.lock().await;
+        let linger = match leaving {
+            Leaving::ToNobody => {
+                withdraw(&sockets, &sockets.gone_from(&Sockets::default()));
+                LAST_LINGER
+            }
+            Leaving::ToSuccessorBut(unused) => {
+                withdraw(&sockets, unused);
+                LINGER
+            }
+        };
+        *sockets = Sockets::default();
+        linger
     }
 
     /// Ends the worker threads; sessions still open are cut off.
@@ -241,7 +293,7 @@ impl Plane for ProxyPlane {
                     let in_use = self.sockets.lock().await;
                     let bound = Sockets::bind(config, placements, self.workers(), &in_use)?;
                     let before = self.compiled();
-                    Box::new(WholeChange { plane: self, before, in_use, other: bound })
+                    Box::new(WholeChange { plane: self, before, in_use, other: bound, is_applied: false })
                         as Box<dyn StagedChange>
                 }
                 Next::Pool(pool) => Box::new(OnePoolChange { plane: self, pool }),
@@ -258,11 +310,13 @@ struct WholeChange<'p> {
     in_use: MutexGuard<'p, Sockets>,
     /// Bound and not used yet; once the change is applied, what was used before, which is closed with it.
     other: Sockets,
+    is_applied: bool,
 }
 
 impl WholeChange<'_> {
     async fn serve(&mut self, compiled: &Arc<CompiledSnapshot>) -> io::Result<()> {
         std::mem::swap(&mut *self.in_use, &mut self.other);
+        self.is_applied = !self.is_applied;
         self.plane.apply(compiled, &self.in_use).await
     }
 }
@@ -282,6 +336,24 @@ impl StagedChange for WholeChange<'_> {
             before.limit_cache();
             self.serve(&before).await
         })
+    }
+}
+
+impl Drop for WholeChange<'_> {
+    /// Closes what is not served any more. Not before every plane has taken the change: what was withdrawn
+    /// can't be put back.
+    fn drop(&mut self) {
+        if !self.is_applied {
+            return;
+        }
+        let gone = self.other.gone_from(&self.in_use);
+        if self.before.is_none() {
+            // Those are the process's before, which serves them still.
+            *self.plane.unused.lock().unwrap_or_else(PoisonError::into_inner) = gone;
+        } else if !self.plane.is_handing_over.load(Ordering::Relaxed) {
+            withdraw(&self.other, &gone);
+            self.in_use.note_leaving(gone);
+        }
     }
 }
 

@@ -10,7 +10,6 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::Waker;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -31,6 +30,7 @@ use crate::backends::WorkerPool;
 use crate::compiled::{CompiledListener, CompiledSnapshot};
 use crate::events::{Event, Totals};
 use crate::evictions::{Eviction, Evictions, Idle};
+use crate::listener_socket::{Closing, ListenerSocket};
 
 /// How often idle backend connections are looked through for ones that are too old or closed by the backend.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
@@ -65,8 +65,9 @@ pub enum Command {
     ReceiveForwarded { socket: ForwardSocket },
     /// Have each session look at what has changed around it: a backend that it uses is taken out, say.
     Look,
-    /// Stop accepting; sessions end after what they are doing, at the latest after `limit`.
-    Drain { limit: Duration },
+    /// Stop accepting, at sockets that were withdrawn after `linger`; sessions end after what they are doing,
+    /// at the latest after `limit`.
+    Drain { limit: Duration, linger: Duration },
     /// End the thread.
     Stop,
 }
@@ -113,14 +114,6 @@ pub struct WorkerListener {
     pub pools: Rc<[Rc<WorkerPool>]>,
 }
 
-/// A listening socket on one worker.
-pub struct ListenerSocket {
-    pub endpoint: Endpoint,
-    slot: RefCell<Rc<ListenerSlot>>,
-    closing: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
-}
-
 impl ListenerSlot {
     /// The listener as it is configured now. Sessions ask again for each request.
     #[inline]
@@ -132,29 +125,6 @@ impl ListenerSlot {
     #[inline]
     pub fn draining_until(&self) -> Option<Duration> {
         self.draining_until.get()
-    }
-}
-
-impl ListenerSocket {
-    /// The listener that this socket accepts for.
-    pub fn slot(&self) -> Rc<ListenerSlot> {
-        self.slot.borrow().clone()
-    }
-
-    /// Whether accepting ends once the accept queue is empty. `waker` is woken when that changes.
-    pub fn is_closing(&self, waker: &Waker) -> bool {
-        let mut stored = self.waker.borrow_mut();
-        if !stored.as_ref().is_some_and(|old| old.will_wake(waker)) {
-            *stored = Some(waker.clone());
-        }
-        self.closing.get()
-    }
-
-    fn close(&self) {
-        self.closing.set(true);
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
     }
 }
 
@@ -292,7 +262,7 @@ async fn serve(setup: Setup) {
             }
             Command::ReceiveForwarded { socket } => worker.quic.receive_from(socket),
             Command::Look => worker.deadlines.wake_all(),
-            Command::Drain { limit } => drain(&worker, clock::now() + limit),
+            Command::Drain { limit, linger } => drain(&worker, clock::now() + limit, linger),
             Command::Stop => break,
         }
     }
@@ -402,14 +372,14 @@ fn move_sockets(
         let socket = match old.iter().position(|socket| socket.endpoint == endpoint) {
             Some(index) => {
                 let socket = old.swap_remove(index);
-                *socket.slot.borrow_mut() = slot.clone();
+                socket.belongs_to(slot.clone());
                 socket
             }
             None => open(worker, endpoint, descriptor, slot)?,
         };
         kept.push(socket);
     }
-    old.iter().for_each(|socket| socket.close());
+    old.iter().for_each(|socket| socket.close(Closing::After(sockets::LINGER)));
     *worker.sockets.borrow_mut() = kept;
     Ok(())
 }
@@ -424,19 +394,15 @@ fn open(
     descriptor: OwnedFd,
     slot: &Rc<ListenerSlot>,
 ) -> io::Result<Rc<ListenerSocket>> {
-    let socket = Rc::new(ListenerSocket {
-        endpoint,
-        slot: RefCell::new(slot.clone()),
-        closing: Cell::new(false),
-        waker: RefCell::default(),
-    });
+    let socket = Rc::new(ListenerSocket::new(endpoint, slot.clone()));
     (worker.serve_socket)(worker, &socket, descriptor)?;
     Ok(socket)
 }
 
-/// Stops accepting; whoever is connected may finish until `until`.
-fn drain(worker: &Worker, until: Duration) {
-    worker.sockets.take().iter().for_each(|socket| socket.close());
+/// Stops accepting, at sockets that were withdrawn after `linger`; whoever is connected may finish until
+/// `until`.
+fn drain(worker: &Worker, until: Duration, linger: Duration) {
+    worker.sockets.take().iter().for_each(|socket| socket.close(Closing::IfWithdrawnAfter(linger)));
     worker.slots.borrow().iter().for_each(|slot| slot.draining_until.set(Some(until)));
     worker.deadlines.wake_all();
 }

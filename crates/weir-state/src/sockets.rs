@@ -2,7 +2,8 @@
 //!
 //! Each address has one `SO_REUSEPORT` socket per worker. The control side owns the set; workers get
 //! duplicates. A socket that is never closed never drops the connections in its accept queue, so reloads and
-//! upgrades move sockets and do not reopen them.
+//! upgrades move sockets and do not reopen them. One that has to be closed is withdrawn first and closed
+//! [`LINGER`] later: a close resets the handshakes that are under way.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,11 +14,21 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
 use weir_config::{Bind, Config, HttpVersion, Speaks};
+use weir_io::system;
 
 use crate::plane::Placements;
 
-/// Longest wait for an address that somebody is just giving up.
+/// How long a socket that was withdrawn is served on, for the handshakes that had begun: one round trip, or
+/// two where the client's last packet was lost (a SYN-ACK is sent again after 1 s, RFC 6298 section 2.1).
+pub const LINGER: Duration = Duration::from_secs(2);
+/// The same where the whole process ends and nobody else will serve: not to hold up a restart for long.
+pub const LAST_LINGER: Duration = Duration::from_millis(500);
+
+/// Longest wait for an address that somebody is just giving up, in a process that serves: its control side
+/// does nothing else meanwhile.
 const RELEASE_PATIENCE: Duration = Duration::from_millis(200);
+/// The same at start: the process before may still have the address ([`LINGER`]).
+const RELEASE_PATIENCE_AT_START: Duration = Duration::from_millis(2500);
 /// Wait between two tries.
 const RELEASE_PAUSE: Duration = Duration::from_millis(5);
 
@@ -56,6 +67,10 @@ pub const BACKLOG: u16 = 4096;
 #[derive(Default)]
 pub struct Sockets {
     by_endpoint: BTreeMap<Endpoint, Vec<OwnedFd>>,
+    /// What was withdrawn, and when: until it is closed its port is not free to others.
+    leaving: Vec<(Endpoint, Instant)>,
+    /// Whether they were bound for this process's config, not handed down.
+    is_in_service: bool,
 }
 
 /// A listening socket that did not come about. Nothing has changed; the old configuration serves on.
@@ -107,7 +122,9 @@ impl Sockets {
         workers: usize,
         previous: &Sockets,
     ) -> Result<Sockets, BindError> {
-        let mut bound = Sockets::default();
+        let mut bound = Sockets { is_in_service: true, ..Sockets::default() };
+        bound.leaving.extend(previous.leaving.iter().filter(|(_, since)| since.elapsed() < 2 * LINGER));
+        let patience = if previous.is_in_service { RELEASE_PATIENCE } else { RELEASE_PATIENCE_AT_START };
         for listener in &config.listeners {
             let is_in_kernel = placements.is_in_kernel(&listener.name);
             // What sessions of UDP are told leaves by the socket that their clients asked, and nobody knows
@@ -122,7 +139,8 @@ impl Sockets {
                     Some(old) => keep_group(endpoint, old, workers.max(1)).map_err(fail)?,
                     None => {
                         let is_ours = previous.holds_port_of(endpoint) || bound.holds_port_of(endpoint);
-                        open_group(endpoint, workers.max(1), is_ours).map_err(fail)?
+                        let patience = (!is_ours).then_some(patience);
+                        open_group(endpoint, workers.max(1), patience).map_err(fail)?
                     }
                 };
                 bound.by_endpoint.insert(endpoint, sockets);
@@ -131,13 +149,37 @@ impl Sockets {
         Ok(bound)
     }
 
-    /// Whether a socket of the set has this port, on whatever address.
+    /// Whether a socket of the set has this port, on whatever address, or had until a moment ago.
     fn holds_port_of(&self, endpoint: Endpoint) -> bool {
         let same = |held: &Endpoint| {
             held.transport.shares_ports_with(endpoint.transport)
                 && held.address.port() == endpoint.address.port()
         };
-        self.by_endpoint.keys().any(same)
+        self.by_endpoint.keys().any(same) || self.leaving.iter().any(|(endpoint, _)| same(endpoint))
+    }
+
+    /// Endpoints of connections that `other` does not have.
+    pub fn gone_from(&self, other: &Sockets) -> Vec<Endpoint> {
+        let is_gone = |endpoint: &Endpoint| {
+            endpoint.transport == Transport::Tcp && !other.by_endpoint.contains_key(endpoint)
+        };
+        self.endpoints().filter(is_gone).collect()
+    }
+
+    /// Has the sockets of these endpoints found by no new connection, in any process that has them. Whoever
+    /// serves them goes on for [`LINGER`].
+    ///
+    /// # Errors
+    /// Some sockets can't be withdrawn ([`system::withdraw`]); the others are.
+    pub fn withdraw(&self, endpoints: &[Endpoint]) -> io::Result<()> {
+        let sockets = endpoints.iter().filter_map(|endpoint| self.by_endpoint.get(endpoint)).flatten();
+        sockets.map(system::withdraw).fold(Ok(()), io::Result::and)
+    }
+
+    /// Notes that sockets of these endpoints were withdrawn and are about to be closed.
+    pub fn note_leaving(&mut self, endpoints: Vec<Endpoint>) {
+        let now = Instant::now();
+        self.leaving.extend(endpoints.into_iter().map(|endpoint| (endpoint, now)));
     }
 
     /// Duplicates for worker number `worker` of `workers`. When an earlier process left more sockets than
@@ -163,8 +205,11 @@ impl Sockets {
         self.by_endpoint.keys().copied()
     }
 
-    /// Takes over a socket that an earlier process handed down.
+    /// Takes over a socket that an earlier process handed down; not one that it has withdrawn since.
     pub fn adopt(&mut self, endpoint: Endpoint, socket: OwnedFd) {
+        if system::is_withdrawn(&socket) {
+            return;
+        }
         self.by_endpoint.entry(endpoint).or_default().push(socket);
     }
 
@@ -211,12 +256,14 @@ fn keep_group(endpoint: Endpoint, old: &[OwnedFd], workers: usize) -> io::Result
 ///
 /// `SO_REUSEPORT` lets any process of this user join the group: a second Weir on the same address would
 /// silently take half of the connections. So the address is first bound without it, which fails while anybody
-/// else listens there; and while we do ourselves (`is_ours`), as when 127.0.0.1:80 becomes 0.0.0.0:80.
-/// Whoever is not of this user, or not in a group, is still noticed then.
-fn open_group(endpoint: Endpoint, workers: usize, is_ours: bool) -> io::Result<Vec<OwnedFd>> {
+/// else listens there for longer than `patience`; and while we do ourselves (`None`), as when 127.0.0.1:80
+/// becomes 0.0.0.0:80. Whoever is not of this user, or not in a group, is still noticed then.
+fn open_group(endpoint: Endpoint, workers: usize, patience: Option<Duration>) -> io::Result<Vec<OwnedFd>> {
     // Port 0 is nobody's yet; the kernel chooses it, and all workers share the choice.
-    if endpoint.address.port() != 0 && !is_ours {
-        drop(open_alone(endpoint)?);
+    if endpoint.address.port() != 0
+        && let Some(patience) = patience
+    {
+        drop(open_alone(endpoint, patience)?);
     }
     let first = open(endpoint, true)?;
     let chosen = socket2::SockRef::from(&first).local_addr()?.as_socket().unwrap_or(endpoint.address);
@@ -226,11 +273,11 @@ fn open_group(endpoint: Endpoint, workers: usize, is_ours: bool) -> io::Result<V
 
 /// Binds without a group. A listener that a reload took out a moment ago may still be serving what waited in
 /// its queue: its address is busy until then, and the reload that puts it back must not fail for it.
-fn open_alone(endpoint: Endpoint) -> io::Result<OwnedFd> {
+fn open_alone(endpoint: Endpoint, patience: Duration) -> io::Result<OwnedFd> {
     let begun = Instant::now();
     loop {
         match open(endpoint, false) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < RELEASE_PATIENCE => {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < patience => {
                 std::thread::sleep(RELEASE_PAUSE);
             }
             opened => return opened,

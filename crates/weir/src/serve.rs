@@ -14,9 +14,9 @@ use weir_control::control::{Control, Start};
 use weir_control::events::What;
 use weir_control::notify::Notifier;
 use weir_control::reload::Source;
-use weir_control::upgrade::{self, Handoff, Passed, Program, Purpose};
+use weir_control::upgrade::{self, Handoff, Passed, Program, Purpose, Successor};
 use weir_proxy::access_log::AccessLog;
-use weir_proxy::plane::{Options, ProxyPlane};
+use weir_proxy::plane::{Leaving, Options, ProxyPlane};
 
 use crate::exit::Exit;
 use crate::{limits, log};
@@ -166,7 +166,9 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
     announce(&control, admin.as_ref().map(|(_, admin)| admin));
     let admin = admin.map(|(_, admin)| tokio::spawn(admin.serve(control.clone())));
     if let Some(handoff) = handoff {
-        handoff.ready().map_err(|error| format!("the old process is gone: {error}"))?;
+        handoff
+            .ready(&control.proxy().unused_endpoints())
+            .map_err(|error| format!("the old process is gone: {error}"))?;
         tracing::info!("took over from the process before");
     }
     control.notifier().ready(&control.summary());
@@ -211,27 +213,32 @@ fn watch(control: &Arc<Control>) {
 /// Why serving ends.
 enum End {
     Signal,
-    Upgraded,
+    /// Another process serves.
+    Upgraded(Successor),
 }
 
 impl Process {
     /// Serves until it is told to end, then drains.
     async fn live(mut self) -> (Exit, Arc<Control>, AccessLog) {
         let end = self.serve().await;
-        if matches!(end, End::Upgraded)
+        if matches!(end, End::Upgraded(_))
             && let Some(admin) = self.admin.take()
         {
             // The new process answers from now on.
             admin.abort();
         }
-        let exit = self.drain(matches!(end, End::Upgraded)).await;
+        let leaving = match &end {
+            End::Signal => Leaving::ToNobody,
+            End::Upgraded(successor) => Leaving::ToSuccessorBut(&successor.unused),
+        };
+        let exit = self.drain(leaving).await;
         (exit, self.control, self.access_log)
     }
 
     /// Lets running work end, unless somebody is in a hurry.
-    async fn drain(&mut self, succeeded: bool) -> Exit {
+    async fn drain(&mut self, leaving: Leaving<'_>) -> Exit {
         let control = self.control.clone();
-        let draining = control.drain(succeeded);
+        let draining = control.drain(leaving);
         tokio::pin!(draining);
         loop {
             tokio::select! {
@@ -255,7 +262,7 @@ impl Process {
     }
 
     async fn serve(&mut self) -> End {
-        let mut upgrade: Option<JoinHandle<io::Result<u32>>> = None;
+        let mut upgrade: Option<JoinHandle<io::Result<Successor>>> = None;
         let mut told_to_end = false;
         loop {
             tokio::select! {
@@ -271,8 +278,8 @@ impl Process {
                 ended = async { upgrade.as_mut().expect("guarded by is_some").await }, if upgrade.is_some() => {
                     upgrade = None;
                     let ended = ended.unwrap_or_else(|panicked| Err(io::Error::other(panicked)));
-                    if self.finish_upgrade(ended) {
-                        return End::Upgraded;
+                    if let Some(successor) = self.finish_upgrade(ended) {
+                        return End::Upgraded(successor);
                     }
                     if told_to_end {
                         return End::Signal;
@@ -293,7 +300,7 @@ impl Process {
 
     /// Starts the new process beside this one, on a thread of its own: it takes as long as the new one needs
     /// to come up.
-    async fn begin_upgrade(&self) -> Option<JoinHandle<io::Result<u32>>> {
+    async fn begin_upgrade(&self) -> Option<JoinHandle<io::Result<Successor>>> {
         if !self.upgradable {
             tracing::warn!("upgrade refused: `weir demo` holds its backends itself and can't hand them over");
             return None;
@@ -314,6 +321,7 @@ impl Process {
             Ok(quic) => quic,
             Err(error) => {
                 tracing::error!(%error, "upgrade failed: QUIC connections can't be kept");
+                self.control.proxy().cancel_hand_over();
                 return None;
             }
         };
@@ -325,20 +333,21 @@ impl Process {
         Some(tokio::task::spawn_blocking(move || upgrade::hand_over(&sockets, &known, &program)))
     }
 
-    /// Whether the new process serves.
-    fn finish_upgrade(&self, ended: io::Result<u32>) -> bool {
+    /// The new process, if it serves.
+    fn finish_upgrade(&self, ended: io::Result<Successor>) -> Option<Successor> {
         match ended {
-            Ok(pid) => {
+            Ok(successor) => {
+                let pid = successor.pid;
                 tracing::info!(pid, "upgraded: the new process serves, this one drains");
                 self.tell("upgraded", format!("process {pid} serves"));
                 self.control.notifier().main_process(pid);
-                true
+                Some(successor)
             }
             Err(error) => {
                 tracing::error!(%error, "upgrade failed, this process serves on");
-                self.control.proxy().cancel_quic_hand_over();
+                self.control.proxy().cancel_hand_over();
                 self.tell("upgrade_failed", error.to_string());
-                false
+                None
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Changing the running program: reload, upgrade, signals, restart.
 
+mod arrivals;
 mod conversations;
 mod refused;
 mod restart;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use weir_io::clock;
 use weir_proxy::compiled::CompiledSnapshot;
+use weir_proxy::plane::Leaving;
 
 use super::Control;
 use crate::carried;
@@ -36,9 +37,10 @@ impl Control {
     /// Stops accepting, waits for running work at most `runtime.drain`, and gives the number of sessions that
     /// were cut off.
     ///
-    /// `succeeded` says that another process serves on: the service manager is not told that the service
-    /// stops then, since it does not.
-    pub async fn drain(&self, succeeded: bool) -> u64 {
+    /// The service manager is not told that the service stops where another process serves on, since it does
+    /// not.
+    pub async fn drain(&self, leaving: Leaving<'_>) -> u64 {
+        let succeeded = matches!(leaving, Leaving::ToSuccessorBut(_));
         let limit = self.snapshot().config.runtime.drain;
         self.phase.store(Phase::Draining as u8, Ordering::Relaxed);
         let sessions = self.sessions();
@@ -49,12 +51,11 @@ impl Control {
         self.bus.tell(What::Process { phase: "draining", detail: format!("{sessions} sessions") });
         // Whoever comes after must not wait for what nobody here will serve.
         self.orders().stop();
-        self.proxy.close_sockets().await;
         if succeeded {
             self.kernel.leave();
-            return self.proxy.drain(limit).await;
+            return self.proxy.drain(limit, leaving).await;
         }
-        let (cut_off, flows) = tokio::join!(self.proxy.drain(limit), self.kernel.drain(limit));
+        let (cut_off, flows) = tokio::join!(self.proxy.drain(limit, leaving), self.kernel.drain(limit));
         cut_off + flows
     }
 

@@ -20,7 +20,8 @@ use tokio::net::UdpSocket;
 use weir_screen::Screen;
 use weir_stats::table::Rejected;
 
-use crate::worker::{ListenerSocket, SessionCount, Worker};
+use crate::listener_socket::ListenerSocket;
+use crate::worker::{SessionCount, Worker};
 use flow::Flow;
 use weir_io::clock;
 use weir_io::system::datagrams::{self, BATCH, Inbox};

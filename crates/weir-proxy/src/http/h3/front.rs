@@ -20,7 +20,8 @@ use weir_stats::table::Rejected;
 use super::server;
 use crate::evictions::Idle;
 use crate::http::under_way::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
-use crate::worker::{ListenerSocket, SessionCount, Worker};
+use crate::listener_socket::ListenerSocket;
+use crate::worker::{SessionCount, Worker};
 
 /// Unidirectional streams of a client: three that steer, and some for extensions that we do not know (RFC
 /// 9114 section 6.2).
