@@ -35,6 +35,7 @@ nftables          | test  | NAT of the kernel itself, which packets are compared
 iproute2          | test  | ip: the lab makes network namespaces and their addresses
 util-linux        | test  | prlimit takes descriptors away, unshare gives a test its own files
 keepalived        | test  | moves an address between two Weirs; its service is disabled
+redis-server      | test  | a backend that is asked in its own protocol; its service is disabled
 zstd              | test  | a decoder of what is compressed for clients
 '
 
@@ -77,11 +78,29 @@ install_packages() {
     fi
     say "installing ${missing[*]}"
     apt-get -q=2 update >&2 || say "the package lists could not be refreshed; going on with those at hand"
-    DEBIAN_FRONTEND=noninteractive apt-get -q=2 -o=Dpkg::Use-Pty=0 install -y --no-install-recommends "${missing[@]}" >/dev/null
-    # Its package enables the service, which waits for a config at each start of the machine; tests start their own.
-    case " ${missing[*]} " in
-    *' keepalived '*) systemctl --quiet disable --now keepalived.service >/dev/null 2>&1 || true ;;
-    esac
+    without_services apt-get -q=2 -o=Dpkg::Use-Pty=0 install -y --no-install-recommends "${missing[@]}" >/dev/null
+    # Their packages enable services, which would run at each start of the machine; tests start their own.
+    local service
+    for service in keepalived redis-server; do
+        case " ${missing[*]} " in
+        *" $service "*) systemctl --quiet disable --now "$service.service" >/dev/null 2>&1 || true ;;
+        esac
+    done
+}
+
+# Runs a command under which no package starts a service (Debian Policy section 9.3.3.1), unless the machine has a rule
+# of its own.
+without_services() {
+    local policy=/usr/sbin/policy-rc.d result=0
+    if [ -e "$policy" ]; then
+        DEBIAN_FRONTEND=noninteractive "$@"
+        return
+    fi
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+    DEBIAN_FRONTEND=noninteractive "$@" || result=$?
+    rm -f "$policy"
+    return "$result"
 }
 
 # h2spec is in no Debian package. Its versions, and those of what it is made of, are pinned in tests/h2spec.
@@ -104,6 +123,7 @@ install_clients() {
     (
         cd tests/go
         go build -o "$clients/bin/nethttp" ./nethttp
+        go build -o "$clients/bin/grpchealth" ./grpchealth
         go build -o "$clients/bin/grpc-interop-client" google.golang.org/grpc/interop/client
         go build -o "$clients/bin/grpc-interop-server" google.golang.org/grpc/interop/server
         go build -o "$clients/bin/grpc-benchmark-client" google.golang.org/grpc/benchmark/client

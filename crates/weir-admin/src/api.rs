@@ -138,7 +138,9 @@ async fn dispatch(context: &Context, request: Request) -> Result<Response, Error
         Call::Explain => {
             let question = read_json::<Question>(body).await?;
             let answer = explain(&control.compiled(), control.kernel(), &question).await;
-            answer.map(|answer| ok(&answer)).map_err(Error::bad_request)
+            let mut answer = answer.map_err(Error::bad_request)?;
+            answer.say_why(control);
+            Ok(ok(&answer))
         }
         Call::Flows => {
             let filter = Query::<FlowFilter>::try_from_uri(&parts.uri);

@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 use weir_balance::{PickInput, Picker, TierKind, WantedRole};
 use weir_config::{Bind, Protocol};
+use weir_control::control::Control;
 use weir_control::kernel::{Explanation, KernelPlane};
 use weir_io::clock;
 use weir_l4::explain::Packet;
@@ -17,6 +18,8 @@ use weir_proxy::compiled::CompiledSnapshot;
 use weir_proxy::http::screening::ScreenCheck;
 use weir_state::key::{Transport, flow_key};
 use weir_state::{Listener, Pool, Snapshot};
+
+use crate::status::reason_of;
 
 pub use sql::{SqlQuestion, Statement, Transaction, Worded};
 
@@ -160,6 +163,9 @@ pub struct Candidate {
     pub weight: u32,
     /// Why it was out of the question; empty when it could have been chosen.
     pub refusal: String,
+    /// Why it is not ready: what its probe got, the failure that ejected it; empty where it is.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
 }
 
 /// Answers, or says what is wrong with the question.
@@ -279,6 +285,17 @@ fn session(
 }
 
 impl Answer {
+    /// Says of each backend of the pool why it is not ready, as the status does.
+    pub fn say_why(&mut self, control: &Control) {
+        let snapshot = control.snapshot();
+        let Some(choice) = &mut self.pool else { return };
+        let Some(pool) = snapshot.pool(&choice.pool) else { return };
+        for candidate in &mut choice.backends {
+            let index = pool.backends.iter().position(|backend| backend.address == candidate.address);
+            candidate.why = index.map(|index| reason_of(control, pool, index)).unwrap_or_default();
+        }
+    }
+
     /// Nothing but which listener it comes to.
     fn of(listener: &Listener, listener_reason: String) -> Answer {
         Answer { listener: listener.config.name.clone(), listener_reason, ..Answer::default() }
@@ -311,6 +328,7 @@ fn choose_in(pool: &Pool, key: Option<u64>, sticky: Option<u64>, role: Option<Wa
         in_flight: status.in_flight,
         weight: status.weight,
         refusal: refusal.map(|refusal| refusal.words().to_owned()).unwrap_or_default(),
+        why: String::new(),
     });
     let (pool, balance) = (pool.config.name.clone(), pool.config.balance.word().to_owned());
     Choice { pool, balance, backend, reason, backends: backends.collect() }

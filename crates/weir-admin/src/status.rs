@@ -373,6 +373,12 @@ pub(crate) fn in_kernel(control: &Control, pool: &Pool, backend: &Backend) -> u3
     open.map_or(0, |open| u32::try_from(open).unwrap_or(u32::MAX))
 }
 
+/// Why a backend of a pool, by its index, is not ready, in one line; empty where it is.
+pub(crate) fn reason_of(control: &Control, pool: &Pool, index: usize) -> String {
+    let backend = &pool.backends[index];
+    reason(control, pool, backend, &pool.balance.status_of(index), &control.board().findings(pool, backend))
+}
+
 /// Why a backend is not ready, in one line.
 fn reason(
     control: &Control,

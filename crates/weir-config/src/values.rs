@@ -6,6 +6,7 @@ pub(crate) mod host;
 pub(crate) mod http;
 pub(crate) mod interface;
 pub(crate) mod path;
+pub(crate) mod probe;
 
 use crate::fields::{Fields, Value};
 use crate::keys::Shape;

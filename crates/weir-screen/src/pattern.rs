@@ -98,6 +98,13 @@ impl Pattern {
         self.matches_unnegated(text) != self.negated
     }
 
+    /// Where the first match of a regular expression ends; `None` where it has none, and for every other
+    /// form. Negation is not regarded. Linear in the length of `text`; does not allocate.
+    pub fn end_in(&self, text: &[u8]) -> Option<usize> {
+        let expression = self.regex.as_ref().filter(|_| matches!(self.form, Form::Regex(_)))?;
+        expression.find(text).map(|found| found.end())
+    }
+
     fn matches_unnegated(&self, text: &[u8]) -> bool {
         let same = |part: Option<&[u8]>, wanted: &str| {
             part.is_some_and(|part| match self.case {

@@ -4,6 +4,7 @@ mod ejection;
 mod kill;
 mod last_resort;
 mod probes;
+mod questions;
 
 use weir_tests::dialogue::{After, Backend, Weir};
 

@@ -1,21 +1,28 @@
 //! `[pool.NAME.health]`: how it is known which backends are up.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_balance::LastResort;
 
 use crate::fields::{Fields, Value};
 use crate::keys::{
-    Each, HOUR, Key, Kind, Limit, Row, Shape, Word, count, duration, factor, list_or, millis, seconds, text,
-    text_or, word,
+    Each, HOUR, Key, Kind, Limit, Row, Shape, Word, count, duration, factor, list_or, map, millis, seconds,
+    text, text_or, word,
 };
-use crate::protocol::Protocol;
 use crate::report::{Findings, quote};
-use crate::setting::{Part, Section as _, one, table};
+use crate::setting::{Part, Section as _, Setting as _, one, table};
 use crate::units::{Refused, refuse, show_duration};
 use crate::uses::Uses;
 use crate::values::host::HOST_FIELD;
+use crate::values::http::FIELD_VALUE;
 use crate::values::path::PROBE_PATH;
+use crate::values::probe::{
+    AWAITED, EXPECTED, Expected, GRPC_SERVICE, Octets, PROBE_FIELD, PROBE_METHOD, SENT,
+};
+
+/// Most steps of a conversation.
+const MOST_STEPS: usize = 32;
 
 table! {
     /// How it is known which backends are up.
@@ -35,6 +42,11 @@ table! {
         fast_interval: Duration =
             duration(Limit::new(millis(200), millis(10), HOUR, "never above `interval`"))
                 .also(&["fastinter"]);
+        /// Between probes while the backend is down and they stay bad.
+        down_interval: Option<Duration> =
+            duration(Limit::optional(millis(10), HOUR, "never below `timeout`: one probe ends before the next begins"))
+                .default("as `interval`")
+                .also(&["downinter"]);
         /// For one probe.
         timeout: Duration =
             duration(Limit::new(
@@ -57,10 +69,12 @@ table! {
 /// What a probe does.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Check {
-    /// Asks for a path, and looks at the status.
+    /// Asks for a path, and looks at the status, and at the body where one is expected.
     Http(HttpProbe),
-    /// Connects.
-    Tcp,
+    /// Asks by gRPC's health protocol.
+    Grpc(GrpcProbe),
+    /// Connects, and has a conversation where one is written down.
+    Tcp(TcpProbe),
     /// Logs in.
     Mysql,
     /// Never probes: every backend counts as up.
@@ -68,16 +82,66 @@ pub enum Check {
 }
 
 table! {
-    /// `GET path`, and the status must be in one of the ranges.
-    #[derive(Eq)]
+    /// A request, and the status must be in one of the ranges.
+    #[derive(Eq, Hash)]
     pub struct HttpProbe {
         /// Path (and query) of an HTTP probe.
         path: String = text_or(&PROBE_PATH, "/").also(&["uri", "url"]);
-        /// Host field of an HTTP probe.
+        /// Method of an HTTP probe; it has no body.
+        method: String = text_or(&PROBE_METHOD, "GET").also(&["meth"]);
+        /// Host field of an HTTP probe, `:authority` of a gRPC one.
         host: Option<String> = text(&HOST_FIELD).default("the backend's address");
+        /// Further header fields of an HTTP probe, metadata of a gRPC one.
+        headers: BTreeMap<String, String> =
+            map(&PROBE_FIELD, &FIELD_VALUE).also(&["header", "hdr"]);
         /// Statuses of a good HTTP probe, as inclusive ranges.
         expect_status: Vec<(u16, u16)> =
             list_or(Each::Text(&STATUS_RANGE), &["200-399"]).also(&["status", "expect"]);
+        /// What is in the body of a good HTTP probe, within its first 64 KiB: a text, or `~` and a regular
+        /// expression; with a leading `!` what is not.
+        expect_body: Option<Expected> =
+            text(&EXPECTED).default("any body is good").also(&["body", "string", "rstring", "match"]);
+    }
+}
+
+/// What a probe by gRPC's health protocol asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct GrpcProbe {
+    /// The service; `None` for the server as a whole.
+    pub service: Option<String>,
+    /// `:authority`; `None` for the backend's address.
+    pub host: Option<String>,
+    /// Metadata.
+    pub headers: BTreeMap<String, String>,
+}
+
+table! {
+    /// What a gRPC probe has that an HTTP probe has not.
+    pub struct GrpcKeys {
+        /// Which service a gRPC probe asks about.
+        service: Option<String> = text(&GRPC_SERVICE).default("the server as a whole").also(&["grpc_service"]);
+    }
+}
+
+table! {
+    /// A conversation, where one is written down.
+    #[derive(Default, Eq, Hash)]
+    pub struct TcpProbe {
+        /// What a TCP probe sends and waits for, one after the other.
+        steps: Vec<Step> = Key::new(Kind::Many(Each::Table(Step::TABLE))).default("none: connects and closes");
+    }
+}
+
+table! {
+    /// One step of a TCP probe: sends, or waits, or first the one and then the other. `\r`, `\n`, `\t`, `\\`
+    /// and `\xHH` are single bytes in both.
+    #[derive(Eq, Hash)]
+    pub struct Step at "steps = [{ … }]" {
+        /// What is sent.
+        send: Option<Octets> = text(&SENT).default("nothing").also(&["send_binary", "data"]);
+        /// What must come next, within 16 KiB: a text, or `~` and a regular expression.
+        expect: Option<Expected> =
+            text(&AWAITED).default("nothing is waited for").also(&["receive", "string", "rstring", "binary"]);
     }
 }
 
@@ -118,8 +182,9 @@ impl Part for Check {
         Row::Key(
             Key::new(Kind::Word(
                 &[
-                    Word::new("http", "`GET path`, and look at the status"),
-                    Word::new("tcp", "connect"),
+                    Word::new("http", "ask for `path`, and look at the status"),
+                    Word::new("grpc", "ask by gRPC's health protocol, in HTTP/2"),
+                    Word::new("tcp", "connect, and go through `steps`"),
                     Word::new("mysql", "log in to the server"),
                     Word::new("off", "never probe: every backend counts as up"),
                 ],
@@ -132,27 +197,48 @@ impl Part for Check {
             .named("check", "What a probe does."),
         ),
         Row::Part(HttpProbe::ROWS),
+        Row::Part(GrpcKeys::ROWS),
+        Row::Part(TcpProbe::ROWS),
     ];
 
     fn of(fields: &Fields) -> Check {
         match fields.word("check") {
             "http" => Check::Http(HttpProbe::of(fields)),
+            "grpc" => Check::Grpc(GrpcProbe {
+                service: GrpcKeys::of(fields).service,
+                host: Option::read(fields.holds("host").as_deref()),
+                headers: BTreeMap::read(fields.holds("headers").as_deref()),
+            }),
             "off" => Check::Off,
             "mysql" => Check::Mysql,
-            _ => Check::Tcp,
+            _ => Check::Tcp(TcpProbe::of(fields)),
         }
     }
 
     fn put(&self, fields: &mut Fields) {
-        let word = match self {
+        fields.put("check", Some(Value::Word(self.word())));
+        match self {
+            Check::Http(probe) => probe.put(fields),
+            Check::Grpc(probe) => {
+                GrpcKeys { service: probe.service.clone() }.put(fields);
+                fields.put("host", probe.host.write());
+                fields.put("headers", probe.headers.write());
+            }
+            Check::Tcp(probe) => probe.put(fields),
+            Check::Mysql | Check::Off => {}
+        }
+    }
+}
+
+impl Check {
+    /// As written in the file.
+    pub const fn word(&self) -> &'static str {
+        match self {
             Check::Http(_) => "http",
-            Check::Tcp => "tcp",
+            Check::Grpc(_) => "grpc",
+            Check::Tcp(_) => "tcp",
             Check::Mysql => "mysql",
             Check::Off => "off",
-        };
-        fields.put("check", Some(Value::Word(word)));
-        if let Check::Http(probe) = self {
-            probe.put(fields);
         }
     }
 }
@@ -228,6 +314,16 @@ pub(super) fn check(fields: &Fields, health: &Health, pool: &str, uses: &Uses, f
 }
 
 fn times(fields: &Fields, health: &Health, findings: &mut Findings<'_>) {
+    if let Some(down) = health.down_interval.filter(|down| *down < health.timeout)
+        && !fields.is_bad("timeout")
+    {
+        let hint = format!(
+            "`timeout` is {}; one probe must end before the next begins",
+            show_duration(health.timeout)
+        );
+        let message = format!("`down_interval` ({}) is below `timeout`", show_duration(down));
+        findings.error(fields.at("down_interval"), message, hint);
+    }
     if fields.is_bad("interval") {
         return;
     }
@@ -248,29 +344,46 @@ fn times(fields: &Fields, health: &Health, findings: &mut Findings<'_>) {
     }
 }
 
+/// The checks that a key is for.
+const OF_CHECKS: [(&str, &[&str]); 8] = [
+    ("path", &["http"]),
+    ("method", &["http"]),
+    ("host", &["http", "grpc"]),
+    ("headers", &["http", "grpc"]),
+    ("expect_status", &["http"]),
+    ("expect_body", &["http"]),
+    ("service", &["grpc"]),
+    ("steps", &["tcp"]),
+];
+
 fn keys_of_the_check(fields: &Fields, health: &Health, pool: &str, uses: &Uses, findings: &mut Findings<'_>) {
     let said = fields.get("check");
-    let kind = match health.check {
-        Check::Http(_) => return,
-        Check::Tcp => "tcp",
-        Check::Mysql => "mysql",
-        Check::Off => "off",
-    };
-    for name in ["path", "host", "expect_status"] {
-        let Some(entry) = fields.get(name) else { continue };
+    let kind = health.check.word();
+    for (name, checks) in OF_CHECKS {
+        let Some(entry) = fields.get(name).filter(|_| !checks.contains(&kind)) else { continue };
         let hint = match said {
             None => {
-                let other = uses.first(pool, |protocol| protocol != Protocol::Http);
+                let other = uses.first(pool, |protocol| protocol.usual_check() != checks[0]);
                 let why =
                     other.map_or_else(String::new, |other| format!(", because {}", other.speaks(findings)));
-                format!("add `check = \"http\"`; by default it is \"{kind}\" here{why}")
+                format!("add `check = \"{}\"`; by default it is \"{kind}\" here{why}", checks[0])
             }
             Some(check) => format!("`check` is \"{kind}\" ({})", findings.place(check.at)),
         };
-        findings.error(entry.key, format!("`{name}` is for `check = \"http\"`"), hint);
+        let checks = checks.iter().map(|check| format!("\"{check}\"")).collect::<Vec<_>>().join(" or ");
+        findings.error(entry.key, format!("`{name}` is for `check = {checks}`"), hint);
     }
+    if let Check::Http(HttpProbe { method, expect_body: Some(_), .. }) = &health.check
+        && method == "HEAD"
+    {
+        let hint = format!("`method` is HEAD ({})", findings.place(fields.at("method")));
+        findings.error(fields.at("expect_body"), "an answer to HEAD has no body", hint);
+    }
+    steps(fields, findings);
     if kind == "off" {
-        for name in ["port", "interval", "fast_interval", "timeout", "rise", "fall", "last_resort"] {
+        let names =
+            ["port", "interval", "fast_interval", "down_interval", "timeout", "rise", "fall", "last_resort"];
+        for name in names {
             if let Some(entry) = fields.get(name) {
                 let hint = match said {
                     Some(check) => format!("`check` is \"off\" ({})", findings.place(check.at)),
@@ -279,5 +392,29 @@ fn keys_of_the_check(fields: &Fields, health: &Health, pool: &str, uses: &Uses, 
                 findings.warning(entry.key, format!("`{name}` has no effect"), hint);
             }
         }
+    }
+}
+
+/// The conversation of a TCP probe.
+fn steps(fields: &Fields, findings: &mut Findings<'_>) {
+    for (at, step) in fields.tables("steps") {
+        if step.lacks("send") && step.lacks("expect") {
+            findings.error(at, "a step does nothing", "expected `send`, `expect` or both");
+        }
+    }
+    let list = fields.list("steps");
+    match (fields.get("steps"), list.last()) {
+        (Some(entry), _) if list.len() > MOST_STEPS => {
+            findings.error(
+                entry.at,
+                format!("{} steps are too many", list.len()),
+                format!("expected at most {MOST_STEPS}"),
+            );
+        }
+        (_, Some((at, Value::Table(last)))) if last.lacks("expect") && list.len() == 1 => {
+            let hint = "without an `expect` a probe is good as soon as the kernel took the connection";
+            findings.warning(*at, "nobody looks at what comes", hint);
+        }
+        _ => {}
     }
 }

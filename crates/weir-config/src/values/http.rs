@@ -36,7 +36,7 @@ pub(crate) static COOKIE_NAME: Shape = Shape::new("a cookie name", "weir", cooki
 pub(crate) const METHODS: [&str; 9] =
     ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 
-fn method(text: &str) -> Result<String, Refused> {
+pub(crate) fn method(text: &str) -> Result<String, Refused> {
     if text.is_empty() || !text.bytes().all(is_token) {
         return refuse(format!("{} is not a method", quote(text)), "expected a method such as \"GET\"");
     }
@@ -84,7 +84,7 @@ fn matched_header(text: &str) -> Result<String, Refused> {
 
 /// Fields whose value follows from the connection or the body; setting them by hand would frame a message
 /// wrongly.
-const FRAMING: [&str; 10] = [
+pub(crate) const FRAMING: [&str; 10] = [
     "connection",
     "content-length",
     "expect",

@@ -5,8 +5,11 @@
 //! comes or goes concerns its own prober only.
 
 pub mod probe;
+mod probe_grpc;
 mod probe_h2;
+mod probe_http;
 mod probe_mysql;
+mod probe_tcp;
 pub mod schedule;
 
 use std::collections::{HashMap, VecDeque};
@@ -18,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use weir_balance::{Health, HealthMachine, Transition};
-use weir_config::{Check, HttpVersion};
+use weir_config::{Check, GrpcProbe, HttpProbe, HttpVersion};
 use weir_io::clock;
 use weir_state::{Backend, Pool, Snapshot};
 
@@ -109,7 +112,7 @@ pub struct Probed {
 /// What is known about one backend from probes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Findings {
-    /// `http`, `tcp`, `mysql` or `off`.
+    /// `http`, `grpc`, `tcp`, `mysql` or `off`.
     pub check: String,
     /// Newest first.
     pub history: Vec<Probed>,
@@ -238,13 +241,8 @@ impl Board {
 
     /// What probes found out about a backend.
     pub fn findings(&self, pool: &Pool, backend: &Backend) -> Findings {
-        let check = match pool.config.health.check {
-            Check::Http { .. } => "http",
-            Check::Tcp => "tcp",
-            Check::Mysql => "mysql",
-            Check::Off => "off",
-        };
-        let mut findings = Findings { check: check.to_owned(), ..Findings::default() };
+        let check = pool.config.health.check.word().to_owned();
+        let mut findings = Findings { check, ..Findings::default() };
         if let Some(prober) = self.prober_of(backend) {
             let state = lock(&prober.state);
             findings.history = state.history.iter().rev().cloned().collect();
@@ -326,16 +324,19 @@ impl Board {
 /// resolved.
 fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
     let health = &pool.config.health;
+    let host = || host_at(&backend.address, health.port);
     let question = match &health.check {
         Check::Off => return None,
-        Check::Tcp => Question::Connect,
+        Check::Tcp(probe) if probe.steps.is_empty() => Question::Connect,
+        Check::Tcp(probe) => Question::Talk(probe.steps.clone()),
         Check::Mysql => Question::Login(pool.account.clone().map(LoginAccount)),
-        Check::Http(probe) => Question::Get {
-            path: probe.path.clone(),
-            host: probe.host.clone().unwrap_or_else(|| host_at(&backend.address, health.port)),
-            expect_status: probe.expect_status.clone(),
+        Check::Http(probe) => Question::Http {
+            probe: HttpProbe { host: Some(probe.host.clone().unwrap_or_else(host)), ..probe.clone() },
             over_h2: pool.config.protocol == HttpVersion::H2,
         },
+        Check::Grpc(probe) => {
+            Question::Grpc(GrpcProbe { host: Some(probe.host.clone().unwrap_or_else(host)), ..probe.clone() })
+        }
     };
     let tls = backend.tls.clone().map(probe::Secured);
     let (mut address, send_proxy) = (backend.resolved.address()?, pool.config.send_proxy);
@@ -379,7 +380,7 @@ async fn run(key: Arc<Key>, mut schedule: Schedule, shared: Arc<Shared>, bus: Ar
                 Some(ended) = probes.join_next() => if let Ok((number, result, took)) = ended {
                     let ending = match &result {
                         Ok(_) => Ending::Good,
-                        Err(Failure::TimedOut { .. }) => Ending::Late,
+                        Err(failure) if failure.is_late() => Ending::Late,
                         Err(_) => Ending::Bad,
                     };
                     if schedule.finished(number, ending) {
@@ -430,6 +431,9 @@ impl Shared {
         let detail = match result {
             Ok(Answer::Status(status)) => format!("answered {status}"),
             Ok(Answer::Accepted) => "accepted".to_owned(),
+            Ok(Answer::Told(1)) => "answered as expected".to_owned(),
+            Ok(Answer::Told(steps)) => format!("answered as expected in {steps} steps"),
+            Ok(Answer::Serving) => "answered SERVING".to_owned(),
             Ok(Answer::Watched) => "answers the watch of its cluster".to_owned(),
             Ok(Answer::Greeted(facts)) => {
                 for subscriber in &state.subscribers {

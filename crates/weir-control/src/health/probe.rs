@@ -1,5 +1,5 @@
-//! One health probe: connect, and for HTTP ask and read the answer's head, for MySQL log in. Never more
-//! than a few KiB, never longer than its limit.
+//! One health probe: connect, and then what the check says. `probe_http`, `probe_h2`, `probe_grpc`,
+//! `probe_tcp` and `probe_mysql` say how. Never more than some KiB, never longer than its limit.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -8,17 +8,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use weir_config::ProxyVersion;
+use tokio_rustls::rustls::ClientConfig;
+use weir_config::{GrpcProbe, HttpProbe, ProxyVersion, Step};
 use weir_io::handshake;
 use weir_state::ServerFacts;
 use weir_tls::{BackendTls, OwnAccount};
 
-/// Most of an answer that is read: a status line and a head fit, a body is nobody's business here.
-const HEAD_BYTES: usize = 16 * 1024;
+use super::{probe_grpc, probe_h2, probe_http, probe_mysql, probe_tcp};
+
+/// Most of what came that is shown, in bytes.
+const SHOWN_BYTES: usize = 80;
 
 /// How probes name themselves.
 pub const USER_AGENT: &str = concat!("weir-health/", env!("CARGO_PKG_VERSION"));
@@ -86,19 +89,26 @@ impl Hash for LoginAccount {
 pub enum Question {
     /// Does it accept a connection?
     Connect,
+    /// Does it say what it should in this conversation?
+    Talk(Vec<Step>),
     /// Does it answer a MySQL login, as Weir's own account, or as nobody whom it knows?
     Login(Option<LoginAccount>),
-    /// Does it answer `GET path` with a good status?
-    Get {
-        /// Path and query.
-        path: String,
-        /// The host field.
-        host: String,
-        /// Inclusive ranges of good statuses.
-        expect_status: Vec<(u16, u16)>,
+    /// Does it answer a request with a good status, and a good body?
+    Http {
+        /// The request, with its host, and what is good.
+        probe: HttpProbe,
         /// In HTTP/2, as exchanges are spoken with this backend.
         over_h2: bool,
     },
+    /// Does it say by gRPC's health protocol that it serves?
+    Grpc(GrpcProbe),
+}
+
+impl Question {
+    /// Whether HTTP/2 is spoken to ask it; over TLS both sides agree on that first.
+    fn is_in_h2(&self) -> bool {
+        matches!(self, Question::Http { over_h2: true, .. } | Question::Grpc(_))
+    }
 }
 
 /// What a good probe got.
@@ -106,12 +116,27 @@ pub enum Question {
 pub enum Answer {
     /// A connection.
     Accepted,
+    /// All that was waited for, in so many steps.
+    Told(usize),
     /// What the watch of its cluster has just got; no probe was sent.
     Watched,
-    /// A status that is expected.
+    /// A status that is expected, with a body that is.
     Status(u16),
+    /// SERVING.
+    Serving,
     /// A login's answer; what the server said of itself.
     Greeted(ServerFacts),
+}
+
+/// How far a probe has come, for whoever ends it.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Whether the connection has come about.
+    pub connected: bool,
+    /// What has come of an answer that is not whole.
+    pub came: Vec<u8>,
+    /// What is still expected in it, for people; `None` before something of an answer is waited for.
+    pub expected: Option<String>,
 }
 
 /// Why a probe was bad.
@@ -132,8 +157,8 @@ pub enum Failure {
     },
     /// The backend closed before a status line.
     ClosedEarly,
-    /// What came was no HTTP/1 status line.
-    NotHttp(String),
+    /// What came was no HTTP/1 status line; its first bytes.
+    NotHttp(Vec<u8>),
     /// What came was no MySQL.
     NotMysql(String),
     /// The server refuses logins: its error, with number and text.
@@ -148,7 +173,47 @@ pub enum Failure {
         status: u16,
         /// What was expected, as ranges.
         expected: String,
+        /// What of the body came with it; may be empty.
+        came: Vec<u8>,
     },
+    /// Something else came than what was expected.
+    Unexpected {
+        /// What came; may be empty.
+        came: Vec<u8>,
+        /// What was expected, in words.
+        expected: String,
+        /// Why nothing more was waited for.
+        end: End,
+    },
+    /// The server says itself that it does not serve, or that it cannot say: in gRPC's words.
+    NotServing(String),
+}
+
+/// Why nothing more was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The answer was whole.
+    Whole,
+    /// The backend closed.
+    Closed,
+    /// It is as much as is looked at, in bytes.
+    Enough(usize),
+    /// The time was over.
+    Late(Duration),
+}
+
+impl Failure {
+    /// Whether the probe's time was over: nothing else is wrong so far.
+    pub fn is_late(&self) -> bool {
+        matches!(self, Failure::TimedOut { .. } | Failure::Unexpected { end: End::Late(_), .. })
+    }
+}
+
+/// What came, for people: some bytes of it, with escapes for what is not printable.
+pub(super) fn excerpt(came: &[u8]) -> String {
+    let shown = &came[..came.len().min(SHOWN_BYTES)];
+    let more = if came.len() > shown.len() { " …" } else { "" };
+    format!("\"{}\"{more}", shown.escape_ascii())
 }
 
 impl fmt::Display for Failure {
@@ -162,12 +227,33 @@ impl fmt::Display for Failure {
                 write!(out, "accepted but did not answer within {after:?}")
             }
             Failure::ClosedEarly => write!(out, "closed before a status line"),
-            Failure::NotHttp(start) => write!(out, "answered {start:?}, expected an HTTP/1 status line"),
+            Failure::NotHttp(came) => {
+                write!(out, "answered {}, expected an HTTP/1 status line", excerpt(came))
+            }
             Failure::NotMysql(what) => write!(out, "answered against MySQL's protocol: {what}"),
             Failure::Refused(what) => write!(out, "refused the login: {what}"),
             Failure::NotHttp2(what) => write!(out, "answered against HTTP/2: {what}"),
             Failure::Unusable(what) => write!(out, "answered what an exchange can't use: {what}"),
-            Failure::Status { status, expected } => write!(out, "answered {status}, expected {expected}"),
+            Failure::Status { status, expected, came } if came.is_empty() => {
+                write!(out, "answered {status}, expected {expected}")
+            }
+            Failure::Status { status, expected, came } => {
+                write!(out, "answered {status} with {}, expected {expected}", excerpt(came))
+            }
+            Failure::Unexpected { came, expected, end } => {
+                match came.is_empty() {
+                    true => write!(out, "answered nothing")?,
+                    false => write!(out, "answered {}", excerpt(came))?,
+                }
+                match end {
+                    End::Whole => {}
+                    End::Closed => write!(out, " and closed")?,
+                    End::Enough(bytes) => write!(out, " and more than {bytes} bytes")?,
+                    End::Late(after) => write!(out, " and no more within {after:?}")?,
+                }
+                write!(out, ", expected {expected}")
+            }
+            Failure::NotServing(what) => write!(out, "answered {what}, expected SERVING"),
         }
     }
 }
@@ -180,93 +266,80 @@ pub(crate) fn plain(error: &io::Error) -> String {
 
 /// Probes once.
 pub async fn probe(target: &Target, limit: Duration) -> Result<Answer, Failure> {
-    let mut connected = false;
-    match timeout(limit, ask(target, &mut connected)).await {
-        Ok(answer) => answer,
-        Err(_) => Err(Failure::TimedOut { after: limit, connected }),
+    let mut progress = Progress::default();
+    if let Ok(answer) = timeout(limit, ask(target, &mut progress)).await {
+        return answer;
     }
+    let Progress { connected, came, expected } = progress;
+    Err(match expected.filter(|_| !came.is_empty()) {
+        Some(expected) => Failure::Unexpected { came, expected, end: End::Late(limit) },
+        None => Failure::TimedOut { after: limit, connected },
+    })
 }
 
-async fn ask(target: &Target, connected: &mut bool) -> Result<Answer, Failure> {
+async fn ask(target: &Target, progress: &mut Progress) -> Result<Answer, Failure> {
     let mut stream = TcpStream::connect(target.address).await.map_err(Failure::Connect)?;
-    *connected = true;
+    progress.connected = true;
     if let Some(version) = target.send_proxy {
         stream.write_all(announcement(version)).await.map_err(Failure::Broken)?;
     }
     if let Question::Login(account) = &target.question {
         let account = account.as_ref().map(|LoginAccount(account)| &**account);
-        let greeted = super::probe_mysql::login(stream, account).await?;
+        let greeted = probe_mysql::login(stream, account).await?;
         return Ok(greeted.map_or(Answer::Accepted, Answer::Greeted));
     }
     match &target.tls {
-        None => put(stream, &target.question, false).await,
+        None => put(stream, &target.question, "http", progress).await,
         Some(Secured(tls)) => {
-            let config = if target.question == Question::Connect { &tls.config } else { &tls.for_http1 };
-            let shaken = TlsConnector::from(config.clone()).connect(tls.name.clone(), stream).await;
+            let config = match &target.question {
+                Question::Http { over_h2: false, .. } => tls.for_http1.clone(),
+                question if question.is_in_h2() => with_h2(&tls.config),
+                _ => tls.config.clone(),
+            };
+            let shaken = TlsConnector::from(config).connect(tls.name.clone(), stream).await;
             let stream = shaken.map_err(|error| Failure::Tls(handshake::describe(&error)))?;
-            put(stream, &target.question, true).await
+            let agreed = stream.get_ref().1.alpn_protocol();
+            if target.question.is_in_h2() && agreed != Some(b"h2") {
+                return Err(Failure::Tls("it does not agree to HTTP/2 (ALPN)".to_owned()));
+            }
+            put(stream, &target.question, "https", progress).await
         }
     }
 }
 
-/// Puts the question on a connection that came about.
+/// As `config`, for HTTP/2 whatever the pool speaks.
+fn with_h2(config: &Arc<ClientConfig>) -> Arc<ClientConfig> {
+    if config.alpn_protocols == [b"h2"] {
+        return config.clone();
+    }
+    let mut config = ClientConfig::clone(config);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Arc::new(config)
+}
+
+/// Puts the question on a connection that came about. `scheme` is that of the connection.
 async fn put(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
     question: &Question,
-    is_secured: bool,
+    scheme: &str,
+    progress: &mut Progress,
 ) -> Result<Answer, Failure> {
-    let Question::Get { path, host, expect_status, over_h2 } = question else { return Ok(Answer::Accepted) };
-    let status = match over_h2 {
-        true => {
-            let scheme = if is_secured { "https" } else { "http" };
-            super::probe_h2::status(stream, scheme, host, path).await?
-        }
-        false => {
-            let request = format!(
-                "GET {path} HTTP/1.1\r\nhost: {host}\r\nuser-agent: {USER_AGENT}\r\naccept: */*\r\nconnection: close\r\n\r\n"
-            );
-            stream.write_all(request.as_bytes()).await.map_err(Failure::Broken)?;
-            read_status(&mut stream).await?
-        }
-    };
-    if expect_status.iter().any(|&(from, to)| (from..=to).contains(&status)) {
-        Ok(Answer::Status(status))
-    } else {
-        Err(Failure::Status { status, expected: ranges(expect_status) })
+    match question {
+        Question::Connect | Question::Login(_) => Ok(Answer::Accepted),
+        Question::Talk(steps) => probe_tcp::talk(stream, steps, progress).await,
+        Question::Http { probe, over_h2: true } => probe_h2::ask(stream, scheme, probe, progress).await,
+        Question::Http { probe, over_h2: false } => probe_http::ask(stream, probe, progress).await,
+        Question::Grpc(probe) => probe_grpc::ask(stream, scheme, probe).await,
     }
 }
 
-/// Reads to the end of the head, or of the bound, so that a backend does not see its answer cut off in the
-/// status line.
-async fn read_status(stream: &mut (impl AsyncRead + Unpin)) -> Result<u16, Failure> {
-    let mut head = Vec::with_capacity(1024);
-    loop {
-        let read = stream.read_buf(&mut head).await.map_err(Failure::Broken)?;
-        let whole = head.windows(4).any(|four| four == b"\r\n\r\n") || head.len() >= HEAD_BYTES;
-        let over = read == 0 || whole || (head.len() >= 9 && !head.starts_with(b"HTTP/1."));
-        if over {
-            let status = status_of(&head)?;
-            // A backend whose every answer would become a 502 is not up.
-            weir_proxy::http::probe_status(&head).map_err(Failure::Unusable)?;
-            return Ok(status);
-        }
+/// Judges an answer's status. `came` is what has come of its body.
+pub(super) fn judge_status(probe: &HttpProbe, status: u16, came: &[u8]) -> Result<(), Failure> {
+    if probe.expect_status.iter().any(|&(from, to)| (from..=to).contains(&status)) {
+        return Ok(());
     }
-}
-
-/// The status in a status line, RFC 9112 section 4.
-fn status_of(head: &[u8]) -> Result<u16, Failure> {
-    if head.is_empty() {
-        return Err(Failure::ClosedEarly);
-    }
-    let not_http = || Failure::NotHttp(String::from_utf8_lossy(&head[..head.len().min(40)]).into_owned());
-    let rest = head.strip_prefix(b"HTTP/1.").ok_or_else(not_http)?;
-    match rest {
-        [b'0'..=b'9', b' ', a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', b' ' | b'\r' | b'\n', ..] => {
-            let digit = |byte: &u8| u16::from(byte - b'0');
-            Ok(digit(a) * 100 + digit(b) * 10 + digit(c))
-        }
-        _ => Err(not_http()),
-    }
+    let came = came[..came.len().min(SHOWN_BYTES + 1)].to_vec();
+    Err(Failure::Status { status, expected: ranges(&probe.expect_status), came })
 }
 
 /// Ranges as they are written in the config.
@@ -277,18 +350,26 @@ fn ranges(ranges: &[(u16, u16)]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use std::collections::BTreeMap;
+    use tokio::io::AsyncReadExt as _;
     use tokio::net::TcpListener;
 
-    fn get(address: SocketAddr, send_proxy: Option<ProxyVersion>) -> Target {
-        let question = Question::Get {
-            path: "/healthz".into(),
-            host: "shop".into(),
+    pub(in crate::health) fn http_probe(path: &str) -> HttpProbe {
+        HttpProbe {
+            path: path.into(),
+            method: "GET".into(),
+            host: Some("shop".into()),
+            headers: BTreeMap::new(),
             expect_status: vec![(200, 299), (401, 401)],
-            over_h2: false,
-        };
-        Target { address, tls: None, send_proxy, question }
+            expect_body: None,
+        }
+    }
+
+    fn get(address: SocketAddr, send_proxy: Option<ProxyVersion>) -> Target {
+        let probe = http_probe("/healthz");
+        Target { address, tls: None, send_proxy, question: Question::Http { probe, over_h2: false } }
     }
 
     /// A backend that answers one connection with `answer` and gives what it was asked.
@@ -332,10 +413,13 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_http_is_quoted_and_bounded() {
-        let (address, _asked) = backend(b"SSH-2.0-OpenSSH_9.2 and much more that nobody needs to see").await;
+        let (address, _asked) = backend(
+            b"SSH-2.0-OpenSSH_9.2 and much more, which is longer than what anybody needs to see of it",
+        )
+        .await;
         let failure = probe(&get(address, None), LONG).await.unwrap_err();
         assert!(failure.to_string().starts_with("answered \"SSH-2.0-OpenSSH_9.2 and"), "{failure}");
-        assert!(failure.to_string().len() < 100);
+        assert!(!failure.to_string().contains("see of it"), "{failure}");
     }
 
     #[tokio::test]
@@ -369,16 +453,9 @@ mod tests {
     }
 
     #[test]
-    fn only_three_digits_after_a_minor_version_are_a_status() {
-        for bad in [
-            &b"HTTP/1.1 20 OK\r\n"[..],
-            b"HTTP/1.1  200 OK\r\n",
-            b"HTTP/2 200\r\n",
-            b"HTTP/1.1 2000\r\n",
-            b"HTTP/1.1",
-        ] {
-            assert!(matches!(status_of(bad), Err(Failure::NotHttp(_))), "{}", String::from_utf8_lossy(bad));
-        }
-        assert_eq!(status_of(b"HTTP/1.1 200\r\n\r\n").unwrap(), 200);
+    fn what_came_is_shown_in_part_and_without_control_bytes() {
+        assert_eq!(excerpt(b"-ERR \x1b[31mno\r\n"), "\"-ERR \\x1b[31mno\\r\\n\"");
+        let long = excerpt(&[b'a'; 1000]);
+        assert!(long.ends_with("a\" …") && long.len() < 100, "{long}");
     }
 }

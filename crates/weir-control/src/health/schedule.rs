@@ -3,6 +3,7 @@
 //! The rule, in the words of the guide:
 //!
 //! - While nothing changes a probe starts every `interval`.
+//! - While the backend is down and its probes stay bad a probe starts every `down_interval`.
 //! - A probe has `timeout` to answer, but never more than `interval`.
 //! - While the state is changing (fewer results of one kind in a row than `rise` or `fall` asks for) the next
 //!   probe starts `fast_interval` after the last one, but never later than a tenth of `interval`.
@@ -22,6 +23,7 @@ use std::time::Duration;
 pub struct Pace {
     interval: Duration,
     fast_interval: Duration,
+    down_interval: Duration,
     timeout: Duration,
     rise: u32,
     fall: u32,
@@ -34,6 +36,7 @@ impl Pace {
         Pace {
             interval,
             fast_interval: health.fast_interval.min(interval / 10).max(Duration::from_millis(1)),
+            down_interval: health.down_interval.unwrap_or(interval).max(Duration::from_millis(1)),
             timeout: health.timeout.min(interval),
             rise: health.rise.max(1),
             fall: health.fall.max(1),
@@ -180,7 +183,9 @@ impl Schedule {
         }
         let Some(last) = self.last_start else { return self.first_start };
         let fast = self.lacking(suspect) > 0;
-        last + if fast { self.pace.fast_interval } else { self.pace.interval }
+        // Whoever has failed `fall` times in a row is down, or not up again yet.
+        let slow = if self.streak.good { self.pace.interval } else { self.pace.down_interval };
+        last + if fast { self.pace.fast_interval } else { slow }
     }
 
     /// How many more results are needed to settle the state, beyond those under way.
@@ -206,10 +211,11 @@ mod tests {
 
     fn pace(interval: u64, fast_interval: u64, timeout: u64) -> Pace {
         Pace::of(&weir_config::Health {
-            check: weir_config::Check::Tcp,
+            check: weir_config::Check::Tcp(weir_config::TcpProbe::default()),
             port: None,
             interval: ms(interval),
             fast_interval: ms(fast_interval),
+            down_interval: None,
             timeout: ms(timeout),
             rise: 2,
             fall: 3,
@@ -343,6 +349,24 @@ mod tests {
             }
         }
         assert_eq!(starts[..4], [ms(0), ms(50), ms(100), ms(1100)]);
+    }
+
+    #[test]
+    fn while_it_stays_down_probes_are_down_interval_apart_and_the_first_good_one_ends_that() {
+        let down_interval = ms(30_000);
+        let mut schedule = Schedule::new(Pace { down_interval, ..pace(1000, 50, 1000) }, ms(0));
+        let (mut now, mut starts) = (ms(0), Vec::new());
+        while starts.len() < 9 {
+            match schedule.step(now) {
+                Due::Start { number, .. } => {
+                    starts.push(now.as_millis());
+                    let ending = if starts.len() < 6 { Ending::Bad } else { Ending::Good };
+                    assert!(schedule.finished(number, ending));
+                }
+                Due::Wait(at) => now = at,
+            }
+        }
+        assert_eq!(starts, [0, 50, 100, 30_100, 60_100, 90_100, 90_150, 91_150, 92_150]);
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod ledger;
 mod linger;
 mod muxed;
 pub mod plan;
+pub mod probe;
 mod pump;
 mod reply;
 mod request;
@@ -44,21 +45,6 @@ pub(crate) mod tasks;
 mod tunnel;
 mod under_way;
 mod upload;
-
-use weir_http::{Limits, Method, ResponseHead};
-
-/// The status in the bytes of a backend's answer to a probe: `Ok(None)` while its head is not whole.
-///
-/// # Errors
-/// The answer is not one that an exchange could use; says what was found and expected.
-pub fn probe_status(answer: &[u8]) -> Result<Option<u16>, String> {
-    let mut head = ResponseHead::new();
-    match weir_http::parse_response(answer, &Limits::default(), Method::Get, &mut head) {
-        Ok(weir_http::Progress::Complete { .. }) => Ok(Some(head.status())),
-        Ok(weir_http::Progress::Partial) => Ok(None),
-        Err(violation) => Err(violation.to_string()),
-    }
-}
 
 /// A path as it stands in the keys of what is kept.
 ///

@@ -64,9 +64,10 @@ fn words(answer: &Answer) -> String {
                 if it.refusal.is_empty() { String::new() } else { format!(": not chosen, {}", it.refusal) };
             let (address, state, in_flight, weight) = (&it.address, &it.state, it.in_flight, it.weight);
             let role = it.role.as_deref().map(|role| format!(" {role}")).unwrap_or_default();
+            let why = if it.why.is_empty() { String::new() } else { format!(" ({})", it.why) };
             let _ = writeln!(
                 out,
-                "{mark} {address} {state}{role}, {in_flight} in flight, weight {weight}{refusal}"
+                "{mark} {address} {state}{role}{why}, {in_flight} in flight, weight {weight}{refusal}"
             );
         }
     }
