@@ -5,6 +5,7 @@
 
 mod acme;
 mod admin;
+mod answers;
 mod cache;
 mod clients;
 mod compression;

@@ -95,6 +95,10 @@ pub struct Answer {
     /// Why Weir refuses it, the word that the body of the answer says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
+    /// How the client is told of a refusal; for what is forwarded, which answers of backends pages take the
+    /// place of, where any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errors: Option<String>,
     /// Where a redirect leads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,

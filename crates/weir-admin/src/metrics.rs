@@ -210,6 +210,7 @@ fn listeners(out: &mut Exposition, control: &Control, compiled: &CompiledSnapsho
     tls(out, listeners);
     acme(out, control);
     compression(out, listeners);
+    all.totals(out, &expose::REPLACED, |cells| &cells.replaced);
     all.totals(out, &expose::LOG_DROPPED, |cells| &cells.log_dropped);
 }
 

@@ -172,8 +172,11 @@ fn collect(prefix: &str, fields: &Fields, settings: &mut Settings) {
             Value::Table(below) => collect(&format!("{path}."), below, settings),
             Value::List(_) if key.kind.table().is_some_and(|table| table.has_header()) => {
                 let routes = entry.value.tables();
-                let names: Vec<&str> =
-                    routes.iter().map(|route| route.text("name").unwrap_or_default()).collect();
+                let named = |(position, route): (usize, &&Fields)| match route.text("name") {
+                    Some(name) => name.to_owned(),
+                    None => position.to_string(),
+                };
+                let names: Vec<String> = routes.iter().enumerate().map(named).collect();
                 let order = names.join(", ");
                 let value = Shown { value: order.clone(), shown: order, restart: false };
                 settings.insert(format!("{path} order"), value);

@@ -2,6 +2,7 @@
 //! through here, so that what a key is by default, and what means nothing, is decided once.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::keys::{Each, Kind, Table};
@@ -22,6 +23,8 @@ pub(crate) enum Value {
     Word(&'static str),
     /// Checked text in its normal form: a name, an address, a header value …
     Text(String),
+    /// The name of a file, and what it held.
+    Read(String, Arc<[u8]>),
     List(Vec<(Span, Value)>),
     Map(Vec<KeyValue>),
     Table(Fields),
@@ -156,7 +159,7 @@ impl Fields {
     /// Checked text, where the file has it.
     pub fn text(&self, name: &str) -> Option<&str> {
         match self.value(name) {
-            Some(Value::Text(text)) => Some(text),
+            Some(Value::Text(text) | Value::Read(text, _)) => Some(text),
             _ => None,
         }
     }

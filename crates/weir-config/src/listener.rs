@@ -10,6 +10,7 @@ use weir_screen::Settings as Screen;
 
 use crate::acme::{self, Acme};
 use crate::compress::{self, Compress};
+use crate::error_page::{self, ErrorPage};
 use crate::fields::{Fields, Value};
 use crate::keys::{
     Each, Key, Kind, Limit, Planes, Row, count, flag, list, table as below, table_or_true, text, word,
@@ -166,6 +167,12 @@ table! {
                 .default("off")
                 .http()
                 .also(&["compression", "gzip", "brotli", "encode"]);
+        /// What clients are told of errors, where their route does not say it.
+        error_page: Vec<ErrorPage> =
+            Key::new(Kind::Tables(ErrorPage::TABLE))
+                .http()
+                .default("Weir's own line of text")
+                .also(&["error_pages", "errorfile", "errors", "http-errors"]);
         /// Sizes a client may make Weir hold or parse.
         limits: HttpLimits = below(HttpLimits::TABLE).http().also(&["limit"]);
         /// How requests are looked at for SQL injection where no route says otherwise.
@@ -295,6 +302,7 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
             }
         }
         compress::check(fields, findings);
+        error_page::check(fields, findings);
         route::check(fields, &listener.routes, findings);
         if spoken(fields).is_none_or(|protocol| protocol == Protocol::Http) {
             screen::check_listener(fields, findings);

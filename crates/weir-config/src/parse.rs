@@ -4,6 +4,7 @@ use toml::de::DeTable;
 
 use crate::bind::{Context, bind};
 use crate::config::{Config, ROOT, assume};
+use crate::files::{self, ReadFile};
 use crate::report::{Findings, Report, Source, Span};
 use crate::syntax;
 
@@ -27,7 +28,19 @@ pub fn parse(file_name: &str, text: &str) -> Result<Config, Report> {
 /// Reads a configuration. `file_name` is only shown.
 ///
 /// `Err` holds every mistake of the file, sorted by position. Never panics, whatever the text.
+///
+/// Files that it names are not read: what it holds of them is empty.
 pub fn check_text(file_name: &str, text: &str) -> Result<Checked, Report> {
+    check(file_name, text, None)
+}
+
+/// As [`check_text`], and has the files read whose content the configuration holds. One that can't be read is
+/// a mistake of the line that names it.
+pub fn check_with_files(file_name: &str, text: &str, read_file: &ReadFile<'_>) -> Result<Checked, Report> {
+    check(file_name, text, Some(read_file))
+}
+
+fn check(file_name: &str, text: &str, read_file: Option<&ReadFile<'_>>) -> Result<Checked, Report> {
     if text.len() > FILE_BYTES {
         // Nothing of it is read, not even where its lines end.
         let source = Source::new(file_name, "");
@@ -46,6 +59,9 @@ pub fn check_text(file_name: &str, text: &str) -> Result<Checked, Report> {
     if !complete {
         findings.forget_in(&mended.blind, syntax_count);
         return Err(findings.into_report());
+    }
+    if let Some(read_file) = read_file {
+        files::read(&mut root, read_file, &mut findings);
     }
     let uses = assume(&mut root);
     let config = Config::read(&root);

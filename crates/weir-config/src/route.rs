@@ -7,8 +7,9 @@ use weir_screen::Settings as Screen;
 use crate::action::{self, RouteAction};
 use crate::cache::{self, RouteCache};
 use crate::compress::{self, Compress};
+use crate::error_page::{self, ErrorPage};
 use crate::fields::{Fields, Value};
-use crate::keys::{Each, Limit, TIB, flag, list, map, size, table as below, table_or_true, text};
+use crate::keys::{Each, Key, Kind, Limit, TIB, flag, list, map, size, table as below, table_or_true, text};
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, Span};
 use crate::screen;
@@ -85,6 +86,12 @@ table! {
         /// Keeps responses and answers from memory; only with `pool`.
         cache: Option<RouteCache> =
             below(RouteCache::TABLE).http().default("off").also(&["proxy_cache", "caching"]);
+        /// What clients are told of errors; what it does not say is as its listener says it.
+        error_page: Vec<ErrorPage> =
+            Key::new(Kind::Tables(ErrorPage::TABLE))
+                .http()
+                .default("as the listener has it")
+                .also(&["error_pages", "errorfile", "errors", "http-errors"]);
         /// Whether its requests are written to the access log; metrics count them anyway.
         access_log: bool = flag(true).http();
         /// How requests are looked at for SQL injection: what the route says, else what its listener does.
@@ -129,6 +136,7 @@ pub(crate) fn check(listener: &Fields, routes: &[Route], findings: &mut Findings
     let mut names: BTreeMap<&str, Span> = BTreeMap::new();
     for (_, route) in listener.tables("route") {
         compress::check(route, findings);
+        error_page::check(route, findings);
         action::check(route, protocol, findings);
         rewrite(route, findings);
         cache::check(route, findings);

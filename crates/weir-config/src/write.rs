@@ -168,7 +168,7 @@ fn show(kind: &Kind, value: &Value, secrets: Secrets) -> String {
         (_, Value::Factor(value)) => format!("{value:?}"),
         (_, Value::Word(word)) => quoted(word),
         (Kind::Text(shape, _), Value::Text(text)) => quoted(&(shape.written)(text)),
-        (_, Value::Text(text)) => quoted(text),
+        (_, Value::Text(text) | Value::Read(text, _)) => quoted(text),
         (Kind::TableOrTrue(_), Value::Off) => "false".to_owned(),
         (_, Value::Off | Value::Bad) => quoted("off"),
         (Kind::OneOrMany(each, _) | Kind::Many(each), Value::List(list)) => {

@@ -51,7 +51,7 @@ impl Source {
                 let bytes =
                     read_file(path).map_err(|error| ReadError::Unreadable { path: path.clone(), error })?;
                 let text = weir_config::decode(&name, &bytes).map_err(ReadError::Refused)?;
-                weir_config::check_text(&name, text).map_err(ReadError::Refused)
+                weir_config::check_with_files(&name, text, &read_named).map_err(ReadError::Refused)
             }
             Source::Text { name, text } => weir_config::check_text(name, text).map_err(ReadError::Refused),
         }
@@ -66,6 +66,22 @@ fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(FILE_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Reads a file that the config names. Only a regular one: any other could keep whoever reads it for ever.
+fn read_named(path: &Path, most_bytes: u64) -> Result<Vec<u8>, String> {
+    let say = |error: std::io::Error| error.to_string();
+    let found = std::fs::metadata(path).map_err(say)?;
+    if !found.is_file() {
+        return Err("it is no regular file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(say)?;
+    file.take(most_bytes + 1).read_to_end(&mut bytes).map_err(say)?;
+    match bytes.len() as u64 > most_bytes {
+        true => Err(format!("it is {} bytes long, expected at most {most_bytes}", found.len())),
+        false => Ok(bytes),
+    }
 }
 
 /// A configuration that could not be taken.

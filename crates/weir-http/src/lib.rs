@@ -54,7 +54,7 @@ pub use identity::{ClientIdentity, write_address};
 pub use known::KnownHeader;
 pub use limits::Limits;
 pub use message::{Field, Method, RequestHead, ResponseHead, Span, TargetForm, Version};
-pub use own::{OwnAnswer, OwnResponse, continue_fields};
+pub use own::{ErrorForm, OwnAnswer, OwnResponse, continue_fields};
 pub use scheme::Scheme;
 pub use section::{Asked, RequestBuilder, ResponseBuilder, TrailerBuilder};
 pub use stream_error::StreamError;

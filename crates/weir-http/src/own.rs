@@ -34,9 +34,9 @@ pub struct OwnResponse<'a> {
 /// One response of Weir's own.
 #[derive(Clone, Copy, Debug)]
 pub enum OwnAnswer<'a> {
-    /// An error: a one-line text body of status, reason phrase and `word`, which tells the operator which log
-    /// line to look for. A 405 names the methods that are passed on, as it must (RFC 9110 §15.5.6); whether a
-    /// backend knows them for this resource is its own affair.
+    /// An error. `word` tells the operator which log line to look for. A 405 names the methods that are
+    /// passed on, as it must (RFC 9110 §15.5.6); whether a backend knows them for this resource is its own
+    /// affair.
     Error {
         /// 4xx or 5xx.
         status: u16,
@@ -44,6 +44,11 @@ pub enum OwnAnswer<'a> {
         word: &'a str,
         /// Writes `retry-after` (RFC 9110 §10.2.3).
         retry_after_seconds: Option<u64>,
+        /// How it is said.
+        form: ErrorForm<'a>,
+        /// Fields without which the status would say less, of the answer that this one takes the place of;
+        /// they stand for what Weir would say in fields of their names.
+        fields: &'a [AddedField],
     },
     /// A response with these fields and this body. Statuses without a body get none (RFC 9110 §6.4.1).
     Simple {
@@ -72,10 +77,42 @@ pub enum OwnAnswer<'a> {
     },
 }
 
+/// How an error is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ErrorForm<'a> {
+    /// One line of text: status, reason phrase and word.
+    #[default]
+    Text,
+    /// A page of the operator's, as it is.
+    Page {
+        /// Value of `content-type`; of a media type's characters.
+        content_type: &'a str,
+        /// The content.
+        body: &'a [u8],
+    },
+    /// Problem details (RFC 9457): `type`, `title` and `status`, and beside them the word as `reason` and the
+    /// `request_id`.
+    Problem,
+    /// The trailers of a gRPC call and nothing else: 200 with the `grpc-status` that the status stands for,
+    /// and the line of text as `grpc-message`.
+    Grpc {
+        /// Whether the call is of gRPC-Web.
+        is_web: bool,
+    },
+}
+
+impl<'a> OwnAnswer<'a> {
+    /// An error as a line of text.
+    pub const fn error(status: u16, word: &'a str, retry_after_seconds: Option<u64>) -> OwnAnswer<'a> {
+        OwnAnswer::Error { status, word, retry_after_seconds, form: ErrorForm::Text, fields: &[] }
+    }
+}
+
 impl OwnAnswer<'_> {
-    /// The status it has.
+    /// The status that is sent.
     pub fn status(&self) -> u16 {
         match self.settled() {
+            OwnAnswer::Error { form: ErrorForm::Grpc { .. }, .. } => 200,
             OwnAnswer::Error { status, .. }
             | OwnAnswer::Simple { status, .. }
             | OwnAnswer::Redirect { status, .. } => status,
@@ -86,7 +123,7 @@ impl OwnAnswer<'_> {
     /// Writes it as text of HTTP/1.1.
     pub fn write(&self, own: &OwnResponse<'_>, out: &mut Vec<u8>) {
         let answer = self.settled();
-        let body = answer.body();
+        let body = answer.body(own);
         out.reserve(512 + body.len());
         encode::write_status_line(out, answer.status());
         answer.put_fields(own, &body, out);
@@ -101,7 +138,7 @@ impl OwnAnswer<'_> {
     /// Where nothing is appended the stream ends with the head.
     pub fn visit(&self, own: &OwnResponse<'_>, visit: &mut impl FnMut(&[u8], &[u8]), body: &mut Vec<u8>) {
         let answer = self.settled();
-        let content = answer.body();
+        let content = answer.body(own);
         let sink = &mut Visitor::new(visit);
         put_status(answer.status(), sink);
         answer.put_fields(own, &content, sink);
@@ -114,7 +151,7 @@ impl OwnAnswer<'_> {
     fn settled(&self) -> OwnAnswer<'_> {
         match self {
             OwnAnswer::Redirect { location, .. } if !scan::is_field_value(location) => {
-                OwnAnswer::Error { status: 500, word: "redirect_location", retry_after_seconds: None }
+                OwnAnswer::error(500, "redirect_location", None)
             }
             other => *other,
         }
@@ -144,15 +181,22 @@ impl OwnAnswer<'_> {
             sink.line(&field.line, field.name_bytes);
         }
         match *self {
-            OwnAnswer::Error { status, retry_after_seconds, .. } => {
-                if status == 405 {
+            OwnAnswer::Error { status, word, retry_after_seconds, form, fields } => {
+                let says = |name: &[u8]| fields.iter().any(|field| field.name().eq_ignore_ascii_case(name));
+                if status == 405 && !says(b"allow") {
                     sink.field(b"allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
                 }
-                if let Some(seconds) = retry_after_seconds {
+                if let Some(seconds) = retry_after_seconds.filter(|_| !says(b"retry-after")) {
                     sink.number(b"retry-after", seconds);
                 }
-                sink.field(b"content-type", b"text/plain; charset=utf-8");
+                fields.iter().for_each(|field| sink.line(&field.line, field.name_bytes));
+                sink.field(b"content-type", form.content_type().as_bytes());
                 sink.field(b"cache-control", b"no-store");
+                if matches!(form, ErrorForm::Grpc { .. }) {
+                    sink.number(b"grpc-status", grpc_status(status));
+                    // It has no bytes that would have to be encoded.
+                    sink.field(b"grpc-message", error_text(status, word).trim_ascii_end());
+                }
             }
             OwnAnswer::Redirect { location, .. } => sink.field(b"location", location),
             OwnAnswer::Trace { .. } => {
@@ -177,14 +221,44 @@ impl OwnAnswer<'_> {
     }
 
     /// The body; what HEAD would have been given, too.
-    fn body(&self) -> Cow<'_, [u8]> {
+    fn body(&self, own: &OwnResponse<'_>) -> Cow<'_, [u8]> {
         match *self {
             OwnAnswer::Error { status, .. } if without_body(status) => Cow::Borrowed(b""),
-            OwnAnswer::Error { status, word, .. } => Cow::Owned(error_text(status, word)),
+            OwnAnswer::Error { status, word, form, .. } => match form {
+                ErrorForm::Text => Cow::Owned(error_text(status, word)),
+                ErrorForm::Page { body, .. } => Cow::Borrowed(body),
+                ErrorForm::Problem => Cow::Owned(problem(status, word, own.request_id)),
+                ErrorForm::Grpc { .. } => Cow::Borrowed(b""),
+            },
             OwnAnswer::Simple { status, body, .. } if !without_body(status) => Cow::Borrowed(body),
             OwnAnswer::Simple { .. } | OwnAnswer::Redirect { .. } => Cow::Borrowed(b""),
             OwnAnswer::Trace { head, buffer } => Cow::Owned(echo(head, buffer)),
         }
+    }
+}
+
+impl ErrorForm<'_> {
+    fn content_type(&self) -> &str {
+        match self {
+            ErrorForm::Text => "text/plain; charset=utf-8",
+            ErrorForm::Page { content_type, .. } => content_type,
+            ErrorForm::Problem => "application/problem+json",
+            ErrorForm::Grpc { is_web: false } => "application/grpc",
+            ErrorForm::Grpc { is_web: true } => "application/grpc-web+proto",
+        }
+    }
+}
+
+/// What clients of gRPC take an HTTP status for that comes without a `grpc-status` (gRPC's
+/// `http-grpc-status-mapping.md`), so that they are told the same as by any other proxy.
+const fn grpc_status(status: u16) -> u64 {
+    match status {
+        400 => 13,
+        401 => 16,
+        403 => 7,
+        404 => 12,
+        429 | 502 | 503 | 504 => 14,
+        _ => 2,
     }
 }
 
@@ -208,6 +282,31 @@ fn error_text(status: u16, word: &str) -> Vec<u8> {
         }
     }
     body.push(b'\n');
+    body
+}
+
+/// RFC 9457 section 3. What is put into it needs no escape, or is left out.
+fn problem(status: u16, word: &str, request_id: &[u8]) -> Vec<u8> {
+    let is_plain = |text: &[u8]| text.iter().all(|&byte| byte.is_ascii_graphic() && !b"\"\\".contains(&byte));
+    let mut body = Vec::with_capacity(160);
+    body.extend_from_slice(b"{\"type\":\"about:blank\"");
+    let mut member = |name: &str, value: &[u8]| {
+        for part in [b",\"", name.as_bytes(), b"\":\"", value, b"\""] {
+            body.extend_from_slice(part);
+        }
+    };
+    if !reason(status).is_empty() {
+        member("title", reason(status).as_bytes());
+    }
+    if is_plain(word.as_bytes()) {
+        member("reason", word.as_bytes());
+    }
+    if !request_id.is_empty() && is_plain(request_id) {
+        member("request_id", request_id);
+    }
+    body.extend_from_slice(b",\"status\":");
+    encode::write_decimal(&mut body, u64::from(status));
+    body.extend_from_slice(b"}\n");
     body
 }
 

@@ -252,6 +252,8 @@ pub struct ListenerCells {
     pub compression_plain_bytes: Counter,
     /// Content that they gave, bytes.
     pub compression_encoded_bytes: Counter,
+    /// Answers of backends that a page took the place of.
+    pub replaced: Counter,
     /// Access-log lines dropped because the queue to the writer was full.
     pub log_dropped: Counter,
 }

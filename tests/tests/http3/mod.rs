@@ -1,5 +1,6 @@
 //! HTTP/3, by the `h3` crate over quinn.
 
+mod answers;
 mod attacks;
 mod cached;
 mod drain;

@@ -143,6 +143,18 @@ impl Followed<'_> {
             }
         }
         answer.screens = steps.into_iter().map(Screened::from).collect();
+        self.tell_errors(answer);
+    }
+
+    fn tell_errors(&self, answer: &mut Answer) {
+        let pages = self.compiled.routes.pages(self.plan.route);
+        if let (Some(status), Some(_)) = (answer.status, &answer.refusal) {
+            answer.errors = Some(format!("told as {}", self.request.told(pages, status)));
+        } else if let (Some(_), Some(pages)) = (&answer.pool, pages) {
+            let replaced = pages.intercepted();
+            answer.errors = (!replaced.is_empty())
+                .then(|| format!("of backends give way to pages: {}", replaced.join(", ")));
+        }
     }
 
     /// What comes of a request that lists and limits let pass.

@@ -75,6 +75,9 @@ impl Control {
                 return Ok(None);
             }
             changes = weir_config::diff(before, &config).iter().map(ToString::to_string).collect();
+            if *before != *config && changes.is_empty() {
+                changes.push("files of error pages have changed".to_owned());
+            }
             if *before == *config && !are_files_as_before {
                 changes.push("files of certificates, keys or authorities have changed".to_owned());
             }

@@ -109,7 +109,7 @@ fn weighted(element: &[u8]) -> Option<(&[u8], u16)> {
 }
 
 /// RFC 9110 §12.4.2.
-fn thousandths(text: &[u8]) -> Option<u16> {
+pub(super) fn thousandths(text: &[u8]) -> Option<u16> {
     let (whole, fraction) = match text {
         [whole @ (b'0' | b'1')] => (whole, &b""[..]),
         [whole @ (b'0' | b'1'), b'.', fraction @ ..] if fraction.len() <= 3 => (whole, fraction),

@@ -5,6 +5,7 @@
 //! harm: freshness that nobody can read is none, a condition that nobody can read does not hold, a range that
 //! nobody can read asks for the whole.
 
+pub mod accept;
 pub mod accept_encoding;
 pub mod cache_control;
 pub mod cdn_cache_control;

@@ -2,14 +2,14 @@
 
 use super::*;
 use weir_http::h1::encode::write_continue;
-use weir_http::{AddedField, OwnAnswer, OwnResponse, Version};
+use weir_http::{AddedField, ErrorForm, OwnAnswer, OwnResponse, Version};
 
 fn own_answer(answer: OwnAnswer<'_>, own: &OwnResponse<'_>) -> String {
     written(|out| answer.write(own, out))
 }
 
 fn error(status: u16, word: &str, retry_after_seconds: Option<u64>, own: &OwnResponse<'_>) -> String {
-    own_answer(OwnAnswer::Error { status, word, retry_after_seconds }, own)
+    own_answer(OwnAnswer::error(status, word, retry_after_seconds), own)
 }
 
 fn redirect(status: u16, location: &[u8], own: &OwnResponse<'_>) -> String {
@@ -100,6 +100,69 @@ fn a_route_adds_its_fields_to_every_answer_and_changes_not_what_an_error_is() {
     );
     let redirect = redirect(308, b"/a", &own);
     assert!(redirect.contains("\r\nlocation: /a\r\n") && !redirect.contains("/elsewhere"), "{redirect}");
+}
+
+#[test]
+fn an_error_is_said_as_its_client_reads_it() {
+    let own = OwnResponse { keep_alive: true, request_id: b"i-1", ..OwnResponse::default() };
+    let said = |status, form, own: &OwnResponse<'_>| {
+        let answer =
+            OwnAnswer::Error { status, word: "no_backend", retry_after_seconds: None, form, fields: &[] };
+        assert_eq!(answer.status(), if matches!(form, ErrorForm::Grpc { .. }) { 200 } else { status });
+        own_answer(answer, own)
+    };
+    assert_eq!(
+        said(503, ErrorForm::Problem, &own),
+        "HTTP/1.1 503 Service Unavailable\r\nx-request-id: i-1\r\ncontent-type: application/problem+json\r\n\
+         cache-control: no-store\r\ncontent-length: 107\r\n\r\n\
+         {\"type\":\"about:blank\",\"title\":\"Service Unavailable\",\"reason\":\"no_backend\",\"request_id\":\"i-1\",\"status\":503}\n"
+    );
+    let odd = OwnResponse { request_id: b"\"},{\\", ..own };
+    let text = said(599, ErrorForm::Problem, &odd);
+    assert!(
+        text.ends_with("{\"type\":\"about:blank\",\"reason\":\"no_backend\",\"status\":599}\n"),
+        "{text}"
+    );
+    assert_eq!(
+        said(503, ErrorForm::Grpc { is_web: false }, &own),
+        "HTTP/1.1 200 OK\r\nx-request-id: i-1\r\ncontent-type: application/grpc\r\ncache-control: no-store\r\n\
+         grpc-status: 14\r\ngrpc-message: 503 Service Unavailable no_backend\r\ncontent-length: 0\r\n\r\n"
+    );
+    let statuses =
+        [(400, 13), (401, 16), (403, 7), (404, 12), (413, 2), (429, 14), (500, 2), (502, 14), (504, 14)];
+    for (status, code) in statuses {
+        let text = said(status, ErrorForm::Grpc { is_web: true }, &own);
+        assert!(text.contains(&format!("\r\ngrpc-status: {code}\r\n")), "{text}");
+        assert!(text.contains("\r\ncontent-type: application/grpc-web+proto\r\n"), "{text}");
+    }
+    let page = ErrorForm::Page { content_type: "text/html; charset=utf-8", body: b"<p>Sorry</p>" };
+    let text = said(404, page, &own);
+    assert!(
+        text.starts_with("HTTP/1.1 404 Not Found\r\n") && text.ends_with("\r\n\r\n<p>Sorry</p>"),
+        "{text}"
+    );
+    assert!(text.contains("\r\ncontent-length: 12\r\n") && text.contains("\r\ncache-control: no-store\r\n"));
+    let head = OwnResponse { head_only: true, ..own };
+    for form in [page, ErrorForm::Problem, ErrorForm::Text] {
+        let (with, without) = (said(404, form, &own), said(404, form, &head));
+        assert!(without.ends_with("\r\n\r\n") && with.starts_with(&without), "{without}");
+    }
+}
+
+#[test]
+fn an_error_in_the_place_of_another_keeps_what_its_status_needs() {
+    let field = |name: &str, value: &str| AddedField::appending(name.as_bytes(), value.as_bytes()).unwrap();
+    let fields = [field("www-authenticate", "Basic"), field("Retry-After", "7"), field("allow", "GET")];
+    let answer = |status| OwnAnswer::Error {
+        status,
+        word: "answered",
+        retry_after_seconds: Some(1),
+        form: ErrorForm::Text,
+        fields: &fields,
+    };
+    let text = own_answer(answer(405), &OwnResponse::default());
+    assert!(text.contains("\r\nwww-authenticate: Basic\r\nRetry-After: 7\r\nallow: GET\r\n"), "{text}");
+    assert!(!text.contains("retry-after: 1") && !text.contains("allow: GET, HEAD"), "{text}");
 }
 
 #[test]

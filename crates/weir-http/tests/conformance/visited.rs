@@ -3,9 +3,9 @@
 use super::*;
 use weir_http::h1::encode;
 use weir_http::{
-    AddedField, Asked, OwnAnswer, OwnResponse, Query, RequestBuilder, ResponseBuilder, ResponseContext,
-    SentFraming, TrailerBuilder, Version, continue_fields, request_fields, response_fields, websocket,
-    write_response,
+    AddedField, Asked, ErrorForm, OwnAnswer, OwnResponse, Query, RequestBuilder, ResponseBuilder,
+    ResponseContext, SentFraming, TrailerBuilder, Version, continue_fields, request_fields, response_fields,
+    websocket, write_response,
 };
 
 type Pairs = Vec<(String, String)>;
@@ -293,9 +293,19 @@ fn an_answer_of_our_own_says_the_same_in_every_version() {
     let added = [AddedField::replacing(b"X-Served", b"weir").unwrap()];
     let bytes = b"TRACE /x HTTP/1.1\r\nHost: a\r\nCookie: secret\r\nMax-Forwards: 0\r\n\r\n";
     let head = request(bytes).unwrap();
+    let in_form = |form| OwnAnswer::Error {
+        status: 503,
+        word: "no_backend",
+        retry_after_seconds: Some(1),
+        form,
+        fields: &fields,
+    };
     for answer in [
-        OwnAnswer::Error { status: 503, word: "queue_full", retry_after_seconds: Some(1) },
-        OwnAnswer::Error { status: 405, word: "method_refused", retry_after_seconds: None },
+        OwnAnswer::error(503, "queue_full", Some(1)),
+        OwnAnswer::error(405, "method_refused", None),
+        in_form(ErrorForm::Problem),
+        in_form(ErrorForm::Grpc { is_web: false }),
+        in_form(ErrorForm::Page { content_type: "text/html", body: b"<p>" }),
         OwnAnswer::Simple { status: 200, fields: &fields, body: b"hello" },
         OwnAnswer::Simple { status: 204, fields: &fields, body: b"hello" },
         OwnAnswer::Redirect { status: 308, location: b"https://a/" },

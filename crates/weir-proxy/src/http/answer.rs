@@ -7,6 +7,7 @@ use weir_stats::table::End;
 
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
+use crate::http::pages;
 use crate::http::plan;
 use crate::http::reply;
 use crate::http::session::Session;
@@ -31,8 +32,18 @@ pub async fn failure(
         return After::Reset;
     };
     let keep = !failure.closes_client() && may_keep(session, exchange);
-    let retry_after_seconds = failure.retry_after_seconds();
-    let answer = OwnAnswer::Error { status, word: failure.word(), retry_after_seconds };
+    let routes = &listener.compiled.routes;
+    let route = exchange.route.and_then(|number| routes.route(number));
+    let form = pages::form(routes.pages(route), status, exchange.wants);
+    let answer = OwnAnswer::Error {
+        status,
+        word: failure.word(),
+        retry_after_seconds: failure.retry_after_seconds(),
+        form,
+        fields: failure.fields(),
+    };
+    // For a call of gRPC what is sent is 200; who watches the counters asks what became of it.
+    exchange.ledger.status = status;
     send(session, listener, exchange, &answer, failure.end(), keep).await
 }
 
@@ -144,7 +155,9 @@ async fn send(
 ) -> After {
     let began = reply::begin_own(session, listener, exchange, answer, keep);
     take_request(session, exchange, keep);
-    exchange.ledger.status = answer.status();
+    if exchange.ledger.status == 0 {
+        exchange.ledger.status = answer.status();
+    }
     exchange.ledger.bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     let patience = listener.shared.config.timeout.client_body;
     session.requester.wait(clock::now(), patience);

@@ -6,6 +6,7 @@
 use std::rc::Rc;
 
 use weir_http::KnownHeader;
+use weir_http::values::accept::Wants;
 use weir_io::clock;
 
 use crate::http::answer;
@@ -104,6 +105,7 @@ fn decide<'l>(
 fn note_request(session: &Session, listener: &WorkerListener, exchange: &mut Exchange) {
     let received = session.requester.received();
     exchange.ledger.bytes_received = exchange.request.head_bytes() as u64;
+    exchange.wants = Wants::of(&exchange.request, received);
     if session.requester.identity.is_trusted() {
         let forwarded_for = exchange.request.values(KnownHeader::XForwardedFor, received);
         exchange

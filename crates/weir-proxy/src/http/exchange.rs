@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use weir_cache::KeyBuffer;
+use weir_http::values::accept::Wants;
 use weir_http::{RequestHead, ResponseHead};
 
 use crate::http::ledger::Ledger;
@@ -37,6 +38,8 @@ pub struct Exchange {
     pub paths: Paths,
     /// What `x-request-id` says towards both sides: the client's own where it sent an acceptable one.
     pub request_id: Vec<u8>,
+    /// How the client reads an error.
+    pub wants: Wants,
     /// Whether the request may be a copy that somebody sends again: it came before the client's handshake was
     /// over (RFC 8470).
     pub early: bool,
@@ -101,6 +104,7 @@ impl Exchange {
             reply_head_bytes: 0,
             paths: Paths::default(),
             request_id: Vec::new(),
+            wants: Wants::default(),
             early: false,
             upgrade: Vec::new(),
             route: None,
@@ -121,6 +125,7 @@ impl Exchange {
         self.reply.clear();
         self.reply_head_bytes = 0;
         self.request_id.clear();
+        self.wants = Wants::default();
         self.early = false;
         self.upgrade.clear();
         self.is_keyed = false;

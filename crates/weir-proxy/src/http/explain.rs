@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use weir_config::Sqli;
+use weir_http::values::accept::Wants;
 use weir_http::{KnownHeader, Progress, RequestHead, Scheme, parse_request};
 use weir_screen::Screen;
 use weir_state::Pool;
@@ -11,6 +12,7 @@ use weir_state::Pool;
 use crate::client::Client;
 use crate::http::cache;
 use crate::http::failure::Failure;
+use crate::http::pages::{self, Pages};
 use crate::http::plan::{self, OverTls, Received, Refused};
 use crate::http::route::Route;
 use crate::http::screening::{self, Step};
@@ -119,6 +121,11 @@ impl Request {
     pub fn wish(&self, pool: &Pool) -> (Option<u64>, Option<u64>) {
         let received = self.received(None);
         (plan::key_of(&pool.config, &received, self.client), Sticky::of(pool, received.cookies()).wanted)
+    }
+
+    /// How the client is told of an error with this status.
+    pub fn told(&self, pages: Option<&Pages>, status: u16) -> String {
+        pages::form_words(&pages::form(pages, status, Wants::of(&self.head, &self.text)))
     }
 
     /// Where a redirect to `to` leads.

@@ -1,12 +1,13 @@
 //! Which status, which log word and which counter a failure gets: the one place that decides it.
 
 use weir_config::RetryOn;
-use weir_http::Violation;
+use weir_http::{AddedField, Violation};
 use weir_io::wait::WaitError;
 use weir_screen::{Reason, Refusal};
 use weir_stats::table::{End, Rejected};
 
 use crate::backends::ConnectError;
+use crate::http::pages::Replaced;
 use crate::http::plan::Refused;
 use crate::reach::Unavailable;
 
@@ -61,6 +62,8 @@ pub enum Failure {
     NotCached,
     /// What another request had asked for on behalf of this one too did not come.
     Fetch(FailedFetch),
+    /// A backend answered with a status that a page takes the place of.
+    Replaced(Box<Replaced>),
 }
 
 /// Whom a failure meets.
@@ -203,6 +206,7 @@ impl Failure {
             | Failure::BackendTimeout
             | Failure::NotCached => 504,
             Failure::Fetch(failed) => failed.status,
+            Failure::Replaced(answer) => answer.status,
             Failure::Connect(_)
             | Failure::Empty
             | Failure::BackendClosed
@@ -239,6 +243,7 @@ impl Failure {
             Failure::Drained => End::Draining,
             Failure::NotCached => End::NotCached,
             Failure::Fetch(failed) => failed.end,
+            Failure::Replaced(_) => End::Done,
         }
     }
 
@@ -272,7 +277,16 @@ impl Failure {
         match self {
             Failure::BadRequest(violation) | Failure::BadResponse(violation) => violation.word(),
             Failure::Fetch(failed) => failed.word,
+            Failure::Replaced(_) => "backend_status",
             other => other.end().word(),
+        }
+    }
+
+    /// Fields without which the answer would say less than the one it takes the place of.
+    pub fn fields(&self) -> &[AddedField] {
+        match self {
+            Failure::Replaced(answer) => &answer.fields,
+            _ => &[],
         }
     }
 

@@ -4,15 +4,20 @@
 //! and further down: a session's future is as large as its largest path, and every idle connection holds one.
 
 use weir_http::Conditions;
+use weir_http::h1::connection::Drained;
+use weir_io::buffers::SMALL;
+use weir_io::clock;
 
-use crate::http::ask::Call;
+use crate::http::ask::{Answered, Call};
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
-use crate::http::forwarding::Forwarding;
-use crate::http::request;
+use crate::http::forwarding::{Facts, Forwarding};
+use crate::http::pages::Replaced;
+use crate::http::pump::Pump;
 use crate::http::session::Session;
+use crate::http::sink::Framing;
 use crate::http::upload::Upload;
-use crate::http::{respond, screening, sqli};
+use crate::http::{kept, request, respond, screening, sqli};
 
 /// Runs the exchange from here to its end.
 ///
@@ -39,6 +44,9 @@ pub async fn run(
         Err(failure) => Err(failure),
     };
     let ended = match answered {
+        Ok(answered) if forwarding.replaces(exchange.response.status()) => {
+            return Err(replace(session, exchange, forwarding, &facts, answered, &mut upload));
+        }
         Ok(answered) => {
             facts.answered_by(&answered.chosen, session.requester.secure.is_some());
             respond::run(session, exchange, forwarding, &facts, answered, &mut upload).await
@@ -51,9 +59,39 @@ pub async fn run(
     ended
 }
 
+/// Takes an answer in whose place the client gets a page. Where all of it is here, which it mostly is, its
+/// connection is kept.
+fn replace(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    facts: &Facts,
+    mut answered: Answered,
+    upload: &mut Upload,
+) -> Failure {
+    let response = &exchange.response;
+    let replaced = Replaced::new(response.status(), response.fields(answered.received.filled()));
+    let reader = answered.body_reader(response, facts);
+    let Answered { chosen, connection, mut received } = answered;
+    received.consume(response.head_bytes());
+    let framing = Framing::on(false, response.body());
+    let mut download = Pump::new(reader, framing, Some(received), None);
+    exchange.reply.clear();
+    let taken = download.take_received(&mut exchange.reply, SMALL);
+    chosen.backend().cells().bytes_received.add(response.head_bytes() as u64 + download.received);
+    let is_whole = taken.is_ok() && download.is_done() && response.keep_alive();
+    if let Some(request) = leave(session, exchange, upload)
+        && is_whole
+    {
+        kept::keep(&chosen, connection, request, download, clock::now());
+    }
+    forwarding.listener.shared.cells.of(session.requester.worker.number).replaced.increment();
+    Failure::Replaced(Box::new(replaced))
+}
+
 /// Leaves a request that had a backend and gets no answer of it: what is left of its body decides whether the
-/// client's connection can be kept.
-fn leave(session: &mut Session, exchange: &mut Exchange, upload: &mut Upload) {
+/// client's connection can be kept. Gives proof that nothing is.
+fn leave(session: &mut Session, exchange: &mut Exchange, upload: &mut Upload) -> Option<Drained> {
     exchange.ledger.bytes_received += upload.received_bytes();
     if let (Some(pool), Some(backend)) = (&exchange.ledger.pool, exchange.ledger.backend) {
         // All of it went to the last one: what was streamed is not sent again.
@@ -64,4 +102,5 @@ fn leave(session: &mut Session, exchange: &mut Exchange, upload: &mut Upload) {
         session.requester.buffer = rest;
     }
     exchange.body_left = drained.is_none();
+    drained
 }

@@ -30,6 +30,13 @@ impl Forwarding<'_> {
         }
     }
 
+    /// Whether a backend's answer with this status gives way to a page.
+    #[inline]
+    pub fn replaces(&self, status: u16) -> bool {
+        let pages = self.listener.compiled.routes.pages(self.route);
+        pages.is_some_and(|pages| pages.intercepts(status))
+    }
+
     /// How the request is looked at for SQL injection.
     pub fn sqli(&self) -> Sqli {
         self.route.map_or(self.listener.shared.config.http().sqli, |route| route.sqli)

@@ -24,6 +24,7 @@ mod kept;
 mod ledger;
 mod linger;
 mod muxed;
+pub mod pages;
 pub mod plan;
 pub mod probe;
 mod pump;

@@ -8,6 +8,7 @@ use weir_http::AddedField;
 use weir_screen::{FieldLookup, Screen};
 
 use crate::http::cache::{Cache, RouteCache};
+use crate::http::pages::Pages;
 use crate::http::screen;
 
 /// What a route looks at.
@@ -31,6 +32,8 @@ pub struct RouteTable {
     elsewhere: Vec<u32>,
     /// Index of the pool that takes what no route takes.
     default_pool: Option<usize>,
+    /// What is told of errors where no route took the request.
+    pages: Option<Arc<Pages>>,
 }
 
 /// One route, ready for use.
@@ -53,6 +56,8 @@ pub struct Route {
     pub cache: Option<Box<RouteCache>>,
     /// What is asked of its requests; `None` for nothing.
     pub screen: Option<Box<Screen>>,
+    /// What clients are told of errors, its listener's pages among them.
+    pages: Option<Arc<Pages>>,
     /// Whether its requests are written to the access log.
     pub access_log: bool,
     /// Whether its requests are looked at for SQL injection.
@@ -142,7 +147,11 @@ impl RouteTable {
         old: Option<&RouteTable>,
     ) -> RouteTable {
         let pool_index = |name: &str| pools.get(name).copied();
-        let compile = |route| Route::compile(route, &pool_index, cache, old);
+        let pages = Pages::compile(&config.http().error_page, None);
+        let compile = |route: &weir_config::Route| {
+            let compiled = Route::compile(route, &pool_index, cache, old)?;
+            Some(Route { pages: Pages::compile(&route.error_page, pages.as_ref()), ..compiled })
+        };
         let mut routes: Vec<Route> = config.routes.iter().filter_map(compile).collect();
         for (number, route) in routes.iter_mut().enumerate() {
             route.number = number;
@@ -163,7 +172,8 @@ impl RouteTable {
             })
             .map(|(number, _)| number)
             .collect();
-        RouteTable { routes, by_host, elsewhere, default_pool: config.pool.as_deref().and_then(pool_index) }
+        let default_pool = config.pool.as_deref().and_then(pool_index);
+        RouteTable { routes, by_host, elsewhere, default_pool, pages }
     }
 
     /// Where a request goes. Does not allocate; one hash look-up when any route names a host, then one
@@ -222,6 +232,12 @@ impl RouteTable {
         self.routes.get(number)
     }
 
+    /// What clients are told of errors whose requests this route took, or none; `None`: Weir's own words.
+    #[inline]
+    pub fn pages<'l>(&'l self, route: Option<&'l Route>) -> Option<&'l Pages> {
+        route.map_or(&self.pages, |route| &route.pages).as_deref()
+    }
+
     /// Index of the pool that takes what no route takes.
     pub fn default_pool(&self) -> Option<usize> {
         self.default_pool
@@ -275,6 +291,7 @@ impl Route {
             name: config.name.as_str().into(),
             action,
             screen: None,
+            pages: None,
             request_fields,
             response_fields: fields(&config.add_response_header),
             rewrite_prefix: config.rewrite.as_ref().map(|rewrite| rewrite.prefix.as_bytes().into()),

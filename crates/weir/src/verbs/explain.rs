@@ -46,6 +46,9 @@ fn words(answer: &Answer) -> String {
         let _ = writeln!(out, "   {step}");
     }
     let _ = writeln!(out, "action   {}", answer.action);
+    if let Some(errors) = &answer.errors {
+        let _ = writeln!(out, "errors   {errors}");
+    }
     if let Some(location) = &answer.location {
         let _ = writeln!(out, "location {location}");
     }

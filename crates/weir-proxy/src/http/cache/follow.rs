@@ -17,6 +17,7 @@ use crate::http::answer;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forwarding::Forwarding;
+use crate::http::pages::Replaced;
 use crate::http::reply;
 use crate::http::sending::Sending;
 use crate::http::session::Session;
@@ -45,6 +46,9 @@ pub async fn run(
     reader: &Reader,
     head: Head<'_>,
 ) -> After {
+    if forwarding.replaces(head.head.status()) {
+        return replace(session, exchange, forwarding, head.head, head.text).await;
+    }
     let keep = answer::may_keep(session, exchange);
     let Ok(framing) = write_head(session, exchange, forwarding, &head, keep) else {
         return answer::ended(session, exchange, forwarding.listener, End::ClientClosed, false);
@@ -55,6 +59,20 @@ pub async fn run(
     let sent = send(session, exchange, forwarding, reader, framing).await;
     let end = sent.as_ref().err().map_or(End::Done, Failure::end);
     answer::ended(session, exchange, forwarding.listener, end, keep && framing.keep_alive)
+}
+
+/// Gives the page that takes the place of an answer with this head.
+pub async fn replace(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    head: &ResponseHead,
+    text: &[u8],
+) -> After {
+    let cells = forwarding.listener.shared.cells.of(session.requester.worker.number);
+    cells.replaced.increment();
+    let failure = Failure::Replaced(Box::new(Replaced::new(head.status(), head.fields(text))));
+    Box::pin(answer::failure(session, forwarding.listener, exchange, &failure)).await
 }
 
 fn write_head(

@@ -10,6 +10,7 @@ use weir_http::{BodyLength, Method, ResponseContext, ResponseHead, SentFraming};
 use weir_io::wait::WaitError;
 use weir_stats::table::End;
 
+use super::follow::replace;
 use super::lookup::{Share, share_of};
 use super::{encodings, follow};
 use crate::http::answer;
@@ -32,6 +33,9 @@ pub async fn send(
     object: Arc<Object>,
     facts: &RequestFacts,
 ) -> After {
+    if forwarding.replaces(object.head().status()) {
+        return replace(session, exchange, forwarding, object.head(), object.text()).await;
+    }
     let offer = compress::offer(
         forwarding.compress(),
         &exchange.request,
