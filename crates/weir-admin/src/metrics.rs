@@ -426,6 +426,7 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
         &[("moved", |cells| &cells.moved), ("failed", |cells| &cells.failed)],
     );
     clusters(out, control, pools);
+    counted.totals(out, &expose::FALLBACKS, |cells| &cells.fallbacks);
     counted.totals(out, &expose::LAST_RESORT, |cells| &cells.last_resort);
     let depths = pools.iter().map(|it| ([&*it.config.name], f64::from(it.queue.depth())));
     gauge(out, &expose::QUEUE_DEPTH, depths);

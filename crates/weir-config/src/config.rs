@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::admin::{self, Admin};
 use crate::cache::Cache;
+use crate::fallback;
 use crate::fields::{Fields, KeyValue, Value};
 use crate::kernel::Kernel;
 use crate::keys::{Key, Kind, Row, Table};
@@ -133,6 +134,7 @@ impl Config {
         }
         listener::binds::check(root, &self.listeners, admin, findings);
         listener::check(root, &self.listeners, findings);
+        fallback::check(root, findings);
         pool::check(root, uses, &self.pools, findings);
     }
 }

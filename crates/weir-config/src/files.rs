@@ -25,6 +25,9 @@ fn pages(fields: &mut Fields, read_file: &ReadFile<'_>, findings: &mut Findings<
     for page in fields.below_mut("error_page") {
         of_key(page, "file", PAGE_BYTES, read_file, findings);
     }
+    for page in fields.below_mut("maintenance") {
+        of_key(page, "file", PAGE_BYTES, read_file, findings);
+    }
 }
 
 fn of_key(

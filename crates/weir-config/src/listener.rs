@@ -15,6 +15,7 @@ use crate::fields::{Fields, Value};
 use crate::keys::{
     Each, Key, Kind, Limit, Planes, Row, count, flag, list, table as below, table_or_true, text, word,
 };
+use crate::maintenance::{self, Maintenance};
 use crate::mysql::{self, ListenerMysql};
 use crate::plane::forward::{Forward, PORTS, PortRange, SOURCE};
 use crate::plane::{self, Plane};
@@ -173,6 +174,9 @@ table! {
                 .http()
                 .default("Weir's own line of text")
                 .also(&["error_pages", "errorfile", "errors", "http-errors"]);
+        /// What clients are told while `weir maintenance` has switched the service off, and who gets through;
+        /// a route may say otherwise.
+        maintenance: Option<Maintenance> = below(Maintenance::TABLE).http().default("503, for all");
         /// Sizes a client may make Weir hold or parse.
         limits: HttpLimits = below(HttpLimits::TABLE).http().also(&["limit"]);
         /// How requests are looked at for SQL injection where no route says otherwise.
@@ -303,13 +307,14 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
         }
         compress::check(fields, findings);
         error_page::check(fields, findings);
+        maintenance::check(fields, findings);
         route::check(fields, &listener.routes, findings);
         if spoken(fields).is_none_or(|protocol| protocol == Protocol::Http) {
             screen::check_listener(fields, findings);
         }
-        pool_exists(root, fields, findings);
+        pool_exists(root, fields, "pool", findings);
         for (_, route) in fields.tables("route").filter(|_| spoken(fields).is_none_or(Protocol::has_routes)) {
-            pool_exists(root, route, findings);
+            pool_exists(root, route, "pool", findings);
         }
     }
 }
@@ -396,9 +401,9 @@ fn versions(listener: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Notes a `pool = "…"` that names none.
-fn pool_exists(root: &Fields, fields: &Fields, findings: &mut Findings<'_>) {
-    let Some(name) = fields.text("pool") else { return };
+/// Notes a key such as `pool = "…"` that names none.
+pub(crate) fn pool_exists(root: &Fields, fields: &Fields, key: &str, findings: &mut Findings<'_>) {
+    let Some(name) = fields.text(key) else { return };
     let defined = root.map("pool");
     // `[pool]` itself could not be read: nobody knows what was meant to be there.
     if defined.iter().any(|entry| entry.name == name) || root.is_bad("pool") || root.meant.contains(&"pool") {
@@ -413,5 +418,5 @@ fn pool_exists(root: &Fields, fields: &Fields, findings: &mut Findings<'_>) {
         None if defined.len() <= 8 => format!("expected {}, or a new `[pool.{name}]`", one_of(names())),
         None => format!("expected one of the {} pools of this file, or a new `[pool.{name}]`", defined.len()),
     };
-    findings.error(fields.at("pool"), format!("no pool is named `{name}`"), hint);
+    findings.error(fields.at(key), format!("no pool is named `{name}`"), hint);
 }

@@ -16,7 +16,7 @@ use weir_state::{Listener, Snapshot};
 use weir_tls::ServerTls;
 
 use crate::http::cache::Cache;
-use crate::http::route::RouteTable;
+use crate::http::route::{PoolNames, RouteTable};
 use crate::http::screen;
 
 /// A snapshot, ready to be served by the workers.
@@ -50,9 +50,7 @@ impl CompiledSnapshot {
         workers: usize,
     ) -> CompiledSnapshot {
         let cache = cache_of(&snapshot.config, before);
-        let numbered = snapshot.pools.iter().enumerate();
-        let pools: HashMap<&str, usize> =
-            numbered.map(|(index, pool)| (pool.config.name.as_str(), index)).collect();
+        let pools = PoolNames::of(&snapshot.config);
         let old: HashMap<&str, &CompiledListener> =
             before.into_iter().flat_map(CompiledSnapshot::named_listeners).collect();
         let compile = |listener: &Arc<Listener>| {
@@ -60,6 +58,7 @@ impl CompiledSnapshot {
             Arc::new(CompiledListener::compile(listener, &pools, cache.as_ref(), old))
         };
         let listeners = snapshot.listeners.iter().map(compile).collect();
+        drop(pools);
         let worker_buffer_bytes = memory::for_buffers(&snapshot.config) / workers as u64;
         CompiledSnapshot { listeners, cache, worker_buffer_bytes, snapshot }
     }
@@ -116,7 +115,7 @@ fn limit(cache: &Cache, config: &Config) {
 impl CompiledListener {
     fn compile(
         listener: &Listener,
-        pools: &HashMap<&str, usize>,
+        pools: &PoolNames<'_>,
         cache: Option<&Arc<Cache>>,
         old: Option<&CompiledListener>,
     ) -> CompiledListener {

@@ -155,7 +155,7 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
     };
     match record.end {
         End::Done => *b"--",
-        End::Responded => *b"LR",
+        End::Responded | End::Maintenance => *b"LR",
         End::ClientClosed => [b'C', phase],
         End::ClientIdle => [b'c', if is_http { b'R' } else { b'D' }],
         End::ClientHeader | End::LoginTimeout => *b"cR",

@@ -34,7 +34,11 @@ pub async fn failure(
     let keep = !failure.closes_client() && may_keep(session, exchange);
     let routes = &listener.compiled.routes;
     let route = exchange.route.and_then(|number| routes.route(number));
-    let form = pages::form(routes.pages(route), status, exchange.wants);
+    let pages = match failure {
+        Failure::Maintenance { .. } => routes.closing(route).pages.as_deref(),
+        _ => routes.pages(route),
+    };
+    let form = pages::form(pages, status, exchange.wants);
     let answer = OwnAnswer::Error {
         status,
         word: failure.word(),

@@ -11,6 +11,7 @@ use weir_io::clock;
 
 use crate::http::answer;
 use crate::http::cache;
+use crate::http::closing;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward;
@@ -39,10 +40,16 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
     let ended = match decide(session, &listener, exchange) {
         Err(failure) => Err(failure),
         Ok(Plan { route, outcome, .. }) => match outcome {
-            Outcome::Forward { pool } => {
+            Outcome::Forward { pool: asked } => {
+                let fallbacks = listener.compiled.routes.fallbacks(route);
+                let pool = closing::serving(asked, fallbacks, |index| &listener.pools[index].shared.balance);
+                let is_fallback = pool != asked;
+                if is_fallback {
+                    listener.pools[asked].cells().fallbacks.increment();
+                }
                 let pool = listener.pools[pool].clone();
                 exchange.ledger.pool = Some(pool.clone());
-                let forwarding = Forwarding { listener: &listener, pool, route };
+                let forwarding = Forwarding { listener: &listener, pool, route, is_fallback };
                 match route.and_then(|route| route.cache.as_deref()) {
                     None => forward::run(session, exchange, &forwarding).await,
                     Some(cache) => cache::run(session, exchange, &forwarding, cache).await,
@@ -94,6 +101,12 @@ fn decide<'l>(
     if plan.is_screened {
         let path = paths.compared(request.path(text));
         screening::at_edge(requester, listener, plan.route, &received, path, ledger)?;
+        let closing = listener.compiled.routes.closing(plan.route);
+        let whereto = || plan.whereto(&listener.shared, |pool| &listener.pools[pool].shared.config.name);
+        let client = ledger.client(requester).address.ip();
+        if closing.keeps_out(&listener.shared.maintenance, whereto, client).is_some() {
+            return Err(Failure::Maintenance { retry_after_seconds: closing.retry_after_seconds() });
+        }
         let asked = plan.route.map_or(listener.shared.config.http().sqli, |route| route.sqli);
         sqli::head(asked, &received, listener.shared.cells.of(requester.worker.number), ledger)?;
     }

@@ -19,6 +19,8 @@ pub struct Forwarding<'l> {
     pub listener: &'l Rc<WorkerListener>,
     pub pool: Rc<WorkerPool>,
     pub route: Option<&'l Route>,
+    /// Whether the pool serves in the place of the one that was asked for: what it says is kept for nobody.
+    pub is_fallback: bool,
 }
 
 impl Forwarding<'_> {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use weir_http::{BodyLength, KnownHeader, Method, RequestHead, Violation, path};
 use weir_state::key::{KeySource, choice_key};
+use weir_state::maintenance::Whereto;
 use weir_tls::ServerTls;
 use weir_tls::acme::Challenges;
 
@@ -97,6 +98,21 @@ pub struct Plan<'l> {
     pub is_screened: bool,
     /// What happens to it once they let it pass.
     pub outcome: Outcome<'l>,
+}
+
+impl<'l> Plan<'l> {
+    /// The names of where the request goes; `name` gives that of a pool by its index.
+    pub fn whereto(
+        &self,
+        listener: &'l weir_state::Listener,
+        name: impl FnOnce(usize) -> &'l str,
+    ) -> Whereto<'l> {
+        let pool = match &self.outcome {
+            Outcome::Forward { pool } => Some(name(*pool)),
+            _ => None,
+        };
+        Whereto { listener: &listener.config.name, route: self.route.map(|route| &*route.name), pool }
+    }
 }
 
 /// What happens to a request that lists and limits let pass.

@@ -110,7 +110,7 @@ async fn serve(job: FetchJob) {
         buffer: None,
     };
     let route = listener.compiled.routes.route(route);
-    let forwarding = Forwarding { listener: &listener, pool, route };
+    let forwarding = Forwarding { listener: &listener, pool, route, is_fallback: false };
     // The second time without conditions.
     for _ in 0..2 {
         exchange.begin(clock::now());
