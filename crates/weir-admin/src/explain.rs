@@ -318,8 +318,12 @@ fn choose_in(pool: &Pool, key: Option<u64>, sticky: Option<u64>, role: Option<Wa
     let (backend, reason) = match &explanation.outcome {
         Ok(pick) => {
             let mut reason = pick.reason.words().to_owned();
-            if pick.tier == TierKind::LastResort {
-                reason = format!("{reason}; {}", explanation.backends[pick.index].0.last_resort_words());
+            match pick.tier {
+                TierKind::LastResort => {
+                    reason = format!("{reason}; {}", explanation.backends[pick.index].0.last_resort_words());
+                }
+                TierKind::Panic => reason = format!("{reason}; {}", weir_balance::BackendStatus::PANIC_WORDS),
+                TierKind::Ordinary | TierKind::Backup => {}
             }
             (pool.backends.get(pick.index).map(|it| it.address.clone()), reason)
         }

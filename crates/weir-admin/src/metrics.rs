@@ -387,6 +387,22 @@ fn backends(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>]
     );
     every.totals(out, &expose::BACKEND_FAILURES, |cells| &cells.failures);
     every.totals(out, &expose::BACKEND_EJECTIONS, |cells| &cells.ejections);
+    every.totals(out, &expose::BACKEND_ENDED, |cells| &cells.ended);
+}
+
+/// What agents answered, and whom comparison ejected.
+fn agents(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
+    let all = || pools.iter().flat_map(|pool| pool.backends.iter().map(move |backend| (pool, backend)));
+    let mut outliers = out.family(&expose::BACKEND_OUTLIERS);
+    for (pool, backend) in all() {
+        outliers.sample(&[&pool.config.name, &backend.address], backend.balance.outliers() as f64);
+    }
+    let mut asked = out.family(&expose::AGENT_CHECKS);
+    for (pool, backend) in all() {
+        let Some(found) = control.board().agent_findings(backend) else { continue };
+        asked.sample(&[&pool.config.name, &backend.address, "good"], found.good_count as f64);
+        asked.sample(&[&pool.config.name, &backend.address, "bad"], found.bad_count as f64);
+    }
 }
 
 fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
@@ -413,6 +429,7 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
         Some(([&*pool.config.name, &*backend.address], found.history.first()?.seconds))
     });
     gauge(out, &expose::PROBE_DURATION, durations);
+    agents(out, control, pools);
     let counted = Counted(pools.iter().map(|it| (vec![&*it.config.name], &*it.cells)).collect());
     counted.totals(out, &expose::RETRIES, |cells: &PoolCells| &cells.retries);
     counted.totals(out, &expose::REDISPATCHES, |cells| &cells.redispatches);
@@ -427,6 +444,7 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     );
     clusters(out, control, pools);
     counted.totals(out, &expose::LAST_RESORT, |cells| &cells.last_resort);
+    counted.totals(out, &expose::PANIC, |cells| &cells.panics);
     let depths = pools.iter().map(|it| ([&*it.config.name], f64::from(it.queue.depth())));
     gauge(out, &expose::QUEUE_DEPTH, depths);
 }

@@ -14,7 +14,7 @@ use weir_control::acme::OrderStatus;
 use weir_control::cluster::seen::PoolSeen;
 pub use weir_control::cluster::seen::{ClusterStatus, MemberStatus};
 use weir_control::control::Control;
-use weir_control::health::Findings;
+use weir_control::health::{AgentFindings, Findings};
 use weir_control::reload::Outcome;
 use weir_control::timestamp::Timestamp;
 use weir_state::plane::Placement;
@@ -129,7 +129,7 @@ pub struct PoolStatus {
     pub balance: String,
     /// Backends that may be chosen now.
     pub ready_count: usize,
-    /// Which group of backends is chosen from: `ordinary`, `backup`, `last-resort`, or `none`.
+    /// Which group of backends is chosen from: `ordinary`, `panic`, `backup`, `last-resort`, or `none`.
     pub serving_from: String,
     /// Exchanges waiting for a backend.
     pub queue_depth: u32,
@@ -184,12 +184,18 @@ pub struct BackendStatus {
     pub failures: u64,
     /// Times it was ejected.
     pub ejections: u64,
+    /// Of these, for failing much more often than the others (`success_rate`).
+    #[serde(default)]
+    pub outliers: u64,
     /// Until it may return, in seconds; `None` when not ejected.
     pub ejected_for_seconds: Option<f64>,
     /// From request sent to head received.
     pub response_seconds: Option<Quantiles>,
     /// What probes found.
     pub probes: Findings,
+    /// What its agent said; `None` where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentFindings>,
 }
 
 /// Looks at everything. Costs a pass over all counters; nothing on the data path waits for it.
@@ -357,10 +363,12 @@ fn backend(
         requests: by_word(cells, &CODE_CLASSES, |cells| &cells.requests),
         connect_failures: total(|cells| &cells.connect_failures),
         failures: total(|cells| &cells.failures),
-        ejections: total(|cells| &cells.ejections),
+        ejections: total(|cells| &cells.ejections) + backend.balance.outliers(),
+        outliers: backend.balance.outliers(),
         ejected_for_seconds: standing.ejected_until.and_then(left),
         response_seconds: quantiles(cells, |cells| &cells.response_seconds),
         probes,
+        agent: control.board().agent_findings(backend),
     }
 }
 
@@ -387,10 +395,21 @@ fn reason(
     standing: &weir_balance::BackendStatus,
     probes: &Findings,
 ) -> String {
+    let by_agent = |what: &str| {
+        let last = control.board().agent_findings(backend);
+        let last = last.and_then(|agent| agent.history.into_iter().find(|asked| asked.good));
+        last.map_or_else(
+            || format!("its agent: {what}"),
+            |last| format!("its agent: {what}, it says {}", last.detail),
+        )
+    };
     match standing.state {
         State::Ready => String::new(),
+        State::WeightZero if standing.weight > 0 => by_agent("0 % of its weight"),
         State::WeightZero => "its weight is 0".to_owned(),
+        State::Draining if standing.admin == AdminState::Ready => by_agent("drain"),
         State::Draining => "an operator drains it".to_owned(),
+        State::Maintenance if standing.admin != AdminState::Maintenance => by_agent("maintenance"),
         State::Maintenance => "an operator took it out".to_owned(),
         State::Ejected => {
             let last = control.ejection_reason(&pool.config.name, &backend.address);
@@ -403,6 +422,7 @@ fn reason(
             let error = control.names().error(&backend.address);
             format!("dns: {}", error.as_deref().unwrap_or("not resolved yet"))
         }
+        State::Down if standing.agent.is_down => by_agent("down"),
         State::Down => {
             let bad = probes.history.iter().find(|probed| !probed.good);
             bad.map_or_else(|| "its probes fail".to_owned(), |probed| probed.detail.clone())

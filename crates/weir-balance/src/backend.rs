@@ -1,5 +1,7 @@
 //! One address in one pool: its live state, shared by all workers and kept across reloads.
 
+use crate::admin::AdminState;
+use crate::agent::{AgentCell, AgentSays};
 use crate::failures::FailureLog;
 use crate::latency::PeakEwma;
 use crate::moment::{NEVER, moment, nanoseconds};
@@ -23,34 +25,6 @@ pub(crate) const UNLIMITED: u32 = u32::MAX;
 const IN_FLIGHT_BITS: u32 = 24;
 const IN_FLIGHT_MASK: u64 = (1 << IN_FLIGHT_BITS) - 1;
 const ONE_PICK: u64 = (1 << IN_FLIGHT_BITS) + 1;
-
-/// What the operator says about a backend at run time (`weir drain`, `weir enable`, the admin API).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum AdminState {
-    /// Takes work.
-    Ready,
-    /// Takes no new work; sticky sessions and what is running go on.
-    Drain,
-    /// Takes nothing, sticky or not.
-    Maintenance,
-}
-
-impl AdminState {
-    /// The words of the admin API.
-    pub const NAMES: [&'static str; 3] = ["ready", "drain", "maintenance"];
-
-    /// The state a word names; `None` for any other word.
-    pub fn from_word(word: &str) -> Option<AdminState> {
-        [AdminState::Ready, AdminState::Drain, AdminState::Maintenance]
-            .into_iter()
-            .find(|state| state.word() == word)
-    }
-
-    /// The word of the admin API.
-    pub const fn word(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
-}
 
 /// What probes say about a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -108,6 +82,9 @@ pub struct Backend {
     hot: Hot,
     address: String,
     id: u64,
+    agent: AgentCell,
+    /// The configured limit; what holds is in [`Hot`].
+    configured_limit: AtomicU32,
     weight: AtomicU32,
     backup: AtomicBool,
     assumed_up: AtomicBool,
@@ -155,6 +132,8 @@ impl Backend {
                 ramp_percent: AtomicU32::new(FULL_PERCENT),
                 latency: PeakEwma::default(),
             },
+            agent: AgentCell::default(),
+            configured_limit: AtomicU32::new(settings.max_connections.unwrap_or(UNLIMITED)),
             weight: AtomicU32::new(settings.weight.min(MAX_WEIGHT)),
             backup: AtomicBool::new(settings.backup),
             assumed_up: AtomicBool::new(settings.assumed_up),
@@ -187,7 +166,7 @@ impl Backend {
         BackendSettings {
             weight: self.weight(),
             backup: self.is_backup(),
-            max_connections: self.max_connections(),
+            max_connections: limit_of(self.configured_limit.load(Ordering::Relaxed)),
             assumed_up: self.is_assumed_up(),
             role: Role::of_code(self.fixed_role.load(Ordering::Relaxed)),
         }
@@ -236,14 +215,23 @@ impl Backend {
         self.backup.load(Ordering::Relaxed)
     }
 
-    /// The configured limit of requests in flight (count); `None`: no limit.
+    /// The limit of requests in flight (count) in force, the agent's or else the configured, before slow
+    /// start; `None`: no limit.
     pub fn max_connections(&self) -> Option<u32> {
-        Some(self.hot.max_connections.load(Ordering::Relaxed)).filter(|limit| *limit != UNLIMITED)
+        limit_of(self.hot.max_connections.load(Ordering::Relaxed))
     }
 
-    /// Changes the limit; in force for the next pick. What is in flight above a lowered limit runs on.
+    /// Changes the configured limit; in force for the next pick unless the agent has another. What is in
+    /// flight above a lowered limit runs on.
     pub fn set_max_connections(&self, limit: Option<u32>) {
-        self.hot.max_connections.store(limit.unwrap_or(UNLIMITED), Ordering::Relaxed);
+        self.configured_limit.store(limit.unwrap_or(UNLIMITED), Ordering::Relaxed);
+        self.apply_limit();
+    }
+
+    fn apply_limit(&self) {
+        let configured = self.configured_limit.load(Ordering::Relaxed);
+        let limit = self.agent.says().max_connections.unwrap_or(configured);
+        self.hot.max_connections.store(limit, Ordering::Relaxed);
     }
 
     /// Requests or connections in flight now (count), over all workers and pools that share this cell.
@@ -263,10 +251,27 @@ impl Backend {
 
     /// What the operator says.
     pub fn admin_state(&self) -> AdminState {
-        match self.admin.load(Ordering::Relaxed) {
-            0 => AdminState::Ready,
-            1 => AdminState::Drain,
-            _ => AdminState::Maintenance,
+        AdminState::of_code(self.admin.load(Ordering::Relaxed))
+    }
+
+    /// The stricter of what the operator and the agent say.
+    pub fn admin_in_force(&self) -> AdminState {
+        self.admin_state().max(self.agent.says().admin)
+    }
+
+    /// What its agent says; what holds without one where it has none.
+    pub fn agent(&self) -> AgentSays {
+        self.agent.says()
+    }
+
+    /// Takes what its agent says; the limit is in force for the next pick, the rest at the pool's next
+    /// refresh. Coming back from down or maintenance begins slow start.
+    pub fn set_agent(&self, says: &AgentSays, now: Duration) {
+        let before = self.agent.set(says, now);
+        self.apply_limit();
+        let was_out = before.admin == AdminState::Maintenance && says.admin == AdminState::Ready;
+        if was_out || before.is_down && !says.is_down {
+            self.begin_slow_start(now);
         }
     }
 
@@ -298,11 +303,12 @@ impl Backend {
         self.left_at.load(Ordering::Relaxed) != NEVER
     }
 
-    /// Since when it has been on its way out, by an operator's word or because its pool has it no more;
+    /// Since when it has been on its way out, by an operator's or its agent's word or because its pool has it no more;
     /// `None` while it is to stay. For those who can take their work elsewhere.
     pub fn leaving_since(&self) -> Option<Duration> {
         let (out, left) = (&self.taken_out_at, &self.left_at);
-        moment(out.load(Ordering::Relaxed).min(left.load(Ordering::Relaxed)))
+        let out = out.load(Ordering::Relaxed).min(self.agent.taken_out_at());
+        moment(out.min(left.load(Ordering::Relaxed)))
     }
 
     /// Whether the last bad probe was accepted and merely not answered in time.
@@ -338,13 +344,22 @@ impl Backend {
         }
     }
 
-    /// Whether probes allow traffic: the last verdict, or the assumption before the first.
+    /// Whether probes and the agent allow traffic: the last verdict, or the assumption before the first.
     pub fn is_up(&self) -> bool {
-        match self.health() {
+        let probed = match self.health() {
             Health::Up => true,
             Health::Down => false,
             Health::Unknown => self.is_assumed_up(),
-        }
+        };
+        probed && !self.agent.says().is_down
+    }
+
+    /// Whether new work may go to it, ejection aside.
+    pub(crate) fn could_serve(&self) -> bool {
+        self.admin_in_force() == AdminState::Ready
+            && self.is_up()
+            && self.weight() > 0
+            && self.agent.says().weight_percent > 0
     }
 
     /// Whether it counts as up before the first verdict.
@@ -391,6 +406,11 @@ impl Backend {
 
     pub(crate) fn set_ejected_until(&self, until: Option<Duration>) {
         self.ejected_until.store(until.map_or(NEVER, nanoseconds), Ordering::Relaxed);
+    }
+
+    /// Times it was ejected for failing much more often than the others.
+    pub fn outliers(&self) -> u64 {
+        self.failures().outliers
     }
 
     pub(crate) fn failures(&self) -> MutexGuard<'_, FailureLog> {
@@ -461,6 +481,10 @@ impl Backend {
             debug_assert!(false, "backend {} was released more often than picked", self.address);
         }
     }
+}
+
+fn limit_of(limit: u32) -> Option<u32> {
+    Some(limit).filter(|limit| *limit != UNLIMITED)
 }
 
 #[cfg(test)]
@@ -556,13 +580,5 @@ mod tests {
         backend.set_left(false, at(10));
         backend.set_admin_state(AdminState::Ready, at(11));
         assert_eq!(backend.leaving_since(), None);
-    }
-
-    #[test]
-    fn admin_words_and_states_match_both_ways() {
-        for word in AdminState::NAMES {
-            assert_eq!(AdminState::from_word(word).map(AdminState::word), Some(word));
-        }
-        assert_eq!(AdminState::from_word("up"), None);
     }
 }

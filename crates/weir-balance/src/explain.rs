@@ -1,5 +1,6 @@
 //! Why this backend: what `weir explain` and `weir status` print about a pool.
 
+use crate::agent::AgentSays;
 use crate::choice::DryRun;
 use crate::pick::{NoPick, Pick, PickInput, PickReason};
 use crate::picker::{Picker, choose};
@@ -43,12 +44,18 @@ pub struct BackendStatus {
     pub latency: Option<Duration>,
     /// When an ejection ends.
     pub ejected_until: Option<Duration>,
+    /// What its agent says; what holds without one where it has none.
+    pub agent: AgentSays,
 }
 
 impl BackendStatus {
+    /// Why backends that are not healthy may be chosen, beside those that are.
+    pub const PANIC_WORDS: &'static str =
+        "fewer backends are healthy than `panic_below` asks for: all are used";
+
     /// Whether probes and ejection leave it in, whatever the operator says of it.
     pub fn is_healthy(&self) -> bool {
-        self.health != Health::Down && self.ejected_until.is_none()
+        self.health != Health::Down && !self.agent.is_down && self.ejected_until.is_none()
     }
 
     /// Why it is only the last resort, when it was chosen as that.
@@ -122,6 +129,7 @@ impl std::fmt::Display for Explanation {
                 write!(out, "{}, {}", chosen.address, pick.reason.words())?;
                 match pick.tier {
                     TierKind::Ordinary => {}
+                    TierKind::Panic => write!(out, " ({})", BackendStatus::PANIC_WORDS)?,
                     TierKind::Backup => write!(out, " (backup)")?,
                     TierKind::LastResort => write!(out, " ({})", chosen.last_resort_words())?,
                 }
@@ -184,8 +192,9 @@ fn refusal(
     used: Option<&Tier>,
 ) -> Option<Refusal> {
     let standing = &view.standings[index];
-    let last_resort = used.filter(|tier| tier.kind == TierKind::LastResort && tier.holds(index));
-    if standing.state != State::Ready && last_resort.is_none() {
+    let all_the_same =
+        used.filter(|tier| matches!(tier.kind, TierKind::LastResort | TierKind::Panic) && tier.holds(index));
+    if standing.state != State::Ready && all_the_same.is_none() {
         return Some(Refusal::State(standing.state));
     }
     if let Some(wanted) = input.role.filter(|wanted| !view.serves(index, Some(*wanted))) {
@@ -198,11 +207,11 @@ fn refusal(
     if is_spared && used.is_some_and(|tier| !tier.holds(index)) {
         return Some(Refusal::PrimaryNotNeeded);
     }
-    if standing.backup && used.is_some_and(|tier| tier.kind == TierKind::Ordinary) {
+    if standing.backup && used.is_some_and(|tier| matches!(tier.kind, TierKind::Ordinary | TierKind::Panic)) {
         return Some(Refusal::BackupNotNeeded);
     }
     let backend = &pool.members()[index];
-    if last_resort.is_some_and(|tier| tier.on_trial) && !backend.trials().has_room() {
+    if all_the_same.is_some_and(|tier| tier.on_trial) && !backend.trials().has_room() {
         return Some(Refusal::OnTrial);
     }
     (!backend.has_room()).then_some(Refusal::Full)
@@ -227,6 +236,7 @@ fn status(pool: &Pool, view: &View, index: usize) -> BackendStatus {
         picks: backend.picks(),
         latency: backend.latency(),
         ejected_until: backend.ejected_until(),
+        agent: backend.agent(),
     }
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct FailureLog {
     in_a_row: u32,
     last_until: Duration,
     last_length: Duration,
+    /// Ejections by comparison.
+    pub(crate) outliers: u64,
 }
 
 impl FailureLog {

@@ -17,6 +17,8 @@
 //! Start reading in `pool.rs`, then `picker.rs`; each algorithm is one file of its own under `choice/`.
 #![forbid(unsafe_code)]
 
+mod admin;
+mod agent;
 mod algorithm;
 mod alias_table;
 mod backend;
@@ -31,6 +33,7 @@ mod outlier;
 mod pick;
 mod picker;
 mod pool;
+mod rates;
 mod retry_budget;
 mod ring;
 mod role;
@@ -42,17 +45,20 @@ mod state;
 mod trial;
 mod view;
 
+pub use admin::AdminState;
+pub use agent::AgentSays;
 pub use algorithm::Algorithm;
-pub use backend::{AdminState, Backend, BackendSettings, Health, MAX_WEIGHT, WeightTooLarge};
+pub use backend::{Backend, BackendSettings, Health, MAX_WEIGHT, WeightTooLarge};
 pub use explain::{BackendStatus, Explanation, Refusal};
 pub use health::{HealthMachine, Transition, start_offset};
 pub use outlier::{Ejection, Outcome};
 pub use pick::{BackendIndex, NoPick, Pick, PickInput, PickReason};
 pub use picker::Picker;
 pub use pool::{Eligible, Pool, Refreshed};
+pub use rates::{Counted, Outlier};
 pub use retry_budget::RetryBudget;
 pub use role::{Readers, Role, WantedRole};
-pub use settings::{Passive, Settings};
+pub use settings::{Passive, Settings, SuccessRate};
 pub use stable_hash::{address_hash, flow_hash, stable_hash};
 pub use state::{State, TierKind};
 pub use trial::LastResort;

@@ -10,7 +10,7 @@
 
 use crate::backend::Backend;
 use crate::pool::Pool;
-use crate::{AdminState, Algorithm, Passive};
+use crate::{Algorithm, Passive};
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ impl Pool {
         }
     }
 
-    fn try_eject(&self, index: usize, now: Duration, passive: &Passive) -> Option<Ejection> {
+    pub(crate) fn try_eject(&self, index: usize, now: Duration, passive: &Passive) -> Option<Ejection> {
         // One at a time, so that two workers can't both take the last place under the limit.
         let _one_at_a_time = self.ejecting().lock().unwrap_or_else(PoisonError::into_inner);
         let backend = &self.members()[index];
@@ -74,7 +74,7 @@ impl Pool {
         }
         let rivals = || {
             let same_tier = |other: &&std::sync::Arc<Backend>| other.is_backup() == backend.is_backup();
-            self.members().iter().filter(same_tier).filter(|other| could_serve(other))
+            self.members().iter().filter(same_tier).filter(|other| other.could_serve())
         };
         let out = rivals().filter(|other| is_out(other, now)).count();
         let limit = (passive.max_ejected * rivals().count() as f64 + 1.0e-9).floor();
@@ -98,22 +98,18 @@ impl Pool {
             && self
                 .members()
                 .iter()
-                .any(|other| other.is_backup() && could_serve(other) && !is_out(other, now))
+                .any(|other| other.is_backup() && other.could_serve() && !is_out(other, now))
     }
 }
 
-fn could_serve(backend: &Backend) -> bool {
-    backend.admin_state() == AdminState::Ready && backend.is_up() && backend.weight() > 0
-}
-
-fn is_out(backend: &Backend, now: Duration) -> bool {
+pub(crate) fn is_out(backend: &Backend, now: Duration) -> bool {
     backend.ejected_until().is_some_and(|until| until > now)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BackendSettings, Settings};
+    use crate::{AdminState, BackendSettings, Settings};
     use std::sync::Arc;
 
     const PASSIVE: Passive = Passive {
@@ -121,6 +117,7 @@ mod tests {
         within: Duration::from_secs(10),
         eject: Duration::from_secs(10),
         max_ejected: 0.5,
+        success_rate: None,
     };
 
     fn pool(count: usize, passive: Passive) -> Pool {

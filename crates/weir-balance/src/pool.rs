@@ -1,6 +1,7 @@
 //! A pool: its backends, what is shared between workers, and the view they choose by.
 
-use crate::backend::{AdminState, Backend, Health, WeightTooLarge};
+use crate::admin::AdminState;
+use crate::backend::{Backend, Health, WeightTooLarge};
 use crate::retry_budget::RetryBudget;
 use crate::role::{Role, WantedRole};
 use crate::settings::Settings;

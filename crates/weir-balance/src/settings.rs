@@ -23,11 +23,21 @@ pub struct Settings {
     pub fall: u32,
     /// Which backends are tried when none is up.
     pub last_resort: LastResort,
+    /// Below this share (0.0..=1.0) of healthy ordinary backends all of them are used, healthy or not. `None`:
+    /// never.
+    pub panic_below: Option<f64>,
     /// Retries allowed as a share of recent requests (percent, 0..=100).
     pub retry_budget_percent: u32,
     /// Which backends serve reads, where backends have roles. `None`: they have none, and what a choice says
     /// of roles means nothing.
     pub readers: Option<Readers>,
+}
+
+impl Settings {
+    /// A pool that uses its unhealthy backends when few are healthy does so when none is.
+    pub(crate) fn last_resort_in_force(&self) -> LastResort {
+        if self.panic_below.is_some() { LastResort::All } else { self.last_resort }
+    }
 }
 
 impl Default for Settings {
@@ -40,6 +50,7 @@ impl Default for Settings {
             rise: 2,
             fall: 3,
             last_resort: LastResort::Late,
+            panic_below: None,
             retry_budget_percent: 20,
             readers: None,
         }
@@ -57,6 +68,21 @@ pub struct Passive {
     pub eject: Duration,
     /// Largest share (0.0..=1.0) of the backends that could serve which may be out by ejection at once.
     pub max_ejected: f64,
+    /// Ejection of those that fail much more often than the others. `None`: never.
+    pub success_rate: Option<SuccessRate>,
+}
+
+/// When a backend fails so much more often than the others that it is ejected.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SuccessRate {
+    /// What is counted together.
+    pub interval: Duration,
+    /// How many standard deviations below the mean is too far.
+    pub factor: f64,
+    /// Backends (count) with enough requests that it takes to compare.
+    pub min_backends: u32,
+    /// Requests (count) in one interval that it takes to be compared.
+    pub min_requests: u64,
 }
 
 impl Default for Passive {
@@ -66,6 +92,7 @@ impl Default for Passive {
             within: Duration::from_secs(10),
             eject: Duration::from_secs(10),
             max_ejected: 0.5,
+            success_rate: None,
         }
     }
 }

@@ -40,6 +40,9 @@ impl State {
 pub enum TierKind {
     /// The ordinary backends.
     Ordinary,
+    /// All ordinary backends, healthy or not, because fewer are healthy than
+    /// [`Settings::panic_below`](crate::Settings::panic_below) asks for.
+    Panic,
     /// Backends marked `backup`, because no ordinary one is eligible or all were tried.
     Backup,
     /// Backends that are out by ejection or by their probes, because nothing else is left
@@ -52,6 +55,7 @@ impl TierKind {
     pub const fn word(self) -> &'static str {
         match self {
             TierKind::Ordinary => "ordinary",
+            TierKind::Panic => "panic",
             TierKind::Backup => "backup",
             TierKind::LastResort => "last-resort",
         }

@@ -1,7 +1,8 @@
 //! What the pickers read: an immutable picture of who may be chosen, with the tables of the pool's algorithm.
 
+use crate::agent::FULL_WEIGHT;
 use crate::alias_table::AliasTable;
-use crate::backend::Backend;
+use crate::backend::{Backend, MAX_WEIGHT};
 use crate::maglev::MaglevTable;
 use crate::ring::Ring;
 use crate::role::{Readers, Role, WantedRole};
@@ -20,38 +21,57 @@ pub(crate) struct Standing {
     pub(crate) role: Option<Role>,
     /// Down, and yet to be tried when nothing else is left.
     pub(crate) doubted: bool,
+    /// Takes work in a panic: only its probes or failed traffic speak against it, if anything does.
+    pub(crate) usable: bool,
     /// The configured weight.
     pub(crate) weight: u32,
     /// Share of it in force (percent).
     pub(crate) ramp_percent: u32,
+    /// Share of it that the agent gives (percent).
+    pub(crate) agent_percent: u32,
 }
 
 impl Standing {
     pub(crate) fn of(backend: &Backend, settings: &Settings, now: Duration) -> Standing {
-        let weight = backend.weight();
-        let state = match backend.admin_state() {
+        let (weight, agent) = (backend.weight(), backend.agent());
+        let admin = backend.admin_in_force();
+        let state = match admin {
             AdminState::Maintenance => State::Maintenance,
             _ if !backend.is_up() => State::Down,
             AdminState::Drain => State::Draining,
             _ if backend.ejected_until().is_some_and(|until| until > now) => State::Ejected,
-            _ if weight == 0 => State::WeightZero,
+            _ if weight == 0 || agent.weight_percent == 0 => State::WeightZero,
             AdminState::Ready => State::Ready,
         };
-        let doubted = state == State::Down
-            && backend.admin_state() == AdminState::Ready
+        // An agent's word is believed, and a name that stands for no address can be called by nobody.
+        let usable = admin == AdminState::Ready
             && weight > 0
-            && settings.last_resort.admits(backend.is_late());
+            && agent.weight_percent > 0
+            && !agent.is_down
+            && backend.is_assumed_up();
+        let doubted = state == State::Down
+            && admin == AdminState::Ready
+            && weight > 0
+            && !agent.is_down
+            && settings.last_resort_in_force().admits(backend.is_late());
         let ramp_percent = match (backend.slow_start_began(), settings.slow_start) {
             (Some(began), Some(length)) => slow_start::percent(began, now, length),
             _ => slow_start::FULL_PERCENT,
         };
         let role = settings.readers.and_then(|_| backend.role());
-        Standing { state, backup: backend.is_backup(), role, doubted, weight, ramp_percent }
+        let (backup, agent_percent) = (backend.is_backup(), agent.weight_percent);
+        Standing { state, backup, role, doubted, usable, weight, ramp_percent, agent_percent }
     }
 
     /// Weight in force, in hundredths.
     pub(crate) fn effective_weight(&self) -> u32 {
-        self.weight * self.ramp_percent
+        let weight = self.weight * self.ramp_percent;
+        if self.agent_percent == FULL_WEIGHT || weight == 0 {
+            return weight;
+        }
+        let most = u64::from(MAX_WEIGHT * slow_start::FULL_PERCENT);
+        let scaled = u64::from(weight) * u64::from(self.agent_percent) / u64::from(FULL_WEIGHT);
+        scaled.clamp(1, most) as u32
     }
 }
 
@@ -82,7 +102,11 @@ impl View {
         let build = |roles: &[&dyn Fn(Option<Role>) -> bool]| tiers_of(settings, members, &standings, roles);
         let is_primary = |role| role == Some(Role::Primary);
         let is_secondary = |role| role == Some(Role::Secondary);
-        let tiers = build(&[&|_| true]);
+        let mut tiers = build(&[&|_| true]);
+        if let Some(all) = Tier::of_panic(settings, members, &standings) {
+            // In the place of the ordinary ones that are up.
+            tiers = std::iter::once(all).chain(tiers.into_iter().skip(1)).collect();
+        }
         let by_role = settings.readers.map(|readers| {
             let read = match readers {
                 Readers::Secondaries => build(&[&is_secondary, &is_primary]),
@@ -186,6 +210,26 @@ impl Tier {
             Tier::build(kind, settings, members, standings, &wanted)
         };
         kinds.filter_map(tier).collect()
+    }
+
+    /// All ordinary backends, where some are up and fewer than `panic_below` asks for: so few would be
+    /// overrun, and so many that are down at once say more of the probes than of the backends.
+    ///
+    /// Source: Envoy's panic threshold. Where none is up, backups or the last resort have their turn.
+    fn of_panic(settings: &Settings, members: &[Arc<Backend>], standings: &[Standing]) -> Option<Tier> {
+        let least = settings.panic_below.filter(|_| settings.readers.is_none())?;
+        let counts = |standing: &&Standing| {
+            !standing.backup
+                && standing.weight > 0
+                && matches!(standing.state, State::Ready | State::Ejected | State::Down)
+        };
+        let all = standings.iter().filter(counts).count();
+        let healthy = standings.iter().filter(|one| !one.backup && one.state == State::Ready).count();
+        if healthy == 0 || healthy as f64 >= least * all as f64 {
+            return None;
+        }
+        let wanted = |standing: &Standing| !standing.backup && standing.usable;
+        Tier::build(TierKind::Panic, settings, members, standings, &wanted)
     }
 
     /// Backends that are tried when none takes new work.

@@ -452,3 +452,46 @@ fn the_kernel_plane_sees_the_same_backends_as_the_pickers() {
         assert_eq!(eligible[table[maglev::slot(key)] as usize].index, pick.index);
     }
 }
+
+/// Four ordinary backends and a backup, under a threshold of a half.
+fn panicking() -> Pool {
+    let settings = Settings { panic_below: Some(0.5), last_resort: LastResort::Late, ..Settings::default() };
+    let member = |at: usize| {
+        let settings = BackendSettings { backup: at == 4, ..BackendSettings::default() };
+        Arc::new(Backend::new(format!("10.0.0.{at}:80"), settings))
+    };
+    Pool::new(settings, (0..5).map(member).collect(), Duration::ZERO)
+}
+
+fn with_down(pool: &Pool, down: &[usize]) -> (Option<TierKind>, Vec<usize>) {
+    for index in 0..4 {
+        let health = if down.contains(&index) { Health::Down } else { Health::Up };
+        pool.set_health(index, health, Duration::ZERO);
+    }
+    pool.refresh(Duration::ZERO);
+    (pool.tier(), pool.eligible().iter().map(|one| one.index).collect())
+}
+
+#[test]
+fn below_the_threshold_all_ordinary_backends_are_used_and_above_it_the_healthy_ones() {
+    let pool = panicking();
+    assert_eq!(with_down(&pool, &[0]), (Some(TierKind::Ordinary), vec![1, 2, 3]));
+    assert_eq!(with_down(&pool, &[0, 1]), (Some(TierKind::Ordinary), vec![2, 3]), "a half is enough");
+    assert_eq!(with_down(&pool, &[0, 1, 2]), (Some(TierKind::Panic), vec![0, 1, 2, 3]));
+    assert_eq!(with_down(&pool, &[0, 1, 2, 3]), (Some(TierKind::Backup), vec![4]), "the backup is well");
+    pool.set_health(4, Health::Down, Duration::ZERO);
+    assert_eq!(with_down(&pool, &[0, 1, 2, 3]).0, Some(TierKind::LastResort));
+}
+
+#[test]
+fn what_an_operator_or_an_agent_took_out_is_not_used_in_a_panic_and_does_not_count_as_sick() {
+    let pool = panicking();
+    let at = Duration::ZERO;
+    pool.set_admin_state(0, AdminState::Maintenance, at);
+    let drained = AgentSays { admin: AdminState::Drain, ..AgentSays::default() };
+    pool.members()[1].set_agent(&drained, at);
+    assert_eq!(with_down(&pool, &[2]), (Some(TierKind::Ordinary), vec![3]), "one of two is a half");
+    let down = AgentSays { is_down: true, ..AgentSays::default() };
+    pool.members()[1].set_agent(&down, at);
+    assert_eq!(with_down(&pool, &[2]), (Some(TierKind::Panic), vec![2, 3]), "an agent is believed");
+}

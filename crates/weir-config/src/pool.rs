@@ -2,6 +2,7 @@
 
 pub(crate) mod hash;
 pub(crate) mod health;
+pub(crate) mod passive;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

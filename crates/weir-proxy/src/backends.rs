@@ -5,7 +5,6 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future as _;
 use std::io;
-use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::rc::Rc;
@@ -16,7 +15,7 @@ use std::time::Duration;
 use rustls::HandshakeKind;
 use tokio::net::TcpStream;
 use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
-use weir_config::RetryOn;
+use weir_config::OnDown;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake;
@@ -30,6 +29,8 @@ use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
 use weir_tls::BackendTls;
 
+pub use crate::connect_error::ConnectError;
+use crate::enders::{Ender, Enders};
 use crate::events::Event;
 use crate::evictions;
 use crate::worker::Worker;
@@ -53,6 +54,10 @@ pub struct WorkerBackend {
     pub shared: Arc<Backend>,
     /// One for each protocol that has kept anything.
     kept: RefCell<Vec<Rc<dyn Keep>>>,
+    /// Its connections, where they are ended once it is down.
+    enders: Rc<Enders>,
+    /// Whether they are.
+    ends_when_down: Cell<bool>,
     number: usize,
 }
 
@@ -82,6 +87,15 @@ pub struct OpenCount {
     number: u32,
     /// Where the backend bounds how many are open.
     _reserved: Option<Reservation>,
+    /// Where its pool ends it once the backend is down.
+    ender: Option<Rc<Ender>>,
+}
+
+impl OpenCount {
+    /// For whoever must tell that this connection was ended here; `None` where nobody ends any.
+    pub fn ender(&self) -> Option<Rc<Ender>> {
+        self.ender.clone()
+    }
 }
 
 /// One of the connections that may be open at a backend, given back when dropped.
@@ -97,6 +111,11 @@ impl Connection {
     /// See [`weir_state::Resolved::moves`].
     pub fn moves(&self) -> u32 {
         self.moves
+    }
+
+    /// See [`OpenCount::ender`].
+    pub fn ender(&self) -> Option<Rc<Ender>> {
+        self.count.ender()
     }
 
     /// The bytes, and the count to be held as long as they flow.
@@ -149,14 +168,20 @@ impl WorkerPool {
             if let Some(kept) = kept.filter(|kept| Arc::ptr_eq(&kept.shared, backend)) {
                 return kept.clone();
             }
+            let enders = kept.map(|old| old.enders.clone()).unwrap_or_default();
             let kept = kept
                 .map_or_else(Vec::new, |old| old.kept.borrow().iter().map(|kept| kept.hand_over()).collect());
-            Rc::new(WorkerBackend { shared: backend.clone(), kept: RefCell::new(kept), number })
+            let (kept, ends_when_down) = (RefCell::new(kept), Cell::new(false));
+            Rc::new(WorkerBackend { shared: backend.clone(), kept, enders, ends_when_down, number })
         });
         let (picker, backends) = (Picker::new(shared.balance.clone()), backends.collect());
         let pool = Rc::new(WorkerPool { shared: shared.clone(), picker, backends, number });
         let now = clock::now();
-        pool.backends.iter().for_each(|backend| backend.shared.balance.set_left(false, now));
+        let ends_when_down = shared.config.health.on_down == OnDown::EndSessions;
+        for backend in &pool.backends {
+            backend.shared.balance.set_left(false, now);
+            backend.ends_when_down.set(ends_when_down);
+        }
         if let Some(old) = old {
             let is_here = |it: &WorkerBackend| {
                 pool.backends.iter().any(|here| Arc::ptr_eq(&here.shared.balance, &it.shared.balance))
@@ -187,8 +212,10 @@ impl WorkerPool {
     #[inline]
     pub fn choose(self: &Rc<Self>, input: &PickInput<'_>) -> Result<Chosen, NoPick> {
         let pick = self.picker.pick(input)?;
-        if pick.tier == TierKind::LastResort {
-            self.cells().last_resort.increment();
+        match pick.tier {
+            TierKind::Ordinary | TierKind::Backup => {}
+            TierKind::LastResort => self.cells().last_resort.increment(),
+            TierKind::Panic => self.cells().panics.increment(),
         }
         Ok(Chosen { pool: self.clone(), index: pick.index, on_trial: Cell::new(pick.on_trial) })
     }
@@ -225,6 +252,12 @@ impl WorkerPool {
     }
 }
 
+/// Ends the connections to a backend that went down, in those of the pools that ask for it.
+pub fn end_connections(pools: &[Rc<WorkerPool>], down: &Arc<weir_balance::Backend>) {
+    let backends = pools.iter().flat_map(|pool| &pool.backends);
+    backends.filter(|it| Arc::ptr_eq(&it.shared.balance, down)).for_each(|it| it.end_connections());
+}
+
 impl WorkerBackend {
     /// This worker's counters of the backend.
     #[inline]
@@ -248,6 +281,15 @@ impl WorkerBackend {
     fn leave(&self, now: Duration) {
         self.shared.balance.set_left(true, now);
         self.close_idle(usize::MAX);
+    }
+
+    /// It went down: ends its connections, idle or not, where its pool asks for that.
+    fn end_connections(&self) {
+        if self.ends_when_down.get() {
+            let ended = self.enders.end_all();
+            self.cells().ended.add(ended);
+            self.close_idle(usize::MAX);
+        }
     }
 
     /// Closes up to `most` idle connections, those idle longest first; gives how many.
@@ -367,12 +409,20 @@ impl WorkerBackend {
             Ok(stream) => {
                 // Heads and bodies go out in separate writes; Nagle would hold the second back.
                 let _ = stream.set_nodelay(true);
+                let ender = match self.ends_when_down.get() {
+                    false => None,
+                    true => {
+                        let ender = self.enders.register(&stream);
+                        Some(ender.map_err(|_| ConnectError::OutOfDescriptors)?)
+                    }
+                };
                 self.cells().connections.increment();
                 let stream = Stream::plain(stream);
                 let count = OpenCount {
                     cells: self.shared.cells.clone(),
                     number: self.number as u32,
                     _reserved: None,
+                    ender,
                 };
                 Ok(Connection { stream, count, moves })
             }
@@ -477,98 +527,8 @@ impl Drop for Chosen {
     }
 }
 
-/// Why no connection to a backend came about. In every case nothing was sent: another backend may be tried.
-#[derive(Debug)]
-pub enum ConnectError {
-    /// The backend's name has never resolved.
-    Unresolved { backend: String },
-    /// The backend, or the way to it, said no.
-    Refused { backend: SocketAddr, source: io::Error },
-    /// It did not accept within `timeout.connect`.
-    TimedOut { backend: SocketAddr },
-    /// It accepted, and no TLS came about.
-    Tls { backend: SocketAddr, reason: String },
-    /// As many connections are open as it may have, and none of them is idle.
-    Full { backend: String },
-    /// This process has no descriptor left: not the backend's fault.
-    OutOfDescriptors,
-    /// It takes no further request on a shared connection, and promises that it did nothing with this one
-    /// (RFC 9113 §8.7).
-    Declined,
-}
-
-impl ConnectError {
-    /// Of a wait on a connection on which nothing of a request was sent yet. `address` is where the backend
-    /// called `name` is, as far as that is known now.
-    pub fn from_wait(error: WaitError, address: Option<SocketAddr>, name: &str) -> ConnectError {
-        match (error, address) {
-            (_, None) => ConnectError::Unresolved { backend: name.to_owned() },
-            (WaitError::TimedOut, Some(backend)) => ConnectError::TimedOut { backend },
-            (WaitError::Broken(source), Some(backend)) => ConnectError::Refused { backend, source },
-        }
-    }
-
-    /// What `retry.on` calls it; `None` where this process is short of descriptors, which another backend
-    /// would not mend.
-    pub fn retried_as(&self) -> Option<RetryOn> {
-        (!matches!(self, ConnectError::OutOfDescriptors)).then_some(RetryOn::Connect)
-    }
-
-    /// Whether the backend is to blame, for passive health: not where it has not been tried at all.
-    pub fn blames_backend(&self) -> bool {
-        matches!(
-            self,
-            ConnectError::Refused { .. } | ConnectError::TimedOut { .. } | ConnectError::Tls { .. }
-        )
-    }
-}
-
-impl std::fmt::Display for ConnectError {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            ConnectError::Unresolved { backend } => {
-                write!(out, "backend {backend} has no address yet: its name does not resolve")
-            }
-            ConnectError::Refused { backend, source } => {
-                write!(out, "backend {backend} did not accept: {source}")
-            }
-            ConnectError::TimedOut { backend } => write!(out, "backend {backend} did not accept in time"),
-            ConnectError::Full { backend } => {
-                write!(out, "backend {backend} has `max_connections` open, and none is idle")
-            }
-            ConnectError::Declined => write!(out, "the backend took no further request on its connection"),
-            ConnectError::Tls { backend, reason } => {
-                write!(out, "backend {backend} could not be spoken TLS with: {reason}")
-            }
-            ConnectError::OutOfDescriptors => {
-                write!(out, "no file descriptor is left for a connection; raise LimitNOFILE")
-            }
-        }
-    }
-}
-
 /// How long it took since `start`, for cells.
 #[inline]
 pub fn elapsed(start: Duration) -> Duration {
     clock::now().saturating_sub(start)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_backend_whose_address_is_not_known_is_reported_by_its_name_and_by_no_other_address() {
-        for error in [WaitError::TimedOut, WaitError::Broken(io::ErrorKind::ConnectionReset.into())] {
-            let error = ConnectError::from_wait(error, None, "app.internal:80");
-            assert_eq!(
-                error.to_string(),
-                "backend app.internal:80 has no address yet: its name does not resolve"
-            );
-            assert!(!error.blames_backend());
-        }
-        let address = "10.0.0.1:80".parse().unwrap();
-        let error = ConnectError::from_wait(WaitError::TimedOut, Some(address), "app.internal:80");
-        assert_eq!(error.to_string(), "backend 10.0.0.1:80 did not accept in time");
-    }
 }

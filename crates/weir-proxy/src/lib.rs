@@ -13,6 +13,8 @@ pub mod access_log;
 mod backends;
 pub mod client;
 pub mod compiled;
+mod connect_error;
+mod enders;
 pub mod events;
 mod evictions;
 mod handshake;

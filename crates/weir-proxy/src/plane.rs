@@ -178,6 +178,13 @@ impl ProxyPlane {
         }
     }
 
+    /// Has each worker end its connections to a backend that went down, in the pools that ask for it.
+    pub fn end_sessions(&self, backend: &Arc<weir_balance::Backend>) {
+        for worker in &self.workers {
+            let _ = worker.commands.send(Command::EndSessions(backend.clone()));
+        }
+    }
+
     /// Stops accepting, lets running work end, and returns when none is left or `limit` is over (then the
     /// rest is cut off). Connections that have begun are served, others are refused, or find the next
     /// process.

@@ -26,7 +26,7 @@ use weir_state::sockets::{self, Endpoint};
 use weir_state::{Listener, Snapshot};
 
 use crate::access_log::{AccessLog, WorkerLog};
-use crate::backends::WorkerPool;
+use crate::backends::{WorkerPool, end_connections};
 use crate::compiled::{CompiledListener, CompiledSnapshot};
 use crate::events::{Event, Totals};
 use crate::evictions::{Eviction, Evictions, Idle};
@@ -65,6 +65,8 @@ pub enum Command {
     ReceiveForwarded { socket: ForwardSocket },
     /// Have each session look at what has changed around it: a backend that it uses is taken out, say.
     Look,
+    /// A backend went down whose pool ends its sessions then.
+    EndSessions(Arc<weir_balance::Backend>),
     /// Stop accepting, at sockets that were withdrawn after `linger`; sessions end after what they are doing,
     /// at the latest after `limit`.
     Drain { limit: Duration, linger: Duration },
@@ -262,6 +264,7 @@ async fn serve(setup: Setup) {
             }
             Command::ReceiveForwarded { socket } => worker.quic.receive_from(socket),
             Command::Look => worker.deadlines.wake_all(),
+            Command::EndSessions(backend) => end_connections(&worker.pools.borrow(), &backend),
             Command::Drain { limit, linger } => drain(&worker, clock::now() + limit, linger),
             Command::Stop => break,
         }

@@ -258,15 +258,22 @@ fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
         algorithm: config.balance,
         hash_bound: config.hash.bounded,
         slow_start: config.slow_start,
-        passive: config.health.passive.map(|passive| weir_balance::Passive {
+        passive: config.health.passive.as_ref().map(|passive| weir_balance::Passive {
             errors: passive.errors,
             within: passive.within,
             eject: passive.eject,
             max_ejected: passive.max_ejected,
+            success_rate: passive.success_rate.map(|rate| weir_balance::SuccessRate {
+                interval: rate.interval,
+                factor: rate.factor,
+                min_backends: rate.min_backends,
+                min_requests: rate.min_requests.into(),
+            }),
         }),
         rise: config.health.rise,
         fall: config.health.fall,
         last_resort: config.health.last_resort,
+        panic_below: config.health.panic_below,
         readers: config.mysql.as_ref().map(|mysql| match mysql.reads {
             Reads::Secondaries => Readers::Secondaries,
             Reads::All => Readers::All,

@@ -128,6 +128,9 @@ metrics! {
     BACKEND_TLS = "weir_backend_tls_handshakes_total" Counter ["pool", "backend", "result"] "TLS handshakes with the backend: `full`, `resumed` or `failed`.";
     BACKEND_FAILURES = "weir_backend_failures_total" Counter ["pool", "backend"] "Failures of real traffic that passive health counted.";
     BACKEND_EJECTIONS = "weir_backend_ejections_total" Counter ["pool", "backend"] "Times passive health ejected the backend.";
+    BACKEND_OUTLIERS = "weir_backend_outliers_total" Counter ["pool", "backend"] "Times the backend was ejected because it failed much more often than the others (`success_rate`).";
+    BACKEND_ENDED = "weir_backend_connections_cut_total" Counter ["pool", "backend"] "Connections to the backend that were ended because it went down (`on_down`), idle ones included.";
+    AGENT_CHECKS = "weir_agent_checks_total" Counter ["pool", "backend", "result"] "Questions to the backend's agent, by result: `good` or `bad`; pools with `agent`.";
     PROBES = "weir_probes_total" Counter ["pool", "backend", "result"] "Health probes, by result: `good` or `bad`.";
     PROBE_DURATION = "weir_probe_duration_seconds" Gauge ["pool", "backend"] "How long the last health probe took.";
     RETRIES = "weir_retries_total" Counter ["pool"] "Attempts after the first.";
@@ -143,6 +146,7 @@ metrics! {
     MYSQL_WITHOUT_PRIMARY = "weir_mysql_without_primary_seconds_total" Counter ["pool"] "Time for which the pool had no primary.";
     MYSQL_FAILOVER = "weir_mysql_failover_seconds" Histogram ["pool"] "From the last sign of a primary to the next that takes writes.";
     LAST_RESORT = "weir_last_resort_total" Counter ["pool"] "Choices of a backend that is down or ejected, because no other was left.";
+    PANIC = "weir_panic_total" Counter ["pool"] "Choices among all ordinary backends, because fewer were healthy than `panic_below` asks for.";
     QUEUE_DEPTH = "weir_queue_depth" Gauge ["pool"] "Exchanges waiting now.";
     PROCESS_CPU = "process_cpu_seconds_total" Counter [] "User and system CPU time of the process.";
     PROCESS_RESIDENT = "process_resident_memory_bytes" Gauge [] "Resident memory.";

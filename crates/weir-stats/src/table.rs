@@ -67,6 +67,7 @@ words! {
         ConnectTimeout = "connect_timeout", "No backend accepted within `timeout.connect`; answered 504.";
         BackendTls = "backend_tls", "No backend could be spoken TLS with, most often because its certificate is not good; answered 502.";
         BackendTimeout = "backend_timeout", "The backend sent nothing for `timeout.backend`; answered 504, or cut off.";
+        BackendDown = "backend_down", "The backend went down, and its pool ends sessions then (`on_down`); cut off.";
         BackendClosed = "backend_closed", "The backend closed before the response was whole; answered 502, or cut off.";
         BadResponse = "bad_response", "The backend's response broke the protocol; answered 502, or cut off.";
         Overload = "overload", "Weir's own memory or descriptors ran short; answered 503 or closed.";
@@ -287,6 +288,8 @@ pub struct BackendCells {
     pub failures: Counter,
     /// Times passive health ejected it.
     pub ejections: Counter,
+    /// Connections ended because it went down.
+    pub ended: Counter,
 }
 
 /// Counters of one worker for one pool.
@@ -307,4 +310,6 @@ pub struct PoolCells {
     pub failed: Counter,
     /// Choices of a backend that is out, because no other was left.
     pub last_resort: Counter,
+    /// Choices among all backends, because few are healthy.
+    pub panics: Counter,
 }

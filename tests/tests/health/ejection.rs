@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_tests::dialogue::{After, Backend, Setup, Weir, Wire, free_address, until};
+use weir_tests::dialogue::{After, Backend, Setup, Weir, Wire, free_address, until, until_within};
 
 use super::{is_up, named};
 
@@ -169,4 +169,75 @@ fn with_passive_off_nothing_is_ejected() {
         assert_eq!(ask(&weir), 200, "the retry hides it");
     }
     assert!(is_up(&weir, dead));
+}
+
+#[test]
+fn what_statuses_are_failures_can_be_said() {
+    let sick = Backend::serving(|request, wire| {
+        wire.answers(if request.target == "/busy" { 503 } else { 500 }, &[], "");
+        After::Keep
+    });
+    let well = named("b");
+    let more = r#"health = { check = "off", passive = { errors = 3, within = "10s", eject = "30s", statuses = ["429", "500-501"] } }"#;
+    let weir = Setup::of(&config(more)).with("a", sick.address()).with("b", well.address()).start();
+    let ask = |path: &str| {
+        let mut client = weir.client("web");
+        client.sends(format!("GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"));
+        client.receives_response().status
+    };
+    for _ in 0..20 {
+        ask("/busy");
+    }
+    assert!(is_up(&weir, sick.address()), "503 is none of those");
+    until("500 to eject it", || {
+        ask("/");
+        (!is_up(&weir, sick.address())).then_some(())
+    });
+    assert!(weir.stderr().contains("answered 500"), "{}", weir.story());
+}
+
+#[test]
+fn a_backend_that_fails_more_often_than_the_others_is_ejected_by_comparison() {
+    let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counting = count.clone();
+    // Each third answer is a failure: never enough of them for a count of a million.
+    let odd = Backend::serving(move |_, wire| {
+        let number = counting.fetch_add(1, Ordering::SeqCst);
+        wire.answers(if number.is_multiple_of(3) { 503 } else { 200 }, &[], "");
+        After::Keep
+    });
+    let others: Vec<Backend> = (0..5).map(|_| named("well")).collect();
+    let config = r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["@odd", "@b0", "@b1", "@b2", "@b3", "@b4"]
+        [pool.app.health]
+        check = "off"
+        passive = { errors = 1000000, eject = "30s", success_rate = { interval = "1s", min_requests = 5 } }
+        "#;
+    let mut setup = Setup::of(config).with("odd", odd.address());
+    for (number, other) in others.iter().enumerate() {
+        setup = setup.with(&format!("b{number}"), other.address());
+    }
+    let weir = setup.start();
+    let mut client = weir.client("web");
+    until_within(Duration::from_secs(60), "the odd one to be ejected", || {
+        for _ in 0..50 {
+            client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+            client.receives_response();
+        }
+        (!is_up(&weir, odd.address())).then_some(())
+    });
+    let address = odd.address().to_string();
+    assert_eq!(weir.metric("weir_backend_outliers_total", &[("backend", &address)]), 1.0);
+    let status = weir.admin().reads("/v1/pools/app").json();
+    let backend = &status["backends"][0];
+    assert_eq!(backend["state"], "ejected");
+    assert!(backend["reason"].as_str().is_some_and(|why| why.contains("the pool's mean is")), "{status}");
+    assert!(others.iter().all(|other| is_up(&weir, other.address())));
+    let mut events = Wire::connect(weir.admin().address());
+    events.sends("GET /v1/events HTTP/1.1\r\nhost: localhost\r\nlast-event-id: 0\r\n\r\n");
+    events.receives_until("the pool's mean is");
 }

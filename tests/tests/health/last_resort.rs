@@ -176,3 +176,40 @@ fn backends_that_are_as_dead_as_their_probes_say_hold_few_requests_and_the_rest_
     weir.reaches("weir_last_resort_total", &[("pool", "app")], 65.0);
     over.store(true, Ordering::SeqCst);
 }
+
+#[test]
+fn below_the_panic_threshold_all_are_used_and_it_shows() {
+    let lates: Vec<Arc<AtomicBool>> = (0..4).map(|number| Arc::new(AtomicBool::new(number > 0))).collect();
+    let names = ["b0", "b1", "b2", "b3"];
+    let backends: Vec<Backend> = names.iter().zip(&lates).map(|(name, late)| working(name, late)).collect();
+    let config = config("panic_below = 0.5").replace(r#"["@a", "@b"]"#, r#"["@b0", "@b1", "@b2", "@b3"]"#);
+    let mut setup = Setup::of(&config);
+    for (name, backend) in names.iter().zip(&backends) {
+        setup = setup.with(name, backend.address());
+    }
+    let weir = setup.start();
+    let down = |count: usize| {
+        until("the probes to say so", || {
+            let down = backends.iter().filter(|it| !is_up(&weir, it.address())).count();
+            (down == count).then_some(())
+        });
+    };
+    down(3);
+    until("panic", || (serving_from(&weir) == "panic").then_some(()));
+    let mut seen: Vec<String> = (0..8).map(|_| ask(&weir).1).collect();
+    seen.sort();
+    assert_eq!(seen, ["b0", "b0", "b1", "b1", "b2", "b2", "b3", "b3"]);
+    weir.reaches("weir_panic_total", &[("pool", "app")], 8.0);
+    assert_eq!(weir.metric("weir_last_resort_total", &[("pool", "app")]), 0.0);
+    let url = format!("http://{}/", weir.address("web"));
+    let explained = weir.command(&["explain", "http", "GET", &url]);
+    assert!(explained.succeeded().contains("fewer backends are healthy than `panic_below`"), "{explained:?}");
+    until("a line in the log", || weir.stderr().contains("all ordinary ones are used").then_some(()));
+    // Half of them are enough.
+    lates[1].store(false, Ordering::SeqCst);
+    down(2);
+    until("calm", || (serving_from(&weir) == "ordinary").then_some(()));
+    let mut seen: Vec<String> = (0..4).map(|_| ask(&weir).1).collect();
+    seen.sort();
+    assert_eq!(seen, ["b0", "b0", "b1", "b1"]);
+}

@@ -1,6 +1,8 @@
 //! How Weir learns which backends are up, and what it does then.
 
+mod agents;
 mod ejection;
+mod endings;
 mod kill;
 mod last_resort;
 mod probes;

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use weir_balance::LastResort;
 
+use super::passive::{self, Passive};
 use crate::fields::{Fields, Value};
 use crate::keys::{
     Each, HOUR, Key, Kind, Limit, Row, Shape, Word, count, duration, factor, list_or, map, millis, seconds,
-    text, text_or, word,
+    table as below, text, text_or, word,
 };
+use crate::protocol::Protocol;
 use crate::report::{Findings, quote};
-use crate::setting::{Part, Section as _, Setting as _, one, table};
+use crate::setting::{Part, Section as _, Setting as _, one, table, words};
 use crate::units::{Refused, refuse, show_duration};
 use crate::uses::Uses;
 use crate::values::host::HOST_FIELD;
@@ -60,7 +62,19 @@ table! {
         /// Bad probes in a row that take it down.
         fall: u32 = count(Limit::new(3, 1, 100, "one bad probe at least"));
         /// Which backends are tried, a few exchanges at a time, when probes say that all are down.
-        last_resort: LastResort = word(LAST_RESORTS, "late").also(&["panic", "panic_threshold"]);
+        last_resort: LastResort = word(LAST_RESORTS, "late").also(&["panic"]);
+        /// Below this share of healthy ordinary backends all of them are used, healthy or not; where none is
+        /// up that are all that can be tried, whatever `last_resort` says.
+        panic_below: Option<f64> =
+            factor(Limit::optional(0.01, 1.0, "a share of the pool, from 0.01 to 1"))
+                .default("off")
+                .also(&["panic_threshold", "healthy_panic_threshold"]);
+        /// What becomes of sessions on a backend that its probes or its agent find down.
+        on_down: OnDown =
+            word(OnDown::WORDS, "keep").also(&["on_marked_down", "on-marked-down"]);
+        /// A program beside each backend that is asked how much work it wants.
+        agent: Option<Agent> =
+            below(Agent::TABLE).default("off").also(&["agent_check", "agent-check"]);
         /// Ejection by the outcome of real traffic.
         passive: Option<Passive> = Key::new(Kind::TableOrOff(Passive::TABLE));
     }
@@ -145,22 +159,27 @@ table! {
     }
 }
 
+words! {
+    /// What becomes of sessions on a backend that went down.
+    pub enum OnDown {
+        Keep = "keep": "they go on as long as they can",
+        EndSessions = "end-sessions": "they are ended at once",
+    }
+}
+
 table! {
-    /// Ejects a backend for a while when real traffic fails on it. On unless it is `"off"`.
-    #[derive(Copy)]
-    pub struct Passive at "passive = { … }" {
-        /// Failures that eject.
-        errors: u32 = count(Limit::new(5, 1, 1_000_000, "one failure at least")).also(&["max_fails"]);
-        /// Within this time.
-        within: Duration =
-            duration(Limit::new(seconds(10), millis(100), HOUR, "a window of failures"))
-                .also(&["window"]);
-        /// The first ejection lasts this long.
-        eject: Duration =
-            duration(Limit::new(seconds(10), millis(100), HOUR, "a backend must get its chance again"))
-                .also(&["fail_timeout"]);
-        /// Never more than this share of the pool is ejected.
-        max_ejected: f64 = factor(Limit::new(0.5, 0.0, 1.0, "a share of the pool, from 0 to 1"));
+    /// A program beside each backend that answers with `up`, `down`, `drain`, `50%`, `maxconn:30` and the like
+    /// in one line.
+    #[derive(Eq)]
+    pub struct Agent at "agent = { … }" {
+        /// Its port, at the backend's address.
+        port: u32 = count(Limit::optional(1, 65_535, "a port that it listens at")).required().also(&["agent_port"]);
+        /// Between questions.
+        interval: Duration =
+            duration(Limit::new(seconds(2), millis(100), HOUR, "more often is load, not knowledge"))
+                .also(&["inter", "agent_inter"]);
+        /// What it is told first.
+        send: Option<Octets> = text(&SENT).default("nothing: it speaks at once").also(&["agent_send"]);
     }
 }
 
@@ -253,11 +272,11 @@ one!(
     (200, 399)
 );
 
-fn show_range((first, last): (u16, u16)) -> String {
+pub(super) fn show_range((first, last): (u16, u16)) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
-fn status_range(text: &str) -> Result<(u16, u16), Refused> {
+pub(super) fn status_range(text: &str) -> Result<(u16, u16), Refused> {
     let message = format!("{} is not a status or a range of them", quote(text));
     let number = |text: &str| {
         (text.len() == 3).then(|| text.parse::<u16>().ok()).flatten().filter(|n| (100..=599).contains(n))
@@ -301,15 +320,25 @@ pub(super) fn check(fields: &Fields, health: &Health, pool: &str, uses: &Uses, f
     if !fields.is_bad("check") {
         keys_of_the_check(fields, health, pool, uses, findings);
     }
-    let Some(passive) = fields.table("passive") else { return };
-    if let Some(entry) = passive.get("max_ejected")
-        && matches!(entry.value, Value::Factor(0.0))
-    {
-        findings.warning(
-            entry.at,
-            "no backend is ever ejected",
-            "say `passive = \"off\"`, or a larger share",
-        );
+    if let Some(fields) = fields.table("passive") {
+        passive::check(fields, findings);
+    }
+    panic(fields, pool, uses, findings);
+}
+
+/// `panic_below` and what contradicts it.
+fn panic(fields: &Fields, pool: &str, uses: &Uses, findings: &mut Findings<'_>) {
+    let Some(entry) = fields.get("panic_below") else { return };
+    if let Some(last) = fields.get("last_resort") {
+        let hint = format!("where none is up, `panic_below` ({}) has all tried", findings.place(entry.at));
+        match last.value {
+            Value::Word("all") | Value::Bad => {}
+            _ => findings.error(last.at, "`last_resort` contradicts `panic_below`", hint),
+        }
+    }
+    if let Some(by) = uses.first(pool, |protocol| protocol == Protocol::Mysql) {
+        let hint = format!("a server that is down may be behind the others, and {}", by.speaks(findings));
+        findings.error(entry.key, "`panic_below` is not for MySQL servers", hint);
     }
 }
 
@@ -381,8 +410,17 @@ fn keys_of_the_check(fields: &Fields, health: &Health, pool: &str, uses: &Uses, 
     }
     steps(fields, findings);
     if kind == "off" {
-        let names =
-            ["port", "interval", "fast_interval", "down_interval", "timeout", "rise", "fall", "last_resort"];
+        let names = [
+            "port",
+            "interval",
+            "fast_interval",
+            "down_interval",
+            "timeout",
+            "rise",
+            "fall",
+            "last_resort",
+            "panic_below",
+        ];
         for name in names {
             if let Some(entry) = fields.get(name) {
                 let hint = match said {

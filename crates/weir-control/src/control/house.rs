@@ -8,11 +8,14 @@ use tokio::sync::mpsc;
 use weir_balance::TierKind;
 use weir_io::clock;
 use weir_proxy::events;
+use weir_proxy::plane::ProxyPlane;
 use weir_state::{Pool, Snapshot};
 
 use super::Control;
+use super::rates::Rates;
 use crate::dns::{Member, Moved};
 use crate::events::What;
+use crate::health::Fallen;
 use crate::lock;
 
 /// Longest wait between two looks at what time alone changes: steps of slow start that began in between.
@@ -25,11 +28,12 @@ pub(super) async fn keep(
     mut of_kernel: mpsc::UnboundedReceiver<events::Event>,
     moved: Arc<Moved>,
 ) {
-    let mut footings = HashMap::new();
+    let (mut footings, mut rates) = (HashMap::new(), Rates::default());
     loop {
         let now = clock::now();
         let snapshot = control.snapshot();
         control.note_footings(&snapshot, &mut footings);
+        control.judge_rates(&snapshot, &mut rates, now);
         let mut next = now + HOUSE_KEEPING;
         for pool in &snapshot.pools {
             if pool.balance.next_change(now).is_some_and(|at| at <= now) {
@@ -50,11 +54,18 @@ pub(super) async fn keep(
     }
 }
 
+/// Has the sessions end of backends that went down in pools that want it so, until the process ends.
+pub(super) async fn end_sessions(proxy: Arc<ProxyPlane>, mut fallen: mpsc::UnboundedReceiver<Fallen>) {
+    while let Some(backend) = fallen.recv().await {
+        proxy.end_sessions(&backend);
+    }
+}
+
 /// Which group of its backends each pool chose from when it was last looked at, by name.
 type Footings = HashMap<String, Option<TierKind>>;
 
 impl Control {
-    fn refresh(&self, pool: &Pool, now: Duration) {
+    pub(super) fn refresh(&self, pool: &Pool, now: Duration) {
         for index in pool.refresh(now).readmitted {
             if let Some(backend) = pool.backends.get(index) {
                 let (pool, backend) = (pool.config.name.clone(), backend.address.clone());
@@ -92,6 +103,10 @@ impl Control {
                 Some(TierKind::LastResort) => {
                     tracing::error!(pool = name, "no backend is up: the last resort is tried");
                 }
+                Some(TierKind::Panic) => tracing::error!(
+                    pool = name,
+                    "fewer backends are healthy than `panic_below` asks for: all ordinary ones are used"
+                ),
                 Some(TierKind::Backup) => {
                     tracing::warn!(pool = name, "no ordinary backend is up: backups serve")
                 }
@@ -119,27 +134,32 @@ impl Control {
         ejections.get(&(pool.to_owned(), backend.to_owned())).cloned()
     }
 
+    /// Tells that a backend was ejected, and has it probed now.
+    pub(super) fn tell_ejection(&self, name: String, address: String, until: Duration, reason: String) {
+        let now = clock::now();
+        let seconds = until.saturating_sub(now).as_secs_f64();
+        tracing::warn!(
+            pool = name,
+            backend = address,
+            seconds,
+            reason,
+            "backend ejected: traffic to it failed"
+        );
+        self.note_ejection(&name, &address, &reason);
+        let snapshot = self.snapshot();
+        if let Some(pool) = snapshot.pool(&name) {
+            self.refresh(pool, now);
+            if let Some(backend) = pool.backends.iter().find(|it| it.address == address) {
+                self.board().hasten(backend);
+            }
+        }
+        self.bus.tell(What::Ejected { pool: name, backend: address, seconds, reason });
+    }
+
     fn take_report(&self, report: events::Event) {
         match report {
             events::Event::Ejected { pool: name, backend: address, until, reason } => {
-                let now = clock::now();
-                let seconds = until.saturating_sub(now).as_secs_f64();
-                tracing::warn!(
-                    pool = name,
-                    backend = address,
-                    seconds,
-                    reason,
-                    "backend ejected: traffic to it failed"
-                );
-                self.note_ejection(&name, &address, &reason);
-                let snapshot = self.snapshot();
-                if let Some(pool) = snapshot.pool(&name) {
-                    self.refresh(pool, now);
-                    if let Some(backend) = pool.backends.iter().find(|it| it.address == address) {
-                        self.board().hasten(backend);
-                    }
-                }
-                self.bus.tell(What::Ejected { pool: name, backend: address, seconds, reason });
+                self.tell_ejection(name, address, until, reason);
             }
             events::Event::DescriptorsShort { shed } => {
                 tracing::error!(

@@ -8,6 +8,7 @@ mod apply;
 mod change;
 mod house;
 mod life;
+mod rates;
 mod roster;
 
 use std::collections::BTreeMap;
@@ -95,7 +96,8 @@ impl Control {
         let files = Mutex::new(weir_tls::fingerprint(&config));
         let bus = Arc::new(Bus::default());
         let (moved, in_force) = (Arc::new(Moved::default()), InForce::default());
-        let board = Arc::new(Board::new(bus.clone(), in_force.clone()));
+        let (board, fallen) = Board::new(bus.clone(), in_force.clone());
+        let board = Arc::new(board);
         let (watch, roster) = Watch::new(bus.clone(), in_force.clone(), board.clone());
         let followers = Arc::new(Followers {
             names: Names::new(bus.clone(), moved.clone()),
@@ -133,6 +135,7 @@ impl Control {
         control.bus.tell(What::Process { phase: "started", detail: control.summary() });
         tokio::spawn(house::keep(control.clone(), start.reports, of_kernel, moved));
         tokio::spawn(roster::keep(control.clone(), roster));
+        tokio::spawn(house::end_sessions(control.proxy.clone(), fallen));
         Ok(control)
     }
 

@@ -4,6 +4,7 @@
 //! are kept across reloads: one whose check did not change goes on as if nothing had happened. A backend that
 //! comes or goes concerns its own prober only.
 
+mod agent;
 pub mod probe;
 mod probe_grpc;
 mod probe_h2;
@@ -11,6 +12,7 @@ mod probe_http;
 mod probe_mysql;
 mod probe_tcp;
 pub mod schedule;
+mod tidings;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use weir_balance::{Health, HealthMachine, Transition};
 use weir_config::{Check, GrpcProbe, HttpProbe, HttpVersion};
@@ -26,12 +28,16 @@ use weir_io::clock;
 use weir_state::{Backend, Pool, Snapshot};
 
 use crate::dns::Member;
-use crate::events::{Bus, What};
+use crate::events::Bus;
 use crate::lock;
 use crate::publish::InForce;
 use crate::timestamp::Timestamp;
 use probe::{Answer, Failure, LoginAccount, Question, Target};
 use schedule::{Due, Ending, Pace, Schedule};
+use tidings::Tidings;
+
+pub use agent::AgentFindings;
+pub use tidings::Fallen;
 
 /// Results kept per target.
 const HISTORY: usize = 10;
@@ -43,8 +49,8 @@ const LONGEST_SPREAD: Duration = Duration::from_millis(500);
 /// All probers.
 pub struct Board {
     table: Mutex<Table>,
-    bus: Arc<Bus>,
-    in_force: InForce,
+    agents: agent::Agents,
+    tidings: Arc<Tidings>,
 }
 
 #[derive(Default)]
@@ -123,9 +129,13 @@ pub struct Findings {
 }
 
 impl Board {
-    /// No probers yet. `in_force` is where the pools are looked up that a verdict concerns.
-    pub fn new(bus: Arc<Bus>, in_force: InForce) -> Board {
-        Board { table: Mutex::default(), bus, in_force }
+    /// No probers yet. `in_force` is where the pools are looked up that a verdict concerns; out of the
+    /// receiver come those whose sessions are to end.
+    pub fn new(bus: Arc<Bus>, in_force: InForce) -> (Board, mpsc::UnboundedReceiver<Fallen>) {
+        let (tidings, fallen) = Tidings::new(bus, in_force);
+        let board =
+            Board { table: Mutex::default(), agents: agent::Agents::default(), tidings: Arc::new(tidings) };
+        (board, fallen)
     }
 
     /// Makes the probers be what `snapshot` asks for: starts those that are missing, ends those nobody needs,
@@ -152,6 +162,7 @@ impl Board {
                 self.subscribe(&mut table, key, pool, subscribers, true);
             }
         }
+        self.agents.adopt(snapshot, &self.tidings);
         for pool in &snapshot.pools {
             pool.refresh(now);
         }
@@ -166,10 +177,16 @@ impl Board {
             Some(key) => self.subscribe(&mut lock(&self.table), key, pool, vec![subscriber], false),
             None => self.settle_unprobed(&subscriber, clock::now()),
         }
+        self.agents.add(pool, backend, &self.tidings);
     }
 
     /// Ends what is done for a backend that is no longer in its pool.
     pub fn remove(&self, backend: &Backend) {
+        self.agents.remove(backend);
+        self.remove_prober(backend);
+    }
+
+    fn remove_prober(&self, backend: &Backend) {
         let mut table = lock(&self.table);
         let Some(key) = table.of_backends.remove(&id(backend)) else { return };
         let is_left = table.probers.get(&key).is_some_and(|prober| prober.shared.leave(backend));
@@ -182,7 +199,7 @@ impl Board {
     pub fn follow_address(&self, pool: &Pool, backend: &Arc<Backend>) {
         let probed = lock(&self.table).of_backends.get(&id(backend)).cloned();
         if probed.is_none() || probed.as_deref() != key(pool, backend).as_ref() {
-            self.remove(backend);
+            self.remove_prober(backend);
             self.add(pool, backend);
         }
         pool.refresh(clock::now());
@@ -252,6 +269,11 @@ impl Board {
         findings
     }
 
+    /// What is known of a backend's agent; `None` where it has none.
+    pub fn agent_findings(&self, backend: &Backend) -> Option<AgentFindings> {
+        self.agents.findings(backend)
+    }
+
     /// Sees to it that no worker is given a backend as up whose name stands for no address.
     pub fn settle_names(&self, snapshot: &Snapshot) {
         for pool in &snapshot.pools {
@@ -278,9 +300,9 @@ impl Board {
         }
         backend.balance.assume_up(resolved);
         if resolved {
-            tell(&self.bus, subscriber, Health::Up, "its name is resolved");
+            self.tidings.tell(subscriber, Health::Up, "its name is resolved");
         } else {
-            tell(&self.bus, subscriber, Health::Down, "its name has not been resolved (dns)");
+            self.tidings.tell(subscriber, Health::Down, "its name has not been resolved (dns)");
         }
     }
 
@@ -293,7 +315,7 @@ impl Board {
         let before = backend.balance.health();
         backend.balance.set_health(Health::Up, now);
         if before == Health::Down {
-            tell(&self.bus, subscriber, Health::Up, "it is no longer probed");
+            self.tidings.tell(subscriber, Health::Up, "it is no longer probed");
         }
     }
 
@@ -315,7 +337,7 @@ impl Board {
             vouched_until_ms: AtomicU64::new(0),
         });
         let schedule = Schedule::new(key.pace, now + offset);
-        let running = run(key.clone(), schedule, shared.clone(), self.bus.clone(), self.in_force.clone());
+        let running = run(key.clone(), schedule, shared.clone(), self.tidings.clone());
         Prober { shared, task: tokio::spawn(running) }
     }
 }
@@ -358,14 +380,14 @@ fn host_at(address: &str, port: Option<u32>) -> String {
 }
 
 /// A prober's life.
-async fn run(key: Arc<Key>, mut schedule: Schedule, shared: Arc<Shared>, bus: Arc<Bus>, in_force: InForce) {
+async fn run(key: Arc<Key>, mut schedule: Schedule, shared: Arc<Shared>, tidings: Arc<Tidings>) {
     let mut probes = JoinSet::new();
     loop {
         let now = clock::now();
         match schedule.step(now) {
             Due::Start { number, .. } if shared.is_vouched_for(now) => {
                 if schedule.finished(number, Ending::Good) {
-                    shared.take(Ok(Answer::Watched), Duration::ZERO, &bus, &in_force);
+                    shared.take(Ok(Answer::Watched), Duration::ZERO, &tidings);
                 }
             }
             Due::Start { number, limit } => {
@@ -384,7 +406,7 @@ async fn run(key: Arc<Key>, mut schedule: Schedule, shared: Arc<Shared>, bus: Ar
                         Err(_) => Ending::Bad,
                     };
                     if schedule.finished(number, ending) {
-                        shared.take(result, took, &bus, &in_force);
+                        shared.take(result, took, &tidings);
                     }
                 },
                 () = tokio::time::sleep(until.saturating_sub(now)) => {}
@@ -424,7 +446,7 @@ impl Shared {
     }
 
     /// Takes the result of one probe and tells everybody concerned when it changes the verdict.
-    fn take(&self, result: Result<Answer, Failure>, took: Duration, bus: &Bus, in_force: &InForce) {
+    fn take(&self, result: Result<Answer, Failure>, took: Duration, tidings: &Tidings) {
         let good = result.is_ok();
         let late = matches!(result, Err(Failure::TimedOut { connected: true, .. }));
         let mut state = lock(&self.state);
@@ -459,36 +481,21 @@ impl Shared {
             state.late = late;
             for subscriber in &state.subscribers {
                 subscriber.backend.balance.set_late(late);
-                refresh(in_force, subscriber, now);
+                tidings.refresh(subscriber, now);
             }
         }
         let Some(Transition { from, to }) = state.machine.observe(good) else { return };
         for subscriber in &state.subscribers {
             let before = subscriber.backend.balance.health();
             subscriber.backend.balance.set_health(to, now);
-            refresh(in_force, subscriber, now);
+            match to == Health::Down && before != Health::Down {
+                true => tidings.fell(subscriber, now),
+                false => drop(tidings.refresh(subscriber, now)),
+            }
             // The first good answer of a backend that was taken to be up is no news.
             if before != to && !(from == Health::Unknown && to == Health::Up && before != Health::Down) {
-                tell(bus, subscriber, to, &detail);
+                tidings.tell(subscriber, to, &detail);
             }
         }
     }
-}
-
-/// Shows the pool as it is now what has become of its backend.
-fn refresh(in_force: &InForce, subscriber: &Member, now: Duration) {
-    if let Some(pool) = in_force.snapshot().as_ref().and_then(|snapshot| snapshot.pool(&subscriber.pool)) {
-        pool.refresh(now);
-    }
-}
-
-fn tell(bus: &Bus, subscriber: &Member, health: Health, reason: &str) {
-    let (pool, backend) = (subscriber.pool.clone(), subscriber.backend.address.clone());
-    let state = if health == Health::Up { "up" } else { "down" };
-    if health == Health::Up {
-        tracing::info!(pool, backend, reason, "backend is up");
-    } else {
-        tracing::warn!(pool, backend, reason, "backend is down");
-    }
-    bus.tell(What::Health { pool, backend, state, reason: reason.to_owned() });
 }

@@ -220,6 +220,9 @@ mod tests {
             rise: 2,
             fall: 3,
             passive: None,
+            panic_below: None,
+            on_down: weir_config::OnDown::Keep,
+            agent: None,
             last_resort: weir_balance::LastResort::Late,
         })
     }

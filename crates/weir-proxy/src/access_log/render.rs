@@ -176,6 +176,7 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
         End::QueueTimeout | End::ParkTimeout => *b"sQ",
         End::ConnectTimeout => *b"sC",
         End::BackendTimeout => [b's', if phase == b'R' { b'H' } else { phase }],
+        End::BackendDown => [b'D', phase],
         End::BackendClosed => [b'S', if phase == b'R' { b'H' } else { phase }],
         End::BadResponse => *b"PH",
         End::Overload => [b'R', phase],

@@ -87,9 +87,9 @@ impl<R: Recipient> Call<'_, R> {
             Ok(_) => {
                 let status = self.exchange.response.status();
                 cells.requests[usize::from(status / 100).min(5)].increment();
-                match status {
-                    502..=504 => chosen.observe_failure(worker, now, || format!("answered {status}")),
-                    _ => chosen.observe_success(now, ledger.backend_header.unwrap_or_default()),
+                match status >= 400 && is_failure(&chosen.pool.shared.config, status) {
+                    true => chosen.observe_failure(worker, now, || format!("answered {status}")),
+                    false => chosen.observe_success(now, ledger.backend_header.unwrap_or_default()),
                 }
             }
             Err(failed) if failed.failure.blames_backend() => {
@@ -131,6 +131,15 @@ impl<R: Recipient> Call<'_, R> {
                 Err(unavailable.into())
             }
         }
+    }
+}
+
+/// Whether a backend says by this status that it failed.
+fn is_failure(pool: &weir_config::Pool, status: u16) -> bool {
+    match &pool.health.passive {
+        Some(passive) => passive.is_failure(status),
+        // Counted all the same.
+        None => matches!(status, 502..=504),
     }
 }
 

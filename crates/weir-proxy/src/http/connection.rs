@@ -2,8 +2,10 @@
 //! shared one.
 
 use std::ops::{Deref, DerefMut};
+use std::rc::Rc;
 
 use crate::backends::{self, OpenCount};
+use crate::enders::Ender;
 use crate::http::muxed::Muxed;
 use crate::http::stream::Stream;
 
@@ -11,7 +13,7 @@ use crate::http::stream::Stream;
 pub struct Connection {
     stream: Stream,
     /// `None` for a stream: the connection below it is counted.
-    _count: Option<OpenCount>,
+    count: Option<OpenCount>,
     /// See [`backends::Connection::moves`].
     moves: u32,
 }
@@ -21,12 +23,17 @@ impl Connection {
     pub fn of_wire(connection: backends::Connection) -> Connection {
         let moves = connection.moves();
         let (wire, count) = connection.into_parts();
-        Connection { stream: Stream::of_wire(wire), _count: Some(count), moves }
+        Connection { stream: Stream::of_wire(wire), count: Some(count), moves }
     }
 
     /// A stream of a shared connection, for one exchange.
     pub fn of_stream(stream: Muxed) -> Connection {
-        Connection { stream: Stream::muxed(stream), _count: None, moves: 0 }
+        Connection { stream: Stream::muxed(stream), count: None, moves: 0 }
+    }
+
+    /// See [`OpenCount::ender`].
+    pub fn ender(&self) -> Option<Rc<Ender>> {
+        self.count.as_ref().and_then(OpenCount::ender)
     }
 
     /// See [`backends::Connection::moves`].

@@ -53,10 +53,11 @@ pub async fn run(
     let Session { requester: Requester { worker, slot, deadline, .. }, stream, .. } = session;
     let backend = chosen.backend().cells();
     let client = forwarding.listener.shared.cells.of(worker.number);
+    let ender = connection.connection().ender();
     let relayed = relay::run(
         Pair { client: stream, backend: &mut **connection.connection() },
         first,
-        Terms { buffers: &worker.buffers, deadline, idle: timeout.client_idle, ends_unsaid: false },
+        Terms { buffers: &worker.buffers, deadline, idle: timeout.client_idle, ends_unsaid: false, ender },
         || slot.draining_until(),
         |from_client, from_backend| {
             client.bytes_received.add(from_client);

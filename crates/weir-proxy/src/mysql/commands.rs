@@ -525,6 +525,7 @@ impl Session {
             idle: listener.shared.config.timeout.client_idle,
             // Servers close TLS without a word.
             ends_unsaid: true,
+            ender: attached.server.connection.ender(),
         };
         let first = FirstBytes { from_client: self.buffer.take(), from_backend: None };
         let pair = Pair { client: &mut self.stream, backend: &mut *attached.server.connection };

@@ -105,11 +105,12 @@ impl Relaying<'_> {
         let cells = chosen.backend().cells();
         cells.requests[0].increment();
         let idle = listener.shared.config.timeout.client_idle;
+        let ender = server.ender();
         let relayed = relay::run(
             Pair { client: &mut client.stream, backend: &mut *server },
             FirstBytes { from_client: client.first.take(), from_backend: None },
             // Servers close TLS without a word.
-            Terms { buffers: &self.worker.buffers, deadline: self.deadline, idle, ends_unsaid: true },
+            Terms { buffers: &self.worker.buffers, deadline: self.deadline, idle, ends_unsaid: true, ender },
             || self.slot.draining_until(),
             |from_client, from_backend| {
                 client_cells.bytes_received.add(from_client);

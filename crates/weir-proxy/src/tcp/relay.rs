@@ -22,6 +22,8 @@ use weir_io::stream::Duplex;
 use weir_io::wait::give_way;
 use weir_stats::table::End;
 
+use crate::enders::Ender;
+
 /// A direction is bulky once it has filled its buffer so often in a row (256 KiB).
 const FULL_BUFFERS: u32 = 4;
 /// Most bytes a direction moves before others get their turn.
@@ -50,6 +52,8 @@ pub struct Terms<'a> {
     /// Whether an encrypted stream that ends without a word about it has ended in order: what is said on it
     /// tells by itself what is whole.
     pub ends_unsaid: bool,
+    /// The backend's connection, where it is ended once the backend is down; that end is no end of the stream.
+    pub ender: Option<Rc<Ender>>,
 }
 
 /// How a relay ended.
@@ -87,6 +91,9 @@ pub async fn run<C: Duplex, B: Duplex>(
     let mut told = (0, 0);
     relay.renew(draining_until());
     let close = poll_fn(|context| {
+        if relay.terms.ender.as_ref().is_some_and(|ender| ender.has_ended()) {
+            return Poll::Ready(Close { end: End::BackendDown, is_clean: false });
+        }
         let settled = relay.poll(context);
         let now_moved = (relay.up.moved, relay.down.moved);
         if now_moved != told {

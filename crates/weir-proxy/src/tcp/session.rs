@@ -287,6 +287,7 @@ impl Session {
             deadline: &self.deadline,
             idle: self.listener.shared.config.timeout.client_idle,
             ends_unsaid: false,
+            ender: backend.ender(),
         };
         let relayed = relay::run(
             Pair { client: stream, backend: &mut *backend },

@@ -187,7 +187,12 @@ fn row(it: &BackendStatus) -> Vec<String> {
     // Connections that did not come about are among them.
     row.push(it.failures.to_string());
     row.extend(quantiles(it.response_seconds));
-    row.push(it.reason.clone());
+    row.push(match &it.agent {
+        Some(agent) if it.reason.is_empty() && agent.says != "up, ready" => {
+            format!("its agent: {}", agent.says)
+        }
+        _ => it.reason.clone(),
+    });
     row
 }
 

@@ -1,0 +1,97 @@
+//! Why no connection to a backend came about.
+
+use std::io;
+use std::net::SocketAddr;
+
+use weir_config::RetryOn;
+use weir_io::wait::WaitError;
+
+/// Why no connection to a backend came about. In every case nothing was sent: another backend may be tried.
+#[derive(Debug)]
+pub enum ConnectError {
+    /// The backend's name has never resolved.
+    Unresolved { backend: String },
+    /// The backend, or the way to it, said no.
+    Refused { backend: SocketAddr, source: io::Error },
+    /// It did not accept within `timeout.connect`.
+    TimedOut { backend: SocketAddr },
+    /// It accepted, and no TLS came about.
+    Tls { backend: SocketAddr, reason: String },
+    /// As many connections are open as it may have, and none of them is idle.
+    Full { backend: String },
+    /// This process has no descriptor left: not the backend's fault.
+    OutOfDescriptors,
+    /// It takes no further request on a shared connection, and promises that it did nothing with this one
+    /// (RFC 9113 §8.7).
+    Declined,
+}
+
+impl ConnectError {
+    /// Of a wait on a connection on which nothing of a request was sent yet. `address` is where the backend
+    /// called `name` is, as far as that is known now.
+    pub fn from_wait(error: WaitError, address: Option<SocketAddr>, name: &str) -> ConnectError {
+        match (error, address) {
+            (_, None) => ConnectError::Unresolved { backend: name.to_owned() },
+            (WaitError::TimedOut, Some(backend)) => ConnectError::TimedOut { backend },
+            (WaitError::Broken(source), Some(backend)) => ConnectError::Refused { backend, source },
+        }
+    }
+
+    /// What `retry.on` calls it; `None` where this process is short of descriptors, which another backend
+    /// would not mend.
+    pub fn retried_as(&self) -> Option<RetryOn> {
+        (!matches!(self, ConnectError::OutOfDescriptors)).then_some(RetryOn::Connect)
+    }
+
+    /// Whether the backend is to blame, for passive health: not where it has not been tried at all.
+    pub fn blames_backend(&self) -> bool {
+        matches!(
+            self,
+            ConnectError::Refused { .. } | ConnectError::TimedOut { .. } | ConnectError::Tls { .. }
+        )
+    }
+}
+
+impl std::fmt::Display for ConnectError {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            ConnectError::Unresolved { backend } => {
+                write!(out, "backend {backend} has no address yet: its name does not resolve")
+            }
+            ConnectError::Refused { backend, source } => {
+                write!(out, "backend {backend} did not accept: {source}")
+            }
+            ConnectError::TimedOut { backend } => write!(out, "backend {backend} did not accept in time"),
+            ConnectError::Full { backend } => {
+                write!(out, "backend {backend} has `max_connections` open, and none is idle")
+            }
+            ConnectError::Declined => write!(out, "the backend took no further request on its connection"),
+            ConnectError::Tls { backend, reason } => {
+                write!(out, "backend {backend} could not be spoken TLS with: {reason}")
+            }
+            ConnectError::OutOfDescriptors => {
+                write!(out, "no file descriptor is left for a connection; raise LimitNOFILE")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backend_whose_address_is_not_known_is_reported_by_its_name_and_by_no_other_address() {
+        for error in [WaitError::TimedOut, WaitError::Broken(io::ErrorKind::ConnectionReset.into())] {
+            let error = ConnectError::from_wait(error, None, "app.internal:80");
+            assert_eq!(
+                error.to_string(),
+                "backend app.internal:80 has no address yet: its name does not resolve"
+            );
+            assert!(!error.blames_backend());
+        }
+        let address = "10.0.0.1:80".parse().unwrap();
+        let error = ConnectError::from_wait(WaitError::TimedOut, Some(address), "app.internal:80");
+        assert_eq!(error.to_string(), "backend 10.0.0.1:80 did not accept in time");
+    }
+}
