@@ -26,5 +26,6 @@ mod mysql;
 pub mod plane;
 mod reach;
 mod tcp;
+pub mod timers;
 mod udp;
 mod worker;
