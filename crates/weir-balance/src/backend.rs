@@ -303,8 +303,8 @@ impl Backend {
         self.left_at.load(Ordering::Relaxed) != NEVER
     }
 
-    /// Since when it has been on its way out, by an operator's or its agent's word or because its pool has it no more;
-    /// `None` while it is to stay. For those who can take their work elsewhere.
+    /// Since when it has been on its way out, by an operator's or its agent's word or because its pool has it
+    /// no more; `None` while it is to stay. For those who can take their work elsewhere.
     pub fn leaving_since(&self) -> Option<Duration> {
         let (out, left) = (&self.taken_out_at, &self.left_at);
         let out = out.load(Ordering::Relaxed).min(self.agent.taken_out_at());

@@ -23,8 +23,8 @@ pub struct Settings {
     pub fall: u32,
     /// Which backends are tried when none is up.
     pub last_resort: LastResort,
-    /// Below this share (0.0..=1.0) of healthy ordinary backends all of them are used, healthy or not. `None`:
-    /// never.
+    /// Below this share (0.0..=1.0) of healthy ordinary backends all of them are used, healthy or not.
+    /// `None`: never.
     pub panic_below: Option<f64>,
     /// Retries allowed as a share of recent requests (percent, 0..=100).
     pub retry_budget_percent: u32,

@@ -16,7 +16,7 @@ use weir_state::{Listener, Snapshot};
 use weir_tls::ServerTls;
 
 use crate::http::cache::Cache;
-use crate::http::edits::EditTable;
+use crate::http::edit_table::EditTable;
 use crate::http::route::RouteTable;
 use crate::http::screen;
 

@@ -168,8 +168,8 @@ words! {
 }
 
 table! {
-    /// A program beside each backend that answers with `up`, `down`, `drain`, `50%`, `maxconn:30` and the like
-    /// in one line.
+    /// A program beside each backend that answers with `up`, `down`, `drain`, `50%`, `maxconn:30` and the
+    /// like in one line.
     #[derive(Eq)]
     pub struct Agent at "agent = { … }" {
         /// Its port, at the backend's address.

@@ -202,7 +202,7 @@ fn certificates_are_got_where_somebody_is_named_for_them() {
     let (_, config) = converted(&text);
     let [web, secure] = config.listeners.as_slice() else { panic!("{:?}", config.listeners) };
     assert!(
-        matches!(&web.routes[0].action, RouteAction::Redirect(redirect) if redirect.to == "https://$host$path$query")
+        matches!(&web.routes[0].action, RouteAction::Redirect(redirect) if redirect.to.to_string() == "https://$host$path$query")
     );
     assert_eq!(secure.bind, ["0.0.0.0:8443".parse().unwrap()]);
     let acme = secure.tls.as_ref().and_then(|tls| tls.acme.as_ref()).unwrap();

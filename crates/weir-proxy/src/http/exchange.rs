@@ -7,7 +7,7 @@ use weir_cache::KeyBuffer;
 use weir_http::values::accept::Wants;
 use weir_http::{RequestHead, ResponseHead};
 
-use crate::http::edits::Rendered;
+use crate::http::edit_table::Rendered;
 use crate::http::ledger::Ledger;
 use crate::http::plan::Paths;
 

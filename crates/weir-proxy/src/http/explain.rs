@@ -12,7 +12,8 @@ use weir_template::Template;
 
 use crate::client::Client;
 use crate::http::cache;
-use crate::http::edits::{self, EditTable};
+use crate::http::edit_table::EditTable;
+use crate::http::edits;
 use crate::http::failure::Failure;
 use crate::http::pages::{self, Pages};
 use crate::http::plan::{self, OverTls, Received, Refused};

@@ -10,6 +10,7 @@ pub(crate) mod connection;
 mod date;
 mod dispatch;
 mod drive;
+pub mod edit_table;
 pub mod edits;
 pub(crate) mod exchange;
 pub mod explain;

@@ -39,7 +39,7 @@ pub fn serialise(
 ) -> Result<Facts, Failure> {
     let edits = edits::of(forwarding.listener, exchange);
     if let Some(edits) = edits {
-        edits.fill_in_request(requester, exchange)?;
+        edits::fill_in_request(edits, requester, exchange)?;
     }
     if requester.identity.is_trusted() {
         edits::note_client(requester, exchange);

@@ -8,7 +8,7 @@ use weir_screen::{FieldLookup, Screen};
 use weir_template::Template;
 
 use crate::http::cache::{Cache, RouteCache};
-use crate::http::edits::EditTable;
+use crate::http::edit_table::EditTable;
 use crate::http::pages::Pages;
 use crate::http::screen;
 

@@ -54,7 +54,8 @@ pub struct Terms<'a> {
     /// Whether an encrypted stream that ends without a word about it has ended in order: what is said on it
     /// tells by itself what is whole.
     pub ends_unsaid: bool,
-    /// The backend's connection, where it is ended once the backend is down; that end is no end of the stream.
+    /// The backend's connection, where it is ended once the backend is down; that end is no end of the
+    /// stream.
     pub ender: Option<Rc<Ender>>,
 }
 
