@@ -14,6 +14,7 @@
 mod acme;
 mod action;
 mod admin;
+mod bandwidth;
 mod bind;
 mod cache;
 mod compress;
@@ -50,6 +51,7 @@ mod write;
 pub use acme::{Acme, AcmeChallenge};
 pub use action::{Redirect, Respond, RouteAction};
 pub use admin::Admin;
+pub use bandwidth::Bandwidth;
 pub use cache::{Cache, RouteCache, SetCookie};
 pub use compress::{COMPRESSED_TYPES, Coding, CodingLevels, Compress, MediaRange};
 pub use config::{Config, ROOT};
@@ -73,7 +75,7 @@ pub use report::{Problem, Report, Severity};
 pub use route::{Rewrite, Route};
 pub use runtime::Runtime;
 /// `rate_limit`, `concurrency_limit`, `deny_…` and `allow_…`.
-pub use screen::ClientNetworks;
+pub use screen::ClientScreen;
 pub use sqli::{Sqli, SqliMode};
 pub use timeout::{ExchangeTimeouts, HttpLimits, NEVER, Timeouts};
 pub use tls::{

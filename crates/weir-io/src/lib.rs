@@ -15,6 +15,7 @@ pub mod clock;
 pub mod deadline;
 pub mod flood;
 pub mod handshake;
+pub mod meter;
 pub mod pipes;
 pub mod server_name;
 pub mod socket;
