@@ -69,6 +69,7 @@ pub use plane::forward::{Forward, PortRange};
 pub use pool::hash::{Hash, HashKey};
 pub use pool::health::{Agent, Check, GrpcProbe, Health, HttpProbe, OnDown, Step, TcpProbe};
 pub use pool::passive::{Passive, SuccessRate};
+pub use pool::source::Source;
 pub use pool::{Backend, KeepAlive, Pool, ProxyVersion, Queue, Retry, RetryOn, Sticky};
 pub use protocol::Protocol;
 pub use report::{Problem, Report, Severity};

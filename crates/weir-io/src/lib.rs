@@ -16,6 +16,7 @@ pub mod deadline;
 pub mod flood;
 pub mod handshake;
 pub mod meter;
+pub mod origin;
 pub mod pipes;
 pub mod server_name;
 pub mod socket;

@@ -1,14 +1,15 @@
 //! The pools in force and their backends, with what is known about them.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use weir_balance::{Readers, Refreshed, Role};
-use weir_config::{MysqlTopology, Reads};
+use weir_config::{MysqlTopology, Reads, Source};
 use weir_io::clock;
+use weir_io::origin::Origin;
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
 use weir_tls::accounts::Accounts;
@@ -34,6 +35,8 @@ pub struct Pool {
     pub balance: Arc<weir_balance::Pool>,
     /// In the order of the config; a `Pick`'s index points in here.
     pub backends: Vec<Arc<Backend>>,
+    /// Where connections to its backends leave from; `None` where the kernel chooses.
+    pub origin: Option<Arc<Origin>>,
     /// What TLS is spoken with; `None` where it is not.
     pub(crate) tls: Option<Arc<ClientTls>>,
     /// What its sticky cookies are sealed with; `None` where it has none.
@@ -167,6 +170,7 @@ impl Pool {
             config: config.clone(),
             balance: Arc::new(balance),
             backends,
+            origin: origin_of(config).map(Arc::new),
             tls: tls.cloned(),
             sticky: sticky.cloned(),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
@@ -250,6 +254,19 @@ fn with_found(config: &Arc<weir_config::Pool>, old: Option<&Arc<Pool>>) -> Arc<w
     let mut with = weir_config::Pool::clone(config);
     with.backends.extend(found);
     Arc::new(with)
+}
+
+/// Where connections to backends leave from; `None` where the config does not say.
+pub fn origin_of(config: &weir_config::Pool) -> Option<Origin> {
+    let mut origin = Origin { interface: config.interface.as_deref().map(Into::into), ..Origin::default() };
+    for source in &config.source {
+        match source {
+            Source::Address(IpAddr::V4(address)) => origin.v4 = Some(*address),
+            Source::Address(IpAddr::V6(address)) => origin.v6 = Some(*address),
+            Source::Client => origin.is_clients = true,
+        }
+    }
+    Some(origin).filter(|origin| !origin.is_any())
 }
 
 /// What the config says of choosing, in the balancer's terms.

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use weir_config::ProxyVersion;
 use weir_io::clock;
+use weir_io::origin::Origin;
 use weir_mysql::gtid::GtidSet;
 use weir_mysql::lag::{self, EXECUTED_SQL};
 use weir_mysql::topology::{GROUP_SQL, MemberReport, READ_ONLY_SQL, Topology};
@@ -40,6 +40,8 @@ pub(super) struct Manner {
     /// Whether a server without TLS is not spoken to, where the backend has TLS.
     pub(super) requires_tls: bool,
     pub(super) send_proxy: Option<ProxyVersion>,
+    /// Where connections leave from.
+    pub(super) origin: Origin,
     /// After this long without an answer it counts as not answering.
     pub(super) patience: Duration,
 }
@@ -52,7 +54,7 @@ impl Manner {
             _ => false,
         };
         let rest = |it: &Manner| (it.topology, it.requires_tls, it.send_proxy, it.patience);
-        is_same_account && rest(self) == rest(other)
+        is_same_account && self.origin == other.origin && rest(self) == rest(other)
     }
 }
 
@@ -159,7 +161,7 @@ impl Conversation {
 
     async fn connect(&self) -> Result<MysqlClient, String> {
         let address = self.backend.resolved.address().ok_or("its name is not resolved")?;
-        let connecting = timeout(self.manner.patience, TcpStream::connect(address)).await;
+        let connecting = timeout(self.manner.patience, self.manner.origin.connect(address)).await;
         let mut stream = connecting
             .map_err(|_| format!("did not accept within {:?}", self.manner.patience))?
             .map_err(|error| format!("no connection: {}", probe::plain(&error)))?;

@@ -172,6 +172,7 @@ impl Vigil {
             account: pool.account.clone(),
             requires_tls: pool.config.tls.as_ref().is_none_or(|tls| tls.mode == ServerTlsMode::Required),
             send_proxy: pool.config.send_proxy,
+            origin: pool.origin.as_ref().map(|origin| origin.without_client()).unwrap_or_default(),
             patience: pool.config.health.timeout,
         };
         let known = std::mem::take(&mut self.members).into_iter().zip(self.looks.members().to_vec());

@@ -365,7 +365,8 @@ fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
     if let Some(port) = health.port.and_then(|port| u16::try_from(port).ok()) {
         address.set_port(port);
     }
-    let target = Target { address, tls, send_proxy, question };
+    let origin = pool.origin.as_ref().map(|origin| origin.without_client()).unwrap_or_default();
+    let target = Target { address, origin, tls, send_proxy, question };
     Some(Key { target, pace: Pace::of(health) })
 }
 

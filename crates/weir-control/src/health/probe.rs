@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use weir_config::{GrpcProbe, HttpProbe, ProxyVersion, Step};
 use weir_io::handshake;
+use weir_io::origin::Origin;
 use weir_state::ServerFacts;
 use weir_tls::{BackendTls, OwnAccount};
 
@@ -31,6 +31,8 @@ pub const USER_AGENT: &str = concat!("weir-health/", env!("CARGO_PKG_VERSION"));
 pub struct Target {
     /// Where.
     pub address: SocketAddr,
+    /// Where it leaves from.
+    pub origin: Origin,
     /// TLS; for a mere connect its handshake is part of the question.
     pub tls: Option<Secured>,
     /// PROXY protocol header that the backend expects before anything else.
@@ -278,7 +280,7 @@ pub async fn probe(target: &Target, limit: Duration) -> Result<Answer, Failure> 
 }
 
 async fn ask(target: &Target, progress: &mut Progress) -> Result<Answer, Failure> {
-    let mut stream = TcpStream::connect(target.address).await.map_err(Failure::Connect)?;
+    let mut stream = target.origin.connect(target.address).await.map_err(Failure::Connect)?;
     progress.connected = true;
     if let Some(version) = target.send_proxy {
         stream.write_all(announcement(version)).await.map_err(Failure::Broken)?;
@@ -369,7 +371,8 @@ pub(super) mod tests {
 
     fn get(address: SocketAddr, send_proxy: Option<ProxyVersion>) -> Target {
         let probe = http_probe("/healthz");
-        Target { address, tls: None, send_proxy, question: Question::Http { probe, over_h2: false } }
+        let origin = Origin::default();
+        Target { address, origin, tls: None, send_proxy, question: Question::Http { probe, over_h2: false } }
     }
 
     /// A backend that answers one connection with `answer` and gives what it was asked.
