@@ -26,7 +26,8 @@ pub(crate) static RESPONSE_HEADER: Shape = Shape::new("a header field", "x-serve
 pub(crate) static FIELD_VALUE: Shape = Shape::new("a header value", "weir", field_value);
 /// A header field value that is set; a `$` in it is written `$$`.
 pub(crate) static SET_VALUE: Shape =
-    Shape { written: |value| value.replace('$', "$$"), ..Shape::new("a header value", "weir", set_value) };
+    Shape { written: |value| value.replace('$', "$$"), ..Shape::new("a header value", "weir", set_value) }
+        .with_variables();
 /// A media type with its parameters.
 pub(crate) static CONTENT_TYPE: Shape = Shape::new("a media type", "text/html; charset=utf-8", content_type);
 /// A cookie name (RFC 6265 section 4.1.1).
