@@ -209,7 +209,12 @@ fn backend(out: &mut String, it: &BackendStatus) {
         |to| format!("{} <small>{}</small>", escape(&it.address), escape(to)),
     );
     let backup = if it.backup { " <small>backup</small>" } else { "" };
-    let backup = if it.found { " <small>found</small>" } else { backup };
+    let backup = match it.origin.as_str() {
+        "group" => " <small>found</small>",
+        "name" => " <small>by name</small>",
+        "api" => " <small>added</small>",
+        _ => backup,
+    };
     let role = it.role.as_deref().map(|role| format!(" <small>{}</small>", escape(role))).unwrap_or_default();
     let left = it.ejected_for_seconds.map(|left| format!(", back in {left:.0} s")).unwrap_or_default();
     let _ = write!(

@@ -112,6 +112,8 @@ pub struct Backend {
     backup: AtomicBool,
     assumed_up: AtomicBool,
     admin: AtomicU8,
+    /// Whether the name that it belongs to no longer stands for it.
+    leaving: AtomicBool,
     health: AtomicU8,
     /// Whether the last bad probe was bad only for want of an answer in time.
     late: AtomicBool,
@@ -159,6 +161,7 @@ impl Backend {
             backup: AtomicBool::new(settings.backup),
             assumed_up: AtomicBool::new(settings.assumed_up),
             admin: AtomicU8::new(AdminState::Ready as u8),
+            leaving: AtomicBool::new(false),
             health: AtomicU8::new(Health::Unknown as u8),
             late: AtomicBool::new(false),
             fixed_role: AtomicU8::new(Role::code(settings.role)),
@@ -282,6 +285,17 @@ impl Backend {
         if before == AdminState::Maintenance as u8 && state == AdminState::Ready {
             self.begin_slow_start(now);
         }
+    }
+
+    /// Whether the name that it belongs to no longer stands for it, so that it takes no new work.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// Says whether the name that it belongs to no longer stands for it; seen at the pool's next refresh.
+    /// What the operator says of it stays as it is.
+    pub fn set_leaving(&self, leaving: bool) {
+        self.leaving.store(leaving, Ordering::Relaxed);
     }
 
     /// Says whether its pool still has it, as of `now`.

@@ -31,6 +31,7 @@ impl Standing {
         let weight = backend.weight();
         let state = match backend.admin_state() {
             AdminState::Maintenance => State::Maintenance,
+            _ if backend.is_leaving() => State::Leaving,
             _ if !backend.is_up() => State::Down,
             AdminState::Drain => State::Draining,
             _ if backend.ejected_until().is_some_and(|until| until > now) => State::Ejected,

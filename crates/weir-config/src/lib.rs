@@ -21,6 +21,7 @@ mod compress;
 mod config;
 mod diff;
 mod error_page;
+mod dns;
 mod fields;
 mod files;
 mod given;
@@ -61,6 +62,8 @@ pub use compress::{COMPRESSED_TYPES, Coding, CodingLevels, Compress, MediaRange}
 pub use config::{Config, ROOT};
 pub use diff::{Change, ChangeKind, KeyChange, diff, until_restart};
 pub use error_page::{ErrorPage, ErrorStatus, PageFile};
+pub use dns::{Dns, NameServer};
+pub use files::Files;
 pub use hidden::Hidden;
 pub use kernel::Kernel;
 pub use listener::{Http, Listener, Speaks};
@@ -72,6 +75,8 @@ pub use plane::forward::{Forward, PortRange};
 pub use pool::hash::{Hash, HashKey};
 pub use pool::health::{Check, GrpcProbe, Health, HttpProbe, Passive, Step, TcpProbe};
 pub use pool::{Backend, KeepAlive, Pool, ProxyVersion, Queue, Retry, RetryOn, Sticky};
+pub use pool::health::{Check, Health, HttpProbe, Passive};
+pub use pool::{Backend, KeepAlive, Pool, ProxyVersion, Queue, Resolve, Retry, RetryOn, Sticky};
 pub use protocol::Protocol;
 pub use report::{Problem, Report, Severity};
 pub use route::{Rewrite, Route};
@@ -84,7 +89,7 @@ pub use timeout::{HttpLimits, Timeouts};
 pub use tls::{
     Certificate, CipherPolicy, ClientAuth, ListenerTls, PoolTls, ServerTlsMode, TlsMode, TlsVersion, Verify,
 };
-pub use values::address::{backend_at, contains, show_backend};
+pub use values::address::{backend_at, contains, is_service, show_backend};
 pub use values::bind::Bind;
 pub use values::host::HostPattern;
 pub use values::http::HttpVersion;

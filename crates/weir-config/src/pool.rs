@@ -25,7 +25,7 @@ use crate::setting::{Section as _, one, table, words};
 use crate::shared::TakesOver;
 use crate::tls::{self, PoolTls};
 use crate::uses::{Use, Uses};
-use crate::values::address::{BACKEND_ADDRESS, FILE, backend_at, same_backend};
+use crate::values::address::{BACKEND_ADDRESS, FILE, backend_at, is_service, same_backend};
 use crate::values::http::{COOKIE_NAME, HttpVersion};
 
 table! {
@@ -103,9 +103,14 @@ table! {
     #[derive(Eq)]
     pub struct Backend at "backends = [{ … }]" {
         /// Host name, IPv4 or bracketed IPv6, and port; the backend's name everywhere. On the kernel plane an
-        /// address without a port keeps the one that the client asked for.
+        /// address without a port keeps the one that the client asked for. A service such as
+        /// `_http._tcp.app.example` (SRV records) stands for its hosts, with their ports, weights and
+        /// priorities.
         address: String = text(&BACKEND_ADDRESS).required().also(&["host", "server", "url"]);
-        /// Share of the load.
+        /// Which backends a host name stands for.
+        resolve: Resolve =
+            word(Resolve::WORDS, "one").brief().also(&["dns", "resolvers", "init-addr"]);
+        /// Share of the load; of each backend, where it stands for several.
         weight: u32 =
             count(Limit::new(
                 1,
@@ -126,6 +131,21 @@ table! {
             .also(&["maxconn", "max_conns"]);
         /// Used only when no other backend is up.
         backup: bool = flag(false).brief();
+    }
+}
+
+words! {
+    /// Which backends a host name stands for.
+    pub enum Resolve {
+        One = "one": "one, at one of the name's addresses",
+        All = "all": "one for each address of the name",
+    }
+}
+
+impl Backend {
+    /// Whether it stands for as many backends as its name has addresses or services, and is none itself.
+    pub fn is_group(&self) -> bool {
+        self.resolve == Resolve::All || is_service(&self.address)
     }
 }
 
@@ -353,6 +373,9 @@ fn backends(pool: &Pool, fields: &Fields, findings: &mut Findings<'_>) {
             None => drop(seen.insert(same_backend(address), (address, at))),
         }
     }
+    for (_, backend) in fields.tables("backends") {
+        names(backend, fields, findings);
+    }
     let at = fields.at("backends");
     if !pool.backends.is_empty() && pool.backends.iter().all(|backend| backend.backup) {
         let hint = "a backup is used only when no other backend is up, and there is no other";
@@ -360,6 +383,32 @@ fn backends(pool: &Pool, fields: &Fields, findings: &mut Findings<'_>) {
     }
     if !pool.backends.is_empty() && pool.backends.iter().all(|backend| backend.weight == 0) {
         findings.warning(at, format!("no backend of pool `{}` takes work", pool.name), "every `weight` is 0");
+    }
+}
+
+/// What is wrong with a backend that stands for those of a name.
+fn names(backend: &Fields, pool: &Fields, findings: &mut Findings<'_>) {
+    let Some(address) = backend.text("address") else { return };
+    let is_all = backend.word("resolve") == Resolve::All.word();
+    if is_service(address) {
+        for name in ["weight", "backup", "resolve"] {
+            if let Some(entry) = backend.get(name) {
+                let message = format!("`{name}` cannot stand beside the service `{address}`");
+                findings.error(entry.key, message, "its records say which hosts there are, and their shares");
+            }
+        }
+    } else if is_all && backend_at(address).is_some() {
+        let hint = "it is for host names; leave it out";
+        findings.error(backend.at("resolve"), format!("`{address}` is an address and no name"), hint);
+        return;
+    } else if !is_all {
+        return;
+    }
+    if pool.get("mysql").is_some() {
+        let message = format!("a pool of MySQL servers cannot have all backends of `{address}`");
+        let hint = "with `topology = \"group-replication\"` the group says who its members are; \
+                    with \"static\" their order decides who is primary";
+        findings.error(backend.at("address"), message, hint);
     }
 }
 

@@ -1,13 +1,14 @@
 //! The control side in one piece: everything that changes what is in force goes through here.
 //!
 //! One file for each thing that is asked of it: [`apply`] puts the config file in force, [`change`] does what
-//! an operator asks about single backends, [`roster`] what the watch of a cluster does, [`house`] what time
-//! and the workers ask for, and [`life`] ends the process.
+//! an operator asks about single backends, [`roster`] what the watch of a cluster does, [`members`] what names
+//! do, [`house`] what time and the workers ask for, and [`life`] ends the process.
 
 mod apply;
 mod change;
 mod house;
 mod life;
+mod members;
 mod roster;
 
 use std::collections::BTreeMap;
@@ -97,12 +98,8 @@ impl Control {
         let (moved, in_force) = (Arc::new(Moved::default()), InForce::default());
         let board = Arc::new(Board::new(bus.clone(), in_force.clone()));
         let (watch, roster) = Watch::new(bus.clone(), in_force.clone(), board.clone());
-        let followers = Arc::new(Followers {
-            names: Names::new(bus.clone(), moved.clone()),
-            board,
-            watch,
-            orders: Orders::new(bus.clone()),
-        });
+        let (names, answered) = Names::new(bus.clone(), moved.clone());
+        let followers = Arc::new(Followers { names, board, watch, orders: Orders::new(bus.clone()) });
         let proxy = Arc::new(start.plane);
         let (kernel_reports, of_kernel) = mpsc::unbounded_channel();
         let kernel = Arc::new(KernelPlane::new(bus.clone(), kernel_reports));
@@ -133,6 +130,7 @@ impl Control {
         control.bus.tell(What::Process { phase: "started", detail: control.summary() });
         tokio::spawn(house::keep(control.clone(), start.reports, of_kernel, moved));
         tokio::spawn(roster::keep(control.clone(), roster));
+        tokio::spawn(members::keep(control.clone(), answered));
         Ok(control)
     }
 

@@ -23,7 +23,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use weir_balance::{Health, HealthMachine, Transition};
 use weir_config::{Check, GrpcProbe, HttpProbe, HttpVersion};
 use weir_io::clock;
-use weir_state::{Backend, Pool, Snapshot};
+use weir_state::{Backend, Origin, Pool, Snapshot};
 
 use crate::dns::Member;
 use crate::events::{Bus, What};
@@ -272,8 +272,9 @@ impl Board {
     /// address.
     fn settle_name(&self, subscriber: &Member) {
         let backend = &subscriber.backend;
+        // One that came by a name has its address, and is not taken to be up for that.
         let resolved = backend.resolved.address().is_some();
-        if backend.balance.is_assumed_up() == resolved {
+        if matches!(backend.origin, Origin::Name(_)) || backend.balance.is_assumed_up() == resolved {
             return;
         }
         backend.balance.assume_up(resolved);

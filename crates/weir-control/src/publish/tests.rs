@@ -90,7 +90,7 @@ async fn publisher(fails_to: &'static str) -> (Publisher, Diary) {
     let kernel = Arc::new(KernelPlane::new(bus.clone(), tokio::sync::mpsc::unbounded_channel().0));
     let board = Arc::new(Board::new(bus.clone(), in_force.clone()));
     let followers = Arc::new(Followers {
-        names: Names::new(bus.clone(), Arc::new(Moved::default())),
+        names: Names::new(bus.clone(), Arc::new(Moved::default())).0,
         watch: Watch::new(bus.clone(), in_force.clone(), board.clone()).0,
         board,
         orders: Orders::new(bus),
