@@ -455,6 +455,9 @@ fn reason(
             let error = control.names().error(&backend.address);
             format!("dns: {}", error.as_deref().unwrap_or("not resolved yet"))
         }
+        State::Down if standing.health == Health::Unknown && matches!(backend.origin, Origin::Name(_)) => {
+            "no probe has found it up yet".to_owned()
+        }
         State::Down => {
             let bad = probes.history.iter().find(|probed| !probed.good);
             bad.map_or_else(|| "its probes fail".to_owned(), |probed| probed.detail.clone())

@@ -343,11 +343,12 @@ impl Backend {
     }
 
     /// Takes a probe's verdict; seen at the pool's next refresh. Coming up after being down begins slow
-    /// start; the first verdict after process start does not, or every start of Weir would throttle all
-    /// backends at once.
+    /// start, and so does the first verdict about one that was not taken to be up before; about one that was
+    /// it does not, or every start of Weir would throttle all backends at once.
     pub fn set_health(&self, health: Health, now: Duration) {
         let before = self.health.swap(health as u8, Ordering::Relaxed);
-        if before == Health::Down as u8 && health == Health::Up {
+        let was_down = before == Health::Down as u8 || before == Health::Unknown as u8 && !self.is_assumed_up();
+        if was_down && health == Health::Up {
             self.begin_slow_start(now);
         }
     }

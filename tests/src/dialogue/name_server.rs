@@ -19,7 +19,8 @@ impl NameServer {
     /// Starts one that knows nothing, and says of every name of `weir.test` that there is none.
     pub fn start() -> NameServer {
         let address = free_address();
-        let dir = std::env::temp_dir().join(format!("weir-unbound-{}-{}", std::process::id(), address.port()));
+        let dir =
+            std::env::temp_dir().join(format!("weir-unbound-{}-{}", std::process::id(), address.port()));
         fs::create_dir_all(&dir).expect("a directory");
         let shown = dir.display();
         let config = format!(

@@ -269,9 +269,15 @@ fn a_service_says_hosts_ports_shares_and_who_is_a_backup() {
         server.says("_http._tcp.weir.test", &records.each_ref().map(String::as_str));
     };
     says([3, 1]);
-    let weir = weir_with(&server, "\"_http._tcp.weir.test\"", "", "health = { check = \"tcp\", interval = \"200ms\", fast_interval = \"100ms\", fall = 1 }");
+    let weir = weir_with(
+        &server,
+        "\"_http._tcp.weir.test\"",
+        "",
+        "health = { check = \"tcp\", interval = \"200ms\", fast_interval = \"100ms\", fall = 1 }",
+    );
     let place = |number: usize| format!("127.0.1.{}:{}", number + 1, ports[number]);
-    let ready = |number: usize, weight: u64, backup: bool| (place(number), "ready".to_owned(), weight, backup);
+    let ready =
+        |number: usize, weight: u64, backup: bool| (place(number), "ready".to_owned(), weight, backup);
     until("all to be ready", || {
         let mut expected = vec![ready(0, 3, false), ready(1, 1, false), ready(2, 1, true)];
         expected.sort();
@@ -280,9 +286,7 @@ fn a_service_says_hosts_ports_shares_and_who_is_a_backup() {
     let answers: Vec<String> = (0..8).map(|_| ask(&weir).1).collect();
     assert_eq!(answers.iter().filter(|text| *text == "1").count(), 6, "{answers:?}");
     says([1, 1]);
-    until("the other weights", || {
-        backends(&weir).contains(&ready(0, 1, false)).then_some(())
-    });
+    until("the other weights", || backends(&weir).contains(&ready(0, 1, false)).then_some(()));
     drop(ordinary);
     is_answered_by(&weir, &["3"]);
 }

@@ -12,6 +12,7 @@ mod probe_mysql;
 mod probe_tcp;
 pub mod schedule;
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -325,7 +326,7 @@ impl Board {
 /// resolved.
 fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
     let health = &pool.config.health;
-    let host = || host_at(&backend.address, health.port);
+    let host = || host_at(&name_of(backend), health.port);
     let question = match &health.check {
         Check::Off => return None,
         Check::Tcp(probe) if probe.steps.is_empty() => Question::Connect,
@@ -346,6 +347,19 @@ fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
     }
     let target = Target { address, tls, send_proxy, question };
     Some(Key { target, pace: Pace::of(health) })
+}
+
+/// What a backend is called by those who ask it: one that came by a name has that, and its own port.
+fn name_of(backend: &Backend) -> Cow<'_, str> {
+    match &backend.origin {
+        Origin::Name(name) if weir_config::is_service(name) => {
+            let host = name.splitn(3, '.').last().unwrap_or(name);
+            let port = backend.resolved.address().map_or(0, |address| address.port());
+            Cow::Owned(format!("{host}:{port}"))
+        }
+        Origin::Name(name) => Cow::Borrowed(name),
+        _ => Cow::Borrowed(&backend.address),
+    }
 }
 
 /// The host field for a backend that is asked at another port than its own.
