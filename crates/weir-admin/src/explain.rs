@@ -8,7 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 use weir_balance::{PickInput, Picker, TierKind, WantedRole};
-use weir_config::{Bind, Protocol};
+use weir_config::units::show_duration;
+use weir_config::{Bind, NEVER, Protocol};
 use weir_control::control::Control;
 use weir_control::kernel::{Explanation, KernelPlane};
 use weir_io::clock;
@@ -16,6 +17,7 @@ use weir_l4::explain::Packet;
 use weir_l4::layout::{TCP, UDP};
 use weir_proxy::compiled::CompiledSnapshot;
 use weir_proxy::http::screening::ScreenCheck;
+use weir_proxy::timers::{TimerInForce, in_force};
 use weir_state::key::{Transport, flow_key};
 use weir_state::{Listener, Pool, Snapshot};
 
@@ -108,8 +110,22 @@ pub struct Answer {
     /// What the cache of the route would say; `None` where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
+    /// The timers of what goes to a pool, and who says each; empty for the rest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timers: Vec<Timer>,
     /// The choice among the pool's backends; `None` when the request goes to no pool.
     pub pool: Option<Choice>,
+}
+
+/// A timer in force.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Timer {
+    /// Its key below `timeout`.
+    pub name: String,
+    /// As in the config: `30s`, or `off`.
+    pub value: String,
+    /// `route`, `pool` or `listener`.
+    pub from: String,
 }
 
 /// One route.
@@ -285,7 +301,21 @@ fn session(
     };
     let key = flow_key(&pool.config, transport, source, || Some(destination));
     answer.pool = Some(choose(pool, key, None));
+    if protocol == Protocol::Tcp {
+        let told = timers(in_force(&listener.config.timeout, pool.config.timeout.if_any(), None));
+        answer.timers = told.into_iter().filter(|it| matches!(&*it.name, "connect" | "tunnel")).collect();
+    }
     Ok(answer)
+}
+
+/// The timers in force, for people.
+fn timers(all: [TimerInForce; 6]) -> Vec<Timer> {
+    let told = |it: TimerInForce| Timer {
+        name: it.name.to_owned(),
+        value: if it.timer == NEVER { "off".to_owned() } else { show_duration(it.timer) },
+        from: it.said_by.word().to_owned(),
+    };
+    all.into_iter().map(told).collect()
 }
 
 impl Answer {

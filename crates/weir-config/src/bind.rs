@@ -4,6 +4,8 @@
 //! What cannot be read becomes [`Value::Bad`], so that later steps know the operator did say something there
 //! and stay silent.
 
+use std::time::Duration;
+
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
@@ -175,13 +177,14 @@ impl Reader<'_, '_> {
             (Kind::Duration(limit), DeValue::String(text)) => {
                 Value::Duration(in_bounds(key, units::duration(text)?, limit, units::show_duration)?)
             }
+            (Kind::DurationOrOff(limit, _), DeValue::String(text)) => timer(key, text, limit)?,
             (Kind::Size(limit), DeValue::String(text)) => {
                 Value::Number(in_bounds(key, units::size(text)?, limit, units::show_size)?)
             }
             (Kind::Rate(limit), DeValue::String(text)) => {
                 Value::Number(in_bounds(key, units::byte_rate(text)?, limit, units::show_byte_rate)?)
             }
-            (Kind::Duration(_) | Kind::Size(_) | Kind::Rate(_), DeValue::Integer(number)) => {
+            (_, DeValue::Integer(number)) if is_quantity(kind) => {
                 return unitless(kind, &number.to_string(), key);
             }
             (Kind::Count(limit), _) => Value::Number(count(kind, limit, inner, key)?),
@@ -340,7 +343,8 @@ fn wrong_kind<T>(kind: &Kind, value: &DeValue<'_>, key: &Key) -> Result<T, Refus
 fn unitless(kind: &Kind, number: &str, key: &Key) -> Result<Value, Refused> {
     let whole = |bytes: &u64| *bytes >= 1024 && bytes.is_multiple_of(1024);
     let hint = match (kind, number.parse().ok().filter(whole)) {
-        (Kind::Duration(_), _) => format!("say \"{number}s\" or \"{number}ms\""),
+        (Kind::DurationOrOff(..), _) if number == "0" => "say \"off\" for none".to_owned(),
+        (Kind::Duration(_) | Kind::DurationOrOff(..), _) => format!("say \"{number}s\" or \"{number}ms\""),
         (Kind::Size(_), Some(bytes)) => format!("say \"{}\"", units::show_size(bytes)),
         (Kind::Size(_), None) => format!("say \"{number}B\", \"{number}KiB\" or \"{number}MiB\""),
         _ => format!("say \"{number}B/s\" or \"{number}KiB/s\""),
@@ -413,6 +417,23 @@ fn word(
         (None, None) => expected(kind),
     };
     refuse(format!("`{}` cannot be {}", key.name, quote(&text)), hint)
+}
+
+/// Whether a number of this kind has a unit.
+fn is_quantity(kind: &Kind) -> bool {
+    matches!(kind, Kind::Duration(_) | Kind::DurationOrOff(..) | Kind::Size(_) | Kind::Rate(_))
+}
+
+/// A duration within its bounds, or `"off"`.
+fn timer(key: &Key, text: &str, limit: &Limit<Duration>) -> Result<Value, Refused> {
+    if text == "off" {
+        return Ok(Value::Off);
+    }
+    let read = units::duration(text).and_then(|value| in_bounds(key, value, limit, units::show_duration));
+    read.map(Value::Duration).map_err(|refused| match refused.hint.starts_with("expected") {
+        true => Refused { hint: format!("{}, or \"off\"", refused.hint), ..refused },
+        false => refused,
+    })
 }
 
 fn in_bounds<T: Copy + PartialOrd>(

@@ -13,7 +13,7 @@ use crate::report::Span;
 pub(crate) enum Value {
     /// Already reported; whoever meets it stays silent.
     Bad,
-    /// `"off"` or `false` where a table may stand.
+    /// `"off"` or `false` where a table or a duration may stand.
     Off,
     Bool(bool),
     Duration(Duration),
@@ -252,6 +252,8 @@ pub(crate) fn default_of(kind: &Kind) -> Option<Value> {
     match kind {
         Kind::Bool(default) | Kind::BoolOrWord(default, _) => Some(Value::Bool(*default)),
         Kind::Duration(limit) => limit.default.map(Value::Duration),
+        Kind::DurationOrOff(_, true) => Some(Value::Off),
+        Kind::DurationOrOff(limit, false) => limit.default.map(Value::Duration),
         Kind::Size(limit) | Kind::Rate(limit) | Kind::Count(limit) => limit.default.map(Value::Number),
         Kind::Factor(limit) => limit.default.map(Value::Factor),
         Kind::Word(_, default) => default.map(Value::Word),

@@ -115,6 +115,8 @@ pub enum Kind {
     BoolOrWord(bool, &'static [Word]),
     /// A duration.
     Duration(Limit<Duration>),
+    /// A duration, or `"off"` for one that never ends; and whether it is off where the file says nothing.
+    DurationOrOff(Limit<Duration>, bool),
     /// A size in bytes.
     Size(Limit<u64>),
     /// Bytes per second.
@@ -444,6 +446,7 @@ impl Kind {
                 )
             }
             Kind::Duration(_) => "a duration such as `\"30s\"`".to_owned(),
+            Kind::DurationOrOff(..) => "a duration such as `\"30s\"`, or `\"off\"`".to_owned(),
             Kind::Size(_) => "a size such as `\"64KiB\"`".to_owned(),
             Kind::Rate(_) => "bytes per second such as `\"100B/s\"`".to_owned(),
             Kind::Count(_) => "a whole number".to_owned(),
@@ -494,6 +497,16 @@ pub const fn flag(default: bool) -> Key {
 /// A duration.
 pub const fn duration(limit: Limit<Duration>) -> Key {
     Key::new(Kind::Duration(limit))
+}
+
+/// A duration, or `"off"`.
+pub const fn timer(limit: Limit<Duration>) -> Key {
+    Key::new(Kind::DurationOrOff(limit, false))
+}
+
+/// A duration that is off where the file says nothing.
+pub const fn timer_off(limit: Limit<Duration>) -> Key {
+    Key::new(Kind::DurationOrOff(limit, true))
 }
 
 /// A size in bytes.

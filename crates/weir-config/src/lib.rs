@@ -72,7 +72,7 @@ pub use runtime::Runtime;
 /// `rate_limit`, `concurrency_limit`, `deny_…` and `allow_…`.
 pub use screen::ClientNetworks;
 pub use sqli::{Sqli, SqliMode};
-pub use timeout::{HttpLimits, Timeouts};
+pub use timeout::{ExchangeTimeouts, HttpLimits, NEVER, Timeouts};
 pub use tls::{
     Certificate, CipherPolicy, ClientAuth, ListenerTls, PoolTls, ServerTlsMode, TlsMode, TlsVersion, Verify,
 };

@@ -22,6 +22,7 @@ use crate::plane::{self, Plane};
 use crate::protocol::{Protocol, applies, audience};
 use crate::report::{Findings, Span};
 use crate::setting::{Section as _, one, table, words};
+use crate::timeout::{self, ExchangeTimeouts};
 use crate::tls::{self, PoolTls};
 use crate::uses::{Use, Uses};
 use crate::values::address::{BACKEND_ADDRESS, FILE, backend_at, same_backend};
@@ -75,6 +76,12 @@ table! {
                 .stream()
                 .on(Planes::ProxyTuning("clients connect to the backend themselves"))
                 .also(&["retries"]);
+        /// Timers of the requests and sessions that go to it, over those of the listener.
+        timeout: ExchangeTimeouts =
+            below(ExchangeTimeouts::TABLE)
+                .routed()
+                .on(Planes::ProxyTuning("clients connect to the backend themselves"))
+                .also(&["timeouts"]);
         /// Waiting room when every backend is at its `max_connections`.
         queue: Queue = below(Queue::TABLE).stream().on(Planes::Proxy("packets wait for nobody"));
         /// Keeps a client on its backend.
@@ -305,6 +312,9 @@ pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &
                 );
             }
         }
+        if let Some(timeout) = fields.table("timeout") {
+            timeout::never_acts(timeout, findings);
+        }
         if uses.of(&pool.name).is_empty() {
             let message = format!("pool `{}` is never used", pool.name);
             findings.warning(fields.at, message, "no listener and no route names it");
@@ -395,8 +405,9 @@ fn on_kernel_plane(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
 
 /// Keys that mean nothing to the listeners which use the pool.
 fn listeners(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
-    for entry in &pool.entries {
-        let only = pool.schema.key(&entry.name).map(|key| key.only).filter(|only| *only != Only::Any);
+    let tables = [Some(pool), pool.table("timeout")].into_iter().flatten();
+    for (table, entry) in tables.flat_map(|table| table.entries.iter().map(move |entry| (table, entry))) {
+        let only = table.schema.key(&entry.name).map(|key| key.only).filter(|only| *only != Only::Any);
         let Some(only) = only else { continue };
         let Some(other) = uses.first(&pool.name, |protocol| !applies(only, protocol)) else { continue };
         let speaks = other.speaks(findings);

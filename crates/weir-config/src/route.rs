@@ -15,6 +15,7 @@ use crate::report::{Findings, Span};
 use crate::screen;
 use crate::setting::{One as _, Section as _, table};
 use crate::sqli::Sqli;
+use crate::timeout::{self, ExchangeTimeouts};
 use crate::values::NAME;
 use crate::values::host::{HOST, HostPattern};
 use crate::values::http::{FIELD_VALUE, METHOD, PROBED_HEADER, REQUEST_HEADER, RESPONSE_HEADER, SET_VALUE};
@@ -83,6 +84,9 @@ table! {
                 .http()
                 .inherited()
                 .also(&["compression", "gzip", "brotli", "encode"]);
+        /// Timers of the requests or sessions that it takes, over those of its pool and its listener.
+        timeout: ExchangeTimeouts =
+            below(ExchangeTimeouts::TABLE).routed().also(&["timeouts"]);
         /// Keeps responses and answers from memory; only with `pool`.
         cache: Option<RouteCache> =
             below(RouteCache::TABLE).http().default("off").also(&["proxy_cache", "caching"]);
@@ -140,6 +144,7 @@ pub(crate) fn check(listener: &Fields, routes: &[Route], findings: &mut Findings
         action::check(route, protocol, findings);
         rewrite(route, findings);
         cache::check(route, findings);
+        timers(route, findings);
         if protocol.is_none_or(|protocol| protocol == Protocol::Http) {
             screen::check_route(route, findings);
         } else {
@@ -157,6 +162,17 @@ pub(crate) fn check(listener: &Fields, routes: &[Route], findings: &mut Findings
         }
     }
     shadowed(listener, routes, findings);
+}
+
+/// A route's `timeout`: timers that never act.
+fn timers(route: &Fields, findings: &mut Findings<'_>) {
+    let Some(timeout) = route.table("timeout") else { return };
+    timeout::never_acts(timeout, findings);
+    let answers = ["redirect", "respond"].into_iter().find(|name| route.get(name).is_some());
+    if let Some(name) = answers.filter(|_| route.get("pool").is_none()) {
+        let hint = format!("nothing is forwarded: the route answers by `{name}`");
+        findings.warning(route.at("timeout"), "`timeout` has no effect", hint);
+    }
 }
 
 fn rewrite(route: &Fields, findings: &mut Findings<'_>) {

@@ -15,6 +15,7 @@ use ipnet::IpNet;
 use crate::fields::{Fields, KeyValue, Value};
 use crate::keys::{Row, Table};
 use crate::report::Span;
+use crate::timeout;
 
 /// A type that one value of the file becomes.
 pub(crate) trait One: Sized {
@@ -151,7 +152,12 @@ macro_rules! one {
 pub(crate) use one;
 
 one!(bool, Value::Bool(value) => Some(*value), |it| Value::Bool(*it), false);
-one!(Duration, Value::Duration(value) => Some(*value), |it| Value::Duration(*it), Duration::ZERO);
+one!(
+    Duration,
+    value @ (Value::Duration(_) | Value::Off) => timeout::read(value),
+    |it| timeout::written(*it),
+    Duration::ZERO
+);
 one!(u64, Value::Number(value) => Some(*value), |it| Value::Number(*it), 0);
 one!(u32, Value::Number(value) => u32::try_from(*value).ok(), |it| Value::Number(u64::from(*it)), 0);
 one!(u16, Value::Number(value) => u16::try_from(*value).ok(), |it| Value::Number(u64::from(*it)), 0);

@@ -1,23 +1,31 @@
-//! `[listener.NAME.timeout]` and `[listener.NAME.limits]`: how much time and memory a client may take.
+//! `timeout` of listeners, pools and routes, and `[listener.NAME.limits]`: how much time and memory a client
+//! may take.
 
 use std::time::Duration;
 
 use crate::fields::{Fields, Value};
-use crate::keys::{DAY, HOUR, KIB, Limit, MIB, Planes, byte_rate, count, duration, millis, seconds, size};
+use crate::keys::{
+    DAY, HOUR, KIB, Limit, MIB, Planes, byte_rate, count, duration, millis, seconds, size, timer, timer_off,
+};
 use crate::plane::{self, Plane};
 use crate::protocol::{Protocol, spoken};
 use crate::report::Findings;
 use crate::setting::{Part as _, Section as _, table};
 
+/// What a timer is that is `"off"`: longer than anything lasts (100 years), and short enough to be added to
+/// any time.
+pub const NEVER: Duration = seconds(100 * 365 * 86_400);
+
 table! {
-    /// The timers of a listener. Every wait has one.
+    /// The timers of a listener. Every wait has one; each may be `"off"`. Those of an exchange may stand on
+    /// pools and routes, too: what the route says, else the pool, else the listener.
     #[derive(Copy, Eq)]
     pub struct Timeouts at "[listener.NAME.timeout]" {
         /// Idle client: HTTP between requests, MySQL between statements, TCP without a byte either way,
         /// UDP flow without a datagram. On the kernel plane nobody is told when a connection is
         /// forgotten, so for TCP it is what IPVS has.
         client_idle: Duration =
-            duration(Limit::new(
+            timer(Limit::new(
                 seconds(60),
                 millis(10),
                 DAY,
@@ -28,7 +36,7 @@ table! {
         /// From the first byte of a request to the end of its head; not renewed by bytes. Also for a PROXY
         /// header.
         header: Duration =
-            duration(Limit::new(
+            timer(Limit::new(
                 seconds(10),
                 millis(10),
                 HOUR,
@@ -40,7 +48,7 @@ table! {
         /// From the first moment of a connection to the end of its TLS handshake, or, where `sni` chooses, of
         /// its greeting; for mysql, of its login.
         handshake: Duration =
-            duration(Limit::new(
+            timer(Limit::new(
                 seconds(10),
                 millis(10),
                 HOUR,
@@ -51,13 +59,13 @@ table! {
             .also(&["tls", "ssl", "ssl_handshake"]);
         /// For one backend to accept a connection.
         connect: Duration =
-            duration(Limit::new(seconds(2), millis(1), seconds(300), "a backend that needs longer is down"))
+            timer(Limit::new(seconds(2), millis(1), seconds(300), "a backend that needs longer is down"))
                 .stream()
                 .on(Planes::ProxyTuning("clients connect to the backend themselves"))
                 .also(&["proxy_connect"]);
-        /// For a backend's next byte while an exchange waits for it.
+        /// For a backend's answer to begin, once it has the request; renewed by interim responses.
         backend: Duration =
-            duration(Limit::new(
+            timer(Limit::new(
                 seconds(30),
                 millis(10),
                 DAY,
@@ -67,7 +75,7 @@ table! {
             .also(&["server", "read", "proxy_read", "response", "upstream"]);
         /// Longest time without progress while a client sends a body or reads a response.
         client_body: Duration =
-            duration(Limit::new(
+            timer(Limit::new(
                 seconds(30),
                 millis(10),
                 DAY,
@@ -75,12 +83,75 @@ table! {
             ))
             .http()
             .also(&["body", "send"]);
+        /// Longest silence while a response is under way: within a download, between two events (SSE), on a
+        /// gRPC stream when neither side speaks.
+        stream: Duration =
+            timer(Limit::new(STREAM, millis(10), DAY, STREAM_REASON))
+                .default("`\"5m\"`, or `backend` where that is longer")
+                .http()
+                .also(&["sse", "events", "stream_idle"]);
+        /// Longest silence of both sides of a WebSocket or another upgrade, and of a tcp session.
+        tunnel: Duration =
+            timer(Limit::new(TUNNEL, millis(10), MONTH, TUNNEL_REASON))
+                .default("`\"1h\"`, or `client_idle` where that is longer; for tcp as `client_idle`")
+                .routed()
+                .on(Planes::ProxyTuning("`client_idle` is the timer of connections there"))
+                .also(&["websocket", "upgrade"]);
+        /// From a request's head to the last byte of its response, all waits, tries and retries counted in.
+        /// Not for what was upgraded.
+        request_total: Duration =
+            timer_off(Limit::optional(millis(10), DAY, TOTAL_REASON))
+                .default("\"off\"")
+                .http()
+                .also(&["total", "deadline", "exchange"]);
         /// For one statement, until the first byte of its answer.
         statement: Option<Duration> =
             duration(Limit::optional(millis(1), DAY, "leave it out where statements may run for hours"))
                 .default("off: none")
                 .mysql()
                 .also(&["query", "query_timeout", "max_execution_time", "max_query_time"]);
+    }
+}
+
+table! {
+    /// Timers of the requests and sessions that a route takes, or that go to a pool. What none says is as the
+    /// listener has it.
+    #[derive(Copy, Eq)]
+    pub struct ExchangeTimeouts at "timeout = { … }" {
+        /// For one backend to accept a connection.
+        connect: Option<Duration> =
+            timer(Limit::optional(millis(1), seconds(300), "a backend that needs longer is down"))
+                .default("as the listener")
+                .also(&["proxy_connect"]);
+        /// For a backend's answer to begin, once it has the request; renewed by interim responses.
+        backend: Option<Duration> =
+            timer(Limit::optional(millis(10), DAY, "an exchange without a timer is never given back"))
+                .default("as the listener")
+                .http()
+                .also(&["server", "read", "proxy_read", "response", "upstream"]);
+        /// Longest time without progress while a client sends a body or reads a response.
+        client_body: Option<Duration> =
+            timer(Limit::optional(millis(10), DAY, "bounds how long a stalled body can hold a backend"))
+                .default("as the listener")
+                .http()
+                .also(&["body", "send"]);
+        /// Longest silence while a response is under way.
+        stream: Option<Duration> =
+            timer(Limit::optional(millis(10), DAY, STREAM_REASON))
+                .default("as the listener")
+                .http()
+                .also(&["sse", "events", "stream_idle"]);
+        /// Longest silence of both sides of a WebSocket or another upgrade, and of a tcp session.
+        tunnel: Option<Duration> =
+            timer(Limit::optional(millis(10), MONTH, TUNNEL_REASON))
+                .default("as the listener")
+                .also(&["websocket", "upgrade"]);
+        /// From a request's head to the last byte of its response, all waits, tries and retries counted in.
+        request_total: Option<Duration> =
+            timer(Limit::optional(millis(10), DAY, TOTAL_REASON))
+                .default("as the listener")
+                .http()
+                .also(&["total", "deadline", "exchange"]);
     }
 }
 
@@ -135,6 +206,15 @@ table! {
     }
 }
 
+impl ExchangeTimeouts {
+    /// It where it says anything.
+    pub fn if_any(&self) -> Option<&ExchangeTimeouts> {
+        let ExchangeTimeouts { connect, backend, client_body, stream, tunnel, request_total } = self;
+        let all = [connect, backend, client_body, stream, tunnel, request_total];
+        all.into_iter().any(Option::is_some).then_some(self)
+    }
+}
+
 /// Idle TCP on the kernel plane, as IPVS has it: a shorter one kills quiet SSH, databases and queues, which
 /// learn of it only when they speak again. The same for `auto`, whose listeners may change planes.
 const KERNEL_TCP_IDLE: Duration = seconds(15 * 60);
@@ -143,20 +223,47 @@ const KERNEL_TCP_IDLE: Duration = seconds(15 * 60);
 /// connections in applications count on it.
 const MYSQL_IDLE: Duration = seconds(8 * 60 * 60);
 
-/// Says how long a client may be idle where that follows from the protocol or the plane.
+/// Silence within a response that a server of events may leave: its authors are told to send a comment
+/// every 15 s or so (HTML standard section 9.2.7), and few do.
+const STREAM: Duration = seconds(300);
+const STREAM_REASON: &str = "events come when there are any; a stalled response holds its backend";
+
+/// Silence of a WebSocket: what its ends send to keep it open (RFC 6455 section 5.5.2) is their choice.
+const TUNNEL: Duration = HOUR;
+const TUNNEL_REASON: &str = "a tunnel whose ends are gone is never given back";
+const MONTH: Duration = seconds(30 * 86_400);
+
+const TOTAL_REASON: &str = "what is longer is better bounded by its silence";
+
+/// Says what the timers of a listener are that follow from its protocol, its plane, or another timer.
 pub(crate) fn assume(listener: &mut Fields) {
-    let idle = match (spoken(listener), plane::asked(listener)) {
-        (Some(Protocol::Tcp), Some(Plane::Kernel | Plane::Auto)) => KERNEL_TCP_IDLE,
-        (Some(Protocol::Mysql), _) => MYSQL_IDLE,
-        _ => return,
+    let protocol = spoken(listener);
+    let idle = match (protocol, plane::asked(listener)) {
+        (Some(Protocol::Tcp), Some(Plane::Kernel | Plane::Auto)) => Some(KERNEL_TCP_IDLE),
+        (Some(Protocol::Mysql), _) => Some(MYSQL_IDLE),
+        _ => None,
     };
-    if let Some(timeout) = listener.below_or_assumed("timeout", Timeouts::TABLE) {
+    let Some(timeout) = listener.below_or_assumed("timeout", Timeouts::TABLE) else { return };
+    if let Some(idle) = idle {
         timeout.assume("client_idle", Value::Duration(idle));
+    }
+    let Timeouts { client_idle, backend, .. } = Timeouts::of(timeout);
+    match protocol {
+        Some(Protocol::Http) => {
+            timeout.assume("stream", written(STREAM.max(backend)));
+            timeout.assume("tunnel", written(TUNNEL.max(client_idle)));
+        }
+        Some(Protocol::Tcp | Protocol::Mysql) => timeout.assume("tunnel", written(client_idle)),
+        _ => {}
     }
 }
 
-/// A listener's `limits`: a request line that never fits.
+/// A listener's `timeout` and `limits`: what never ends, or never acts, and a request line that never fits.
 pub(crate) fn check(listener: &Fields, findings: &mut Findings<'_>) {
+    if let Some(timeout) = listener.table("timeout") {
+        never_ends(listener, timeout, findings);
+        never_acts(timeout, findings);
+    }
     let Some(limits) = listener.table("limits") else { return };
     let HttpLimits { request_line_bytes, header_bytes, .. } = HttpLimits::of(limits);
     let said = |name| limits.value(name).is_some();
@@ -164,4 +271,49 @@ pub(crate) fn check(listener: &Fields, findings: &mut Findings<'_>) {
         let hint = format!("the whole head is bounded by `header` ({})", findings.place(limits.at("header")));
         findings.warning(limits.at("request_line"), "a request line this long never fits", hint);
     }
+}
+
+/// Timers that are off where nobody else would give back what they guard.
+fn never_ends(listener: &Fields, timeout: &Fields, findings: &mut Findings<'_>) {
+    let is_off = |name| matches!(timeout.value(name), Some(Value::Off));
+    let is_udp = spoken(listener) == Some(Protocol::Udp);
+    let in_kernel = matches!(plane::asked(listener), Some(Plane::Kernel | Plane::Auto));
+    if is_off("client_idle") && (is_udp || in_kernel) {
+        let why = if is_udp { "a flow has no other end" } else { "the kernel plane forgets by it alone" };
+        let hint = format!("{why}: expected a duration of up to \"1d\"");
+        findings.error(timeout.at("client_idle"), "`client_idle` cannot be off here", hint);
+    }
+    let guards = [("header", "a head that never ends"), ("handshake", "a handshake that never ends")];
+    for (name, what) in guards.into_iter().filter(|(name, _)| is_off(name)) {
+        let hint = format!("{what} holds its connection for ever; \"1h\" is the longest that can be said");
+        findings.warning(timeout.at(name), format!("`{name}` is off"), hint);
+    }
+}
+
+/// Timers of a listener, a pool or a route that `request_total` of the same table is always before.
+pub(crate) fn never_acts(timeout: &Fields, findings: &mut Findings<'_>) {
+    let said = |name| timeout.get(name).and_then(|entry| read(&entry.value));
+    let Some(total) = said("request_total").filter(|total| *total != NEVER) else { return };
+    for name in ["connect", "backend", "client_body", "stream"] {
+        let Some(_) = said(name).filter(|timer| *timer != NEVER && *timer > total) else { continue };
+        let hint = format!(
+            "`request_total` ends the request first ({})",
+            findings.place(timeout.at("request_total"))
+        );
+        findings.warning(timeout.at(name), format!("`{name}` never ends a wait"), hint);
+    }
+}
+
+/// A timer as a table has it.
+pub(crate) fn read(value: &Value) -> Option<Duration> {
+    match value {
+        Value::Duration(value) => Some(*value),
+        Value::Off => Some(NEVER),
+        _ => None,
+    }
+}
+
+/// A timer as a table has it; [`NEVER`] is `"off"`.
+pub(crate) fn written(timer: Duration) -> Value {
+    if timer == NEVER { Value::Off } else { Value::Duration(timer) }
 }

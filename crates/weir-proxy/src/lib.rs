@@ -24,5 +24,6 @@ mod mysql;
 pub mod plane;
 mod reach;
 mod tcp;
+pub mod timers;
 mod udp;
 mod worker;

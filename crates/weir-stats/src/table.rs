@@ -37,6 +37,7 @@ words! {
         Done = "done", "Ended as both sides wished.";
         ClientClosed = "client_closed", "The client went away before it had the whole response.";
         ClientIdle = "client_idle", "The client was idle for `timeout.client_idle`.";
+        TunnelIdle = "tunnel_idle", "Neither side of a tunnel (a WebSocket or another upgrade, a tcp session) said anything for `timeout.tunnel`.";
         ClientHeader = "client_header_timeout", "The request head did not end within `timeout.header`; answered 408.";
         ClientBody = "client_body_timeout", "The client sent its body, or read its response, too slowly.";
         Handshake = "tls_handshake", "The TLS handshake did not come about, or not within `timeout.handshake`; closed.";
@@ -66,7 +67,9 @@ words! {
         ConnectFailed = "connect_failed", "No backend accepted a connection; answered 502.";
         ConnectTimeout = "connect_timeout", "No backend accepted within `timeout.connect`; answered 504.";
         BackendTls = "backend_tls", "No backend could be spoken TLS with, most often because its certificate is not good; answered 502.";
-        BackendTimeout = "backend_timeout", "The backend sent nothing for `timeout.backend`; answered 504, or cut off.";
+        BackendTimeout = "backend_timeout", "The backend did not begin to answer within `timeout.backend`; answered 504.";
+        StreamTimeout = "stream_timeout", "Nobody said anything for `timeout.stream` while a response was under way; cut off.";
+        RequestTotal = "request_total_timeout", "The request was not over within `timeout.request_total`; answered 504, or 408 where the client had not sent all of it, or cut off.";
         BackendClosed = "backend_closed", "The backend closed before the response was whole; answered 502, or cut off.";
         BadResponse = "bad_response", "The backend's response broke the protocol; answered 502, or cut off.";
         Overload = "overload", "Weir's own memory or descriptors ran short; answered 503 or closed.";

@@ -17,6 +17,7 @@ mod retries;
 mod routing;
 mod slow_peers;
 mod sticky;
+mod timers;
 pub mod upgrades;
 mod waits;
 

@@ -179,7 +179,7 @@ fn a_backend_that_is_silent_for_too_long_is_answered_504() {
 #[test]
 fn a_backend_that_stalls_in_its_response_is_visibly_cut_off() {
     let backend = ScriptedBackend::start();
-    let weir = timed(r#"backend = "400ms""#, "", backend.address());
+    let weir = timed(r#"stream = "400ms""#, "", backend.address());
     let mut client = weir.client("web");
     client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     let mut wire = backend.accepts();

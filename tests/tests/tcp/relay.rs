@@ -175,6 +175,40 @@ fn a_session_without_a_byte_either_way_is_closed_after_client_idle() {
 }
 
 #[test]
+fn a_sessions_silence_is_bounded_by_tunnel_of_its_route_before_client_idle_of_its_listener() {
+    let config = r#"
+        [listener.front]
+        protocol = "tcp"
+        bind = "@front"
+        timeout = { client_idle = "300ms" }
+        [[listener.front.route]]
+        sni = "short.example"
+        pool = "app"
+        [[listener.front.route]]
+        pool = "app"
+        timeout = { tunnel = "1200ms" }
+        [pool.app]
+        backends = ["@app"]
+        health = { check = "off", passive = "off" }
+        "#;
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(config).with("app", backend.address()).start();
+    let mut client = weir.client("front");
+    // No greeting of TLS: it asks for no name, and the second route takes it.
+    client.sends("hello");
+    let mut wire = backend.accepts();
+    wire.receives_exactly("hello");
+    std::thread::sleep(Duration::from_millis(700));
+    wire.sends("still there");
+    client.receives_exactly("still there");
+    let quiet_since = Instant::now();
+    client.receives_close();
+    wire.receives_close();
+    assert!(quiet_since.elapsed() >= Duration::from_millis(1100), "closed after {:?}", quiet_since.elapsed());
+    weir.reaches("weir_ends_total", &[("reason", "tunnel_idle")], 1.0);
+}
+
+#[test]
 fn a_backend_that_refuses_is_replaced_by_another() {
     let backend = ScriptedBackend::start();
     let weir = Setup::of(

@@ -85,7 +85,9 @@ fn takes(key: &Key) -> String {
 /// Bounds and their reason.
 fn bounds(kind: &Kind) -> Option<(String, String, &'static str)> {
     match kind {
-        Kind::Duration(l) => Some((show_duration(l.least), show_duration(l.most), l.reason)),
+        Kind::Duration(l) | Kind::DurationOrOff(l, _) => {
+            Some((show_duration(l.least), show_duration(l.most), l.reason))
+        }
         Kind::Size(l) => Some((show_size(l.least), show_size(l.most), l.reason)),
         Kind::Rate(l) => Some((show_byte_rate(l.least), show_byte_rate(l.most), l.reason)),
         Kind::Count(l) => Some((l.least.to_string(), l.most.to_string(), l.reason)),

@@ -8,9 +8,10 @@ use weir_proxy::http::explain::{Answered, Request, Words};
 use weir_proxy::http::plan::{Outcome, OverTls, Paths, Plan, Refused, Rules, plan};
 use weir_proxy::http::route::{RouteVerdict, without_port};
 use weir_proxy::http::screening::{Checkpoint, Step};
+use weir_proxy::timers::in_force;
 use weir_state::{Listener, Snapshot};
 
-use super::{Answer, Screened, Verdict, choose};
+use super::{Answer, Screened, Verdict, choose, timers};
 
 /// A request that is asked about.
 pub(super) struct Asked<'q> {
@@ -185,6 +186,9 @@ impl Followed<'_> {
                 if let Some(pool) = self.snapshot.pools.get(*pool) {
                     let (key, sticky) = request.wish(pool);
                     answer.action = format!("forward to pool {}", pool.config.name);
+                    let of_route = plan.route.and_then(|route| route.timeout.as_ref());
+                    let of_pool = pool.config.timeout.if_any();
+                    answer.timers = timers(in_force(&listener.config.timeout, of_pool, of_route));
                     answer.pool = Some(choose(pool, key, sticky));
                 }
             }

@@ -120,7 +120,8 @@ impl Maker {
                 0 => (!default).to_string(),
                 word => quoted(words[word - 1].word),
             },
-            Kind::Duration(limit) => {
+            Kind::DurationOrOff(..) if self.one_of(4) => quoted("off"),
+            Kind::Duration(limit) | Kind::DurationOrOff(limit, _) => {
                 let within = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
                 let coarse = if limit.least >= Duration::from_secs(1) { 1000 } else { 1 };
                 let drawn =

@@ -157,6 +157,7 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
         End::Done => *b"--",
         End::Responded => *b"LR",
         End::ClientClosed => [b'C', phase],
+        End::TunnelIdle => *b"cD",
         End::ClientIdle => [b'c', if is_http { b'R' } else { b'D' }],
         End::ClientHeader | End::LoginTimeout => *b"cR",
         End::ClientBody => *b"cD",
@@ -175,7 +176,9 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
         End::QueueFull | End::ParkFull => *b"SQ",
         End::QueueTimeout | End::ParkTimeout => *b"sQ",
         End::ConnectTimeout => *b"sC",
-        End::BackendTimeout => [b's', if phase == b'R' { b'H' } else { phase }],
+        End::BackendTimeout | End::StreamTimeout | End::RequestTotal => {
+            [b's', if phase == b'R' { b'H' } else { phase }]
+        }
         End::BackendClosed => [b'S', if phase == b'R' { b'H' } else { phase }],
         End::BadResponse => *b"PH",
         End::Overload => [b'R', phase],

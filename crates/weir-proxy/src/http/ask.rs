@@ -41,7 +41,8 @@ pub struct Answered {
 impl<R: Recipient> Call<'_, R> {
     /// Asks until there is a final response, be it an error of the backend's, or no use in asking again.
     pub async fn ask(mut self) -> Result<Answered, Failure> {
-        let mut reach = Reach::begin(&self.forwarding.pool, self.facts.wish, self.exchange.ledger.head);
+        let mut reach = Reach::begin(&self.forwarding.pool, self.facts.wish, self.exchange.ledger.head)
+            .until(self.requester.last_moment());
         let mut only_new = false;
         loop {
             let chosen = self.choose(&mut reach).await?;
@@ -128,7 +129,7 @@ impl<R: Recipient> Call<'_, R> {
             }
             Err(unavailable) => {
                 exchange.ledger.queue = unavailable.queued().or(exchange.ledger.queue);
-                Err(unavailable.into())
+                Err(requester.judge(unavailable.into()))
             }
         }
     }

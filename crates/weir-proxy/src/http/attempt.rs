@@ -56,9 +56,10 @@ impl<R: Recipient> Call<'_, R> {
         let max_idle = (!only_new).then_some(max_idle);
         let (mut connection, reused) = match self.begin(chosen, max_idle).await {
             Ok(opened) => opened,
-            Err(failure) => return Err(Failed { failure, reused: false }),
+            Err(failure) => return Err(Failed { failure: self.requester.judge(failure), reused: false }),
         };
-        let failed = |failure| Failed { failure, reused };
+        let requester = self.requester;
+        let failed = |failure| Failed { failure: requester.judge(failure), reused };
         if self.facts.expect_continue && self.upload.is_awaited() && !self.exchange.continued {
             self.exchange.continued = true;
             if let Some(stream) = self.recipient.stream() {
@@ -69,7 +70,7 @@ impl<R: Recipient> Call<'_, R> {
         }
         let sent_at = if reused { self.exchange.ledger.nearly_now() } else { clock::now() };
         self.upload.resume(sent_at);
-        let timeout = &self.forwarding.listener.shared.config.timeout;
+        let timeout = &self.forwarding.timers;
         let patience = if self.upload.is_awaited() { timeout.client_body } else { timeout.backend };
         self.requester.wait(sent_at, patience);
         let (outgoing, deadline) = (&self.exchange.outgoing, &self.requester.deadline);
@@ -82,6 +83,7 @@ impl<R: Recipient> Call<'_, R> {
         let cells = chosen.backend().cells();
         cells.bytes_sent.add(self.exchange.outgoing.len() as u64);
         let received = self.until_response(connection.connection()).await.map_err(|failure| {
+            let failure = requester.judge(failure);
             if let (Failure::BackendTimeout, Some(stream)) = (&failure, connection.connection().as_muxed()) {
                 stream.give_up_connection();
             }
@@ -202,7 +204,7 @@ impl Opener<'_> {
         let config = &self.forwarding.listener.shared.config;
         let began = clock::now();
         loop {
-            self.requester.wait(began, config.timeout.connect);
+            self.requester.wait(began, self.forwarding.timers.connect);
             if let Some(slot) = connections.stream_slot(backend.shared.resolved.moves()) {
                 self.exchange.ledger.connect = Some(clock::now().saturating_sub(began));
                 return Ok(slot);
@@ -228,7 +230,7 @@ impl Opener<'_> {
     async fn connect(&mut self) -> Result<backends::Connection, Failure> {
         let Requester { worker, deadline, .. } = self.requester;
         let began = clock::now();
-        self.requester.wait(began, self.forwarding.listener.shared.config.timeout.connect);
+        self.requester.wait(began, self.forwarding.timers.connect);
         let opened = self.chosen.backend().open(worker, deadline, self.header.as_deref()).await;
         self.exchange.ledger.connect = Some(clock::now().saturating_sub(began));
         opened.map_err(Failure::Connect)

@@ -42,7 +42,8 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
             Outcome::Forward { pool } => {
                 let pool = listener.pools[pool].clone();
                 exchange.ledger.pool = Some(pool.clone());
-                let forwarding = Forwarding { listener: &listener, pool, route };
+                let forwarding = Forwarding::new(&listener, pool, route);
+                session.requester.begin_total(exchange.ledger.head, forwarding.timers.request_total);
                 match route.and_then(|route| route.cache.as_deref()) {
                     None => forward::run(session, exchange, &forwarding).await,
                     Some(cache) => cache::run(session, exchange, &forwarding, cache).await,
@@ -61,6 +62,9 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
             }
         },
     };
+    // What there is to say yet is said in a time of its own.
+    let ended = ended.map_err(|failure| session.requester.judge(failure));
+    session.requester.end_total();
     match ended {
         Ok(after) => after,
         Err(failure) => Box::pin(answer::failure(session, &listener, exchange, &failure)).await,

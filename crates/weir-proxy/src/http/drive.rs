@@ -3,8 +3,8 @@
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use weir_config::Timeouts;
 use weir_http::{Asked, Progress, parse_response};
 use weir_io::buffers::{Buffer, SMALL};
 use weir_io::clock;
@@ -22,6 +22,7 @@ use crate::http::requester::{Recipient, Requester};
 use crate::http::session::Session;
 use crate::http::stream::Stream;
 use crate::http::upload::Upload;
+use crate::timers::ExchangeTimers;
 
 impl<R: Recipient> Call<'_, R> {
     /// Receives the response's head, moving the request's body meanwhile. Interim responses are passed on as
@@ -64,7 +65,7 @@ impl<R: Recipient> Call<'_, R> {
             self.pass_on(buffer.filled()).await?;
             if !self.upload.is_awaited() {
                 // It says that the backend is at work on it; how often it may do so is bounded.
-                self.requester.wait(clock::now(), self.forwarding.listener.shared.config.timeout.backend);
+                self.requester.wait(clock::now(), self.forwarding.timers.backend);
             }
             buffer.consume(self.exchange.response.head_bytes());
             self.exchange.response.clear();
@@ -96,7 +97,7 @@ impl<R: Recipient> Call<'_, R> {
             if upload.is_too_slow(now, listener.http().limits.min_body_rate) {
                 return Err(Failure::BodyTimeout);
             }
-            let timeout = &listener.timeout;
+            let timeout = &forwarding.timers;
             let patience = if upload.is_awaited() { timeout.client_body } else { timeout.backend };
             requester.wait(now, patience);
         }
@@ -213,7 +214,7 @@ pub async fn until_sent(
     upload: &mut Upload,
     download: &mut Pump,
 ) -> Result<(), Failure> {
-    let timeout = forwarding.listener.shared.config.timeout;
+    let timers = &forwarding.timers;
     let Session { requester, stream, .. } = session;
     // The deadline so far was for the head; whose turn it is now shows after the first look.
     let mut is_first = true;
@@ -241,24 +242,49 @@ pub async fn until_sent(
         }
         // The rate of the request's body counts no more: the two may be taking turns, and say little and
         // seldom.
-        let stalled = if upload.is_awaited() { Failure::BodyTimeout } else { Failure::ClientStalled };
-        go_on(requester, &timeout, moved, if awaits_backend { Failure::BackendTimeout } else { stalled })
+        let turn = match upload.is_awaited() {
+            false if awaits_backend => Turn::of_backend(timers, download),
+            false => Turn::of_client(timers, Failure::ClientStalled),
+            // Neither has anything to say, as on a gRPC stream between two messages.
+            true if download.waits_for_source() && !upload.is_owed() => Turn::of_either(timers),
+            true => Turn::of_client(timers, Failure::BodyTimeout),
+        };
+        go_on(requester, moved, turn)
     })
     .await
 }
 
-/// Goes on waiting, anew when something has moved; `late` is what it is when it has taken too long.
-pub fn go_on(
-    requester: &Requester,
-    timeout: &Timeouts,
-    moved: bool,
+/// Who is waited for while a response is under way, and for how long.
+pub struct Turn {
+    patience: Duration,
+    /// What it is when it has taken too long.
     late: Failure,
-) -> Poll<Result<(), Failure>> {
+}
+
+impl Turn {
+    /// The backend's, to go on with its response. One that has said how long it is owes the rest.
+    pub fn of_backend(timers: &ExchangeTimers, download: &Pump) -> Turn {
+        let late = Failure::StreamTimeout { is_owed: download.is_owed() };
+        Turn { patience: timers.stream, late }
+    }
+
+    /// The client's, to send or to take something.
+    pub fn of_client(timers: &ExchangeTimers, late: Failure) -> Turn {
+        Turn { patience: timers.client_body, late }
+    }
+
+    /// Whoever has something to say.
+    fn of_either(timers: &ExchangeTimers) -> Turn {
+        Turn { patience: timers.stream, late: Failure::StreamTimeout { is_owed: false } }
+    }
+}
+
+/// Goes on waiting for whose turn it is, anew when something has moved.
+pub fn go_on(requester: &Requester, moved: bool, turn: Turn) -> Poll<Result<(), Failure>> {
     if moved {
-        let awaits_backend = matches!(late, Failure::BackendTimeout);
-        requester.wait(clock::now(), if awaits_backend { timeout.backend } else { timeout.client_body });
+        requester.wait(clock::now(), turn.patience);
     } else if requester.is_late() {
-        return Poll::Ready(Err(if requester.is_drained() { Failure::Drained } else { late }));
+        return Poll::Ready(Err(if requester.is_drained() { Failure::Drained } else { turn.late }));
     }
     Poll::Pending
 }

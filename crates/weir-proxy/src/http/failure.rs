@@ -46,6 +46,16 @@ pub enum Failure {
     BackendClosed,
     /// The backend was silent for too long.
     BackendTimeout,
+    /// Nobody said anything for too long while the response was under way.
+    StreamTimeout {
+        /// The backend has said how long its response is, and owes the rest.
+        is_owed: bool,
+    },
+    /// The time for the whole request was over.
+    RequestTotal {
+        /// The client was the one that was waited for.
+        is_client: bool,
+    },
     /// The backend's response broke the protocol.
     BadResponse(Violation),
     /// More interim responses than allowed.
@@ -190,7 +200,7 @@ impl Failure {
     pub fn status(&self) -> Option<u16> {
         Some(match self {
             Failure::BadRequest(violation) => violation.status(),
-            Failure::HeaderTimeout | Failure::BodyTimeout => 408,
+            Failure::HeaderTimeout | Failure::BodyTimeout | Failure::RequestTotal { is_client: true } => 408,
             Failure::BodyTooLarge => 413,
             Failure::MethodRefused => 405,
             Failure::Misdirected => 421,
@@ -204,6 +214,8 @@ impl Failure {
             | Failure::Drained => 503,
             Failure::Connect(ConnectError::TimedOut { .. })
             | Failure::BackendTimeout
+            | Failure::StreamTimeout { .. }
+            | Failure::RequestTotal { is_client: false }
             | Failure::NotCached => 504,
             Failure::Fetch(failed) => failed.status,
             Failure::Replaced(answer) => answer.status,
@@ -237,6 +249,8 @@ impl Failure {
             Failure::Connect(_) => End::ConnectFailed,
             Failure::Empty | Failure::BackendClosed => End::BackendClosed,
             Failure::BackendTimeout => End::BackendTimeout,
+            Failure::StreamTimeout { .. } => End::StreamTimeout,
+            Failure::RequestTotal { .. } => End::RequestTotal,
             Failure::BadResponse(_) | Failure::InterimFlood => End::BadResponse,
             Failure::ClientClosed => End::ClientClosed,
             Failure::OutOfMemory => End::Overload,
@@ -297,6 +311,7 @@ impl Failure {
             Failure::Empty => "closed without an answer".to_owned(),
             Failure::BackendClosed => "closed within its answer".to_owned(),
             Failure::BackendTimeout => "did not answer in time".to_owned(),
+            Failure::StreamTimeout { .. } => "fell silent within its answer".to_owned(),
             Failure::BadResponse(violation) => format!("answered against the protocol: {}", violation.word()),
             other => other.word().to_owned(),
         }
@@ -309,6 +324,7 @@ impl Failure {
             Failure::Empty
             | Failure::BackendClosed
             | Failure::BackendTimeout
+            | Failure::StreamTimeout { is_owed: true }
             | Failure::BadResponse(_)
             | Failure::InterimFlood => true,
             _ => false,
@@ -334,6 +350,7 @@ impl Failure {
             Failure::BadRequest(_)
                 | Failure::HeaderTimeout
                 | Failure::BodyTimeout
+                | Failure::RequestTotal { is_client: true }
                 | Failure::BodyTooLarge
                 | Failure::MethodRefused
                 | Failure::ClientClosed

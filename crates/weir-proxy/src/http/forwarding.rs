@@ -12,6 +12,7 @@ use crate::http::handshake::Handshake;
 use crate::http::route::Route;
 use crate::http::sticky::Sticky;
 use crate::reach::Wish;
+use crate::timers::ExchangeTimers;
 use crate::worker::WorkerListener;
 
 /// What stays the same over all attempts of an exchange.
@@ -19,9 +20,22 @@ pub struct Forwarding<'l> {
     pub listener: &'l Rc<WorkerListener>,
     pub pool: Rc<WorkerPool>,
     pub route: Option<&'l Route>,
+    pub timers: ExchangeTimers,
 }
 
-impl Forwarding<'_> {
+impl<'l> Forwarding<'l> {
+    /// Goes to `pool` as the listener, or the route, has it.
+    pub fn new(
+        listener: &'l Rc<WorkerListener>,
+        pool: Rc<WorkerPool>,
+        route: Option<&'l Route>,
+    ) -> Forwarding<'l> {
+        let of_route = route.and_then(|route| route.timeout.as_ref());
+        let of_pool = pool.shared.config.timeout.if_any();
+        let timers = ExchangeTimers::of(&listener.shared.config.timeout, of_pool, of_route);
+        Forwarding { listener, pool, route, timers }
+    }
+
     /// How responses are compressed.
     pub fn compress(&self) -> Option<&Compress> {
         match self.route {

@@ -1,6 +1,7 @@
 //! A client's TCP connection: who it is and what it speaks; where that is HTTP/1.1, one exchange after
 //! another until either side has had enough.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -80,7 +81,8 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     let identity = Rc::new(session::identify(&listener, client.address.ip(), secure.as_deref()));
     drop(listener);
     let stream = Stream::of_wire(wire);
-    let requester = Requester { worker, slot, secure, client, identity, deadline, buffer };
+    let total_until = Cell::new(Duration::MAX);
+    let requester = Requester { worker, slot, secure, client, identity, deadline, total_until, buffer };
     let mut session = Session { requester, stream, idle_since: None };
     match session.spoken().await {
         Ok(Spoken::Http1) => session.run().await,

@@ -187,6 +187,11 @@ impl Pump {
             && self.framer.is_told()
     }
 
+    /// Whether the source has said how much there is, and not sent all of it.
+    pub fn is_owed(&self) -> bool {
+        self.reader.remaining().is_some_and(|left| left > 0)
+    }
+
     /// Whether it can only go on once the source sends more.
     pub fn waits_for_source(&self) -> bool {
         self.content == 0

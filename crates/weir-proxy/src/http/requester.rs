@@ -3,11 +3,13 @@
 //! Both are known here by what the steps of an exchange need of them, and by nothing else: what the cache
 //! asks a backend takes the same steps as what a client asks.
 
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::task::Context;
 use std::time::Duration;
 
+use weir_config::NEVER;
 use weir_http::{ClientIdentity, ResponseContext};
 use weir_io::buffers::Buffer;
 use weir_io::clock;
@@ -15,6 +17,7 @@ use weir_io::deadline::Deadline;
 use weir_io::handshake::Secure;
 use weir_io::stream::Sight;
 
+use crate::backends::ConnectError;
 use crate::client::Client;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
@@ -31,6 +34,8 @@ pub struct Requester {
     /// Rendered once; goes into every request.
     pub identity: Rc<ClientIdentity>,
     pub deadline: Deadline,
+    /// When the request under way must be over (`timeout.request_total`), or [`Duration::MAX`].
+    pub total_until: Cell<Duration>,
     /// What was received and not yet used: the head under way, or pipelined requests.
     pub buffer: Option<Buffer>,
 }
@@ -90,10 +95,42 @@ impl Requester {
         }
     }
 
+    /// Has all waits of the request together end within `total` of `head`, when its head was complete.
+    #[inline]
+    pub fn begin_total(&self, head: Duration, total: Duration) {
+        self.total_until.set(if total == NEVER { Duration::MAX } else { head + total });
+    }
+
+    /// Has waits last as long as each may.
+    #[inline]
+    pub fn end_total(&self) {
+        self.total_until.set(Duration::MAX);
+    }
+
+    /// When the request under way must be over.
+    #[inline]
+    pub fn last_moment(&self) -> Duration {
+        self.total_until.get()
+    }
+
+    /// What a failure really is: a wait that took too long may have done so because the time for the whole
+    /// request was over, and nobody is to blame for it then.
+    pub fn judge(&self, failure: Failure) -> Failure {
+        let is_client = match &failure {
+            Failure::BodyTimeout | Failure::ClientStalled => true,
+            Failure::BackendTimeout
+            | Failure::StreamTimeout { .. }
+            | Failure::QueueTimeout
+            | Failure::Connect(ConnectError::TimedOut { .. }) => false,
+            _ => return failure,
+        };
+        if self.last_moment() > clock::now() { failure } else { Failure::RequestTotal { is_client } }
+    }
+
     /// Has a wait that begins at `now` end after `patience`, or when the drain is over.
     #[inline]
     pub fn wait(&self, now: Duration, patience: Duration) {
-        let due = now + patience;
+        let due = (now + patience).min(self.total_until.get());
         self.deadline.set(self.slot.draining_until().map_or(due, |until| due.min(until)));
     }
 }

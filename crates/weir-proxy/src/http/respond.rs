@@ -72,6 +72,7 @@ pub async fn run(
     count_bytes(exchange, &chosen, upload, &download);
     exchange.ledger.bytes_sent = head_bytes + download.streamed;
     if let Err(failure) = sent {
+        let failure = session.requester.judge(failure);
         return Ok(broken_off(session, exchange, forwarding, &chosen, &failure));
     }
     let ended =
@@ -126,7 +127,7 @@ async fn send(
     upload: &mut Upload,
     download: &mut Pump,
 ) -> Result<(), Failure> {
-    let patience = forwarding.listener.shared.config.timeout.client_body;
+    let patience = forwarding.timers.client_body;
     session.requester.wait(exchange.ledger.response_at(), patience);
     if download.is_done() && upload.is_done() {
         exchange.ledger.leave_places();

@@ -172,7 +172,7 @@ async fn hold(
     upload: &mut Upload,
 ) -> Result<(), Failure> {
     let config = &forwarding.listener.shared.config;
-    let patience = config.timeout.client_body;
+    let patience = forwarding.timers.client_body;
     let mut held = u64::MAX;
     poll_fn(|context| {
         let Session { stream, requester: Requester { worker, .. }, .. } = &mut *session;

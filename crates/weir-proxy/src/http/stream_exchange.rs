@@ -1,8 +1,10 @@
 //! Serves the one request of a stream of HTTP/2 or HTTP/3, as `h1` serves the many of a connection.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 use weir_http::{ClientIdentity, Limits};
 use weir_io::clock;
@@ -64,6 +66,7 @@ pub async fn serve(
         client: *client,
         identity: identity.clone(),
         deadline,
+        total_until: Cell::new(Duration::MAX),
         buffer: None,
     };
     let mut session = Session { requester, stream: Stream::muxed(stream), idle_since: None };

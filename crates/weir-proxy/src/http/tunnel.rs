@@ -3,6 +3,7 @@
 use weir_http::Violation;
 use weir_io::clock;
 use weir_io::wait::send_all;
+use weir_stats::table::End;
 
 use crate::http::ask::Answered;
 use crate::http::exchange::{After, Exchange};
@@ -37,12 +38,11 @@ pub async fn run(
     reply::write_head(session, exchange, forwarding, received.filled(), true, facts.beside(None))?;
     received.consume(exchange.response.head_bytes());
     exchange.ledger.status = 101;
-    let timeout = forwarding.listener.shared.config.timeout;
-    session.requester.wait(clock::now(), timeout.client_body);
+    session.requester.wait(clock::now(), forwarding.timers.client_body);
     if let Err(error) =
         send_all(&mut session.stream, &exchange.reply, &session.requester.deadline, || {}).await
     {
-        let end = Failure::from(error).end();
+        let end = session.requester.judge(error.into()).end();
         exchange.ledger.close(&session.requester, forwarding.listener, &exchange.request_id, end);
         return Ok(After::Reset);
     }
@@ -56,7 +56,13 @@ pub async fn run(
     let relayed = relay::run(
         Pair { client: stream, backend: &mut **connection.connection() },
         first,
-        Terms { buffers: &worker.buffers, deadline, idle: timeout.client_idle, ends_unsaid: false },
+        Terms {
+            buffers: &worker.buffers,
+            deadline,
+            idle: forwarding.timers.tunnel,
+            idle_end: End::TunnelIdle,
+            ends_unsaid: false,
+        },
         || slot.draining_until(),
         |from_client, from_backend| {
             client.bytes_received.add(from_client);

@@ -93,6 +93,11 @@ impl Upload {
         self.pump.as_ref().is_some_and(|pump| !pump.is_done() && pump.waits_for_source())
     }
 
+    /// Whether the client has said how much there is, and not sent all of it.
+    pub fn is_owed(&self) -> bool {
+        self.pump.as_ref().is_some_and(Pump::is_owed)
+    }
+
     /// Whether everything sent so far can be sent once more.
     pub fn is_replayable(&self) -> bool {
         !self.streamed

@@ -523,6 +523,7 @@ impl Session {
             buffers: &self.worker.buffers,
             deadline: &self.deadline,
             idle: listener.shared.config.timeout.client_idle,
+            idle_end: End::ClientIdle,
             // Servers close TLS without a word.
             ends_unsaid: true,
         };

@@ -109,7 +109,13 @@ impl Relaying<'_> {
             Pair { client: &mut client.stream, backend: &mut *server },
             FirstBytes { from_client: client.first.take(), from_backend: None },
             // Servers close TLS without a word.
-            Terms { buffers: &self.worker.buffers, deadline: self.deadline, idle, ends_unsaid: true },
+            Terms {
+                buffers: &self.worker.buffers,
+                deadline: self.deadline,
+                idle,
+                idle_end: End::ClientIdle,
+                ends_unsaid: true,
+            },
             || self.slot.draining_until(),
             |from_client, from_backend| {
                 client_cells.bytes_received.add(from_client);

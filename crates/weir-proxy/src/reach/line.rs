@@ -60,7 +60,7 @@ pub async fn wait(
             Err(found) => awaited = found,
         }
         wait.is_for(awaited, pool, reach.wish.park);
-        deadline.set(wait.until);
+        deadline.set(wait.until.min(reach.until));
         poll_fn(|context| {
             if position.waiter.is_called() {
                 Poll::Ready(Ok(()))

@@ -107,6 +107,8 @@ pub struct Reach {
     retries: u32,
     /// The backend of the last attempt, once it has failed.
     failed: Option<Arc<weir_balance::Backend>>,
+    /// No wait in line goes on beyond it.
+    until: Duration,
 }
 
 impl Reach {
@@ -116,12 +118,19 @@ impl Reach {
         if pool.shared.config.retry.attempts > 0 {
             pool.shared.balance.retry_budget().deposit(now);
         }
-        Reach { wish, tried: Vec::new(), made: 0, retries: 0, failed: None }
+        Reach { wish, tried: Vec::new(), made: 0, retries: 0, failed: None, until: Duration::MAX }
     }
 
     /// Leaves out the backend at `index` for as long as there are others: the flow comes from there.
     pub fn elsewhere(mut self, index: Option<usize>) -> Reach {
         self.tried.extend(index);
+        self
+    }
+
+    /// Waits in line no longer than until then.
+    #[inline]
+    pub fn until(mut self, until: Duration) -> Reach {
+        self.until = until;
         self
     }
 

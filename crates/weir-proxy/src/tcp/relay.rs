@@ -47,6 +47,8 @@ pub struct Terms<'a> {
     pub deadline: &'a Deadline,
     /// The relay ends when neither direction has moved a byte for this long.
     pub idle: Duration,
+    /// How it is said to have ended then.
+    pub idle_end: End,
     /// Whether an encrypted stream that ends without a word about it has ended in order: what is said on it
     /// tells by itself what is whole.
     pub ends_unsaid: bool,
@@ -162,7 +164,7 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
             }
             // A quiet connection that grew too old ends in order; one whose bytes nobody takes is cut off.
             return Poll::Ready(Close {
-                end: End::ClientIdle,
+                end: self.terms.idle_end,
                 is_clean: self.up.is_empty() && self.down.is_empty(),
             });
         }

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use tokio::net::TcpStream;
+use weir_config::ExchangeTimeouts;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
@@ -28,6 +29,7 @@ use crate::handshake;
 use crate::http::route::{Action, Decision, RequestView};
 use crate::identify;
 use crate::reach::{Attempt, Reach, Unavailable, Verdict, Wish};
+use crate::timers::ExchangeTimers;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// Serves one connection to its end.
@@ -48,6 +50,7 @@ pub async fn serve_in(
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
     let client = Client::of_peer(peer);
+    let timers = ExchangeTimers::of(&listener.shared.config.timeout, None, None);
     let mut session = Session {
         spoken,
         wish,
@@ -58,6 +61,7 @@ pub async fn serve_in(
         client,
         _client_connection: None,
         deadline,
+        timers,
         report: Report::new(),
     };
     let mut stream = Some(Stream::plain(stream));
@@ -82,6 +86,8 @@ struct Session {
     /// Held while the session lasts, when a PROXY header named the client.
     _client_connection: Option<ClientConnection>,
     deadline: Deadline,
+    /// What is in force once the pool is known.
+    timers: ExchangeTimers,
     report: Report,
 }
 
@@ -158,11 +164,13 @@ impl Session {
             }
         }
         let Some(stream) = held else { return End::Internal };
-        let index = match self.pool(stream, &mut first).await {
-            Ok(index) => index,
+        let (index, of_route) = match self.pool(stream, &mut first).await {
+            Ok(found) => found,
             Err(end) => return end,
         };
         let pool = self.listener.pools[index].clone();
+        let of_pool = pool.shared.config.timeout.if_any();
+        self.timers = ExchangeTimers::of(&self.listener.shared.config.timeout, of_pool, of_route.as_ref());
         self.report.pool = Some(pool.clone());
         match self.reach(&pool, stream, first.is_some()).await {
             Ok((chosen, backend)) => self.relay(stream, backend, &chosen, first).await,
@@ -170,11 +178,16 @@ impl Session {
         }
     }
 
-    /// Which pool takes the connection: by the server name that the client asks for, where there are routes.
-    async fn pool(&mut self, stream: &mut Stream, first: &mut Option<Buffer>) -> Result<usize, End> {
+    /// Which pool takes the connection, by the server name that the client asks for where there are routes;
+    /// and the timers that the route has.
+    async fn pool(
+        &mut self,
+        stream: &mut Stream,
+        first: &mut Option<Buffer>,
+    ) -> Result<(usize, Option<ExchangeTimeouts>), End> {
         let routes = &self.listener.compiled.routes;
         if routes.is_empty() {
-            return routes.default_pool().ok_or(End::NoBackend);
+            return routes.default_pool().map(|pool| (pool, None)).ok_or(End::NoBackend);
         }
         let name = match &self.secure {
             Some(secure) => secure.server_name.as_deref().map(str::to_owned),
@@ -190,11 +203,11 @@ impl Session {
             header: &|_| None,
         };
         match self.listener.compiled.routes.decide(&view) {
-            Decision::Default { pool } => Ok(pool),
+            Decision::Default { pool } => Ok((pool, None)),
             Decision::Route { route, .. } => {
                 self.report.route = Some(route.name.clone());
                 match route.action {
-                    Action::Pool(pool) => Ok(pool),
+                    Action::Pool(pool) => Ok((pool, route.timeout)),
                     // The config's check lets no other action through.
                     _ => Err(End::NoRoute),
                 }
@@ -257,7 +270,7 @@ impl Session {
         let begun = clock::now();
         self.report.backend = Some(chosen.index);
         self.report.pool = Some(chosen.pool.clone());
-        self.deadline.set(begun + self.listener.shared.config.timeout.connect);
+        self.deadline.set(begun + self.timers.connect);
         let header = chosen.pool.shared.config.send_proxy;
         let header = header.map(|version| self.client.proxy_header(version, || stream.local_addr()));
         let backend = match self.spoken {
@@ -285,7 +298,11 @@ impl Session {
         let terms = Terms {
             buffers: &self.worker.buffers,
             deadline: &self.deadline,
-            idle: self.listener.shared.config.timeout.client_idle,
+            idle: self.timers.tunnel,
+            idle_end: match self.timers.tunnel == self.listener.shared.config.timeout.client_idle {
+                true => End::ClientIdle,
+                false => End::TunnelIdle,
+            },
             ends_unsaid: false,
         };
         let relayed = relay::run(

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use hyper::Method;
-use weir_admin::explain::{Answer, Question, Statement, Worded};
+use weir_admin::explain::{Answer, Question, Statement, Timer, Worded};
 
 use crate::arguments::Running;
 use crate::client::ask_and_print;
@@ -57,6 +57,9 @@ fn words(answer: &Answer) -> String {
     }
     if let Some(cache) = &answer.cache {
         let _ = writeln!(out, "cache    {cache}");
+    }
+    for Timer { name, value, from } in &answer.timers {
+        let _ = writeln!(out, "timer    {name} {value}, of the {from}");
     }
     if let Some(choice) = &answer.pool {
         let chosen = choice.backend.as_deref().unwrap_or("no backend");

@@ -4,10 +4,12 @@
 //! So it is chosen, connected, timed and tried again for as every other request is. Its recipient is gone
 //! when nobody waits any more, and it may not go on by itself ([`super::background`]).
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use weir_cache::{Object, RequestFacts};
 use weir_http::Violation;
@@ -19,7 +21,7 @@ use super::fetches::Lease;
 use super::recipient::Fetch;
 use crate::client::Client;
 use crate::http::ask::{self, Answered, Call};
-use crate::http::drive;
+use crate::http::drive::{self, Turn};
 use crate::http::exchange::Exchange;
 use crate::http::failure::{FailedFetch, Failure};
 use crate::http::forwarding::Forwarding;
@@ -107,10 +109,11 @@ async fn serve(job: FetchJob) {
         client: job.client,
         identity: job.identity,
         deadline,
+        total_until: Cell::new(Duration::MAX),
         buffer: None,
     };
     let route = listener.compiled.routes.route(route);
-    let forwarding = Forwarding { listener: &listener, pool, route };
+    let forwarding = Forwarding::new(&listener, pool, route);
     // The second time without conditions.
     for _ in 0..2 {
         exchange.begin(clock::now());
@@ -202,7 +205,6 @@ impl Fetch {
         if download.is_done() {
             return Ok(());
         }
-        let timeout = forwarding.listener.shared.config.timeout;
         let mut is_first = true;
         poll_fn(|context| {
             let mut moved = std::mem::take(&mut is_first);
@@ -215,8 +217,11 @@ impl Fetch {
                 requester.look_at(self, context)?;
             }
             // Else the slowest of those who read it is waited for.
-            let late = if awaits_backend { Failure::BackendTimeout } else { Failure::ClientStalled };
-            drive::go_on(requester, &timeout, moved, late)
+            let turn = match awaits_backend {
+                true => Turn::of_backend(&forwarding.timers, download),
+                false => Turn::of_client(&forwarding.timers, Failure::ClientStalled),
+            };
+            drive::go_on(requester, moved, turn)
         })
         .await
     }

@@ -96,7 +96,7 @@ async fn send(
     reader: &Reader,
     framing: SentFraming,
 ) -> Result<(), Failure> {
-    let timeout = forwarding.listener.shared.config.timeout;
+    let timeout = forwarding.timers;
     if framing.body.is_empty() {
         session.requester.wait(clock::now(), timeout.client_body);
         return Ok(reply::send_text(session, exchange, timeout.client_body).await?);
@@ -110,7 +110,7 @@ async fn send(
             sending.flush().await?;
         }
         let session = sending.session();
-        session.requester.wait(clock::now(), timeout.backend + FETCH_GRACE);
+        session.requester.wait(clock::now(), timeout.stream + FETCH_GRACE);
         match await_piece(session, reader).await? {
             Piece::Content(content) if content.is_empty() => {}
             Piece::Content(content) => {
@@ -136,7 +136,7 @@ async fn await_piece(session: &mut Session, reader: &Reader) -> Result<Piece, Fa
             return Poll::Ready(Ok(piece));
         }
         if session.requester.deadline.has_passed() {
-            return Poll::Ready(Err(Failure::BackendTimeout));
+            return Poll::Ready(Err(session.requester.judge(Failure::StreamTimeout { is_owed: false })));
         }
         if watched {
             watched = session.requester.look_at(&mut session.stream, context)? == Sight::Quiet;

@@ -48,7 +48,7 @@ const FLOOD_PATIENCE: Duration = Duration::from_millis(500);
 /// `session.requester.buffer`.
 pub async fn serve(session: Session) {
     let Session { requester, stream, .. } = session;
-    let Requester { worker, slot, secure, client, identity, deadline, buffer } = requester;
+    let Requester { worker, slot, secure, client, identity, deadline, buffer, .. } = requester;
     let listener = slot.current();
     let limits = &listener.shared.config.http().limits;
     let unsent = Unsent::new(u64::from(limits.streams) * SEND_BUFFER_BYTES as u64, &worker.buffers);

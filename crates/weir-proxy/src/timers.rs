@@ -1,0 +1,146 @@
+//! Which timers an exchange or a tcp session has: what its route says, else its pool, else its listener. The
+//! one place that decides it, for the data path and for `weir explain`. Pure.
+
+use std::time::Duration;
+
+use weir_config::{ExchangeTimeouts, Timeouts};
+
+/// The timers of one exchange or session. One that is off is [`weir_config::NEVER`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExchangeTimers {
+    /// For one backend to accept a connection.
+    pub connect: Duration,
+    /// For a backend's answer to begin.
+    pub backend: Duration,
+    /// Without progress while a client sends a body or reads a response.
+    pub client_body: Duration,
+    /// Silence while a response is under way.
+    pub stream: Duration,
+    /// Silence of a tunnel.
+    pub tunnel: Duration,
+    /// From the request's head to the last byte of its response.
+    pub request_total: Duration,
+}
+
+/// Who says how long a timer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SaidBy {
+    /// The route.
+    Route,
+    /// The pool.
+    Pool,
+    /// The listener, be it by its default.
+    Listener,
+}
+
+impl SaidBy {
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        match self {
+            SaidBy::Route => "route",
+            SaidBy::Pool => "pool",
+            SaidBy::Listener => "listener",
+        }
+    }
+}
+
+/// A timer in force, for `weir explain`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimerInForce {
+    /// Its key in the config.
+    pub name: &'static str,
+    /// How long it is.
+    pub timer: Duration,
+    /// Who says so.
+    pub said_by: SaidBy,
+}
+
+impl ExchangeTimers {
+    /// What holds for an exchange of a listener, with a pool that says `pool` and a route that says `route`.
+    /// Where both say nothing it copies six durations.
+    #[inline]
+    pub fn of(
+        listener: &Timeouts,
+        pool: Option<&ExchangeTimeouts>,
+        route: Option<&ExchangeTimeouts>,
+    ) -> ExchangeTimers {
+        if pool.is_some() || route.is_some() {
+            return in_force(listener, pool, route).into();
+        }
+        let Timeouts { connect, backend, client_body, stream, tunnel, request_total, .. } = *listener;
+        ExchangeTimers { connect, backend, client_body, stream, tunnel, request_total }
+    }
+}
+
+/// Each timer, and who says it.
+pub fn in_force(
+    listener: &Timeouts,
+    pool: Option<&ExchangeTimeouts>,
+    route: Option<&ExchangeTimeouts>,
+) -> [TimerInForce; 6] {
+    let layer = |name, listener, own: fn(&ExchangeTimeouts) -> Option<Duration>| {
+        let (timer, said_by) = match (route.and_then(own), pool.and_then(own)) {
+            (Some(timer), _) => (timer, SaidBy::Route),
+            (None, Some(timer)) => (timer, SaidBy::Pool),
+            (None, None) => (listener, SaidBy::Listener),
+        };
+        TimerInForce { name, timer, said_by }
+    };
+    [
+        layer("connect", listener.connect, |own| own.connect),
+        layer("backend", listener.backend, |own| own.backend),
+        layer("client_body", listener.client_body, |own| own.client_body),
+        layer("stream", listener.stream, |own| own.stream),
+        layer("tunnel", listener.tunnel, |own| own.tunnel),
+        layer("request_total", listener.request_total, |own| own.request_total),
+    ]
+}
+
+impl From<[TimerInForce; 6]> for ExchangeTimers {
+    fn from(all: [TimerInForce; 6]) -> ExchangeTimers {
+        let [connect, backend, client_body, stream, tunnel, request_total] = all.map(|it| it.timer);
+        ExchangeTimers { connect, backend, client_body, stream, tunnel, request_total }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    #[test]
+    fn a_route_stands_over_its_pool_and_that_over_the_listener() {
+        let listener = Timeouts { connect: seconds(1), backend: seconds(2), ..Timeouts::default() };
+        let pool = ExchangeTimeouts {
+            connect: Some(seconds(3)),
+            backend: Some(seconds(4)),
+            ..ExchangeTimeouts::default()
+        };
+        let route = ExchangeTimeouts { backend: Some(weir_config::NEVER), ..ExchangeTimeouts::default() };
+        let told = in_force(&listener, Some(&pool), Some(&route));
+        let of = |name| told.iter().find(|it| it.name == name).map(|it| (it.timer, it.said_by));
+        assert_eq!(of("connect"), Some((seconds(3), SaidBy::Pool)));
+        assert_eq!(of("backend"), Some((weir_config::NEVER, SaidBy::Route)));
+        assert_eq!(of("client_body"), Some((listener.client_body, SaidBy::Listener)));
+    }
+
+    #[test]
+    fn what_is_told_is_what_is_in_force() {
+        let listener = Timeouts {
+            connect: seconds(1),
+            backend: seconds(2),
+            client_body: seconds(3),
+            stream: seconds(4),
+            tunnel: seconds(5),
+            request_total: seconds(6),
+            ..Timeouts::default()
+        };
+        let nothing = ExchangeTimeouts::default();
+        let alone = ExchangeTimers::of(&listener, None, None);
+        assert_eq!(alone, in_force(&listener, None, None).into());
+        assert_eq!(alone, ExchangeTimers::of(&listener, Some(&nothing), Some(&nothing)));
+    }
+}
