@@ -50,7 +50,7 @@ pub use outlier::{Ejection, Outcome};
 pub use pick::{BackendIndex, NoPick, Pick, PickInput, PickReason};
 pub use picker::Picker;
 pub use pool::{Eligible, Pool, Refreshed};
-pub use retry_budget::RetryBudget;
+pub use retry_budget::{RetryBudget, RetryShare};
 pub use role::{Readers, Role, WantedRole};
 pub use settings::{Passive, Settings};
 pub use stable_hash::{address_hash, flow_hash, stable_hash};

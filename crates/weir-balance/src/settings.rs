@@ -1,6 +1,6 @@
 //! What the operator asked of one pool.
 
-use crate::{Algorithm, LastResort, Readers};
+use crate::{Algorithm, LastResort, Readers, RetryShare};
 use std::time::Duration;
 
 /// The settings of one pool that concern choosing. Ranges are checked by weir-config; this crate stays
@@ -23,8 +23,8 @@ pub struct Settings {
     pub fall: u32,
     /// Which backends are tried when none is up.
     pub last_resort: LastResort,
-    /// Retries allowed as a share of recent requests (percent, 0..=100).
-    pub retry_budget_percent: u32,
+    /// Retries allowed, as a share of recent requests and per second.
+    pub retries: RetryShare,
     /// Which backends serve reads, where backends have roles. `None`: they have none, and what a choice says
     /// of roles means nothing.
     pub readers: Option<Readers>,
@@ -40,7 +40,7 @@ impl Default for Settings {
             rise: 2,
             fall: 3,
             last_resort: LastResort::Late,
-            retry_budget_percent: 20,
+            retries: RetryShare::default(),
             readers: None,
         }
     }

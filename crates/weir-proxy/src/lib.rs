@@ -27,3 +27,5 @@ mod tcp;
 pub mod timers;
 mod udp;
 mod worker;
+
+pub use reach::RetryRules;
