@@ -20,6 +20,7 @@
 mod algorithm;
 mod alias_table;
 mod backend;
+mod breaker;
 mod choice;
 mod explain;
 mod failures;
@@ -44,6 +45,7 @@ mod view;
 
 pub use algorithm::Algorithm;
 pub use backend::{AdminState, Backend, BackendSettings, Health, MAX_WEIGHT, WeightTooLarge};
+pub use breaker::{Admitted, Breaker, BreakerSettings, BreakerState, Turn};
 pub use explain::{BackendStatus, Explanation, Refusal};
 pub use health::{HealthMachine, Transition, start_offset};
 pub use outlier::{Ejection, Outcome};

@@ -1,12 +1,13 @@
 //! A pool: its backends, what is shared between workers, and the view they choose by.
 
 use crate::backend::{AdminState, Backend, Health, WeightTooLarge};
+use crate::breaker::Breaker;
 use crate::retry_budget::RetryBudget;
 use crate::role::{Role, WantedRole};
 use crate::settings::Settings;
 use crate::state::{State, TierKind};
 use crate::view::{Standing, View};
-use crate::{Algorithm, slow_start};
+use crate::{Algorithm, BreakerSettings, slow_start};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -34,6 +35,7 @@ pub struct Pool {
 struct Shared {
     rotation: Alone<AtomicU64>,
     retry_budget: RetryBudget,
+    breaker: Breaker,
 }
 
 /// A value on cache lines of its own.
@@ -67,8 +69,11 @@ impl Pool {
     /// A pool of `members` in file order, as a start of Weir makes it. Settings outside their ranges don't
     /// panic.
     pub fn new(settings: Settings, members: Vec<Arc<Backend>>, now: Duration) -> Pool {
-        let shared =
-            Arc::new(Shared { rotation: Alone::default(), retry_budget: RetryBudget::new(settings.retries) });
+        let shared = Arc::new(Shared {
+            rotation: Alone::default(),
+            retry_budget: RetryBudget::new(settings.retries),
+            breaker: Breaker::default(),
+        });
         let bounded = bounds_load(&settings).then(Arc::default);
         Pool::assemble(settings, members, shared, bounded, now)
     }
@@ -222,6 +227,12 @@ impl Pool {
     /// for a backend afterwards.
     pub fn end_trial(&self, index: usize) {
         self.members()[index].trials().end();
+    }
+
+    /// The breaker, and when it opens; `None` where the pool has none.
+    #[inline]
+    pub fn breaker(&self) -> Option<(&Breaker, &BreakerSettings)> {
+        self.settings.breaker.as_ref().map(|settings| (&self.shared.breaker, settings))
     }
 
     /// How many retries this pool may send; deposit per request, withdraw per retry.

@@ -1,6 +1,6 @@
 //! What the operator asked of one pool.
 
-use crate::{Algorithm, LastResort, Readers, RetryShare};
+use crate::{Algorithm, BreakerSettings, LastResort, Readers, RetryShare};
 use std::time::Duration;
 
 /// The settings of one pool that concern choosing. Ranges are checked by weir-config; this crate stays
@@ -23,6 +23,8 @@ pub struct Settings {
     pub fall: u32,
     /// Which backends are tried when none is up.
     pub last_resort: LastResort,
+    /// When the whole pool is left alone. `None`: never.
+    pub breaker: Option<BreakerSettings>,
     /// Retries allowed, as a share of recent requests and per second.
     pub retries: RetryShare,
     /// Which backends serve reads, where backends have roles. `None`: they have none, and what a choice says
@@ -40,6 +42,7 @@ impl Default for Settings {
             rise: 2,
             fall: 3,
             last_resort: LastResort::Late,
+            breaker: None,
             retries: RetryShare::default(),
             readers: None,
         }

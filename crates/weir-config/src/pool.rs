@@ -12,6 +12,7 @@ use weir_balance::Algorithm;
 
 use self::hash::Hash;
 use self::health::{Check, Health};
+use crate::breaker::Breaker;
 use crate::fields::{Fields, Value};
 use crate::keys::{
     DAY, Each, HOUR, Key, Kind, Limit, Only, Planes, Word, count, duration, flag, millis, seconds,
@@ -77,6 +78,9 @@ table! {
                 .stream()
                 .on(Planes::ProxyTuning("clients connect to the backend themselves"))
                 .also(&["retries"]);
+        /// Refuses requests at once while most of them fail.
+        breaker: Option<Breaker> =
+            table_or_true(Breaker::TABLE).default("off").http().also(&["circuit_breaker", "circuit"]);
         /// Timers of the requests and sessions that go to it, over those of the listener.
         timeout: ExchangeTimeouts =
             below(ExchangeTimeouts::TABLE)

@@ -2,8 +2,10 @@
 
 use std::net::IpAddr;
 
+use weir_balance::BreakerState;
 use weir_config::units::show_duration;
 use weir_config::{NEVER, Protocol, Retry};
+use weir_io::clock;
 use weir_proxy::RetryRules;
 use weir_proxy::compiled::{CompiledListener, CompiledSnapshot};
 use weir_proxy::http::explain::{Answered, Request, Words};
@@ -188,6 +190,17 @@ impl Followed<'_> {
                 if let Some(pool) = self.snapshot.pools.get(*pool) {
                     let (key, sticky) = request.wish(pool);
                     answer.action = format!("forward to pool {}", pool.config.name);
+                    if let Some(state) =
+                        pool.balance.breaker().map(|(breaker, _)| breaker.state(clock::now()))
+                    {
+                        answer.breaker = Some(match state {
+                            BreakerState::Closed => "closed".to_owned(),
+                            BreakerState::Trying => "open, and a few requests are tried".to_owned(),
+                            BreakerState::Open(left) => {
+                                format!("open: refuses with 503 for {} s more", left.as_secs() + 1)
+                            }
+                        });
+                    }
                     let of_route = plan.route.and_then(|route| route.timeout.as_ref());
                     let of_pool = pool.config.timeout.if_any();
                     answer.retry = Some(retried(&pool.config.retry, plan.route));

@@ -34,6 +34,11 @@ pub enum Failure {
     NoRoute,
     /// No backend of the pool is up.
     NoBackend,
+    /// Most requests to the pool fail, and it is left alone for a while.
+    BreakerOpen {
+        /// When the client may ask again.
+        retry_after_seconds: u64,
+    },
     /// Every backend is busy and the queue is full.
     QueueFull,
     /// Waited in the queue for its whole timeout.
@@ -192,6 +197,7 @@ impl Failure {
         match self {
             Failure::Screened(refusal) => refusal.retry_after_seconds(),
             Failure::Fetch(failed) => failed.retry_after_seconds,
+            Failure::BreakerOpen { retry_after_seconds } => Some(*retry_after_seconds),
             _ => (self.status() == Some(503)).then_some(RETRY_AFTER_SECONDS),
         }
     }
@@ -209,6 +215,7 @@ impl Failure {
             Failure::Injection => 403,
             Failure::NoRoute => 404,
             Failure::NoBackend
+            | Failure::BreakerOpen { .. }
             | Failure::QueueFull
             | Failure::QueueTimeout
             | Failure::OutOfMemory
@@ -242,6 +249,7 @@ impl Failure {
             Failure::Injection => End::Sqli,
             Failure::NoRoute => End::NoRoute,
             Failure::NoBackend => End::NoBackend,
+            Failure::BreakerOpen { .. } => End::BreakerOpen,
             Failure::QueueFull => End::QueueFull,
             Failure::QueueTimeout => End::QueueTimeout,
             Failure::Connect(ConnectError::TimedOut { .. }) => End::ConnectTimeout,
@@ -278,6 +286,7 @@ impl Failure {
             Failure::Injection => Rejected::Sqli,
             Failure::NoRoute => Rejected::NoRoute,
             Failure::NoBackend => Rejected::NoBackend,
+            Failure::BreakerOpen { .. } => Rejected::BreakerOpen,
             Failure::QueueFull => Rejected::QueueFull,
             Failure::QueueTimeout => Rejected::QueueTimeout,
             Failure::OutOfMemory => Rejected::Memory,
@@ -335,9 +344,11 @@ impl Failure {
     /// Whom it would have met who asked the pool for the same at that time.
     pub fn meets(&self) -> Meets {
         match self {
-            Failure::Connect(_) | Failure::NoBackend | Failure::QueueFull | Failure::QueueTimeout => {
-                Meets::All
-            }
+            Failure::Connect(_)
+            | Failure::NoBackend
+            | Failure::BreakerOpen { .. }
+            | Failure::QueueFull
+            | Failure::QueueTimeout => Meets::All,
             _ if self.blames_backend() => Meets::Request,
             _ => Meets::Client,
         }
