@@ -10,6 +10,7 @@ mod cache;
 mod clients;
 mod compression;
 mod convert;
+mod headers;
 mod health;
 mod http;
 mod http2;

@@ -105,6 +105,12 @@ pub struct Answer {
     /// The path that a backend is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend_path: Option<String>,
+    /// The host that a backend is asked by, where it is not the client's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend_host: Option<String>,
+    /// What rules change about header fields, in the order in which it is done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub header_changes: Vec<HeaderChange>,
     /// What the cache of the route would say; `None` where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
@@ -121,6 +127,23 @@ pub struct Verdict {
     pub taken: bool,
     /// Why, or why not.
     pub reason: String,
+}
+
+/// One change to a header field.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HeaderChange {
+    /// Who gets the message: `backend` or `client`.
+    pub to: String,
+    /// Whose rule it is: `listener`, `pool` or `route`.
+    pub of: String,
+    /// `set`, `add` or `remove`.
+    pub action: String,
+    /// Name of the field.
+    pub name: String,
+    /// Its value; `None` where it is taken out, and where it comes out empty and is left out. What may be
+    /// secret is masked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
 }
 
 /// One question that a listener or a route asks of a request, and the answer.

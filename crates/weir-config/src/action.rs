@@ -1,13 +1,14 @@
 //! What a route does with the requests that it takes: `pool`, `redirect` or `respond`.
 
+use weir_template::{Piece, Template, Variable};
+
 use crate::fields::Fields;
-use crate::keys::{Key, Kind, Limit, Row, Shape, count, table as below, text, text_or};
+use crate::keys::{Key, Kind, Limit, Row, count, table as below, text, text_or};
 use crate::protocol::Protocol;
-use crate::report::{Findings, quote};
-use crate::setting::{Part, Section as _, Setting as _, table};
-use crate::suggest::nearest;
-use crate::units::{Refused, refuse};
-use crate::values::http::{CONTENT_TYPE, uri_characters};
+use crate::report::Findings;
+use crate::setting::{One as _, Part, Section as _, Setting as _, table};
+use crate::values::http::CONTENT_TYPE;
+use crate::values::template::REDIRECT_TO;
 use crate::values::{NAME, TEXT};
 
 /// What a route does.
@@ -25,8 +26,8 @@ table! {
     /// Answers with a redirect.
     #[derive(Eq)]
     pub struct Redirect at "redirect = { … }" {
-        /// Target, a URI reference; may hold `$host` (without its port), `$path` and `$query` (with its `?`).
-        to: String = text(&REDIRECT_TO).required().also(&["location", "target", "url"]);
+        /// Target, a URI reference with variables.
+        to: Template = text(&REDIRECT_TO).required().also(&["location", "target", "url"]);
         /// Status code.
         status: u16 = Key::new(Kind::Choice(&[301, 302, 303, 307, 308], 308)).also(&["code"]);
     }
@@ -79,13 +80,12 @@ impl Part for RouteAction {
     }
 }
 
-static REDIRECT_TO: Shape = Shape::new("a target", "https://$host$path$query", redirect_to);
-
 const ACTIONS: [&str; 3] = ["pool", "redirect", "respond"];
 
 /// A route does exactly one thing, and has no key that means nothing to it.
 pub(crate) fn check(route: &Fields, protocol: Option<Protocol>, findings: &mut Findings<'_>) {
     respond(route, findings);
+    redirect(route, findings);
     let given: Vec<_> = route.entries.iter().filter(|entry| ACTIONS.contains(&entry.name.as_str())).collect();
     match given.as_slice() {
         [] if ACTIONS.iter().any(|action| !route.lacks(action)) => {}
@@ -100,7 +100,15 @@ pub(crate) fn check(route: &Fields, protocol: Option<Protocol>, findings: &mut F
         }
         [only] => {
             if only.name != "pool" {
-                for name in ["add_request_header", "body_limit", "compress"] {
+                for name in [
+                    "set_request_header",
+                    "add_request_header",
+                    "remove_request_header",
+                    "backend_host",
+                    "forwarded",
+                    "body_limit",
+                    "compress",
+                ] {
                     if let Some(entry) = route.get(name) {
                         let hint = format!("nothing is forwarded: the route answers by `{}`", only.name);
                         findings.warning(entry.key, format!("`{name}` has no effect"), hint);
@@ -134,24 +142,38 @@ fn respond(route: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-fn redirect_to(text: &str) -> Result<String, Refused> {
-    let message = format!("{} is not a redirect target", quote(text));
-    if text.is_empty() {
-        return refuse(message, "expected something like \"https://$host$path$query\"");
-    }
-    for (at, _) in text.match_indices('$') {
-        let rest = &text[at + 1..];
-        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
-        let name = &rest[..end];
-        if !["host", "path", "query"].contains(&name) {
-            let hint = match (name, nearest(name, ["host", "path", "query"])) {
-                ("request_uri" | "uri", _) => "did you mean `$path$query`?".to_owned(),
-                (_, Some(word)) => format!("did you mean `${word}`?"),
-                _ => "expected `$host`, `$path` or `$query`; a `$` itself is written `%24`".to_owned(),
-            };
-            return refuse(format!("`${name}` is not known in a redirect"), hint);
+/// Notes a redirect that leads wherever a client says (CWE-601).
+fn redirect(route: &Fields, findings: &mut Findings<'_>) {
+    let Some(redirect) = route.table("redirect") else { return };
+    let Some(to) = redirect.value("to").and_then(Template::of) else { return };
+    let mut before = String::new();
+    for piece in to.pieces() {
+        let has_host = before.splitn(2, "://").last().is_some_and(|rest| rest.contains('/'));
+        match piece {
+            Piece::Text(text) => before.push_str(text),
+            _ if has_host => return,
+            Piece::Value(variable @ (Variable::Header(_) | Variable::Cookie(_) | Variable::Parameter(_))) => {
+                let hint = format!(
+                    "`${}` is what the client sends: say the host, such as \"https://shop.example/\"",
+                    variable.name()
+                );
+                findings.warning(
+                    redirect.at("to"),
+                    "a client can be sent to any site by this redirect",
+                    hint,
+                );
+                return;
+            }
+            Piece::Value(Variable::Path) if before.is_empty() => {
+                let hint = "a path may begin with `//`, behind which a host stands: expected \"https://$host$path$query\"";
+                findings.warning(
+                    redirect.at("to"),
+                    "a client can be sent to any site by this redirect",
+                    hint,
+                );
+                return;
+            }
+            Piece::Value(_) => before.push('x'),
         }
     }
-    uri_characters(text).map_err(|hint| Refused { message, hint })?;
-    Ok(text.to_owned())
 }

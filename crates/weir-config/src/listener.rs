@@ -12,6 +12,7 @@ use crate::acme::{self, Acme};
 use crate::compress::{self, Compress};
 use crate::error_page::{self, ErrorPage};
 use crate::fields::{Fields, Value};
+use crate::headers::{self, Headers, Marks};
 use crate::keys::{
     Each, Key, Kind, Limit, Planes, Row, count, flag, list, table as below, table_or_true, text, word,
 };
@@ -175,6 +176,10 @@ table! {
                 .also(&["error_pages", "errorfile", "errors", "http-errors"]);
         /// Sizes a client may make Weir hold or parse.
         limits: HttpLimits = below(HttpLimits::TABLE).http().also(&["limit"]);
+        /// Rules about header fields.
+        headers: Headers;
+        /// What Weir says of itself and of the client.
+        marks: Marks;
         /// How requests are looked at for SQL injection where no route says otherwise.
         sqli: Sqli;
         /// What is asked of every request, before its route is asked.
@@ -303,6 +308,7 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
         }
         compress::check(fields, findings);
         error_page::check(fields, findings);
+        headers::check_listener(root, fields, findings);
         route::check(fields, &listener.routes, findings);
         if spoken(fields).is_none_or(|protocol| protocol == Protocol::Http) {
             screen::check_listener(fields, findings);

@@ -9,10 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_balance::Algorithm;
+use weir_template::Template;
 
 use self::hash::Hash;
 use self::health::{Check, Health};
 use crate::fields::{Fields, Value};
+use crate::headers::{self, Headers};
 use crate::keys::{
     DAY, Each, HOUR, Key, Kind, Limit, Only, Planes, Word, count, duration, flag, list_or, millis, seconds,
     table as below, table_or_true, text, word,
@@ -26,6 +28,7 @@ use crate::tls::{self, PoolTls};
 use crate::uses::{Use, Uses};
 use crate::values::address::{BACKEND_ADDRESS, FILE, backend_at, same_backend};
 use crate::values::http::{COOKIE_NAME, HttpVersion};
+use crate::values::template::BACKEND_HOST;
 
 table! {
     /// A set of backends and how to choose among them.
@@ -90,6 +93,15 @@ table! {
         /// How it is known which backends are up; `"off"` neither probes nor ejects.
         health: Health =
             Key::new(Kind::TableOrOff(Health::TABLE)).also(&["check", "health_check", "healthcheck"]);
+        /// Rules about header fields.
+        headers: Headers;
+        /// Host, and port where it is another than the usual one, that backends are asked by; they are told
+        /// the client's in `x-forwarded-host`.
+        backend_host: Option<Template> =
+            text(&BACKEND_HOST)
+                .http()
+                .default("the client's")
+                .also(&["host", "host_header", "upstream_host"]);
         /// Servers and their roles, and how clients log in, for mysql listeners.
         mysql: Option<PoolMysql> = below(PoolMysql::TABLE).default("none").mysql();
     }
@@ -319,6 +331,7 @@ pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &
             );
             findings.error(entry.key, "`send_proxy` cannot stand beside `protocol = \"h2\"`", hint);
         }
+        headers::check_pool(root, fields, findings);
         mysql::check_pool(fields, uses, findings);
         tls::check_pool(fields, uses, findings);
         if let (Some(entry), Some(_)) = (fields.get("tls"), fields.table("tls"))
@@ -403,7 +416,7 @@ fn listeners(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
         let said_in_vain = uses.first(&pool.name, |protocol| applies(only, protocol)).is_none();
         // These change where a client ends up or what a backend believes; the rest only tunes what is not
         // done at all.
-        let promise = matches!(entry.name.as_str(), "sticky" | "send_proxy" | "mysql");
+        let promise = matches!(entry.name.as_str(), "sticky" | "send_proxy" | "mysql" | "backend_host");
         if said_in_vain && promise {
             let hint = format!("it is for {}, and {speaks}", audience(only));
             findings.error(entry.key, format!("pool `{}` cannot have `{}`", pool.name, entry.name), hint);

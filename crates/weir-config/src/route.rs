@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use weir_screen::Settings as Screen;
+use weir_template::Template;
 
 use crate::action::{self, RouteAction};
 use crate::cache::{self, RouteCache};
 use crate::compress::{self, Compress};
 use crate::error_page::{self, ErrorPage};
 use crate::fields::{Fields, Value};
+use crate::headers::{Headers, Marks};
 use crate::keys::{Each, Key, Kind, Limit, TIB, flag, list, map, size, table as below, table_or_true, text};
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, Span};
@@ -17,8 +19,9 @@ use crate::setting::{One as _, Section as _, table};
 use crate::sqli::Sqli;
 use crate::values::NAME;
 use crate::values::host::{HOST, HostPattern};
-use crate::values::http::{FIELD_VALUE, METHOD, PROBED_HEADER, REQUEST_HEADER, RESPONSE_HEADER, SET_VALUE};
+use crate::values::http::{FIELD_VALUE, METHOD, PROBED_HEADER};
 use crate::values::path::{PATH, PREFIX, PathPattern};
+use crate::values::template::BACKEND_HOST;
 
 table! {
     /// Takes the requests that match all its conditions and does exactly one thing: `pool`, `redirect` or
@@ -54,20 +57,16 @@ table! {
             map(&PROBED_HEADER, &FIELD_VALUE).http().secret().default("none").also(&["headers"]);
         /// What happens to a request that matches.
         action: RouteAction;
-        /// Fields set on the request towards the backend, replacing any of the same name. A `$` is written
-        /// `$$`.
-        add_request_header: BTreeMap<String, String> =
-            map(&REQUEST_HEADER, &SET_VALUE)
+        /// Rules about header fields.
+        headers: Headers;
+        /// What Weir says of itself and of the client.
+        marks: Marks;
+        /// Host, and port where it is another than the usual one, that backends are asked by.
+        backend_host: Option<Template> =
+            text(&BACKEND_HOST)
                 .http()
-                .secret()
-                .default("none")
-                .also(&["proxy_set_header", "set_header", "request_header"]);
-        /// Fields set on the response towards the client, also on Weir's own. A `$` is written `$$`.
-        add_response_header: BTreeMap<String, String> =
-            map(&RESPONSE_HEADER, &SET_VALUE)
-                .http()
-                .default("none")
-                .also(&["add_header", "response_header"]);
+                .default("what the pool says, else the client's")
+                .also(&["host_header", "upstream_host"]);
         /// Change the path towards the backend.
         rewrite: Option<Rewrite> = below(Rewrite::TABLE).http();
         /// Largest request body; beyond it 413.

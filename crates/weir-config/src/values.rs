@@ -7,6 +7,7 @@ pub(crate) mod http;
 pub(crate) mod interface;
 pub(crate) mod path;
 pub(crate) mod probe;
+pub(crate) mod template;
 
 use crate::fields::{Fields, Value};
 use crate::keys::Shape;

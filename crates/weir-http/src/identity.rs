@@ -17,10 +17,12 @@ pub struct ClientIdentity {
     pub(crate) element: Box<[u8]>,
     /// The certificate that the client has proved to hold, as a value of `client-cert`.
     pub(crate) certificate: Option<Box<[u8]>>,
-    /// `via`, `x-forwarded-for`, `x-forwarded-proto` and `client-cert` lines for a client that is not trusted
-    /// and sent no `via`.
+    /// `via`, `x-forwarded-for`, `x-forwarded-proto`, `x-real-ip`, `x-forwarded-port` and `client-cert` lines
+    /// for a client that is not trusted and sent no `via`.
     pub(crate) lines: Box<[u8]>,
     pub(crate) scheme: Scheme,
+    /// The port that the client connected to; 0 where it is not known.
+    pub(crate) port: u16,
     /// The version of the requests that `lines` is for.
     pub(crate) version: Version,
 }
@@ -40,17 +42,33 @@ impl ClientIdentity {
             // RFC 7239 §6: an IPv6 address stands in brackets, and so in quotes.
             IpAddr::V6(_) => [b"for=\"[", &text[..], b"]\";proto=", proto].concat(),
         };
-        let version = Version::Http11;
-        let lines = lines(version, &text, scheme, None);
         let (address, element) = (text.into(), element.into());
-        ClientIdentity { certificate: None, trusted, address, element, lines, scheme, version }
+        let version = Version::Http11;
+        let identity = ClientIdentity {
+            certificate: None,
+            trusted,
+            address,
+            element,
+            lines: Box::default(),
+            scheme,
+            port: 0,
+            version,
+        };
+        identity.of_version(version)
+    }
+
+    /// The same for a client that connected to this port; 0 where it is not known.
+    pub fn at_port(mut self, port: u16) -> ClientIdentity {
+        self.port = port;
+        let version = self.version;
+        self.of_version(version)
     }
 
     /// The same for a connection whose requests come in another version than HTTP/1.1. Identities say the
     /// same of all versions; this only makes the usual request cheap.
     pub fn of_version(mut self, version: Version) -> ClientIdentity {
-        self.lines = lines(version, &self.address, self.scheme, self.certificate.as_deref());
         self.version = version;
+        self.lines = self.written_lines();
         self
     }
 
@@ -72,6 +90,28 @@ impl ClientIdentity {
     pub fn address(&self) -> &[u8] {
         &self.address
     }
+
+    /// The port that the client connected to; 0 where it is not known.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn written_lines(&self) -> Box<[u8]> {
+        let mut lines = Vec::with_capacity(192 + self.certificate.as_ref().map_or(0, |value| value.len()));
+        encode::write_field(&mut lines, b"via", self.version.received_protocol());
+        encode::write_field(&mut lines, b"x-forwarded-for", &self.address);
+        encode::write_field(&mut lines, b"x-forwarded-proto", self.scheme.word().as_bytes());
+        encode::write_field(&mut lines, b"x-real-ip", &self.address);
+        if self.port != 0 {
+            lines.extend_from_slice(b"x-forwarded-port: ");
+            encode::write_decimal(&mut lines, u64::from(self.port));
+            lines.extend_from_slice(b"\r\n");
+        }
+        if let Some(certificate) = &self.certificate {
+            encode::write_field(&mut lines, b"client-cert", certificate);
+        }
+        lines.into()
+    }
 }
 
 /// RFC 4648 section 4, as byte sequences of structured fields are written (RFC 8941 section 3.3.5).
@@ -88,26 +128,6 @@ fn base64(bytes: &[u8]) -> Vec<u8> {
         }
     }
     text
-}
-
-fn lines(version: Version, address: &[u8], scheme: Scheme, certificate: Option<&[u8]>) -> Box<[u8]> {
-    let (name, value, end): (&[u8], &[u8], &[u8]) = match certificate {
-        Some(value) => (b"client-cert: ", value, b"\r\n"),
-        None => (b"", b"", b""),
-    };
-    let parts = [
-        b"via: ",
-        version.received_protocol(),
-        b"\r\nx-forwarded-for: ",
-        address,
-        b"\r\nx-forwarded-proto: ",
-        scheme.word().as_bytes(),
-        b"\r\n",
-        name,
-        value,
-        end,
-    ];
-    parts.concat().into_boxed_slice()
 }
 
 const LONGEST_V4: usize = "255.255.255.255".len();
@@ -153,12 +173,14 @@ mod tests {
             let found = identity(address, Scheme::Http);
             assert_eq!(found.address(), b"203.0.113.7");
             assert_eq!(&*found.element, b"for=203.0.113.7;proto=http");
-            let lines = b"via: 1.1 weir\r\nx-forwarded-for: 203.0.113.7\r\nx-forwarded-proto: http\r\n";
-            assert_eq!(&*found.lines, lines);
+            let lines = "via: 1.1 weir\r\nx-forwarded-for: 203.0.113.7\r\nx-forwarded-proto: http\r\nx-real-ip: 203.0.113.7\r\n";
+            assert_eq!(&*found.lines, lines.as_bytes());
+            let found = found.at_port(8080);
+            assert_eq!(&*found.lines, format!("{lines}x-forwarded-port: 8080\r\n").as_bytes());
         }
         let found = identity("2001:db8::7", Scheme::Https);
         assert_eq!(&*found.element, b"for=\"[2001:db8::7]\";proto=https");
-        assert!(found.lines.ends_with(b"x-forwarded-for: 2001:db8::7\r\nx-forwarded-proto: https\r\n"));
+        assert!(found.lines.ends_with(b"x-forwarded-proto: https\r\nx-real-ip: 2001:db8::7\r\n"));
     }
 
     #[test]
@@ -181,7 +203,7 @@ mod tests {
     #[test]
     fn a_certificate_stands_among_the_lines_of_every_version() {
         let identity = ClientIdentity::new("10.0.0.1".parse().unwrap(), Scheme::Https, false);
-        let identity = identity.of_certificate(b"foo").of_version(Version::Http2);
-        assert!(identity.lines.ends_with(b"x-forwarded-proto: https\r\nclient-cert: :Zm9v:\r\n"));
+        let identity = identity.of_certificate(b"foo").at_port(443).of_version(Version::Http2);
+        assert!(identity.lines.ends_with(b"x-forwarded-port: 443\r\nclient-cert: :Zm9v:\r\n"));
     }
 }

@@ -17,6 +17,7 @@
 pub mod added;
 pub mod body;
 mod body_length;
+mod edits;
 pub mod forward;
 pub mod h1;
 pub mod h3;
@@ -44,11 +45,13 @@ pub mod websocket;
 pub use added::{AddedField, AddedFieldError};
 pub use body::{BodyReader, BodyStep};
 pub use body_length::BodyLength;
+pub use edits::{DroppedNames, FieldEdits};
 pub use forward::{
     CacheFields, Conditions, Query, RequestContext, ResponseContext, SentFraming, Underscores,
     request_fields, response_fields, write_request, write_response,
 };
 pub use h1::encode::write_decimal as encode_decimal;
+pub use h1::target::is_host;
 pub use h1::{Progress, parse_request, parse_response};
 pub use identity::{ClientIdentity, write_address};
 pub use known::KnownHeader;

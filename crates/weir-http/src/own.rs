@@ -3,7 +3,8 @@
 
 use std::borrow::Cow;
 
-use crate::added::{AddedField, replaced_names};
+use crate::added::AddedField;
+use crate::edits::FieldEdits;
 use crate::forward::put_status;
 use crate::h1::encode::{self, reason};
 use crate::known::{KnownHeader, KnownSet};
@@ -26,9 +27,9 @@ pub struct OwnResponse<'a> {
     pub date: &'a [u8],
     /// `alt-svc`, for clients that could speak a newer version (RFC 7838 §3).
     pub alternative: Option<&'a AddedField>,
-    /// Fields the route adds. They take the place of Weir's own, but for those that say what an error or a
+    /// What rules change. It goes for Weir's own fields too, but for those that say what an error or a
     /// redirect is: a route that has its pages kept for a year has not its errors kept.
-    pub added: &'a [AddedField],
+    pub edits: Option<FieldEdits<'a>>,
 }
 
 /// One response of Weir's own.
@@ -170,7 +171,7 @@ impl OwnAnswer<'_> {
     }
 
     fn put_fields(&self, own: &OwnResponse<'_>, body: &[u8], sink: &mut impl FieldSink) {
-        let replaced = replaced_names(own.added);
+        let replaced = FieldEdits::known(&own.edits);
         if !own.date.is_empty() && !replaced.has(KnownHeader::Date) {
             sink.field(b"date", own.date);
         }
@@ -204,16 +205,19 @@ impl OwnAnswer<'_> {
                 sink.field(b"cache-control", b"no-store");
             }
             OwnAnswer::Simple { fields, .. } => {
-                let is_replaced =
-                    |field: &AddedField| own.added.iter().any(|added| added.replaces_name(field.name()));
-                for field in fields.iter().filter(|field| !is_replaced(field)) {
+                let names = FieldEdits::by_name(&own.edits);
+                let is_dropped = |field: &AddedField| names.is_some_and(|it| it.has(field.name(), false));
+                for field in fields.iter().filter(|field| !is_dropped(field)) {
                     sink.line(&field.line, field.name_bytes);
                 }
             }
         }
         let kept = self.kept_names();
-        for field in own.added.iter().filter(|field| !kept.has(field.known)) {
-            sink.line(&field.line, field.name_bytes);
+        for (line, name_bytes) in own.edits.iter().flat_map(FieldEdits::each) {
+            let name = line.get(..name_bytes).unwrap_or_default();
+            if !kept.has(KnownHeader::classify(name)) {
+                sink.line(line, name_bytes);
+            }
         }
         if !without_body(self.status()) {
             sink.number(b"content-length", body.len() as u64);

@@ -1,6 +1,7 @@
 //! Where fields go that Weir composes: behind each other as lines of HTTP/1.1, or one after another to a
 //! visitor that encodes them for HTTP/2 or HTTP/3. What is written is decided once, for both.
 
+use crate::edits::FieldEdits;
 use crate::h1::encode;
 
 /// Takes fields in order.
@@ -13,6 +14,14 @@ pub(crate) trait FieldSink {
 
     /// One field whose value is these parts behind each other.
     fn parts<'p>(&mut self, name: &'static [u8], parts: impl IntoIterator<Item = &'p [u8]>);
+
+    /// The lines of edits, in order.
+    #[inline]
+    fn lines(&mut self, edits: &FieldEdits<'_>) {
+        for (line, name_bytes) in edits.each() {
+            self.line(line, name_bytes);
+        }
+    }
 
     /// One field whose value is a number.
     #[inline]
@@ -31,6 +40,11 @@ impl FieldSink for Vec<u8> {
     #[inline]
     fn line(&mut self, line: &[u8], _: usize) {
         self.extend_from_slice(line);
+    }
+
+    #[inline]
+    fn lines(&mut self, edits: &FieldEdits<'_>) {
+        self.extend_from_slice(edits.lines);
     }
 
     #[inline]

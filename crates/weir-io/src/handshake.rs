@@ -39,6 +39,8 @@ pub struct Secure {
     pub cipher: Option<CipherSuite>,
     /// The certificate that the client has proved to hold, in DER.
     pub client_certificate: Option<Box<[u8]>>,
+    /// Whom that certificate is for (RFC 4514).
+    pub client_subject: Option<Box<str>>,
 }
 
 impl Secure {
@@ -102,18 +104,25 @@ pub async fn accept(
         Some(HandshakeKind::Resumed) => Handshake::Resumed,
         _ => Handshake::Full,
     };
+    let client_certificate: Option<Box<[u8]>> = state
+        .peer_certificates()
+        .and_then(|chain| chain.first())
+        .map(|certificate| certificate.as_ref().into());
     let secure = Secure {
         server: server.clone(),
         server_name: tls.server_name().map(|name| name.to_ascii_lowercase().into()),
         alpn: state.alpn_protocol().map(Into::into),
         version: state.protocol_version().unwrap_or(ProtocolVersion::TLSv1_2),
         cipher: state.negotiated_cipher_suite().map(|suite| suite.suite()),
-        client_certificate: state
-            .peer_certificates()
-            .and_then(|chain| chain.first())
-            .map(|certificate| certificate.as_ref().into()),
+        client_subject: subject_of(client_certificate.as_deref()),
+        client_certificate,
     };
     Ok((Stream::encrypted(socket, tls), secure, result))
+}
+
+/// Whom a client's certificate is for; `None` where it has none.
+pub fn subject_of(certificate: Option<&[u8]>) -> Option<Box<str>> {
+    certificate.and_then(weir_tls::subject).map(String::into_boxed_str)
 }
 
 /// Makes the handshake with a backend. The deadline is the caller's to set; `Err` with `TimedOut` when it

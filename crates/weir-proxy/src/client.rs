@@ -52,6 +52,23 @@ impl Client {
         Client { address: found.unwrap_or(self.address), ..*self }
     }
 
+    /// The port that it connected to, as far as known; 0 where it is not. `local` says which address of ours
+    /// its connection came to, and is asked where the listener has several ports, or any.
+    pub fn port_asked(
+        &self,
+        listener: &weir_config::Listener,
+        local: impl FnOnce() -> io::Result<SocketAddr>,
+    ) -> u16 {
+        let mut ports = listener.bind.iter().map(|bind| bind.first.port());
+        let first = ports.next().unwrap_or(0);
+        let only = Some(first).filter(|first| *first != 0 && ports.all(|port| port == *first));
+        match (self.destination, only) {
+            (Some(destination), _) => destination.port(),
+            (None, Some(port)) => port,
+            (None, None) => local().map_or(0, |local| local.port()),
+        }
+    }
+
     /// The PROXY protocol header that names this client to a backend; `local` says which address of ours its
     /// connection came to.
     pub fn proxy_header(

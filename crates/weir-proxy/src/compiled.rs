@@ -16,6 +16,7 @@ use weir_state::{Listener, Snapshot};
 use weir_tls::ServerTls;
 
 use crate::http::cache::Cache;
+use crate::http::edits::EditTable;
 use crate::http::route::RouteTable;
 use crate::http::screen;
 
@@ -37,6 +38,8 @@ pub struct CompiledListener {
     pub alternative: Option<AddedField>,
     /// What is asked of every request, before its route is asked, or of who connects; `None` for nothing.
     pub screen: Option<Box<Screen>>,
+    /// What is changed about header fields; `None` for nothing.
+    pub edits: Option<Box<EditTable>>,
     /// Which pool takes a request, and why.
     pub routes: RouteTable,
 }
@@ -53,11 +56,13 @@ impl CompiledSnapshot {
         let numbered = snapshot.pools.iter().enumerate();
         let pools: HashMap<&str, usize> =
             numbered.map(|(index, pool)| (pool.config.name.as_str(), index)).collect();
+        let pool_configs: Vec<Arc<weir_config::Pool>> =
+            snapshot.pools.iter().map(|pool| pool.config.clone()).collect();
         let old: HashMap<&str, &CompiledListener> =
             before.into_iter().flat_map(CompiledSnapshot::named_listeners).collect();
         let compile = |listener: &Arc<Listener>| {
             let old = old.get(listener.config.name.as_str()).copied();
-            Arc::new(CompiledListener::compile(listener, &pools, cache.as_ref(), old))
+            Arc::new(CompiledListener::compile(listener, &pool_configs, &pools, cache.as_ref(), old))
         };
         let listeners = snapshot.listeners.iter().map(compile).collect();
         let worker_buffer_bytes = memory::for_buffers(&snapshot.config) / workers as u64;
@@ -116,15 +121,18 @@ fn limit(cache: &Cache, config: &Config) {
 impl CompiledListener {
     fn compile(
         listener: &Listener,
+        pool_configs: &[Arc<weir_config::Pool>],
         pools: &HashMap<&str, usize>,
         cache: Option<&Arc<Cache>>,
         old: Option<&CompiledListener>,
     ) -> CompiledListener {
         let config = &listener.config;
+        let edits = EditTable::compile(config, pool_configs);
         CompiledListener {
             alternative: listener.tls.as_deref().and_then(|tls| alternative(config, tls)),
             screen: screen::compile(&asked_of_clients(config), old.and_then(|old| old.screen.as_deref())),
-            routes: RouteTable::compile(config, pools, cache, old.map(|old| &old.routes)),
+            routes: RouteTable::compile(config, pools, cache, edits.as_deref(), old.map(|old| &old.routes)),
+            edits,
         }
     }
 
@@ -148,5 +156,5 @@ fn asked_of_clients(config: &weir_config::Listener) -> Cow<'_, weir_config::Scre
 fn alternative(config: &weir_config::Listener, tls: &ServerTls) -> Option<AddedField> {
     tls.quic_config()?;
     let port = config.bind.first()?.first.port();
-    AddedField::appending(b"alt-svc", format!("h3=\":{port}\"; ma=86400").as_bytes()).ok()
+    AddedField::new(b"alt-svc", format!("h3=\":{port}\"; ma=86400").as_bytes()).ok()
 }

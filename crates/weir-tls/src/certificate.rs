@@ -9,8 +9,8 @@ use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
 use weir_config::Certificate;
 
-use crate::der;
 use crate::files::{self, LoadError};
+use crate::x509;
 
 /// Certificates in a chain (threat D4).
 const CHAIN_COUNT: usize = 10;
@@ -82,8 +82,9 @@ pub(crate) fn join(
             ));
         }
     };
-    let (not_before, not_after) = der::validity(&chain[0]).unzip();
-    let identity = der::identity(&chain[0]).map(|(authority_key, serial)| Identity { authority_key, serial });
+    let (not_before, not_after) = x509::validity(&chain[0]).unzip();
+    let identity =
+        x509::identity(&chain[0]).map(|(authority_key, serial)| Identity { authority_key, serial });
     let mut key = CertifiedKey::from_der(chain, secret, provider).map_err(|error| match error {
         Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
             LoadError::new(&config.key, format!("is not the key of {}", config.cert.display()))

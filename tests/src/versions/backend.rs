@@ -70,6 +70,7 @@ impl Behind {
 /// - `/echo`: the request's content, as it comes, and its trailers
 /// - `/digest`: length and fingerprint of the request's content
 /// - `/bytes/N`: N bytes of `pattern(1, N)`
+/// - `/fields`: the fields that it was asked with, one a line, `:authority` the first where there is one
 /// - `/unknown`: `one two three`, in pieces, of a length that is not told
 /// - `/early`: 403 before any of the request's content is read
 /// - anything else: `hello`
@@ -175,6 +176,7 @@ async fn answer(request: Request<Incoming>, behind: Behind) -> Result<Response<C
             let content = request.into_body().collect().await?.to_bytes();
             Response::new(whole(format!("{} {:016x}", content.len(), fingerprint(&content))))
         }
+        "/fields" => Response::new(whole(fields_of(&request))),
         "/unknown" => Response::new(in_pieces()),
         "/early" => {
             let mut response = Response::new(whole("not for you"));
@@ -195,6 +197,14 @@ async fn answer(request: Request<Incoming>, behind: Behind) -> Result<Response<C
     response.headers_mut().insert("x-behind", HeaderValue::from_str(&name).expect("a value"));
     response.headers_mut().insert("x-scheme", HeaderValue::from_str(&scheme).expect("a value"));
     Ok(response)
+}
+
+fn fields_of(request: &Request<Incoming>) -> String {
+    let authority = request.uri().authority().map(|authority| format!(":authority: {authority}\n"));
+    let fields = request.headers().iter();
+    let fields =
+        fields.map(|(name, value)| format!("{name}: {}\n", String::from_utf8_lossy(value.as_bytes())));
+    authority.into_iter().chain(fields).collect()
 }
 
 fn in_pieces() -> Content {

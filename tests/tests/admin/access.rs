@@ -142,7 +142,7 @@ fn no_answer_shows_the_value_that_a_route_asks_for_or_gives_to_backends() {
         name = "guarded"
         header = { x-gate = "open-sesame" }
         pool = "app"
-        add_request_header = { authorization = "Bearer of-the-backend", x-origin-verify = "from-the-edge" }
+        set_request_header = { authorization = "Bearer of-the-backend", x-origin-verify = "from-the-edge" }
         [pool.app]
         backends = ["@app"]
         health = { check = "off" }

@@ -17,8 +17,8 @@ path = "/api/*"
 method = ["GET", "HEAD"]
 pool = "two"
 rewrite = { prefix = "/v2/" }
-add_request_header = { x-from = "weir", x-set = "by-weir" }
-add_response_header = { x-served = "weir", server = "hidden" }
+set_request_header = { x-from = "weir", x-set = "by-weir" }
+set_response_header = { x-served = "weir", server = "hidden" }
 
 [[listener.web.route]]
 host = "shop.example"
@@ -242,7 +242,7 @@ fn weirs_own_answers_have_the_fields_that_their_route_adds() {
     ] {
         config += &format!(
             "[[listener.web.route]]\npath = \"{path}\"\n{keys}\n\
-             add_response_header = {{ access-control-allow-origin = \"*\", cache-control = \"max-age=99\" }}\n"
+             set_response_header = {{ access-control-allow-origin = \"*\", cache-control = \"max-age=99\" }}\n"
         );
     }
     let weir = Setup::of(&config).with("app", backend.address()).start();

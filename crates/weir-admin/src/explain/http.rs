@@ -4,13 +4,13 @@ use std::net::IpAddr;
 
 use weir_config::Protocol;
 use weir_proxy::compiled::{CompiledListener, CompiledSnapshot};
-use weir_proxy::http::explain::{Answered, Request, Words};
+use weir_proxy::http::explain::{Answered, Arrival, FieldChange, Request, Words};
 use weir_proxy::http::plan::{Outcome, OverTls, Paths, Plan, Refused, Rules, plan};
 use weir_proxy::http::route::{RouteVerdict, without_port};
 use weir_proxy::http::screening::{Checkpoint, Step};
 use weir_state::{Listener, Snapshot};
 
-use super::{Answer, Screened, Verdict, choose};
+use super::{Answer, HeaderChange, Screened, Verdict, choose};
 
 /// A request that is asked about.
 pub(super) struct Asked<'q> {
@@ -97,7 +97,8 @@ pub(super) fn explain(
         Rules { config: &listener.config, routes: &compiled.routes, challenges: &listener.challenges };
     let mut paths = Paths::default();
     let plan = plan(&rules, &request.received(tls), &mut paths);
-    Followed { snapshot, listener, compiled, request: &request, paths: &paths, plan: &plan }
+    let arrival = Arrival { port: asked.port(), tls };
+    Followed { snapshot, listener, compiled, request: &request, arrival, paths: &paths, plan: &plan }
         .tell(&mut answer);
     Ok(answer)
 }
@@ -108,6 +109,7 @@ struct Followed<'f> {
     listener: &'f Listener,
     compiled: &'f CompiledListener,
     request: &'f Request,
+    arrival: Arrival<'f>,
     paths: &'f Paths,
     plan: &'f Plan<'f>,
 }
@@ -144,6 +146,7 @@ impl Followed<'_> {
         }
         answer.screens = steps.into_iter().map(Screened::from).collect();
         self.tell_errors(answer);
+        self.tell_changes(path, answer);
     }
 
     fn tell_errors(&self, answer: &mut Answer) {
@@ -157,6 +160,20 @@ impl Followed<'_> {
         }
     }
 
+    /// What rules change about the fields of the request, where it is forwarded, and of the answer.
+    fn tell_changes(&self, path: &[u8], answer: &mut Answer) {
+        let Followed { compiled, request, plan, arrival, .. } = self;
+        let Some(table) = compiled.edits.as_deref() else { return };
+        let of = (plan.route.map(|route| route.number), plan.pool());
+        let is_forwarded = answer.pool.is_some();
+        let mut changes = request.changes(table, of, path, arrival);
+        changes.retain(|change| change.to_client || is_forwarded);
+        answer.header_changes = changes.into_iter().map(HeaderChange::from).collect();
+        if is_forwarded {
+            answer.backend_host = request.backend_host(table, of, path, arrival);
+        }
+    }
+
     /// What comes of a request that lists and limits let pass.
     fn carry_out(&self, answer: &mut Answer) {
         let Followed { listener, request, paths, plan, .. } = self;
@@ -167,7 +184,8 @@ impl Followed<'_> {
             }
             Outcome::Redirect { to, status } => {
                 answer.answered(*status, format!("redirect {status} to {to}"));
-                answer.location = Some(request.location(to));
+                let path = paths.compared(request.path());
+                answer.location = Some(request.location(to, path, &self.arrival));
             }
             Outcome::Respond { status, .. } => answer.answered(*status, format!("respond {status}")),
             Outcome::Trace => {
@@ -213,6 +231,18 @@ impl Answer {
 impl From<RouteVerdict> for Verdict {
     fn from(verdict: RouteVerdict) -> Verdict {
         Verdict { route: verdict.route, taken: verdict.taken, reason: verdict.reason }
+    }
+}
+
+impl From<FieldChange> for HeaderChange {
+    fn from(change: FieldChange) -> HeaderChange {
+        HeaderChange {
+            to: if change.to_client { "client" } else { "backend" }.to_owned(),
+            of: change.of.to_owned(),
+            action: change.action.to_owned(),
+            name: change.name,
+            value: change.value,
+        }
     }
 }
 

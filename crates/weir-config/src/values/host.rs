@@ -107,7 +107,7 @@ fn server_name(text: &str) -> Result<String, Refused> {
     }
 }
 
-fn host_field(text: &str) -> Result<String, Refused> {
+pub(crate) fn host_field(text: &str) -> Result<String, Refused> {
     let message = format!("{} is not a host", quote(text));
     let (name, port) = match text.rsplit_once(':') {
         Some((name, port)) if !text.ends_with(']') => (name, Some(port)),

@@ -19,14 +19,25 @@ pub(crate) static METHOD: Shape = Shape::new("a method", "GET", method);
 /// A header field that a request is matched by.
 pub(crate) static PROBED_HEADER: Shape = Shape::new("a header field", "x-canary", matched_header);
 /// A field that is set on requests.
-pub(crate) static REQUEST_HEADER: Shape = Shape::new("a header field", "x-from", request_header);
+pub(crate) static SET_REQUEST_HEADER: Shape =
+    Shape::new("a header field", "x-from", |text| edited(text, Side::Request, Act::Set));
+/// A field that is added to requests.
+pub(crate) static ADDED_REQUEST_HEADER: Shape =
+    Shape::new("a header field", "x-from", |text| edited(text, Side::Request, Act::Add));
+/// A field that is taken out of requests.
+pub(crate) static REMOVED_REQUEST_HEADER: Shape =
+    Shape::new("a header field", "x-debug", |text| edited(text, Side::Request, Act::Remove));
 /// A field that is set on responses.
-pub(crate) static RESPONSE_HEADER: Shape = Shape::new("a header field", "x-served-by", response_header);
+pub(crate) static SET_RESPONSE_HEADER: Shape =
+    Shape::new("a header field", "x-served-by", |text| edited(text, Side::Response, Act::Set));
+/// A field that is added to responses.
+pub(crate) static ADDED_RESPONSE_HEADER: Shape =
+    Shape::new("a header field", "set-cookie", |text| edited(text, Side::Response, Act::Add));
+/// A field that is taken out of responses.
+pub(crate) static REMOVED_RESPONSE_HEADER: Shape =
+    Shape::new("a header field", "server", |text| edited(text, Side::Response, Act::Remove));
 /// A header field value (RFC 9110 section 5.5) that is compared.
 pub(crate) static FIELD_VALUE: Shape = Shape::new("a header value", "weir", field_value);
-/// A header field value that is set; a `$` in it is written `$$`.
-pub(crate) static SET_VALUE: Shape =
-    Shape { written: |value| value.replace('$', "$$"), ..Shape::new("a header value", "weir", set_value) };
 /// A media type with its parameters.
 pub(crate) static CONTENT_TYPE: Shape = Shape::new("a media type", "text/html; charset=utf-8", content_type);
 /// A cookie name (RFC 6265 section 4.1.1).
@@ -82,45 +93,77 @@ fn matched_header(text: &str) -> Result<String, Refused> {
     Ok(name)
 }
 
-/// Fields whose value follows from the connection or the body; setting them by hand would frame a message
-/// wrongly.
-pub(crate) const FRAMING: [&str; 10] = [
+/// Fields whose value follows from the connection or the body; changing them by hand would frame a message
+/// wrongly, or belong to nobody behind this connection.
+pub(crate) const FRAMING: [&str; 17] = [
     "connection",
     "content-length",
+    "early-data",
     "expect",
+    "http2-settings",
     "keep-alive",
+    "max-forwards",
+    "proxy",
+    "proxy-authenticate",
+    "proxy-authorization",
     "proxy-connection",
+    "sec-websocket-accept",
+    "sec-websocket-key",
     "te",
     "trailer",
     "transfer-encoding",
     "upgrade",
-    "via",
 ];
 
-fn request_header(text: &str) -> Result<String, Refused> {
+/// Fields of a request with one value that Weir writes: a rule may say another, or leave them out.
+const SINGLE: [&str; 6] = [
+    "client-cert",
+    "client-cert-chain",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-proto",
+    "x-real-ip",
+];
+
+#[derive(Clone, Copy, PartialEq)]
+enum Side {
+    Request,
+    Response,
+}
+
+/// What a rule does with a field.
+#[derive(Clone, Copy, PartialEq)]
+enum Act {
+    Set,
+    Add,
+    Remove,
+}
+
+/// Whether rules may change the field, which is what keeps them from what messages are told apart by.
+fn edited(text: &str, side: Side, act: Act) -> Result<String, Refused> {
     let name = field_name(text)?;
-    let hint = match name.as_str() {
-        "host" => "the backend sees the host that the client asked for",
-        "forwarded" | "x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-host" => {
+    let hint = match (name.as_str(), side, act) {
+        ("via", ..) => "`via = false` leaves it out",
+        (name, ..) if FRAMING.contains(&name) => {
+            "it describes the connection or the body, which Weir knows better"
+        }
+        ("host", Side::Request, _) => {
+            "`backend_host` of the pool or the route says by which host a backend is asked"
+        }
+        ("forwarded", Side::Request, _) => "`forwarded = false` leaves it out",
+        ("x-forwarded-for", Side::Request, Act::Set | Act::Add) => {
             "Weir writes it for every request; `trusted_proxies` says whose own value is believed"
         }
-        "x-request-id" => "Weir passes it on or makes one",
-        name if FRAMING.contains(&name) => "it describes the connection or the body, which Weir knows better",
+        ("x-request-id", Side::Request, _) => "Weir passes it on or makes one",
+        (name, Side::Request, Act::Add) if SINGLE.contains(&name) => {
+            "it has one value, and Weir writes it; `set_request_header` says another"
+        }
         _ => return Ok(name),
     };
     refuse(format!("{} is set by Weir itself", quote(text)), hint)
 }
 
-fn response_header(text: &str) -> Result<String, Refused> {
-    let name = field_name(text)?;
-    if FRAMING.contains(&name.as_str()) {
-        let hint = "it describes the connection or the body, which Weir knows better";
-        return refuse(format!("{} is set by Weir itself", quote(text)), hint);
-    }
-    Ok(name)
-}
-
-fn field_value(text: &str) -> Result<String, Refused> {
+pub(crate) fn field_value(text: &str) -> Result<String, Refused> {
     if let Some(bad) = text.chars().find(|c| c.is_control() && *c != '\t') {
         let hint = match bad {
             '\r' | '\n' => "a header value is one line",
@@ -135,43 +178,6 @@ fn field_value(text: &str) -> Result<String, Refused> {
         );
     }
     Ok(text.to_owned())
-}
-
-/// A value that Weir writes. One `$` begins the name of something to fill in; none exists yet, and sending
-/// the name as text would only look as if it did.
-fn set_value(text: &str) -> Result<String, Refused> {
-    field_value(text)?;
-    let mut plain = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('$') {
-        plain.push_str(&rest[..=at]);
-        rest = &rest[at + 1..];
-        if let Some(behind) = rest.strip_prefix('$') {
-            rest = behind;
-            continue;
-        }
-        let name: String = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-        let hint = match name.as_str() {
-            "client_ip" | "remote_addr" | "proxy_add_x_forwarded_for" | "src" => {
-                "backends are told the client in `x-forwarded-for` and `forwarded` anyway".to_owned()
-            }
-            "host" | "http_host" | "scheme" => {
-                "backends are told it in `x-forwarded-host` and `x-forwarded-proto` anyway".to_owned()
-            }
-            "request_id" => "both sides are told it in `x-request-id` anyway".to_owned(),
-            _ => format!(
-                "nothing is filled in here; a `$` itself is written `$$`: {}",
-                quote(&text.replace("$$", "$").replace('$', "$$"))
-            ),
-        };
-        let message = match name.is_empty() {
-            true => "a `$` in a header value names nothing".to_owned(),
-            false => format!("`${name}` is not known in a header value"),
-        };
-        return refuse(message, hint);
-    }
-    plain.push_str(rest);
-    Ok(plain)
 }
 
 fn content_type(text: &str) -> Result<String, Refused> {

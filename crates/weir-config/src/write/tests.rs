@@ -183,8 +183,14 @@ impl Maker {
             (_, "an interface") => format!("eth{count}*"),
             (_, name) if name.starts_with("an address and port") => format!("127.0.0.1:{}", 10_000 + count),
             (_, "a backend") => format!("b{count}.internal:80"),
-            ("add_request_header" | "add_response_header", _) => {
-                self.draw("[!-~é]{0,3}[ \t\"\\\\]?[!-~é]").replace('$', "$$")
+            (_, "a header value with variables") => {
+                let text = self.draw("[!-~é]{0,3}[ \t\"\\\\]?[!-~é]").replace('$', "$$");
+                let variables = vec!["", "$client_ip", "$header.x-a", "$path$query", "$cookie.c|$query.q"];
+                text + self.draw(proptest::sample::select(variables))
+            }
+            (_, "a host to ask by") => {
+                let hosts = vec!["app.internal", "$host", "$header.x-t.internal:81", "[::1]:80"];
+                self.draw(proptest::sample::select(hosts)).to_owned()
             }
             (_, "a header value") => self.draw("[!-~é\u{80}-\u{9f}]{0,3}[ \t\"\\\\]?[!-~é]"),
             (_, "a text") => self.draw(any::<String>()),

@@ -15,8 +15,9 @@ pub use text::{write_request, write_response};
 pub(crate) use visit::put_status;
 pub use visit::{request_fields, response_fields};
 
-use crate::added::{AddedField, replaced_names};
+use crate::added::AddedField;
 use crate::body_length::BodyLength;
+use crate::edits::{DroppedNames, FieldEdits};
 use crate::identity::ClientIdentity;
 use crate::known::{CONDITIONAL, HOP_BY_HOP, IDENTITY, KnownHeader, KnownSet};
 use crate::message::{
@@ -86,14 +87,19 @@ pub struct RequestContext<'a> {
     pub query: Query<'a>,
     /// Host and port to ask for, another spelling of those that were sent. `None`: as they were sent.
     pub host: Option<&'a [u8]>,
+    /// Host and port that a backend is to be asked by instead, valid ones (RFC 9110 §7.2). What is forwarded
+    /// of the client says the client's all the same.
+    pub backend_host: Option<&'a [u8]>,
+    /// The client's address, where it is another than the connection's: a trusted proxy speaks for it.
+    pub client: Option<&'a [u8]>,
     /// `x-request-id` for a request that has no acceptable one.
     pub request_id: &'a [u8],
     /// `host` for an HTTP/1.0 request that has none.
     pub default_host: &'a [u8],
     /// Which part of the resource is asked for.
     pub conditions: Conditions<'a>,
-    /// Fields the route adds.
-    pub added: &'a [AddedField],
+    /// What rules change.
+    pub edits: Option<FieldEdits<'a>>,
     /// It may be a copy that somebody sends again, because the client's handshake is not over (RFC 8470): the
     /// backend is told.
     pub early: bool,
@@ -120,10 +126,12 @@ impl<'a> RequestContext<'a> {
             path: None,
             query: Query::AsSent,
             host: None,
+            backend_host: None,
+            client: None,
             request_id,
             default_host: b"",
             conditions: Conditions::AsSent,
-            added: &[],
+            edits: None,
             early: false,
             upgrade: false,
             websocket_key: b"",
@@ -144,8 +152,8 @@ pub struct ResponseContext<'a> {
     pub request_method: Method,
     /// Weir and the client both want to keep the client's connection.
     pub keep_alive: bool,
-    /// Fields the route adds.
-    pub added: &'a [AddedField],
+    /// What rules change.
+    pub edits: Option<FieldEdits<'a>>,
     /// `sec-websocket-accept` for an upgrade whose backend gave none, as those of HTTP/2 do (RFC 8441 §5);
     /// see [`crate::websocket::accept`]. Empty for none.
     pub websocket_accept: &'a [u8],
@@ -174,7 +182,7 @@ impl ResponseContext<'_> {
             client_version,
             request_method,
             keep_alive,
-            added: &[],
+            edits: None,
             websocket_accept: b"",
             sticky: None,
             alternative: None,
@@ -199,7 +207,7 @@ pub struct SentFraming {
 struct KeepRule<'a> {
     dropped: KnownSet,
     flags: u8,
-    replacing: &'a [AddedField],
+    by_name: Option<&'a DroppedNames>,
     underscores: Underscores,
     /// The content is encoded on the way: what describes its bytes goes.
     recoded: bool,
@@ -211,7 +219,7 @@ impl KeepRule<'_> {
     fn keeps_all(&self, fields: &Fields) -> bool {
         fields.seen.intersection(self.dropped).is_empty()
             && fields.any_flags & self.flags == 0
-            && self.replacing.is_empty()
+            && self.by_name.is_none()
             && !self.recoded
     }
 
@@ -219,19 +227,17 @@ impl KeepRule<'_> {
     fn drops(&self, line: &FieldLine, buffer: &[u8]) -> bool {
         self.dropped.has(line.known)
             || line.flags & self.flags != 0
-            || (!self.replacing.is_empty() && self.is_replaced(line.name.of(buffer), line.flags))
+            || self.by_name.is_some_and(|names| self.is_edited(names, line, buffer))
             || (self.recoded && coding::describes_ranges(line, buffer))
     }
 
-    /// Whether an added field takes the place of this one.
-    fn is_replaced(&self, name: &[u8], flags: u8) -> bool {
-        if flags & UNDERSCORED != 0 && self.underscores == Underscores::Keep {
-            return self
-                .replacing
-                .iter()
-                .any(|field| field.replaces && field.name().eq_ignore_ascii_case(name));
-        }
-        self.replacing.iter().any(|field| field.replaces_name(name))
+    /// Whether rules drop this one, which no known name says.
+    #[inline]
+    fn is_edited(&self, names: &DroppedNames, line: &FieldLine, buffer: &[u8]) -> bool {
+        // Backends may read `_` as `-`, also in a name that then is a known one.
+        let folds = self.underscores == Underscores::DropTwins;
+        let may_be = line.known == KnownHeader::Other || line.flags & UNDERSCORED != 0;
+        may_be && names.has(line.name.of(buffer), folds)
     }
 }
 
@@ -254,18 +260,23 @@ fn request_rule<'a>(head: &RequestHead, context: &RequestContext<'a>, replaced: 
             Underscores::DropTwins => UNDERSCORE_TWIN,
             Underscores::Keep => 0,
         };
-    let dropped = dropped_from_request(head, context).union(replaced);
-    KeepRule { dropped, flags, replacing: context.added, underscores: context.underscores, recoded: false }
+    let mut dropped = dropped_from_request(head, context).union(replaced);
+    if FieldEdits::leaves_via(&context.edits) {
+        dropped = dropped.without(KnownHeader::Via);
+    }
+    let by_name = FieldEdits::by_name(&context.edits);
+    KeepRule { dropped, flags, by_name, underscores: context.underscores, recoded: false }
 }
 
 /// Known names that are not passed on as they came.
 fn dropped_from_request(head: &RequestHead, context: &RequestContext<'_>) -> KnownSet {
     let mut dropped = HOP_BY_HOP.with(KnownHeader::Via);
-    if head.form == TargetForm::Absolute || context.host.is_some() {
+    if head.form == TargetForm::Absolute || context.host.is_some() || context.backend_host.is_some() {
         dropped = dropped.with(KnownHeader::Host);
     }
     if context.identity.trusted {
-        dropped = dropped.with(KnownHeader::XForwardedFor).with(KnownHeader::Forwarded);
+        // Many a proxy that is trusted passes on what a client says of its address here.
+        dropped = dropped.union(EXTENDED);
         if context.identity.certificate.is_some() {
             dropped = dropped.with(KnownHeader::ClientCert).with(KnownHeader::ClientCertChain);
         }
@@ -294,10 +305,20 @@ fn dropped_from_request(head: &RequestHead, context: &RequestContext<'_>) -> Kno
     dropped
 }
 
-/// Host and port that a backend is told; `None` for an HTTP/1.0 request that has none.
+/// Fields that are written anew or longer, whoever sent them.
+const EXTENDED: KnownSet =
+    KnownSet::of(&[KnownHeader::XForwardedFor, KnownHeader::Forwarded, KnownHeader::XRealIp]);
+
+/// Host and port that the client asks for; `None` for an HTTP/1.0 request that has none.
 #[inline]
 fn host_of<'b>(head: &RequestHead, buffer: &'b [u8], context: &RequestContext<'b>) -> Option<&'b [u8]> {
     context.host.or_else(|| head.host(buffer))
+}
+
+/// Host and port that a backend is asked by.
+#[inline]
+fn authority_of<'b>(head: &RequestHead, buffer: &'b [u8], context: &RequestContext<'b>) -> &'b [u8] {
+    context.backend_host.or_else(|| host_of(head, buffer, context)).unwrap_or(context.default_host)
 }
 
 /// Path and query to ask a backend for.
@@ -331,7 +352,7 @@ fn target_of<'b>(
     }
 }
 
-/// `via`, `x-forwarded-*` and `forwarded`, but for those the route replaces.
+/// `via`, `x-forwarded-*`, `x-real-ip` and `forwarded`, but for those that rules take out.
 fn put_identity(
     head: &RequestHead,
     buffer: &[u8],
@@ -352,6 +373,13 @@ fn put_identity(
     }
     if !replaced.has(KnownHeader::XForwardedProto) && !kept(KnownHeader::XForwardedProto) {
         sink.field(b"x-forwarded-proto", identity.scheme.word().as_bytes());
+    }
+    if !replaced.has(KnownHeader::XRealIp) {
+        sink.field(b"x-real-ip", context.client.unwrap_or(&identity.address));
+    }
+    if identity.port != 0 && !replaced.has(KnownHeader::XForwardedPort) && !kept(KnownHeader::XForwardedPort)
+    {
+        sink.number(b"x-forwarded-port", u64::from(identity.port));
     }
     if let Some(certificate) = &identity.certificate
         && !replaced.has(KnownHeader::ClientCert)
@@ -444,7 +472,10 @@ fn put_max_forwards(head: &RequestHead, sink: &mut impl FieldSink) {
 }
 
 fn response_rule<'a>(head: &ResponseHead, context: &ResponseContext<'a>) -> KeepRule<'a> {
-    let mut dropped = HOP_BY_HOP.with(KnownHeader::Via).union(replaced_names(context.added));
+    let mut dropped = HOP_BY_HOP.with(KnownHeader::Via).union(FieldEdits::known(&context.edits));
+    if FieldEdits::leaves_via(&context.edits) {
+        dropped = dropped.without(KnownHeader::Via);
+    }
     // A Content-Length that is left must be true: it was declared, and is what we send or what HEAD would
     // get.
     if head.declared.is_none() {
@@ -459,7 +490,8 @@ fn response_rule<'a>(head: &ResponseHead, context: &ResponseContext<'a>) -> Keep
         dropped = dropped.union(coding::dropped(negotiated));
         recoded = negotiated.coding.is_some();
     }
-    KeepRule { dropped, flags: NOMINATED, replacing: context.added, underscores: Underscores::Keep, recoded }
+    let by_name = FieldEdits::by_name(&context.edits);
+    KeepRule { dropped, flags: NOMINATED, by_name, underscores: Underscores::Keep, recoded }
 }
 
 /// Fields that a response gets behind those that stay.
@@ -470,7 +502,10 @@ fn put_response_tail(
     context: &ResponseContext<'_>,
     sink: &mut impl FieldSink,
 ) {
-    if head.fields.seen.has(KnownHeader::Via) || head.version != Version::Http11 {
+    let replaced = FieldEdits::known(&context.edits);
+    if replaced.has(KnownHeader::Via) {
+        // Rules leave it to others.
+    } else if head.fields.seen.has(KnownHeader::Via) || head.version != Version::Http11 {
         put_via(&head.fields, buffer, head.version, sink);
     } else {
         sink.line(b"via: 1.1 weir\r\n", 3);
@@ -478,23 +513,33 @@ fn put_response_tail(
     if head.is_interim() {
         return;
     }
+    let is_put = |name| !replaced.has(name);
     if let Some(cache) = &context.cache {
-        if let Some(age) = cache.age_seconds {
+        if let Some(age) = cache.age_seconds.filter(|_| is_put(KnownHeader::Age)) {
             sink.number(b"age", age);
         }
-        sink.field(b"cache-status", cache.status);
+        if is_put(KnownHeader::CacheStatus) {
+            sink.field(b"cache-status", cache.status);
+        }
     }
-    if !context.date.is_empty() && !head.fields.seen.has(KnownHeader::Date) {
+    if !context.date.is_empty() && !head.fields.seen.has(KnownHeader::Date) && is_put(KnownHeader::Date) {
         sink.field(b"date", context.date);
     }
     let is_kept = context.cache.is_some_and(|cache| cache.age_seconds.is_some());
-    if !context.request_id.is_empty() && (is_kept || !head.fields.seen.has(KnownHeader::XRequestId)) {
+    if !context.request_id.is_empty()
+        && (is_kept || !head.fields.seen.has(KnownHeader::XRequestId))
+        && is_put(KnownHeader::XRequestId)
+    {
         sink.field(b"x-request-id", context.request_id);
     }
     if let Some(negotiated) = &context.negotiated {
-        coding::put(negotiated, head, buffer, replaced_names(context.added), sink);
+        coding::put(negotiated, head, buffer, replaced, sink);
     }
-    for field in context.added.iter().chain(context.sticky).chain(context.alternative) {
+    if let Some(edits) = &context.edits {
+        sink.lines(edits);
+    }
+    let alternative = context.alternative.filter(|_| is_put(KnownHeader::AltSvc));
+    for field in context.sticky.into_iter().chain(alternative) {
         sink.line(&field.line, field.name_bytes);
     }
 }

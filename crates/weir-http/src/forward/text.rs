@@ -5,14 +5,14 @@
 //! anew.
 
 use super::{
-    KeepRule, Query, RequestContext, ResponseContext, SentFraming, client_framing, host_of, put_conditions,
-    put_early, put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail, request_rule,
-    response_rule, target_of,
+    KeepRule, Query, RequestContext, ResponseContext, SentFraming, authority_of, client_framing, host_of,
+    put_conditions, put_early, put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail,
+    request_rule, response_rule, target_of,
 };
-use crate::added::replaced_names;
 use crate::body_length::BodyLength;
+use crate::edits::FieldEdits;
 use crate::h1::encode;
-use crate::known::{KnownHeader, KnownSet};
+use crate::known::{IDENTITY, KnownHeader, KnownSet};
 use crate::message::{CANONICAL, Fields, RequestHead, ResponseHead, TargetForm, Version};
 
 /// Writes the head of a request for a backend, as HTTP/1.1.
@@ -22,22 +22,22 @@ use crate::message::{CANONICAL, Fields, RequestHead, ResponseHead, TargetForm, V
 /// enough.
 pub fn write_request(head: &RequestHead, buffer: &[u8], context: &RequestContext<'_>, out: &mut Vec<u8>) {
     out.reserve(head.head_bytes + context.path.map_or(0, <[u8]>::len) + 512);
-    let replaced = replaced_names(context.added);
+    let replaced = FieldEdits::known(&context.edits);
     let rule = request_rule(head, context, replaced);
     let run_start = write_request_line(head, buffer, context, out);
     // Where Host is missing or not the authority, the request line was composed, so that the field stands
     // behind it.
     let host_stays = head.fields.seen.has(KnownHeader::Host) && !rule.dropped.has(KnownHeader::Host);
-    if !host_stays && !replaced.has(KnownHeader::Host) {
-        encode::write_field(out, b"host", host_of(head, buffer, context).unwrap_or(context.default_host));
+    if !host_stays {
+        encode::write_field(out, b"host", authority_of(head, buffer, context));
     }
     copy_fields(&head.fields, buffer, run_start, &rule, out);
     if head.body.is_open_ended() {
         out.extend_from_slice(b"transfer-encoding: chunked\r\n");
     }
     write_identity(head, buffer, context, replaced, out);
-    for field in context.added {
-        out.extend_from_slice(&field.line);
+    if let Some(edits) = &context.edits {
+        out.extend_from_slice(edits.lines);
     }
     write_request_connection(head, buffer, context, out);
     put_max_forwards(head, out);
@@ -54,6 +54,7 @@ fn write_request_line(
     let composed = context.path.is_some()
         || context.query != Query::AsSent
         || context.host.is_some()
+        || context.backend_host.is_some()
         || head.form == TargetForm::Absolute
         || head.version == Version::Http10
         || !head.fields.seen.has(KnownHeader::Host);
@@ -72,7 +73,7 @@ fn write_request_line(
     head.fields.start
 }
 
-/// `via`, `x-forwarded-*`, `forwarded` and `x-request-id`, but for those the route replaces.
+/// `via`, `x-forwarded-*`, `x-real-ip`, `forwarded` and `x-request-id`, but for those that rules take out.
 fn write_identity(
     head: &RequestHead,
     buffer: &[u8],
@@ -85,7 +86,7 @@ fn write_identity(
     let usual = !identity.trusted
         && head.version == identity.version
         && !head.fields.seen.has(KnownHeader::Via)
-        && replaced.is_empty();
+        && replaced.intersection(IDENTITY.with(KnownHeader::Via)).is_empty();
     if usual {
         out.extend_from_slice(&identity.lines);
         if let Some(host) = host {

@@ -4,11 +4,11 @@
 //! 9114 §4). A `cookie` stays one field (RFC 9113 §8.2.3 lets it).
 
 use super::{
-    KeepRule, Query, RequestContext, ResponseContext, SentFraming, client_framing, host_of, put_conditions,
-    put_early, put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail, request_rule,
-    response_rule, target_of,
+    KeepRule, Query, RequestContext, ResponseContext, SentFraming, authority_of, client_framing,
+    put_conditions, put_early, put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail,
+    request_rule, response_rule, target_of,
 };
-use crate::added::replaced_names;
+use crate::edits::FieldEdits;
 use crate::h1::encode::Digits;
 use crate::known::KnownHeader;
 use crate::message::{Fields, Method, RequestHead, ResponseHead, TargetForm};
@@ -31,7 +31,7 @@ pub fn request_fields<'b>(
     visit: &mut impl FnMut(&[u8], &[u8]),
 ) -> Option<&'b [u8]> {
     let sink = &mut Visitor::new(visit);
-    let replaced = replaced_names(context.added);
+    let replaced = FieldEdits::known(&context.edits);
     let mut rule = request_rule(head, context, replaced);
     let has_target = matches!(head.form, TargetForm::Origin | TargetForm::Absolute);
     let connects = context.upgrade && head.method == Method::Get && has_target && head.body.is_empty();
@@ -51,8 +51,8 @@ pub fn request_fields<'b>(
     put_request_id(head, context, replaced, sink);
     put_conditions(context, sink);
     put_early(context, sink);
-    for field in context.added.iter().filter(|field| field.known != KnownHeader::Host) {
-        sink.line(&field.line, field.name_bytes);
+    if let Some(edits) = &context.edits {
+        sink.lines(edits);
     }
     if head.te_trailers {
         sink.field(b"te", b"trailers");
@@ -69,11 +69,7 @@ fn put_request_control(
     upgrade: Option<&[u8]>,
     sink: &mut impl FieldSink,
 ) {
-    let of_route = context.added.iter().find(|field| field.known == KnownHeader::Host);
-    let authority = match of_route {
-        Some(field) => field.value(),
-        None => host_of(head, buffer, context).unwrap_or(context.default_host),
-    };
+    let authority = authority_of(head, buffer, context);
     let method = if upgrade.is_some() { b"CONNECT" } else { head.method_text(buffer) };
     sink.field(b":method", method);
     if let Some(protocol) = upgrade {

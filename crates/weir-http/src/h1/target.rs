@@ -157,7 +157,7 @@ pub(crate) fn split_port(authority: &[u8]) -> (&[u8], Option<&[u8]>) {
 
 /// Whether `text` is `uri-host [ ":" port ]` (RFC 9110 §7.2) with a host that is not empty and a port up to
 /// 65535.
-pub(crate) fn is_host(text: &[u8]) -> bool {
+pub fn is_host(text: &[u8]) -> bool {
     let Some(&first) = text.first() else { return false };
     let mut host_end = 0;
     if first == b'[' {

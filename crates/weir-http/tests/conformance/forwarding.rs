@@ -3,10 +3,11 @@
 use super::*;
 use std::net::Ipv6Addr;
 use weir_http::{
-    AddedField, AddedFieldError, Query, ResponseContext, SentFraming, Underscores, Version, write_response,
+    AddedField, AddedFieldError, DroppedNames, FieldEdits, Query, ResponseContext, SentFraming, Underscores,
+    Version, write_response,
 };
 
-const IDENTITY_LINES: &str = "via: 1.1 weir\r\nx-forwarded-for: 203.0.113.7\r\nx-forwarded-proto: http\r\n\
+const IDENTITY_LINES: &str = "via: 1.1 weir\r\nx-forwarded-for: 203.0.113.7\r\nx-forwarded-proto: http\r\nx-real-ip: 203.0.113.7\r\n\
     x-forwarded-host: a\r\nforwarded: for=203.0.113.7;proto=http;host=\"a\"\r\nx-request-id: made-id\r\n";
 
 #[test]
@@ -69,11 +70,12 @@ fn a24_underscore_twins_of_protected_names_are_dropped() {
     assert_eq!(forwarded(bytes), format!("{kept}{IDENTITY_LINES}\r\n"));
     let keep = |context: &mut RequestContext<'_>| context.underscores = Underscores::Keep;
     assert!(forwarded_with(bytes, keep).contains("X_Forwarded_For: 1\r\n"));
-    // A field that the route adds is as good as an identity field.
-    let added = [AddedField::replacing(b"X-From", b"weir").unwrap()];
+    // A field that a rule sets is as good as an identity field.
+    let dropped = DroppedNames::new(["X-From"]);
+    let edits = Some(FieldEdits { dropped: &dropped, lines: b"X-From: weir\r\n" });
     let head = request(bytes).unwrap();
     let (identity, mut out) = (client(false), Vec::new());
-    let context = RequestContext { added: &added, ..RequestContext::new(&identity, b"made-id") };
+    let context = RequestContext { edits, ..RequestContext::new(&identity, b"made-id") };
     write_request(&head, bytes, &context, &mut out);
     let text = String::from_utf8(out).unwrap();
     assert!(!text.contains(": 3") && !text.contains(": 4"), "{text}");
@@ -90,7 +92,7 @@ fn a24_what_a_trusted_proxy_says_is_kept_and_appended_to() {
     assert_eq!(
         String::from_utf8(out).unwrap(),
         "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: b\r\nvia: 1.1 edge, 1.1 weir\r\n\
-         x-forwarded-for: 10.0.0.1, 10.0.0.2, 203.0.113.7\r\n\
+         x-forwarded-for: 10.0.0.1, 10.0.0.2, 203.0.113.7\r\nx-real-ip: 203.0.113.7\r\n\
          forwarded: for=10.0.0.1, for=203.0.113.7;proto=http;host=\"a\"\r\nx-request-id: made-id\r\n\r\n"
     );
 }
@@ -263,33 +265,65 @@ fn a26_max_forwards_is_counted_down_for_trace_and_options_only() {
 
 #[test]
 fn added_fields_cannot_break_a_message() {
-    assert_eq!(AddedField::replacing(b"x y", b"z"), Err(AddedFieldError::Name));
-    assert_eq!(AddedField::replacing(b"", b"z"), Err(AddedFieldError::Name));
-    assert_eq!(AddedField::replacing(b"x", b"z\r\ny: w"), Err(AddedFieldError::Value));
-    assert_eq!(AddedField::appending(b"x", b" z"), Err(AddedFieldError::Value));
-    for name in
-        ["Content-Length", "transfer-encoding", "Connection", "upgrade", "TE", "trailer", "keep-alive"]
-    {
-        assert_eq!(AddedField::replacing(name.as_bytes(), b"1"), Err(AddedFieldError::Reserved), "{name}");
+    assert_eq!(AddedField::new(b"x y", b"z"), Err(AddedFieldError::Name));
+    assert_eq!(AddedField::new(b"", b"z"), Err(AddedFieldError::Name));
+    assert_eq!(AddedField::new(b"x", b"z\r\ny: w"), Err(AddedFieldError::Value));
+    assert_eq!(AddedField::new(b"x", b" z"), Err(AddedFieldError::Value));
+    for name in [
+        "Content-Length",
+        "transfer-encoding",
+        "Connection",
+        "upgrade",
+        "TE",
+        "trailer",
+        "keep-alive",
+        "host",
+    ] {
+        assert_eq!(AddedField::new(name.as_bytes(), b"1"), Err(AddedFieldError::Reserved), "{name}");
     }
-    assert_eq!(AddedField::replacing(b"host", b"a b"), Err(AddedFieldError::Value));
+}
+
+#[test]
+fn a_backend_is_asked_by_another_host_and_told_of_the_clients() {
     let bytes = b"GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-Proto: x\r\n\r\n";
-    let added = [
-        AddedField::appending(b"Host", b"b.example").unwrap(),
-        AddedField::replacing(b"X-Forwarded-Proto", b"https").unwrap(),
-        AddedField::appending(b"accept", b"").unwrap(),
-    ];
+    let dropped = DroppedNames::new(["x-forwarded-proto"]);
+    let edits = Some(FieldEdits { dropped: &dropped, lines: b"x-forwarded-proto: https\r\naccept: \r\n" });
     let (head, identity, mut out) = (request(bytes).unwrap(), client(false), Vec::new());
-    write_request(
-        &head,
-        bytes,
-        &RequestContext { added: &added, ..RequestContext::new(&identity, b"i") },
-        &mut out,
-    );
+    let context =
+        RequestContext { edits, backend_host: Some(b"b.example"), ..RequestContext::new(&identity, b"i") };
+    write_request(&head, bytes, &context, &mut out);
     let text = String::from_utf8(out).unwrap();
-    assert_eq!(text.matches("ost: b.example").count(), 1);
-    assert!(!text.contains("\r\nHost: a\r\n") && !text.contains("-proto: http\r\n"), "{text}");
+    assert!(text.starts_with("GET / HTTP/1.1\r\nhost: b.example\r\n"), "{text}");
+    assert_eq!(text.to_ascii_lowercase().matches("\r\nhost: ").count(), 1);
+    assert!(!text.contains("-proto: http\r\n") && text.contains("-proto: https\r\naccept: \r\n"), "{text}");
+    assert!(text.contains("x-forwarded-host: a\r\n") && text.contains(";host=\"a\"\r\n"), "{text}");
     assert!(request(text.as_bytes()).is_ok(), "{text}");
+}
+
+#[test]
+fn what_says_who_asks_is_made_anew_and_can_be_left_out() {
+    let bytes =
+        b"GET / HTTP/1.1\r\nHost: a\r\nX-Real-Ip: 1.2.3.4\r\nX-Forwarded-Port: 1\r\nVia: 1.1 e\r\n\r\n";
+    let head = request(bytes).unwrap();
+    let written = |trusted: bool, of, edits| {
+        let identity = client(trusted).at_port(8443);
+        let context = RequestContext { client: of, edits, ..RequestContext::new(&identity, b"i") };
+        let mut out = Vec::new();
+        write_request(&head, bytes, &context, &mut out);
+        String::from_utf8(out).unwrap()
+    };
+    let text = written(false, None, None);
+    assert!(text.contains("x-real-ip: 203.0.113.7\r\nx-forwarded-port: 8443\r\n"), "{text}");
+    assert!(!text.contains("1.2.3.4") && !text.contains("Port: 1\r\n"), "{text}");
+    // A trusted proxy that passes on what clients say here is not believed in that.
+    let text = written(true, Some(b"198.51.100.9"), None);
+    assert!(text.contains("x-real-ip: 198.51.100.9\r\n") && !text.contains("1.2.3.4"), "{text}");
+    assert!(text.contains("X-Forwarded-Port: 1\r\n") && !text.contains("8443"), "{text}");
+    let dropped = DroppedNames::new(["forwarded", "x-real-ip", "x-forwarded-for"]).leaving_via();
+    let text = written(false, None, Some(FieldEdits { dropped: &dropped, lines: b"" }));
+    assert!(text.contains("\r\nVia: 1.1 e\r\n") && !text.contains("weir"), "{text}");
+    assert!(!text.contains("\r\nforwarded") && !text.contains("203.0.113.7"), "{text}");
+    assert!(text.contains("x-forwarded-port: 8443\r\n"), "{text}");
 }
 
 fn answered(context: ResponseContext<'_>, bytes: &[u8]) -> (String, SentFraming) {
@@ -384,14 +418,12 @@ fn a18_a_101_names_its_protocol_anew_and_interim_responses_carry_no_framing() {
 }
 
 #[test]
-fn routes_and_stickiness_add_fields_to_responses() {
-    let added = [
-        AddedField::replacing(b"server", b"weir").unwrap(),
-        AddedField::appending(b"Set-Cookie", b"r=1").unwrap(),
-    ];
-    let sticky = AddedField::appending(b"set-cookie", b"weir=b1; path=/; httponly").unwrap();
+fn rules_and_stickiness_change_the_fields_of_responses() {
+    let dropped = DroppedNames::new(["server"]);
+    let edits = Some(FieldEdits { dropped: &dropped, lines: b"server: weir\r\nSet-Cookie: r=1\r\n" });
+    let sticky = AddedField::new(b"set-cookie", b"weir=b1; path=/; httponly").unwrap();
     let context = ResponseContext {
-        added: &added,
+        edits,
         sticky: Some(&sticky),
         request_id: b"i",
         date: b"Sat, 21 Nov 2026 20:00:00 GMT",
@@ -408,4 +440,15 @@ fn routes_and_stickiness_add_fields_to_responses() {
         answered(context, b"HTTP/1.1 200 OK\r\nDate: theirs\r\nX-Request-Id: j\r\ncontent-length: 0\r\n\r\n");
     assert!(text.contains("Date: theirs\r\n") && text.contains("X-Request-Id: j\r\n"));
     assert!(!text.contains("date: Sat") && !text.contains("x-request-id: i"), "{text}");
+    let dropped = DroppedNames::new(["x-request-id", "x-powered-by", "server"]).leaving_via();
+    let context = ResponseContext { edits: Some(FieldEdits { dropped: &dropped, lines: b"" }), ..context };
+    let (text, _) = answered(
+        context,
+        b"HTTP/1.1 200 OK\r\nServer: x\r\nX-Powered-By: y\r\nVia: 1.1 z\r\nX-Powered: w\r\ncontent-length: 0\r\n\r\n",
+    );
+    assert_eq!(
+        text,
+        "HTTP/1.1 200 OK\r\nVia: 1.1 z\r\nX-Powered: w\r\ncontent-length: 0\r\ndate: Sat, 21 Nov 2026 20:00:00 GMT\r\n\
+         set-cookie: weir=b1; path=/; httponly\r\n\r\n"
+    );
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use weir_http::h1::encode::write_continue;
-use weir_http::{AddedField, ErrorForm, OwnAnswer, OwnResponse, Version};
+use weir_http::{AddedField, DroppedNames, ErrorForm, FieldEdits, OwnAnswer, OwnResponse, Version};
 
 fn own_answer(answer: OwnAnswer<'_>, own: &OwnResponse<'_>) -> String {
     written(|out| answer.write(own, out))
@@ -57,7 +57,7 @@ fn every_violation_makes_a_well_formed_error_response() {
 fn routes_can_respond_and_redirect() {
     let own =
         OwnResponse { keep_alive: true, version: Version::Http10, date: b"now", ..OwnResponse::default() };
-    let fields = [AddedField::replacing(b"content-type", b"text/plain").unwrap()];
+    let fields = [AddedField::new(b"content-type", b"text/plain").unwrap()];
     assert_eq!(
         own_answer(OwnAnswer::Simple { status: 200, fields: &fields, body: b"ok\n" }, &own),
         "HTTP/1.1 200 OK\r\ndate: now\r\ncontent-type: text/plain\r\ncontent-length: 3\r\nconnection: keep-alive\r\n\r\nok\n"
@@ -76,23 +76,20 @@ fn routes_can_respond_and_redirect() {
 
 #[test]
 fn a_route_adds_its_fields_to_every_answer_and_changes_not_what_an_error_is() {
-    let field = |name: &str, value: &str| AddedField::replacing(name.as_bytes(), value.as_bytes()).unwrap();
-    let added = [
-        field("access-control-allow-origin", "*"),
-        field("cache-control", "max-age=31536000"),
-        field("Content-Type", "text/html"),
-        field("retry-after", "9"),
-        field("location", "/elsewhere"),
-        field("x-request-id", "route"),
-    ];
-    let own = OwnResponse { keep_alive: true, request_id: b"i", added: &added, ..OwnResponse::default() };
+    let dropped =
+        DroppedNames::new(["cache-control", "Content-Type", "retry-after", "location", "x-request-id"]);
+    let lines =
+        b"access-control-allow-origin: *\r\ncache-control: max-age=31536000\r\nContent-Type: text/html\r\n\
+        retry-after: 9\r\nlocation: /elsewhere\r\nx-request-id: route\r\n";
+    let edits = Some(FieldEdits { dropped: &dropped, lines });
+    let own = OwnResponse { keep_alive: true, request_id: b"i", edits, ..OwnResponse::default() };
     assert_eq!(
         error(429, "rate_limited", Some(1), &own),
         "HTTP/1.1 429 Too Many Requests\r\nretry-after: 1\r\ncontent-type: text/plain; charset=utf-8\r\ncache-control: no-store\r\n\
          access-control-allow-origin: *\r\nlocation: /elsewhere\r\nx-request-id: route\r\ncontent-length: 35\r\n\r\n\
          429 Too Many Requests rate_limited\n"
     );
-    let fields = [field("content-type", "text/plain")];
+    let fields = [AddedField::new(b"content-type", b"text/plain").unwrap()];
     assert_eq!(
         own_answer(OwnAnswer::Simple { status: 200, fields: &fields, body: b"ok\n" }, &own),
         "HTTP/1.1 200 OK\r\naccess-control-allow-origin: *\r\ncache-control: max-age=31536000\r\nContent-Type: text/html\r\n\
@@ -151,7 +148,7 @@ fn an_error_is_said_as_its_client_reads_it() {
 
 #[test]
 fn an_error_in_the_place_of_another_keeps_what_its_status_needs() {
-    let field = |name: &str, value: &str| AddedField::appending(name.as_bytes(), value.as_bytes()).unwrap();
+    let field = |name: &str, value: &str| AddedField::new(name.as_bytes(), value.as_bytes()).unwrap();
     let fields = [field("www-authenticate", "Basic"), field("Retry-After", "7"), field("allow", "GET")];
     let answer = |status| OwnAnswer::Error {
         status,

@@ -4,12 +4,13 @@
 use weir_http::{AddedField, OwnAnswer};
 use weir_io::clock;
 use weir_stats::table::End;
+use weir_template::Template;
 
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::pages;
-use crate::http::plan;
 use crate::http::reply;
+use crate::http::request_values::{self, Values};
 use crate::http::session::Session;
 use crate::worker::WorkerListener;
 
@@ -52,11 +53,10 @@ pub async fn redirect(
     session: &mut Session,
     listener: &WorkerListener,
     exchange: &mut Exchange,
-    to: &str,
+    to: &Template,
     status: u16,
 ) -> After {
-    let received = session.requester.received();
-    let location = plan::location(to, &exchange.request, received);
+    let location = request_values::location(to, &Values::of(&session.requester, exchange));
     let keep = may_keep(session, exchange);
     let answer = OwnAnswer::Redirect { status, location: &location };
     send(session, listener, exchange, &answer, End::Responded, keep).await
@@ -72,8 +72,7 @@ pub async fn respond(
     content_type: &str,
 ) -> After {
     let keep = may_keep(session, exchange);
-    let fields: Vec<_> =
-        AddedField::replacing(b"content-type", content_type.as_bytes()).into_iter().collect();
+    let fields: Vec<_> = AddedField::new(b"content-type", content_type.as_bytes()).into_iter().collect();
     let answer = OwnAnswer::Simple { status, fields: &fields, body: body.as_bytes() };
     send(session, listener, exchange, &answer, End::Responded, keep).await
 }
@@ -86,8 +85,7 @@ pub async fn prove(
     authorization: &str,
 ) -> After {
     let keep = may_keep(session, exchange);
-    let fields: Vec<_> =
-        AddedField::replacing(b"content-type", b"application/octet-stream").into_iter().collect();
+    let fields: Vec<_> = AddedField::new(b"content-type", b"application/octet-stream").into_iter().collect();
     let answer = OwnAnswer::Simple { status: 200, fields: &fields, body: authorization.as_bytes() };
     send(session, listener, exchange, &answer, End::Responded, keep).await
 }

@@ -11,6 +11,7 @@ use weir_io::clock;
 
 use crate::http::answer;
 use crate::http::cache;
+use crate::http::edits;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward;
@@ -42,6 +43,7 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
             Outcome::Forward { pool } => {
                 let pool = listener.pools[pool].clone();
                 exchange.ledger.pool = Some(pool.clone());
+                edits::prepare(&session.requester, &listener, exchange);
                 let forwarding = Forwarding { listener: &listener, pool, route };
                 match route.and_then(|route| route.cache.as_deref()) {
                     None => forward::run(session, exchange, &forwarding).await,
@@ -91,6 +93,7 @@ fn decide<'l>(
         exchange.route = Some(route.number);
         ledger.note_route(&requester.worker, &route.name, route.access_log);
     }
+    exchange.pool = plan.pool();
     if plan.is_screened {
         let path = paths.compared(request.path(text));
         screening::at_edge(requester, listener, plan.route, &received, path, ledger)?;

@@ -7,6 +7,7 @@ use weir_cache::KeyBuffer;
 use weir_http::values::accept::Wants;
 use weir_http::{RequestHead, ResponseHead};
 
+use crate::http::edits::Rendered;
 use crate::http::ledger::Ledger;
 use crate::http::plan::Paths;
 
@@ -47,6 +48,10 @@ pub struct Exchange {
     pub upgrade: Vec<u8>,
     /// Number of the route that took the request.
     pub route: Option<usize>,
+    /// Index of the pool that is asked, or would have been.
+    pub pool: Option<usize>,
+    /// What rules about header fields have filled in.
+    pub rendered: Rendered,
     pub ledger: Ledger,
     /// The key that the request is looked up by.
     pub key: KeyBuffer,
@@ -85,6 +90,7 @@ impl Exchange {
             self.outgoing = Vec::new();
             self.reply = Vec::new();
         }
+        self.rendered.shrink(KEPT_BYTES);
         UNUSED.with_borrow_mut(|unused| {
             if unused.len() < KEPT {
                 unused.push(self);
@@ -108,6 +114,8 @@ impl Exchange {
             early: false,
             upgrade: Vec::new(),
             route: None,
+            pool: None,
+            rendered: Rendered::default(),
             ledger: Ledger::default(),
             key: KeyBuffer::new(),
             is_keyed: false,
@@ -130,6 +138,8 @@ impl Exchange {
         self.upgrade.clear();
         self.is_keyed = false;
         self.route = None;
+        self.pool = None;
+        self.rendered.clear();
         self.continued = false;
         self.forwarded = false;
         self.body_left = false;

@@ -3,17 +3,20 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use weir_config::Sqli;
+use weir_config::{MergedSide, Sqli};
 use weir_http::values::accept::Wants;
 use weir_http::{KnownHeader, Progress, RequestHead, Scheme, parse_request};
 use weir_screen::Screen;
 use weir_state::Pool;
+use weir_template::Template;
 
 use crate::client::Client;
 use crate::http::cache;
+use crate::http::edits::{self, EditTable};
 use crate::http::failure::Failure;
 use crate::http::pages::{self, Pages};
 use crate::http::plan::{self, OverTls, Received, Refused};
+use crate::http::request_values::{self, TlsValues, Values};
 use crate::http::route::Route;
 use crate::http::screening::{self, Step};
 use crate::http::session::limits_of;
@@ -59,8 +62,32 @@ impl From<Refused> for Answered {
 pub struct Request {
     head: RequestHead,
     text: Vec<u8>,
-    client: IpAddr,
+    client: SocketAddr,
     is_trusted: bool,
+}
+
+/// How a request comes.
+#[derive(Clone, Copy)]
+pub struct Arrival<'a> {
+    /// The port that is connected to.
+    pub port: u16,
+    /// Over which TLS; `None` without.
+    pub tls: Option<OverTls<'a>>,
+}
+
+/// A header field that rules change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldChange {
+    /// Whether the client gets it, and not the backend.
+    pub to_client: bool,
+    /// Whose rule it is.
+    pub of: &'static str,
+    /// `set`, `add` or `remove`.
+    pub action: &'static str,
+    /// Name of the field.
+    pub name: String,
+    /// Its value; `None` for what is taken out, and for what comes out empty and is left out.
+    pub value: Option<String>,
 }
 
 impl Request {
@@ -84,7 +111,7 @@ impl Request {
         let peer = Client::of_peer(SocketAddr::new(peer, 0));
         let client = peer.of_request(listener, head.values(KnownHeader::XForwardedFor, &text));
         let is_trusted = weir_config::contains(&listener.http().trusted_proxies, peer.address.ip());
-        Ok(Request { client: client.address.ip(), is_trusted, head, text })
+        Ok(Request { client: client.address, is_trusted, head, text })
     }
 
     /// What is planned for.
@@ -99,7 +126,7 @@ impl Request {
 
     /// What lists and limits answer now. `path` is the normalised one.
     pub fn screens(&self, screens: [Option<&Screen>; 2], path: &[u8]) -> Vec<Step> {
-        screening::explain(screens, &self.received(None), path, self.client)
+        screening::explain(screens, &self.received(None), path, self.client.ip())
     }
 
     /// What the screen for SQL injection says of the head, and how the request is refused for it; `None`
@@ -120,7 +147,7 @@ impl Request {
     /// What the pool chooses by: the key, and the backend that the cookie names.
     pub fn wish(&self, pool: &Pool) -> (Option<u64>, Option<u64>) {
         let received = self.received(None);
-        (plan::key_of(&pool.config, &received, self.client), Sticky::of(pool, received.cookies()).wanted)
+        (plan::key_of(&pool.config, &received, self.client.ip()), Sticky::of(pool, received.cookies()).wanted)
     }
 
     /// How the client is told of an error with this status.
@@ -128,9 +155,92 @@ impl Request {
         pages::form_words(&pages::form(pages, status, Wants::of(&self.head, &self.text)))
     }
 
-    /// Where a redirect to `to` leads.
-    pub fn location(&self, to: &str) -> String {
-        String::from_utf8_lossy(&plan::location(to, &self.head, &self.text)).into_owned()
+    /// Where a redirect to `to` leads. `path` is the normalised one.
+    pub fn location(&self, to: &Template, path: &[u8], arrival: &Arrival<'_>) -> String {
+        let location = request_values::location(to, &self.values(path, arrival));
+        String::from_utf8_lossy(&location).into_owned()
+    }
+
+    /// What rules change about header fields; of a request that goes to no pool, only those of the answer.
+    /// What may be secret is masked.
+    pub fn changes(
+        &self,
+        table: &EditTable,
+        (route, pool): (Option<usize>, Option<usize>),
+        path: &[u8],
+        arrival: &Arrival<'_>,
+    ) -> Vec<FieldChange> {
+        let values = self.values(path, arrival);
+        let (merged, marks) = table.merged(route, pool);
+        let mut changes = Vec::new();
+        let mut tell = |to_client: bool, side: &MergedSide| {
+            let is_set = |name: &str| side.new.iter().any(|field| field.name == name && !field.is_added);
+            let removed = side.dropped.iter().filter(|(name, _)| !is_set(name));
+            changes.extend(removed.map(|(name, of)| FieldChange {
+                to_client,
+                of: of.word(),
+                action: "remove",
+                name: name.clone(),
+                value: None,
+            }));
+            changes.extend(side.new.iter().map(|field| FieldChange {
+                to_client,
+                of: field.of.word(),
+                action: if field.is_added { "add" } else { "set" },
+                name: field.name.clone(),
+                value: edits::value_of(field, &values, !to_client),
+            }));
+            if !marks.via {
+                let of = if route.is_some() { "route" } else { "listener" };
+                changes.push(FieldChange {
+                    to_client,
+                    of,
+                    action: "remove",
+                    name: "via".to_owned(),
+                    value: None,
+                });
+            }
+        };
+        if pool.is_some() {
+            tell(false, &merged.request);
+        }
+        tell(true, &merged.response);
+        if pool.is_some() && !marks.forwarded {
+            let of = if route.is_some() { "route" } else { "listener" };
+            let name = "forwarded".to_owned();
+            changes.push(FieldChange { to_client: false, of, action: "remove", name, value: None });
+        }
+        changes
+    }
+
+    /// The host that a backend is asked by, where rules say it.
+    pub fn backend_host(
+        &self,
+        table: &EditTable,
+        (route, pool): (Option<usize>, Option<usize>),
+        path: &[u8],
+        arrival: &Arrival<'_>,
+    ) -> Option<String> {
+        let mut host = Vec::new();
+        table.host(route, pool)?.render(&self.values(path, arrival), &mut host);
+        Some(String::from_utf8_lossy(&host).into_owned())
+    }
+
+    fn values<'a>(&'a self, path: &'a [u8], arrival: &'a Arrival<'_>) -> Values<'a> {
+        Values {
+            head: Some((&self.head, &self.text)),
+            path,
+            authority: self.head.host(&self.text).unwrap_or_default(),
+            client: self.client,
+            scheme: if arrival.tls.is_some() { Scheme::Https } else { Scheme::Http },
+            request_id: self.head.request_id(&self.text).unwrap_or(b"(made for each request)"),
+            listener_port: arrival.port,
+            tls: arrival.tls.map(|tls| TlsValues {
+                server_name: tls.server_name,
+                version: "TLSv1.3",
+                subject: None,
+            }),
+        }
     }
 }
 

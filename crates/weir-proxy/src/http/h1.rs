@@ -77,7 +77,8 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
         Ok(shaken) => shaken,
         Err(end) => return count_refused_session(&worker, &listener, end),
     };
-    let identity = Rc::new(session::identify(&listener, client.address.ip(), secure.as_deref()));
+    let port = client.port_asked(&listener.shared.config, || wire.local_addr());
+    let identity = Rc::new(session::identify(&listener, &client, port, secure.as_deref()));
     drop(listener);
     let stream = Stream::of_wire(wire);
     let requester = Requester { worker, slot, secure, client, identity, deadline, buffer };

@@ -130,7 +130,7 @@ impl Replaced {
     pub fn new<'a>(status: u16, fields: impl Iterator<Item = weir_http::Field<'a>>) -> Replaced {
         let is_kept = |name: &[u8]| KEPT.iter().any(|kept| kept.eq_ignore_ascii_case(name));
         let kept = fields.filter(|field| is_kept(field.name));
-        let fields = kept.filter_map(|field| AddedField::appending(field.name, field.value).ok()).collect();
+        let fields = kept.filter_map(|field| AddedField::new(field.name, field.value).ok()).collect();
         Replaced { status, fields }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use weir_http::{BodyLength, KnownHeader, Method, RequestHead, Violation, path};
 use weir_state::key::{KeySource, choice_key};
+use weir_template::Template;
 use weir_tls::ServerTls;
 use weir_tls::acme::Challenges;
 
@@ -99,6 +100,16 @@ pub struct Plan<'l> {
     pub outcome: Outcome<'l>,
 }
 
+impl Plan<'_> {
+    /// Index of the pool that the request goes to, or that its route has for those that are not refused.
+    pub fn pool(&self) -> Option<usize> {
+        match (&self.outcome, self.route.map(|route| &route.action)) {
+            (Outcome::Forward { pool }, _) | (Outcome::Refuse(_), Some(Action::Pool(pool))) => Some(*pool),
+            _ => None,
+        }
+    }
+}
+
 /// What happens to a request that lists and limits let pass.
 pub enum Outcome<'l> {
     /// It is refused.
@@ -108,10 +119,10 @@ pub enum Outcome<'l> {
         /// Index of the pool.
         pool: usize,
     },
-    /// It is answered with a redirect; [`location`] says where to.
+    /// It is answered with a redirect; [`super::request_values::location`] says where to.
     Redirect {
         /// As configured.
-        to: &'l str,
+        to: &'l Template,
         /// 3xx.
         status: u16,
     },
@@ -183,6 +194,18 @@ impl Paths {
     pub fn forwarded(&self) -> Option<&[u8]> {
         let Paths { compared, forwarded } = self;
         [forwarded, compared].into_iter().find(|changed| changed.is_changed).map(|changed| &*changed.path)
+    }
+
+    /// The path that routes and lists are compared with, where it is another than the one that was sent.
+    pub fn changed(&self) -> Option<&[u8]> {
+        self.compared.is_changed.then_some(&*self.compared.path)
+    }
+
+    /// Notes the path that routes compared, where it is another than the one that was sent.
+    pub fn note_compared(&mut self, path: Option<&[u8]>) {
+        if let Some(path) = path {
+            self.compared.set([path, b""]);
+        }
     }
 
     /// Makes ready for another request.
@@ -316,32 +339,4 @@ pub fn key_of(pool: &weir_config::Pool, request: &Received<'_>, client: IpAddr) 
         cookie: &|name| sticky::cookie(request.cookies(), name),
     };
     choice_key(pool, &source)
-}
-
-/// Where a redirect leads: `$host` (without its port, which is another one behind `https://`), `$path` and
-/// `$query` (with its `?`) in `to` stand for the request's own, which the parser has checked.
-pub fn location(to: &str, head: &RequestHead, text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(to.len() + 64);
-    let mut rest = to;
-    while let Some(at) = rest.find('$') {
-        out.extend_from_slice(&rest.as_bytes()[..at]);
-        let name = &rest[at..];
-        let (value, used): (&[u8], usize) = if name.starts_with("$host") {
-            (without_port(head.host(text).unwrap_or_default()), 5)
-        } else if name.starts_with("$path") {
-            (head.path(text), 5)
-        } else if name.starts_with("$query") {
-            if let Some(query) = head.query(text) {
-                out.push(b'?');
-                out.extend_from_slice(query);
-            }
-            (b"", 6)
-        } else {
-            (b"$", 1)
-        };
-        out.extend_from_slice(value);
-        rest = &name[used..];
-    }
-    out.extend_from_slice(rest.as_bytes());
-    out
 }

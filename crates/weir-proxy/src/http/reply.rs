@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use weir_http::h1::encode;
 use weir_http::{
-    AddedField, Field, Method, OwnAnswer, OwnResponse, RequestHead, ResponseContext, ResponseHead,
-    SentFraming, Version, continue_fields, response_fields, write_response,
+    AddedField, Field, FieldEdits, Method, OwnAnswer, OwnResponse, RequestHead, ResponseContext,
+    ResponseHead, SentFraming, Version, continue_fields, response_fields, write_response,
 };
 use weir_io::clock;
 use weir_io::deadline::Deadline;
@@ -21,6 +21,7 @@ use weir_io::wait::send_all;
 use weir_io::wait::{WaitError, timed_out};
 
 use crate::http::date;
+use crate::http::edits;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::{Beside, Forwarding};
@@ -94,11 +95,12 @@ pub fn write_head(
         exchange.ledger.cache.answered(exchange.response.status());
     }
     let Exchange { request, response, reply, reply_head_bytes, request_id, ledger, .. } = exchange;
+    let edits = edits::of_response(forwarding.listener, exchange.route, exchange.pool, &exchange.rendered);
     let context = ResponseContext {
         sticky: beside.sticky,
         websocket_accept: beside.websocket_accept,
         negotiated: beside.negotiated,
-        ..context(forwarding, request, keep_alive, request_id, ledger)
+        ..context(forwarding, request, keep_alive, request_id, ledger, edits)
     };
     put_head(session, response, received, context, reply, reply_head_bytes).map_err(|_| Failure::ClientClosed)
 }
@@ -110,9 +112,10 @@ pub fn context<'a>(
     keep_alive: bool,
     request_id: &'a [u8],
     ledger: &'a Ledger,
+    edits: Option<FieldEdits<'a>>,
 ) -> ResponseContext<'a> {
     ResponseContext {
-        added: forwarding.route.map_or(&[], |route| &route.response_fields),
+        edits,
         alternative: alternative(forwarding.listener, request.version()),
         request_id,
         cache: ledger.cache.fields(),
@@ -159,10 +162,11 @@ pub fn begin_own(
     answer: &OwnAnswer<'_>,
     keep_alive: bool,
 ) -> io::Result<()> {
-    let Exchange { request, reply, reply_head_bytes, request_id, route, .. } = exchange;
+    edits::prepare(&session.requester, listener, exchange);
+    let Exchange { request, reply, reply_head_bytes, request_id, route, pool, rendered, .. } = exchange;
     reply.clear();
     let stream = session.stream.as_muxed();
-    let route = route.and_then(|number| listener.compiled.routes.route(number));
+    let edits = edits::of_response(listener, *route, *pool, rendered);
     date::now(|date| {
         let own = OwnResponse {
             keep_alive,
@@ -172,7 +176,7 @@ pub fn begin_own(
             request_id,
             date,
             alternative: alternative(listener, request.version()),
-            added: route.map_or(&[], |route| &route.response_fields),
+            edits,
         };
         let Some(stream) = stream else {
             answer.write(&own, reply);

@@ -7,6 +7,7 @@ use weir_http::{
 use weir_io::buffers::SMALL;
 
 use crate::http::compress;
+use crate::http::edits;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
@@ -36,6 +37,13 @@ pub fn serialise(
     forwarding: &Forwarding<'_>,
     conditions: Conditions<'_>,
 ) -> Result<Facts, Failure> {
+    let edits = edits::of(forwarding.listener, exchange);
+    if let Some(edits) = edits {
+        edits.fill_in_request(requester, exchange)?;
+    }
+    if requester.identity.is_trusted() {
+        edits::note_client(requester, exchange);
+    }
     let received = requester.received();
     let request = &exchange.request;
     // An upgrade with a body would leave two readings of where the tunnel begins (A18).
@@ -67,9 +75,11 @@ pub fn serialise(
     let any_backend = forwarding.pool.backends.first().map_or("", |backend| backend.shared.address.as_str());
     context.default_host = any_backend.as_bytes();
     context.backend_scheme = if pool.tls.is_some() { Scheme::Https } else { Scheme::Http };
-    if let Some(route) = forwarding.route {
-        context.added = &route.request_fields;
+    if let Some(edits) = edits {
+        context.edits = edits.of_request(&exchange.rendered);
+        context.backend_host = edits.host(&exchange.rendered);
     }
+    context.client = requester.identity.is_trusted().then_some(exchange.rendered.client());
     context.conditions = conditions;
     let is_upgrade = if over_h2 {
         let mut head = h2::RequestParts::default();

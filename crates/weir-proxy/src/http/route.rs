@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use weir_config::{HostPattern, PathPattern, RouteAction, Sqli};
-use weir_http::AddedField;
 use weir_screen::{FieldLookup, Screen};
+use weir_template::Template;
 
 use crate::http::cache::{Cache, RouteCache};
+use crate::http::edits::EditTable;
 use crate::http::pages::Pages;
 use crate::http::screen;
 
@@ -44,10 +45,6 @@ pub struct Route {
     pub name: Arc<str>,
     /// What happens to a request it takes.
     pub action: Action,
-    /// Fields set on the request to the backend.
-    pub request_fields: Vec<AddedField>,
-    /// Fields set on the response to the client.
-    pub response_fields: Vec<AddedField>,
     /// Replaces the prefix that a `*` path matched.
     pub rewrite_prefix: Option<Box<[u8]>>,
     /// Largest request body in bytes.
@@ -75,10 +72,10 @@ pub struct Route {
 pub enum Action {
     /// Forwarded to the pool of that index in the snapshot.
     Pool(usize),
-    /// Answered with a redirect to a target that may hold `$host`, `$path` and `$query`.
+    /// Answered with a redirect.
     Redirect {
-        /// As configured.
-        to: Arc<str>,
+        /// Its target.
+        to: Template,
         /// 301, 302, 303, 307 or 308.
         status: u16,
     },
@@ -139,23 +136,24 @@ impl RouteTable {
     /// Compiles a listener's routes. `pools` has the index of each pool; the config's check has made sure
     /// that they exist. Limits go on where the routes of `old` have them.
     ///
-    /// Those that keep responses keep them in `cache`; without one nothing is kept.
+    /// Those that keep responses keep them in `cache`; without one nothing is kept. Which of `edits` hold is
+    /// part of what they are kept by.
     pub fn compile(
         config: &weir_config::Listener,
         pools: &HashMap<&str, usize>,
         cache: Option<&Arc<Cache>>,
+        edits: Option<&EditTable>,
         old: Option<&RouteTable>,
     ) -> RouteTable {
         let pool_index = |name: &str| pools.get(name).copied();
         let pages = Pages::compile(&config.http().error_page, None);
-        let compile = |route: &weir_config::Route| {
-            let compiled = Route::compile(route, &pool_index, cache, old)?;
+        let around = Around { pool_index: &pool_index, cache, edits, old };
+        // The config's check has made sure that none is left out.
+        let compile = |(number, route): (usize, &weir_config::Route)| {
+            let compiled = Route::compile(number, route, &around)?;
             Some(Route { pages: Pages::compile(&route.error_page, pages.as_ref()), ..compiled })
         };
-        let mut routes: Vec<Route> = config.routes.iter().filter_map(compile).collect();
-        for (number, route) in routes.iter_mut().enumerate() {
-            route.number = number;
-        }
+        let routes: Vec<Route> = config.routes.iter().enumerate().filter_map(compile).collect();
         let mut by_host: HashMap<Box<[u8]>, Vec<u32>, foldhash::fast::RandomState> = HashMap::default();
         for pattern in routes.iter().flat_map(|route| &route.host) {
             if let HostPattern::Exact(host) = pattern {
@@ -254,17 +252,21 @@ impl RouteTable {
     }
 }
 
+/// What a route is compiled with.
+struct Around<'a> {
+    pool_index: &'a dyn Fn(&str) -> Option<usize>,
+    cache: Option<&'a Arc<Cache>>,
+    edits: Option<&'a EditTable>,
+    old: Option<&'a RouteTable>,
+}
+
 impl Route {
-    fn compile(
-        config: &weir_config::Route,
-        pool_index: &dyn Fn(&str) -> Option<usize>,
-        cache: Option<&Arc<Cache>>,
-        old: Option<&RouteTable>,
-    ) -> Option<Route> {
+    fn compile(number: usize, config: &weir_config::Route, around: &Around<'_>) -> Option<Route> {
+        let Around { pool_index, cache, edits, old } = *around;
         let action = match &config.action {
             RouteAction::Pool(name) => Action::Pool(pool_index(name)?),
             RouteAction::Redirect(redirect) => {
-                Action::Redirect { to: redirect.to.as_str().into(), status: redirect.status }
+                Action::Redirect { to: redirect.to.clone(), status: redirect.status }
             }
             RouteAction::Respond(respond) => Action::Respond {
                 status: respond.status,
@@ -272,28 +274,20 @@ impl Route {
                 content_type: respond.content_type.as_str().into(),
             },
         };
-        let fields = |fields: &BTreeMap<String, String>| {
-            fields
-                .iter()
-                .filter_map(|(name, value)| AddedField::replacing(name.as_bytes(), value.as_bytes()).ok())
-                .collect()
-        };
-        let request_fields: Vec<AddedField> = fields(&config.add_request_header);
         let kept = match (&config.action, &config.cache, cache) {
             (RouteAction::Pool(pool), Some(config), Some(cache)) => {
-                Some(Box::new(RouteCache::new(config, pool, &request_fields, cache)))
+                let rules = edits.map(|edits| edits.scope(Some(number), pool_index(pool)));
+                Some(Box::new(RouteCache::new(config, pool, &rules.unwrap_or_default(), cache)))
             }
             _ => None,
         };
         let mut route = Route {
-            number: 0,
+            number,
             cache: kept,
             name: config.name.as_str().into(),
             action,
             screen: None,
             pages: None,
-            request_fields,
-            response_fields: fields(&config.add_response_header),
             rewrite_prefix: config.rewrite.as_ref().map(|rewrite| rewrite.prefix.as_bytes().into()),
             body_limit_bytes: config.body_limit_bytes,
             access_log: config.access_log,

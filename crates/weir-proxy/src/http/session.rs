@@ -1,12 +1,12 @@
 //! A client as an exchange sees it: the connection or stream that its requests come by, and what is known of
 //! whoever is at the other end.
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use weir_http::{ClientIdentity, Limits, Scheme};
 use weir_io::handshake::Secure;
 
+use crate::client::Client;
 use crate::http::requester::Requester;
 use crate::http::stream::Stream;
 use crate::worker::WorkerListener;
@@ -23,13 +23,19 @@ pub struct Session {
     pub idle_since: Option<Duration>,
 }
 
-/// What backends are told of the client at `address`, and what may be believed of what it says.
-pub fn identify(listener: &WorkerListener, address: IpAddr, secure: Option<&Secure>) -> ClientIdentity {
+/// What backends are told of the client, which connected to `port`, and what may be believed of what it says.
+pub fn identify(
+    listener: &WorkerListener,
+    client: &Client,
+    port: u16,
+    secure: Option<&Secure>,
+) -> ClientIdentity {
+    let address = client.address.ip();
     // A balancer that only carries bytes says nothing of whoever speaks through it: trust goes by the address
     // it names.
     let is_trusted = listener.shared.trusts(address);
     let scheme = if secure.is_some() { Scheme::Https } else { Scheme::Http };
-    let identity = ClientIdentity::new(address, scheme, is_trusted);
+    let identity = ClientIdentity::new(address, scheme, is_trusted).at_port(port);
     match secure.and_then(|secure| secure.client_certificate.as_deref()) {
         Some(certificate) => identity.of_certificate(certificate),
         None => identity,

@@ -29,7 +29,7 @@ impl Sticky {
         if self.wanted != Some(id) {
             let secure = if is_secure { "; Secure" } else { "" };
             let value = format!("{name}={}; Path=/; HttpOnly; SameSite=Lax{secure}", key.seal(id));
-            self.set = AddedField::appending(b"set-cookie", value.as_bytes()).ok();
+            self.set = AddedField::new(b"set-cookie", value.as_bytes()).ok();
         }
     }
 

@@ -55,6 +55,21 @@ fn words(answer: &Answer) -> String {
     if let Some(path) = answer.backend_path.as_ref().filter(|path| **path != answer.path) {
         let _ = writeln!(out, "asks for {path}");
     }
+    if let Some(host) = &answer.backend_host {
+        let _ = writeln!(out, "by host  {host}");
+    }
+    for change in &answer.header_changes {
+        let value = match (&change.value, change.action.as_str()) {
+            (Some(value), _) => format!(": {value}"),
+            (None, "remove") => String::new(),
+            (None, _) => ", which comes out empty and is left out".to_owned(),
+        };
+        let _ = writeln!(
+            out,
+            "header   to the {}, of the {}: {} {}{value}",
+            change.to, change.of, change.action, change.name
+        );
+    }
     if let Some(cache) = &answer.cache {
         let _ = writeln!(out, "cache    {cache}");
     }

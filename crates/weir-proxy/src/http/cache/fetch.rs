@@ -41,10 +41,12 @@ struct FetchJob {
     listener: Rc<WorkerListener>,
     pool: Rc<crate::backends::WorkerPool>,
     route: usize,
+    pool_index: Option<usize>,
     secure: Option<Rc<Secure>>,
     client: Client,
     identity: Rc<weir_http::ClientIdentity>,
     path: Option<Box<[u8]>>,
+    compared: Option<Box<[u8]>>,
     request_id: Vec<u8>,
     fetch: Fetch,
 }
@@ -82,10 +84,12 @@ pub fn start(
         pool: forwarding.pool.clone(),
         listener: forwarding.listener.clone(),
         route: route.number,
+        pool_index: exchange.pool,
         secure: secure.clone(),
         client: exchange.ledger.client(&session.requester),
         identity: identity.clone(),
         path: exchange.paths.forwarded().map(Into::into),
+        compared: exchange.paths.changed().map(Into::into),
         request_id: exchange.request_id.clone(),
         fetch,
     };
@@ -94,7 +98,7 @@ pub fn start(
 
 /// Makes the fetch.
 async fn serve(job: FetchJob) {
-    let FetchJob { worker, slot, listener, pool, route, path, request_id, mut fetch, .. } = job;
+    let FetchJob { worker, slot, listener, pool, route, path, compared, request_id, mut fetch, .. } = job;
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     deadline.belongs_to(listener.shared.number());
@@ -109,14 +113,17 @@ async fn serve(job: FetchJob) {
         deadline,
         buffer: None,
     };
-    let route = listener.compiled.routes.route(route);
+    let (number, pool_index) = (route, job.pool_index);
+    let route = listener.compiled.routes.route(number);
     let forwarding = Forwarding { listener: &listener, pool, route };
     // The second time without conditions.
     for _ in 0..2 {
         exchange.begin(clock::now());
         exchange.ledger.pool = Some(forwarding.pool.clone());
+        (exchange.route, exchange.pool) = (Some(number), pool_index);
         exchange.request.clone_from(&request);
         exchange.paths.forward(path.as_deref());
+        exchange.paths.note_compared(compared.as_deref());
         exchange.request_id.clone_from(&request_id);
         exchange.key.clone_from(&key);
         exchange.is_keyed = true;

@@ -14,6 +14,7 @@ use weir_stats::table::End;
 use super::around::Trailer;
 use super::broadcast::{Piece, Reader};
 use crate::http::answer;
+use crate::http::edits;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forwarding::Forwarding;
@@ -83,7 +84,8 @@ fn write_head(
     keep: bool,
 ) -> io::Result<SentFraming> {
     let Exchange { request, reply, reply_head_bytes, request_id, ledger, .. } = exchange;
-    let context = reply::context(forwarding, request, keep, request_id, ledger);
+    let edits = edits::of_response(forwarding.listener, exchange.route, exchange.pool, &exchange.rendered);
+    let context = reply::context(forwarding, request, keep, request_id, ledger, edits);
     let context = ResponseContext { sticky: head.sticky, negotiated: head.negotiated, ..context };
     reply::put_head(session, head.head, head.text, context, reply, reply_head_bytes)
 }

@@ -15,6 +15,7 @@ use super::lookup::{Share, share_of};
 use super::{encodings, follow};
 use crate::http::answer;
 use crate::http::compress;
+use crate::http::edits;
 use crate::http::exchange::{After, Exchange};
 use crate::http::forwarding::Forwarding;
 use crate::http::reply;
@@ -136,7 +137,8 @@ fn write_head(
         Share::Whole => (content.object.head(), content.object.text()),
         _ => (response, outgoing),
     };
-    let context = reply::context(forwarding, request, keep, request_id, ledger);
+    let edits = edits::of_response(forwarding.listener, exchange.route, exchange.pool, &exchange.rendered);
+    let context = reply::context(forwarding, request, keep, request_id, ledger, edits);
     let context = ResponseContext { negotiated, ..context };
     let framing = reply::put_head(session, head, text, context, reply, reply_head_bytes)?;
     Ok((framing, head.status()))

@@ -23,7 +23,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use weir_cache::Purge;
 use weir_cache::{Pattern, QueryRule, Rules, Store, Times};
-use weir_http::AddedField;
 use weir_io::clock;
 
 use self::background::Background;
@@ -111,21 +110,10 @@ pub struct RouteCache {
 }
 
 impl RouteCache {
-    /// `pool` answers the route's requests, with `fields` added to them.
-    pub fn new(
-        config: &weir_config::RouteCache,
-        pool: &str,
-        fields: &[AddedField],
-        cache: &Arc<Cache>,
-    ) -> RouteCache {
+    /// `pool` answers the route's requests, which `rules` change.
+    pub fn new(config: &weir_config::RouteCache, pool: &str, rules: &[u8], cache: &Arc<Cache>) -> RouteCache {
         // Two routes to one pool may tell it different things of the same request.
-        let mut scope = pool.as_bytes().to_vec();
-        for field in fields {
-            scope.push(b'\n');
-            scope.extend_from_slice(field.name());
-            scope.push(b':');
-            scope.extend_from_slice(field.value());
-        }
+        let scope = [pool.as_bytes(), rules].concat();
         RouteCache {
             cache: cache.clone(),
             rules: rules_of(config),

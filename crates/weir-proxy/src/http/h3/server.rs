@@ -13,7 +13,7 @@ use weir_http::{Method, Version};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::flood::Budget;
-use weir_io::handshake::Secure;
+use weir_io::handshake::{Secure, subject_of};
 use weir_quic::connection::Connection;
 use weir_stats::table::{End, Rejected};
 
@@ -82,8 +82,9 @@ fn peer(
     secure: &Option<Rc<Secure>>,
 ) -> Rc<Peer> {
     let address = quic.client();
-    let identity = identify(&slot.current(), address.ip(), secure.as_deref()).of_version(Version::Http3);
     let client = Client { peer: address, address, destination: Some(quic.local()) };
+    let port = quic.local().port();
+    let identity = identify(&slot.current(), &client, port, secure.as_deref()).of_version(Version::Http3);
     Rc::new(Peer {
         worker: worker.clone(),
         slot: slot.clone(),
@@ -99,7 +100,8 @@ fn secure(slot: &ListenerSlot, quic: &Connection) -> Option<Rc<Secure>> {
     let agreed = quic.handshake();
     let (alpn, name) = agreed.map_or((None, None), |agreed| (agreed.protocol, agreed.server_name));
     let certificates = quic.client_certificates();
-    let client_certificate = certificates.and_then(|chain| chain.first().map(|first| Box::from(&**first)));
+    let client_certificate: Option<Box<[u8]>> =
+        certificates.and_then(|chain| chain.first().map(|first| Box::from(&**first)));
     Some(Rc::new(Secure {
         server,
         server_name: name.map(|name| name.to_ascii_lowercase().into()),
@@ -107,6 +109,7 @@ fn secure(slot: &ListenerSlot, quic: &Connection) -> Option<Rc<Secure>> {
         version: ProtocolVersion::TLSv1_3,
         // Quinn keeps it to itself.
         cipher: None,
+        client_subject: subject_of(client_certificate.as_deref()),
         client_certificate,
     }))
 }

@@ -1,0 +1,265 @@
+//! Rules about header fields that contradict each other, that can never say anything, or that would make of
+//! one client's request what all others are answered with.
+
+use weir_template::{Template, Variable};
+
+use super::{Headers, MergedHeaders, RuleOf};
+use crate::cache::RouteCache;
+use crate::fields::{Fields, Value};
+use crate::protocol::{Protocol, spoken};
+use crate::report::{Findings, Span};
+use crate::setting::{One as _, Part};
+use crate::values::template::named;
+
+const MAPS: [&str; 4] =
+    ["set_request_header", "add_request_header", "set_response_header", "add_response_header"];
+
+/// The rules of a listener and of its routes.
+pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Findings<'_>) {
+    if spoken(listener).is_some_and(|protocol| protocol != Protocol::Http) {
+        return;
+    }
+    contradictions(listener, findings);
+    second_ones(listener, findings);
+    let can_have = Has::of(listener);
+    for (at, variables) in used(listener) {
+        impossible(at, &variables, &can_have, listener, findings);
+    }
+    for (_, route) in listener.tables("route") {
+        contradictions(route, findings);
+        second_ones(route, findings);
+        for (at, variables) in used(route) {
+            impossible(at, &variables, &can_have, listener, findings);
+        }
+        cached(root, listener, route, findings);
+    }
+}
+
+/// The rules of a pool.
+pub(crate) fn check_pool(root: &Fields, pool: &Fields, findings: &mut Findings<'_>) {
+    contradictions(pool, findings);
+    second_ones(pool, findings);
+    let users: Vec<&Fields> = root.named("listener").filter(|listener| uses(listener, &pool.name)).collect();
+    for (at, variables) in used(pool) {
+        for listener in &users {
+            let can_have = Has::of(listener);
+            let lacking = can_have.lacking(&variables);
+            let Some((_, why)) = lacking.first() else { continue };
+            let names = named(lacking.iter().map(|(variable, _)| *variable));
+            let hint = format!(
+                "listener `{}` uses this pool and {why} ({})",
+                listener.name,
+                findings.place(listener.at)
+            );
+            match users.len() {
+                1 => findings.error(at, format!("{names} can never have a value"), hint),
+                _ => findings.warning(at, format!("{names} is empty for some clients"), hint),
+            }
+        }
+    }
+}
+
+fn uses(listener: &Fields, pool: &str) -> bool {
+    let routes = listener.tables("route").map(|(_, route)| route);
+    std::iter::once(listener).chain(routes).any(|fields| fields.text("pool") == Some(pool))
+}
+
+/// One name in two rules of the same table that undo each other.
+fn contradictions(fields: &Fields, findings: &mut Findings<'_>) {
+    for side in ["request", "response"] {
+        let removed = format!("remove_{side}_header");
+        for (at, value) in fields.list(&removed) {
+            let Value::Text(name) = value else { continue };
+            for verb in ["set", "add"] {
+                let other = format!("{verb}_{side}_header");
+                let Some(entry) = fields.map(&other).iter().find(|entry| entry.name == *name) else {
+                    continue;
+                };
+                let hint = match verb {
+                    "set" => format!(
+                        "`{other}` takes the place of all of that name already ({}); keep one",
+                        findings.place(entry.key)
+                    ),
+                    _ => format!(
+                        "did you mean `set_{side}_header` instead of `{other}` ({})?",
+                        findings.place(entry.key)
+                    ),
+                };
+                findings.error(*at, format!("`{name}` stands in both `{removed}` and `{other}`"), hint);
+            }
+        }
+    }
+}
+
+/// Fields that a message has once: a second one is read by nobody, or by everybody in another way.
+const SINGLE: [&str; 14] = [
+    "authorization",
+    "cache-control",
+    "content-encoding",
+    "content-type",
+    "etag",
+    "expires",
+    "last-modified",
+    "location",
+    "referer",
+    "retry-after",
+    "server",
+    "strict-transport-security",
+    "user-agent",
+    "x-frame-options",
+];
+
+/// What is added though a message has it once.
+fn second_ones(fields: &Fields, findings: &mut Findings<'_>) {
+    for side in ["request", "response"] {
+        let map = format!("add_{side}_header");
+        for entry in fields.map(&map).iter().filter(|entry| SINGLE.contains(&entry.name.as_str())) {
+            let hint = format!("it stands beside the one that is there; did you mean `set_{side}_header`?");
+            findings.warning(entry.key, format!("`{}` may come twice by `{map}`", entry.name), hint);
+        }
+    }
+}
+
+/// Every template of a table that says something of a request, with its place.
+fn used(fields: &Fields) -> Vec<(Span, Vec<Variable>)> {
+    let in_maps = MAPS.iter().flat_map(|map| fields.map(map)).map(|entry| (entry.at, &entry.value));
+    let of_redirect = fields.table("redirect").and_then(|redirect| redirect.get("to"));
+    let alone =
+        fields.get("backend_host").into_iter().chain(of_redirect).map(|entry| (entry.at, &entry.value));
+    let variables = |(at, value)| Some((at, Template::of(value)?.variables().cloned().collect()));
+    in_maps.chain(alone).filter_map(variables).collect()
+}
+
+/// What clients of a listener can have.
+struct Has {
+    tls: bool,
+    certificate: bool,
+}
+
+impl Has {
+    fn of(listener: &Fields) -> Has {
+        let tls = !listener.lacks("tls");
+        let certificate = listener.table("tls").is_some_and(|tls| !tls.lacks("client_ca"));
+        Has { tls, certificate: certificate || (tls && listener.is_bad("tls")) }
+    }
+
+    /// The variables that are always empty, and why.
+    fn lacking<'v>(&self, variables: &'v [Variable]) -> Vec<(&'v Variable, &'static str)> {
+        let why = |variable: &Variable| match variable {
+            Variable::ServerName | Variable::TlsVersion if !self.tls => Some("has no `tls`"),
+            Variable::ClientCertSubject if !self.certificate => {
+                Some("asks for no client certificate (`client_ca` of its `tls`)")
+            }
+            _ => None,
+        };
+        variables.iter().filter_map(|variable| Some((variable, why(variable)?))).collect()
+    }
+}
+
+fn impossible(
+    at: Span,
+    variables: &[Variable],
+    can_have: &Has,
+    listener: &Fields,
+    findings: &mut Findings<'_>,
+) {
+    for (variable, why) in can_have.lacking(variables) {
+        let hint = format!("listener `{}` {why} ({})", listener.name, findings.place(listener.at));
+        findings.error(at, format!("`${}` can never have a value", variable.name()), hint);
+    }
+}
+
+/// What a request says to a backend must not depend on anything that the key of the route's cache lacks: the
+/// first client would choose what all others get (threat E1).
+fn cached(root: &Fields, listener: &Fields, route: &Fields, findings: &mut Findings<'_>) {
+    let Some(Value::Table(fields)) = route.get("cache").map(|entry| &entry.value) else { return };
+    let cache = <RouteCache as Part>::of(fields);
+    let pool = route.text("pool").and_then(|name| root.named("pool").find(|pool| pool.name == name));
+    let levels = [(RuleOf::Listener, Some(listener)), (RuleOf::Pool, pool), (RuleOf::Route, Some(route))];
+    let levels = levels.into_iter().filter_map(|(of, fields)| Some((of, fields?)));
+    let read: Vec<(RuleOf, &Fields, Headers)> =
+        levels.map(|(of, fields)| (of, fields, Headers::of(fields))).collect();
+    let merged = MergedHeaders::of(read.iter().map(|(of, _, headers)| (*of, headers)));
+    for field in &merged.request.new {
+        let Some((_, fields, _)) = read.iter().find(|(of, ..)| *of == field.of) else { continue };
+        let map = if field.is_added { "add_request_header" } else { "set_request_header" };
+        let entry = fields.map(map).iter().find(|entry| entry.name == field.name);
+        let at = entry.map_or(fields.at, |entry| entry.at);
+        let out = match field.of {
+            RuleOf::Route => String::new(),
+            _ => format!("; `remove_request_header = [\"{}\"]` in the route takes it out there", field.name),
+        };
+        not_in_key(&field.value, at, &cache, route, &out, findings);
+    }
+    let host = [Some(route), pool].into_iter().flatten().find_map(|fields| fields.get("backend_host"));
+    if let Some((entry, template)) = host.and_then(|entry| Some((entry, Template::of(&entry.value)?))) {
+        not_in_key(&template, entry.at, &cache, route, "", findings);
+    }
+    conditions(&merged, route, findings);
+}
+
+fn not_in_key(
+    template: &Template,
+    at: Span,
+    cache: &RouteCache,
+    route: &Fields,
+    way_out: &str,
+    findings: &mut Findings<'_>,
+) {
+    let outside: Vec<&Variable> =
+        template.variables().filter(|variable| !is_in_key(variable, cache, route)).collect();
+    // What a client only is does not let it choose an answer for others; what it sends does.
+    let chosen = |variable: &Variable| {
+        matches!(
+            variable,
+            Variable::Header(_)
+                | Variable::Cookie(_)
+                | Variable::Parameter(_)
+                | Variable::Path
+                | Variable::Query
+        )
+    };
+    let place = findings.place(route.at("cache"));
+    let named_here = |variables: Vec<&Variable>| named(variables);
+    let (poison, personal): (Vec<&Variable>, Vec<&Variable>) =
+        outside.into_iter().partition(|variable| chosen(variable));
+    if !poison.is_empty() {
+        let names = named_here(poison);
+        let hint = format!(
+            "whoever asks first would choose the answer for all: the key of the cache ({place}) does not have it; `key_headers` and `key_cookies` add to that{way_out}"
+        );
+        findings.error(at, format!("a cached answer would depend on {names}"), hint);
+    }
+    if !personal.is_empty() {
+        let names = named_here(personal);
+        let hint = format!("an answer that is made for one client is given to all ({place}){way_out}");
+        findings.warning(at, format!("a cached answer may depend on {names}"), hint);
+    }
+}
+
+/// Whether requests that differ in it are not answered by the same kept response.
+fn is_in_key(variable: &Variable, cache: &RouteCache, route: &Fields) -> bool {
+    let has_whole_query = !cache.ignore_query
+        && cache.query_only.is_empty()
+        && cache.query_without.is_empty()
+        && !cache.query_sort;
+    match variable {
+        Variable::Scheme | Variable::Host => true,
+        Variable::Path => route.get("rewrite").is_none(),
+        Variable::Query | Variable::Parameter(_) => has_whole_query,
+        Variable::Header(name) => cache.key_headers.iter().any(|key| **key == **name),
+        Variable::Cookie(name) => cache.key_cookies.iter().any(|key| **key == **name),
+        _ => false,
+    }
+}
+
+/// The conditions of a request on a route with a cache are the cache's own.
+fn conditions(merged: &MergedHeaders, route: &Fields, findings: &mut Findings<'_>) {
+    const CONDITIONS: [&str; 6] =
+        ["if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since", "range"];
+    let names = merged.request.new.iter().map(|field| field.name.as_str());
+    for name in names.filter(|name| CONDITIONS.contains(name)) {
+        let hint = format!("the cache asks by conditions of its own ({})", findings.place(route.at("cache")));
+        findings.error(route.at, format!("`{name}` cannot be set on a route with a cache"), hint);
+    }
+}

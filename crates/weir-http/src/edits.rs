@@ -1,0 +1,116 @@
+//! What rules of the operator change about the fields of a message: which ones go, and which lines come.
+
+use crate::known::{KnownHeader, KnownSet};
+
+/// Names of fields that a message loses, prepared once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DroppedNames {
+    known: KnownSet,
+    /// All names, in lower case.
+    names: Box<[Box<[u8]>]>,
+    /// Bit n is set where a name has n bytes, modulo 64.
+    lengths: u64,
+    leaves_via: bool,
+}
+
+impl DroppedNames {
+    /// Of these names. What frames a message or belongs to a connection is dropped anyway, and Weir writes
+    /// its own whatever is said here.
+    pub fn new<'n>(names: impl IntoIterator<Item = &'n str>) -> DroppedNames {
+        let names: Box<[Box<[u8]>]> =
+            names.into_iter().map(|name| name.to_ascii_lowercase().into_bytes().into()).collect();
+        let known = names.iter().map(|name| KnownHeader::classify(name));
+        let known = known.filter(|known| *known != KnownHeader::Other);
+        DroppedNames {
+            known: known.fold(KnownSet::EMPTY, KnownSet::with),
+            lengths: names.iter().fold(0, |lengths, name| lengths | 1 << (name.len() & 63)),
+            names,
+            leaves_via: false,
+        }
+    }
+
+    /// The same, and Weir writes no `via`: those of others pass as they came.
+    pub fn leaving_via(mut self) -> DroppedNames {
+        self.known = self.known.with(KnownHeader::Via);
+        self.leaves_via = true;
+        self
+    }
+
+    /// Whether nothing is dropped, and Weir's own `via` is written.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty() && !self.leaves_via
+    }
+
+    /// Whether one of the names is this one, in any case; where `folds`, also if only `_` for `-` differs.
+    pub(crate) fn has(&self, name: &[u8], folds: bool) -> bool {
+        let same = |a: u8, b: u8| match (folds, b) {
+            (true, b'_' | b'-') => matches!(a, b'_' | b'-'),
+            _ => a == b.to_ascii_lowercase(),
+        };
+        self.lengths >> (name.len() & 63) & 1 != 0
+            && self
+                .names
+                .iter()
+                .any(|other| other.len() == name.len() && other.iter().zip(name).all(|(a, b)| same(*a, *b)))
+    }
+}
+
+/// Changes to the fields of one message.
+#[derive(Clone, Copy, Debug)]
+pub struct FieldEdits<'a> {
+    /// Fields that go, Weir's own among them.
+    pub dropped: &'a DroppedNames,
+    /// Lines that come, `name: value` CRLF each, in which no value holds a control byte.
+    pub lines: &'a [u8],
+}
+
+impl<'a> FieldEdits<'a> {
+    /// Known names that go.
+    #[inline]
+    pub(crate) fn known(edits: &Option<FieldEdits<'_>>) -> KnownSet {
+        edits.map_or(KnownSet::EMPTY, |edits| edits.dropped.known)
+    }
+
+    /// Whether `via` fields of others pass as they came.
+    #[inline]
+    pub(crate) fn leaves_via(edits: &Option<FieldEdits<'_>>) -> bool {
+        edits.is_some_and(|edits| edits.dropped.leaves_via)
+    }
+
+    /// What tells of fields by their names, where there is anything to tell.
+    #[inline]
+    pub(crate) fn by_name(edits: &Option<FieldEdits<'a>>) -> Option<&'a DroppedNames> {
+        edits.map(|edits| edits.dropped).filter(|dropped| !dropped.names.is_empty())
+    }
+
+    /// Each line that comes, with the length of its name.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&'a [u8], usize)> + use<'a> {
+        self.lines.split_inclusive(|byte| *byte == b'\n').filter_map(|line| {
+            let name_bytes = line.iter().position(|byte| *byte == b':')?;
+            Some((line, name_bytes))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_dropped_in_any_case_and_where_asked_with_an_underscore_for_a_dash() {
+        let dropped = DroppedNames::new(["X-User", "server"]);
+        assert!(dropped.has(b"x-uSER", false) && dropped.has(b"Server", false));
+        assert!(!dropped.has(b"x_user", false) && dropped.has(b"X_User", true));
+        assert!(!dropped.has(b"x-use", true) && !dropped.has(b"x-users", true));
+        assert!(dropped.known.has(KnownHeader::Server) && !dropped.is_empty());
+        assert!(DroppedNames::default().is_empty() && !DroppedNames::default().leaving_via().is_empty());
+    }
+
+    #[test]
+    fn lines_are_told_apart_with_their_names() {
+        let dropped = DroppedNames::default();
+        let edits = FieldEdits { dropped: &dropped, lines: b"a: 1\r\nb-c: x: y\r\nd: \r\n" };
+        let each: Vec<_> = edits.each().collect();
+        assert_eq!(each, [(&b"a: 1\r\n"[..], 1), (&b"b-c: x: y\r\n"[..], 3), (&b"d: \r\n"[..], 1)]);
+    }
+}

@@ -1,0 +1,366 @@
+//! What rules say about the fields of requests and responses, ready for use: merged once for each route and
+//! pool, and filled in once per request.
+//!
+//! A listener without any rule has no [`EditTable`], and nothing here is asked. Where nothing is filled in,
+//! the lines were written when the rules were compiled.
+
+use std::sync::{Arc, OnceLock};
+
+use weir_config::{MergedHeaders, MergedSide, NewField, RuleOf};
+use weir_http::{DroppedNames, FieldEdits, Violation};
+use weir_template::{Piece, Template, clean_field_value};
+
+use crate::http::exchange::Exchange;
+use crate::http::failure::Failure;
+use crate::http::request_values::Values;
+use crate::http::requester::Requester;
+use crate::worker::WorkerListener;
+
+/// The rules of a listener, its routes and the pools.
+///
+/// What a listener, a pool and a route say together is merged when it is first asked for, and stays. Routes
+/// that say nothing share one row, and pools that say nothing one column.
+pub struct EditTable {
+    listener: Arc<weir_config::Listener>,
+    pools: Vec<Arc<weir_config::Pool>>,
+    /// By the number of a route: its row; 0 for those that say nothing.
+    rows: Box<[usize]>,
+    /// By the index of a pool: its column; 0 for those that say nothing.
+    columns: Box<[usize]>,
+    width: usize,
+    merged: Box<[OnceLock<Edits>]>,
+}
+
+/// What is changed about the exchanges of one route with one pool.
+pub struct Edits {
+    request: Option<Side>,
+    response: Option<Side>,
+    host: Option<Template>,
+}
+
+/// What is changed about one message.
+struct Side {
+    dropped: DroppedNames,
+    /// All lines, where none of them is filled in.
+    constant: Option<Box<[u8]>>,
+    steps: Box<[Step]>,
+}
+
+/// Some lines of a message.
+enum Step {
+    /// Written already.
+    Lines(Box<[u8]>),
+    /// One that is filled in.
+    Line {
+        /// `name: `
+        front: Box<[u8]>,
+        value: Template,
+    },
+}
+
+/// What was filled in for one request, with room that is used again for the next.
+#[derive(Default)]
+pub struct Rendered {
+    request: Vec<u8>,
+    response: Vec<u8>,
+    host: Vec<u8>,
+    client: Vec<u8>,
+    has_response: bool,
+}
+
+impl EditTable {
+    /// Of a listener; `None` where neither it nor any route nor any pool says anything.
+    pub fn compile(
+        listener: &Arc<weir_config::Listener>,
+        pools: &[Arc<weir_config::Pool>],
+    ) -> Option<Box<EditTable>> {
+        let http = listener.http();
+        let numbered = |says: &mut dyn Iterator<Item = bool>| -> (Box<[usize]>, usize) {
+            let mut count = 0;
+            let numbers = says.map(|says| {
+                count += usize::from(says);
+                if says { count } else { 0 }
+            });
+            (numbers.collect(), count)
+        };
+        let (rows, row_count) = numbered(&mut listener.routes.iter().map(|route| {
+            !route.headers.is_empty() || route.marks != http.marks || route.backend_host.is_some()
+        }));
+        let (columns, column_count) =
+            numbered(&mut pools.iter().map(|pool| !pool.headers.is_empty() || pool.backend_host.is_some()));
+        let says_nothing = http.headers.is_empty() && http.marks.via && http.marks.forwarded;
+        if says_nothing && row_count + column_count == 0 {
+            return None;
+        }
+        let width = column_count + 1;
+        let merged = (0..width * (row_count + 1)).map(|_| OnceLock::new()).collect();
+        let (listener, pools) = (listener.clone(), pools.to_vec());
+        Some(Box::new(EditTable { listener, pools, rows, columns, width, merged }))
+    }
+
+    /// For requests that the route of that number takes, or none, and that go to the pool of that index, or
+    /// to none.
+    #[inline]
+    pub fn of(&self, route: Option<usize>, pool: Option<usize>) -> &Edits {
+        let place = |places: &[usize], index: Option<usize>| {
+            index.and_then(|index| places.get(index)).copied().unwrap_or(0)
+        };
+        let cell = place(&self.rows, route) * self.width + place(&self.columns, pool);
+        match self.merged[cell].get() {
+            Some(edits) => edits,
+            None => self.merge(cell, route, pool),
+        }
+    }
+
+    #[cold]
+    fn merge(&self, cell: usize, route: Option<usize>, pool: Option<usize>) -> &Edits {
+        self.merged[cell].get_or_init(|| {
+            let (merged, marks) = self.merged(route, pool);
+            Edits {
+                request: Side::compile(&merged.request, marks.via, !marks.forwarded),
+                response: Side::compile(&merged.response, marks.via, false),
+                host: self.host(route, pool).cloned(),
+            }
+        })
+    }
+
+    fn config_of(
+        &self,
+        route: Option<usize>,
+        pool: Option<usize>,
+    ) -> (Option<&weir_config::Route>, Option<&weir_config::Pool>) {
+        let pool = pool.and_then(|index| self.pools.get(index));
+        (route.and_then(|number| self.listener.routes.get(number)), pool.map(|pool| &**pool))
+    }
+
+    /// The rules as they were configured, merged; and what is said of Weir itself.
+    pub fn merged(&self, route: Option<usize>, pool: Option<usize>) -> (MergedHeaders, weir_config::Marks) {
+        let http = self.listener.http();
+        let (route, pool) = self.config_of(route, pool);
+        let rules = [
+            Some((RuleOf::Listener, &http.headers)),
+            pool.map(|pool| (RuleOf::Pool, &pool.headers)),
+            route.map(|route| (RuleOf::Route, &route.headers)),
+        ];
+        (MergedHeaders::of(rules.into_iter().flatten()), route.map_or(http.marks, |route| route.marks))
+    }
+
+    /// The host that backends are asked by; `None` for the client's.
+    pub fn host(&self, route: Option<usize>, pool: Option<usize>) -> Option<&Template> {
+        let (route, pool) = self.config_of(route, pool);
+        let of_pool = pool.and_then(|pool| pool.backend_host.as_ref());
+        route.and_then(|route| route.backend_host.as_ref()).or(of_pool)
+    }
+
+    /// What keeps answers of backends apart that are asked by different rules.
+    pub fn scope(&self, route: Option<usize>, pool: Option<usize>) -> Vec<u8> {
+        let merged = self.merged(route, pool).0.request;
+        let mut scope = Vec::new();
+        for (name, _) in &merged.dropped {
+            scope.extend_from_slice(format!("\n-{name}").as_bytes());
+        }
+        for field in &merged.new {
+            scope.extend_from_slice(format!("\n{}:{}", field.name, field.value).as_bytes());
+        }
+        if let Some(host) = self.host(route, pool) {
+            scope.extend_from_slice(format!("\n@{host}").as_bytes());
+        }
+        scope
+    }
+}
+
+impl Side {
+    fn compile(merged: &MergedSide, writes_via: bool, without_forwarded: bool) -> Option<Side> {
+        let forwarded = without_forwarded.then_some("forwarded");
+        let names = merged.dropped.iter().map(|(name, _)| name.as_str()).chain(forwarded);
+        let mut dropped = DroppedNames::new(names);
+        if !writes_via {
+            dropped = dropped.leaving_via();
+        }
+        if dropped.is_empty() && merged.new.is_empty() {
+            return None;
+        }
+        let mut steps = Vec::new();
+        for field in &merged.new {
+            let front = format!("{}: ", field.name).into_bytes();
+            match (field.value.as_constant(), steps.last_mut()) {
+                (Some(value), Some(Step::Lines(lines))) => {
+                    *lines = [&lines[..], &front, value.as_bytes(), b"\r\n"].concat().into();
+                }
+                (Some(value), _) => {
+                    steps.push(Step::Lines([&front, value.as_bytes(), b"\r\n"].concat().into()));
+                }
+                (None, _) => steps.push(Step::Line { front: front.into(), value: field.value.clone() }),
+            }
+        }
+        let constant = match &mut *steps {
+            [] => Some(Box::default()),
+            [Step::Lines(lines)] => Some(std::mem::take(lines)),
+            _ => None,
+        };
+        Some(Side { dropped, constant, steps: steps.into() })
+    }
+
+    /// Fills in what depends on the request.
+    fn render(&self, values: &Values<'_>, out: &mut Vec<u8>) {
+        out.clear();
+        if self.constant.is_some() {
+            return;
+        }
+        for step in &self.steps {
+            match step {
+                Step::Lines(lines) => out.extend_from_slice(lines),
+                Step::Line { front, value } => put_line(front, value, values, out),
+            }
+        }
+    }
+
+    /// What is changed, once it is filled in.
+    #[inline]
+    fn edits<'a>(&'a self, filled_in: &'a [u8]) -> FieldEdits<'a> {
+        FieldEdits { dropped: &self.dropped, lines: self.constant.as_deref().unwrap_or(filled_in) }
+    }
+}
+
+/// Appends a line, or nothing where its value comes out empty.
+#[inline]
+fn put_line(front: &[u8], value: &Template, values: &Values<'_>, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(front);
+    let value_start = out.len();
+    value.render(values, out);
+    clean_field_value(out, value_start);
+    match out.len() == value_start {
+        true => out.truncate(start),
+        false => out.extend_from_slice(b"\r\n"),
+    }
+}
+
+/// The value that a new field would have, as it is written; `None` where it is left out. Texts of the config
+/// that may be secret are masked where `is_secret`.
+pub fn value_of(field: &NewField, values: &Values<'_>, is_secret: bool) -> Option<String> {
+    if let Some(constant) = field.value.as_constant() {
+        return Some(if is_secret { weir_config::SECRET.to_owned() } else { constant.to_owned() });
+    }
+    let mut line = Vec::new();
+    put_line(b"", &field.value, values, &mut line);
+    if line.is_empty() {
+        return None;
+    }
+    let says_something =
+        |piece: &Piece| matches!(piece, Piece::Text(text) if text.contains(char::is_alphanumeric));
+    if is_secret && field.value.pieces().iter().any(says_something) {
+        return Some(format!(
+            "{} with {}",
+            field.value.variables().map(|it| format!("${}", it.name())).collect::<Vec<_>>().join(", "),
+            weir_config::SECRET
+        ));
+    }
+    Some(String::from_utf8_lossy(line.trim_ascii_end()).into_owned())
+}
+
+impl Rendered {
+    /// Makes ready for another request.
+    pub fn clear(&mut self) {
+        self.has_response = false;
+    }
+
+    /// The address of the client that a trusted proxy speaks for, as text.
+    pub fn client(&self) -> &[u8] {
+        &self.client
+    }
+
+    /// Gives back what one request had much of.
+    pub fn shrink(&mut self, most_bytes: usize) {
+        for room in [&mut self.request, &mut self.response, &mut self.host] {
+            if room.capacity() > most_bytes {
+                *room = Vec::new();
+            }
+        }
+    }
+}
+
+/// The rules for the exchange; `None` where there are none at all.
+#[inline]
+pub(crate) fn of<'l>(listener: &'l WorkerListener, exchange: &Exchange) -> Option<&'l Edits> {
+    let table = listener.compiled.edits.as_deref()?;
+    Some(table.of(exchange.route, exchange.pool))
+}
+
+/// Fills in what the response will say, as long as the request's bytes are there. Once per request, but for
+/// one whose pool has become another.
+#[inline]
+pub(crate) fn prepare(requester: &Requester, listener: &WorkerListener, exchange: &mut Exchange) {
+    if listener.compiled.edits.is_some() {
+        fill_in_response(requester, listener, exchange);
+    }
+}
+
+#[inline(never)]
+fn fill_in_response(requester: &Requester, listener: &WorkerListener, exchange: &mut Exchange) {
+    let Some(edits) = of(listener, exchange) else { return };
+    if std::mem::replace(&mut exchange.rendered.has_response, true) {
+        return;
+    }
+    if let Some(side) = &edits.response {
+        let mut out = std::mem::take(&mut exchange.rendered.response);
+        side.render(&Values::of(requester, exchange), &mut out);
+        exchange.rendered.response = out;
+    }
+}
+
+/// What is changed about the response, whose lines [`prepare`] has filled in.
+#[inline]
+pub(crate) fn of_response<'a>(
+    listener: &'a WorkerListener,
+    route: Option<usize>,
+    pool: Option<usize>,
+    rendered: &'a Rendered,
+) -> Option<FieldEdits<'a>> {
+    let table = listener.compiled.edits.as_deref()?;
+    Some(table.of(route, pool).response.as_ref()?.edits(&rendered.response))
+}
+
+impl Edits {
+    /// Fills in what the backend is told.
+    ///
+    /// # Errors
+    /// It would have to be asked by a host that is none.
+    #[inline(never)]
+    pub(crate) fn fill_in_request(
+        &self,
+        requester: &Requester,
+        exchange: &mut Exchange,
+    ) -> Result<(), Failure> {
+        let mut rendered = std::mem::take(&mut exchange.rendered);
+        let values = Values::of(requester, exchange);
+        if let Some(side) = &self.request {
+            side.render(&values, &mut rendered.request);
+        }
+        let mut is_host = true;
+        if let Some(template) = &self.host {
+            rendered.host.clear();
+            template.render(&values, &mut rendered.host);
+            is_host = weir_http::is_host(&rendered.host);
+        }
+        exchange.rendered = rendered;
+        if is_host { Ok(()) } else { Err(Failure::BadRequest(Violation::HostSyntax)) }
+    }
+
+    /// What is changed about the request, once it is filled in.
+    pub fn of_request<'a>(&'a self, rendered: &'a Rendered) -> Option<FieldEdits<'a>> {
+        Some(self.request.as_ref()?.edits(&rendered.request))
+    }
+
+    /// The host that the backend is asked by, once it is filled in; `None` for the client's.
+    pub fn host<'a>(&self, rendered: &'a Rendered) -> Option<&'a [u8]> {
+        self.host.as_ref().map(|_| &*rendered.host)
+    }
+}
+
+/// Writes down who asks, where a trusted proxy speaks for it.
+pub(crate) fn note_client(requester: &Requester, exchange: &mut Exchange) {
+    let client = exchange.ledger.client(requester).address.ip().to_canonical();
+    exchange.rendered.client.clear();
+    weir_http::write_address(&mut exchange.rendered.client, client);
+}

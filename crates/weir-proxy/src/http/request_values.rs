@@ -1,0 +1,223 @@
+//! What the variables of templates stand for in one request: the one place that decides it, for the data path
+//! and for `weir explain`.
+
+use std::net::SocketAddr;
+
+use weir_http::{KnownHeader, RequestHead, Scheme, encode_decimal, write_address};
+use weir_io::handshake::Secure;
+use weir_template::{Source, Template, Variable};
+
+use crate::http::exchange::Exchange;
+use crate::http::requester::Requester;
+use crate::http::route::without_port;
+use crate::http::sticky::cookie;
+
+/// The values of one request. What is taken of it stands as it was sent: nothing is decoded.
+pub struct Values<'a> {
+    /// The head, and what it was read from; `None` where it could not be read.
+    pub head: Option<(&'a RequestHead, &'a [u8])>,
+    /// The path in its normal form, as routes compare it.
+    pub path: &'a [u8],
+    /// Host and port that are asked for; empty for none.
+    pub authority: &'a [u8],
+    /// Who asks.
+    pub client: SocketAddr,
+    /// By which scheme.
+    pub scheme: Scheme,
+    /// What `x-request-id` says.
+    pub request_id: &'a [u8],
+    /// The port that the client connected to; 0 where it is not known.
+    pub listener_port: u16,
+    /// Of the client's TLS; `None` without.
+    pub tls: Option<TlsValues<'a>>,
+}
+
+/// What is known of a client by its TLS.
+#[derive(Clone, Copy)]
+pub struct TlsValues<'a> {
+    /// The name that it asked for, in lower case.
+    pub server_name: Option<&'a str>,
+    /// Such as `TLSv1.3`.
+    pub version: &'a str,
+    /// The subject of its certificate.
+    pub subject: Option<&'a str>,
+}
+
+impl<'a> Values<'a> {
+    /// Of the request in `exchange`, as long as its bytes are there.
+    pub(crate) fn of(requester: &'a Requester, exchange: &'a Exchange) -> Values<'a> {
+        let Exchange { request, paths, request_id, ledger, key, .. } = exchange;
+        let is_here = request.is_complete() && !exchange.forwarded;
+        let text = requester.received();
+        // What is fetched for all is asked for in the words of its key, and not in those of who asked first
+        // (threat E1).
+        let asked = key.parts().filter(|_| exchange.is_keyed).map(|key| key.authority);
+        let tls = requester.secure.as_deref();
+        Values {
+            head: is_here.then_some((request, text)),
+            path: if is_here { paths.compared(request.path(text)) } else { b"" },
+            authority: asked.or_else(|| request.host(text).filter(|_| is_here)).unwrap_or_default(),
+            client: ledger.client(requester).address,
+            scheme: if tls.is_some() { Scheme::Https } else { Scheme::Http },
+            request_id,
+            listener_port: requester.identity.port(),
+            tls: tls.map(TlsValues::of),
+        }
+    }
+
+    fn put_of_head(&self, variable: &Variable, out: &mut Vec<u8>) {
+        let Some((head, text)) = self.head else { return };
+        match variable {
+            Variable::Method => out.extend_from_slice(head.method_text(text)),
+            Variable::Query => {
+                if let Some(query) = head.query(text) {
+                    out.push(b'?');
+                    out.extend_from_slice(query);
+                }
+            }
+            Variable::Parameter(name) => {
+                out.extend_from_slice(parameter(head.query(text).unwrap_or_default(), name.as_bytes()));
+            }
+            Variable::Header(name) => {
+                if let Some(value) = head.combined(name.as_bytes(), text) {
+                    out.extend_from_slice(&value);
+                }
+            }
+            Variable::Cookie(name) => {
+                let values = head.values(KnownHeader::Cookie, text);
+                out.extend_from_slice(cookie(values, name.as_bytes()).unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+
+    fn put_of_tls(&self, variable: &Variable, out: &mut Vec<u8>) {
+        let Some(tls) = self.tls else { return };
+        let value = match variable {
+            Variable::ServerName => tls.server_name,
+            Variable::TlsVersion => Some(tls.version),
+            Variable::ClientCertSubject => tls.subject,
+            _ => None,
+        };
+        out.extend_from_slice(value.unwrap_or_default().as_bytes());
+    }
+}
+
+impl<'a> TlsValues<'a> {
+    fn of(secure: &'a Secure) -> TlsValues<'a> {
+        TlsValues {
+            server_name: secure.server_name.as_deref(),
+            version: secure.version_word(),
+            subject: secure.client_subject.as_deref(),
+        }
+    }
+}
+
+impl Source for Values<'_> {
+    fn put(&self, variable: &Variable, out: &mut Vec<u8>) {
+        match variable {
+            Variable::ClientIp => write_address(out, self.client.ip().to_canonical()),
+            Variable::ClientPort if self.client.port() != 0 => {
+                encode_decimal(out, u64::from(self.client.port()));
+            }
+            Variable::Scheme => out.extend_from_slice(self.scheme.word().as_bytes()),
+            Variable::Host => out.extend_from_slice(without_port(self.authority)),
+            Variable::Path => out.extend_from_slice(self.path),
+            Variable::RequestId => out.extend_from_slice(self.request_id),
+            Variable::ListenerPort if self.listener_port != 0 => {
+                encode_decimal(out, u64::from(self.listener_port));
+            }
+            Variable::ServerName | Variable::TlsVersion | Variable::ClientCertSubject => {
+                self.put_of_tls(variable, out);
+            }
+            Variable::Method
+            | Variable::Query
+            | Variable::Parameter(_)
+            | Variable::Header(_)
+            | Variable::Cookie(_) => self.put_of_head(variable, out),
+            // No expression is matched yet.
+            Variable::ClientPort | Variable::ListenerPort | Variable::Capture(_) => {}
+        }
+    }
+}
+
+/// The value of the first parameter of that name; empty where there is none.
+fn parameter<'q>(query: &'q [u8], name: &[u8]) -> &'q [u8] {
+    let mut pairs = query.split(|byte| *byte == b'&');
+    pairs.find_map(|pair| pair.strip_prefix(name)?.strip_prefix(b"=")).unwrap_or_default()
+}
+
+/// Where a redirect leads: bytes that stand in no URI (RFC 3986 section 2) are percent-encoded.
+pub fn location(to: &Template, values: &Values<'_>) -> Vec<u8> {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    let mut rendered = Vec::with_capacity(to.as_written().len() + 64);
+    to.render(values, &mut rendered);
+    if rendered.iter().all(|byte| stands_in_uri(*byte)) {
+        return rendered;
+    }
+    let mut encoded = Vec::with_capacity(rendered.len() * 2);
+    for byte in rendered {
+        match stands_in_uri(byte) {
+            true => encoded.push(byte),
+            false => encoded.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]),
+        }
+    }
+    encoded
+}
+
+fn stands_in_uri(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_http::{Limits, Progress, parse_request};
+
+    use super::*;
+
+    fn rendered(template: &str, text: &str, render: impl Fn(&Template, &Values<'_>) -> Vec<u8>) -> String {
+        let mut head = RequestHead::new();
+        let parsed = parse_request(text.as_bytes(), &Limits::default(), &mut head);
+        assert!(matches!(parsed, Ok(Progress::Complete { .. })), "{parsed:?}");
+        let text = text.as_bytes();
+        let values = Values {
+            path: head.path(text),
+            authority: head.host(text).unwrap_or_default(),
+            head: Some((&head, text)),
+            client: "[2001:db8::7]:4711".parse().unwrap(),
+            scheme: Scheme::Https,
+            request_id: b"id-1",
+            listener_port: 8443,
+            tls: Some(TlsValues { server_name: Some("a.test"), version: "TLSv1.3", subject: None }),
+        };
+        String::from_utf8(render(&Template::parse(template, 0).unwrap(), &values)).unwrap()
+    }
+
+    const REQUEST: &str = "GET /a%0d%0ab?x=1&y=2%20&x=3&z HTTP/1.1\r\nHost: Shop.Test:8443\r\nCookie: a=1; b=2\r\nCookie: c=3\r\n\
+        X-Two: 1\r\nX-Two: 2\r\nX-Odd: \"<{\u{e9}}>\"\r\n\r\n";
+
+    fn value(template: &str) -> String {
+        rendered(template, REQUEST, |template, values| {
+            let mut out = Vec::new();
+            template.render(values, &mut out);
+            out
+        })
+    }
+
+    #[test]
+    fn each_variable_says_what_was_sent_and_decodes_nothing() {
+        assert_eq!(value("$client_ip $client_port $scheme"), "2001:db8::7 4711 https");
+        assert_eq!(value("$host|$method|$path$query"), "Shop.Test|GET|/a%0d%0ab?x=1&y=2%20&x=3&z");
+        assert_eq!(value("$query.x $query.y $query.z $query.q"), "1 2%20  ");
+        assert_eq!(value("$cookie.c$cookie.a$cookie.d"), "31");
+        assert_eq!(value("$header.x-two|$header.x-none|"), "1, 2||");
+        assert_eq!(value("$request_id $listener_port"), "id-1 8443");
+        assert_eq!(value("$server_name $tls_version $client_cert_subject"), "a.test TLSv1.3 ");
+    }
+
+    #[test]
+    fn a_redirect_holds_nothing_that_is_no_uri() {
+        let location = rendered("https://$host/$header.x-odd$query", REQUEST, location);
+        assert_eq!(location, "https://Shop.Test/%22%3C%7B%C3%A9%7D%3E%22?x=1&y=2%20&x=3&z");
+    }
+}

@@ -1,0 +1,197 @@
+//! **What does this text say, once a request is known?**
+//!
+//! The one language for values: text with variables such as `$client_ip` or `$header.x-tenant`, compiled once
+//! to a list of pieces and filled in per request. Header fields, redirects, hosts towards backends, keys of
+//! hashes and of limits are all written in it. This crate does no I/O, knows no request (a [`Source`] gives
+//! the values), and never says what a value is used for.
+//!
+//! Where to start reading: [`Template::parse`], then [`Template::render`]; the names are in [`Variable`].
+#![forbid(unsafe_code)]
+
+mod clean;
+mod parse;
+
+pub use clean::clean_field_value;
+pub use parse::Mistake;
+
+/// Something that is filled in.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Variable {
+    /// `$client_ip`: who asks, as every limit and the log have it.
+    ClientIp,
+    /// `$client_port`: its port; empty where a proxy named none.
+    ClientPort,
+    /// `$scheme`: `http` or `https`.
+    Scheme,
+    /// `$host`: the host that is asked for, without its port.
+    Host,
+    /// `$method`: as sent.
+    Method,
+    /// `$path`: in its normal form, as routes compare it.
+    Path,
+    /// `$query`: as sent, with its `?`; empty where there is none.
+    Query,
+    /// `$request_id`: what `x-request-id` says.
+    RequestId,
+    /// `$listener_port`: the port that the client connected to.
+    ListenerPort,
+    /// `$server_name`: the name in the client's TLS greeting, in lower case.
+    ServerName,
+    /// `$tls_version`: `TLSv1.2` or `TLSv1.3`.
+    TlsVersion,
+    /// `$client_cert_subject`: the subject of the client's certificate (RFC 4514).
+    ClientCertSubject,
+    /// `$header.NAME`: the field's value; several lines of it are one, separated by `, `. In lower case.
+    Header(Box<str>),
+    /// `$cookie.NAME`: the value of the first cookie of that name.
+    Cookie(Box<str>),
+    /// `$query.NAME`: the value of the first parameter of that name, as sent: nothing is decoded.
+    Parameter(Box<str>),
+    /// `$1` to `$9`: what a group of an expression matched.
+    Capture(u8),
+}
+
+/// The names of all variables that stand alone, for messages.
+pub const NAMES: [&str; 12] = [
+    "client_ip",
+    "client_port",
+    "scheme",
+    "host",
+    "method",
+    "path",
+    "query",
+    "request_id",
+    "listener_port",
+    "server_name",
+    "tls_version",
+    "client_cert_subject",
+];
+
+/// The families of variables: each is followed by a dot and a name.
+pub const FAMILIES: [&str; 3] = ["header", "cookie", "query"];
+
+impl Variable {
+    /// As it is written, without the `$`.
+    pub fn name(&self) -> String {
+        match self {
+            Variable::Header(name) => format!("header.{name}"),
+            Variable::Cookie(name) => format!("cookie.{name}"),
+            Variable::Parameter(name) => format!("query.{name}"),
+            Variable::Capture(number) => number.to_string(),
+            alone => NAMES[alone.place()].to_owned(),
+        }
+    }
+
+    /// The one of [`NAMES`].
+    fn of_name(name: &str) -> Option<Variable> {
+        ALONE.iter().find(|variable| NAMES[variable.place()] == name).cloned()
+    }
+
+    /// Its place in [`NAMES`]; 0 for those that do not stand alone.
+    fn place(&self) -> usize {
+        ALONE.iter().position(|other| other == self).unwrap_or(0)
+    }
+}
+
+/// In the order of [`NAMES`].
+static ALONE: [Variable; 12] = [
+    Variable::ClientIp,
+    Variable::ClientPort,
+    Variable::Scheme,
+    Variable::Host,
+    Variable::Method,
+    Variable::Path,
+    Variable::Query,
+    Variable::RequestId,
+    Variable::ListenerPort,
+    Variable::ServerName,
+    Variable::TlsVersion,
+    Variable::ClientCertSubject,
+];
+
+/// A part of a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Stands as it is.
+    Text(Box<str>),
+    /// Is filled in.
+    Value(Variable),
+}
+
+/// Text with variables, checked and compiled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    written: Box<str>,
+    pieces: Box<[Piece]>,
+}
+
+/// Where values come from.
+pub trait Source {
+    /// Appends the value of `variable`; nothing where there is none. It may hold any bytes.
+    fn put(&self, variable: &Variable, out: &mut Vec<u8>);
+}
+
+impl Template {
+    /// Compiles a text. A `$` itself is written `$$`. `captures` is how many groups there are for `$1` and so
+    /// on: 0 where nothing is matched.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn parse(text: &str, captures: u8) -> Result<Template, Mistake> {
+        Ok(Template { written: text.into(), pieces: parse::pieces(text, captures)?.into() })
+    }
+
+    /// One that says this text, whatever is in it.
+    pub fn constant(text: &str) -> Template {
+        let pieces = if text.is_empty() { Vec::new() } else { vec![Piece::Text(text.into())] };
+        Template { written: text.replace('$', "$$").into(), pieces: pieces.into() }
+    }
+
+    /// As it was written.
+    pub fn as_written(&self) -> &str {
+        &self.written
+    }
+
+    /// Its pieces, in order; no two texts are neighbours.
+    pub fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// What it always says; `None` where something is filled in.
+    pub fn as_constant(&self) -> Option<&str> {
+        match &*self.pieces {
+            [] => Some(""),
+            [Piece::Text(text)] => Some(text),
+            _ => None,
+        }
+    }
+
+    /// What is filled in, in order.
+    pub fn variables(&self) -> impl Iterator<Item = &Variable> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Value(variable) => Some(variable),
+            Piece::Text(_) => None,
+        })
+    }
+
+    /// Appends what it says of a request. Takes time in proportion to what it appends, and allocates nothing
+    /// where `out` has room.
+    #[inline]
+    pub fn render(&self, source: &(impl Source + ?Sized), out: &mut Vec<u8>) {
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Piece::Value(variable) => source.put(variable, out),
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Template {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.written)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! From text to pieces.
+
+use std::fmt;
+
+use crate::{FAMILIES, Piece, Variable};
+
+/// What is wrong with a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// A `$` that no name follows.
+    Bare,
+    /// A name that stands for nothing.
+    Unknown {
+        /// Without the `$`.
+        name: String,
+    },
+    /// `$header`, or `$cookie`, of which it is not said which one.
+    Nameless {
+        /// Without the `$`.
+        family: &'static str,
+    },
+    /// `$3` where there are fewer groups.
+    NoCapture {
+        /// The number.
+        number: u8,
+        /// How many there are.
+        captures: u8,
+    },
+}
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mistake::Bare => formatter.write_str("a `$` names nothing"),
+            Mistake::Unknown { name } => write!(formatter, "`${name}` is no variable"),
+            Mistake::Nameless { family } => write!(formatter, "`${family}` does not say which one"),
+            Mistake::NoCapture { number, captures: 0 } => {
+                write!(formatter, "`${number}` stands for nothing: no expression is matched here")
+            }
+            Mistake::NoCapture { number, captures } => {
+                write!(formatter, "`${number}` stands for nothing: the expression has {captures} groups")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Mistake {}
+
+/// Compiles; neighbouring texts become one piece.
+pub(crate) fn pieces(text: &str, captures: u8) -> Result<Vec<Piece>, Mistake> {
+    let mut pieces = Vec::new();
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        plain.push_str(&rest[..at]);
+        rest = &rest[at + 1..];
+        if let Some(behind) = rest.strip_prefix('$') {
+            plain.push('$');
+            rest = behind;
+            continue;
+        }
+        let (variable, behind) = variable(rest, captures)?;
+        if !plain.is_empty() {
+            pieces.push(Piece::Text(std::mem::take(&mut plain).into()));
+        }
+        pieces.push(Piece::Value(variable));
+        rest = behind;
+    }
+    plain.push_str(rest);
+    if !plain.is_empty() {
+        pieces.push(Piece::Text(plain.into()));
+    }
+    Ok(pieces)
+}
+
+/// The variable that `text` begins with, and what stands behind it.
+fn variable(text: &str, captures: u8) -> Result<(Variable, &str), Mistake> {
+    let (name, behind) = text.split_at(length(text, |byte| byte == b'_' || byte.is_ascii_alphanumeric()));
+    if name.is_empty() {
+        return Err(Mistake::Bare);
+    }
+    // One digit, so that `$10` is a group and a zero.
+    if let Some(number @ 1..=9) = name.chars().next().and_then(|digit| digit.to_digit(10)) {
+        let number = number as u8;
+        return match number <= captures {
+            true => Ok((Variable::Capture(number), &text[1..])),
+            false => Err(Mistake::NoCapture { number, captures }),
+        };
+    }
+    if let Some(family) = FAMILIES.into_iter().find(|family| *family == name) {
+        let of_family = behind.strip_prefix('.').unwrap_or_default();
+        let end = length(of_family, |byte| matches!(byte, b'_' | b'-') || byte.is_ascii_alphanumeric());
+        let (member, behind) = of_family.split_at(end);
+        match (family, member.is_empty()) {
+            ("header", false) => return Ok((Variable::Header(member.to_ascii_lowercase().into()), behind)),
+            ("cookie", false) => return Ok((Variable::Cookie(member.into()), behind)),
+            (_, false) => return Ok((Variable::Parameter(member.into()), behind)),
+            ("query", true) => {}
+            (family, true) => return Err(Mistake::Nameless { family }),
+        }
+    }
+    match Variable::of_name(name) {
+        Some(variable) => Ok((variable, behind)),
+        None => Err(Mistake::Unknown { name: name.to_owned() }),
+    }
+}
+
+/// How many bytes at the beginning are such.
+fn length(text: &str, is_such: impl Fn(u8) -> bool) -> usize {
+    text.bytes().take_while(|byte| is_such(*byte)).count()
+}

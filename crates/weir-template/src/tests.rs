@@ -1,0 +1,104 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// Answers each variable with its own name in brackets, and some with nothing.
+struct Named;
+
+impl Source for Named {
+    fn put(&self, variable: &Variable, out: &mut Vec<u8>) {
+        if *variable != Variable::ServerName {
+            out.extend_from_slice(format!("[{}]", variable.name()).as_bytes());
+        }
+    }
+}
+
+fn rendered(text: &str) -> String {
+    let mut out = Vec::new();
+    Template::parse(text, 2).unwrap_or_else(|mistake| panic!("{text}: {mistake}")).render(&Named, &mut out);
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn variables_stand_anywhere_in_a_text_and_end_where_their_name_ends() {
+    assert_eq!(rendered(""), "");
+    assert_eq!(rendered("plain"), "plain");
+    assert_eq!(rendered("$client_ip"), "[client_ip]");
+    assert_eq!(rendered("https://$host$path$query"), "https://[host][path][query]");
+    assert_eq!(rendered("$host:$listener_port"), "[host]:[listener_port]");
+    assert_eq!(rendered("a$server_name.b"), "a.b");
+    assert_eq!(rendered("$header.X-Tenant.internal"), "[header.x-tenant].internal");
+    assert_eq!(rendered("$cookie.SID/$query.id"), "[cookie.SID]/[query.id]");
+    assert_eq!(rendered("$query."), "[query].");
+    assert_eq!(rendered("$host-a"), "[host]-a");
+    assert_eq!(rendered("$1$2$10"), "[1][2][1]0");
+}
+
+#[test]
+fn two_dollars_are_one() {
+    assert_eq!(rendered("$$"), "$");
+    assert_eq!(rendered("US$$5, $$$$host, $$$host"), "US$5, $$host, $[host]");
+    assert_eq!(Template::parse("a$$b", 0).unwrap().as_constant(), Some("a$b"));
+    let constant = Template::constant("a$b");
+    assert_eq!(constant, Template::parse(constant.as_written(), 0).unwrap());
+}
+
+#[test]
+fn what_is_no_variable_is_a_mistake_and_never_sent_as_text() {
+    let mistake = |text| Template::parse(text, 1).unwrap_err();
+    assert_eq!(mistake("US$"), Mistake::Bare);
+    assert_eq!(mistake("$ {host}"), Mistake::Bare);
+    assert_eq!(mistake("${host}"), Mistake::Bare);
+    assert_eq!(mistake("$hots"), Mistake::Unknown { name: "hots".to_owned() });
+    assert_eq!(mistake("$host_name"), Mistake::Unknown { name: "host_name".to_owned() });
+    assert_eq!(mistake("$Host"), Mistake::Unknown { name: "Host".to_owned() });
+    assert_eq!(mistake("$header"), Mistake::Nameless { family: "header" });
+    assert_eq!(mistake("$cookie.=a"), Mistake::Nameless { family: "cookie" });
+    assert_eq!(mistake("$2"), Mistake::NoCapture { number: 2, captures: 1 });
+    assert_eq!(mistake("$0"), Mistake::Unknown { name: "0".to_owned() });
+}
+
+#[test]
+fn every_name_is_found_and_says_itself_again() {
+    for name in NAMES {
+        let template = Template::parse(&format!("${name}"), 0).unwrap();
+        let names: Vec<String> = template.variables().map(Variable::name).collect();
+        assert_eq!(names, [name]);
+    }
+}
+
+#[test]
+fn control_bytes_and_outer_whitespace_do_not_reach_a_field() {
+    let cleaned = |value: &[u8]| {
+        let mut out = [b"x: ", value].concat();
+        clean_field_value(&mut out, 3);
+        String::from_utf8_lossy(&out[3..]).into_owned()
+    };
+    assert_eq!(cleaned(b"plain"), "plain");
+    assert_eq!(cleaned(b"a\r\nset-cookie: b"), "a  set-cookie: b");
+    assert_eq!(cleaned(b"\0\t a b\x7f "), "a b");
+    assert_eq!(cleaned(b"\r\n"), "");
+    assert_eq!(cleaned(b""), "");
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_parsed_says_the_same_again_and_never_panics(text in ".{0,60}", captures in 0u8..10) {
+        if let Ok(template) = Template::parse(&text, captures) {
+            prop_assert_eq!(template.as_written(), text.as_str());
+            let texts = template.pieces().windows(2).filter(|pair| matches!(pair, [Piece::Text(_), Piece::Text(_)]));
+            prop_assert_eq!(texts.count(), 0);
+        }
+    }
+
+    #[test]
+    fn what_was_cleaned_is_a_field_value(value in proptest::collection::vec(any::<u8>(), 0..50)) {
+        let mut out = b"x: ".to_vec();
+        out.extend_from_slice(&value);
+        clean_field_value(&mut out, 3);
+        prop_assert!(out.starts_with(b"x: "));
+        let value = &out[3..];
+        prop_assert!(value.iter().all(|byte| *byte >= b' ' && *byte != 0x7f));
+        prop_assert_eq!(value.trim_ascii(), value);
+    }
+}
