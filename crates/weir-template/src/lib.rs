@@ -131,6 +131,11 @@ pub trait Source {
     fn put(&self, variable: &Variable, out: &mut Vec<u8>);
 }
 
+/// One that has no value for anything.
+impl Source for () {
+    fn put(&self, _: &Variable, _: &mut Vec<u8>) {}
+}
+
 impl Template {
     /// Compiles a text. A `$` itself is written `$$`. `captures` is how many groups there are for `$1` and so
     /// on: 0 where nothing is matched.
@@ -184,6 +189,24 @@ impl Template {
                 Piece::Value(variable) => source.put(variable, out),
             }
         }
+    }
+}
+
+impl Template {
+    /// As [`Self::render`]; whether anything was filled in, and not only the text around it.
+    pub fn render_any(&self, source: &(impl Source + ?Sized), out: &mut Vec<u8>) -> bool {
+        let mut any = false;
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Piece::Value(variable) => {
+                    let before = out.len();
+                    source.put(variable, out);
+                    any |= out.len() > before;
+                }
+            }
+        }
+        any
     }
 }
 

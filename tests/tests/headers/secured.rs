@@ -47,7 +47,7 @@ fn a_backend_is_told_whose_certificate_was_proven_and_by_which_tls() {
 #[test]
 fn a27_a_subject_is_one_value_whatever_its_authority_signed() {
     let (authority, backend) = (authority(), mirror());
-    let subject = "/O=a, CN=root+x/CN=bob\\ \\; Jörg";
+    let subject = r"/O=a, CN=root\+x/CN=bob; Jörg";
     authority.openssl(&format!(
         "req -utf8 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj '{subject}' -keyout bob.key -out bob.csr"
     ));
@@ -56,5 +56,5 @@ fn a27_a_subject_is_one_value_whatever_its_authority_signed() {
     let (ca, cert, key) = (authority.path("ca.pem"), authority.path("bob.pem"), authority.path("bob.key"));
     let shown = curl(&weir, "strict", "shop.example", &["--cacert", &ca, "--cert", &cert, "--key", &key]);
     let text = shown.succeeded();
-    assert!(text.contains("x-subject: CN=bob \\; J\\C3\\B6rg,O=a\\, CN\\=root\\+x\r\n"), "{text}");
+    assert!(text.contains("x-subject: CN=bob\\; J\\C3\\B6rg,O=a\\, CN\\=root\\+x\r\n"), "{text}");
 }

@@ -128,7 +128,7 @@ impl Followed<'_> {
         let mut injection = None;
         if plan.is_screened {
             let of_route = plan.route.and_then(|route| route.screen.as_deref());
-            steps = request.screens([compiled.screen.as_deref(), of_route], path);
+            steps = request.screens([compiled.screen.as_deref(), of_route], path, &self.arrival);
             steps.retain(|step| is_forwarded || step.check.at == Checkpoint::Edge);
             injection = request.injection(plan.route.map_or(listener.config.http().sqli, |route| route.sqli));
         }
@@ -201,7 +201,7 @@ impl Followed<'_> {
                 answer.cache =
                     plan.route.and_then(|route| request.cached(route, listener.tls.is_some(), path));
                 if let Some(pool) = self.snapshot.pools.get(*pool) {
-                    let (key, sticky) = request.wish(pool);
+                    let (key, sticky) = request.wish(pool, paths.compared(request.path()), &self.arrival);
                     answer.action = format!("forward to pool {}", pool.config.name);
                     answer.pool = Some(choose(pool, key, sticky));
                 }

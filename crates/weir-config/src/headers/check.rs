@@ -124,8 +124,11 @@ fn second_ones(fields: &Fields, findings: &mut Findings<'_>) {
 fn used(fields: &Fields) -> Vec<(Span, Vec<Variable>)> {
     let in_maps = MAPS.iter().flat_map(|map| fields.map(map)).map(|entry| (entry.at, &entry.value));
     let of_redirect = fields.table("redirect").and_then(|redirect| redirect.get("to"));
-    let alone =
-        fields.get("backend_host").into_iter().chain(of_redirect).map(|entry| (entry.at, &entry.value));
+    let limits =
+        ["hash", "rate_limit", "concurrency_limit"].into_iter().filter_map(|name| fields.value(name));
+    let keys = limits.flat_map(Value::tables).filter_map(|limit| limit.get("key"));
+    let alone = fields.get("backend_host").into_iter().chain(of_redirect).chain(keys);
+    let alone = alone.map(|entry| (entry.at, &entry.value));
     let variables = |(at, value)| Some((at, Template::of(value)?.variables().cloned().collect()));
     in_maps.chain(alone).filter_map(variables).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_template::{FAMILIES, Mistake, NAMES, Piece, Template};
+use weir_template::{FAMILIES, Mistake, NAMES, Piece, Template, Variable};
 
 use crate::fields::{KeyValue, Value};
 use crate::keys::Shape;
@@ -149,8 +149,24 @@ fn backend_host(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
+/// What requests are told apart by; `what` is where it stands.
+pub(crate) fn key_template(text: &str, what: &str) -> Result<Template, Refused> {
+    let template = compiled(text, what)?;
+    if let Some(bad) = template.variables().find(|it| matches!(it, Variable::RequestId)) {
+        let hint = "no two requests have the same, so that it tells nothing";
+        return refuse(format!("`${}` cannot stand in {what}", bad.name()), hint);
+    }
+    if template.as_constant().is_some() {
+        return refuse(
+            format!("{} is the same for every request", quote(text)),
+            "expected a variable such as `$host`",
+        );
+    }
+    Ok(template)
+}
+
 /// "`$client_ip` and `$header.x-user`".
-pub(crate) fn named<'n>(variables: impl IntoIterator<Item = &'n weir_template::Variable>) -> String {
+pub(crate) fn named<'n>(variables: impl IntoIterator<Item = &'n Variable>) -> String {
     let names: Vec<String> = variables.into_iter().map(|variable| format!("${}", variable.name())).collect();
     one_of(names.iter().map(String::as_str)).replace(" or ", " and ")
 }

@@ -125,8 +125,8 @@ impl Request {
     }
 
     /// What lists and limits answer now. `path` is the normalised one.
-    pub fn screens(&self, screens: [Option<&Screen>; 2], path: &[u8]) -> Vec<Step> {
-        screening::explain(screens, &self.received(None), path, self.client.ip())
+    pub fn screens(&self, screens: [Option<&Screen>; 2], path: &[u8], arrival: &Arrival<'_>) -> Vec<Step> {
+        screening::explain(screens, &self.received(None), &self.values(path, arrival))
     }
 
     /// What the screen for SQL injection says of the head, and how the request is refused for it; `None`
@@ -144,10 +144,11 @@ impl Request {
         Some(cache::explain::explain(cache, &self.received(None), scheme, path, self.is_trusted))
     }
 
-    /// What the pool chooses by: the key, and the backend that the cookie names.
-    pub fn wish(&self, pool: &Pool) -> (Option<u64>, Option<u64>) {
-        let received = self.received(None);
-        (plan::key_of(&pool.config, &received, self.client.ip()), Sticky::of(pool, received.cookies()).wanted)
+    /// What the pool chooses by: the key, and the backend that the cookie names. `path` is the normalised
+    /// one.
+    pub fn wish(&self, pool: &Pool, path: &[u8], arrival: &Arrival<'_>) -> (Option<u64>, Option<u64>) {
+        let key = plan::key_of(&pool.config, &self.values(path, arrival));
+        (key, Sticky::of(pool, self.received(None).cookies()).wanted)
     }
 
     /// How the client is told of an error with this status.

@@ -5,7 +5,6 @@
 //! ([`super::screening`], [`super::sqli`]). What comes only behind a plan belongs to the exchange: what
 //! memory has, the choice of a backend, a body that proves too large.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use weir_http::{BodyLength, KnownHeader, Method, RequestHead, Violation, path};
@@ -14,6 +13,7 @@ use weir_template::Template;
 use weir_tls::ServerTls;
 use weir_tls::acme::Challenges;
 
+use crate::http::request_values::Values;
 use crate::http::route::{Action, Decision, RequestView, Route, RouteTable, without_port};
 use crate::http::sticky;
 
@@ -329,14 +329,15 @@ fn of_route<'l>(
 }
 
 /// What the pool chooses a backend by; `None` where it needs nothing of the request, or the request lacks it.
-pub fn key_of(pool: &weir_config::Pool, request: &Received<'_>, client: IpAddr) -> Option<u64> {
-    let Received { head, text, .. } = request;
+pub fn key_of(pool: &weir_config::Pool, values: &Values<'_>) -> Option<u64> {
+    let (head, text) = values.head?;
     let source = KeySource {
-        client,
+        client: values.client.ip(),
         path: head.path(text),
         target: head.target(text),
         header: &|name| head.combined(name, text),
-        cookie: &|name| sticky::cookie(request.cookies(), name),
+        cookie: &|name| sticky::cookie(head.values(KnownHeader::Cookie, text), name),
+        values,
     };
     choice_key(pool, &source)
 }

@@ -15,6 +15,7 @@ use crate::http::h2;
 use crate::http::handshake::Handshake;
 use crate::http::plan::{Received, key_of};
 use crate::http::pump::Pump;
+use crate::http::request_values::Values;
 use crate::http::requester::Requester;
 use crate::http::session::{Session, limits_of};
 use crate::http::sink::Framing;
@@ -93,7 +94,7 @@ pub fn serialise(
         upgrade.is_some()
     };
     let asked = Received { head: request, text: received, tls: None };
-    let key = key_of(pool, &asked, exchange.ledger.client(requester).address.ip());
+    let key = pool.balance.needs_key().then(|| key_of(pool, &Values::of(requester, exchange))).flatten();
     let sticky = Sticky::of(&forwarding.pool.shared, asked.cookies());
     Ok(Facts {
         method: request.method(),

@@ -8,6 +8,7 @@ use weir_io::handshake::Secure;
 use weir_template::{Source, Template, Variable};
 
 use crate::http::exchange::Exchange;
+use crate::http::plan::Received;
 use crate::http::requester::Requester;
 use crate::http::route::without_port;
 use crate::http::sticky::cookie;
@@ -60,6 +61,28 @@ impl<'a> Values<'a> {
             client: ledger.client(requester).address,
             scheme: if tls.is_some() { Scheme::Https } else { Scheme::Http },
             request_id,
+            listener_port: requester.identity.port(),
+            tls: tls.map(TlsValues::of),
+        }
+    }
+
+    /// Of a request that is not in an exchange of its own, by a head that is there. What its `x-request-id`
+    /// says is not known.
+    pub(crate) fn of_head(
+        requester: &'a Requester,
+        request: &Received<'a>,
+        path: &'a [u8],
+        client: SocketAddr,
+    ) -> Values<'a> {
+        let Received { head, text, .. } = *request;
+        let tls = requester.secure.as_deref();
+        Values {
+            head: Some((head, text)),
+            path,
+            authority: head.host(text).unwrap_or_default(),
+            client,
+            scheme: if tls.is_some() { Scheme::Https } else { Scheme::Http },
+            request_id: b"",
             listener_port: requester.identity.port(),
             tls: tls.map(TlsValues::of),
         }
