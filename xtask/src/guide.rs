@@ -5,9 +5,28 @@
 //! must be refused.
 
 use toml::{Table, Value};
+use weir_config::{Root, World};
 
 use crate::fences::fences;
 use crate::tree::Tree;
+
+/// What the pages' configs find around them: a file that is a network as well as a secret, folders without
+/// files, and addresses in the environment.
+struct Around;
+
+impl World for Around {
+    fn read(&self, _: &str, _: usize) -> Result<Vec<u8>, String> {
+        Ok(b"192.0.2.1\n".to_vec())
+    }
+
+    fn names(&self, _: &str) -> Result<Vec<String>, String> {
+        Ok(Vec::new())
+    }
+
+    fn variable(&self, name: &str) -> Result<String, String> {
+        Ok(if name.ends_with("BIND") { "127.0.0.1:8080" } else { "4" }.to_owned())
+    }
+}
 
 /// What is wrong with the TOML blocks of the pages, as `file:line: message`; and how many blocks there are.
 fn check(tree: &Tree) -> (Vec<String>, usize) {
@@ -44,7 +63,7 @@ fn problem(info: &str, text: &str) -> Option<String> {
 
 /// What `weir check` says of a file; `None` when it says nothing.
 fn complaints(text: &str) -> Option<String> {
-    match weir_config::check_text("weir.toml", text) {
+    match weir_config::check_files(&[Root { name: "weir.toml", text }], &Around) {
         Ok(checked) if checked.warnings.is_empty() => None,
         Ok(checked) => Some(checked.warnings.to_string()),
         Err(report) => Some(report.to_string()),

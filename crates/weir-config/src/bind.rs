@@ -11,6 +11,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use crate::config::ROOT;
 use crate::fields::{Fields, KeyValue, Value};
+use crate::given;
 use crate::keys::{Key, Kind, Limit, Shape, Table, Word};
 use crate::report::{Findings, Span, quote};
 use crate::suggest::{nearest, one_of};
@@ -73,7 +74,7 @@ pub(crate) fn bind(
                 Value::Bad
             }
         };
-        fields.entries.push(KeyValue { name: known.name.to_owned(), key: span, at, value });
+        fields.entries.push(KeyValue::new(known.name, span, at, value));
     }
     if complete {
         let missing =
@@ -159,8 +160,20 @@ impl Reader<'_, '_> {
         if value.span().end == 0 {
             return Value::Bad;
         }
+        if let Some(given) = self.findings.given(at) {
+            let whole = given.whole();
+            let read = self.read(kind, &stands_for(kind, value, given, &whole), at, key);
+            return read.unwrap_or_else(|_| self.refused_given(at, key, given, expected(kind)));
+        }
         let read = self.read(kind, value, at, key);
-        self.taken(at, read)
+        self.taken(at, read.map_err(|refused| environment_hint(value.get_ref(), refused)))
+    }
+
+    /// Notes that a value from elsewhere cannot be read, without saying what it is.
+    fn refused_given(&mut self, at: Span, key: &Key, given: &given::Text, hint: String) -> Value {
+        let message = format!("`{}` cannot be what comes from {}", key.name, given.origin());
+        self.findings.error_of_given(at, message, hint);
+        Value::Bad
     }
 
     fn read(
@@ -226,9 +239,10 @@ impl Reader<'_, '_> {
                 let Some(Kind::Text(shape, _)) = schema.key(name).map(|key| &key.kind) else {
                     return Ok(Value::Bad);
                 };
-                let value = self.taken(at, (shape.read)(text).map(Value::Text));
+                let read = (shape.read)(text).map(Value::Text);
+                let value = self.taken(at, read.map_err(|refused| environment_hint(inner, refused)));
                 let mut fields = Fields::new(schema, at);
-                fields.entries.push(KeyValue { name: (*name).to_owned(), key: at, at, value });
+                fields.entries.push(KeyValue::new(*name, at, at, value));
                 Value::Table(fields)
             }
             (Kind::Tables(schema), DeValue::Array(list)) => {
@@ -272,14 +286,21 @@ impl Reader<'_, '_> {
             let at = value_span(value, span);
             let name = (names.read)(name.get_ref()).map(Value::Text);
             let Value::Text(name) = self.taken(span, name) else { continue };
-            let value = match value.get_ref() {
-                DeValue::String(text) => (shape.read)(text).map(Value::Text),
-                other => refuse(
-                    format!("`{}.{name}` cannot be {}", key.name, kind_of(other)),
-                    format!("expected {} such as \"{}\"", shape.name, shape.example),
-                ),
+            let hint = format!("expected {} such as \"{}\"", shape.name, shape.example);
+            let value = match (value.get_ref(), self.findings.given(at)) {
+                (DeValue::String(_), Some(given)) => {
+                    let read = (shape.read)(&text_for(shape, given)).map(Value::Text);
+                    read.unwrap_or_else(|_| self.refused_given(at, key, given, hint))
+                }
+                (DeValue::String(text), None) => {
+                    let read = (shape.read)(text).map(Value::Text);
+                    self.taken(at, read.map_err(|refused| environment_hint(value.get_ref(), refused)))
+                }
+                (other, _) => {
+                    let message = format!("`{}.{name}` cannot be {}", key.name, kind_of(other));
+                    self.taken(at, refuse(message, hint))
+                }
             };
-            let value = self.taken(at, value);
             if let Some(first) = map.iter().find(|entry| entry.name == name) {
                 let hint = format!(
                     "it is the same field as at {}; field names have no case",
@@ -288,7 +309,7 @@ impl Reader<'_, '_> {
                 self.findings.error(span, format!("`{name}` is said twice"), hint);
                 continue;
             }
-            map.push(KeyValue { name, key: span, at, value });
+            map.push(KeyValue::new(name, span, at, value));
         }
         Value::Map(map)
     }
@@ -318,16 +339,56 @@ impl Reader<'_, '_> {
                 if !self.findings.already(&message) {
                     self.findings.error(span, message, hint);
                 }
-                map.push(KeyValue { name: name.get_ref().to_string(), key: span, at, value: Value::Bad });
+                map.push(KeyValue::new(name.get_ref().to_string(), span, at, Value::Bad));
                 continue;
             };
             self.taken(span, (values::NAME.read)(name.get_ref()).map(Value::Text));
             let context = self.context.below(name.get_ref());
             let mut fields = bind(table, at, schema, &context, self.complete, self.findings);
             fields.name = name.get_ref().to_string();
-            map.push(KeyValue { name: fields.name.clone(), key: span, at, value: Value::Table(fields) });
+            map.push(KeyValue::new(fields.name.clone(), span, at, Value::Table(fields)));
         }
         Value::Map(map)
+    }
+}
+
+/// A text from elsewhere as a key of this kind takes it: what comes from there is always a text, and stands
+/// for a number or `true` where those are meant.
+fn stands_for<'v>(
+    kind: &Kind,
+    value: &Spanned<DeValue<'v>>,
+    given: &given::Text,
+    whole: &'v str,
+) -> Spanned<DeValue<'v>> {
+    let takes_bare = matches!(
+        kind,
+        Kind::Bool(_) | Kind::BoolOrWord(..) | Kind::Count(_) | Kind::Factor(_) | Kind::Choice(..)
+    );
+    let bare = DeValue::parse(whole).ok().filter(|_| takes_bare).map(Spanned::into_inner);
+    let stands_for = match (bare, kind) {
+        (Some(bare @ (DeValue::Integer(_) | DeValue::Float(_) | DeValue::Boolean(_))), _) => bare,
+        (_, Kind::Text(shape, _)) => DeValue::String(text_for(shape, given).into()),
+        _ => return value.clone(),
+    };
+    Spanned::new(value.span(), stands_for)
+}
+
+/// A text from elsewhere as a text of this shape.
+fn text_for(shape: &Shape, given: &given::Text) -> String {
+    if shape.has_variables { given.with_plain_dollars() } else { given.whole() }
+}
+
+/// What to say to `${NAME}`, as shells and Compose have it.
+fn environment_hint(value: &DeValue<'_>, refused: Refused) -> Refused {
+    let name = value.as_str().and_then(|text| text.split_once("${")?.1.split_once('}')).map(|(name, _)| name);
+    let is_name = |name: &&str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    match name.filter(is_name) {
+        Some(name) => {
+            Refused { hint: format!("did you mean the environment's `${{env:{name}}}`?"), ..refused }
+        }
+        None => refused,
     }
 }
 

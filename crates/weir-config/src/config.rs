@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::admin::{self, Admin};
 use crate::cache::Cache;
 use crate::fields::{Fields, KeyValue, Value};
+use crate::hidden::Hidden;
 use crate::kernel::Kernel;
 use crate::keys::{Key, Kind, Row, Table};
 use crate::listener::{self, Listener};
@@ -14,6 +15,7 @@ use crate::pool::{self, Pool};
 use crate::report::{Findings, Span};
 use crate::runtime::Runtime;
 use crate::setting::{One as _, Part, Section, Setting};
+use crate::shared;
 use crate::uses::Uses;
 
 /// A whole configuration, checked: every pool that is named exists, every bound holds.
@@ -36,13 +38,16 @@ pub struct Config {
     pub listeners: Vec<Arc<Listener>>,
     /// `[pool.NAME]`, in file order.
     pub pools: Vec<Arc<Pool>>,
+    /// Which values came from the environment or from files.
+    pub hidden: Hidden,
 }
 
 /// The file.
 pub static ROOT: Table = Table {
     path: "the file",
-    doc: "Seven kinds of tables. At least one listener is needed; all the rest has defaults.",
+    doc: "Seven kinds of tables, and two ways to say things once. At least one listener is needed; all the rest has defaults.",
     rows: &[
+        Row::Key(shared::INCLUDE),
         Row::Key(Key::new(Kind::Table(Runtime::TABLE)).named("runtime", "Settings of the whole process.")),
         Row::Key(Key::new(Kind::Table(Admin::TABLE)).named("admin", "The admin API, metrics and dashboard.")),
         Row::Key(Key::new(Kind::Table(Log::TABLE)).named("log", "Access log and program log.")),
@@ -64,6 +69,7 @@ pub static ROOT: Table = Table {
                 .also(&["upstream", "cluster"])
                 .named("pool", "Backends, and how to choose among them."),
         ),
+        Row::Key(shared::TABLES),
     ],
 };
 
@@ -101,6 +107,7 @@ impl Config {
             kernel: table(root, "kernel"),
             listeners: root.named("listener").map(<Listener as Part>::of).map(Arc::new).collect(),
             pools: root.named("pool").map(<Pool as Part>::of).map(Arc::new).collect(),
+            hidden: Hidden::default(),
         }
     }
 
@@ -144,8 +151,7 @@ fn table<T: Setting>(root: &Fields, name: &str) -> T {
 fn named<T: Section>(tables: &[Arc<T>]) -> Value {
     let entry = |table: &Arc<T>| {
         let fields = table.fields();
-        let (key, at) = (Span::default(), Span::default());
-        KeyValue { name: fields.name.clone(), key, at, value: Value::Table(fields) }
+        KeyValue::new(fields.name.clone(), Span::default(), Span::default(), Value::Table(fields))
     };
     Value::Map(tables.iter().map(entry).collect())
 }

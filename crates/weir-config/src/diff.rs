@@ -6,6 +6,7 @@ use std::fmt;
 use crate::admin;
 use crate::config::Config;
 use crate::fields::{Fields, Value};
+use crate::hidden::Hidden;
 use crate::setting::Setting;
 use crate::write::{Secrets, effective, shown};
 
@@ -123,9 +124,8 @@ pub fn until_restart(wanted: &Config, running: &Config) -> (Config, Vec<String>)
     for name in ["runtime", "admin", "kernel"] {
         let (Some(old), Some(now)) = (old.table(name), fields.below_mut(name).pop()) else { continue };
         for key in now.schema.keys().into_iter().filter(|key| key.restart) {
-            let said = |fields: &Fields| {
-                fields.get(key.name).map(|entry| shown(key, &entry.value, Secrets::Written))
-            };
+            let said =
+                |fields: &Fields| fields.get(key.name).map(|entry| shown(key, entry, Secrets::Written));
             if said(now) != said(old) {
                 differing.push(format!("{name}.{}", key.name));
             }
@@ -136,7 +136,9 @@ pub fn until_restart(wanted: &Config, running: &Config) -> (Config, Vec<String>)
     let runtime = Setting::read(fields.value("runtime"));
     let admin = fields.table("admin").and_then(admin::read);
     let kernel = Setting::read(fields.value("kernel"));
-    (Config { runtime, admin, kernel, ..wanted.clone() }, differing)
+    let of = |hidden: Hidden, table| hidden.and(&running.hidden, table);
+    let hidden = ["runtime", "admin", "kernel"].into_iter().fold(wanted.hidden.clone(), of);
+    (Config { runtime, admin, kernel, hidden, ..wanted.clone() }, differing)
 }
 
 /// Every object of a file with its settings, in file order.
@@ -184,10 +186,10 @@ fn collect(prefix: &str, fields: &Fields, settings: &mut Settings) {
                     collect(&format!("{path} {name}."), route, settings);
                 }
             }
-            value => {
+            _ => {
                 let value = Shown {
-                    value: shown(key, value, Secrets::Written),
-                    shown: shown(key, value, Secrets::LeftOut),
+                    value: shown(key, entry, Secrets::Written),
+                    shown: shown(key, entry, Secrets::LeftOut),
                     restart: key.restart,
                 };
                 settings.insert(path, value);

@@ -38,6 +38,14 @@ pub(crate) struct KeyValue {
     pub key: Span,
     pub at: Span,
     pub value: Value,
+    /// What the value is came from the environment or a file, and is shown to nobody.
+    pub is_hidden: bool,
+}
+
+impl KeyValue {
+    pub fn new(name: impl Into<String>, key: Span, at: Span, value: Value) -> KeyValue {
+        KeyValue { name: name.into(), key, at, value, is_hidden: false }
+    }
 }
 
 /// A table by its keys.
@@ -81,8 +89,7 @@ impl Fields {
             _ => None,
         };
         if let Some(value) = value.or_else(off) {
-            let (key, at) = (Span::default(), Span::default());
-            self.entries.push(KeyValue { name: name.to_owned(), key, at, value });
+            self.entries.push(KeyValue::new(name, Span::default(), Span::default(), value));
         }
     }
 

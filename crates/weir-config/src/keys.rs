@@ -66,6 +66,8 @@ pub struct Key {
     pub inherited: bool,
     /// The effective config has it only where it differs from what would hold without it.
     pub brief: bool,
+    /// A list from a file without an element says the same as no list.
+    pub may_be_empty: bool,
 }
 
 /// A word that a key takes.
@@ -100,6 +102,10 @@ pub struct Shape {
     pub example: &'static str,
     /// A bare number is read as its digits: a port, a status.
     pub takes_numbers: bool,
+    /// A `$` begins a variable, or is written twice.
+    pub has_variables: bool,
+    /// In a list, `"@file:PATH"` stands for the lines of a file.
+    pub from_files: bool,
     /// Checks a text and gives its normal form.
     pub read: fn(&str) -> Result<String, Refused>,
     /// The normal form as the file has it: what [`Self::read`] takes.
@@ -216,7 +222,27 @@ impl Shape {
         example: &'static str,
         read: fn(&str) -> Result<String, Refused>,
     ) -> Self {
-        Self { name, example, takes_numbers: false, read, written: str::to_owned }
+        Self {
+            name,
+            example,
+            takes_numbers: false,
+            has_variables: false,
+            from_files: false,
+            read,
+            written: str::to_owned,
+        }
+    }
+
+    /// A `$` begins a variable.
+    pub const fn with_variables(mut self) -> Self {
+        self.has_variables = true;
+        self
+    }
+
+    /// In a list, `"@file:PATH"` stands for the lines of a file.
+    pub const fn from_files(mut self) -> Self {
+        self.from_files = true;
+        self
     }
 
     /// Takes bare numbers, too.
@@ -264,6 +290,7 @@ impl Key {
             secret: false,
             inherited: false,
             brief: false,
+            may_be_empty: false,
         }
     }
 
@@ -373,6 +400,12 @@ impl Key {
     /// Where a route does not have it, it is as its listener has it.
     pub const fn inherited(mut self) -> Self {
         self.inherited = true;
+        self
+    }
+
+    /// A list from a file without an element says the same as no list.
+    pub const fn may_be_empty(mut self) -> Self {
+        self.may_be_empty = true;
         self
     }
 

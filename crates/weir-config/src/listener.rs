@@ -24,6 +24,7 @@ use crate::report::{Findings, Span};
 use crate::route::{self, Route};
 use crate::screen::ClientNetworks;
 use crate::setting::{Part, Section as _, table};
+use crate::shared::TakesOver;
 use crate::sqli::Sqli;
 use crate::suggest::{nearest, one_of};
 use crate::timeout::{self, HttpLimits, Timeouts};
@@ -42,6 +43,8 @@ table! {
         /// ports as well: `"10.0.9.9:30000-30100"`.
         bind: Vec<Bind> =
             list(Each::Text(&BINDS)).required().also(&["listen", "address", "addr"]);
+        /// What it takes over.
+        shared: TakesOver;
         /// The pool that takes whatever no route takes. Needed for tcp, udp and mysql; without it HTTP
         /// answers 404.
         pool: Option<String> =

@@ -1,15 +1,14 @@
 //! The way from text to [`Config`]: TOML syntax, then each value on its own, then the values together.
 
-use toml::de::DeTable;
-
 use crate::bind::{Context, bind};
+use crate::compose::gather::FILE_BYTES;
+use crate::compose::{Root, compose, gather};
 use crate::config::{Config, ROOT, assume};
-use crate::files::{self, ReadFile};
-use crate::report::{Findings, Report, Source, Span};
-use crate::syntax;
-
-/// Longest text that is read, in bytes; a larger file is not a config file.
-const FILE_BYTES: usize = 16 << 20;
+use crate::files;
+use crate::hidden;
+use crate::report::{Findings, Report, Span};
+use crate::source::Source;
+use crate::world::{Nothing, World};
 
 /// A configuration that is taken, and what was odd about it.
 #[derive(Clone, Debug)]
@@ -25,50 +24,62 @@ pub fn parse(file_name: &str, text: &str) -> Result<Config, Report> {
     check_text(file_name, text).map(|checked| checked.config)
 }
 
-/// Reads a configuration. `file_name` is only shown.
+/// Reads a configuration that stands alone: no other file, and no environment. `file_name` is only shown.
 ///
 /// `Err` holds every mistake of the file, sorted by position. Never panics, whatever the text.
 ///
-/// Files that it names are not read: what it holds of them is empty.
+/// Files whose content a configuration holds are not read: what it holds of them is empty.
 pub fn check_text(file_name: &str, text: &str) -> Result<Checked, Report> {
-    check(file_name, text, None)
+    check(&[Root { name: file_name, text }], &Nothing, false)
 }
 
-/// As [`check_text`], and has the files read whose content the configuration holds. One that can't be read is
-/// a mistake of the line that names it.
-pub fn check_with_files(file_name: &str, text: &str, read_file: &ReadFile<'_>) -> Result<Checked, Report> {
-    check(file_name, text, Some(read_file))
+/// Reads a configuration of several files, which together say what one could: those that are named, in their
+/// order, and what they ask of `world`.
+///
+/// `Err` holds every mistake of all files, sorted by file and position. Never panics, whatever the texts.
+///
+/// # Panics
+///
+/// Without a root there is nothing to read.
+pub fn check_files(roots: &[Root<'_>], world: &dyn World) -> Result<Checked, Report> {
+    check(roots, world, true)
 }
 
-fn check(file_name: &str, text: &str, read_file: Option<&ReadFile<'_>>) -> Result<Checked, Report> {
-    if text.len() > FILE_BYTES {
+fn check(roots: &[Root<'_>], world: &dyn World, are_contents_read: bool) -> Result<Checked, Report> {
+    if let Some(root) = roots.iter().find(|root| root.text.len() > FILE_BYTES) {
         // Nothing of it is read, not even where its lines end.
-        let source = Source::new(file_name, "");
+        let source = Source::new(root.name, "");
         let mut findings = Findings::new(&source);
-        let hint = format!("expected at most {} bytes of TOML", FILE_BYTES);
-        findings.error(Span::default(), format!("the file is {} bytes long", text.len()), hint);
+        let hint = format!("expected at most {FILE_BYTES} bytes of TOML");
+        findings.error(Span::default(), format!("the file is {} bytes long", root.text.len()), hint);
         return Err(findings.into_report());
     }
-    let source = Source::new(file_name, text);
-    let mut findings = Findings::new(&source);
-    let mended = syntax::mend(&mut findings);
-    let syntax_count = findings.count();
-    let complete = syntax_count == 0;
-    let (table, _) = DeTable::parse_recoverable(&mended.text);
-    let mut root = bind(table.get_ref(), Span::default(), &ROOT, &Context::root(), complete, &mut findings);
+    let gathered = gather(roots, world);
+    let composed = compose(&gathered, world);
+    let complete = composed.is_complete;
+    let composed_count = composed.problems.len();
+    let mut findings = Findings::with(&composed.source, &composed.given, composed.problems);
+    let mut root = bind(&composed.table, composed.at, &ROOT, &Context::root(), complete, &mut findings);
+    findings.once_at(&composed.shared);
     if !complete {
-        findings.forget_in(&mended.blind, syntax_count);
+        findings.forget_in(&composed.blind, composed_count);
         return Err(findings.into_report());
     }
-    if let Some(read_file) = read_file {
-        files::read(&mut root, read_file, &mut findings);
+    if are_contents_read {
+        files::read(&mut root, world, &mut findings);
     }
     let uses = assume(&mut root);
-    let config = Config::read(&root);
+    let hidden = hidden::of(&root, &composed.given);
+    let config = Config { hidden, ..Config::read(&root) };
     config.check(&root, &uses, &mut findings);
     let refused = findings.refused();
     let report = findings.into_report();
     if refused { Err(report) } else { Ok(Checked { config, warnings: report }) }
+}
+
+/// The texts of all files of a config, those that are included among them, as far as they can be read.
+pub fn all_texts(roots: &[Root<'_>], world: &dyn World) -> Vec<String> {
+    gather(roots, world).files.into_iter().map(|file| file.text).collect()
 }
 
 /// The text of a file, or a report of the first byte that is not UTF-8.
@@ -79,7 +90,7 @@ pub fn decode<'b>(file_name: &str, bytes: &'b [u8]) -> Result<&'b str, Report> {
     };
     // The text is good up to there, so the place can be shown in it.
     let text = String::from_utf8_lossy(bytes);
-    let source = Source::new(file_name, &text);
+    let source = Source::new(file_name, text);
     let mut findings = Findings::new(&source);
     let at = error.valid_up_to();
     let byte = bytes.get(at).copied().unwrap_or_default();

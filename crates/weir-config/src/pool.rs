@@ -26,6 +26,7 @@ use crate::protocol::{Protocol, applies, audience};
 use crate::report::{Findings, Span};
 use crate::setting::{Section as _, one, table, words};
 use crate::timeout::{self, ExchangeTimeouts};
+use crate::shared::TakesOver;
 use crate::tls::{self, PoolTls};
 use crate::uses::{Use, Uses};
 use crate::values::address::{BACKEND_ADDRESS, FILE, backend_at, same_backend};
@@ -40,6 +41,8 @@ table! {
             Key::new(Kind::Many(Each::TableOrText(Backend::TABLE, "address")))
                 .required()
                 .also(&["servers", "server", "backend", "members", "targets"]);
+        /// What it takes over.
+        shared: TakesOver;
         /// How a backend is chosen.
         balance: Algorithm =
             word(ALGORITHMS, "round-robin").also(&["algorithm", "lb", "method", "policy"]);

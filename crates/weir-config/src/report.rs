@@ -1,22 +1,29 @@
 //! What is wrong, where, and what to do: mistakes collected in one pass and shown with the line they are on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::ops::Range;
+
+use crate::given::Given;
+use crate::source::{Source, shown};
 
 /// Problems that are listed (count); a file with more is not a config file.
 const PROBLEM_COUNT: usize = 1000;
 
-/// Widest excerpt of a line, in terminal cells; a longer line is shown as a window around the mistake.
-const EXCERPT_CELLS: usize = 100;
-
 /// Bytes of the text that something came from. Ends are exclusive.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Span {
     /// First byte.
     pub start: usize,
     /// One past the last byte.
     pub end: usize,
+}
+
+impl Span {
+    /// The same so many bytes further back.
+    pub fn moved(self, by: usize) -> Span {
+        Span { start: self.start + by, end: self.end + by }
+    }
 }
 
 impl From<Range<usize>> for Span {
@@ -61,10 +68,10 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All problems of one file, sorted by position.
+/// All problems of the files that are one config, sorted by position.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Sorted by line, then column.
+    /// Sorted by file, in the order in which they are put together, then line, then column.
     pub problems: Vec<Problem>,
 }
 
@@ -94,169 +101,6 @@ impl fmt::Display for Report {
 
 impl std::error::Error for Report {}
 
-/// The text being read, and where its lines begin.
-pub(crate) struct Source<'a> {
-    file_name: &'a str,
-    pub text: &'a str,
-    line_starts: Vec<usize>,
-}
-
-impl<'a> Source<'a> {
-    pub fn new(file_name: &'a str, text: &'a str) -> Self {
-        let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        Self { file_name, text, line_starts }
-    }
-
-    /// Line (from 1) that holds a byte.
-    pub fn line(&self, offset: usize) -> usize {
-        self.line_starts.partition_point(|start| *start <= offset)
-    }
-
-    /// Start and text of a line (from 1), without its line end and without a byte order mark.
-    fn line_text(&self, line: usize) -> (usize, &'a str) {
-        let start = self.line_starts[line - 1];
-        let end = self.line_starts.get(line).map_or(self.text.len(), |next| next - 1);
-        let text = &self.text[start..end];
-        let text = text.strip_suffix('\r').unwrap_or(text);
-        match text.strip_prefix('\u{feff}') {
-            Some(rest) if start == 0 => (start + '\u{feff}'.len_utf8(), rest),
-            _ => (start, text),
-        }
-    }
-
-    /// The line of a byte, without its line end.
-    pub fn line_at(&self, offset: usize) -> &'a str {
-        self.line_text(self.line(offset.min(self.text.len()))).1
-    }
-
-    /// The bytes of the line of a byte, without its line end.
-    pub fn line_span(&self, offset: usize) -> Span {
-        let (start, text) = self.line_text(self.line(offset.min(self.text.len())));
-        Span { start, end: start + text.len() }
-    }
-
-    /// The bytes of the line below that of a byte, without its line end; `None` below the last line.
-    pub fn line_below(&self, offset: usize) -> Option<Span> {
-        self.whole_line(self.line(offset.min(self.text.len())) + 1)
-    }
-
-    /// The bytes of the line above that of a byte, without its line end; `None` above the first line.
-    pub fn line_above(&self, offset: usize) -> Option<Span> {
-        self.whole_line(self.line(offset.min(self.text.len())) - 1)
-    }
-
-    fn whole_line(&self, line: usize) -> Option<Span> {
-        if line == 0 || line > self.line_starts.len() {
-            return None;
-        }
-        let (start, text) = self.line_text(line);
-        Some(Span { start, end: start + text.len() })
-    }
-
-    /// Line and column (in characters), both from 1.
-    pub fn position(&self, offset: usize) -> (usize, usize) {
-        let offset = self.char_boundary(offset);
-        let line = self.line(offset);
-        let (start, text) = self.line_text(line);
-        let inside = offset.saturating_sub(start).min(text.len());
-        (line, text[..inside].chars().count() + 1)
-    }
-
-    /// `file:line:col`.
-    pub fn place(&self, span: Span) -> String {
-        let (line, column) = self.position(span.start);
-        format!("{}:{line}:{column}", self.file_name)
-    }
-
-    /// The bytes of a span; empty when it does not fall on characters.
-    pub fn slice(&self, span: Span) -> &'a str {
-        self.text.get(span.start..span.end).unwrap_or("")
-    }
-
-    fn char_boundary(&self, offset: usize) -> usize {
-        let mut offset = offset.min(self.text.len());
-        while !self.text.is_char_boundary(offset) {
-            offset -= 1;
-        }
-        offset
-    }
-
-    fn excerpt(&self, span: Span, hint: &str) -> String {
-        let start = self.char_boundary(span.start);
-        let end = self.char_boundary(span.end).max(start);
-        let line = self.line(start);
-        let (line_start, text) = self.line_text(line);
-        let from = start.saturating_sub(line_start).min(text.len());
-        let to = end.saturating_sub(line_start).clamp(from, text.len());
-        let (shown, before, width) = window(text, from, to);
-        let number = line.to_string();
-        let gutter = " ".repeat(number.len());
-        let carets = "^".repeat(width.max(1));
-        let pad = " ".repeat(before);
-        let line = format!("{gutter} |\n{number} | {shown}\n{gutter} | {pad}{carets} {hint}");
-        line.trim_end().to_owned()
-    }
-}
-
-/// What of a line is shown, the cells before the span, and the cells of the span. Looks only at what is
-/// shown, because a line may be megabytes long and hold a thousand mistakes.
-fn window(text: &str, from: usize, to: usize) -> (String, usize, usize) {
-    // A third of the window stays in front of the span, so that the reader sees which key it belongs to; what
-    // one side does not need goes to the other.
-    let (_, lead) = fitting(text[..from].chars().rev(), EXCERPT_CELLS / 3);
-    let (ahead_bytes, ahead) = fitting(text[from..].chars(), EXCERPT_CELLS - lead);
-    let (behind_bytes, before) = fitting(text[..from].chars().rev(), EXCERPT_CELLS - ahead);
-    let (first, last) = (from - behind_bytes, from + ahead_bytes);
-    let (cut_left, cut_right) = (first > 0, last < text.len());
-    let mut line = if cut_left { "…".to_owned() } else { String::new() };
-    line.extend(text[first..last].chars().map(|c| shown(c).0));
-    if cut_right {
-        line.push('…');
-    } else {
-        line.truncate(line.trim_end().len());
-    }
-    let span = text[from..to.min(last)].chars().map(|c| shown(c).1).sum();
-    (line, before + usize::from(cut_left), span)
-}
-
-/// The bytes and cells of as many characters as fit into `most` cells.
-fn fitting(text: impl Iterator<Item = char>, most: usize) -> (usize, usize) {
-    let (mut bytes, mut cells) = (0, 0);
-    for c in text {
-        let (_, width) = shown(c);
-        if cells + width > most {
-            break;
-        }
-        bytes += c.len_utf8();
-        cells += width;
-    }
-    (bytes, cells)
-}
-
-/// A character as a terminal can show it without being steered by it, and the cells it takes.
-fn shown(c: char) -> (String, usize) {
-    match c {
-        '\t' => ("    ".to_owned(), 4),
-        // Bidirectional controls and invisible joiners could make a line read differently from what it says.
-        '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' => {
-            ("\u{fffd}".to_owned(), 1)
-        }
-        c if c.is_control() => ("\u{fffd}".to_owned(), 1),
-        '\u{300}'..='\u{36f}' | '\u{fe00}'..='\u{fe0f}' => (c.to_string(), 0),
-        '\u{1100}'..='\u{115f}'
-        | '\u{2e80}'..='\u{303e}'
-        | '\u{3041}'..='\u{a4cf}'
-        | '\u{ac00}'..='\u{d7a3}'
-        | '\u{f900}'..='\u{faff}'
-        | '\u{fe30}'..='\u{fe6f}'
-        | '\u{ff00}'..='\u{ff60}'
-        | '\u{ffe0}'..='\u{ffe6}'
-        | '\u{1f300}'..='\u{1faff}'
-        | '\u{20000}'..='\u{3fffd}' => (c.to_string(), 2),
-        c => (c.to_string(), 1),
-    }
-}
-
 /// Text from the file inside a message: quoted, and cut when very long.
 pub(crate) fn quote(text: &str) -> String {
     const MOST: usize = 60;
@@ -278,25 +122,67 @@ fn harmless(text: &str) -> String {
     harmless
 }
 
+/// A problem as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub span: Span,
+    pub severity: Severity,
+    pub message: String,
+    pub hint: String,
+}
+
+impl Found {
+    /// The same, for bytes that stand so much further back.
+    pub fn moved(mut self, by: usize) -> Found {
+        self.span = self.span.moved(by);
+        self
+    }
+}
+
 /// Problems while they are being found.
 pub(crate) struct Findings<'a> {
     pub source: &'a Source<'a>,
-    problems: Vec<(Span, Severity, String, String)>,
+    /// What came from the environment and from files, which no message may show.
+    given: Option<&'a Given>,
+    problems: Vec<Found>,
 }
 
 impl<'a> Findings<'a> {
     pub fn new(source: &'a Source<'a>) -> Self {
-        Self { source, problems: Vec::new() }
+        Self { source, given: None, problems: Vec::new() }
+    }
+
+    /// With what was found already, and what is not to be shown.
+    pub fn with(source: &'a Source<'a>, given: &'a Given, problems: Vec<Found>) -> Self {
+        Self { source, given: Some(given), problems }
     }
 
     /// Adds a mistake. `hint` stands behind the carets.
     pub fn error(&mut self, span: Span, message: impl Into<String>, hint: impl Into<String>) {
-        self.problems.push((span, Severity::Error, message.into(), hint.into()));
+        self.note(span, Severity::Error, message.into(), hint.into());
     }
 
     /// Adds a warning.
     pub fn warning(&mut self, span: Span, message: impl Into<String>, hint: impl Into<String>) {
-        self.problems.push((span, Severity::Warning, message.into(), hint.into()));
+        self.note(span, Severity::Warning, message.into(), hint.into());
+    }
+
+    fn note(&mut self, span: Span, severity: Severity, message: String, hint: String) {
+        let (message, hint) = match self.given {
+            Some(given) => given.unseen(span, message, hint),
+            None => (message, hint),
+        };
+        self.problems.push(Found { span, severity, message, hint });
+    }
+
+    /// Adds a mistake of a value that is not to be shown: `message` and `hint` must not follow from it.
+    pub fn error_of_given(&mut self, span: Span, message: String, hint: String) {
+        self.problems.push(Found { span, severity: Severity::Error, message, hint });
+    }
+
+    /// What the value at this place came from; `None` where it stands in the file.
+    pub fn given(&self, at: Span) -> Option<&'a crate::given::Text> {
+        self.given.and_then(|given| given.at(at))
     }
 
     /// `file:line:col` of a span.
@@ -306,32 +192,39 @@ impl<'a> Findings<'a> {
 
     /// Whether a mistake was found.
     pub fn refused(&self) -> bool {
-        self.problems.iter().any(|problem| problem.1 == Severity::Error)
+        self.problems.iter().any(|problem| problem.severity == Severity::Error)
     }
 
     /// Whether a mistake with this message was already found.
     pub fn already(&self, message: &str) -> bool {
-        self.problems.iter().any(|problem| problem.2 == message)
+        self.problems.iter().any(|problem| problem.message == message)
     }
 
     /// The places of everything that was found so far.
     pub fn spans(&self) -> BTreeSet<Span> {
-        self.problems.iter().map(|problem| problem.0).collect()
-    }
-
-    /// How many problems were found so far (count).
-    pub fn count(&self) -> usize {
-        self.problems.len()
+        self.problems.iter().map(|problem| problem.span).collect()
     }
 
     /// Forgets what was found in these stretches of text, except for the first `count` problems.
     pub fn forget_in(&mut self, stretches: &[Span], count: usize) {
         let mut index = 0;
-        self.problems.retain(|(span, ..)| {
+        self.problems.retain(|Found { span, .. }| {
             index += 1;
             index <= count
                 || !stretches.iter().any(|stretch| stretch.start <= span.start && span.start <= stretch.end)
         });
+    }
+
+    /// Keeps only the first of the problems at each of these places, which are read once for each table that
+    /// takes them over.
+    pub fn once_at(&mut self, places: &HashSet<Span>) {
+        let mut seen = HashSet::new();
+        self.problems.retain(|Found { span, .. }| !places.contains(span) || seen.insert(*span));
+    }
+
+    /// What was found, as it was found.
+    pub fn into_found(self) -> Vec<Found> {
+        self.problems
     }
 
     /// Everything found, sorted. Warnings are left out of a refused file: half of them would be about what
@@ -339,36 +232,23 @@ impl<'a> Findings<'a> {
     pub fn into_report(self) -> Report {
         let refused = self.refused();
         let mut found = self.problems;
-        found.retain(|problem| !refused || problem.1 == Severity::Error);
-        found.sort_by(|a, b| (a.0, &a.2).cmp(&(b.0, &b.2)));
+        found.retain(|problem| !refused || problem.severity == Severity::Error);
+        found.sort_by(|a, b| (a.span, &a.message).cmp(&(b.span, &b.message)));
         found.dedup();
         let more = found.len().saturating_sub(PROBLEM_COUNT);
         found.truncate(PROBLEM_COUNT);
-        if let (Some(last), true) = (found.last().map(|problem| problem.0), more > 0) {
-            found.push((
-                last,
-                Severity::Error,
-                format!("{more} more problems are not listed"),
-                String::new(),
-            ));
+        if let (Some(span), true) = (found.last().map(|problem| problem.span), more > 0) {
+            let message = format!("{more} more problems are not listed");
+            found.push(Found { span, severity: Severity::Error, message, hint: String::new() });
         }
-        let problems = found
-            .into_iter()
-            .map(|(span, severity, message, hint)| {
-                let (message, hint) = (harmless(&message), harmless(&hint));
-                let (line, column) = self.source.position(span.start);
-                let excerpt = self.source.excerpt(span, &hint);
-                Problem {
-                    severity,
-                    file: self.source.file_name.to_owned(),
-                    line,
-                    column,
-                    message,
-                    hint,
-                    excerpt,
-                }
-            })
-            .collect();
-        Report { problems }
+        let problem = |found: Found| {
+            let Found { span, severity, .. } = found;
+            let (message, hint) = (harmless(&found.message), harmless(&found.hint));
+            let (line, column) = self.source.position(span.start);
+            let file = self.source.file_name(span.start).to_owned();
+            let excerpt = self.source.excerpt(span, &hint);
+            Problem { severity, file, line, column, message, hint, excerpt }
+        };
+        Report { problems: found.into_iter().map(problem).collect() }
     }
 }

@@ -16,6 +16,7 @@ use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, Span};
 use crate::screen;
 use crate::setting::{One as _, Section as _, table};
+use crate::shared::TakesOver;
 use crate::sqli::Sqli;
 use crate::timeout::{self, ExchangeTimeouts};
 use crate::values::NAME;
@@ -30,6 +31,8 @@ table! {
     pub struct Route at "[[listener.NAME.route]]" {
         /// For logs and `weir explain`.
         name: String = text(&NAME).default("LISTENER/POSITION, from 0").brief();
+        /// What it takes over.
+        shared: TakesOver;
         /// Hosts without port; `*.example` takes any name below it.
         host: Vec<HostPattern> =
             list(Each::Text(&HOST))

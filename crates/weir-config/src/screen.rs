@@ -32,7 +32,7 @@ impl Part for Settings {
             "concurrency_limit",
             "Most requests under way at once, over all workers; beyond it 429. Of several all hold.",
         )),
-        Row::Key(list(Each::Text(&NETWORK)).default("nobody").also(&["deny", "deny_ip", "deny_src", "blocklist", "blacklist"]).named(
+        Row::Key(list(Each::Text(&NETWORK)).default("nobody").may_be_empty().also(&["deny", "deny_ip", "deny_src", "blocklist", "blacklist"]).named(
             "deny_address",
             "Clients that get 403; of tcp and udp listeners those whose connections are closed, and whose datagrams and packets are dropped. Where an address is in both \
              lists, the entry with the longer prefix decides.",

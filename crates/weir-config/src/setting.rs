@@ -82,8 +82,7 @@ impl Setting for BTreeMap<String, String> {
 
     fn write(&self) -> Option<Value> {
         let entry = |(name, text): (&String, &String)| {
-            let (key, at) = (Span::default(), Span::default());
-            KeyValue { name: name.clone(), key, at, value: Value::Text(text.clone()) }
+            KeyValue::new(name, Span::default(), Span::default(), Value::Text(text.clone()))
         };
         (!self.is_empty()).then(|| Value::Map(self.iter().map(entry).collect()))
     }

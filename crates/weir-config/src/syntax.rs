@@ -8,7 +8,8 @@ use std::borrow::Cow;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::report::{Findings, Source, Span, quote};
+use crate::report::{Findings, Span, quote};
+use crate::source::Source;
 
 const FOREIGN: &str =
     "this is not TOML; docs/guide/from-haproxy.md and from-nginx.md say what each directive of those is here";
@@ -26,8 +27,8 @@ pub(crate) struct Mended<'a> {
 /// Notes every syntax error.
 pub(crate) fn mend<'a>(findings: &mut Findings<'a>) -> Mended<'a> {
     let source = findings.source;
-    let length = source.text.len();
-    let mut text = Cow::Borrowed(source.text);
+    let length = source.text().len();
+    let mut text = Cow::Borrowed(source.text());
     let mut round = 0;
     // A list that is not closed swallows what follows it. So it is blanked out, and the rest is read as if it
     // were not there.
@@ -46,7 +47,7 @@ pub(crate) fn mend<'a>(findings: &mut Findings<'a>) -> Mended<'a> {
         round += 1;
         let Some(open) = open.filter(|_| round <= MOST_OPEN) else { break errors };
         let (what, end) =
-            if source.text[open.start..].starts_with('{') { ("table", "}") } else { ("list", "]") };
+            if source.text()[open.start..].starts_with('{') { ("table", "}") } else { ("list", "]") };
         let at = Span { start: open.start, end: open.start + 1 };
         findings.error(
             at,
@@ -139,8 +140,8 @@ fn never_closed(table: &DeTable<'_>, span: Span, message: &str, source: &Source<
 fn enclosing(value: &Spanned<DeValue<'_>>, offset: usize, source: &Source<'_>) -> Option<Span> {
     let span = Span::from(value.span());
     let line = source.line_span(span.start);
-    let is_header = source.text.get(line.start..span.start).is_some_and(|before| before.trim().is_empty());
-    let opens = source.text.get(span.start..).is_some_and(|text| text.starts_with(['[', '{']));
+    let is_header = source.text().get(line.start..span.start).is_some_and(|before| before.trim().is_empty());
+    let opens = source.text().get(span.start..).is_some_and(|text| text.starts_with(['[', '{']));
     if opens && !is_header && span.start <= offset && offset <= span.end {
         return Some(span);
     }
@@ -225,9 +226,9 @@ fn unquoted(raw: &str) -> (String, String) {
 
 fn not_a_number(source: &Source<'_>, span: Span) -> (String, String) {
     let line = source.line_span(span.start);
-    let before = source.text.get(line.start..span.start).unwrap_or("");
+    let before = source.text().get(line.start..span.start).unwrap_or("");
     let start = line.start + before.rfind(['=', ',', '[']).map_or(0, |at| at + 1);
-    let rest = source.text.get(start..line.end).unwrap_or("");
+    let rest = source.text().get(start..line.end).unwrap_or("");
     let token = rest.split(['#', ',', ']', '}']).next().unwrap_or("").trim();
     (
         format!("{} is not a number", quote(token)),
@@ -274,7 +275,7 @@ fn first_of(source: &Source<'_>, span: Span) -> String {
     let line = source.line_span(span.start);
     let starts_with_key =
         |text: &str| text.strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with(['=', '.']));
-    let own = source.text.get(line.start..span.start).unwrap_or("");
+    let own = source.text().get(line.start..span.start).unwrap_or("");
     let is_header = own.trim_start().starts_with('[');
     if !is_header && !own.trim().is_empty() {
         // Inside an inline table: the first stands further left.

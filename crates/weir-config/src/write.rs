@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use crate::config::{self, Config};
+use crate::given;
 use crate::fields::{Fields, KeyValue, Value, default_of};
 use crate::keys::{Key, Kind};
-use crate::report::{Findings, Source, Span};
+use crate::report::{Findings, Span};
+use crate::source::Source;
 use crate::units::{show_byte_rate, show_duration, show_size};
 
 /// What stands in place of a secret.
@@ -22,8 +24,9 @@ pub fn to_toml(config: &Config) -> String {
 }
 
 /// [`to_toml`] for people, with [`SECRET`] in place of each secret: the value of a header field that a route
-/// asks for, and of one that it gives to backends, since either may be what proves who somebody is. Keys,
-/// tokens and passwords are named by their files.
+/// asks for, and of one that it gives to backends, since either may be what proves who somebody is; and
+/// whatever came from the environment or a file (`${env:NAME}`). Keys, tokens and passwords are named by
+/// their files.
 pub fn to_toml_without_secrets(config: &Config) -> String {
     let mut text = String::new();
     write_table("", &effective(config), Secrets::LeftOut, &mut text);
@@ -49,6 +52,7 @@ pub(crate) fn effective(config: &Config) -> Fields {
     let mut findings = Findings::new(&source);
     config.check(&root, &uses, &mut findings);
     leave_out(&mut root, &findings.spans());
+    config.hidden.mark(&mut root);
     root
 }
 
@@ -115,7 +119,7 @@ fn write_table(header: &str, fields: &Fields, secrets: Secrets, text: &mut Strin
             continue;
         }
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{} = {}", key.name, shown(key, &entry.value, secrets));
+        let _ = writeln!(text, "{} = {}", key.name, shown(key, entry, secrets));
     }
     below.sort_by_key(|(key, _)| matches!(key.kind, Kind::Tables(_)));
     for (key, entry) in below {
@@ -153,9 +157,35 @@ fn write_header(path: &str, brackets: &str, text: &mut String) {
 }
 
 /// The value of a key as TOML.
-pub(crate) fn shown(key: &Key, value: &Value, secrets: Secrets) -> String {
-    let secrets = if key.secret { secrets } else { Secrets::Written };
-    show(&key.kind, value, secrets)
+pub(crate) fn shown(key: &Key, entry: &KeyValue, secrets: Secrets) -> String {
+    let is_left_out = secrets == Secrets::LeftOut;
+    match &entry.value {
+        _ if entry.is_hidden && is_left_out => quoted(SECRET),
+        Value::Map(entries) if is_left_out && matches!(key.kind, Kind::Map(..)) => {
+            // `*` asks for presence only.
+            let is_shown = |text: &str| text == "*" || !key.secret;
+            let pair = |entry: &KeyValue| {
+                let shows = !entry.is_hidden && matches!(&entry.value, Value::Text(text) if is_shown(text));
+                let value = if shows { map_value(&key.kind, entry) } else { quoted(SECRET) };
+                format!("{} = {value}", bare(&entry.name))
+            };
+            format!("{{ {} }}", join(entries.iter().map(pair)))
+        }
+        value => show(&key.kind, value, secrets),
+    }
+}
+
+/// A text as the file has it, in which nothing asks for the environment or a file.
+fn said(text: &str) -> String {
+    quoted(&given::escaped(text))
+}
+
+/// The value of one name of a map.
+fn map_value(kind: &Kind, entry: &KeyValue) -> String {
+    match (kind, &entry.value) {
+        (Kind::Map(_, shape), Value::Text(text)) => said(&(shape.written)(text)),
+        _ => quoted(""),
+    }
 }
 
 fn show(kind: &Kind, value: &Value, secrets: Secrets) -> String {
@@ -167,27 +197,21 @@ fn show(kind: &Kind, value: &Value, secrets: Secrets) -> String {
         (_, Value::Number(value)) => value.to_string(),
         (_, Value::Factor(value)) => format!("{value:?}"),
         (_, Value::Word(word)) => quoted(word),
-        (Kind::Text(shape, _), Value::Text(text)) => quoted(&(shape.written)(text)),
-        (_, Value::Text(text) | Value::Read(text, _)) => quoted(text),
+        (Kind::Text(shape, _), Value::Text(text)) => said(&(shape.written)(text)),
+        (_, Value::Text(text) | Value::Read(text, _)) => said(text),
         (Kind::TableOrTrue(_), Value::Off) => "false".to_owned(),
         (_, Value::Off | Value::Bad) => quoted("off"),
         (Kind::OneOrMany(each, _) | Kind::Many(each), Value::List(list)) => {
             format!("[{}]", join(list.iter().map(|(_, value)| show(&each.kind(), value, secrets))))
         }
-        (Kind::Map(_, shape), Value::Map(entries)) => {
-            let pair = |entry: &KeyValue| match &entry.value {
-                // `*` asks for presence only.
-                Value::Text(text) if secrets == Secrets::LeftOut && text != "*" => {
-                    format!("{} = {}", bare(&entry.name), quoted(SECRET))
-                }
-                Value::Text(text) => format!("{} = {}", bare(&entry.name), quoted(&(shape.written)(text))),
-                _ => String::new(),
-            };
+        (Kind::Map(..), Value::Map(entries)) => {
+            let pair = |entry: &KeyValue| format!("{} = {}", bare(&entry.name), map_value(kind, entry));
             format!("{{ {} }}", join(entries.iter().map(pair)))
         }
         (Kind::TableOrText(_, name), Value::Table(fields)) => match short(fields, name) {
-            Some(text) => quoted(text),
-            None => inline(fields, secrets),
+            Some(entry) if entry.is_hidden && secrets == Secrets::LeftOut => quoted(SECRET),
+            Some(KeyValue { value: Value::Text(text), .. }) => said(text),
+            _ => inline(fields, secrets),
         },
         (_, Value::Table(fields)) => inline(fields, secrets),
         (_, Value::List(_) | Value::Map(_)) => String::new(),
@@ -214,18 +238,18 @@ pub(crate) fn example(kind: &Kind) -> String {
 fn inline(fields: &Fields, secrets: Secrets) -> String {
     let keys = fields.entries.iter().filter_map(|entry| {
         let key = fields.schema.key(&entry.name)?;
-        Some(format!("{} = {}", key.name, shown(key, &entry.value, secrets)))
+        Some(format!("{} = {}", key.name, shown(key, entry, secrets)))
     });
     format!("{{ {} }}", join(keys))
 }
 
 /// The text that stands for a table, where the rest of it says nothing.
-fn short<'f>(fields: &'f Fields, name: &str) -> Option<&'f str> {
+fn short<'f>(fields: &'f Fields, name: &str) -> Option<&'f KeyValue> {
     let rest = fields.entries.iter().filter(|entry| entry.name != name).all(|entry| {
         let key = fields.schema.key(&entry.name);
         key.is_some_and(|key| says_nothing(key, &entry.value, fields.unsaid(&entry.name)))
     });
-    fields.text(name).filter(|_| rest)
+    fields.get(name).filter(|_| rest)
 }
 
 fn join(parts: impl Iterator<Item = String>) -> String {

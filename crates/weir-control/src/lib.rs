@@ -14,6 +14,7 @@ pub mod acme;
 pub mod carried;
 pub mod certificates;
 pub mod cluster;
+mod config_files;
 pub mod control;
 pub mod dns;
 pub mod events;

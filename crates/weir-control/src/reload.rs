@@ -5,12 +5,12 @@
 //! it.
 
 use std::fmt;
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use weir_config::{Checked, Report};
+use weir_config::{Checked, Report, Root};
 
+use crate::config_files::{Disk, read_file};
 use crate::publish::PublishError;
 use crate::timestamp::Timestamp;
 
@@ -20,8 +20,8 @@ const FILE_BYTES: u64 = 64 << 20;
 /// Where the configuration comes from.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// A file, read anew at each reload.
-    File(PathBuf),
+    /// Files that are read anew at each reload, in this order, and with them what they include.
+    Files(Vec<PathBuf>),
     /// A text that the program made itself (`weir demo`, `weir proxy`); there is nothing to reload.
     Text {
         /// Shown in place of a file name.
@@ -31,57 +31,64 @@ pub enum Source {
     },
 }
 
+/// What stands between the names of several files.
+const BETWEEN: &str = ", ";
+
 impl Source {
-    /// The file's absolute path, which whoever asks from another directory can compare with their own; or
+    /// The files' absolute paths, which whoever asks from another directory can compare with their own; or
     /// what stands for a file.
     pub fn full_name(&self) -> String {
         match self {
-            Source::File(path) => {
-                std::path::absolute(path).unwrap_or_else(|_| path.clone()).display().to_string()
+            Source::Files(paths) => {
+                let full = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                let names: Vec<String> = paths.iter().map(|path| full(path).display().to_string()).collect();
+                names.join(BETWEEN)
             }
             Source::Text { name, .. } => name.clone(),
         }
     }
 
+    /// The files that [`Source::full_name`] names.
+    pub fn paths_in(full_name: &str) -> Vec<PathBuf> {
+        full_name.split(BETWEEN).map(PathBuf::from).collect()
+    }
+
     /// Reads and checks.
     pub fn read(&self) -> Result<Checked, ReadError> {
         match self {
-            Source::File(path) => {
-                let name = path.display().to_string();
-                let bytes =
-                    read_file(path).map_err(|error| ReadError::Unreadable { path: path.clone(), error })?;
-                let text = weir_config::decode(&name, &bytes).map_err(ReadError::Refused)?;
-                weir_config::check_with_files(&name, text, &read_named).map_err(ReadError::Refused)
+            Source::Files(paths) => {
+                let named = read_all(paths)?;
+                let mut roots = Vec::with_capacity(named.len());
+                for (name, bytes) in &named {
+                    let text = weir_config::decode(name, bytes).map_err(ReadError::Refused)?;
+                    roots.push(Root { name, text });
+                }
+                weir_config::check_files(&roots, &Disk).map_err(ReadError::Refused)
             }
             Source::Text { name, text } => weir_config::check_text(name, text).map_err(ReadError::Refused),
         }
     }
+
+    /// The texts of all files, those that are included among them, as far as they can be read: for whoever
+    /// looks for something in a config with mistakes.
+    pub fn texts(&self) -> Result<Vec<String>, ReadError> {
+        let Source::Files(paths) = self else { return Ok(Vec::new()) };
+        let named: Vec<(String, String)> = read_all(paths)?
+            .into_iter()
+            .map(|(name, bytes)| (name, String::from_utf8_lossy(&bytes).into_owned()))
+            .collect();
+        let roots: Vec<Root<'_>> = named.iter().map(|(name, text)| Root { name, text }).collect();
+        Ok(weir_config::all_texts(&roots, &Disk))
+    }
 }
 
-fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
-    let file = std::fs::File::open(path)?;
-    if file.metadata()?.is_dir() {
-        return Err(std::io::Error::other("it is a directory"));
-    }
-    let mut bytes = Vec::new();
-    file.take(FILE_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// Reads a file that the config names. Only a regular one: any other could keep whoever reads it for ever.
-fn read_named(path: &Path, most_bytes: u64) -> Result<Vec<u8>, String> {
-    let say = |error: std::io::Error| error.to_string();
-    let found = std::fs::metadata(path).map_err(say)?;
-    if !found.is_file() {
-        return Err("it is no regular file".to_owned());
-    }
-    let mut bytes = Vec::new();
-    let file = std::fs::File::open(path).map_err(say)?;
-    file.take(most_bytes + 1).read_to_end(&mut bytes).map_err(say)?;
-    match bytes.len() as u64 > most_bytes {
-        true => Err(format!("it is {} bytes long, expected at most {most_bytes}", found.len())),
-        false => Ok(bytes),
-    }
+/// The files that are named, as they are shown.
+fn read_all(paths: &[PathBuf]) -> Result<Vec<(String, Vec<u8>)>, ReadError> {
+    let read = |path: &PathBuf| match read_file(path, FILE_BYTES) {
+        Ok(bytes) => Ok((path.display().to_string(), bytes)),
+        Err(error) => Err(ReadError::Unreadable { path: path.clone(), error }),
+    };
+    paths.iter().map(read).collect()
 }
 
 /// A configuration that could not be taken.
@@ -236,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_there_and_a_file_with_mistakes_are_told_apart() {
-        let missing = Source::File("/nonexistent/weir.toml".into()).read().map(|_| ()).unwrap_err();
+        let missing = Source::Files(vec!["/nonexistent/weir.toml".into()]).read().map(|_| ()).unwrap_err();
         assert_eq!(ReloadError::Read(missing).verdict(), Verdict::Failed);
         let bad = Source::Text { name: "bad.toml".into(), text: "[listener.web]\nbnd = 'x'\n".into() };
         let refused = bad.read().map(|_| ()).unwrap_err();

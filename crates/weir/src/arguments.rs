@@ -10,9 +10,9 @@ use weir_admin::explain::{SqlQuestion, Transaction};
 /// Which config file.
 #[derive(Debug, Args)]
 pub struct ConfigArgument {
-    /// The config file; default $WEIR_CONFIG, ./weir.toml, /etc/weir/weir.toml
+    /// The config file; several are read as one; default $WEIR_CONFIG, ./weir.toml, /etc/weir/weir.toml
     #[arg(long, short, value_name = "FILE")]
-    pub config: Option<PathBuf>,
+    pub config: Vec<PathBuf>,
 }
 
 /// Which running Weir.

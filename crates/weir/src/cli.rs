@@ -40,8 +40,8 @@ enum Verb {
     Proxy(verbs::proxy::Arguments),
     /// Check a config file without touching anything
     Check {
-        /// The file; default as for `run`
-        file: Option<PathBuf>,
+        /// The file; several are read as one; default as for `run`
+        file: Vec<PathBuf>,
         /// Also read certificates and keys, and resolve and connect to every backend
         #[arg(long)]
         online: bool,
@@ -202,7 +202,7 @@ fn done(verb: Verb) -> Result<Exit, Exit> {
         Verb::Run { config, workers } => verbs::run::run(&config, workers.map(usize::from)),
         Verb::Demo(arguments) => verbs::demo::demo(&arguments),
         Verb::Proxy(arguments) => verbs::proxy::proxy(&arguments),
-        Verb::Check { file, online } => verbs::check::check(file, online),
+        Verb::Check { file: files, online } => verbs::check::check(files, online),
         Verb::Reload { running } => verbs::reload::reload(&running),
         Verb::Status { running, json } => verbs::status::status(&running, json),
         Verb::Drain { wait, change } => verbs::backend::drain(&change, wait),
@@ -276,6 +276,8 @@ mod tests {
             "weir proxy :8080 127.0.0.1:9001",
             "weir check",
             "weir check w.toml --online",
+            "weir check w.toml x.toml",
+            "weir run -c w.toml -c x.toml",
             "weir reload --admin 127.0.0.1:9901",
             "weir status --json",
             "weir drain app 127.0.0.1:9001 --wait --timeout 5s",

@@ -1,7 +1,7 @@
 //! Talks to the admin API of a running Weir.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -10,6 +10,8 @@ use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
+
+use weir_control::reload::{ReadError, Source};
 
 use crate::arguments::{ConfigArgument, Running};
 use crate::exit::Exit;
@@ -87,25 +89,28 @@ impl Answer {
     }
 }
 
-/// The first config file that exists in the order of the contract, or the one that was named.
-pub fn config_path(argument: &ConfigArgument) -> Option<PathBuf> {
-    let named = argument
-        .config
-        .clone()
-        .or_else(|| std::env::var_os("WEIR_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from));
-    named.or_else(|| {
+/// The config files that were named, or the first that exists in the order of the contract; empty where there
+/// is none.
+pub fn config_paths(argument: &ConfigArgument) -> Vec<PathBuf> {
+    if !argument.config.is_empty() {
+        return argument.config.clone();
+    }
+    let named = std::env::var_os("WEIR_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let found = named.or_else(|| {
         ["weir.toml", "/etc/weir/weir.toml"].into_iter().map(PathBuf::from).find(|path| path.exists())
-    })
+    });
+    found.into_iter().collect()
 }
 
 impl Client {
     /// The way to the Weir that `running` describes.
     pub fn new(running: &Running) -> Result<Client, Exit> {
-        let (bind, token_file) = match (running.admin, config_path(&running.config)) {
-            (Some(admin), None) => (admin, None),
-            (None, None) => (DEFAULT_ADMIN, None),
-            (admin, Some(path)) => {
-                let (bind, token_file) = admin_of(&path)?;
+        let paths = config_paths(&running.config);
+        let (bind, token_file) = match running.admin {
+            Some(admin) if paths.is_empty() => (admin, None),
+            None if paths.is_empty() => (DEFAULT_ADMIN, None),
+            admin => {
+                let (bind, token_file) = admin_of(paths)?;
                 (admin.unwrap_or(bind), token_file)
             }
         };
@@ -223,21 +228,23 @@ fn reachable(mut bind: SocketAddr) -> SocketAddr {
     bind
 }
 
-/// Where the config has its admin API, and the token's file. From a file with mistakes as much as can be
-/// seen: `weir reload` of such a file must still find the Weir that shall refuse it.
-fn admin_of(path: &Path) -> Result<(SocketAddr, Option<PathBuf>), Exit> {
-    let bytes = std::fs::read(path)
-        .map_err(|error| Exit::Failed.saying(format_args!("{} can't be read: {error}", path.display())))?;
-    let text = String::from_utf8_lossy(&bytes);
-    match weir_config::parse(&path.display().to_string(), &text) {
-        Ok(config) => match config.admin {
+/// Where the config has its admin API, and the token's file. From files with mistakes as much as can be
+/// seen: `weir reload` of such files must still find the Weir that shall refuse them, and whoever asks may
+/// not read the secrets that they name.
+fn admin_of(paths: Vec<PathBuf>) -> Result<(SocketAddr, Option<PathBuf>), Exit> {
+    let names = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
+    let source = Source::Files(paths);
+    match source.read() {
+        Ok(checked) => match checked.config.admin {
             Some(admin) => Ok((admin.bind, admin.token_file)),
-            None => Err(Exit::NotRunning.saying(format_args!(
-                "{} has the admin API switched off (admin.bind = \"off\")",
-                path.display()
-            ))),
+            None => Err(Exit::NotRunning
+                .saying(format_args!("{names} has the admin API switched off (admin.bind = \"off\")"))),
         },
-        Err(_) => Ok(seen_in(&text)),
+        Err(error @ ReadError::Unreadable { .. }) => Err(Exit::Failed.saying(error)),
+        Err(ReadError::Refused(_)) => {
+            let texts = source.texts().map_err(|error| Exit::Failed.saying(error))?;
+            Ok(seen_in(&texts.join("\n")))
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::units::{Refused, refuse};
 pub(crate) static BACKEND_ADDRESS: Shape = Shape::new("a backend", "10.0.0.1:8080", backend);
 
 /// A network or a single address.
-pub(crate) static NETWORK: Shape = Shape::new("a network or address", "10.0.0.0/8", network);
+pub(crate) static NETWORK: Shape = Shape::new("a network or address", "10.0.0.0/8", network).from_files();
 
 /// A file name.
 pub(crate) static FILE: Shape = Shape::new("a file name", "/etc/weir/admin.token", file);

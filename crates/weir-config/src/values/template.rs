@@ -14,11 +14,13 @@ use crate::values::http::{field_value, uri_characters};
 
 /// The value of a header field that Weir writes.
 pub(crate) static HEADER_VALUE: Shape =
-    Shape::new("a header value with variables", "$client_ip", header_value);
+    Shape::new("a header value with variables", "$client_ip", header_value).with_variables();
 /// The host that a backend is asked by.
-pub(crate) static BACKEND_HOST: Shape = Shape::new("a host to ask by", "app.internal", backend_host);
+pub(crate) static BACKEND_HOST: Shape =
+    Shape::new("a host to ask by", "app.internal", backend_host).with_variables();
 /// Where a redirect leads.
-pub(crate) static REDIRECT_TO: Shape = Shape::new("a target", "https://$host$path$query", redirect_to);
+pub(crate) static REDIRECT_TO: Shape =
+    Shape::new("a target", "https://$host$path$query", redirect_to).with_variables();
 
 impl One for Template {
     fn of(value: &Value) -> Option<Template> {
@@ -46,8 +48,7 @@ impl Setting for BTreeMap<String, Template> {
 
     fn write(&self) -> Option<Value> {
         let entry = |(name, template): (&String, &Template)| {
-            let (key, at) = (Span::default(), Span::default());
-            KeyValue { name: name.clone(), key, at, value: template.value() }
+            KeyValue::new(name, Span::default(), Span::default(), template.value())
         };
         (!self.is_empty()).then(|| Value::Map(self.iter().map(entry).collect()))
     }

@@ -22,6 +22,14 @@ const RARITY: u32 = 4;
 /// Keys that others need: every second file has them.
 const OFTEN: [&str; 5] = ["pool", "protocol", "plane", "forward", "source_address"];
 
+/// Keys by which files and tables are put together before keys are read; `tests/composed.rs` tries them.
+const COMPOSING: [&str; 3] = ["include", "shared", "use"];
+
+/// The keys that are tried here.
+fn tried(table: &'static Table) -> impl Iterator<Item = &'static Key> {
+    table.keys().into_iter().filter(|key| key.built && !COMPOSING.contains(&key.name))
+}
+
 /// Makes files. Each key with its value stands on a line of its own, so that what is refused can be taken out
 /// again.
 struct Maker {
@@ -75,7 +83,7 @@ impl Maker {
     fn table(&mut self, header: &str, path: &str, table: &'static Table) {
         self.lines.push(header.to_owned());
         let mut below = Vec::new();
-        for key in table.keys().into_iter().filter(|key| key.built) {
+        for key in tried(table) {
             if !key.required && !self.one_of(if OFTEN.contains(&key.name) { 2 } else { RARITY }) {
                 continue;
             }
@@ -287,8 +295,7 @@ impl Seen {
     fn missing(&self) -> Vec<(&'static str, &'static str)> {
         let mut missing = Vec::new();
         for table in ROOT.with_all_below() {
-            let keys = table.keys().into_iter().filter(|key| key.built);
-            for key in keys.filter(|key| !key.kind.table().is_some_and(Table::has_header)) {
+            for key in tried(table).filter(|key| !key.kind.table().is_some_and(Table::has_header)) {
                 let place = (table.path, key.name);
                 // Where there is but one word, to say it says nothing.
                 let has_choice = !matches!(&key.kind, Kind::Word(words, Some(_)) if words.len() == 1);

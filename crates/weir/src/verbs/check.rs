@@ -8,21 +8,22 @@ use weir_config::Config;
 use weir_control::reload::Source;
 
 use crate::arguments::ConfigArgument;
-use crate::client::{block_on, config_path};
+use crate::client::{block_on, config_paths};
 use crate::exit::Exit;
 
 /// For one name and one connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Says whether the file would be taken; with `online`, whether its certificates can be served and its
+/// Says whether the files would be taken; with `online`, whether its certificates can be served and its
 /// backends be reached from here.
-pub fn check(file: Option<PathBuf>, online: bool) -> Result<Exit, Exit> {
-    let Some(path) = config_path(&ConfigArgument { config: file }) else {
+pub fn check(files: Vec<PathBuf>, online: bool) -> Result<Exit, Exit> {
+    let paths = config_paths(&ConfigArgument { config: files });
+    if paths.is_empty() {
         let why = "no config file: looked for $WEIR_CONFIG, ./weir.toml and /etc/weir/weir.toml";
         return Err(Exit::Refused.saying(why));
-    };
-    let name = path.display().to_string();
-    let checked = Source::File(path).read().map_err(|error| Exit::refusing(&error))?;
+    }
+    let name = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
+    let checked = Source::Files(paths).read().map_err(|error| Exit::refusing(&error))?;
     if !checked.warnings.is_empty() {
         eprint!("{}", checked.warnings);
     }

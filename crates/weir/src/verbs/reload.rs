@@ -1,12 +1,12 @@
 //! `weir reload`
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use hyper::{Method, StatusCode};
 use weir_control::reload::{ReadError, Source};
 
 use crate::arguments::Running;
-use crate::client::{CallError, Client, block_on, config_path};
+use crate::client::{CallError, Client, block_on, config_paths};
 use crate::exit::Exit;
 
 /// Has the running Weir read its file anew. It is told even about a file with mistakes: it remembers the
@@ -57,18 +57,23 @@ pub fn reload(running: &Running) -> Result<Exit, Exit> {
 /// `Err` when another file was named and only that said which Weir is meant; where the file was found by
 /// itself, or the Weir named by `--admin`, a note is enough.
 fn reads_the_same_file(running: &Running, client: &Client) -> Result<(), Exit> {
-    let Some(path) = config_path(&running.config) else { return Ok(()) };
+    let ours = config_paths(&running.config);
+    if ours.is_empty() {
+        return Ok(());
+    }
     let Ok(Ok(answer)) = block_on(client.call(Method::GET, "/v1/status", None)) else { return Ok(()) };
     let source = answer.body["config_source"].as_str().unwrap_or_default();
     // A file that is not there, or not here, can't be told apart from this one.
-    let (Ok(theirs), Ok(ours)) = (Path::new(source).canonicalize(), path.canonicalize()) else {
-        return Ok(());
-    };
-    if theirs == ours || !Path::new(source).is_absolute() {
+    let whole =
+        |paths: &[PathBuf]| paths.iter().map(|path| path.canonicalize()).collect::<Result<Vec<_>, _>>();
+    let theirs = Source::paths_in(source);
+    let (Ok(found), Ok(meant)) = (whole(&theirs), whole(&ours)) else { return Ok(()) };
+    if found == meant || theirs.iter().any(|path| !path.is_absolute()) {
         return Ok(());
     }
-    let difference = format!("the Weir at {} reads {source}, not {}", client.address(), path.display());
-    if running.config.config.is_none() || running.admin.is_some() {
+    let named: Vec<String> = ours.iter().map(|path| path.display().to_string()).collect();
+    let difference = format!("the Weir at {} reads {source}, not {}", client.address(), named.join(", "));
+    if running.config.config.is_empty() || running.admin.is_some() {
         eprintln!("weir: note: {difference}");
         return Ok(());
     }
@@ -81,8 +86,9 @@ fn reads_the_same_file(running: &Running, client: &Client) -> Result<(), Exit> {
 
 /// Nobody to tell. A file with mistakes is the more useful news of the two.
 fn not_running(running: &Running, message: &str) -> Exit {
-    if let Some(path) = config_path(&running.config)
-        && let Err(error @ ReadError::Refused(_)) = Source::File(path).read()
+    let paths = config_paths(&running.config);
+    if !paths.is_empty()
+        && let Err(error @ ReadError::Refused(_)) = Source::Files(paths).read()
     {
         return Exit::refusing(&error).saying(format_args!("and {message}"));
     }

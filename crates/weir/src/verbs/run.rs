@@ -3,7 +3,7 @@
 use weir_control::reload::Source;
 
 use crate::arguments::ConfigArgument;
-use crate::client::config_path;
+use crate::client::config_paths;
 use crate::copying;
 use crate::exit::Exit;
 use crate::serve::{Plan, serve};
@@ -11,10 +11,11 @@ use crate::serve::{Plan, serve};
 /// Serves what the config file says.
 pub fn run(config: &ConfigArgument, workers: Option<usize>) -> Result<Exit, Exit> {
     copying::avoid_slow_moves();
-    let Some(path) = config_path(config) else {
+    let paths = config_paths(config);
+    if paths.is_empty() {
         return Err(Exit::Refused.saying(
             "no config file: looked for --config, $WEIR_CONFIG, ./weir.toml and /etc/weir/weir.toml; try `weir demo`",
         ));
-    };
-    serve(Plan { workers, ..Plan::of(Source::File(path)) })
+    }
+    serve(Plan { workers, ..Plan::of(Source::Files(paths)) })
 }

@@ -1,0 +1,316 @@
+//! Values that come from the environment and from files: `${env:NAME}` and `${file:PATH}` in a text of the
+//! config. They may be secrets, so that what came from there is never shown: messages about such a value say
+//! where it came from, and messages about others do not hold it.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use crate::report::Span;
+use crate::suggest::either;
+use crate::world::{World, below};
+
+/// Longest value of a variable or a file, in bytes: a secret is a line.
+const VALUE_BYTES: usize = 64 << 10;
+
+/// Shortest value that is looked for in messages about others, in bytes: a shorter one is no secret, and
+/// would be found in every other word.
+const LEAST_SOUGHT: usize = 4;
+
+/// What [`quote`](crate::report::quote) keeps of a long text (characters).
+const QUOTED: usize = 60;
+
+/// How each begins.
+const KINDS: [&str; 2] = ["${env:", "${file:"];
+
+/// A text of the config that holds something from elsewhere.
+#[derive(Clone, Debug)]
+pub(crate) struct Text {
+    pieces: Vec<Piece>,
+}
+
+#[derive(Clone, Debug)]
+enum Piece {
+    /// Stands in the config.
+    Said(String),
+    /// Came from elsewhere.
+    Given { expression: String, value: String },
+}
+
+/// Why a text has no value: the expression, what is wrong with it, and what to do.
+pub(crate) struct Missing {
+    pub expression: String,
+    pub message: String,
+    pub hint: String,
+}
+
+impl Text {
+    /// The text with what its expressions stand for. `None` where it has neither one nor an escape, and is as
+    /// it is written. Files are below `folder`. `Err` holds every expression that stands for nothing.
+    pub fn resolve(text: &str, folder: &str, files: &dyn World) -> Result<Option<Text>, Vec<Missing>> {
+        let mut pieces = Vec::new();
+        let mut missing = Vec::new();
+        let mut rest = text;
+        while let Some((at, kind)) = first_of(rest) {
+            let expression = &rest[at..];
+            // The text in front of an escape, without the `$` that makes it one.
+            if rest[..at].ends_with('$') {
+                pieces.push(Piece::Said(format!("{}{kind}", &rest[..at - 1])));
+                rest = &expression[kind.len()..];
+                continue;
+            }
+            pieces.push(Piece::Said(rest[..at].to_owned()));
+            let Some(end) = expression.find('}') else {
+                missing.push(Missing {
+                    expression: kind.to_owned(),
+                    message: format!("`{kind}` is not closed"),
+                    hint: format!("expected `}}` behind it; the characters themselves are written `${kind}`"),
+                });
+                break;
+            };
+            let (expression, name) = (&expression[..=end], &expression[kind.len()..end]);
+            rest = &rest[at + end + 1..];
+            match value(kind, name, folder, files) {
+                Ok(value) => pieces.push(Piece::Given { expression: expression.to_owned(), value }),
+                Err((message, hint)) => {
+                    missing.push(Missing { expression: expression.to_owned(), message, hint });
+                }
+            }
+        }
+        if !missing.is_empty() {
+            return Err(missing);
+        }
+        pieces.push(Piece::Said(rest.to_owned()));
+        Ok((pieces.len() > 1).then_some(Text { pieces }))
+    }
+
+    /// Whether anything came from elsewhere; a text with escapes alone did not.
+    pub fn is_given(&self) -> bool {
+        self.pieces.iter().any(|piece| matches!(piece, Piece::Given { .. }))
+    }
+
+    /// The text.
+    pub fn whole(&self) -> String {
+        self.written(str::to_owned)
+    }
+
+    /// The text for a key in whose values a `$` begins a variable: one that came from elsewhere does not.
+    pub fn with_plain_dollars(&self) -> String {
+        self.written(|value| value.replace('$', "$$"))
+    }
+
+    fn written(&self, given: impl Fn(&str) -> String) -> String {
+        let piece = |piece: &Piece| match piece {
+            Piece::Said(text) => text.clone(),
+            Piece::Given { value, .. } => given(value),
+        };
+        self.pieces.iter().map(piece).collect()
+    }
+
+    /// Where it came from, for messages.
+    pub fn origin(&self) -> String {
+        let of = |piece: &Piece| match piece {
+            Piece::Said(_) => None,
+            Piece::Given { expression, .. } => Some(format!("`{expression}`")),
+        };
+        let mut all: Vec<String> = self.pieces.iter().filter_map(of).collect();
+        all.dedup();
+        if all.len() == 2 { all.join(" and ") } else { either(&all) }
+    }
+}
+
+/// A text that, read again, is this one: what would be an expression is none.
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+    if first_of(text).is_none() {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(KINDS.iter().fold(text.to_owned(), |text, kind| text.replace(kind, &format!("${kind}"))))
+}
+
+/// The first expression or escape of a text.
+fn first_of(text: &str) -> Option<(usize, &'static str)> {
+    KINDS.iter().filter_map(|kind| text.find(kind).map(|at| (at, *kind))).min()
+}
+
+/// What an expression stands for. `Err` says why there is nothing and what to do.
+fn value(kind: &str, name: &str, folder: &str, files: &dyn World) -> Result<String, (String, String)> {
+    let escape = format!("the characters themselves are written `${kind}`");
+    if kind == KINDS[0] {
+        let good = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if name.is_empty() || !name.chars().all(good) || name.starts_with(|c: char| c.is_ascii_digit()) {
+            let hint = format!("expected `{kind}NAME}}` with letters, digits and `_`; {escape}");
+            return Err((format!("`{kind}{name}}}` names no environment variable"), hint));
+        }
+        let value = files.variable(name).map_err(|why| {
+            let hint = format!("set it where Weir is started, or write the value here; {escape}");
+            (format!("the environment variable `{name}` {why}"), hint)
+        })?;
+        return short(value, &format!("the environment variable `{name}`"));
+    }
+    if name.is_empty() || name.contains('\0') {
+        return Err((
+            format!("`{kind}{name}}}` names no file"),
+            format!("expected `{kind}PATH}}`; {escape}"),
+        ));
+    }
+    let path = below(folder, name);
+    let bytes = files.read(&path, VALUE_BYTES + 1).map_err(|why| {
+        let hint = "a path is seen from the folder of the file that says it";
+        (format!("`{path}` can't be read: {why}"), hint.to_owned())
+    })?;
+    let text = String::from_utf8(bytes).map_err(|_| {
+        (format!("`{path}` is not UTF-8 text"), "expected a file with the value and nothing else".to_owned())
+    })?;
+    let line = text.strip_suffix('\n').map_or(text.as_str(), |line| line.strip_suffix('\r').unwrap_or(line));
+    short(line.to_owned(), &format!("`{path}`"))
+}
+
+fn short(value: String, what: &str) -> Result<String, (String, String)> {
+    if value.len() > VALUE_BYTES {
+        return Err((format!("{what} is too long"), format!("expected at most {VALUE_BYTES} bytes")));
+    }
+    Ok(value)
+}
+
+/// All that came from elsewhere, by the place of the text that it is in.
+#[derive(Debug, Default)]
+pub(crate) struct Given {
+    texts: BTreeMap<Span, Text>,
+}
+
+impl Given {
+    /// Notes where a text stands that holds something from elsewhere.
+    pub fn add(&mut self, at: Span, text: Text) {
+        self.texts.insert(at, text);
+    }
+
+    /// The text at a place; `None` where all of it stands in the config.
+    pub fn at(&self, at: Span) -> Option<&Text> {
+        self.texts.get(&at)
+    }
+
+    /// Whether the value at this place came from elsewhere.
+    pub fn holds(&self, at: Span) -> bool {
+        self.texts.contains_key(&at)
+    }
+
+    /// The text that a place is in.
+    fn around(&self, at: Span) -> Option<&Text> {
+        let most = Span { start: at.start, end: usize::MAX };
+        let (span, text) = self.texts.range(..=most).next_back()?;
+        (at.end <= span.end).then_some(text)
+    }
+
+    /// A message and its hint without anything that came from elsewhere.
+    pub fn unseen(&self, at: Span, message: String, hint: String) -> (String, String) {
+        if let Some(text) = self.around(at) {
+            // What is wrong may say what the value is, or is near to.
+            let message = format!("what comes from {} cannot stand here", text.origin());
+            let hint =
+                "it is not shown; with the value in its place, `weir check` says what is wrong with it";
+            return (message, hint.to_owned());
+        }
+        (self.without(message), self.without(hint))
+    }
+
+    fn without(&self, mut message: String) -> String {
+        let pieces = self.texts.values().flat_map(|text| &text.pieces);
+        for piece in pieces {
+            let Piece::Given { expression, value } = piece else { continue };
+            let cut: String = value.chars().take(QUOTED).collect();
+            for sought in [value.as_str(), &value.to_ascii_lowercase(), &cut] {
+                if sought.len() >= LEAST_SOUGHT && message.contains(sought) {
+                    message = message.replace(sought, expression);
+                }
+            }
+        }
+        message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Sample;
+
+    impl World for Sample {
+        fn read(&self, path: &str, _: usize) -> Result<Vec<u8>, String> {
+            match path {
+                "/etc/weir/token" => Ok(b"s3cret\r\n".to_vec()),
+                "two" => Ok(b"a\n\n".to_vec()),
+                "latin" => Ok(b"\xe9".to_vec()),
+                "long" => Ok(vec![b'a'; VALUE_BYTES + 1]),
+                _ => Err("No such file or directory".to_owned()),
+            }
+        }
+
+        fn names(&self, _: &str) -> Result<Vec<String>, String> {
+            Ok(Vec::new())
+        }
+
+        fn variable(&self, name: &str) -> Result<String, String> {
+            if name == "PORT" { Ok("80$0".to_owned()) } else { Err("is not set".to_owned()) }
+        }
+    }
+
+    fn whole(text: &str) -> String {
+        let resolved = Text::resolve(text, "/etc/weir/", &Sample);
+        resolved.unwrap_or_else(|missing| panic!("{}", missing[0].message)).unwrap().whole()
+    }
+
+    fn refused(text: &str) -> String {
+        Text::resolve(text, "", &Sample).err().map(|missing| missing[0].message.clone()).unwrap()
+    }
+
+    #[test]
+    fn expressions_are_replaced_and_one_line_end_of_a_file_is_taken_off() {
+        assert_eq!(whole("a:${env:PORT}/${file:token}!"), "a:80$0/s3cret!");
+        let two = Text::resolve("${file:two}", "", &Sample).ok().flatten().unwrap();
+        assert_eq!(two.whole(), "a\n");
+    }
+
+    #[test]
+    fn other_dollars_stay_and_a_doubled_one_writes_the_expression_itself() {
+        assert!(matches!(Text::resolve("$host ${x} $$", "", &Sample), Ok(None)));
+        assert_eq!(whole("$${env:PORT}"), "${env:PORT}");
+        assert_eq!(whole("$$${env:PORT} $${file:x}"), "$${env:PORT} ${file:x}");
+        let written = Text::resolve("$${env:PORT}", "", &Sample).ok().flatten().unwrap();
+        assert!(!written.is_given());
+        for text in ["${env:PORT}", "$${file:token} and ${env:PORT}"] {
+            assert_eq!(whole(&escaped(text)), text);
+        }
+        assert_eq!(escaped("$host ${x}"), "$host ${x}");
+    }
+
+    #[test]
+    fn a_dollar_from_elsewhere_begins_no_variable() {
+        let text = Text::resolve("$host:${env:PORT}", "", &Sample).ok().flatten().unwrap();
+        assert_eq!(text.with_plain_dollars(), "$host:80$$0");
+    }
+
+    #[test]
+    fn what_stands_for_nothing_is_refused() {
+        assert_eq!(refused("${env:NOPE}"), "the environment variable `NOPE` is not set");
+        assert_eq!(refused("${env:a-b}"), "`${env:a-b}` names no environment variable");
+        assert_eq!(refused("${env:A"), "`${env:` is not closed");
+        assert_eq!(refused("${file:}"), "`${file:}` names no file");
+        assert_eq!(refused("${file:nope}"), "`nope` can't be read: No such file or directory");
+        assert_eq!(refused("${file:latin}"), "`latin` is not UTF-8 text");
+        assert_eq!(refused("${file:long}"), "`long` is too long");
+    }
+
+    #[test]
+    fn no_message_holds_what_came_from_elsewhere() {
+        let mut given = Given::default();
+        let text = Text::resolve("${file:token}", "/etc/weir/", &Sample).ok().flatten().unwrap();
+        given.add(Span { start: 10, end: 30 }, text);
+        let inside = Span { start: 12, end: 20 };
+        let (message, hint) =
+            given.unseen(inside, "`s3cret` is no size".into(), "did you mean `secret`?".into());
+        assert!(message.contains("${file:token}") && !message.contains("s3cret"), "{message}");
+        assert!(!hint.contains("secret`"), "{hint}");
+        let elsewhere = Span { start: 31, end: 35 };
+        let (message, _) = given.unseen(elsewhere, "it clashes with s3cret".into(), String::new());
+        assert_eq!(message, "it clashes with ${file:token}");
+    }
+}

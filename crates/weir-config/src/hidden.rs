@@ -1,0 +1,118 @@
+//! Which keys of a config came from the environment or from files, so that nobody is shown them.
+
+use std::collections::BTreeSet;
+
+use crate::fields::{Fields, Value};
+use crate::given::Given;
+
+/// What stands in a path for each element of a list that has no names.
+const EACH: &str = "*";
+
+/// The keys that are hidden, by their paths. Elements of a list share one path, since the API may put others
+/// before them; routes have their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hidden(BTreeSet<Vec<String>>);
+
+impl Hidden {
+    /// With those that another hides, of a table.
+    pub(crate) fn and(mut self, other: &Hidden, table: &str) -> Hidden {
+        let of_table = other.0.iter().filter(|path| path.first().is_some_and(|first| first == table));
+        self.0.extend(of_table.cloned());
+        self
+    }
+
+    /// Marks the entries that are hidden.
+    pub(crate) fn mark(&self, root: &mut Fields) {
+        if !self.0.is_empty() {
+            self.mark_below(root, &mut Vec::new());
+        }
+    }
+
+    fn mark_below(&self, fields: &mut Fields, path: &mut Vec<String>) {
+        for entry in &mut fields.entries {
+            path.push(entry.name.clone());
+            entry.is_hidden = self.0.contains(path);
+            match &mut entry.value {
+                Value::Table(below) => self.mark_below(below, path),
+                Value::List(list) => {
+                    for (number, (_, value)) in list.iter_mut().enumerate() {
+                        if let Value::Table(below) = value {
+                            path.push(element_name(below, number));
+                            self.mark_below(below, path);
+                            path.pop();
+                        }
+                    }
+                }
+                Value::Map(entries) => {
+                    for below in entries {
+                        path.push(below.name.clone());
+                        below.is_hidden = self.0.contains(path);
+                        if let Value::Table(fields) = &mut below.value {
+                            self.mark_below(fields, path);
+                        }
+                        path.pop();
+                    }
+                }
+                _ => {}
+            }
+            path.pop();
+        }
+    }
+}
+
+/// What of a file came from elsewhere.
+pub(crate) fn of(root: &Fields, given: &Given) -> Hidden {
+    let mut hidden = BTreeSet::new();
+    collect(root, given, &mut Vec::new(), &mut hidden);
+    Hidden(hidden)
+}
+
+fn collect(fields: &Fields, given: &Given, path: &mut Vec<String>, hidden: &mut BTreeSet<Vec<String>>) {
+    for entry in &fields.entries {
+        path.push(entry.name.clone());
+        if given.holds(entry.at) && !matches!(entry.value, Value::Table(_)) {
+            hidden.insert(path.clone());
+        }
+        match &entry.value {
+            Value::Table(below) => collect(below, given, path, hidden),
+            Value::List(list) => {
+                for (number, (at, value)) in list.iter().enumerate() {
+                    match value {
+                        Value::Table(below) => {
+                            path.push(element_name(below, number));
+                            collect(below, given, path, hidden);
+                            path.pop();
+                        }
+                        _ if given.holds(*at) => {
+                            hidden.insert(path.clone());
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            Value::Map(entries) => {
+                for below in entries {
+                    path.push(below.name.clone());
+                    match &below.value {
+                        Value::Table(fields) => collect(fields, given, path, hidden),
+                        _ if given.holds(below.at) => {
+                            hidden.insert(path.clone());
+                        }
+                        _ => {}
+                    }
+                    path.pop();
+                }
+            }
+            _ => {}
+        }
+        path.pop();
+    }
+}
+
+/// What stands in a path for an element: of routes the name, which is the number where they have none.
+fn element_name(fields: &Fields, number: usize) -> String {
+    if !fields.schema.has_header() {
+        return EACH.to_owned();
+    }
+    fields.text("name").map_or_else(|| number.to_string(), str::to_owned)
+}

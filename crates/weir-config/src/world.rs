@@ -1,0 +1,73 @@
+//! What a config may ask the world for: other files, and the environment. This crate looks at neither; the
+//! program hands it something that does.
+
+/// Reads for a config. Paths are as the config says them, below the folder of the file that says so.
+pub trait World {
+    /// The first `most` bytes of a file. `Err` says why there are none, in the system's words.
+    fn read(&self, path: &str, most: usize) -> Result<Vec<u8>, String>;
+
+    /// The names of what is in a folder, in any order; `""` is the folder that the program runs in. `Err` as
+    /// for [`World::read`].
+    fn names(&self, folder: &str) -> Result<Vec<String>, String>;
+
+    /// The value of an environment variable. `Err` says why there is none.
+    fn variable(&self, name: &str) -> Result<String, String>;
+}
+
+/// For a text that stands alone: whatever it asks for is not there.
+pub(crate) struct Nothing;
+
+/// What such a text is told.
+const ALONE: &str = "this text is read by itself, without files and environment";
+
+impl World for Nothing {
+    fn read(&self, _: &str, _: usize) -> Result<Vec<u8>, String> {
+        Err(ALONE.to_owned())
+    }
+
+    fn names(&self, _: &str) -> Result<Vec<String>, String> {
+        Err(ALONE.to_owned())
+    }
+
+    fn variable(&self, _: &str) -> Result<String, String> {
+        Err(ALONE.to_owned())
+    }
+}
+
+/// The folder of a file, with the slash behind it; empty for a bare name.
+pub(crate) fn folder_of(path: &str) -> &str {
+    path.rfind('/').map_or("", |slash| &path[..=slash])
+}
+
+/// `path` as seen from `folder`, without steps that lead nowhere: two ways to write one path are one, but for
+/// links.
+pub(crate) fn below(folder: &str, path: &str) -> String {
+    let whole = if path.starts_with('/') { path.to_owned() } else { format!("{folder}{path}") };
+    let mut parts: Vec<&str> = Vec::new();
+    for part in whole.split('/').filter(|part| !matches!(*part, "" | ".")) {
+        match (part, parts.last()) {
+            ("..", Some(last)) if *last != ".." => {
+                parts.pop();
+            }
+            ("..", None) if whole.starts_with('/') => {}
+            _ => parts.push(part),
+        }
+    }
+    let root = if whole.starts_with('/') { "/" } else { "" };
+    format!("{root}{}", parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_seen_from_the_folder_of_the_file_that_says_it() {
+        assert_eq!(below(folder_of("/etc/weir/weir.toml"), "conf.d/a.toml"), "/etc/weir/conf.d/a.toml");
+        assert_eq!(below(folder_of("/etc/weir/weir.toml"), "../lists/./a"), "/etc/lists/a");
+        assert_eq!(below(folder_of("weir.toml"), "/a"), "/a");
+        assert_eq!(below(folder_of("weir.toml"), "a"), "a");
+        assert_eq!(below(folder_of("conf/weir.toml"), "../../a"), "../a");
+        assert_eq!(below("/", "../../a"), "/a");
+    }
+}

@@ -1,0 +1,51 @@
+//! The files and the environment that a config asks for.
+
+use std::io::Read as _;
+use std::path::Path;
+
+use weir_config::World;
+
+/// The file system as this process sees it, and its environment.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Disk;
+
+impl World for Disk {
+    fn read(&self, path: &str, most: usize) -> Result<Vec<u8>, String> {
+        // Only a regular one: any other could keep whoever reads it for ever.
+        let say = |error: std::io::Error| error.to_string();
+        if !std::fs::metadata(path).map_err(say)?.is_file() {
+            return Err("it is no regular file".to_owned());
+        }
+        read_file(Path::new(path), most as u64).map_err(say)
+    }
+
+    fn names(&self, folder: &str) -> Result<Vec<String>, String> {
+        let folder = if folder.is_empty() { "." } else { folder };
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(folder).map_err(|error| error.to_string())? {
+            let entry = entry.map_err(|error| error.to_string())?;
+            // What is not UTF-8 no pattern of a config can name.
+            names.extend(entry.file_name().into_string().ok());
+        }
+        Ok(names)
+    }
+
+    fn variable(&self, name: &str) -> Result<String, String> {
+        match std::env::var(name) {
+            Ok(value) => Ok(value),
+            Err(std::env::VarError::NotPresent) => Err("is not set".to_owned()),
+            Err(std::env::VarError::NotUnicode(_)) => Err("is not UTF-8 text".to_owned()),
+        }
+    }
+}
+
+/// The first `most` bytes of a file.
+pub fn read_file(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
+    let file = std::fs::File::open(path)?;
+    if file.metadata()?.is_dir() {
+        return Err(std::io::Error::other("it is a directory"));
+    }
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
