@@ -25,4 +25,5 @@ mod screening;
 mod tcp;
 mod tls;
 mod udp;
+mod unix;
 mod versions;

@@ -16,7 +16,10 @@ const SHORTEST_TOKEN: usize = 16;
 #[derive(Clone, Debug)]
 pub struct Auth {
     token: Option<String>,
-    bind: SocketAddr,
+    /// `None`: a Unix socket, which no browser reaches.
+    bind: Option<SocketAddr>,
+    /// Over TLS a name that was made to lead here is noticed by the browser: no certificate is for it.
+    is_secured: bool,
     machine: String,
 }
 
@@ -46,14 +49,15 @@ impl Auth {
     /// The rules for `config`. `Err` says why the admin API can't be opened like that.
     pub fn new(config: &weir_config::Admin) -> Result<Auth, String> {
         let token = config.token_file.as_deref().map(read_token).transpose()?;
-        if token.is_none() && !is_loopback(config.bind) {
+        let proves_clients = config.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        if token.is_none() && !proves_clients && !config.bind.is_local() {
             return Err(format!(
                 "the admin API may not listen on {} without a token: set admin.token_file, or bind to 127.0.0.1",
                 config.bind
             ));
         }
         let machine = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
-        Ok(Auth { token, bind: config.bind, machine })
+        Ok(Auth { token, bind: config.bind.inet(), is_secured: config.tls.is_some(), machine })
     }
 
     /// Whether a call may go on.
@@ -61,12 +65,15 @@ impl Auth {
         let has_token = self.has_token(headers);
         // A page that had its own name resolve to 127.0.0.1 sends that name; it can't know the token.
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).ok_or(Refusal::Host)?;
-        if !has_token && !self.is_this_machine(host) {
+        if let Some(bind) = self.bind.filter(|_| !has_token && !self.is_secured)
+            && !self.is_this_machine(bind, host)
+        {
             return Err(Refusal::Host);
         }
         let needs_token = match access {
             Access::Watch => false,
-            Access::Read => !is_loopback(self.bind),
+            // Without a token at such an address whoever gets this far has proved to hold a certificate.
+            Access::Read => self.token.is_some() && self.bind.is_some_and(|bind| !is_loopback(bind)),
             Access::Change if is_cross_site(headers, host) => return Err(Refusal::CrossSite),
             Access::Change => self.token.is_some(),
         };
@@ -86,10 +93,10 @@ impl Auth {
 
     /// Loopback, the bound address, and the machine's own name. Bound to every address, any address will do:
     /// only names can be made to lead here by somebody else.
-    fn is_this_machine(&self, host: &str) -> bool {
+    fn is_this_machine(&self, bind: SocketAddr, host: &str) -> bool {
         let name = host_without_port(host).to_ascii_lowercase();
         if let Ok(address) = name.trim_matches(['[', ']']).parse::<IpAddr>() {
-            return address.is_loopback() || address == self.bind.ip() || self.bind.ip().is_unspecified();
+            return address.is_loopback() || address == bind.ip() || bind.ip().is_unspecified();
         }
         name == "localhost" || name.ends_with(".localhost") || name == self.machine
     }
@@ -157,7 +164,12 @@ mod tests {
     const TOKEN: &str = "0123456789abcdef";
 
     fn auth(bind: &str, token: Option<&str>) -> Auth {
-        Auth { token: token.map(str::to_owned), bind: bind.parse().unwrap(), machine: "lb1".into() }
+        Auth {
+            token: token.map(str::to_owned),
+            bind: bind.parse().ok(),
+            is_secured: false,
+            machine: "lb1".into(),
+        }
     }
 
     fn headers(fields: &[(&'static str, &str)]) -> HeaderMap {

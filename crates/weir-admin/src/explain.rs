@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
 use weir_balance::{PickInput, Picker, TierKind, WantedRole};
 use weir_config::units::show_duration;
-use weir_config::{Bind, NEVER, Protocol};
+use weir_config::{Bind, InetBind, NEVER, Protocol};
 use weir_control::control::Control;
 use weir_control::kernel::{Explanation, KernelPlane};
 use weir_io::clock;
@@ -275,11 +275,11 @@ fn listener_at(
     destination: SocketAddr,
 ) -> Result<&std::sync::Arc<Listener>, String> {
     let accepts = |listener: &&std::sync::Arc<Listener>| {
-        let at = |bind: &Bind| {
+        let at = |bind: &InetBind| {
             let ip = bind.first.ip();
             bind.ports().contains(&destination.port()) && (ip == destination.ip() || ip.is_unspecified())
         };
-        listener.config.protocol() == protocol && listener.config.bind.iter().any(at)
+        listener.config.protocol() == protocol && listener.config.bind.iter().filter_map(Bind::inet).any(at)
     };
     let listener = snapshot.listeners.iter().find(accepts);
     listener.ok_or_else(|| {

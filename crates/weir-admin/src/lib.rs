@@ -16,6 +16,7 @@ mod metrics;
 mod page;
 mod process;
 mod purge;
+pub mod reach;
 pub mod server;
 mod slots;
 pub mod status;

@@ -1,6 +1,7 @@
 //! Serves the admin API on the control thread: bounded in connections, in bytes and in time.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -14,14 +15,21 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, on};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
 
 use crate::api::{self, Context};
 use crate::auth::Auth;
 use crate::endpoints::{ENDPOINTS, Method};
 use crate::slots::{CONNECTIONS, During, Slot, Slots};
+use weir_config::AdminBind;
 use weir_control::control::Control;
+use weir_io::at::UnixName;
+use weir_io::listener::Listener;
+use weir_io::unix_socket::{self, FileId, Permissions};
+use weir_tls::ServerTls;
 
 /// For the head of a request, and between two requests.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -29,13 +37,38 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 const HEADER_BYTES: usize = 16 * 1024;
 /// Before accepting again after descriptors ran out.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Connections that wait at a Unix socket to be accepted.
+const BACKLOG: i32 = 128;
 /// That connections are closed for newcomers is said at most this often.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The admin API's listening socket.
 pub struct Admin {
-    listener: TcpListener,
+    listener: Listener,
+    bind: AdminBind,
     auth: Arc<Auth>,
+    tls: Option<TlsAcceptor>,
+}
+
+/// The file that the admin API's Unix socket is.
+pub struct SocketFile {
+    path: String,
+    id: FileId,
+}
+
+impl SocketFile {
+    /// Of the socket at `bind`; `None` where that is no file.
+    pub fn of(bind: &AdminBind) -> Option<SocketFile> {
+        let AdminBind::Unix(name) = bind else { return None };
+        let path = UnixName::new(name).path()?.to_owned();
+        let id = unix_socket::id_of(&path)?;
+        Some(SocketFile { path, id })
+    }
+
+    /// Removes it, if it still is the same.
+    pub fn remove(self) {
+        unix_socket::remove(&self.path, self.id);
+    }
 }
 
 /// What to do when somebody else listens at the admin API's address.
@@ -56,34 +89,28 @@ impl Admin {
         when_taken: WhenTaken,
     ) -> Result<Admin, String> {
         let auth = Auth::new(config)?;
-        let open = || -> io::Result<TcpListener> {
-            let listener = match inherited {
-                Some(socket) => std::net::TcpListener::from(socket),
-                None => match std::net::TcpListener::bind(config.bind) {
-                    Err(error)
-                        if error.kind() == io::ErrorKind::AddrInUse
-                            && when_taken == WhenTaken::TakeFreePort =>
-                    {
-                        elsewhere(config.bind)?
-                    }
-                    opened => opened?,
-                },
-            };
-            listener.set_nonblocking(true)?;
-            TcpListener::from_std(listener)
+        let tls = config.tls.as_ref().map(ServerTls::for_admin).transpose();
+        let tls = tls.map_err(|error| format!("the admin API can't be served over TLS: {error}"))?;
+        let opened = match inherited {
+            Some(socket) => Ok(socket),
+            None => open(config, when_taken),
         };
-        let listener = open().map_err(|error| {
+        let listener = opened.and_then(Listener::new).map_err(|error| {
             let taken = error.kind() == io::ErrorKind::AddrInUse;
             let advice =
                 if taken { " (another Weir is running, or set admin.bind to a free port)" } else { "" };
             format!("the admin API can't listen on {}: {error}{advice}", config.bind)
         })?;
-        Ok(Admin { listener, auth: Arc::new(auth) })
+        let (bind, auth, tls) = (config.bind.clone(), Arc::new(auth), tls.map(TlsAcceptor::from));
+        Ok(Admin { listener, bind, auth, tls })
     }
 
     /// Where it listens: for port 0 what the kernel chose.
-    pub fn local_address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+    pub fn place(&self) -> AdminBind {
+        match &self.listener {
+            Listener::Inet(listener) => listener.local_addr().map_or(self.bind.clone(), AdminBind::Inet),
+            Listener::Unix(_) => self.bind.clone(),
+        }
     }
 
     /// A duplicate of the socket, for a new process.
@@ -100,7 +127,7 @@ impl Admin {
         let mut reported: Option<Instant> = None;
         loop {
             while connections.try_join_next().is_some() {}
-            match self.listener.accept().await {
+            match poll_fn(|context| self.listener.poll_accept(context)).await {
                 Ok((stream, peer)) => {
                     let (slot, is_full) = slots.take(peer.ip()).await;
                     if is_full && reported.is_none_or(|at| at.elapsed() >= REPORT_INTERVAL) {
@@ -111,8 +138,14 @@ impl Admin {
                         );
                     }
                     let slot = Arc::new(slot);
-                    let served = serve_connection(stream, router.clone(), slot.clone(), self.auth.clone());
-                    slot.belongs_to(connections.spawn(served));
+                    let (router, auth) = (router.clone(), self.auth.clone());
+                    let task = match self.tls.clone() {
+                        None => connections.spawn(serve_connection(stream, router, slot.clone(), auth)),
+                        Some(tls) => {
+                            connections.spawn(serve_secured(tls, stream, router, slot.clone(), auth))
+                        }
+                    };
+                    slot.belongs_to(task);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the admin API could not accept a connection");
@@ -121,6 +154,27 @@ impl Admin {
             }
         }
     }
+}
+
+/// Opens the socket.
+fn open(config: &weir_config::Admin, when_taken: WhenTaken) -> io::Result<OwnedFd> {
+    let address = match &config.bind {
+        AdminBind::Inet(address) => *address,
+        AdminBind::Unix(name) => {
+            let said = &config.unix_socket;
+            let permissions =
+                Permissions { mode: said.mode.0, owner: said.owner.clone(), group: said.group.clone() };
+            return unix_socket::listen(&UnixName::new(name), &permissions, BACKLOG);
+        }
+    };
+    let listener = match std::net::TcpListener::bind(address) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && when_taken == WhenTaken::TakeFreePort => {
+            elsewhere(address)?
+        }
+        opened => opened?,
+    };
+    listener.set_nonblocking(true)?;
+    Ok(listener.into())
 }
 
 /// A free port where `taken` is not, with the option that a client needs to find it.
@@ -148,7 +202,27 @@ pub(crate) fn router(control: Arc<Control>, auth: Arc<Auth>) -> Router {
     router.fallback(api::no_such_path).method_not_allowed_fallback(api::no_such_method)
 }
 
-async fn serve_connection(stream: TcpStream, router: Router, slot: Arc<Slot>, auth: Arc<Auth>) {
+/// Serves over TLS, once there is some.
+async fn serve_secured(
+    tls: TlsAcceptor,
+    stream: TcpStream,
+    router: Router,
+    slot: Arc<Slot>,
+    auth: Arc<Auth>,
+) {
+    match tokio::time::timeout(HEADER_TIMEOUT, tls.accept(stream)).await {
+        Ok(Ok(stream)) => serve_connection(stream, router, slot, auth).await,
+        Ok(Err(error)) => tracing::debug!(%error, "no TLS came about with a caller of the admin API"),
+        Err(_) => tracing::debug!("a caller of the admin API began no TLS in time"),
+    }
+}
+
+async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    router: Router,
+    slot: Arc<Slot>,
+    auth: Arc<Auth>,
+) {
     let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
         let mut router = router.clone();
         let call = slot.begin(auth.has_token(request.headers()));

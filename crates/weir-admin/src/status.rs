@@ -5,6 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use weir_balance::{AdminState, Health, State, TierKind};
+use weir_io::at::At;
 use weir_io::clock;
 use weir_stats::table::{BackendCells, CODE_CLASSES, PoolCells, Rejected};
 use weir_stats::{Counter, Histogram, PerWorker};
@@ -346,7 +347,10 @@ fn backend(
     let left = |until: std::time::Duration| until.checked_sub(clock::now()).map(|left| left.as_secs_f64());
     BackendStatus {
         address: backend.address.clone(),
-        resolved: backend.resolved.address().map(weir_config::show_backend),
+        resolved: backend.resolved.at().map(|at| match at {
+            At::Inet(address) => weir_config::show_backend(address),
+            at @ At::Unix(_) => at.to_string(),
+        }),
         state: standing.state.word().to_owned(),
         reason: reason(control, pool, backend, standing, &probes),
         admin: standing.admin.word().to_owned(),
@@ -418,7 +422,7 @@ fn reason(
                 |last| format!("traffic to it failed, the last: {last}"),
             )
         }
-        State::Down if backend.resolved.address().is_none() => {
+        State::Down if !backend.resolved.is_known() => {
             let error = control.names().error(&backend.address);
             format!("dns: {}", error.as_deref().unwrap_or("not resolved yet"))
         }

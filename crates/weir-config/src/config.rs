@@ -134,7 +134,7 @@ impl Config {
             findings.error(root.at("listener"), "no listener is defined", hint);
         }
         let is_bad = root.is_bad("admin") || root.table("admin").is_some_and(|admin| admin.is_bad("bind"));
-        let admin = self.admin.as_ref().map(|admin| admin.bind).filter(|_| !is_bad);
+        let admin = self.admin.as_ref().and_then(|admin| admin.bind.inet()).filter(|_| !is_bad);
         if let Some(admin) = root.table("admin") {
             admin::check(admin, findings);
         }

@@ -55,7 +55,7 @@ mod write;
 
 pub use acme::{Acme, AcmeChallenge};
 pub use action::{Redirect, Respond, RouteAction};
-pub use admin::Admin;
+pub use admin::{Admin, AdminBind, AdminTls};
 pub use cache::{Cache, RouteCache, SetCookie};
 pub use compose::gather::Root;
 pub use compress::{COMPRESSED_TYPES, Coding, CodingLevels, Compress, MediaRange};
@@ -66,6 +66,7 @@ pub use files::ReadFile;
 pub use headers::{Headers, Marks, MergedHeaders, MergedSide, NewField, RuleOf};
 pub use hidden::Hidden;
 pub use kernel::Kernel;
+pub use listener::unix::UnixSocket;
 pub use listener::{Http, Listener, Speaks};
 pub use log::{AccessFormat, AccessTarget, Level, Log};
 pub use mysql::{ListenerMysql, MysqlAccess, MysqlCompression, MysqlTopology, Passwords, PoolMysql, Reads};
@@ -88,13 +89,14 @@ pub use timeout::{ExchangeTimeouts, HttpLimits, NEVER, Timeouts};
 pub use tls::{
     Certificate, CipherPolicy, ClientAuth, ListenerTls, PoolTls, ServerTlsMode, TlsMode, TlsVersion, Verify,
 };
-pub use values::address::{backend_at, contains, show_backend};
-pub use values::bind::Bind;
+pub use values::address::{UNIX_PEERS, backend_at, contains, is_backend, is_host_name, show_backend};
+pub use values::bind::{Bind, InetBind};
 pub use values::host::HostPattern;
 pub use values::http::HttpVersion;
 pub use values::interface::InterfacePattern;
 pub use values::path::PathPattern;
 pub use values::probe::{Expected, Octets};
+pub use values::unix::unix_name;
 pub use weir_screen::Settings as Screen;
 pub use world::World;
 pub use write::{SECRET, default_text, quoted, to_toml, to_toml_without_secrets};

@@ -1,6 +1,7 @@
 //! `[listener.NAME]`: one place where clients are accepted.
 
 pub(crate) mod binds;
+pub(crate) mod unix;
 
 use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
@@ -8,6 +9,7 @@ use std::sync::{Arc, LazyLock};
 use ipnet::IpNet;
 use weir_screen::Settings as Screen;
 
+use self::unix::UnixSocket;
 use crate::acme::{self, Acme};
 use crate::compress::{self, Compress};
 use crate::error_page::{self, ErrorPage};
@@ -40,9 +42,12 @@ table! {
     /// One place where clients are accepted.
     pub struct Listener(name) at "[listener.NAME]" {
         /// Addresses of this machine to accept at; port 0 takes a free one. On the kernel plane a range of
-        /// ports as well: `"10.0.9.9:30000-30100"`.
+        /// ports as well: `"10.0.9.9:30000-30100"`. For http and tcp Unix sockets as well:
+        /// `"unix:/run/weir/web.sock"`, and in the abstract namespace `"unix:@web"`.
         bind: Vec<Bind> =
             list(Each::Text(&BINDS)).required().also(&["listen", "address", "addr"]);
+        /// Who may connect to the Unix sockets of `bind` that are files.
+        unix_socket: UnixSocket = below(UnixSocket::TABLE).routed();
         /// What it takes over.
         shared: TakesOver;
         /// The pool that takes whatever no route takes. Needed for tcp, udp and mysql; without it HTTP
@@ -51,7 +56,8 @@ table! {
             text(&NAME)
                 .default("none")
                 .also(&["default_backend", "use_backend", "proxy_pass", "backend", "upstream"]);
-        /// Peers that must open with a PROXY protocol header (v1 or v2); nobody else may.
+        /// Peers that must open with a PROXY protocol header (v1 or v2); nobody else may. `"unix:"`
+        /// stands for all who come by a Unix socket, here and in other lists of networks.
         accept_proxy: Vec<IpNet> =
             list(Each::Text(&NETWORK))
                 .default("nobody")
@@ -293,6 +299,7 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
     for (listener, fields) in listeners.iter().zip(root.named("listener")) {
         of_protocol(listener, fields, findings);
         plane::check_listener(root, fields, findings);
+        unix::check(root, listener, fields, findings);
         if matches!(spoken(fields), Some(Protocol::Http | Protocol::Mysql)) {
             plane::ranges(fields, findings);
         }

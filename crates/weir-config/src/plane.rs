@@ -16,7 +16,8 @@ use crate::setting::{One as _, words};
 use crate::suggest::one_of;
 use crate::values;
 use crate::values::address::{backend_at, show_backend};
-use crate::values::bind::Bind;
+use crate::values::bind::{Bind, InetBind};
+use crate::values::unix::unix_name;
 
 words! {
     /// Who carries a listener's packets.
@@ -124,7 +125,7 @@ pub(crate) fn check_pool(
 /// Notes ranges of ports that a socket each would be needed for.
 pub(crate) fn ranges(listener: &Fields, findings: &mut Findings<'_>) {
     for (at, value) in listener.list("bind") {
-        let Some(bind) = Bind::of(value).filter(Bind::is_range) else { continue };
+        let Some(bind) = Bind::inet_of(value).filter(InetBind::is_range) else { continue };
         let hint = match asked(listener) {
             Some(plane) => {
                 let place = findings.place(listener.at("plane"));
@@ -143,7 +144,16 @@ pub(crate) fn ranges(listener: &Fields, findings: &mut Findings<'_>) {
 fn of_listener(listener: &Fields, protocol: Protocol) -> Vec<Obstacle> {
     let mut obstacles = Vec::new();
     for (at, value) in listener.list("bind") {
-        let Some(bind) = Bind::of(value) else { continue };
+        let bind = match Bind::of(value) {
+            None => continue,
+            Some(bind @ Bind::Unix(_)) => {
+                let message = format!("the kernel plane cannot take `{bind}`");
+                let why = "packets come to addresses, and it is a Unix socket";
+                obstacles.push(Obstacle::new(*at, message, why));
+                continue;
+            }
+            Some(Bind::Inet(bind)) => bind,
+        };
         let ip = bind.first.ip().to_canonical();
         let why = if ip.is_unspecified() {
             "it takes packets by their destination, which is an address: list those that clients use"
@@ -212,6 +222,10 @@ fn of_pool(pool: &Fields, protocol: Protocol) -> Vec<Obstacle> {
         obstacles.push(Obstacle::new(hash.at("key"), message, why));
     }
     for (at, backend) in pool.tables("backends") {
+        if let Some(address) = backend.text("address").filter(|address| unix_name(address).is_some()) {
+            let message = format!("the kernel plane cannot forward to `{address}`");
+            obstacles.push(Obstacle::new(at, message, "packets go to addresses, and it is a Unix socket"));
+        }
         let address = backend.text("address").and_then(backend_at);
         if let Some(address) = address.filter(|address| address.ip().to_canonical().is_loopback()) {
             let message = format!("the kernel plane cannot forward to `{}`", show_backend(address));
@@ -240,9 +254,9 @@ fn of_families(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
     let backends = pool.tables("backends").filter_map(|(_, backend)| backend_at(backend.text("address")?));
     let backends: Vec<SocketAddr> = backends.collect();
     let binds = listener.list("bind").iter();
-    let binds = binds.filter_map(|(at, value)| Some((*at, Bind::of(value)?)));
+    let binds = binds.filter_map(|(at, value)| Some((*at, Bind::inet_of(value)?)));
     let binds = binds.filter(|(_, bind)| !bind.first.ip().to_canonical().is_unspecified());
-    let obstacle = |(at, bind): (Span, Bind)| {
+    let obstacle = |(at, bind): (Span, InetBind)| {
         let other = backends.iter().find(|backend| is_ipv4(backend) != is_ipv4(&bind.first))?;
         let other = show_backend(*other);
         let message = format!("the kernel plane cannot forward from `{bind}` to `{other}`");
@@ -255,8 +269,8 @@ fn of_families(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
 /// Backends at another port than the listener, where packets go on as they are.
 fn of_ports(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
     let Some(forward @ (Forward::Dsr | Forward::Ipip)) = forward::asked(listener) else { return Vec::new() };
-    let binds = listener.list("bind").iter().filter_map(|(_, value)| Bind::of(value));
-    let binds: Vec<Bind> = binds.collect();
+    let binds = listener.list("bind").iter().filter_map(|(_, value)| Bind::inet_of(value));
+    let binds: Vec<InetBind> = binds.collect();
     let obstacle = |(at, backend): (Span, &Fields)| {
         let address = backend.text("address")?;
         let port: u16 = address.rsplit_once(':')?.1.parse().ok()?;

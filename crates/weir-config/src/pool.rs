@@ -24,7 +24,7 @@ use crate::mysql::{self, PoolMysql};
 use crate::plane::{self, Plane};
 use crate::protocol::{Protocol, applies, audience};
 use crate::report::{Findings, Span};
-use crate::setting::{Section as _, one, table, words};
+use crate::setting::{Part as _, Section as _, one, table, words};
 use crate::timeout::{self, ExchangeTimeouts};
 use crate::shared::TakesOver;
 use crate::tls::{self, PoolTls};
@@ -32,6 +32,7 @@ use crate::uses::{Use, Uses};
 use crate::values::address::{BACKEND_ADDRESS, FILE, backend_at, same_backend};
 use crate::values::http::{COOKIE_NAME, HttpVersion};
 use crate::values::template::BACKEND_HOST;
+use crate::values::unix::unix_name;
 
 table! {
     /// A set of backends and how to choose among them.
@@ -122,8 +123,9 @@ table! {
     /// One address of a pool.
     #[derive(Eq)]
     pub struct Backend at "backends = [{ … }]" {
-        /// Host name, IPv4 or bracketed IPv6, and port; the backend's name everywhere. On the kernel plane an
-        /// address without a port keeps the one that the client asked for.
+        /// Host name, IPv4 or bracketed IPv6, and port; or a Unix socket, `unix:/run/app.sock` or in the
+        /// abstract namespace `unix:@app`; the backend's name everywhere. On the kernel plane an address
+        /// without a port keeps the one that the client asked for.
         address: String = text(&BACKEND_ADDRESS).required().also(&["host", "server", "url"]);
         /// Share of the load.
         weight: u32 =
@@ -315,6 +317,7 @@ pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &
     for (pool, fields) in pools.iter().zip(root.named("pool")) {
         backends(pool, fields, findings);
         without_port(pool, fields, uses, findings);
+        unix_sockets(fields, uses, findings);
         hash::check(pool.balance, fields, uses, findings);
         listeners(fields, uses, findings);
         on_kernel_plane(fields, uses, findings);
@@ -407,6 +410,41 @@ fn without_port(pool: &Pool, fields: &Fields, uses: &Uses, findings: &mut Findin
             None => continue,
         };
         findings.error(at, format!("backend `{address}` has no port"), hint);
+    }
+}
+
+/// Backends on Unix sockets: what takes an address or a port of them. The kernel plane says it by itself.
+fn unix_sockets(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
+    let named = pool.tables("backends").filter_map(|(at, backend)| Some((at, backend.text("address")?)));
+    let mut on_sockets = named.filter(|(_, address)| unix_name(address).is_some()).peekable();
+    let Some((at, address)) = on_sockets.peek().copied() else { return };
+    if let Some(udp) = uses.first(&pool.name, |protocol| protocol == Protocol::Udp) {
+        let hint = format!("it takes connections, no datagrams, and {}", udp.speaks(findings));
+        for (at, address) in on_sockets {
+            findings.error(at, format!("backend `{address}` is a Unix socket"), hint.clone());
+        }
+    }
+    let place = findings.place(at);
+    for name in ["port", "agent"] {
+        if let Some(entry) = pool.table("health").and_then(|health| health.get(name)) {
+            let hint = format!("backend `{address}` ({place}) is a Unix socket, which has no port");
+            findings.error(entry.key, format!("`health.{name}` cannot hold for every backend"), hint);
+        }
+    }
+    if let Some(entry) =
+        pool.get("tls").filter(|_| pool.table("tls").is_some_and(|tls| tls.lacks("server_name")))
+    {
+        let hint = format!(
+            "backend `{address}` ({place}) is a Unix socket, which has no host to ask for: expected `server_name` beside the others"
+        );
+        findings.error(entry.key, "`tls` needs a `server_name` here", hint);
+    }
+    if let Some(mysql) = pool.table("mysql").filter(|mysql| PoolMysql::of(mysql).is_watched()) {
+        let hint = format!(
+            "servers are known to each other by host and port ({}): expected those, or `topology = \"static\"`",
+            findings.place(mysql.at("topology"))
+        );
+        findings.error(at, format!("backend `{address}` is a Unix socket"), hint);
     }
 }
 

@@ -16,6 +16,7 @@ use crate::fields::{Fields, KeyValue, Value};
 use crate::keys::{Row, Table};
 use crate::report::Span;
 use crate::timeout;
+use crate::values::address::{UNIX_PEERS, UNIX_PEERS_WORD};
 
 /// A type that one value of the file becomes.
 pub(crate) trait One: Sized {
@@ -178,8 +179,8 @@ one!(
 );
 one!(
     IpNet,
-    Value::Text(text) => text.parse().ok(),
-    |it| Value::Text(it.to_string()),
+    Value::Text(text) => if text == UNIX_PEERS_WORD { Some(UNIX_PEERS) } else { text.parse().ok() },
+    |it| Value::Text(if *it == UNIX_PEERS { UNIX_PEERS_WORD.to_owned() } else { it.to_string() }),
     IpNet::from(std::net::IpAddr::from(Ipv4Addr::UNSPECIFIED))
 );
 

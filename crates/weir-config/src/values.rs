@@ -8,6 +8,7 @@ pub(crate) mod interface;
 pub(crate) mod path;
 pub(crate) mod probe;
 pub(crate) mod template;
+pub(crate) mod unix;
 
 use crate::fields::{Fields, Value};
 use crate::keys::Shape;

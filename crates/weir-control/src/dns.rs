@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinHandle;
+use weir_config::is_host_name;
 use weir_state::{Backend, Snapshot};
 
 use crate::events::{Bus, What};
@@ -93,7 +94,7 @@ impl Names {
     pub fn adopt(&self, snapshot: &Snapshot) {
         let mut wanted: HashMap<String, Vec<Member>> = HashMap::new();
         for pool in &snapshot.pools {
-            for backend in pool.backends.iter().filter(|backend| is_name(&backend.address)) {
+            for backend in pool.backends.iter().filter(|backend| is_host_name(&backend.address)) {
                 let member = Member { pool: pool.config.name.clone(), backend: backend.clone() };
                 wanted.entry(backend.address.clone()).or_default().push(member);
             }
@@ -112,7 +113,7 @@ impl Names {
     /// anew.
     pub fn add(&self, pool: &str, backend: &Arc<Backend>) {
         let name = &backend.address;
-        if !is_name(name) {
+        if !is_host_name(name) {
             return;
         }
         let member = Member { pool: pool.to_owned(), backend: backend.clone() };
@@ -176,11 +177,6 @@ impl Names {
         let names = lock(&self.names);
         names.get(name).and_then(|known| lock(&known.shared).error.clone())
     }
-}
-
-/// Whether an address has a host name to resolve.
-fn is_name(address: &str) -> bool {
-    weir_config::backend_at(address).is_none()
 }
 
 impl Known {
@@ -331,7 +327,8 @@ mod tests {
         names.add("app", &one);
         names.add("shop", &other);
         names.add("app", &backend("10.0.0.1:80"));
-        assert_eq!(names.count(), 1, "an address is no name");
+        names.add("app", &backend("unix:/run/app.sock"));
+        assert_eq!(names.count(), 1, "neither an address nor a Unix socket is a name");
         names.remove(&one);
         assert_eq!(names.count(), 1);
         names.remove(&other);

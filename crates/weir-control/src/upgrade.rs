@@ -13,7 +13,6 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -23,6 +22,8 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
 };
+use weir_config::AdminBind;
+use weir_io::at::At;
 use weir_quic::cid::Owner;
 use weir_quic::forward::ForwardSocket;
 use weir_quic::keys::Keys;
@@ -41,7 +42,7 @@ const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Descriptors in one message; the kernel takes at most 253 (SCM_MAX_FD).
 const PER_MESSAGE: usize = 64;
 
-/// Longest message: 64 lines of at most 60 bytes for sockets, as many lines as fit for what is known.
+/// Longest message: 64 lines of at most 120 bytes for sockets, as many lines as fit for what is known.
 const MESSAGE_BYTES: usize = 8 * 1024;
 
 /// The first word of the line with QUIC's keys.
@@ -67,12 +68,12 @@ pub struct Passed {
 }
 
 /// What a passed socket is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A listener's.
     Listener(Endpoint),
     /// The admin API's.
-    Admin(SocketAddr),
+    Admin(AdminBind),
     /// To one worker of a process that still has QUIC connections.
     QuicForward(Owner),
 }
@@ -85,14 +86,12 @@ impl Purpose {
         }
     }
 
-    fn line(self) -> String {
+    fn line(&self) -> String {
         match self {
-            Purpose::Listener(Endpoint { transport: Transport::Tcp, address }) => format!("tcp {address}\n"),
-            Purpose::Listener(Endpoint { transport: Transport::Udp, address }) => format!("udp {address}\n"),
-            Purpose::Listener(Endpoint { transport: Transport::Quic, address }) => {
-                format!("quic {address}\n")
-            }
-            Purpose::Admin(address) => format!("admin {address}\n"),
+            Purpose::Listener(Endpoint { transport: Transport::Tcp, at }) => format!("tcp {at}\n"),
+            Purpose::Listener(Endpoint { transport: Transport::Udp, at }) => format!("udp {at}\n"),
+            Purpose::Listener(Endpoint { transport: Transport::Quic, at }) => format!("quic {at}\n"),
+            Purpose::Admin(bind) => format!("admin {bind}\n"),
             Purpose::QuicForward(Owner { process, worker }) => format!("quic-line {process}.{worker}\n"),
         }
     }
@@ -104,14 +103,17 @@ impl Purpose {
             let owner = Owner { process: process.parse().ok()?, worker: worker.parse().ok()? };
             return Some(Purpose::QuicForward(owner));
         }
-        let address = address.parse().ok()?;
-        match kind {
-            "tcp" => Some(Purpose::Listener(Endpoint { transport: Transport::Tcp, address })),
-            "udp" => Some(Purpose::Listener(Endpoint { transport: Transport::Udp, address })),
-            "quic" => Some(Purpose::Listener(Endpoint { transport: Transport::Quic, address })),
-            "admin" => Some(Purpose::Admin(address)),
-            _ => None,
+        if kind == "admin" {
+            return address.parse().ok().map(Purpose::Admin);
         }
+        let at: At = address.parse().ok()?;
+        let transport = match kind {
+            "tcp" => Transport::Tcp,
+            "udp" => Transport::Udp,
+            "quic" => Transport::Quic,
+            _ => return None,
+        };
+        Some(Purpose::Listener(Endpoint { transport, at }))
     }
 }
 
@@ -128,7 +130,7 @@ pub struct Given {
     /// The listeners' sockets.
     pub listeners: Sockets,
     /// The admin API's socket, and to what it is bound.
-    pub admin: Option<(SocketAddr, OwnedFd)>,
+    pub admin: Option<(AdminBind, OwnedFd)>,
     /// What it takes to pass on what belongs to its QUIC connections.
     pub quic: HandOver,
     /// What it knew about the backends.
@@ -173,7 +175,7 @@ impl Handoff {
             for (line, socket) in text.lines().zip(descriptors) {
                 match Purpose::of_line(line) {
                     Some(Purpose::Listener(endpoint)) => given.listeners.adopt(endpoint, socket),
-                    Some(Purpose::Admin(address)) => given.admin = Some((address, socket)),
+                    Some(Purpose::Admin(bind)) => given.admin = Some((bind, socket)),
                     Some(Purpose::QuicForward(owner)) => {
                         given.quic.sockets.push((owner, ForwardSocket::adopt(socket)));
                     }
@@ -188,7 +190,8 @@ impl Handoff {
     /// Tells the old process that it may stop accepting, and which of its sockets nobody accepts at then.
     pub fn ready(self, unused: &[Endpoint]) -> io::Result<()> {
         rustix::net::send(&self.channel, b"ready", SendFlags::NOSIGNAL)?;
-        let mut lines: String = unused.iter().map(|endpoint| Purpose::Listener(*endpoint).line()).collect();
+        let mut lines: String =
+            unused.iter().map(|endpoint| Purpose::Listener(endpoint.clone()).line()).collect();
         // What has no room is closed without ceremony.
         lines.truncate(lines[..lines.len().min(MESSAGE_BYTES)].rfind('\n').map_or(0, |at| at + 1));
         // A process of an older version has gone away after the first message.
@@ -361,8 +364,8 @@ mod tests {
     fn passed(listener: &TcpListener, admin: bool) -> Passed {
         let address = listener.local_addr().unwrap();
         let purpose = match admin {
-            true => Purpose::Admin(address),
-            false => Purpose::Listener(Endpoint { transport: Transport::Tcp, address }),
+            true => Purpose::Admin(AdminBind::Inet(address)),
+            false => Purpose::Listener(Endpoint { transport: Transport::Tcp, at: At::Inet(address) }),
         };
         Passed { purpose, socket: listener.as_fd().try_clone_to_owned().unwrap() }
     }
@@ -373,18 +376,19 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let admin = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let admin_endpoint = Endpoint { transport: Transport::Tcp, address: admin.local_addr().unwrap() };
+        let admin_endpoint =
+            Endpoint { transport: Transport::Tcp, at: At::Inet(admin.local_addr().unwrap()) };
         let sockets = [passed(&listener, false), passed(&admin, true)];
         let mut client = TcpStream::connect(address).unwrap();
         let old_process =
             std::thread::spawn(move || exchange(&old, &sockets, &[]).map(|unused| (drop(sockets), unused).1));
 
         let mut handoff = Handoff::receive(new).unwrap();
-        let bound_to = handoff.given.admin.as_ref().map(|(address, _)| *address);
+        let bound_to = handoff.given.admin.as_ref().and_then(|(bind, _)| bind.inet());
         assert_eq!(bound_to, Some(admin.local_addr().unwrap()));
         let adopted = std::mem::take(&mut handoff.given.listeners);
-        assert_eq!(adopted.endpoints().map(|endpoint| endpoint.address).collect::<Vec<_>>(), [address]);
-        handoff.ready(&[admin_endpoint]).unwrap();
+        assert_eq!(adopted.endpoints().map(|endpoint| endpoint.at).collect::<Vec<_>>(), [At::Inet(address)]);
+        handoff.ready(std::slice::from_ref(&admin_endpoint)).unwrap();
         assert_eq!(old_process.join().unwrap().unwrap(), [admin_endpoint]);
         drop(listener);
 

@@ -11,7 +11,7 @@ use crate::scheme::Scheme;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientIdentity {
     pub(crate) trusted: bool,
-    /// `203.0.113.7` or `2001:db8::7`
+    /// `203.0.113.7` or `2001:db8::7`; empty for a client that has none, at a Unix socket.
     pub(crate) address: Box<[u8]>,
     /// `for=203.0.113.7;proto=http`
     pub(crate) element: Box<[u8]>,
@@ -28,16 +28,21 @@ pub struct ClientIdentity {
 }
 
 impl ClientIdentity {
-    /// Renders the identity of a client at `address` that came by `scheme`.
+    /// Renders the identity of a client at `address` that came by `scheme`. A client without an address, by a
+    /// Unix socket, has the unspecified one: `forwarded` says `for=unknown` (RFC 7239 section 6.2), and
+    /// `x-forwarded-for` and `x-real-ip`, which hold addresses only, do not name it.
     ///
     /// `trusted` says that the client is one of the operator's own proxies: what it says about who asked is
     /// kept and appended to. From all others it is overwritten (threat A24). Allocates; once per connection.
     pub fn new(address: IpAddr, scheme: Scheme, trusted: bool) -> ClientIdentity {
         let address = address.to_canonical();
         let mut text = Vec::with_capacity(LONGEST_V4);
-        write_address(&mut text, address);
+        if !address.is_unspecified() {
+            write_address(&mut text, address);
+        }
         let proto = scheme.word().as_bytes();
         let element = match address {
+            _ if text.is_empty() => [b"for=unknown;proto=", proto].concat(),
             IpAddr::V4(_) => [b"for=", &text[..], b";proto=", proto].concat(),
             // RFC 7239 §6: an IPv6 address stands in brackets, and so in quotes.
             IpAddr::V6(_) => [b"for=\"[", &text[..], b"]\";proto=", proto].concat(),
@@ -99,9 +104,13 @@ impl ClientIdentity {
     fn written_lines(&self) -> Box<[u8]> {
         let mut lines = Vec::with_capacity(192 + self.certificate.as_ref().map_or(0, |value| value.len()));
         encode::write_field(&mut lines, b"via", self.version.received_protocol());
-        encode::write_field(&mut lines, b"x-forwarded-for", &self.address);
+        if !self.address.is_empty() {
+            encode::write_field(&mut lines, b"x-forwarded-for", &self.address);
+        }
         encode::write_field(&mut lines, b"x-forwarded-proto", self.scheme.word().as_bytes());
-        encode::write_field(&mut lines, b"x-real-ip", &self.address);
+        if !self.address.is_empty() {
+            encode::write_field(&mut lines, b"x-real-ip", &self.address);
+        }
         if self.port != 0 {
             lines.extend_from_slice(b"x-forwarded-port: ");
             encode::write_decimal(&mut lines, u64::from(self.port));

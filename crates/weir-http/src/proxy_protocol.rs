@@ -308,6 +308,13 @@ pub fn write_v2(addresses: Option<ProxyAddresses>, out: &mut Vec<u8>) {
     out.extend_from_slice(&destination.port().to_be_bytes());
 }
 
+/// Writes a version 2 header for a client that has no address of a family that can be named: the command
+/// PROXY with an unspecified family and nothing behind it (section 2.2 of the specification).
+pub fn write_v2_unspecified(out: &mut Vec<u8>) {
+    out.extend_from_slice(&V2_SIGNATURE);
+    out.extend_from_slice(&[0x21, 0x00, 0, 0]);
+}
+
 enum Ends {
     V4(Ipv4Addr, Ipv4Addr),
     V6(Ipv6Addr, Ipv6Addr),

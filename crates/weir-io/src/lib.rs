@@ -10,15 +10,18 @@
 //! which every use of one needs.
 #![deny(unsafe_code)]
 
+pub mod at;
 pub mod buffers;
 pub mod clock;
 pub mod deadline;
 pub mod flood;
 pub mod handshake;
+pub mod listener;
 pub mod pipes;
 pub mod server_name;
 pub mod socket;
 pub mod stream;
 pub mod system;
 pub mod tls;
+pub mod unix_socket;
 pub mod wait;

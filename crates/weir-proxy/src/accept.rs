@@ -10,8 +10,10 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use weir_config::Protocol;
+use weir_io::clock;
+use weir_io::listener::{Listener, is_end};
 use weir_io::system;
 use weir_state::listener::ClientConnection;
 use weir_state::sockets::BACKLOG;
@@ -27,6 +29,9 @@ const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
 /// Pauses without any room made before connections are accepted only to be closed.
 const PATIENT_PAUSES: u32 = 3;
 
+/// Between two looks at a Unix socket that is being withdrawn.
+const UNIX_PAUSE: Duration = Duration::from_millis(5);
+
 /// Connections of a closing socket accepted before others get their turn.
 const TURN: u16 = 64;
 
@@ -34,7 +39,7 @@ const TURN: u16 = 64;
 pub struct Acceptor {
     worker: Rc<Worker>,
     socket: Rc<ListenerSocket>,
-    listener: TcpListener,
+    listener: Listener,
     spare: SpareDescriptor,
     /// Pauses for want of a descriptor without a connection between them.
     short_for: u32,
@@ -42,7 +47,7 @@ pub struct Acceptor {
 
 impl Acceptor {
     /// The worker counts it until it is dropped.
-    pub fn new(worker: &Rc<Worker>, socket: &Rc<ListenerSocket>, listener: TcpListener) -> Acceptor {
+    pub fn new(worker: &Rc<Worker>, socket: &Rc<ListenerSocket>, listener: Listener) -> Acceptor {
         worker.totals.accepting.fetch_add(1, Ordering::Relaxed);
         let (worker, socket) = (worker.clone(), socket.clone());
         Acceptor { worker, socket, listener, spare: SpareDescriptor::open(), short_for: 0 }
@@ -77,6 +82,9 @@ impl Acceptor {
     /// Accepts for a while longer: whoever was in the middle of the handshake when the socket was withdrawn
     /// would be reset.
     async fn linger(&mut self, time: Duration) {
+        if matches!(self.listener, Listener::Unix(_)) {
+            return self.linger_at_unix(time).await;
+        }
         let mut over = pin!(tokio::time::sleep(time));
         loop {
             let listener = &self.listener;
@@ -87,6 +95,20 @@ impl Acceptor {
             match accepted.await {
                 Some(accepted) => self.take(accepted).await,
                 None => return,
+            }
+        }
+    }
+
+    /// As [`Self::linger`], until the socket says that it was withdrawn and nobody waits. The kernel tells
+    /// nobody of that who does not ask.
+    async fn linger_at_unix(&mut self, time: Duration) {
+        let until = clock::now() + time;
+        while clock::now() < until {
+            match self.listener.accept_now() {
+                Ok(None) => tokio::time::sleep(UNIX_PAUSE).await,
+                Err(error) if is_end(&error) => return,
+                Ok(Some(accepted)) => self.take(Ok(accepted)).await,
+                Err(error) => self.take(Err(error)).await,
             }
         }
     }
@@ -136,11 +158,11 @@ impl Drop for Acceptor {
 ///
 /// The kernel is asked, not tokio: that says `Pending` too when the task has had its turn, or has not heard
 /// of a readiness yet.
-async fn serve_what_waits(worker: &Rc<Worker>, socket: &ListenerSocket, listener: &TcpListener) {
+async fn serve_what_waits(worker: &Rc<Worker>, socket: &ListenerSocket, listener: &Listener) {
     let mut patience = PATIENT_PAUSES;
     // No more than can have waited: after a binary upgrade, what comes from now on is for the new process.
     for turn in 1..=BACKLOG {
-        match system::accept_now(listener) {
+        match listener.accept_now() {
             Ok(None) => return,
             Ok(Some((stream, peer))) => begin(worker, socket, stream, peer),
             Err(error) if system::is_shortage(&error) => {
@@ -152,6 +174,7 @@ async fn serve_what_waits(worker: &Rc<Worker>, socket: &ListenerSocket, listener
                 }
                 tokio::time::sleep(DESCRIPTOR_PAUSE).await;
             }
+            Err(error) if is_end(&error) => return,
             Err(error) => tracing::debug!(%error, "accept"),
         }
         if turn.is_multiple_of(TURN) {
@@ -169,7 +192,7 @@ impl SpareDescriptor {
         SpareDescriptor(std::fs::File::open("/dev/null").ok())
     }
 
-    fn refuse_one(&mut self, listener: &TcpListener) {
+    fn refuse_one(&mut self, listener: &Listener) {
         self.0 = None;
         drop(socket2::SockRef::from(listener).accept());
         *self = SpareDescriptor::open();

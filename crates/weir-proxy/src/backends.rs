@@ -13,9 +13,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use rustls::HandshakeKind;
-use tokio::net::TcpStream;
 use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
 use weir_config::OnDown;
+use weir_io::at::At;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake;
@@ -370,7 +370,7 @@ impl WorkerBackend {
         connection: Connection,
         deadline: &Deadline,
     ) -> Result<Connection, ConnectError> {
-        let Ok(backend) = connection.stream.peer_addr() else {
+        let Some(backend) = self.shared.resolved.at() else {
             return Err(ConnectError::Unresolved { backend: self.shared.address.clone() });
         };
         let moves = connection.moves;
@@ -396,10 +396,10 @@ impl WorkerBackend {
 
     async fn try_to_connect(&self, deadline: &Deadline) -> Result<Connection, ConnectError> {
         let moves = self.shared.resolved.moves();
-        let Some(address) = self.shared.resolved.address() else {
+        let Some(at) = self.shared.resolved.at() else {
             return Err(ConnectError::Unresolved { backend: self.shared.address.clone() });
         };
-        let mut connecting = pin!(TcpStream::connect(address));
+        let mut connecting = pin!(at.connect());
         let connected = std::future::poll_fn(|context| match connecting.as_mut().poll(context) {
             Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
             Poll::Pending => timed_out(deadline),
@@ -408,7 +408,9 @@ impl WorkerBackend {
         match connected {
             Ok(stream) => {
                 // Heads and bodies go out in separate writes; Nagle would hold the second back.
-                let _ = stream.set_nodelay(true);
+                if at.inet().is_some() {
+                    let _ = stream.set_nodelay(true);
+                }
                 let ender = match self.ends_when_down.get() {
                     false => None,
                     true => {
@@ -426,11 +428,11 @@ impl WorkerBackend {
                 };
                 Ok(Connection { stream, count, moves })
             }
-            Err(WaitError::TimedOut) => Err(ConnectError::TimedOut { backend: address }),
+            Err(WaitError::TimedOut) => Err(ConnectError::TimedOut { backend: at.clone() }),
             Err(WaitError::Broken(source)) if system::is_shortage(&source) => {
                 Err(ConnectError::OutOfDescriptors)
             }
-            Err(WaitError::Broken(source)) => Err(ConnectError::Refused { backend: address, source }),
+            Err(WaitError::Broken(source)) => Err(ConnectError::Refused { backend: at.clone(), source }),
         }
     }
 }
@@ -438,7 +440,7 @@ impl WorkerBackend {
 impl WorkerBackend {
     /// Why a wait on a connection on which nothing of a request was sent yet came to nothing.
     pub fn wait_failed(&self, error: WaitError) -> ConnectError {
-        ConnectError::from_wait(error, self.shared.resolved.address(), &self.shared.address)
+        ConnectError::from_wait(error, self.shared.resolved.at(), &self.shared.address)
     }
 }
 

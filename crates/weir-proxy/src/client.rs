@@ -78,21 +78,33 @@ impl Client {
     ) -> Vec<u8> {
         let destination = self.destination.or_else(|| local().ok());
         let addresses = destination.map(|destination| ProxyAddresses { source: self.address, destination });
+        let addresses = addresses.filter(|_| !is_unix(self.address.ip()));
         let mut header = Vec::with_capacity(proxy_protocol::V1_LONGEST_BYTES);
         match version {
             ProxyVersion::V1 => proxy_protocol::write_v1(addresses, &mut header),
+            // LOCAL would say that nobody is behind it.
+            ProxyVersion::V2 if is_unix(self.address.ip()) => {
+                proxy_protocol::write_v2_unspecified(&mut header);
+            }
             ProxyVersion::V2 => proxy_protocol::write_v2(addresses, &mut header),
         }
         header
     }
 }
 
-/// An address, with or without brackets and port; the port is 0 where there is none.
+/// Whether a client has come by a Unix socket, and nobody says from where.
+pub fn is_unix(address: IpAddr) -> bool {
+    address == weir_io::listener::UNIX_PEER.ip()
+}
+
+/// An address, with or without brackets and port; the port is 0 where there is none. The unspecified one
+/// names nobody, and must not pass for somebody at a Unix socket.
 fn address_of(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let address = bare.parse::<IpAddr>().map(|address| SocketAddr::new(address, 0));
-    let address = address.or_else(|_| text.parse::<SocketAddr>()).ok()?;
+    let address =
+        address.or_else(|_| text.parse::<SocketAddr>()).ok().filter(|it| !is_unix(it.ip().to_canonical()))?;
     Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
 }
 
@@ -110,6 +122,8 @@ mod tests {
             ("[2001:db8::7]:4711", Some("[2001:db8::7]:4711")),
             ("::ffff:192.0.2.7", Some("192.0.2.7:0")),
             ("unknown", None),
+            ("0.0.0.0", None),
+            ("[::ffff:0.0.0.0]:80", None),
             ("192.0.2", None),
             ("[192.0.2.7", None),
             ("", None),

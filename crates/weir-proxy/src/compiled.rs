@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use weir_config::{Config, Speaks};
+use weir_config::{Bind, Config, Speaks};
 use weir_http::AddedField;
 use weir_screen::Screen;
 use weir_state::memory;
@@ -155,6 +155,6 @@ fn asked_of_clients(config: &weir_config::Listener) -> Cow<'_, weir_config::Scre
 /// section 2.4).
 fn alternative(config: &weir_config::Listener, tls: &ServerTls) -> Option<AddedField> {
     tls.quic_config()?;
-    let port = config.bind.first()?.first.port();
+    let port = config.bind.iter().find_map(Bind::inet)?.first.port();
     AddedField::new(b"alt-svc", format!("h3=\":{port}\"; ma=86400").as_bytes()).ok()
 }

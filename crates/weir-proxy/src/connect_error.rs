@@ -1,9 +1,9 @@
 //! Why no connection to a backend came about.
 
 use std::io;
-use std::net::SocketAddr;
 
 use weir_config::RetryOn;
+use weir_io::at::At;
 use weir_io::wait::WaitError;
 
 /// Why no connection to a backend came about. In every case nothing was sent: another backend may be tried.
@@ -12,11 +12,11 @@ pub enum ConnectError {
     /// The backend's name has never resolved.
     Unresolved { backend: String },
     /// The backend, or the way to it, said no.
-    Refused { backend: SocketAddr, source: io::Error },
+    Refused { backend: At, source: io::Error },
     /// It did not accept within `timeout.connect`.
-    TimedOut { backend: SocketAddr },
+    TimedOut { backend: At },
     /// It accepted, and no TLS came about.
-    Tls { backend: SocketAddr, reason: String },
+    Tls { backend: At, reason: String },
     /// As many connections are open as it may have, and none of them is idle.
     Full { backend: String },
     /// This process has no descriptor left: not the backend's fault.
@@ -27,10 +27,10 @@ pub enum ConnectError {
 }
 
 impl ConnectError {
-    /// Of a wait on a connection on which nothing of a request was sent yet. `address` is where the backend
+    /// Of a wait on a connection on which nothing of a request was sent yet. `at` is where the backend
     /// called `name` is, as far as that is known now.
-    pub fn from_wait(error: WaitError, address: Option<SocketAddr>, name: &str) -> ConnectError {
-        match (error, address) {
+    pub fn from_wait(error: WaitError, at: Option<At>, name: &str) -> ConnectError {
+        match (error, at) {
             (_, None) => ConnectError::Unresolved { backend: name.to_owned() },
             (WaitError::TimedOut, Some(backend)) => ConnectError::TimedOut { backend },
             (WaitError::Broken(source), Some(backend)) => ConnectError::Refused { backend, source },
@@ -90,8 +90,8 @@ mod tests {
             );
             assert!(!error.blames_backend());
         }
-        let address = "10.0.0.1:80".parse().unwrap();
-        let error = ConnectError::from_wait(WaitError::TimedOut, Some(address), "app.internal:80");
+        let at = At::Inet("10.0.0.1:80".parse().unwrap());
+        let error = ConnectError::from_wait(WaitError::TimedOut, Some(at), "app.internal:80");
         assert_eq!(error.to_string(), "backend 10.0.0.1:80 did not accept in time");
     }
 }

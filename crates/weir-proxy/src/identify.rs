@@ -12,7 +12,7 @@ use weir_io::wait::{WaitError, receive};
 use weir_state::listener::ClientConnection;
 use weir_stats::table::End;
 
-use crate::client::Client;
+use crate::client::{Client, is_unix};
 use crate::worker::{Worker, WorkerListener};
 
 /// Finds out who the client is; reads the PROXY protocol header when `peer` must send one.
@@ -38,7 +38,10 @@ pub async fn by_header(
             Ok(ProxyProgress::Complete { header, header_bytes }) => {
                 received.consume(header_bytes);
                 *buffer = (!received.is_empty()).then_some(received);
-                let Some(told) = header.addresses else { return Ok((plain, None)) };
+                let Some(told) = header.addresses.filter(|told| !is_unix(told.source.ip().to_canonical()))
+                else {
+                    return Ok((plain, None));
+                };
                 let counted =
                     listener.shared.count_client(told.source.ip()).map_err(|_| End::TooManyConnections)?;
                 let client = Client { peer, address: told.source, destination: Some(told.destination) };

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
+use weir_io::listener::Listener;
 use weir_quic::port::Port;
 use weir_state::sockets::Transport;
 
@@ -19,13 +20,13 @@ use crate::{accept, udp};
 pub fn serve(worker: &Rc<Worker>, socket: &Rc<ListenerSocket>, descriptor: OwnedFd) -> io::Result<()> {
     match socket.endpoint.transport {
         Transport::Tcp => {
-            let listener = tokio::net::TcpListener::from_std(descriptor.into())?;
+            let listener = Listener::new(descriptor)?;
             // Counted from now on, not only once the task runs.
             let acceptor = accept::Acceptor::new(worker, socket, listener);
             tokio::task::spawn_local(acceptor.run());
         }
         Transport::Quic => {
-            let datagrams = weir_quic::socket::Socket::new(descriptor.into(), socket.endpoint.address)?;
+            let datagrams = weir_quic::socket::Socket::new(descriptor.into(), address_of(socket)?)?;
             let driver = worker.quic.driver();
             let front = ListenerFront::new(worker.clone(), socket.clone(), worker.quic.keys());
             front.warm_up();
@@ -41,4 +42,9 @@ pub fn serve(worker: &Rc<Worker>, socket: &Rc<ListenerSocket>, descriptor: Owned
         }
     }
     Ok(())
+}
+
+/// Where datagrams come to, which no Unix socket gets.
+fn address_of(socket: &ListenerSocket) -> io::Result<std::net::SocketAddr> {
+    socket.endpoint.at.inet().ok_or_else(|| io::Error::other("datagrams come to addresses only"))
 }

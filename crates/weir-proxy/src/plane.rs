@@ -351,7 +351,13 @@ impl Drop for WholeChange<'_> {
     /// can't be put back.
     fn drop(&mut self) {
         if !self.is_applied {
+            self.other.give_up(&self.in_use);
             return;
+        }
+        if let Some(compiled) = self.plane.compiled()
+            && let Err(error) = self.in_use.allow(&compiled.snapshot.config)
+        {
+            tracing::warn!("{error}");
         }
         let gone = self.other.gone_from(&self.in_use);
         if self.before.is_none() {

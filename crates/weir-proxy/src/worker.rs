@@ -370,7 +370,7 @@ fn move_sockets(
     let mut old = worker.sockets.take();
     let mut kept = Vec::with_capacity(wanted.len());
     for (endpoint, descriptor) in wanted {
-        let Some(slot) = slots.iter().find(|slot| accepts_at(slot, endpoint)) else { continue };
+        let Some(slot) = slots.iter().find(|slot| accepts_at(slot, &endpoint)) else { continue };
         // The duplicate is of the same socket the worker already polls, so it is simply dropped.
         let socket = match old.iter().position(|socket| socket.endpoint == endpoint) {
             Some(index) => {
@@ -387,8 +387,8 @@ fn move_sockets(
     Ok(())
 }
 
-fn accepts_at(slot: &ListenerSlot, endpoint: Endpoint) -> bool {
-    sockets::endpoints_of(&slot.current().shared.config).any(|accepted| accepted == endpoint)
+fn accepts_at(slot: &ListenerSlot, endpoint: &Endpoint) -> bool {
+    sockets::endpoints_of(&slot.current().shared.config).any(|accepted| accepted == *endpoint)
 }
 
 fn open(

@@ -5,6 +5,7 @@ use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use weir_io::listener::UNIX_PEER;
 use weir_stats::PerWorker;
 use weir_stats::table::ListenerCells;
 use weir_tls::acme::Challenges;
@@ -95,11 +96,11 @@ impl Listener {
     /// Counts in one more connection of the client at `address`; `Err` when it has as many as
     /// `max_connections_per_client`. An IPv6 client is its /64.
     ///
-    /// `Ok(None)` without a limit, and for a trusted proxy, whose connections are those of many: then nothing
-    /// is counted.
+    /// `Ok(None)` without a limit, for a trusted proxy, whose connections are those of many, and for a Unix
+    /// socket, which tells nobody from another: then nothing is counted.
     pub fn count_client(&self, address: IpAddr) -> Result<Option<ClientConnection>, TooManyFromClient> {
         let Some(limit) = self.config.max_connections_per_client else { return Ok(None) };
-        if self.trusts(address) {
+        if address == UNIX_PEER.ip() || self.trusts(address) {
             return Ok(None);
         }
         let address = weir_screen::address_key(address);

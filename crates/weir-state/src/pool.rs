@@ -8,6 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use weir_balance::{Readers, Refreshed, Role};
 use weir_config::{MysqlTopology, Reads};
+use weir_io::at::{At, UnixName};
 use weir_io::clock;
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
@@ -80,34 +81,47 @@ pub struct Backend {
     pub server: Arc<ArcSwapOption<ServerFacts>>,
 }
 
-/// The socket address a backend's name stands for at the moment.
+/// Where a backend is at the moment.
 pub struct Resolved {
-    address: ArcSwapOption<SocketAddr>,
+    at: ArcSwapOption<At>,
     moves: AtomicU32,
 }
 
 impl Resolved {
-    /// For a literal address it is known at once; for a host name the control side finds it out.
+    /// For a literal address and a Unix socket it is known at once; for a host name the control side finds it
+    /// out.
     pub fn of(name: &str) -> Resolved {
-        let address = weir_config::backend_at(name).map(Arc::new);
-        Resolved { address: ArcSwapOption::from(address), moves: AtomicU32::new(0) }
+        let unix = weir_config::unix_name(name).map(|name| At::Unix(UnixName::new(name)));
+        let at = unix.or_else(|| weir_config::backend_at(name).map(At::Inet));
+        Resolved { at: ArcSwapOption::from(at.map(Arc::new)), moves: AtomicU32::new(0) }
     }
 
     /// `None` while a host name has never been resolved: the backend can't be connected to. Port 0 is the one
     /// that the client asked for, on the kernel plane.
     #[inline]
+    pub fn at(&self) -> Option<At> {
+        self.at.load().as_deref().cloned()
+    }
+
+    /// Whether it can be connected to.
+    pub fn is_known(&self) -> bool {
+        self.at.load().is_some()
+    }
+
+    /// As [`Self::at`], for those who need an address: packets and datagrams. `None` for a Unix socket, too.
+    #[inline]
     pub fn address(&self) -> Option<SocketAddr> {
-        self.address.load().as_deref().copied()
+        self.at.load().as_deref().and_then(At::inet)
     }
 
     /// Called by the control side when a name resolved to another address.
     pub fn set(&self, address: SocketAddr) {
-        self.address.store(Some(Arc::new(address)));
+        self.at.store(Some(Arc::new(At::Inet(address))));
         // After the address: whoever sees the new count connects to the new address.
         self.moves.fetch_add(1, Ordering::Release);
     }
 
-    /// How often the address has changed. To be asked before [`Self::address`], to know of a connection
+    /// How often the address has changed. To be asked before [`Self::at`], to know of a connection
     /// whether it still goes where the name points.
     #[inline]
     pub fn moves(&self) -> u32 {
@@ -318,7 +332,7 @@ impl Backend {
         displaced: &mut Displaced,
     ) -> Arc<Backend> {
         // A name that has not been resolved stays out over a reload.
-        let settings = settings_of_backend(config, role, old.resolved.address().is_some());
+        let settings = settings_of_backend(config, role, old.resolved.is_known());
         let before = old.balance.settings();
         if before != settings {
             displaced.push((old.balance.clone(), before));

@@ -13,8 +13,10 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
-use weir_config::{Bind, Config, HttpVersion, Speaks};
+use weir_config::{Bind, Config, HttpVersion, InetBind, Speaks};
+use weir_io::at::{At, UnixName};
 use weir_io::system;
+use weir_io::unix_socket::{self, FileId, Permissions};
 
 use crate::plane::Placements;
 
@@ -50,25 +52,27 @@ impl Transport {
     }
 }
 
-/// A bound address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// Where something is accepted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
     /// What it carries.
     pub transport: Transport,
-    /// Where.
-    pub address: SocketAddr,
+    /// Where; for connections a Unix socket, too.
+    pub at: At,
 }
 
 /// Connections a listening socket's accept queue holds while its worker is busy; the kernel caps it at
 /// `net.core.somaxconn`.
 pub const BACKLOG: u16 = 4096;
 
-/// All listening sockets of the process, one per worker and endpoint.
+/// All listening sockets of the process, one per worker and endpoint; of a Unix socket one for all workers.
 #[derive(Default)]
 pub struct Sockets {
     by_endpoint: BTreeMap<Endpoint, Vec<OwnedFd>>,
     /// What was withdrawn, and when: until it is closed its port is not free to others.
     leaving: Vec<(Endpoint, Instant)>,
+    /// The files that Unix sockets are.
+    files: BTreeMap<Endpoint, FileId>,
     /// Whether they were bound for this process's config, not handed down.
     is_in_service: bool,
 }
@@ -90,10 +94,22 @@ impl fmt::Display for BindError {
             Transport::Tcp => "tcp",
             Transport::Udp | Transport::Quic => "udp",
         };
+        if let At::Unix(name) = &self.endpoint.at {
+            write!(out, "listener `{}` can't bind {name}: {}", self.listener, self.source)?;
+            return match self.source.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    write!(
+                        out,
+                        " (Weir needs the right to make files in that folder, and CAP_CHOWN for an `owner`)"
+                    )
+                }
+                _ => Ok(()),
+            };
+        }
         write!(
             out,
             "listener `{}` can't bind {transport} {}: {}",
-            self.listener, self.endpoint.address, self.source
+            self.listener, self.endpoint.at, self.source
         )?;
         match self.source.kind() {
             io::ErrorKind::AddrInUse => write!(out, " (another program holds it; see `ss -ltnup`)"),
@@ -122,8 +138,23 @@ impl Sockets {
         workers: usize,
         previous: &Sockets,
     ) -> Result<Sockets, BindError> {
-        let mut bound = Sockets { is_in_service: true, ..Sockets::default() };
-        bound.leaving.extend(previous.leaving.iter().filter(|(_, since)| since.elapsed() < 2 * LINGER));
+        let leaving = previous.leaving.iter().filter(|(_, since)| since.elapsed() < 2 * LINGER);
+        let mut bound =
+            Sockets { is_in_service: true, leaving: leaving.cloned().collect(), ..Sockets::default() };
+        let done = bound.bind_all(config, placements, workers, previous);
+        if done.is_err() {
+            bound.give_up(previous);
+        }
+        done.map(|()| bound)
+    }
+
+    fn bind_all(
+        &mut self,
+        config: &Config,
+        placements: &Placements,
+        workers: usize,
+        previous: &Sockets,
+    ) -> Result<(), BindError> {
         let patience = if previous.is_in_service { RELEASE_PATIENCE } else { RELEASE_PATIENCE_AT_START };
         for listener in &config.listeners {
             let is_in_kernel = placements.is_in_kernel(&listener.name);
@@ -134,26 +165,81 @@ impl Sockets {
                     || endpoint.transport == Transport::Udp && previous.by_endpoint.contains_key(endpoint)
             };
             for endpoint in endpoints_of(listener).filter(keeps) {
-                let fail = |source| BindError { listener: listener.name.clone(), endpoint, source };
-                let sockets = match previous.by_endpoint.get(&endpoint) {
-                    Some(old) => keep_group(endpoint, old, workers.max(1)).map_err(fail)?,
-                    None => {
-                        let is_ours = previous.holds_port_of(endpoint) || bound.holds_port_of(endpoint);
-                        let patience = (!is_ours).then_some(patience);
-                        open_group(endpoint, workers.max(1), patience).map_err(fail)?
-                    }
-                };
-                bound.by_endpoint.insert(endpoint, sockets);
+                let sockets = self.group(listener, &endpoint, workers.max(1), patience, previous);
+                let sockets = sockets.map_err(|source| BindError {
+                    listener: listener.name.clone(),
+                    endpoint: endpoint.clone(),
+                    source,
+                })?;
+                self.by_endpoint.insert(endpoint, sockets);
             }
         }
-        Ok(bound)
+        Ok(())
+    }
+
+    /// The sockets of one endpoint: those that `previous` has, or new ones.
+    fn group(
+        &mut self,
+        listener: &weir_config::Listener,
+        endpoint: &Endpoint,
+        workers: usize,
+        patience: Duration,
+        previous: &Sockets,
+    ) -> io::Result<Vec<OwnedFd>> {
+        match (previous.by_endpoint.get(endpoint), &endpoint.at) {
+            (Some(old), At::Unix(_)) => {
+                self.files.extend(previous.files.get(endpoint).map(|id| (endpoint.clone(), *id)));
+                old.iter().map(OwnedFd::try_clone).collect()
+            }
+            (Some(old), At::Inet(address)) => keep_group(endpoint.transport, *address, old, workers),
+            (None, At::Unix(name)) => {
+                let permissions = permissions_of(listener);
+                let open = || unix_socket::listen(name, &permissions, BACKLOG.into());
+                let socket = with_patience(patience, open)?;
+                let id = name.path().and_then(unix_socket::id_of);
+                self.files.extend(id.map(|id| (endpoint.clone(), id)));
+                Ok(vec![socket])
+            }
+            (None, At::Inet(address)) => {
+                let is_ours = previous.holds_port_of(endpoint) || self.holds_port_of(endpoint);
+                open_group(endpoint.transport, *address, workers, (!is_ours).then_some(patience))
+            }
+        }
+    }
+
+    /// Removes what was made for a config that does not come into force.
+    pub fn give_up(&self, in_service: &Sockets) {
+        let made = self.gone_from(in_service);
+        // They are closed next, and nobody has served them.
+        let _ = self.withdraw(&made);
+    }
+
+    /// Changes who may connect to Unix sockets that were there before, to what `config` says of them.
+    ///
+    /// # Errors
+    /// The last one that can't be changed.
+    pub fn allow(&self, config: &Config) -> Result<(), BindError> {
+        let mut outcome = Ok(());
+        for listener in &config.listeners {
+            let files =
+                endpoints_of(listener).filter_map(|endpoint| Some((self.files.get(&endpoint)?, endpoint)));
+            for (id, endpoint) in files {
+                let At::Unix(name) = &endpoint.at else { continue };
+                let allowed =
+                    unix_socket::allow(name.path().unwrap_or_default(), *id, &permissions_of(listener));
+                if let Err(source) = allowed {
+                    outcome = Err(BindError { listener: listener.name.clone(), endpoint, source });
+                }
+            }
+        }
+        outcome
     }
 
     /// Whether a socket of the set has this port, on whatever address, or had until a moment ago.
-    fn holds_port_of(&self, endpoint: Endpoint) -> bool {
+    fn holds_port_of(&self, endpoint: &Endpoint) -> bool {
+        let port_of = |endpoint: &Endpoint| endpoint.at.inet().map(|address| address.port());
         let same = |held: &Endpoint| {
-            held.transport.shares_ports_with(endpoint.transport)
-                && held.address.port() == endpoint.address.port()
+            held.transport.shares_ports_with(endpoint.transport) && port_of(held) == port_of(endpoint)
         };
         self.by_endpoint.keys().any(same) || self.leaving.iter().any(|(endpoint, _)| same(endpoint))
     }
@@ -172,8 +258,22 @@ impl Sockets {
     /// # Errors
     /// Some sockets can't be withdrawn ([`system::withdraw`]); the others are.
     pub fn withdraw(&self, endpoints: &[Endpoint]) -> io::Result<()> {
-        let sockets = endpoints.iter().filter_map(|endpoint| self.by_endpoint.get(endpoint)).flatten();
-        sockets.map(system::withdraw).fold(Ok(()), io::Result::and)
+        let mut outcome = Ok(());
+        for endpoint in endpoints {
+            let sockets = self.by_endpoint.get(endpoint).into_iter().flatten();
+            let withdrawn = match &endpoint.at {
+                At::Inet(_) => sockets.map(system::withdraw).fold(Ok(()), io::Result::and),
+                At::Unix(name) => {
+                    // First the file, so that who comes now finds no socket rather than a dead one.
+                    if let (Some(path), Some(id)) = (name.path(), self.files.get(endpoint)) {
+                        unix_socket::remove(path, *id);
+                    }
+                    sockets.map(unix_socket::withdraw).fold(Ok(()), io::Result::and)
+                }
+            };
+            outcome = outcome.and(withdrawn);
+        }
+        outcome
     }
 
     /// Notes that sockets of these endpoints were withdrawn and are about to be closed.
@@ -186,15 +286,15 @@ impl Sockets {
     /// there are workers, they are dealt out, so that none is left unserved.
     pub fn for_worker(&self, worker: usize, workers: usize) -> io::Result<Vec<(Endpoint, OwnedFd)>> {
         let mut dealt = Vec::new();
-        for (&endpoint, sockets) in &self.by_endpoint {
+        for (endpoint, sockets) in &self.by_endpoint {
             for socket in sockets.iter().skip(worker).step_by(workers.max(1)) {
-                dealt.push((endpoint, socket.try_clone()?));
+                dealt.push((endpoint.clone(), socket.try_clone()?));
             }
             // Fewer sockets than workers, after an upgrade to more workers: the extra workers share one.
             if worker >= sockets.len()
                 && let Some(socket) = sockets.get(worker % sockets.len().max(1))
             {
-                dealt.push((endpoint, socket.try_clone()?));
+                dealt.push((endpoint.clone(), socket.try_clone()?));
             }
         }
         Ok(dealt)
@@ -202,20 +302,29 @@ impl Sockets {
 
     /// Every endpoint in the set.
     pub fn endpoints(&self) -> impl Iterator<Item = Endpoint> + '_ {
-        self.by_endpoint.keys().copied()
+        self.by_endpoint.keys().cloned()
     }
 
     /// Takes over a socket that an earlier process handed down; not one that it has withdrawn since.
     pub fn adopt(&mut self, endpoint: Endpoint, socket: OwnedFd) {
-        if system::is_withdrawn(&socket) {
+        let is_withdrawn = match &endpoint.at {
+            At::Inet(_) => system::is_withdrawn(&socket),
+            At::Unix(_) => unix_socket::is_withdrawn(&socket),
+        };
+        if is_withdrawn {
             return;
+        }
+        if let At::Unix(name) = &endpoint.at
+            && let Some(id) = name.path().and_then(unix_socket::id_of)
+        {
+            self.files.insert(endpoint.clone(), id);
         }
         self.by_endpoint.entry(endpoint).or_default().push(socket);
     }
 
     /// The address a socket is really bound to: for port 0 the one the kernel chose.
-    pub fn local_address(&self, endpoint: Endpoint) -> Option<SocketAddr> {
-        let socket = self.by_endpoint.get(&endpoint)?.first()?;
+    pub fn local_address(&self, endpoint: &Endpoint) -> Option<SocketAddr> {
+        let socket = self.by_endpoint.get(endpoint)?.first()?;
         socket2::SockRef::from(socket).local_addr().ok()?.as_socket()
     }
 }
@@ -233,20 +342,35 @@ pub fn endpoints_of(listener: &weir_config::Listener) -> impl Iterator<Item = En
     };
     let transports = [first, has_quic.then_some(Transport::Quic)].into_iter().flatten();
     transports.flat_map(|transport| {
-        listener.bind.iter().flat_map(Bind::each).map(move |address| Endpoint { transport, address })
+        let inet = listener.bind.iter().filter_map(Bind::inet).flat_map(InetBind::each).map(At::Inet);
+        // QUIC comes to addresses only.
+        let names = listener.bind.iter().filter_map(Bind::unix).filter(move |_| transport == Transport::Tcp);
+        let unix = names.map(|name| At::Unix(UnixName::new(name)));
+        inet.chain(unix).map(move |at| Endpoint { transport, at })
     })
+}
+
+/// Who may connect to Unix sockets of a listener that are files.
+fn permissions_of(listener: &weir_config::Listener) -> Permissions {
+    let said = &listener.unix_socket;
+    Permissions { mode: said.mode.0, owner: said.owner.clone(), group: said.group.clone() }
 }
 
 /// Second descriptors of a group that exists, and for QUIC further members where an upgrade made the workers
 /// more: two that shared one socket would each get half of what belongs together.
-fn keep_group(endpoint: Endpoint, old: &[OwnedFd], workers: usize) -> io::Result<Vec<OwnedFd>> {
+fn keep_group(
+    transport: Transport,
+    address: SocketAddr,
+    old: &[OwnedFd],
+    workers: usize,
+) -> io::Result<Vec<OwnedFd>> {
     let mut group = old.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
-    if endpoint.transport == Transport::Quic
+    if transport == Transport::Quic
         && let Some(first) = old.first()
     {
-        let address = socket2::SockRef::from(first).local_addr()?.as_socket().unwrap_or(endpoint.address);
+        let address = socket2::SockRef::from(first).local_addr()?.as_socket().unwrap_or(address);
         while group.len() < workers {
-            group.push(open(Endpoint { address, ..endpoint }, true)?);
+            group.push(open(transport, address, true)?);
         }
     }
     Ok(group)
@@ -258,25 +382,35 @@ fn keep_group(endpoint: Endpoint, old: &[OwnedFd], workers: usize) -> io::Result
 /// silently take half of the connections. So the address is first bound without it, which fails while anybody
 /// else listens there for longer than `patience`; and while we do ourselves (`None`), as when 127.0.0.1:80
 /// becomes 0.0.0.0:80. Whoever is not of this user, or not in a group, is still noticed then.
-fn open_group(endpoint: Endpoint, workers: usize, patience: Option<Duration>) -> io::Result<Vec<OwnedFd>> {
+fn open_group(
+    transport: Transport,
+    address: SocketAddr,
+    workers: usize,
+    patience: Option<Duration>,
+) -> io::Result<Vec<OwnedFd>> {
     // Port 0 is nobody's yet; the kernel chooses it, and all workers share the choice.
-    if endpoint.address.port() != 0
+    if address.port() != 0
         && let Some(patience) = patience
     {
-        drop(open_alone(endpoint, patience)?);
+        drop(open_alone(transport, address, patience)?);
     }
-    let first = open(endpoint, true)?;
-    let chosen = socket2::SockRef::from(&first).local_addr()?.as_socket().unwrap_or(endpoint.address);
-    let rest = (1..workers).map(|_| open(Endpoint { address: chosen, ..endpoint }, true));
+    let first = open(transport, address, true)?;
+    let chosen = socket2::SockRef::from(&first).local_addr()?.as_socket().unwrap_or(address);
+    let rest = (1..workers).map(|_| open(transport, chosen, true));
     std::iter::once(Ok(first)).chain(rest).collect()
 }
 
 /// Binds without a group. A listener that a reload took out a moment ago may still be serving what waited in
 /// its queue: its address is busy until then, and the reload that puts it back must not fail for it.
-fn open_alone(endpoint: Endpoint, patience: Duration) -> io::Result<OwnedFd> {
+fn open_alone(transport: Transport, address: SocketAddr, patience: Duration) -> io::Result<OwnedFd> {
+    with_patience(patience, || open(transport, address, false))
+}
+
+/// Opens a socket, again and again while somebody else has its place.
+fn with_patience(patience: Duration, open: impl Fn() -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
     let begun = Instant::now();
     loop {
-        match open(endpoint, false) {
+        match open() {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < patience => {
                 std::thread::sleep(RELEASE_PAUSE);
             }
@@ -286,9 +420,9 @@ fn open_alone(endpoint: Endpoint, patience: Duration) -> io::Result<OwnedFd> {
 }
 
 /// Opens and binds one socket; listens on it only as a member of a group.
-fn open(endpoint: Endpoint, in_group: bool) -> io::Result<OwnedFd> {
-    let domain = Domain::for_address(endpoint.address);
-    let (kind, protocol) = match endpoint.transport {
+fn open(transport: Transport, address: SocketAddr, in_group: bool) -> io::Result<OwnedFd> {
+    let domain = Domain::for_address(address);
+    let (kind, protocol) = match transport {
         Transport::Tcp => (Type::STREAM, SocketProtocol::TCP),
         Transport::Udp | Transport::Quic => (Type::DGRAM, SocketProtocol::UDP),
     };
@@ -297,7 +431,7 @@ fn open(endpoint: Endpoint, in_group: bool) -> io::Result<OwnedFd> {
         // `0.0.0.0:80` and `[::]:80` may stand side by side in one list.
         socket.set_only_v6(true)?;
     }
-    if endpoint.transport == Transport::Tcp {
+    if transport == Transport::Tcp {
         socket.set_reuse_address(true)?;
     } else {
         // A burst of datagrams waits here while the worker is busy; the kernel caps it at
@@ -307,12 +441,12 @@ fn open(endpoint: Endpoint, in_group: bool) -> io::Result<OwnedFd> {
     }
     // Accepted connections inherit it: heads and bodies go out in separate writes, and Nagle would hold the
     // second back.
-    if endpoint.transport == Transport::Tcp {
+    if transport == Transport::Tcp {
         socket.set_tcp_nodelay(true)?;
     }
     socket.set_reuse_port(in_group)?;
-    socket.bind(&endpoint.address.into())?;
-    if endpoint.transport == Transport::Tcp && in_group {
+    socket.bind(&address.into())?;
+    if transport == Transport::Tcp && in_group {
         socket.listen(BACKLOG.into())?;
     }
     Ok(socket.into())

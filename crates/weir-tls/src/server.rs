@@ -10,7 +10,9 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
-use weir_config::{ClientAuth, HttpLimits, HttpVersion, Listener, ListenerTls, TlsVersion};
+use weir_config::{
+    AdminTls, Certificate, ClientAuth, HttpLimits, HttpVersion, Listener, ListenerTls, TlsVersion,
+};
 
 use crate::acme;
 use crate::certificate::{self, Facts, Loaded};
@@ -132,6 +134,22 @@ impl ServerTls {
             ordered,
             asks_for_certificate: config.client_ca.is_some(),
         })
+    }
+
+    /// What the admin API is served with. Tickets are bound to it, and end with the process.
+    ///
+    /// # Errors
+    /// A file that can't be used.
+    pub fn for_admin(config: &AdminTls) -> Result<Arc<ServerConfig>, LoadError> {
+        let listener = Listener { name: "the admin API".to_owned(), ..Listener::default() };
+        let certificate =
+            Certificate { cert: config.cert.clone(), key: config.key.clone(), ..Certificate::default() };
+        let tls = ListenerTls {
+            certificates: vec![certificate],
+            client_ca: config.client_ca.clone(),
+            ..ListenerTls::default()
+        };
+        Ok(ServerTls::load(&listener, &tls, &TicketKeys::new([]))?.stream)
     }
 
     /// For connections over TCP: TLS 1.2 and 1.3, ALPN as the listener's `http` says.

@@ -1,11 +1,12 @@
 //! Arguments that verbs of the command line take.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use weir_admin::explain::{SqlQuestion, Transaction};
+use weir_config::AdminBind;
 
 /// Which config file.
 #[derive(Debug, Args)]
@@ -20,12 +21,32 @@ pub struct ConfigArgument {
 pub struct Running {
     #[command(flatten)]
     pub config: ConfigArgument,
-    /// Admin address of the running Weir; default `admin.bind` of the config
+    /// Admin address of the running Weir, or `unix:/path`; default `admin.bind` of the config
     #[arg(long, value_name = "ADDRESS", env = "WEIR_ADMIN")]
-    pub admin: Option<SocketAddr>,
+    pub admin: Option<AdminBind>,
     /// File with the admin token; default `admin.token_file` of the config
     #[arg(long, value_name = "FILE", env = "WEIR_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub tls: AdminTrust,
+}
+
+/// With what TLS is spoken to the admin API. Any of it asks for TLS, as `[admin.tls]` of the config does.
+#[derive(Debug, Args)]
+pub struct AdminTrust {
+    /// Authorities that the admin API's certificate must come from; default the certificate in the config's
+    /// `[admin.tls]`, or the system's
+    #[arg(long, value_name = "FILE", env = "WEIR_ADMIN_CA")]
+    pub admin_ca: Option<PathBuf>,
+    /// Name that its certificate must be for; default the host of its address
+    #[arg(long, value_name = "NAME", env = "WEIR_ADMIN_NAME")]
+    pub admin_name: Option<String>,
+    /// Client certificate that is shown to it
+    #[arg(long, value_name = "FILE", env = "WEIR_ADMIN_CERT", requires = "admin_key")]
+    pub admin_cert: Option<PathBuf>,
+    /// Key of the client certificate
+    #[arg(long, value_name = "FILE", env = "WEIR_ADMIN_KEY", requires = "admin_cert")]
+    pub admin_key: Option<PathBuf>,
 }
 
 /// What `weir cache purge` takes out.

@@ -9,11 +9,11 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::net::TcpStream;
-
+use weir_admin::reach::{self, Tls, Trust};
+use weir_config::AdminBind;
 use weir_control::reload::{ReadError, Source};
 
-use crate::arguments::{ConfigArgument, Running};
+use crate::arguments::{AdminTrust, ConfigArgument, Running};
 use crate::exit::Exit;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,12 +22,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Largest answer: the status of thousands of backends.
 const ANSWER_BYTES: usize = 64 << 20;
 /// Where the admin API is when the config says nothing else.
-const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9900);
+const DEFAULT_ADMIN: AdminBind =
+    AdminBind::Inet(SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9900));
 
 /// The way to one running Weir.
 pub struct Client {
-    admin: SocketAddr,
+    admin: AdminBind,
     token: Option<String>,
+    tls: Option<Tls>,
 }
 
 /// Asks the running Weir and prints what it answers: as JSON, or in the words that `words` finds for it.
@@ -106,26 +108,30 @@ impl Client {
     /// The way to the Weir that `running` describes.
     pub fn new(running: &Running) -> Result<Client, Exit> {
         let paths = config_paths(&running.config);
-        let (bind, token_file) = match running.admin {
-            Some(admin) if paths.is_empty() => (admin, None),
-            None if paths.is_empty() => (DEFAULT_ADMIN, None),
-            admin => {
-                let (bind, token_file) = admin_of(paths)?;
-                (admin.unwrap_or(bind), token_file)
-            }
-        };
-        let token_file = running.token_file.clone().or(token_file);
+        let said = if paths.is_empty() { Said::default() } else { admin_of(paths)? };
+        let bind = running.admin.clone().unwrap_or(said.bind);
+        let token_file = running.token_file.clone().or(said.token_file);
         let token = token_file
             .as_deref()
             .map(weir_admin::auth::read_token)
             .transpose()
             .map_err(|error| Exit::Failed.saying(error))?;
-        Ok(Client { admin: reachable(bind), token })
+        let AdminTrust { admin_ca, admin_name, admin_cert, admin_key } = &running.tls;
+        let is_asked = admin_ca.is_some() || admin_name.is_some() || admin_cert.is_some();
+        let trust = Trust {
+            ca: admin_ca.clone(),
+            name: admin_name.clone(),
+            own: said.certificate,
+            client: admin_cert.clone().zip(admin_key.clone()),
+        };
+        let tls = (is_asked || trust.own.is_some()).then(|| trust.load()).transpose();
+        let tls = tls.map_err(|error| Exit::Failed.saying(error))?;
+        Ok(Client { admin: reachable(bind), token, tls })
     }
 
     /// Where it goes.
-    pub fn address(&self) -> SocketAddr {
-        self.admin
+    pub fn address(&self) -> &AdminBind {
+        &self.admin
     }
 
     /// One call.
@@ -133,7 +139,8 @@ impl Client {
         let broken = |error: &dyn std::fmt::Display| {
             CallError::Broken(format!("the admin API at {} broke off: {error}", self.admin))
         };
-        let connected = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(self.admin)).await;
+        let connected =
+            tokio::time::timeout(CONNECT_TIMEOUT, reach::connect(&self.admin, self.tls.as_ref())).await;
         let stream = match connected {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
@@ -185,7 +192,8 @@ impl Client {
                 headers.insert(name, value);
             }
         };
-        set(header::HOST, self.admin.to_string());
+        let host = self.admin.inet().map_or_else(|| "localhost".to_owned(), |address| address.to_string());
+        set(header::HOST, host);
         set(header::USER_AGENT, format!("weir/{}", env!("CARGO_PKG_VERSION")));
         set(header::CONNECTION, "close".to_owned());
         if body.is_some() {
@@ -218,25 +226,47 @@ pub fn segment(text: &str) -> String {
 }
 
 /// An address to connect to for one that is listened on.
-fn reachable(mut bind: SocketAddr) -> SocketAddr {
-    if bind.ip().is_unspecified() {
-        bind.set_ip(match bind {
-            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
-            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
-        });
+fn reachable(bind: AdminBind) -> AdminBind {
+    match bind {
+        AdminBind::Inet(mut address) if address.ip().is_unspecified() => {
+            address.set_ip(match address {
+                SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+                SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+            });
+            AdminBind::Inet(address)
+        }
+        bind => bind,
     }
-    bind
 }
 
-/// Where the config has its admin API, and the token's file. From files with mistakes as much as can be
-/// seen: `weir reload` of such files must still find the Weir that shall refuse them, and whoever asks may
+/// What a config says of the admin API.
+#[derive(Debug, PartialEq)]
+struct Said {
+    bind: AdminBind,
+    token_file: Option<PathBuf>,
+    /// Where it is served over TLS.
+    certificate: Option<PathBuf>,
+}
+
+impl Default for Said {
+    fn default() -> Said {
+        Said { bind: DEFAULT_ADMIN, token_file: None, certificate: None }
+    }
+}
+
+/// Where the config has its admin API, and the files that go with it. From files with mistakes as much as can
+/// be seen: `weir reload` of such files must still find the Weir that shall refuse them, and whoever asks may
 /// not read the secrets that they name.
-fn admin_of(paths: Vec<PathBuf>) -> Result<(SocketAddr, Option<PathBuf>), Exit> {
+fn admin_of(paths: Vec<PathBuf>) -> Result<Said, Exit> {
     let names = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
     let source = Source::Files(paths);
     match source.read() {
         Ok(checked) => match checked.config.admin {
-            Some(admin) => Ok((admin.bind, admin.token_file)),
+            Some(admin) => Ok(Said {
+                bind: admin.bind,
+                token_file: admin.token_file,
+                certificate: admin.tls.map(|tls| tls.cert),
+            }),
             None => Err(Exit::NotRunning
                 .saying(format_args!("{names} has the admin API switched off (admin.bind = \"off\")"))),
         },
@@ -248,21 +278,24 @@ fn admin_of(paths: Vec<PathBuf>) -> Result<(SocketAddr, Option<PathBuf>), Exit> 
     }
 }
 
-/// `bind` and `token_file` of a plainly written `[admin]` table.
-fn seen_in(text: &str) -> (SocketAddr, Option<PathBuf>) {
-    let lines = text.lines().map(str::trim);
-    let mut table =
-        lines.skip_while(|line| *line != "[admin]").skip(1).take_while(|line| !line.starts_with('['));
-    let (mut bind, mut token_file) = (DEFAULT_ADMIN, None);
-    for (key, value) in table.by_ref().filter_map(|line| line.split_once('=')) {
+/// What plainly written tables say of it.
+fn seen_in(text: &str) -> Said {
+    let mut said = Said::default();
+    let mut table = "";
+    for line in text.lines().map(str::trim) {
+        if line.starts_with('[') {
+            table = line;
+        }
+        let Some((key, value)) = line.split_once('=') else { continue };
         let value = value.split('#').next().unwrap_or_default().trim().trim_matches(['"', '\'']);
-        match key.trim() {
-            "bind" => bind = value.parse().unwrap_or(bind),
-            "token_file" => token_file = Some(PathBuf::from(value)),
+        match (table, key.trim()) {
+            ("[admin]", "bind") => said.bind = value.parse().unwrap_or(said.bind),
+            ("[admin]", "token_file") => said.token_file = Some(PathBuf::from(value)),
+            ("[admin.tls]", "cert") => said.certificate = Some(PathBuf::from(value)),
             _ => {}
         }
     }
-    (bind, token_file)
+    said
 }
 
 #[cfg(test)]
@@ -278,8 +311,19 @@ mod tests {
     #[test]
     fn the_admin_address_of_a_file_with_mistakes_is_still_found() {
         let text = "[listener.web]\nbnd = 'oops'\n[admin]\nbind = \"127.0.0.1:9911\" # here\ntoken_file = '/t'\n[pool.x]\nbind = '1.2.3.4:5'\n";
-        assert_eq!(seen_in(text), ("127.0.0.1:9911".parse().unwrap(), Some("/t".into())));
-        assert_eq!(seen_in("nothing here"), (DEFAULT_ADMIN, None));
+        let said = Said {
+            bind: "127.0.0.1:9911".parse().unwrap(),
+            token_file: Some("/t".into()),
+            certificate: None,
+        };
+        assert_eq!(seen_in(text), said);
+        assert_eq!(seen_in("nothing here"), Said::default());
+        let text = "[admin]\nbind = 'unix:/run/a'\n[admin.tls]\ncert = 'a.pem'\n[pool.x\n";
+        let said = seen_in(text);
+        assert_eq!(
+            (said.bind.to_string(), said.certificate),
+            ("unix:/run/a".to_owned(), Some("a.pem".into()))
+        );
     }
 
     #[test]

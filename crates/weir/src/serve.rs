@@ -1,15 +1,14 @@
 //! The life of a serving process: workers, control side, admin API, signals, drain.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use weir_admin::server::{Admin, WhenTaken};
-use weir_config::Config;
+use weir_admin::server::{Admin, SocketFile, WhenTaken};
+use weir_config::{AdminBind, Config};
 use weir_control::control::{Control, Start};
 use weir_control::events::What;
 use weir_control::notify::Notifier;
@@ -91,6 +90,8 @@ struct Process {
     access_log: AccessLog,
     admin: Option<JoinHandle<()>>,
     admin_socket: Option<Passed>,
+    /// For the process that ends it, not for one that hands it over.
+    admin_file: Option<SocketFile>,
     signals: Signals,
     program: Program,
     upgradable: bool,
@@ -124,7 +125,9 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
         .map_err(|error| format!("the old process's sockets did not come: {error}"))?;
     let admin = config.admin.clone();
     let given = handoff.as_mut().map(|handoff| std::mem::take(&mut handoff.given)).unwrap_or_default();
-    let is_ours = |(bind, _): &(SocketAddr, _)| admin.as_ref().is_some_and(|admin| admin.bind == *bind);
+    let is_ours = |(bind, _): &(AdminBind, _)| admin.as_ref().is_some_and(|admin| admin.bind == *bind);
+    // The process before leaves the file to us, and we have no use for it.
+    let left_over = given.admin.as_ref().filter(|it| !is_ours(it)).and_then(|(bind, _)| SocketFile::of(bind));
     let inherited_admin = given.admin.filter(is_ours).map(|(_, socket)| socket);
     let admin = admin
         .map(|admin| {
@@ -158,23 +161,36 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
         notifier: Notifier::from_environment(),
     });
     let control = control.await.map_err(|error| error.to_string())?;
-    let admin_socket = admin
-        .as_ref()
-        .map(|(bind, admin)| admin.socket().map(|socket| Passed { purpose: Purpose::Admin(*bind), socket }));
+    let admin_socket = admin.as_ref().map(|(bind, admin)| {
+        admin.socket().map(|socket| Passed { purpose: Purpose::Admin(bind.clone()), socket })
+    });
     let admin_socket =
         admin_socket.transpose().map_err(|error| format!("the admin socket can't be duplicated: {error}"))?;
+    let admin_file = admin.as_ref().and_then(|(bind, _)| SocketFile::of(bind));
     announce(&control, admin.as_ref().map(|(_, admin)| admin));
     let admin = admin.map(|(_, admin)| tokio::spawn(admin.serve(control.clone())));
     if let Some(handoff) = handoff {
         handoff
             .ready(&control.proxy().unused_endpoints())
             .map_err(|error| format!("the old process is gone: {error}"))?;
+        if let Some(left_over) = left_over {
+            left_over.remove();
+        }
         tracing::info!("took over from the process before");
     }
     control.notifier().ready(&control.summary());
     watch(&control);
     (plan.on_ready)();
-    Ok(Process { control, access_log, admin, admin_socket, signals, program, upgradable: plan.upgradable })
+    Ok(Process {
+        control,
+        access_log,
+        admin,
+        admin_socket,
+        admin_file,
+        signals,
+        program,
+        upgradable: plan.upgradable,
+    })
 }
 
 /// Says in the log what is served where.
@@ -186,7 +202,7 @@ fn announce(control: &Control, admin: Option<&Admin>) {
             tracing::info!(listener = listener.config.name, protocol, %bind, "listening");
         }
     }
-    if let Some(address) = admin.and_then(|admin| admin.local_address().ok()) {
+    if let Some(address) = admin.map(Admin::place) {
         tracing::info!(%address, "admin API and status page");
     }
     tracing::info!(
@@ -232,6 +248,9 @@ impl Process {
             End::Upgraded(successor) => Leaving::ToSuccessorBut(&successor.unused),
         };
         let exit = self.drain(leaving).await;
+        if let (End::Signal, Some(file)) = (end, self.admin_file.take()) {
+            file.remove();
+        }
         (exit, self.control, self.access_log)
     }
 
@@ -315,7 +334,7 @@ impl Process {
         if let Some(Passed { purpose, socket }) = &self.admin_socket
             && let Ok(socket) = socket.try_clone()
         {
-            sockets.push(Passed { purpose: *purpose, socket });
+            sockets.push(Passed { purpose: purpose.clone(), socket });
         }
         let (lines, quic_keys) = match self.control.quic_for_successor() {
             Ok(quic) => quic,

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use weir_config::Protocol;
+use weir_config::{Bind, Protocol};
 use weir_proxy::compiled::{CompiledListener, CompiledSnapshot};
 use weir_proxy::http::explain::{Answered, Arrival, FieldChange, Request, Words};
 use weir_proxy::http::plan::{Outcome, OverTls, Paths, Plan, Refused, Rules, plan};
@@ -278,7 +278,7 @@ fn listener_for<'s>(
     let port = asked.port();
     let host: Option<IpAddr> = asked.host().trim_matches(['[', ']']).parse().ok();
     let mut at_port = all().filter(|listener| {
-        listener.config.bind.iter().any(|bind| {
+        listener.config.bind.iter().filter_map(Bind::inet).any(|bind| {
             let ip = bind.first.ip();
             bind.ports().contains(&port) && host.is_none_or(|host| ip.is_unspecified() || ip == host)
         })

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 use weir_balance::WantedRole;
-use weir_config::{MysqlAccess, Passwords, Protocol, TlsMode};
+use weir_config::{Bind, MysqlAccess, Passwords, Protocol, TlsMode};
 use weir_mysql::hidden::names_any;
 use weir_mysql::{
     ClientCharset, LeftBehind, OpenTransaction, ReadsBack, RoleWanted, RouteReason, SessionFacts,
@@ -175,7 +175,7 @@ pub(super) fn explain(compiled: &CompiledSnapshot, question: &SqlQuestion) -> Re
         (None, Some(_)) => format!("stay with the server of the transaction, {place}"),
         (None, None) => format!("forward to pool {}, {place}", pool.config.name),
     };
-    let destination = || listener.config.bind.first().map(|bind| bind.first);
+    let destination = || listener.config.bind.iter().find_map(Bind::inet).map(|bind| bind.first);
     let key = flow_key(&pool.config, Transport::Tcp, SocketAddr::new(client, 0), destination);
     answer.pool = Some(choose_in(pool, key, None, Some(wanted)));
     Ok(answer)

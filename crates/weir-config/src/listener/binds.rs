@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::{Listener, Speaks};
+use crate::admin::AdminBind;
 use crate::fields::Fields;
 use crate::plane::{self, Plane};
 use crate::protocol::spoken;
@@ -44,6 +45,12 @@ pub(crate) fn check(
         let owner = if at.is_some() { "the admin API" } else { "the admin API (`[admin]` moves it)" }.into();
         taken.entry((false, address.port())).or_default().push(Bound { address, is_socket: true, owner, at });
     }
+    let mut sockets: BTreeMap<Arc<str>, (Rc<str>, Span)> = BTreeMap::new();
+    if let Some((entry, AdminBind::Unix(name))) =
+        said.and_then(|entry| Some((entry, AdminBind::of(&entry.value)?)))
+    {
+        sockets.insert(name, ("the admin API".into(), entry.at));
+    }
     let mut count = 0;
     for (listener, fields) in listeners.iter().zip(root.named("listener")) {
         if spoken(fields).is_none() || fields.is_bad("plane") {
@@ -53,7 +60,17 @@ pub(crate) fn check(
         let is_socket = plane::asked(fields) != Some(Plane::Kernel);
         let owner: Rc<str> = format!("listener `{}`", listener.name).into();
         for (at, value) in fields.list("bind") {
-            let Some(bind) = Bind::of(value).filter(|bind| bind.first.port() != 0) else { continue };
+            if let Some(Bind::Unix(name)) = Bind::of(value) {
+                match sockets.get(&name) {
+                    Some((other, place)) => {
+                        let hint = format!("{other} has it already ({})", findings.place(*place));
+                        findings.error(*at, format!("`unix:{name}` is bound twice"), hint);
+                    }
+                    None => drop(sockets.insert(name, (owner.clone(), *at))),
+                }
+                continue;
+            }
+            let Some(bind) = Bind::inet_of(value).filter(|bind| bind.first.port() != 0) else { continue };
             count += bind.ports().len();
             if count > MOST_ADDRESSES && bind.is_range() {
                 let message = format!("listeners have more than {MOST_ADDRESSES} addresses with this range");

@@ -143,7 +143,7 @@ fn needs_sources(listener: &Fields, findings: &mut Findings<'_>) {
             let message = format!("`source_address` has more than {MAX_SOURCES} of {family}");
             findings.error(*at, message, "that many have a million ports for each backend");
         }
-        let binds = listener.list("bind").iter().filter_map(|(at, value)| Some((*at, Bind::of(value)?)));
+        let binds = listener.list("bind").iter().filter_map(|(at, value)| Some((*at, Bind::inet_of(value)?)));
         let of_binds = binds.filter(|(_, bind)| bind.first.ip().to_canonical().is_ipv4() == is_ipv4);
         let of_binds = of_binds.filter(|(_, bind)| !bind.first.ip().is_unspecified());
         if let (Some((at, bind)), None) = (of_binds.clone().next(), of_family.next()) {

@@ -4,15 +4,16 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 
+use super::unix::{self, unix_name};
 use crate::keys::Shape;
 use crate::report::quote;
 use crate::units::{Refused, refuse};
 
-/// A backend: host name, IPv4 or bracketed IPv6, and port. Addresses may lack the port, where the check of
-/// their pool finds that it is known otherwise.
+/// A backend: host name, IPv4 or bracketed IPv6, and port; or a Unix socket. Addresses may lack the port,
+/// where the check of their pool finds that it is known otherwise.
 pub(crate) static BACKEND_ADDRESS: Shape = Shape::new("a backend", "10.0.0.1:8080", backend);
 
-/// A network or a single address.
+/// A network or a single address; `unix:` for Unix sockets.
 pub(crate) static NETWORK: Shape = Shape::new("a network or address", "10.0.0.0/8", network).from_files();
 
 /// A file name.
@@ -30,7 +31,7 @@ pub(crate) fn bind(text: &str) -> Result<String, Refused> {
         return Ok(address.to_string());
     }
     let message = format!("{} is not an address and port", quote(text));
-    if let Some(hint) = unix_or_url(text) {
+    if let Some(hint) = unix::elsewhere_written(text).or_else(|| url(text)) {
         return refuse(message, hint);
     }
     if text.parse::<u16>().is_ok() {
@@ -83,11 +84,8 @@ fn unbracketed(text: &str) -> Option<(Ipv6Addr, u16)> {
     Some((address.parse().ok()?, port.parse().ok()?))
 }
 
-/// What to say to a socket path or a URL; `None` when the text is neither.
-fn unix_or_url(text: &str) -> Option<String> {
-    if text.starts_with("unix:") || text.starts_with('/') || text.starts_with("abns@") {
-        return Some("unix sockets are not built yet in this version; expected host and port".to_owned());
-    }
+/// What to say to a URL; `None` when the text is none.
+fn url(text: &str) -> Option<String> {
     let (scheme, rest) = text.split_once("://")?;
     let rest = rest.split('/').next().unwrap_or(rest);
     let rest = match scheme {
@@ -99,7 +97,10 @@ fn unix_or_url(text: &str) -> Option<String> {
 
 fn backend(text: &str) -> Result<String, Refused> {
     let message = format!("{} is not a backend", quote(text));
-    if let Some(hint) = unix_or_url(text) {
+    if let Some(name) = unix_name(text) {
+        return unix::check(text, name);
+    }
+    if let Some(hint) = unix::elsewhere_written(text).or_else(|| url(text)) {
         return refuse(message, hint);
     }
     if backend_at(text).is_some_and(|at| at.port() == 0) && !text.ends_with(":0") {
@@ -169,13 +170,18 @@ pub(crate) fn host_name(host: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether `address` is in one of `networks`.
+/// Who has come by a Unix socket, in a list of networks: the unspecified address, which no peer over IP has.
+pub const UNIX_PEERS: IpNet = IpNet::V4(ipnet::Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 32));
+/// The word for it.
+pub(crate) const UNIX_PEERS_WORD: &str = "unix:";
+
+/// Whether `address` is in one of `networks`. A peer at a Unix socket has the unspecified address.
 pub fn contains(networks: &[IpNet], address: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&address))
 }
 
 /// Where a backend is that is given by an address: port 0 where it has none, and keeps the one that the
-/// client asked for. `None` for a host name.
+/// client asked for. `None` for a host name and a Unix socket.
 pub fn backend_at(text: &str) -> Option<SocketAddr> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Some(address);
@@ -185,6 +191,16 @@ pub fn backend_at(text: &str) -> Option<SocketAddr> {
         None => text.parse::<Ipv4Addr>().ok()?.into(),
     };
     Some(SocketAddr::new(ip, 0))
+}
+
+/// Whether a config takes this as a backend's address.
+pub fn is_backend(text: &str) -> bool {
+    backend(text).is_ok()
+}
+
+/// Whether a backend is given by a host name, which has to be resolved.
+pub fn is_host_name(address: &str) -> bool {
+    backend_at(address).is_none() && unix_name(address).is_none()
 }
 
 /// The other way round: port 0 is not shown.
@@ -198,10 +214,22 @@ pub fn show_backend(at: SocketAddr) -> String {
 
 /// A backend address in the form in which two spellings of the same address are equal.
 pub(crate) fn same_backend(address: &str) -> String {
-    backend_at(address).map_or_else(|| address.to_ascii_lowercase(), show_backend)
+    match backend_at(address) {
+        Some(at) => show_backend(at),
+        // Paths tell upper from lower case.
+        None if unix_name(address).is_some() => address.to_owned(),
+        None => address.to_ascii_lowercase(),
+    }
 }
 
 fn network(text: &str) -> Result<String, Refused> {
+    if text == UNIX_PEERS_WORD {
+        return Ok(text.to_owned());
+    }
+    if text == "unix" || text.starts_with("unix:") {
+        let message = format!("{} is not a network", quote(text));
+        return refuse(message, "expected \"unix:\" for all who come by a Unix socket");
+    }
     if let Ok(address) = text.parse::<IpAddr>() {
         return Ok(IpNet::from(address).to_string());
     }

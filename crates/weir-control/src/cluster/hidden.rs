@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use weir_balance::Role;
 use weir_mysql::hidden::HiddenSearch;
@@ -59,8 +58,8 @@ pub(super) async fn search(pool: Arc<Pool>, manner: Manner, seen: Arc<PoolSeen>)
 }
 
 async fn search_on(backend: &Backend, manner: &Manner) -> Result<HiddenSearch, String> {
-    let address = backend.resolved.address().ok_or("its name is not resolved")?;
-    let mut stream = TcpStream::connect(address).await.map_err(|error| error.to_string())?;
+    let at = backend.resolved.at().ok_or("its name is not resolved")?;
+    let mut stream = at.connect().await.map_err(|error| error.to_string())?;
     if let Some(version) = manner.send_proxy {
         stream.write_all(probe::announcement(version)).await.map_err(|error| error.to_string())?;
     }

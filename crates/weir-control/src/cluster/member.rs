@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -158,8 +157,8 @@ impl Conversation {
     }
 
     async fn connect(&self) -> Result<MysqlClient, String> {
-        let address = self.backend.resolved.address().ok_or("its name is not resolved")?;
-        let connecting = timeout(self.manner.patience, TcpStream::connect(address)).await;
+        let at = self.backend.resolved.at().ok_or("its name is not resolved")?;
+        let connecting = timeout(self.manner.patience, at.connect()).await;
         let mut stream = connecting
             .map_err(|_| format!("did not accept within {:?}", self.manner.patience))?
             .map_err(|error| format!("no connection: {}", probe::plain(&error)))?;

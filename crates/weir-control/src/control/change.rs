@@ -93,11 +93,8 @@ impl Control {
         pool: &str,
         backend: weir_config::Backend,
     ) -> Result<Arc<Snapshot>, ChangeError> {
-        // What the file's check found of them holds for another one: such a pool is the kernel plane's alone.
-        let keeps_ports = |it: &Arc<weir_state::Backend>| has_no_port(&it.address);
-        let keeps_ports =
-            self.snapshot().pool(pool).is_some_and(|pool| pool.backends.iter().any(keeps_ports));
-        check_backend(&backend, keeps_ports)?;
+        let others = self.snapshot().pool(pool).map_or_else(Vec::new, |pool| pool.backends.clone());
+        check_backend(&backend, others.iter().map(|it| &*it.address))?;
         let change = format!("added, weight {}", backend.weight);
         let address = backend.address.clone();
         let snapshot = self.publisher.change_pool(|before| {
@@ -158,24 +155,39 @@ fn has_no_port(address: &str) -> bool {
         .is_some_and(|at| at.port() == 0 && weir_config::show_backend(at) == address)
 }
 
-/// What the config's check asks of a backend, for one that does not come from a file. `keeps_ports` says that
-/// the pool has others without a port.
-pub(super) fn check_backend(backend: &weir_config::Backend, keeps_ports: bool) -> Result<(), ChangeError> {
+/// What the config's check asks of a backend, for one that does not come from a file. What that found of the
+/// `others` of the pool holds for this one: where one has no port, the pool is the kernel plane's alone;
+/// where one is a Unix socket, nothing needs an address.
+pub(super) fn check_backend<'o>(
+    backend: &weir_config::Backend,
+    others: impl Iterator<Item = &'o str> + Clone,
+) -> Result<(), ChangeError> {
     let invalid = |message: String| Err(ChangeError::Invalid(message));
     let named = backend.address.rsplit_once(':').is_some_and(|(host, port)| {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
         let host_is_good = !host.is_empty() && host.len() <= 253 && host.bytes().all(plain);
         host_is_good && port.parse::<u16>().is_ok_and(|port| port > 0)
     });
+    let is_unix = |address: &str| weir_config::unix_name(address).is_some();
+    let is_good_unix = is_unix(&backend.address) && weir_config::is_backend(&backend.address);
     let literal = backend.address.parse::<std::net::SocketAddr>().is_ok_and(|address| address.port() > 0);
-    if has_no_port(&backend.address) && !keeps_ports {
+    if is_good_unix && !others.clone().any(is_unix) {
+        return invalid(format!(
+            "address {:?} is a Unix socket, and no other backend of the pool is one: say it in the file",
+            backend.address
+        ));
+    }
+    if has_no_port(&backend.address) && !others.clone().any(has_no_port) {
         return invalid(format!(
             "address {:?} has no port, and no other backend of the pool lacks one: write host:port",
             backend.address
         ));
     }
-    if !named && !literal && !has_no_port(&backend.address) {
-        return invalid(format!("address {:?} is not expected: write host:port", backend.address));
+    if !named && !literal && !is_good_unix && !has_no_port(&backend.address) {
+        return invalid(format!(
+            "address {:?} is not expected: write host:port or unix:/path",
+            backend.address
+        ));
     }
     if backend.weight > MAX_WEIGHT {
         return invalid(format!("weight {} is too large, expected 0 to {MAX_WEIGHT}", backend.weight));
@@ -195,23 +207,35 @@ mod tests {
     }
 
     #[test]
-    fn only_an_address_with_host_and_port_can_be_added() {
+    fn only_an_address_with_host_and_port_can_be_added_or_one_like_another() {
+        let check = |backend: &_, others: &[&str]| check_backend(backend, others.iter().copied());
         for good in ["127.0.0.1:80", "[::1]:8080", "app-1.internal:9000"] {
-            assert!(check_backend(&backend(good), false).is_ok(), "{good}");
+            assert!(check(&backend(good), &["10.0.0.1:80"]).is_ok(), "{good}");
         }
-        for without in ["127.0.0.1", "[::1]"] {
-            assert!(check_backend(&backend(without), true).is_ok(), "{without}");
-            assert!(check_backend(&backend(without), false).is_err(), "{without}");
+        for (kind, like) in [
+            ("127.0.0.1", "10.0.0.1"),
+            ("[::1]", "10.0.0.1"),
+            ("unix:/run/b", "unix:@a"),
+            ("unix:@b", "unix:@a"),
+        ] {
+            assert!(check(&backend(kind), &["10.0.0.1:80", like]).is_ok(), "{kind}");
+            assert!(check(&backend(kind), &["10.0.0.1:80"]).is_err(), "{kind}");
         }
-        for bad in
-            ["", "127.0.0.1", "127.0.0.1:0", "::1:80x", "a b:80", "host\r\nx: y:80", ":80", "host:99999"]
-        {
-            assert!(check_backend(&backend(bad), false).is_err(), "{bad}");
+        for bad in [
+            "",
+            "unix:app.sock",
+            "unix:/a b",
+            "127.0.0.1",
+            "127.0.0.1:0",
+            "::1:80x",
+            "a b:80",
+            "host\r\nx: y:80",
+            ":80",
+            "host:99999",
+        ] {
+            assert!(check(&backend(bad), &["unix:@a"]).is_err(), "{bad}");
         }
-        assert!(check_backend(&weir_config::Backend { weight: 257, ..backend("a:1") }, false).is_err());
-        assert!(
-            check_backend(&weir_config::Backend { max_connections: Some(0), ..backend("a:1") }, false)
-                .is_err()
-        );
+        assert!(check(&weir_config::Backend { weight: 257, ..backend("a:1") }, &[]).is_err());
+        assert!(check(&weir_config::Backend { max_connections: Some(0), ..backend("a:1") }, &[]).is_err());
     }
 }

@@ -48,7 +48,7 @@ impl Control {
             max_connections: None,
             backup: false,
         };
-        check_backend(&found, false)?;
+        check_backend(&found, std::iter::empty())?;
         let changed = self.publisher.change_pool(|before| {
             let (index, pool) = pool_of(before, pool)?;
             if pool.backends.iter().any(|it| it.address == address) {

@@ -24,6 +24,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use weir_balance::{Health, HealthMachine, Transition};
 use weir_config::{Check, GrpcProbe, HttpProbe, HttpVersion};
+use weir_io::at::At;
 use weir_io::clock;
 use weir_state::{Backend, Pool, Snapshot};
 
@@ -244,7 +245,7 @@ impl Board {
         let probed = {
             let table = lock(&self.table);
             let Some(key) = table.of_backends.get(&id(backend)) else { return };
-            let is_same = Some(key.target.address) == backend.resolved.address();
+            let is_same = backend.resolved.at().as_ref() == Some(&key.target.at);
             let is_login = matches!(key.target.question, Question::Login(_));
             table.probers.get(key).filter(|_| is_same && is_login).map(|prober| prober.shared.clone())
         };
@@ -294,7 +295,7 @@ impl Board {
     /// address.
     fn settle_name(&self, subscriber: &Member) {
         let backend = &subscriber.backend;
-        let resolved = backend.resolved.address().is_some();
+        let resolved = backend.resolved.is_known();
         if backend.balance.is_assumed_up() == resolved {
             return;
         }
@@ -309,7 +310,7 @@ impl Board {
     /// A backend that is not probed is up, once its name stands for an address.
     fn settle_unprobed(&self, subscriber: &Member, now: Duration) {
         let backend = &subscriber.backend;
-        if backend.resolved.address().is_none() || backend.balance.health() == Health::Up {
+        if !backend.resolved.is_known() || backend.balance.health() == Health::Up {
             return;
         }
         let before = backend.balance.health();
@@ -361,16 +362,21 @@ fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
         }
     };
     let tls = backend.tls.clone().map(probe::Secured);
-    let (mut address, send_proxy) = (backend.resolved.address()?, pool.config.send_proxy);
-    if let Some(port) = health.port.and_then(|port| u16::try_from(port).ok()) {
+    let (mut at, send_proxy) = (backend.resolved.at()?, pool.config.send_proxy);
+    if let (At::Inet(address), Some(port)) = (&mut at, health.port.and_then(|port| u16::try_from(port).ok()))
+    {
         address.set_port(port);
     }
-    let target = Target { address, tls, send_proxy, question };
+    let target = Target { at, tls, send_proxy, question };
     Some(Key { target, pace: Pace::of(health) })
 }
 
-/// The host field for a backend that is asked at another port than its own.
+/// The host field for a backend that is asked, maybe at another port than its own. A Unix socket has no host,
+/// and what listens there is on this machine.
 fn host_at(address: &str, port: Option<u32>) -> String {
+    if weir_config::unix_name(address).is_some() {
+        return "localhost".to_owned();
+    }
     let Some(port) = port else { return address.to_owned() };
     let host = match address.rsplit_once(':') {
         Some((host, own)) if own.parse::<u16>().is_ok() => host,

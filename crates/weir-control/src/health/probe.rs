@@ -4,16 +4,15 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use weir_config::{GrpcProbe, HttpProbe, ProxyVersion, Step};
+use weir_io::at::At;
 use weir_io::handshake;
 use weir_state::ServerFacts;
 use weir_tls::{BackendTls, OwnAccount};
@@ -30,7 +29,7 @@ pub const USER_AGENT: &str = concat!("weir-health/", env!("CARGO_PKG_VERSION"));
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// Where.
-    pub address: SocketAddr,
+    pub at: At,
     /// TLS; for a mere connect its handshake is part of the question.
     pub tls: Option<Secured>,
     /// PROXY protocol header that the backend expects before anything else.
@@ -278,7 +277,7 @@ pub async fn probe(target: &Target, limit: Duration) -> Result<Answer, Failure> 
 }
 
 async fn ask(target: &Target, progress: &mut Progress) -> Result<Answer, Failure> {
-    let mut stream = TcpStream::connect(target.address).await.map_err(Failure::Connect)?;
+    let mut stream = target.at.connect().await.map_err(Failure::Connect)?;
     progress.connected = true;
     if let Some(version) = target.send_proxy {
         stream.write_all(announcement(version)).await.map_err(Failure::Broken)?;
@@ -353,6 +352,7 @@ fn ranges(ranges: &[(u16, u16)]) -> String {
 pub(super) mod tests {
     use super::*;
     use std::collections::BTreeMap;
+    use std::net::SocketAddr;
     use tokio::io::AsyncReadExt as _;
     use tokio::net::TcpListener;
 
@@ -369,7 +369,12 @@ pub(super) mod tests {
 
     fn get(address: SocketAddr, send_proxy: Option<ProxyVersion>) -> Target {
         let probe = http_probe("/healthz");
-        Target { address, tls: None, send_proxy, question: Question::Http { probe, over_h2: false } }
+        Target {
+            at: address.into(),
+            tls: None,
+            send_proxy,
+            question: Question::Http { probe, over_h2: false },
+        }
     }
 
     /// A backend that answers one connection with `answer` and gives what it was asked.

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use weir_config::{Listener, Speaks};
+use weir_config::{Bind, Listener, Speaks};
 use weir_l4::flows::Swept;
 use weir_l4::numbers::{Numbers, name_of, name_of_backend};
 use weir_l4::sockets::{Which, has_connections};
@@ -189,7 +189,7 @@ impl Moves {
 
 /// Where a listener may have had sockets: not at ranges of ports, which only the kernel plane takes.
 fn ends(listener: &Listener) -> impl Iterator<Item = SocketAddr> {
-    listener.bind.iter().filter(|bind| !bind.is_range()).map(|bind| bind.first)
+    listener.bind.iter().filter_map(Bind::inet).filter(|bind| !bind.is_range()).map(|bind| bind.first)
 }
 
 fn in_kernel<'s>(snapshot: &'s Snapshot, placements: &'s Placements) -> impl Iterator<Item = &'s Listener> {

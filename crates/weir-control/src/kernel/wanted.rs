@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use weir_balance::{Algorithm as Balance, State};
-use weir_config::{Forward as Asked, HashKey as Key, PortRange, Speaks};
+use weir_config::{Bind, Forward as Asked, HashKey as Key, PortRange, Speaks};
 use weir_l4::host::Host;
 use weir_l4::layout::{Algorithm, Forward, HashKey, TCP, UDP};
 use weir_l4::ports::{LocalPorts, Ports, Taken};
@@ -31,6 +31,7 @@ pub fn wanted(
                     .config
                     .bind
                     .iter()
+                    .filter_map(Bind::inet)
                     .map(|bind| PortSpan { first: bind.first, last_port: bind.last_port })
                     .collect(),
                 protocol: if one.config.speaks == Speaks::Udp { UDP } else { TCP },

@@ -368,14 +368,18 @@ fn put_identity(
     let before = if identity.trusted { Some(fields) } else { None };
     let kept = |name| identity.trusted && fields.seen.has(name);
     if !replaced.has(KnownHeader::XForwardedFor) {
-        let address: &[&[u8]] = &[&identity.address];
-        put_list(sink, b"x-forwarded-for", before, KnownHeader::XForwardedFor, buffer, address);
+        let (name, known) = (b"x-forwarded-for", KnownHeader::XForwardedFor);
+        match &*identity.address {
+            b"" => put_received(sink, name, before, known, buffer),
+            address => put_list(sink, name, before, known, buffer, &[address]),
+        }
     }
     if !replaced.has(KnownHeader::XForwardedProto) && !kept(KnownHeader::XForwardedProto) {
         sink.field(b"x-forwarded-proto", identity.scheme.word().as_bytes());
     }
-    if !replaced.has(KnownHeader::XRealIp) {
-        sink.field(b"x-real-ip", context.client.unwrap_or(&identity.address));
+    let client = context.client.unwrap_or(&identity.address);
+    if !client.is_empty() && !replaced.has(KnownHeader::XRealIp) {
+        sink.field(b"x-real-ip", client);
     }
     if identity.port != 0 && !replaced.has(KnownHeader::XForwardedPort) && !kept(KnownHeader::XForwardedPort)
     {
@@ -414,6 +418,22 @@ fn put_list(
     let received = before.into_iter().flat_map(|fields| fields.values(known, buffer));
     let received = received.filter(|value| !value.is_empty()).flat_map(|value| [value, b", "]);
     sink.parts(name, received.chain(parts.iter().copied()));
+}
+
+/// Puts one field with all received values of a list, if there are any, where we have none of our own.
+fn put_received(
+    sink: &mut impl FieldSink,
+    name: &'static [u8],
+    before: Option<&Fields>,
+    known: KnownHeader,
+    buffer: &[u8],
+) {
+    let received = before.into_iter().flat_map(|fields| fields.values(known, buffer));
+    let mut received = received.filter(|value| !value.is_empty());
+    if let Some(first) = received.next() {
+        let rest = received.flat_map(|value| [&b", "[..], value]);
+        sink.parts(name, std::iter::once(first).chain(rest));
+    }
 }
 
 //= https://www.rfc-editor.org/rfc/rfc9110#section-7.6.3

@@ -6,8 +6,8 @@
 
 use std::io;
 use std::mem;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr;
 
 use libc::{c_int, c_void, iovec, mmsghdr, sockaddr_in, sockaddr_in6, sockaddr_storage};
@@ -35,7 +35,7 @@ pub fn unsent_bytes(socket: &impl AsFd) -> u64 {
 
 /// Has tokio tell when `socket`, which never blocks, is ready for what is of `interest`, and for nothing
 /// else.
-pub fn watch(socket: UdpSocket, interest: Interest) -> io::Result<AsyncFd<UdpSocket>> {
+pub fn watch<S: AsRawFd + Into<OwnedFd>>(socket: S, interest: Interest) -> io::Result<AsyncFd<S>> {
     // SAFETY: the socket owns its descriptor, always the same one, and lives as long as it is registered.
     Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
 }

@@ -10,6 +10,10 @@ use weir_stats::table::End;
 
 use super::timestamp::Calendar;
 use super::{Reasons, Record, escape};
+use crate::client::is_unix;
+
+/// Who has come by a Unix socket, where others have an address.
+const UNIX_CLIENT: &[u8] = b"unix:";
 
 /// Renders lines; remembers the calendar fields of the current second.
 #[derive(Debug, Default)]
@@ -73,7 +77,10 @@ impl Renderer {
     ///
     /// Source: nginx, ngx_http_log_module; Apache, "Log Files", Combined Log Format.
     fn combined(&mut self, out: &mut Vec<u8>, record: &Record<'_>) {
-        write_address(out, record.client.ip());
+        match is_unix(record.client.ip()) {
+            true => out.extend_from_slice(UNIX_CLIENT),
+            false => write_address(out, record.client.ip()),
+        }
         out.extend_from_slice(b" - - [");
         self.calendar.common(out, record.time);
         out.extend_from_slice(b"] \"");
@@ -209,6 +216,7 @@ fn request_line(
 
 fn address(out: &mut Vec<u8>, record: &Record<'_>) {
     match record.client {
+        client if is_unix(client.ip()) => out.extend_from_slice(UNIX_CLIENT),
         SocketAddr::V4(client) => {
             write_address(out, IpAddr::V4(*client.ip()));
             out.push(b':');

@@ -7,6 +7,7 @@ use weir_http::{KnownHeader, RequestHead, Scheme, encode_decimal, write_address}
 use weir_io::handshake::Secure;
 use weir_template::{Source, Template, Variable};
 
+use crate::client::is_unix;
 use crate::http::exchange::Exchange;
 use crate::http::requester::Requester;
 use crate::http::route::without_port;
@@ -116,6 +117,7 @@ impl<'a> TlsValues<'a> {
 impl Source for Values<'_> {
     fn put(&self, variable: &Variable, out: &mut Vec<u8>) {
         match variable {
+            Variable::ClientIp if is_unix(self.client.ip()) => out.extend_from_slice(b"unix:"),
             Variable::ClientIp => write_address(out, self.client.ip().to_canonical()),
             Variable::ClientPort if self.client.port() != 0 => {
                 encode_decimal(out, u64::from(self.client.port()));

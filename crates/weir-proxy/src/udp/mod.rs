@@ -44,7 +44,7 @@ struct Relay {
 
 /// Relays what arrives on one socket until it is closed. Flows go on until they are idle or draining is over.
 pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, datagrams: UdpSocket) {
-    let address = socket.endpoint.address;
+    let Some(address) = socket.endpoint.at.inet() else { return };
     if address.ip().is_unspecified()
         && let Err(error) = datagrams::tell_destinations(&datagrams, address.is_ipv6())
     {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use weir_config::Config;
 use weir_control::reload::Source;
 
@@ -98,6 +98,13 @@ async fn reach(address: String, probed: Option<u32>, connects: bool) -> Result<S
         (Some(_), None) => return Ok("not tried, it has no port of its own".to_owned()),
     };
     let late = |what: &str| format!("{what} within {PATIENCE:?}");
+    if let Some(name) = weir_config::unix_name(&address) {
+        // tokio's would take the `@` of an abstract name for a path of two bytes.
+        let name = name.strip_prefix('@').map_or_else(|| name.to_owned(), |name| format!("\0{name}"));
+        let connected = tokio::time::timeout(PATIENCE, UnixStream::connect(name)).await;
+        connected.map_err(|_| late("did not accept"))?.map_err(|error| error.to_string())?;
+        return Ok("accepts".to_owned());
+    }
     let looked_up = tokio::time::timeout(PATIENCE, tokio::net::lookup_host(&address)).await;
     let mut found =
         looked_up.map_err(|_| late("not resolved"))?.map_err(|error| format!("not resolved: {error}"))?;

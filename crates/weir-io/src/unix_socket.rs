@@ -1,0 +1,370 @@
+//! Making and removing listening sockets of the Unix domain (unix(7)).
+//!
+//! A socket is a file in a folder that others may write to as well, so nothing is done by its path that
+//! follows a symbolic link. It is made beside its place under another name, gets its owner and permissions,
+//! listens, and only then takes its place: whoever finds it there may connect, and is served.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::at::UnixName;
+
+/// Who may connect to a socket that is a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permissions {
+    /// Permissions of the file.
+    pub mode: u32,
+    /// Name or number of the user whom it belongs to; `None` for whom the process runs as.
+    pub owner: Option<String>,
+    /// The same of the group.
+    pub group: Option<String>,
+}
+
+/// Which file a socket is: what stands at its path later may be another's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+/// Why no socket came about.
+#[derive(Debug)]
+enum Refusal {
+    /// What stands at the path is not ours to replace.
+    Taken(&'static str),
+    /// No such user or group.
+    Nobody { kind: &'static str, name: String },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Taken(what) => write!(out, "{what}"),
+            Refusal::Nobody { kind, name } => {
+                write!(out, "no {kind} is called `{name}` on this machine; a number is taken as well")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> io::Error {
+        let kind = match refusal {
+            Refusal::Taken(_) => io::ErrorKind::AlreadyExists,
+            Refusal::Nobody { .. } => io::ErrorKind::NotFound,
+        };
+        io::Error::new(kind, refusal)
+    }
+}
+
+static MADE: AtomicU32 = AtomicU32::new(0);
+
+/// Opens a socket that listens under this name. A file that a process left behind which is gone is replaced.
+///
+/// # Errors
+/// Another program listens there; something else stands at the path, a symbolic link say; or the folder, the
+/// user or the group is not there, or the right to use them.
+pub fn listen(name: &UnixName, permissions: &Permissions, backlog: i32) -> io::Result<OwnedFd> {
+    let Some(path) = name.path() else {
+        let socket = open()?;
+        rustix::net::bind(&socket, &name.address()?)?;
+        rustix::net::listen(&socket, backlog)?;
+        return Ok(socket);
+    };
+    let path = Path::new(path);
+    let accounts = Accounts::of(permissions)?;
+    let stale = what_stands(path, &accounts)?;
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let beside = PathBuf::from(format!("{}.{}.{number}", path.display(), std::process::id()));
+    let socket = open()?;
+    // Another process of this number may have left it.
+    let _ = rustix::fs::unlink(&beside);
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&beside)?)?;
+    let placed = accounts
+        .give(&beside)
+        .and_then(|()| Ok(rustix::net::listen(&socket, backlog)?))
+        .and_then(|()| put(&beside, path, stale));
+    if let Err(error) = placed {
+        let _ = rustix::fs::unlink(&beside);
+        return Err(error);
+    }
+    Ok(socket)
+}
+
+fn open() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// Puts a socket in its place. Where nothing stood, nothing is replaced that came meanwhile.
+fn put(beside: &Path, path: &Path, stale: bool) -> io::Result<()> {
+    let flags = if stale { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+    match rustix::fs::renameat_with(CWD, beside, CWD, path, flags) {
+        // A file system that knows no such flag.
+        Err(Errno::INVAL | Errno::NOSYS) => Ok(rustix::fs::rename(beside, path)?),
+        Err(Errno::EXIST) => Err(Refusal::Taken("another program has just made a file there").into()),
+        put => Ok(put?),
+    }
+}
+
+/// Whether a socket stands at the path that nobody listens at; an error for anything else but nothing.
+fn what_stands(path: &Path, accounts: &Accounts) -> io::Result<bool> {
+    let found = match std::fs::symlink_metadata(path) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    if found.file_type().is_symlink() {
+        return Err(Refusal::Taken("a symbolic link stands there; expected a socket, or nothing").into());
+    }
+    if !found.file_type().is_socket() {
+        return Err(Refusal::Taken("a file stands there that is no socket").into());
+    }
+    let own = rustix::process::geteuid().as_raw();
+    if own != 0 && found.uid() != own && Some(found.uid()) != accounts.owner {
+        return Err(Refusal::Taken("a socket stands there that belongs to another user").into());
+    }
+    let probe = open()?;
+    match rustix::net::connect(&probe, &SocketAddrUnix::new(path)?) {
+        Err(Errno::CONNREFUSED) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
+        Ok(()) | Err(Errno::AGAIN) => Err(Refusal::Taken("another program listens there").into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Changes who may connect to a socket that stands at a path, if it is this one.
+///
+/// # Errors
+/// It is not, or the right is missing.
+pub fn allow(path: &str, id: FileId, permissions: &Permissions) -> io::Result<()> {
+    if id_of(path) != Some(id) {
+        return Err(Refusal::Taken("another file stands there by now").into());
+    }
+    Accounts::of(permissions)?.give(Path::new(path))
+}
+
+/// Which socket stands at a path; `None` where none does.
+pub fn id_of(path: &str) -> Option<FileId> {
+    let found = std::fs::symlink_metadata(path).ok().filter(|found| found.file_type().is_socket())?;
+    Some(FileId { device: found.dev(), inode: found.ino() })
+}
+
+/// Removes a socket from its place, if it still is this one.
+pub fn remove(path: &str, id: FileId) {
+    if id_of(path) == Some(id) {
+        let _ = rustix::fs::unlink(path);
+    }
+}
+
+/// Has nobody connect any more to a socket, in whatever process it listens. What waits in its queue stays.
+///
+/// # Errors
+/// It does not listen.
+pub fn withdraw(socket: &OwnedFd) -> io::Result<()> {
+    Ok(rustix::net::shutdown(socket, Shutdown::Read)?)
+}
+
+/// Whether [`withdraw`] was called for a socket, in this process or another.
+pub fn is_withdrawn(socket: &impl AsFd) -> bool {
+    let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];
+    let answered = poll(&mut asked, Some(&Timespec::default()));
+    answered.is_ok() && asked[0].revents().contains(PollFlags::RDHUP)
+}
+
+/// Permissions with numbers.
+struct Accounts {
+    mode: u32,
+    owner: Option<u32>,
+    group: Option<u32>,
+}
+
+impl Accounts {
+    fn of(permissions: &Permissions) -> io::Result<Accounts> {
+        let owner = permissions.owner.as_deref().map(|name| number_of("user", "/etc/passwd", name));
+        let group = permissions.group.as_deref().map(|name| number_of("group", "/etc/group", name));
+        Ok(Accounts { mode: permissions.mode, owner: owner.transpose()?, group: group.transpose()? })
+    }
+
+    /// Gives a socket to its owner. By a handle of the very file, so that no link that somebody puts in its
+    /// place is followed.
+    fn give(&self, path: &Path) -> io::Result<()> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+        let found = handle.metadata()?;
+        if !found.file_type().is_socket() {
+            return Err(Refusal::Taken("another file has come in its place").into());
+        }
+        if self.owner.is_some() || self.group.is_some() {
+            let (owner, group) = (self.owner.map(Uid::from_raw), self.group.map(Gid::from_raw));
+            rustix::fs::chownat(handle.as_fd(), "", owner, group, AtFlags::EMPTY_PATH)?;
+        }
+        // There is no chmod by a handle of this kind before Linux 6.6, but by its place in /proc.
+        let by_handle = format!("/proc/self/fd/{}", handle.as_raw_fd());
+        Ok(rustix::fs::chmod(by_handle, Mode::from_raw_mode(self.mode))?)
+    }
+}
+
+/// The number of a user or group, as the local files have it.
+fn number_of(kind: &'static str, file: &str, name: &str) -> io::Result<u32> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let known = std::fs::read_to_string(file).unwrap_or_default();
+    let of_line = |line: &str| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    };
+    known.lines().find_map(of_line).ok_or_else(|| Refusal::Nobody { kind, name: name.to_owned() }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+    use crate::listener::{Listener, is_end};
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new() -> Folder {
+            let number = MADE.fetch_add(1, Ordering::Relaxed);
+            let folder = std::env::temp_dir().join(format!("weir-io-{}-{number}", std::process::id()));
+            std::fs::create_dir(&folder).unwrap();
+            Folder(folder)
+        }
+
+        fn path(&self) -> String {
+            self.0.join("a.sock").display().to_string()
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn with_mode(mode: u32) -> Permissions {
+        Permissions { mode, owner: None, group: None }
+    }
+
+    fn opened(path: &str) -> io::Result<OwnedFd> {
+        listen(&UnixName::new(path), &with_mode(0o600), 8)
+    }
+
+    fn files(folder: &Folder) -> usize {
+        std::fs::read_dir(&folder.0).unwrap().count()
+    }
+
+    #[test]
+    fn a_socket_has_its_permissions_before_anybody_finds_it_and_leaves_nothing_beside() {
+        let folder = Folder::new();
+        let path = folder.path();
+        for mode in [0o600, 0o660, 0o666, 0o777] {
+            let socket = listen(&UnixName::new(&path), &with_mode(mode), 8).unwrap();
+            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode);
+            UnixStream::connect(&path).unwrap();
+            assert_eq!(files(&folder), 1);
+            drop(socket);
+        }
+    }
+
+    #[test]
+    fn what_a_dead_process_left_is_replaced_and_a_living_one_is_not() {
+        let folder = Folder::new();
+        let path = folder.path();
+        drop(UnixListener::bind(&path).unwrap());
+        let socket = opened(&path).unwrap();
+        let refused = opened(&path).unwrap_err();
+        assert_eq!(refused.to_string(), "another program listens there");
+        drop(socket);
+        opened(&path).unwrap();
+    }
+
+    #[test]
+    fn a_link_or_a_file_in_its_place_is_refused_and_left_as_it_is() {
+        let folder = Folder::new();
+        let path = folder.path();
+        let victim = folder.0.join("victim");
+        std::fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        assert!(opened(&path).unwrap_err().to_string().contains("a symbolic link stands there"));
+        std::fs::remove_file(&path).unwrap();
+        // One that leads to a socket is none either.
+        let other = folder.0.join("other.sock");
+        drop(UnixListener::bind(&other).unwrap());
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        assert!(opened(&path).unwrap_err().to_string().contains("a symbolic link stands there"));
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "a file").unwrap();
+        assert!(opened(&path).unwrap_err().to_string().contains("no socket"));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "a file");
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "precious");
+        assert_eq!(files(&folder), 3);
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_socket_does_not_lead_its_permissions_elsewhere() {
+        let folder = Folder::new();
+        let victim = folder.0.join("victim");
+        std::fs::write(&victim, "precious").unwrap();
+        std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let link = folder.0.join("link");
+        std::os::unix::fs::symlink(&victim, &link).unwrap();
+        let accounts = Accounts { mode: 0o777, owner: None, group: None };
+        assert!(accounts.give(&link).is_err());
+        assert!(accounts.give(&victim).is_err());
+        assert_eq!(std::fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn only_the_very_file_is_removed() {
+        let folder = Folder::new();
+        let path = folder.path();
+        let first = opened(&path).unwrap();
+        let id = id_of(&path).unwrap();
+        drop(first);
+        let _second = opened(&path).unwrap();
+        remove(&path, id);
+        assert!(id_of(&path).is_some(), "another's stays");
+        remove(&path, id_of(&path).unwrap());
+        assert_eq!(files(&folder), 0);
+    }
+
+    #[tokio::test]
+    async fn a_socket_that_is_withdrawn_refuses_and_serves_what_waits() {
+        let folder = Folder::new();
+        let path = folder.path();
+        let socket = opened(&path).unwrap();
+        let listener = Listener::new(socket.try_clone().unwrap()).unwrap();
+        assert!(listener.accept_now().unwrap().is_none());
+        let _waits = UnixStream::connect(&path).unwrap();
+        withdraw(&socket).unwrap();
+        assert_eq!(UnixStream::connect(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert!(listener.accept_now().unwrap().is_some());
+        assert!(is_end(&listener.accept_now().unwrap_err()));
+    }
+
+    #[test]
+    fn users_and_groups_are_found_by_name_and_by_number() {
+        assert_eq!(number_of("user", "/etc/passwd", "root").unwrap(), 0);
+        assert_eq!(number_of("group", "/etc/group", "4711").unwrap(), 4711);
+        let missing = number_of("group", "/etc/group", "no-such-group").unwrap_err();
+        assert!(missing.to_string().starts_with("no group is called `no-such-group`"));
+    }
+}
