@@ -11,6 +11,7 @@ use weir_screen::Settings as Screen;
 
 use self::unix::UnixSocket;
 use crate::acme::{self, Acme};
+use crate::client_address::{self, ClientAddress};
 use crate::compress::{self, Compress};
 use crate::error_page::{self, ErrorPage};
 use crate::fields::{Fields, Value};
@@ -164,6 +165,12 @@ table! {
                 .default("nobody")
                 .http()
                 .also(&["set_real_ip_from", "real_ip_from"]);
+        /// By which field these say who asks; a text is the name of the field.
+        client_address: Option<ClientAddress> =
+            Key::new(Kind::TableOrText(ClientAddress::TABLE, "field"))
+                .http()
+                .default("the last entry of `x-forwarded-for` that is none of the `trusted_proxies`")
+                .also(&["real_ip_header", "real_ip", "client_ip_header"]);
         /// Takes `//` in a path for `/`, for routes and for backends: where backends do so, a route guards no
         /// path without it.
         merge_slashes: bool = flag(false).http();
@@ -318,6 +325,7 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
         }
         compress::check(fields, findings);
         error_page::check(fields, findings);
+        client_address::check(fields, findings);
         headers::check_listener(root, fields, findings);
         route::check(fields, &listener.routes, findings);
         if spoken(fields).is_none_or(|protocol| protocol == Protocol::Http) {

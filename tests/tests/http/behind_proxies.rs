@@ -184,3 +184,111 @@ fn a_proxy_header_to_a_backend_names_the_client_that_a_trusted_proxy_names() {
         proxy.receives_status(200);
     }
 }
+
+/// Before one backend, with these lines of the listener; an address that is denied, and one request a minute
+/// for each client.
+fn behind(of_listener: &str) -> (Weir, Backend) {
+    let backend = named("a");
+    let config = format!(
+        r#"
+        [log]
+        access = "@dir/access.log"
+        [listener.web]
+        bind = "@web"
+        {of_listener}
+        deny_address = ["203.0.113.66"]
+        [[listener.web.route]]
+        path = "/limited"
+        pool = "app"
+        rate_limit = {{ rate = "1/h", burst = 1 }}
+        [[listener.web.route]]
+        pool = "app"
+        [pool.app]
+        backends = ["@app"]
+        set_request_header = {{ x-seen = "$client_ip" }}
+        health = "off"
+        "#
+    );
+    (Setup::of(&config).with("app", backend.address()).start(), backend)
+}
+
+fn status(weir: &Weir, path: &str, lines: &str) -> u16 {
+    let mut wire = weir.client("web");
+    wire.sends(format!("GET {path} HTTP/1.1\r\nhost: a\r\n{lines}\r\n"));
+    wire.receives_response().status
+}
+
+#[test]
+fn whom_a_field_of_a_cdn_names_is_the_client_of_log_lists_limits_and_backends() {
+    let (weir, backend) =
+        behind("trusted_proxies = [\"127.0.0.0/8\"]\nclient_address = \"cf-connecting-ip\"");
+    let of = |client: &str| format!("x-forwarded-for: 9.9.9.9\r\nCF-Connecting-IP: {client}\r\n");
+    assert_eq!(status(&weir, "/", &of("203.0.113.7")), 200);
+    let fields = backend.requests().pop().expect("a request").fields;
+    for name in ["x-seen", "x-real-ip", "cf-connecting-ip"] {
+        assert_eq!(fields.all(name), ["203.0.113.7"], "{name}");
+    }
+    assert_eq!(status(&weir, "/", &of("203.0.113.66")), 403);
+    for client in ["203.0.113.1", "203.0.113.2"] {
+        assert_eq!(status(&weir, "/limited", &of(client)), 200, "{client}");
+        assert_eq!(status(&weir, "/limited", &of(client)), 429, "{client}");
+    }
+    let lines = weir.lines_of("access.log", 6);
+    let logged: Value = serde_json::from_str(&lines[0]).expect("a line of JSON");
+    assert_eq!(logged["client"], "203.0.113.7:0");
+}
+
+#[test]
+fn a_field_that_comes_twice_or_is_no_address_names_nobody() {
+    let (weir, backend) =
+        behind("trusted_proxies = [\"127.0.0.0/8\"]\nclient_address = \"cf-connecting-ip\"");
+    for lines in [
+        "cf-connecting-ip: 203.0.113.7\r\ncf-connecting-ip: 203.0.113.66\r\n",
+        "cf-connecting-ip: 203.0.113.66, 203.0.113.7\r\n",
+        "cf-connecting-ip: unknown\r\n",
+        "x-forwarded-for: 203.0.113.66\r\n",
+    ] {
+        assert_eq!(status(&weir, "/", lines), 200, "{lines}");
+        let fields = backend.requests().pop().expect("a request").fields;
+        assert_eq!(fields.all("x-seen"), ["127.0.0.1"], "{lines}");
+        assert_eq!(fields.all("cf-connecting-ip"), ["127.0.0.1"], "{lines}");
+    }
+}
+
+#[test]
+fn a_client_that_is_no_trusted_proxy_cannot_say_who_it_is_in_the_field_of_a_cdn() {
+    let (weir, backend) = behind("trusted_proxies = [\"10.0.0.0/8\"]\nclient_address = \"cf-connecting-ip\"");
+    for lines in ["cf-connecting-ip: 203.0.113.7\r\nCF_Connecting_IP: 203.0.113.7\r\n", ""] {
+        assert_eq!(status(&weir, "/", lines), 200);
+        let fields = backend.requests().pop().expect("a request").fields;
+        for name in ["x-seen", "x-real-ip", "cf-connecting-ip"] {
+            assert_eq!(fields.all(name), ["127.0.0.1"], "{name}");
+        }
+        assert!(fields.all("cf_connecting_ip").is_empty(), "{fields:?}");
+    }
+}
+
+#[test]
+fn so_many_hops_from_the_right_is_the_client_whoever_stands_between_and_explain_agrees() {
+    let (weir, backend) = behind("trusted_proxies = [\"127.0.0.0/8\"]\nclient_address = { hops = 2 }");
+    for (list, client) in [
+        ("203.0.113.66, 203.0.113.7, 198.51.100.1", "203.0.113.7"),
+        ("203.0.113.7, 198.51.100.1", "203.0.113.7"),
+        ("198.51.100.1", "198.51.100.1"),
+        ("203.0.113.7, unknown, 198.51.100.1", "127.0.0.1"),
+    ] {
+        let line = format!("x-forwarded-for: {list}\r\n");
+        assert_eq!(status(&weir, "/", &line), 200, "{list}");
+        let fields = backend.requests().pop().expect("a request").fields;
+        assert_eq!(fields.all("x-seen"), [client], "{list}");
+        let question = json!({
+            "protocol": "http", "method": "GET", "url": format!("http://{}/", weir.address("web")),
+            "from": "127.0.0.1", "headers": [["x-forwarded-for", list]],
+        });
+        let said = weir.admin().calls("POST", "/v1/explain", &[], &question.to_string()).json();
+        let seen =
+            said["header_changes"].as_array().and_then(|all| all.iter().find(|it| it["name"] == "x-seen"));
+        assert_eq!(seen.map(|it| it["value"].clone()), Some(json!(client)), "{list}: {said}");
+    }
+    assert_eq!(status(&weir, "/", "x-forwarded-for: 203.0.113.66, 198.51.100.1\r\n"), 403);
+}

@@ -5,7 +5,6 @@
 
 use std::rc::Rc;
 
-use weir_http::KnownHeader;
 use weir_http::values::accept::Wants;
 use weir_io::clock;
 
@@ -114,10 +113,9 @@ fn note_request(session: &Session, listener: &WorkerListener, exchange: &mut Exc
     exchange.ledger.bytes_received = exchange.request.head_bytes() as u64;
     exchange.wants = Wants::of(&exchange.request, received);
     if session.requester.identity.is_trusted() {
-        let forwarded_for = exchange.request.values(KnownHeader::XForwardedFor, received);
-        exchange
-            .ledger
-            .note_client(session.requester.client.of_request(&listener.shared.config, forwarded_for));
+        let requester = &session.requester;
+        let client = requester.client.of_request(&listener.shared.config, &exchange.request, received);
+        exchange.ledger.note_client(client);
     }
     match exchange.request.request_id(received) {
         Some(sent) => exchange.request_id.extend_from_slice(sent),

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use weir_config::{MergedHeaders, MergedSide, RuleOf};
+use weir_config::{ClientAddress, Headers, MergedHeaders, MergedSide, RuleOf};
 use weir_http::{DroppedNames, FieldEdits};
 use weir_template::{Source, Template, clean_field_value};
 
@@ -21,6 +21,9 @@ pub struct EditTable {
     /// By the index of a pool: its column; 0 for those that say nothing.
     columns: Box<[usize]>,
     width: usize,
+    /// What the listener says without a rule: backends read the field by which proxies name the client as Weir
+    /// believes it, also where somebody else sent it.
+    implied: Headers,
     merged: Box<[OnceLock<Edits>]>,
 }
 
@@ -81,14 +84,15 @@ impl EditTable {
         }));
         let (columns, column_count) =
             numbered(&mut pools.iter().map(|pool| !pool.headers.is_empty() || pool.backend_host.is_some()));
-        let says_nothing = http.headers.is_empty() && http.marks.via && http.marks.forwarded;
+        let implied = implied(http);
+        let says_nothing = implied.is_empty() && http.headers.is_empty() && http.marks.via && http.marks.forwarded;
         if says_nothing && row_count + column_count == 0 {
             return None;
         }
         let width = column_count + 1;
         let merged = (0..width * (row_count + 1)).map(|_| OnceLock::new()).collect();
         let (listener, pools) = (listener.clone(), pools.to_vec());
-        Some(Box::new(EditTable { listener, pools, rows, columns, width, merged }))
+        Some(Box::new(EditTable { listener, pools, rows, columns, width, implied, merged }))
     }
 
     /// For requests that the route of that number takes, or none, and that go to the pool of that index, or
@@ -131,6 +135,7 @@ impl EditTable {
         let http = self.listener.http();
         let (route, pool) = self.config_of(route, pool);
         let rules = [
+            Some((RuleOf::Listener, &self.implied)),
             Some((RuleOf::Listener, &http.headers)),
             pool.map(|pool| (RuleOf::Pool, &pool.headers)),
             route.map(|route| (RuleOf::Route, &route.headers)),
@@ -160,6 +165,17 @@ impl EditTable {
         }
         scope
     }
+}
+
+/// What follows from how a listener knows its clients.
+fn implied(http: &weir_config::Http) -> Headers {
+    let mut implied = Headers::default();
+    if let Some(field) = http.client_address.as_ref().and_then(ClientAddress::single_field)
+        && let Ok(client) = Template::parse("$client_ip", 0)
+    {
+        implied.set_request_header.insert(field.to_owned(), client);
+    }
+    implied
 }
 
 impl Side {

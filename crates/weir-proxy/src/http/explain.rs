@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use weir_config::{MergedSide, Sqli};
 use weir_http::values::accept::Wants;
-use weir_http::{KnownHeader, Progress, RequestHead, Scheme, parse_request};
+use weir_http::{Progress, RequestHead, Scheme, parse_request};
 use weir_screen::Screen;
 use weir_state::Pool;
 use weir_template::Template;
@@ -110,7 +110,7 @@ impl Request {
             Err(violation) => return Err(Failure::BadRequest(violation).into()),
         }
         let peer = Client::of_peer(SocketAddr::new(peer, 0));
-        let client = peer.of_request(listener, head.values(KnownHeader::XForwardedFor, &text));
+        let client = peer.of_request(listener, &head, &text);
         let is_trusted = weir_config::contains(&listener.http().trusted_proxies, peer.address.ip());
         Ok(Request { client: client.address, is_trusted, head, text })
     }
