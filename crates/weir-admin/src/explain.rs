@@ -287,17 +287,49 @@ fn listener_at(
     })
 }
 
-/// What the lists of addresses of a tcp or udp listener say of a client.
+/// What the lists of addresses and limits of rate of a listener that speaks no HTTP say of a client.
 fn of_client(compiled: &CompiledSnapshot, listener: &Listener, client: IpAddr) -> Vec<Screened> {
     let screen = compiled.listener(&listener.config.name).and_then(|listener| listener.screen.as_deref());
-    let check = screen.and_then(|screen| screen.explain_client(client));
+    let checks = screen.map(|screen| screen.explain_client(client, clock::now())).unwrap_or_default();
     let screened = |it: ScreenCheck| Screened {
         of: "listener".to_owned(),
         name: it.name,
         passes: it.passes,
         reason: it.reason,
     };
-    check.map(screened).into_iter().collect()
+    checks.into_iter().map(screened).collect()
+}
+
+/// How fast the bytes of a connection or flow may pass, and how much of what all share is left now.
+fn bandwidth(listener: &Listener) -> Option<Screened> {
+    let config = listener.config.bandwidth.as_ref()?;
+    let (now, mut parts) = (clock::now(), Vec::new());
+    let shared = &listener.bandwidth;
+    for (way, own, all, meter) in [
+        ("to the client", config.to_client, config.total_to_client, &shared.to_client),
+        ("from the client", config.from_client, config.total_from_client, &shared.from_client),
+    ] {
+        let rate = weir_config::units::show_byte_rate;
+        let own = own.map(|own| format!("{} each", rate(own)));
+        let all = all.zip(meter.as_ref()).map(|(all, meter)| {
+            format!("{} all together, {} % of their burst left", rate(all), meter.percent_left(now))
+        });
+        let said: Vec<String> = own.into_iter().chain(all).collect();
+        if !said.is_empty() {
+            parts.push(format!("{way} {}", said.join(", ")));
+        }
+    }
+    let (of, name) = ("listener".to_owned(), "bandwidth".to_owned());
+    Some(Screened { of, name, passes: true, reason: parts.join("; ") })
+}
+
+/// Has a client refused that did not pass one of the screens; whether that is so.
+fn refuse_by_screens(answer: &mut Answer) -> bool {
+    let Some(refused) = answer.screens.iter().find(|it| !it.passes) else { return false };
+    let word = if refused.name == "rate_limit" { "rate_limited" } else { "denied_address" };
+    answer.action = format!("refuse, {word}");
+    answer.refusal = Some(word.to_owned());
+    true
 }
 
 fn session(
@@ -312,9 +344,8 @@ fn session(
     let pool = pool.ok_or_else(|| format!("listener `{}` has no pool", listener.config.name))?;
     let mut answer = Answer::of(listener, format!("accepts at {destination}"));
     answer.screens = of_client(compiled, listener, source.ip());
-    if answer.screens.iter().any(|it| !it.passes) {
-        answer.action = "refuse, denied_address".to_owned();
-        answer.refusal = Some("denied_address".to_owned());
+    answer.screens.extend(bandwidth(listener));
+    if refuse_by_screens(&mut answer) {
         return Ok(answer);
     }
     answer.action = format!("forward to pool {}", pool.config.name);

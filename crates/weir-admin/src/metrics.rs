@@ -202,7 +202,7 @@ fn listeners(out: &mut Exposition, control: &Control, compiled: &CompiledSnapsho
         &[("received", |cells| &cells.bytes_received), ("sent", |cells| &cells.bytes_sent)],
     );
     all.by_word(out, &expose::REJECTED, Rejected::WORDS, |cells| &cells.rejected[..]);
-    screens(out, compiled, &http);
+    screens(out, compiled, listeners);
     all.by_word(out, &expose::ENDS, End::WORDS, |cells| &cells.ends[..]);
     let keeping = counted(listeners.iter().filter(|listener| listener.keeps()));
     keeping.by_word(out, &expose::CACHE_REQUESTS, CacheResult::WORDS, |cells| &cells.cache[..]);
@@ -211,18 +211,27 @@ fn listeners(out: &mut Exposition, control: &Control, compiled: &CompiledSnapsho
     acme(out, control);
     compression(out, listeners);
     all.totals(out, &expose::REPLACED, |cells| &cells.replaced);
+    let limited = counted(listeners.iter().filter(|it| it.config.bandwidth.is_some()));
+    limited.each(
+        out,
+        &expose::THROTTLED,
+        &[("sent", |cells| &cells.throttled[0]), ("received", |cells| &cells.throttled[1])],
+    );
     all.totals(out, &expose::LOG_DROPPED, |cells| &cells.log_dropped);
 }
 
-fn screens(out: &mut Exposition, compiled: &CompiledSnapshot, http: &Counted<'_, ListenerCells>) {
+fn screens(out: &mut Exposition, compiled: &CompiledSnapshot, listeners: &[Arc<Listener>]) {
+    let has_limits = |listener: &Arc<Listener>| {
+        listener.config.protocol() == Protocol::Http || !listener.config.client_screen.rate_limit.is_empty()
+    };
     let mut would = out.family(&expose::WOULD_REJECT);
-    for (labels, cells) in &http.0 {
+    for (labels, cells) in &counted(listeners.iter().filter(|it| has_limits(it))).0 {
         for reason in Rejected::WOULD {
             let count = cells.total(|cells| &cells.would_reject[*reason as usize]);
             would.sample(&[labels[0], reason.word()], count as f64);
         }
     }
-    let with_screens = compiled.listeners().filter(|(it, _)| it.config.protocol() == Protocol::Http);
+    let with_screens = compiled.listeners().filter(|(it, _)| has_limits(it));
     let overflow =
         with_screens.map(|(it, screens)| ([&*it.config.name], screens.rate_limit_overflow() as f64));
     gauge(out, &expose::RATE_LIMIT_OVERFLOW, overflow);

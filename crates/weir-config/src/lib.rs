@@ -14,6 +14,7 @@
 mod acme;
 mod action;
 mod admin;
+mod bandwidth;
 mod bind;
 mod cache;
 mod compose;
@@ -57,6 +58,8 @@ mod write;
 pub use acme::{Acme, AcmeChallenge};
 pub use action::{Redirect, Respond, RouteAction};
 pub use admin::{Admin, AdminBind, AdminTls};
+pub use admin::Admin;
+pub use bandwidth::Bandwidth;
 pub use cache::{Cache, RouteCache, SetCookie};
 pub use compose::gather::Root;
 pub use client_address::ClientAddress;
@@ -86,6 +89,7 @@ pub use runtime::Runtime;
 /// `rate_limit`, `concurrency_limit`, `deny_…` and `allow_…`.
 pub use screen::ClientNetworks;
 pub use shared::TakesOver;
+pub use screen::ClientScreen;
 pub use sqli::{Sqli, SqliMode};
 pub use timeout::{ExchangeTimeouts, HttpLimits, NEVER, Timeouts};
 pub use tls::{

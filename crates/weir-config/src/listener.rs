@@ -11,6 +11,7 @@ use weir_screen::Settings as Screen;
 
 use self::unix::UnixSocket;
 use crate::acme::{self, Acme};
+use crate::bandwidth::{self, Bandwidth};
 use crate::client_address::{self, ClientAddress};
 use crate::compress::{self, Compress};
 use crate::error_page::{self, ErrorPage};
@@ -25,7 +26,7 @@ use crate::plane::{self, Plane};
 use crate::protocol::{Protocol, applies, audience, spoken};
 use crate::report::{Findings, Span};
 use crate::route::{self, Route};
-use crate::screen::ClientNetworks;
+use crate::screen::ClientScreen;
 use crate::setting::{Part, Section as _, table};
 use crate::shared::TakesOver;
 use crate::sqli::Sqli;
@@ -123,8 +124,15 @@ table! {
                 .transport()
                 .on(Planes::Kernel)
                 .also(&["source_port", "port_range"]);
-        /// From whom it takes connections and datagrams, where it speaks no HTTP.
-        client_networks: ClientNetworks;
+        /// From whom it takes connections and datagrams, and how many, where it speaks no HTTP.
+        client_screen: ClientScreen;
+        /// How fast bytes may pass, in either direction. Beyond it connections wait, and datagrams are dropped.
+        bandwidth: Option<Bandwidth> =
+            below(Bandwidth::TABLE)
+                .default("no limit")
+                .transport()
+                .on(Planes::Proxy("nobody counts bytes there"))
+                .also(&["bwlim", "limit_rate", "shaping"]);
         /// What it speaks to its clients, and what is said about that only.
         speaks: Speaks;
         /// In file order, first match wins.
@@ -323,13 +331,15 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
                 orders.push((&listener.name, own));
             }
         }
+        bandwidth::check(fields, findings);
         compress::check(fields, findings);
         error_page::check(fields, findings);
         client_address::check(fields, findings);
         headers::check_listener(root, fields, findings);
         route::check(fields, &listener.routes, findings);
-        if spoken(fields).is_none_or(|protocol| protocol == Protocol::Http) {
-            screen::check_listener(fields, findings);
+        match spoken(fields) {
+            None | Some(Protocol::Http) => screen::check_listener(fields, findings),
+            Some(_) => screen::check_connections(fields, findings),
         }
         pool_exists(root, fields, findings);
         for (_, route) in fields.tables("route").filter(|_| spoken(fields).is_none_or(Protocol::has_routes)) {

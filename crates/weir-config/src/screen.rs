@@ -6,7 +6,9 @@ use ipnet::IpNet;
 use weir_screen::{Case, Checkpoint, ConcurrencyLimit, Key as CountedBy, Pattern, Rate, RateLimit, Settings};
 
 use crate::fields::{Fields, Value};
-use crate::keys::{Each, Key, Kind, Limit, Row, Shape, Table, count, flag, list, text, text_or, word};
+use crate::keys::{
+    Each, Key, Kind, Limit, Planes, Row, Shape, Table, count, flag, list, text, text_or, word,
+};
 use crate::keys::{Word, seconds};
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, quote};
@@ -22,11 +24,15 @@ const LIMIT_COUNT: usize = 16;
 /// Longest time in which a bucket may fill.
 const BURST_FILL: Duration = seconds(7 * 86_400);
 
+/// The kernel plane keeps no buckets.
+const NOT_COUNTED: Planes = Planes::Proxy("nobody counts the flows of a client there");
+
 impl Part for Settings {
     const ROWS: &'static [Row] = &[
-        Row::Key(list(Each::Table(RateLimit::TABLE)).default("no limit").http().also(&["limit_req", "rate", "rate_limits", "ratelimit"]).named(
+        Row::Key(list(Each::Table(RateLimit::TABLE)).default("no limit").on(NOT_COUNTED).also(&["limit_req", "rate", "rate_limits", "ratelimit"]).named(
             "rate_limit",
-            "Most requests in a time, over all workers; beyond it 429 with `retry-after`. Of several all hold.",
+            "Most requests in a time, over all workers; beyond it 429 with `retry-after`. Of tcp and mysql listeners most new connections, which are closed beyond it; of udp \
+             listeners most new flows, whose datagrams are dropped. Of several all hold.",
         )),
         Row::Key(list(Each::Table(ConcurrencyLimit::TABLE)).default("no limit").http().also(&["limit_conn", "in_flight", "inflight", "max_requests", "concurrency"]).named(
             "concurrency_limit",
@@ -95,35 +101,43 @@ impl Part for Settings {
     }
 }
 
-/// From whom a listener of tcp or udp takes connections and datagrams. Its keys are those of [`Settings`], of
-/// which it has no other.
+/// From whom a listener that speaks no HTTP takes connections and datagrams, and how many. Its keys are those
+/// of [`Settings`], of which it has no other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClientNetworks {
+pub struct ClientScreen {
     /// `deny_address`
     pub deny: Vec<IpNet>,
     /// `allow_address`
     pub allow: Vec<IpNet>,
+    /// `rate_limit`, of connections or flows that begin.
+    pub rate_limit: Vec<RateLimit>,
 }
 
-impl ClientNetworks {
+impl ClientScreen {
     /// The same as what is asked of clients and of nothing else.
     pub fn settings(&self) -> Settings {
-        Settings { deny_address: self.deny.clone(), allow_address: self.allow.clone(), ..Settings::default() }
+        let (deny_address, allow_address) = (self.deny.clone(), self.allow.clone());
+        let rate_limit = self.rate_limit.clone();
+        Settings { deny_address, allow_address, rate_limit, ..Settings::default() }
     }
 }
 
-impl Part for ClientNetworks {
+impl Part for ClientScreen {
     const ROWS: &'static [Row] = &[];
 
-    fn of(fields: &Fields) -> ClientNetworks {
+    fn of(fields: &Fields) -> ClientScreen {
         if spoken(fields).is_none_or(|protocol| protocol == Protocol::Http) {
-            return ClientNetworks::default();
+            return ClientScreen::default();
         }
         let read = |name| Vec::read(fields.value(name));
-        ClientNetworks { deny: read("deny_address"), allow: read("allow_address") }
+        let rate_limit = Vec::read(fields.value("rate_limit"));
+        ClientScreen { deny: read("deny_address"), allow: read("allow_address"), rate_limit }
     }
 
     fn put(&self, fields: &mut Fields) {
+        if !self.rate_limit.is_empty() {
+            fields.put("rate_limit", self.rate_limit.write());
+        }
         for (name, networks) in [("deny_address", &self.deny), ("allow_address", &self.allow)] {
             if !networks.is_empty() {
                 fields.put(name, networks.write());
@@ -388,9 +402,27 @@ pub(crate) fn check_listener(listener: &Fields, findings: &mut Findings<'_>) {
     limits_of(listener, ["route", "listener"], findings);
 }
 
+/// Notes what is wrong with the limits of connections and flows: there is no head to count by.
+pub(crate) fn check_connections(listener: &Fields, findings: &mut Findings<'_>) {
+    limits_of(listener, ["route", "listener"], findings);
+    for (_, limit) in listener.tables("rate_limit") {
+        let key = limit.text("key").map(limit_key);
+        if let Some(Ok(CountedBy::Header(_) | CountedBy::Cookie(_))) = key {
+            let message = "a limit of connections cannot count by what stands in requests";
+            findings.error(limit.at("key"), message, "expected \"client_ip\" or \"listener\"");
+        }
+        for name in ["at", "status"] {
+            if let Some(entry) = limit.get(name) {
+                let hint = "it means something to requests, and this counts connections or flows";
+                findings.warning(entry.key, format!("`{name}` has no effect"), hint);
+            }
+        }
+    }
+}
+
 /// Notes what a route that is chosen by the server name alone asks of its clients.
 pub(crate) fn check_name_route(route: &Fields, findings: &mut Findings<'_>) {
-    for name in ["deny_address", "allow_address"] {
+    for name in ["deny_address", "allow_address", "rate_limit"] {
         if let Some(entry) = route.get(name) {
             let message = format!("`{name}` means nothing in a route of a tcp listener");
             findings.error(

@@ -147,7 +147,7 @@ impl CompiledListener {
 fn asked_of_clients(config: &weir_config::Listener) -> Cow<'_, weir_config::Screen> {
     match &config.speaks {
         Speaks::Http(http) => Cow::Borrowed(&http.screen),
-        Speaks::Tcp | Speaks::Udp | Speaks::Mysql(_) => Cow::Owned(config.client_networks.settings()),
+        Speaks::Tcp | Speaks::Udp | Speaks::Mysql(_) => Cow::Owned(config.client_screen.settings()),
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod accept;
 pub mod access_log;
+mod admission;
 mod backends;
 pub mod client;
 pub mod compiled;
@@ -23,6 +24,7 @@ mod identify;
 mod listen;
 mod listener_socket;
 mod mysql;
+mod pace;
 pub mod plane;
 mod reach;
 mod tcp;

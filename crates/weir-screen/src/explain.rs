@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::addresses::{Addresses, Standing};
 use crate::concurrency::ConcurrencyLimiter;
 use crate::rate_limiter::RateLimiter;
-use crate::screen::{Facts, Reason, Screen, Texts};
+use crate::screen::{Facts, Reason, Screen, Texts, with_client};
 use crate::settings::Checkpoint;
 
 /// One question that a screen asks of a request, and the answer.
@@ -34,9 +34,14 @@ impl ScreenCheck {
 }
 
 impl Screen {
-    /// What the lists of addresses say of a client; `None` without any.
-    pub fn explain_client(&self, client: IpAddr) -> Option<ScreenCheck> {
-        self.addresses.as_ref().map(|addresses| of_address(addresses, client))
+    /// What lists of addresses and limits of rate say of a connection or flow of a client, in the order in
+    /// which they are asked. Nothing is counted.
+    pub fn explain_client(&self, client: IpAddr, now: Duration) -> Vec<ScreenCheck> {
+        let of_address = self.addresses.as_ref().map(|addresses| of_address(addresses, client));
+        let of_rates = with_client(client, |facts| {
+            self.rates.iter().map(|limiter| of_rate(limiter, facts, now)).collect::<Vec<_>>()
+        });
+        of_address.into_iter().chain(of_rates).collect()
     }
 
     /// Every step, in the order in which they are taken; a request that is refused takes none after the first

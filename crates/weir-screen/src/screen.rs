@@ -226,6 +226,18 @@ impl Screen {
         self.addresses.as_ref().is_none_or(|addresses| addresses.passes(client.to_canonical()))
     }
 
+    /// Whether a connection or flow of this client may begin now; takes a token of each limit of rate when it
+    /// may. `Ok(true)` says that a limit with `dry_run` would have refused it. As [`admit`] of a request that
+    /// has nothing but its client.
+    ///
+    /// # Errors
+    /// It may not: [`Reason::Address`] or [`Reason::Rate`].
+    pub fn admit_client(&self, client: IpAddr, now: Duration) -> Result<bool, Reason> {
+        let mut passage = Passage::default();
+        let admitted = with_client(client, |facts| self.admit(Checkpoint::Edge, facts, now, &mut passage));
+        admitted.map(|_| passage.would_refuse != 0).map_err(|refusal| refusal.reason)
+    }
+
     /// Whether anything is asked of requests that go to a backend.
     pub fn asks_at_origin(&self) -> bool {
         self.asks_at_origin
@@ -317,6 +329,18 @@ impl Screen {
             }
         }
     }
+}
+
+/// The facts of whom nothing is known but the client.
+pub(crate) fn with_client<T>(client: IpAddr, ask: impl FnOnce(&Facts<'_>) -> T) -> T {
+    ask(&Facts {
+        client: client.to_canonical(),
+        path: b"",
+        method: b"",
+        user_agent: b"",
+        header: &|_| None,
+        cookie: &|_| None,
+    })
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 //! comes into force).
 #![forbid(unsafe_code)]
 
+pub mod bandwidth;
 pub mod change;
 pub mod connections;
 pub mod counterparts;

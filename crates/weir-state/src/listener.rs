@@ -11,6 +11,7 @@ use weir_stats::table::ListenerCells;
 use weir_tls::acme::Challenges;
 use weir_tls::{Loaded, ServerTls};
 
+use crate::bandwidth::Bandwidth;
 use crate::connections::ConnectionCount;
 
 /// One listener and its live cells.
@@ -25,6 +26,8 @@ pub struct Listener {
     pub cells: Arc<PerWorker<ListenerCells>>,
     /// Client connections open now, over all workers; bounded by `max_connections`.
     pub connections: Arc<ConnectionCount>,
+    /// How fast the bytes of all its connections together may pass.
+    pub bandwidth: Arc<Bandwidth>,
     by_client: Arc<OpenBy<IpAddr>>,
     by_account: Arc<OpenBy<Box<[u8]>>>,
 }
@@ -88,6 +91,7 @@ impl Listener {
             challenges: loaded.challenges().clone(),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             connections: old.map_or_else(Default::default, |old| old.connections.clone()),
+            bandwidth: Bandwidth::compile(config.bandwidth, old.map(|old| &old.bandwidth)),
             by_client: old.map_or_else(Default::default, |old| old.by_client.clone()),
             by_account: old.map_or_else(Default::default, |old| old.by_account.clone()),
         }

@@ -104,6 +104,7 @@ metrics! {
     COMPRESSED = "weir_compressed_responses_total" Counter ["listener", "coding"] "Responses that could be compressed and whose client asked for it, by what came of it.";
     COMPRESSION_BYTES = "weir_compression_bytes_total" Counter ["listener", "content"] "Content that was compressed, before (`plain`) and after (`encoded`).";
     REPLACED = "weir_replaced_answers_total" Counter ["listener"] "Answers of backends that an `error_page` with `intercept` took the place of.";
+    THROTTLED = "weir_bandwidth_waits_total" Counter ["listener", "direction"] "Times a connection waited for `bandwidth`, or a flow had no room: to the client (`sent`) or from it (`received`); listeners with `bandwidth`.";
     LOG_DROPPED = "weir_access_log_dropped_total" Counter ["listener"] "Access-log lines dropped because the queue to the writer was full.";
     LOG_LOST = "weir_access_log_lost_total" Counter [] "Access-log lines that their target did not take: a full disk, a reader that is gone or stands still.";
     QUIC_HANDSHAKES = "weir_quic_handshakes_total" Counter ["result"] "QUIC handshakes begun, by what came of them: `established`, `timed_out` or `refused`.";

@@ -115,6 +115,7 @@ words! {
         Login = "login", "MySQL login refused, or not done in time.";
         LoginLimit = "login_limit", "More MySQL logins in full than `full_logins`, `full_logins_per_client` or `full_logins_per_account`.";
         AccountConnections = "account_connections", "MySQL account at `max_connections_per_account`.";
+        Bandwidth = "bandwidth", "UDP datagrams over `bandwidth`, in either direction; each counts.";
         FrameFlood = "frame_flood", "HTTP/2 or HTTP/3 client sent more frames without content than `control_frames` allows; closed.";
     }
 }
@@ -258,6 +259,8 @@ pub struct ListenerCells {
     pub compression_encoded_bytes: Counter,
     /// Answers of backends that a page took the place of.
     pub replaced: Counter,
+    /// Times a connection waited, or a datagram was dropped, for `bandwidth`: to the client, from it.
+    pub throttled: [Counter; 2],
     /// Access-log lines dropped because the queue to the writer was full.
     pub log_dropped: Counter,
 }

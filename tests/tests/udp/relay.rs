@@ -78,6 +78,38 @@ fn ask(socket: &UdpSocket, question: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn flows_beyond_the_rate_do_not_begin_and_datagrams_beyond_the_bandwidth_are_dropped() {
+    let backend = echo("a");
+    let backends = "backends = [\"@a\"]";
+    let weir = relay(backends, r#"rate_limit = { rate = "1/h", burst = 2 }"#, &[&backend]);
+    let clients: Vec<UdpSocket> = (0..3).map(|_| client(&weir)).collect();
+    for one in &clients[..2] {
+        assert_eq!(ask(one, b"?"), b"a?");
+    }
+    clients[2].send(b"?").expect("send");
+    weir.reaches("weir_rejected_total", &[("listener", "dns"), ("reason", "rate_limited")], 1.0);
+    // Flows that are there go on.
+    assert_eq!(ask(&clients[0], b"again"), b"aagain");
+    assert_eq!(backend.received.load(Ordering::SeqCst), 3);
+    drop(weir);
+
+    let weir = relay(backends, r#"bandwidth = { from_client = "16KiB/s", burst = "1ms" }"#, &[&backend]);
+    let one = client(&weir);
+    let before = backend.received.load(Ordering::SeqCst);
+    // 16 KiB may pass at once, in pieces of one; the rest of these 64 KiB comes too fast.
+    for _ in 0..64 {
+        one.send(&pattern(1, 1024)).expect("send");
+    }
+    weir.reaches("weir_rejected_total", &[("listener", "dns"), ("reason", "bandwidth")], 1.0);
+    let dropped = || weir.metric("weir_rejected_total", &[("listener", "dns"), ("reason", "bandwidth")]);
+    until("each to be passed or dropped", || {
+        let passed = backend.received.load(Ordering::SeqCst) - before;
+        (passed + dropped() as usize == 64).then_some(())
+    });
+    assert!(backend.received.load(Ordering::SeqCst) - before >= 16, "the burst passes");
+}
+
+#[test]
 fn a_datagram_is_answered_whole_and_from_the_address_it_was_sent_to() {
     let backend = echo("a");
     let weir = relay(r#"backends = ["@a"]"#, "", &[&backend]);

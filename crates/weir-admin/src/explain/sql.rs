@@ -14,7 +14,7 @@ use weir_proxy::compiled::CompiledSnapshot;
 use weir_state::key::{Transport, flow_key};
 use weir_state::{Listener, Pool, Snapshot};
 
-use super::{Answer, choose_in, of_client};
+use super::{Answer, choose_in, of_client, refuse_by_screens};
 
 /// A statement, and what must be known of the session that would send it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -161,9 +161,7 @@ pub(super) fn explain(compiled: &CompiledSnapshot, question: &SqlQuestion) -> Re
     answer.statement = Some(Statement::of(&verdict));
     let client = question.from.unwrap_or(IpAddr::from([127, 0, 0, 1]));
     answer.screens = of_client(compiled, listener, client);
-    if answer.screens.iter().any(|it| !it.passes) {
-        answer.action = "refuse, denied_address".to_owned();
-        answer.refusal = Some("denied_address".to_owned());
+    if refuse_by_screens(&mut answer) {
         return Ok(answer);
     }
     let (wanted, place) = match verdict.wants {

@@ -167,7 +167,7 @@ fn lists_of_addresses_hold_on_either_plane_and_belong_to_the_listener() {
     for plane in ["proxy", "kernel"] {
         let lists = "deny_address = ['10.6.6.0/24']\nallow_address = ['10.0.0.0/8']";
         let config = parse("weir.toml", &file(plane, lists, "")).unwrap_or_else(|report| panic!("{report}"));
-        let networks = &config.listeners[0].client_networks;
+        let networks = &config.listeners[0].client_screen;
         assert_eq!(
             (networks.deny[0].to_string(), networks.allow[0].to_string()),
             ("10.6.6.0/24".into(), "10.0.0.0/8".into())

@@ -299,7 +299,7 @@ impl KernelPlane {
 fn sizes_for(config: &Config) -> Sizes {
     let room = |count: usize, least: u32| (count as u32).saturating_mul(4).clamp(least, 1 << 16);
     let backends: usize = config.pools.iter().map(|pool| pool.backends.len()).sum();
-    let lists = config.listeners.iter().map(|listener| &listener.client_networks);
+    let lists = config.listeners.iter().map(|listener| &listener.client_screen);
     // And one for all others.
     let networks: usize = lists.map(|lists| lists.allow.len() + lists.deny.len() + 1).sum();
     Sizes {

@@ -36,8 +36,8 @@ pub fn wanted(
                     .collect(),
                 protocol: if one.config.speaks == Speaks::Udp { UDP } else { TCP },
                 pool: one.config.pool.clone()?,
-                deny: networks(&one.config.client_networks.deny),
-                allow: networks(&one.config.client_networks.allow),
+                deny: networks(&one.config.client_screen.deny),
+                allow: networks(&one.config.client_screen.allow),
                 forward: match one.config.forward {
                     Asked::Nat => Forward::Nat,
                     Asked::FullNat => Forward::FullNat,

@@ -3,7 +3,9 @@
 use weir_config::RetryOn;
 use weir_http::{AddedField, Violation};
 use weir_io::wait::WaitError;
-use weir_screen::{Reason, Refusal};
+use weir_screen::Refusal;
+
+use crate::admission::{counted_as, end_of};
 use weir_stats::table::{End, Rejected};
 
 use crate::backends::ConnectError;
@@ -160,30 +162,6 @@ impl From<WaitError> for Failure {
 
 /// Seconds after which a client told 503 may try again, where nothing better is known.
 const RETRY_AFTER_SECONDS: u64 = 1;
-
-/// The word in the access log for a screen's reason.
-pub fn end_of(reason: Reason) -> End {
-    match reason {
-        Reason::Address => End::DeniedAddress,
-        Reason::Method => End::DeniedMethod,
-        Reason::Path => End::DeniedPath,
-        Reason::UserAgent => End::DeniedUserAgent,
-        Reason::Rate => End::RateLimited,
-        Reason::Concurrency => End::ConcurrencyLimited,
-    }
-}
-
-/// The counter of refusals that a screen's reason belongs to.
-pub fn counted_as(reason: Reason) -> Rejected {
-    match reason {
-        Reason::Address => Rejected::DeniedAddress,
-        Reason::Method => Rejected::DeniedMethod,
-        Reason::Path => Rejected::DeniedPath,
-        Reason::UserAgent => Rejected::DeniedUserAgent,
-        Reason::Rate => Rejected::RateLimited,
-        Reason::Concurrency => Rejected::ConcurrencyLimited,
-    }
-}
 
 impl Failure {
     /// When the client may try again (RFC 9110 §10.2.3); `None` where that is of no use.

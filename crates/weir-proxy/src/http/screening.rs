@@ -10,8 +10,9 @@ use weir_screen::Screen;
 pub use weir_screen::{Checkpoint, ScreenCheck};
 use weir_stats::table::ListenerCells;
 
+use crate::admission::{counted_as, end_of};
 use crate::http::exchange::Exchange;
-use crate::http::failure::{Failure, counted_as, end_of};
+use crate::http::failure::Failure;
 use crate::http::forwarding::Forwarding;
 use crate::http::ledger::Ledger;
 use crate::http::plan::Received;

@@ -12,7 +12,7 @@ use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::reply;
 use crate::http::requester::Requester;
 use crate::http::session::Session;
-use crate::tcp::relay::{self, FirstBytes, Pair, Terms};
+use crate::tcp::relay::{self, FirstBytes, Paces, Pair, Terms};
 
 /// Passes the 101 on and relays until either side ends.
 ///
@@ -63,6 +63,7 @@ pub async fn run(
             idle: forwarding.timers.tunnel,
             idle_end: End::TunnelIdle,
             ends_unsaid: false,
+            paces: Paces::default(),
             ender,
         },
         || slot.draining_until(),

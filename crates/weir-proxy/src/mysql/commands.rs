@@ -29,7 +29,7 @@ use super::server::ConnectionKind;
 use super::session::{Incoming, Session, wanted_role};
 use super::statement::{Attempted, Losses, Running};
 use super::upload::{Beginning, Source};
-use crate::tcp::relay::{self, FirstBytes, Pair, Terms};
+use crate::tcp::relay::{self, FirstBytes, Paces, Pair, Terms};
 
 impl Session {
     /// Serves one command.
@@ -526,6 +526,7 @@ impl Session {
             idle_end: End::ClientIdle,
             // Servers close TLS without a word.
             ends_unsaid: true,
+            paces: Paces::default(),
             ender: attached.server.connection.ender(),
         };
         let first = FirstBytes { from_client: self.buffer.take(), from_backend: None };

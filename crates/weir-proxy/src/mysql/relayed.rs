@@ -18,7 +18,7 @@ use super::session::Report;
 use crate::backends::{Chosen, Connection};
 use crate::client::Client;
 use crate::reach::Reach;
-use crate::tcp::relay::{self, FirstBytes, Pair, Terms};
+use crate::tcp::relay::{self, FirstBytes, Paces, Pair, Terms};
 use crate::worker::{ListenerSlot, Worker};
 
 /// Where such a client is served.
@@ -116,6 +116,7 @@ impl Relaying<'_> {
                 idle,
                 idle_end: End::ClientIdle,
                 ends_unsaid: true,
+                paces: Paces::default(),
                 ender,
             },
             || self.slot.draining_until(),

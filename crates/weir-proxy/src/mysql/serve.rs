@@ -14,7 +14,6 @@ use weir_io::deadline::Deadline;
 use weir_io::stream::{Duplex as _, Stream};
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::{LeftBehind, ReadsBack, SessionFacts};
-use weir_screen::Screen;
 use weir_stats::table::End;
 
 use super::compress::{self, Algorithm};
@@ -27,6 +26,7 @@ use super::relayed::Relaying;
 use super::server::ConnectionKind;
 use super::session::{Report, Session};
 use crate::access_log::{Record, Spoken, Timers};
+use crate::admission;
 use crate::backends::elapsed;
 use crate::client::Client;
 use crate::identify;
@@ -61,10 +61,9 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
         }
     };
     newcomer.client = client;
-    let is_denied = |screen: &Screen| !screen.passes(client.address.ip());
-    if listener.compiled.screen.as_deref().is_some_and(is_denied) {
+    if let Err(reason) = admission::admit(&newcomer.worker, &listener, client.address.ip()) {
         stream.reset_on_close();
-        return newcomer.finish(&Report::default(), End::DeniedAddress);
+        return newcomer.finish(&Report::default(), admission::end_of(reason));
     }
     drop(listener);
     let opened = Box::pin(open(&newcomer, stream, first, deadline)).await;

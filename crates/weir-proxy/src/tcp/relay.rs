@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::io::Interest;
-use weir_io::buffers::{Buffer, Buffers, LARGE};
+use weir_io::buffers::{Buffer, Buffers, LARGE, SMALL};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
@@ -23,6 +23,7 @@ use weir_io::wait::give_way;
 use weir_stats::table::End;
 
 use crate::enders::Ender;
+use crate::pace::Pace;
 
 /// A direction is bulky once it has filled its buffer so often in a row (256 KiB).
 const FULL_BUFFERS: u32 = 4;
@@ -54,9 +55,18 @@ pub struct Terms<'a> {
     /// Whether an encrypted stream that ends without a word about it has ended in order: what is said on it
     /// tells by itself what is whole.
     pub ends_unsaid: bool,
+    /// How fast bytes may pass; `None` as fast as they can.
+    pub paces: Paces,
     /// The backend's connection, where it is ended once the backend is down; that end is no end of the
     /// stream.
     pub ender: Option<Rc<Ender>>,
+}
+
+/// How fast bytes may pass in each direction.
+#[derive(Default)]
+pub struct Paces {
+    pub from_client: Option<Box<Pace>>,
+    pub to_client: Option<Box<Pace>>,
 }
 
 /// How a relay ended.
@@ -78,16 +88,17 @@ pub struct Relayed {
 pub async fn run<C: Duplex, B: Duplex>(
     pair: Pair<'_, C, B>,
     first: FirstBytes,
-    terms: Terms<'_>,
+    mut terms: Terms<'_>,
     draining_until: impl Fn() -> Option<Duration>,
     mut moved: impl FnMut(u64, u64),
 ) -> Relayed {
     let ends_unsaid = terms.ends_unsaid;
+    let Paces { from_client, to_client } = std::mem::take(&mut terms.paces);
     let mut relay = Relay {
         pair,
         terms,
-        up: Direction::new(first.from_client, ends_unsaid),
-        down: Direction::new(first.from_backend, ends_unsaid),
+        up: Direction::new(first.from_client, ends_unsaid, from_client),
+        down: Direction::new(first.from_backend, ends_unsaid, to_client),
         at_break: 0,
         due: Duration::ZERO,
     };
@@ -97,6 +108,7 @@ pub async fn run<C: Duplex, B: Duplex>(
         if relay.terms.ender.as_ref().is_some_and(|ender| ender.has_ended()) {
             return Poll::Ready(Close { end: End::BackendDown, is_clean: false });
         }
+        relay.wake_from_pause();
         let settled = relay.poll(context);
         let now_moved = (relay.up.moved, relay.down.moved);
         if now_moved != told {
@@ -104,7 +116,12 @@ pub async fn run<C: Duplex, B: Duplex>(
             told = now_moved;
             relay.renew(draining_until());
         }
-        if settled.is_ready() { settled } else { relay.check_time(draining_until()) }
+        if settled.is_ready() {
+            return settled;
+        }
+        let checked = relay.check_time(draining_until());
+        relay.pause();
+        checked
     })
     .await;
     if !close.is_clean {
@@ -185,6 +202,21 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         Poll::Pending
     }
 
+    /// When a pace let nothing pass the deadline was brought forward to when it will: that is no reason to end.
+    fn wake_from_pause(&mut self) {
+        if self.up.resume_at.take().or(self.down.resume_at.take()).is_some() && clock::now() < self.due {
+            self.terms.deadline.set(self.due);
+        }
+    }
+
+    /// Brings the deadline forward to when a pace will let something pass.
+    fn pause(&self) {
+        let resume = self.up.resume_at.into_iter().chain(self.down.resume_at).min();
+        if let Some(at) = resume.filter(|at| *at < self.due) {
+            self.terms.deadline.no_later_than(at);
+        }
+    }
+
     /// Sets the idle deadline anew, but never beyond the end of draining.
     fn renew(&mut self, draining_until: Option<Duration>) {
         let idle = clock::now() + self.terms.idle;
@@ -220,6 +252,10 @@ struct Direction {
     moved: u64,
     /// Full buffers in a row while copying, small pieces in a row while splicing.
     streak: u32,
+    /// How fast bytes may pass.
+    pace: Option<Box<Pace>>,
+    /// When the pace will let something pass, where it lets nothing.
+    resume_at: Option<Duration>,
 }
 
 /// How bytes are moved, and what holds those under way, if there are any.
@@ -242,9 +278,38 @@ enum Ended {
 }
 
 impl Direction {
-    fn new(first: Option<Buffer>, ends_unsaid: bool) -> Direction {
-        let transfer = Transfer::Copy(first);
-        Direction { transfer, ends_unsaid, source_ended: false, ended: None, moved: 0, streak: 0 }
+    fn new(first: Option<Buffer>, ends_unsaid: bool, pace: Option<Box<Pace>>) -> Direction {
+        Direction {
+            transfer: Transfer::Copy(first),
+            ends_unsaid,
+            source_ended: false,
+            ended: None,
+            moved: 0,
+            streak: 0,
+            pace,
+            resume_at: None,
+        }
+    }
+
+    /// How many bytes may be received now; pending while the pace lets none pass.
+    #[inline]
+    fn room(&mut self) -> Poll<u64> {
+        let Some(pace) = &mut self.pace else { return Poll::Ready(u64::MAX) };
+        match pace.room(clock::now()) {
+            Ok(room) => Poll::Ready(room),
+            Err(until) => {
+                self.resume_at = Some(until);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// So many bytes were received.
+    #[inline]
+    fn count(&self, bytes: usize) {
+        if let Some(pace) = &self.pace {
+            pace.take(clock::now(), bytes as u64);
+        }
     }
 
     /// Whether no byte was received that the sink has not taken.
@@ -300,14 +365,14 @@ impl Direction {
         context: &mut Context<'_>,
         buffers: &Rc<Buffers>,
     ) -> Poll<Result<(), Ended>> {
-        let Transfer::Copy(held) = &mut self.transfer else { return Poll::Ready(Ok(())) };
-        if held.is_none() {
+        if matches!(self.transfer, Transfer::Copy(None)) {
             if self.source_ended {
                 return Poll::Ready(Err(Ended::Whole));
             }
             // Only then a buffer: a session that was merely woken must not need memory.
             ready!(source.poll_readable(context)).map_err(|_| Ended::SourceBroke)?;
-            let Some(mut buffer) = buffers.borrow(LARGE) else { return Poll::Ready(Err(Ended::NoMemory)) };
+            let size = if ready!(self.room()) < LARGE as u64 { SMALL } else { LARGE };
+            let Some(mut buffer) = buffers.borrow(size) else { return Poll::Ready(Err(Ended::NoMemory)) };
             let count = match ready!(source.receive_ready(context, &mut buffer)) {
                 Ok(count) => count,
                 Err(error) if self.ends_unsaid && error.kind() == io::ErrorKind::UnexpectedEof => 0,
@@ -317,9 +382,11 @@ impl Direction {
                 self.source_ended = true;
                 return Poll::Ready(Ok(()));
             }
+            self.count(count);
             self.streak = if count == buffer.capacity() { self.streak + 1 } else { 0 };
-            *held = Some(buffer);
+            self.transfer = Transfer::Copy(Some(buffer));
         }
+        let Transfer::Copy(held) = &mut self.transfer else { return Poll::Ready(Ok(())) };
         let Some(buffer) = held else { return Poll::Ready(Ok(())) };
         while !buffer.is_empty() {
             let Poll::Ready(sent) = sink.poll_send(context, buffer.filled()) else {
@@ -346,16 +413,16 @@ impl Direction {
         context: &mut Context<'_>,
         buffers: &Rc<Buffers>,
     ) -> Poll<Result<(), Ended>> {
-        let Transfer::Splice(held) = &mut self.transfer else { return Poll::Ready(Ok(())) };
         let (Some(source), Some(sink)) = (source.bare(), sink.bare()) else {
             // Only bare sockets were ever made to splice.
             return Poll::Ready(Err(Ended::SourceBroke));
         };
-        if held.is_none() {
+        if matches!(self.transfer, Transfer::Splice(None)) {
             if self.source_ended {
                 return Poll::Ready(Err(Ended::Whole));
             }
-            let Some(mut pipe) = Pipe::borrow(buffers, u64::MAX) else {
+            let room = ready!(self.room());
+            let Some(mut pipe) = Pipe::borrow(buffers, room) else {
                 self.transfer = Transfer::Copy(None);
                 return Poll::Ready(Ok(()));
             };
@@ -365,9 +432,11 @@ impl Direction {
                 self.source_ended = true;
                 return Poll::Ready(Ok(()));
             }
+            self.count(count);
             self.streak = if count < SMALL_PIECE { self.streak + 1 } else { 0 };
-            *held = Some(pipe);
+            self.transfer = Transfer::Splice(Some(pipe));
         }
+        let Transfer::Splice(held) = &mut self.transfer else { return Poll::Ready(Ok(())) };
         let Some(pipe) = held else { return Poll::Ready(Ok(())) };
         while pipe.held() > 0 {
             let drained = ready!(poll_call(sink, Interest::WRITABLE, context, |sink| pipe.drain(sink)));

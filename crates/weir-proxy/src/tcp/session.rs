@@ -16,18 +16,19 @@ use weir_io::handshake::Secure;
 use weir_io::stream::Duplex as _;
 use weir_io::stream::Sight;
 use weir_io::stream::Stream;
-use weir_screen::Screen;
 use weir_state::key::{Transport, flow_key};
 use weir_state::listener::ClientConnection;
 use weir_stats::table::{End, Rejected};
 
-use super::relay::{self, FirstBytes, Pair, Relayed, Terms};
+use super::relay::{self, FirstBytes, Paces, Pair, Relayed, Terms};
 use crate::access_log::{Record, Spoken, Timers};
+use crate::admission;
 use crate::backends::{Chosen, ConnectError, Connection, WorkerPool, elapsed};
 use crate::client::Client;
 use crate::handshake;
 use crate::http::route::{Action, Decision, RequestView};
 use crate::identify;
+use crate::pace::{Pace, Way};
 use crate::reach::{Attempt, Reach, Unavailable, Verdict, Wish};
 use crate::timers::ExchangeTimers;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
@@ -151,9 +152,8 @@ impl Session {
             Err(end) => return end,
         }
         let listener = self.listener.clone();
-        let is_denied = |screen: &Screen| !screen.passes(self.client.address.ip());
-        if listener.compiled.screen.as_deref().is_some_and(is_denied) {
-            return End::DeniedAddress;
+        if let Err(reason) = admission::admit(&self.worker, &listener, self.client.address.ip()) {
+            return admission::end_of(reason);
         }
         if let Some(plain) = held.take_if(|_| listener.shared.tls.is_some()) {
             let shaken = handshake::with_client(&self.worker, &listener, plain, &mut first, &self.deadline);
@@ -304,6 +304,10 @@ impl Session {
                 false => End::TunnelIdle,
             },
             ends_unsaid: false,
+            paces: Paces {
+                from_client: Pace::of(&self.listener.shared, self.worker.number, Way::FromClient),
+                to_client: Pace::of(&self.listener.shared, self.worker.number, Way::ToClient),
+            },
             ender: backend.ender(),
         };
         let relayed = relay::run(
@@ -396,6 +400,7 @@ pub fn rejection(end: End) -> Option<Rejected> {
         End::Handshake => Rejected::Handshake,
         End::NoRoute => Rejected::NoRoute,
         End::DeniedAddress => Rejected::DeniedAddress,
+        End::RateLimited => Rejected::RateLimited,
         End::NoBackend => Rejected::NoBackend,
         End::QueueFull | End::ParkFull => Rejected::QueueFull,
         End::QueueTimeout | End::ParkTimeout => Rejected::QueueTimeout,

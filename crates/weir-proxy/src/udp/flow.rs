@@ -23,7 +23,9 @@ use weir_stats::table::{End, Rejected};
 use super::{BATCHES_PER_TURN, Key, Relay, poll_batch};
 use crate::access_log::{Record, Spoken, Timers};
 use crate::backends::{Chosen, WorkerBackend, WorkerPool, elapsed};
+use crate::pace::{Pace, Way};
 use crate::reach::{Attempt, Reach, Verdict, Wish};
+use crate::tcp::relay::Paces;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// A flow and what is known about it.
@@ -36,6 +38,8 @@ pub struct Flow {
     moves: Cell<u32>,
     from_client: Cell<u64>,
     from_backend: Cell<u64>,
+    /// How fast its datagrams may pass.
+    paces: RefCell<Paces>,
     /// Of the task that serves it, woken when it must listen to another socket.
     waker: RefCell<Option<Waker>>,
 }
@@ -175,6 +179,20 @@ fn open_socket(worker: &Worker, chosen: &Chosen, now: Duration) -> Result<Option
     }
 }
 
+/// How many of these datagrams, the first ones, a pace lets pass; the rest is dropped, as it is where a queue
+/// is full.
+fn admitted(pace: &mut Option<Box<Pace>>, datagrams: &[&[u8]], now: Duration) -> usize {
+    let Some(pace) = pace else { return datagrams.len() };
+    let passes = |datagram: &&&[u8]| {
+        let has_room = pace.room(now).is_ok();
+        if has_room {
+            pace.take(now, datagram.len() as u64);
+        }
+        has_room
+    };
+    datagrams.iter().take_while(passes).count()
+}
+
 /// A socket that hears only `address`, and hears when nobody listens there.
 fn connect(address: SocketAddr) -> io::Result<UdpSocket> {
     let domain = socket2::Domain::for_address(address);
@@ -191,15 +209,20 @@ impl Flow {
     /// A flow to a backend that takes work. Nothing is sent yet.
     pub fn open(relay: &Relay, slot: Rc<ListenerSlot>, key: Key, now: Duration) -> Result<Flow, Rejected> {
         let leg = Leg::open(relay, slot.current(), None, key, now)?;
+        let shared = &slot.current().shared;
         Ok(Flow {
             key,
-            slot,
+            slot: slot.clone(),
             leg: RefCell::new(leg),
             begun: now,
             last_active: Cell::new(now),
             moves: Cell::new(0),
             from_client: Cell::new(0),
             from_backend: Cell::new(0),
+            paces: RefCell::new(Paces {
+                from_client: Pace::of(shared, relay.worker.number, Way::FromClient),
+                to_client: Pace::of(shared, relay.worker.number, Way::ToClient),
+            }),
             waker: RefCell::default(),
         })
     }
@@ -209,6 +232,16 @@ impl Flow {
         let now = clock::now();
         self.last_active.set(now);
         let listener = self.slot.current();
+        let allowed = admitted(&mut self.paces.borrow_mut().from_client, datagrams, now);
+        if allowed < datagrams.len() {
+            let dropped = (datagrams.len() - allowed) as u64;
+            let cells = listener.shared.cells.of(relay.worker.number);
+            cells.rejected[Rejected::Bandwidth as usize].add(dropped);
+            if allowed == 0 {
+                return;
+            }
+        }
+        let datagrams = &datagrams[..allowed];
         let bytes = datagrams.iter().map(|datagram| datagram.len() as u64).sum();
         listener.shared.cells.of(relay.worker.number).bytes_received.add(bytes);
         self.from_client.set(self.from_client.get() + bytes);
@@ -327,7 +360,15 @@ impl Flow {
         }
         self.note_answer(bytes, now);
         let route = Route { to: self.key.0, from: self.key.1 };
-        let mut rest = &datagrams[..inbox.count()];
+        let datagrams = &datagrams[..inbox.count()];
+        let allowed = admitted(&mut self.paces.borrow_mut().to_client, datagrams, now);
+        if allowed < datagrams.len() {
+            let dropped = (datagrams.len() - allowed) as u64;
+            let listener = self.slot.current();
+            let cells = listener.shared.cells.of(relay.worker.number);
+            cells.rejected[Rejected::Bandwidth as usize].add(dropped);
+        }
+        let mut rest = &datagrams[..allowed];
         let mut sent_bytes = 0;
         while !rest.is_empty() {
             // What the kernel does not take now is lost, as datagrams are where a queue is full.

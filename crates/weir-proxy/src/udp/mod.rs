@@ -17,9 +17,9 @@ use std::task::{Poll, ready};
 
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
-use weir_screen::Screen;
 use weir_stats::table::Rejected;
 
+use crate::admission;
 use crate::listener_socket::ListenerSocket;
 use crate::worker::{SessionCount, Worker};
 use flow::Flow;
@@ -134,10 +134,7 @@ impl Relay {
     fn open_flow(self: &Rc<Self>, key: Key, datagrams: &[&[u8]]) -> Result<(), Rejected> {
         let slot = self.socket.slot();
         let listener = slot.current();
-        let is_denied = |screen: &Screen| !screen.passes(key.0.ip());
-        if listener.compiled.screen.as_deref().is_some_and(is_denied) {
-            return Err(Rejected::DeniedAddress);
-        }
+        admission::admit(&self.worker, &listener, key.0.ip()).map_err(admission::counted_as)?;
         if !listener.shared.admit() {
             return Err(Rejected::FlowLimit);
         }

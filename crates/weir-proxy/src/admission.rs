@@ -1,0 +1,48 @@
+//! Whether a connection or a flow may begin, by the lists and limits of its listener; and what a screen's
+//! reasons are called, there and for requests.
+
+use std::net::IpAddr;
+
+use weir_io::clock;
+use weir_screen::Reason;
+use weir_stats::table::{End, Rejected};
+
+use crate::worker::{Worker, WorkerListener};
+
+/// Whether a connection or flow of a client may begin, for what is no HTTP. One that a dry run would refuse
+/// is counted.
+///
+/// # Errors
+/// It may not; says why.
+pub fn admit(worker: &Worker, listener: &WorkerListener, client: IpAddr) -> Result<(), Reason> {
+    let Some(screen) = listener.compiled.screen.as_deref() else { return Ok(()) };
+    if screen.admit_client(client, clock::now())? {
+        let cells = listener.shared.cells.of(worker.number);
+        cells.would_reject[Rejected::RateLimited as usize].increment();
+    }
+    Ok(())
+}
+
+/// The word in the access log for a screen's reason.
+pub fn end_of(reason: Reason) -> End {
+    match reason {
+        Reason::Address => End::DeniedAddress,
+        Reason::Method => End::DeniedMethod,
+        Reason::Path => End::DeniedPath,
+        Reason::UserAgent => End::DeniedUserAgent,
+        Reason::Rate => End::RateLimited,
+        Reason::Concurrency => End::ConcurrencyLimited,
+    }
+}
+
+/// The counter of refusals that a screen's reason belongs to.
+pub fn counted_as(reason: Reason) -> Rejected {
+    match reason {
+        Reason::Address => Rejected::DeniedAddress,
+        Reason::Method => Rejected::DeniedMethod,
+        Reason::Path => Rejected::DeniedPath,
+        Reason::UserAgent => Rejected::DeniedUserAgent,
+        Reason::Rate => Rejected::RateLimited,
+        Reason::Concurrency => Rejected::ConcurrencyLimited,
+    }
+}
