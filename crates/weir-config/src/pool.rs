@@ -3,6 +3,7 @@
 pub(crate) mod hash;
 pub(crate) mod health;
 pub(crate) mod passive;
+pub(crate) mod source;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,19 +15,20 @@ use weir_template::Template;
 
 use self::hash::Hash;
 use self::health::{Check, Health};
+use self::source::{ONE_INTERFACE, SOURCE, Source};
 use crate::fields::{Fields, Value};
 use crate::headers::{self, Headers};
 use crate::keys::{
-    DAY, Each, HOUR, Key, Kind, Limit, Only, Planes, Word, count, duration, flag, list_or, millis, seconds,
-    table as below, table_or_true, text, word,
+    DAY, Each, HOUR, Key, Kind, Limit, Only, Planes, Word, count, duration, flag, list, list_or, millis,
+    seconds, table as below, table_or_true, text, word,
 };
 use crate::mysql::{self, PoolMysql};
 use crate::plane::{self, Plane};
 use crate::protocol::{Protocol, applies, audience};
 use crate::report::{Findings, Span};
 use crate::setting::{Part as _, Section as _, one, table, words};
-use crate::timeout::{self, ExchangeTimeouts};
 use crate::shared::TakesOver;
+use crate::timeout::{self, ExchangeTimeouts};
 use crate::tls::{self, PoolTls};
 use crate::uses::{Use, Uses};
 use crate::values::address::{BACKEND_ADDRESS, FILE, backend_at, same_backend};
@@ -78,6 +80,19 @@ table! {
                 .stream()
                 .on(Planes::Proxy("nothing is added to a connection there; by `nat` backends see the client's address"))
                 .also(&["proxy_protocol"]);
+        /// Whose address backends see: one of this machine's for each family, or the client's own (`"client"`),
+        /// which takes `CAP_NET_ADMIN` and routes that lead answers back here.
+        source: Vec<Source> =
+            list(Each::Text(&SOURCE))
+                .default("what the route to the backend has")
+                .on(Planes::Proxy("by `nat` backends see the client's address, by `full-nat` a `source_address` of the listener"))
+                .also(&["source_address", "usesrc", "proxy_bind", "bind_address", "snat"]);
+        /// The interface that connections to backends leave by, whatever routes say.
+        interface: Option<String> =
+            text(&ONE_INTERFACE)
+                .default("the one of the route")
+                .on(Planes::Proxy("packets leave by the route to the backend"))
+                .also(&["device", "bind_device"]);
         /// When a failed attempt is tried again.
         retry: Retry =
             below(Retry::TABLE)
@@ -349,6 +364,7 @@ pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &
             findings.error(entry.key, "`send_proxy` cannot stand beside `protocol = \"h2\"`", hint);
         }
         headers::check_pool(root, fields, findings);
+        source::check(fields, pool.protocol, uses, findings);
         mysql::check_pool(fields, uses, findings);
         tls::check_pool(fields, uses, findings);
         if let (Some(entry), Some(_)) = (fields.get("tls"), fields.table("tls"))

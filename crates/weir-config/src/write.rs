@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use crate::config::{self, Config};
-use crate::given;
 use crate::fields::{Fields, KeyValue, Value, default_of};
+use crate::given;
 use crate::keys::{Key, Kind};
 use crate::report::{Findings, Span};
 use crate::source::Source;

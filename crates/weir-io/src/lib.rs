@@ -17,6 +17,7 @@ pub mod deadline;
 pub mod flood;
 pub mod handshake;
 pub mod listener;
+pub mod local_end;
 pub mod meter;
 pub mod pipes;
 pub mod server_name;

@@ -5,6 +5,7 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::Future as _;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::{Deref, DerefMut};
 use std::pin::pin;
 use std::rc::Rc;
@@ -13,12 +14,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use rustls::HandshakeKind;
+use socket2::Socket;
 use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
 use weir_config::OnDown;
 use weir_io::at::At;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake;
+use weir_io::local_end::{self, LocalEnd};
 use weir_io::stream::Stream;
 use weir_io::system;
 use weir_io::wait::{WaitError, send_all, timed_out};
@@ -58,6 +61,8 @@ pub struct WorkerBackend {
     enders: Rc<Enders>,
     /// Whether they are.
     ends_when_down: Cell<bool>,
+    /// Where its connections leave from; `None` where the kernel chooses.
+    local_end: RefCell<Option<Arc<LocalEnd>>>,
     number: usize,
 }
 
@@ -146,6 +151,16 @@ impl Drop for OpenCount {
     }
 }
 
+/// What a new connection is for.
+struct Opening<'a> {
+    /// What is said first.
+    proxy_header: Option<&'a [u8]>,
+    /// Whose address it may leave from.
+    client: Option<IpAddr>,
+    /// Its place among those that may be open.
+    reserved: Option<Reservation>,
+}
+
 /// A backend that was chosen: it counts as one in flight until this is dropped.
 pub struct Chosen {
     pub pool: Rc<WorkerPool>,
@@ -171,8 +186,14 @@ impl WorkerPool {
             let enders = kept.map(|old| old.enders.clone()).unwrap_or_default();
             let kept = kept
                 .map_or_else(Vec::new, |old| old.kept.borrow().iter().map(|kept| kept.hand_over()).collect());
-            let (kept, ends_when_down) = (RefCell::new(kept), Cell::new(false));
-            Rc::new(WorkerBackend { shared: backend.clone(), kept, enders, ends_when_down, number })
+            Rc::new(WorkerBackend {
+                shared: backend.clone(),
+                kept: RefCell::new(kept),
+                enders,
+                ends_when_down: Cell::new(false),
+                local_end: RefCell::default(),
+                number,
+            })
         });
         let (picker, backends) = (Picker::new(shared.balance.clone()), backends.collect());
         let pool = Rc::new(WorkerPool { shared: shared.clone(), picker, backends, number });
@@ -181,6 +202,7 @@ impl WorkerPool {
         for backend in &pool.backends {
             backend.shared.balance.set_left(false, now);
             backend.ends_when_down.set(ends_when_down);
+            backend.local_end.borrow_mut().clone_from(&shared.local_end);
         }
         if let Some(old) = old {
             let is_here = |it: &WorkerBackend| {
@@ -311,7 +333,19 @@ impl WorkerBackend {
         deadline: &Deadline,
         proxy_header: Option<&[u8]>,
     ) -> Result<Connection, ConnectError> {
-        let connection = self.open_plain(worker, deadline, proxy_header, None).await?;
+        self.open_for(worker, deadline, proxy_header, None).await
+    }
+
+    /// The same for a client whose address the connection may leave from.
+    pub async fn open_for(
+        &self,
+        worker: &Worker,
+        deadline: &Deadline,
+        proxy_header: Option<&[u8]>,
+        client: Option<IpAddr>,
+    ) -> Result<Connection, ConnectError> {
+        let opening = Opening { proxy_header, client, reserved: None };
+        let connection = self.open_plain(worker, deadline, opening).await?;
         match &self.shared.tls {
             None => Ok(connection),
             Some(tls) => Box::pin(self.secure(tls, worker, connection, deadline)).await,
@@ -323,12 +357,11 @@ impl WorkerBackend {
         &self,
         worker: &Worker,
         deadline: &Deadline,
-        proxy_header: Option<&[u8]>,
-        reserved: Option<Reservation>,
+        opening: Opening<'_>,
     ) -> Result<Connection, ConnectError> {
-        let mut connection = self.connect(worker, deadline).await?;
-        connection.count._reserved = reserved;
-        if let Some(header) = proxy_header {
+        let mut connection = self.connect(worker, deadline, opening.client).await?;
+        connection.count._reserved = opening.reserved;
+        if let Some(header) = opening.proxy_header {
             let sent = send_all(&mut *connection, header, deadline, || {}).await;
             sent.map_err(|error| self.wait_failed(error))?;
             self.cells().bytes_sent.add(header.len() as u64);
@@ -336,10 +369,15 @@ impl WorkerBackend {
         Ok(connection)
     }
 
-    async fn connect(&self, worker: &Worker, deadline: &Deadline) -> Result<Connection, ConnectError> {
+    async fn connect(
+        &self,
+        worker: &Worker,
+        deadline: &Deadline,
+        client: Option<IpAddr>,
+    ) -> Result<Connection, ConnectError> {
         let mut was_short = false;
         loop {
-            match self.try_to_connect(deadline).await {
+            match self.try_to_connect(deadline, client).await {
                 // Ours is the shortage: others end or make room, and this one waits its time for a
                 // descriptor.
                 Err(ConnectError::OutOfDescriptors) if !deadline.has_passed() => {
@@ -394,12 +432,25 @@ impl WorkerBackend {
         }
     }
 
-    async fn try_to_connect(&self, deadline: &Deadline) -> Result<Connection, ConnectError> {
+    async fn try_to_connect(
+        &self,
+        deadline: &Deadline,
+        client: Option<IpAddr>,
+    ) -> Result<Connection, ConnectError> {
         let moves = self.shared.resolved.moves();
         let Some(at) = self.shared.resolved.at() else {
             return Err(ConnectError::Unresolved { backend: self.shared.address.clone() });
         };
-        let mut connecting = pin!(at.connect());
+        let from_somewhere = match &at {
+            At::Inet(address) => self.socket_for(*address, client, true)?.map(|socket| (socket, *address)),
+            At::Unix(_) => None,
+        };
+        let mut connecting = pin!(async {
+            match from_somewhere {
+                None => at.connect().await,
+                Some((socket, address)) => local_end::connect(socket, address).await,
+            }
+        });
         let connected = std::future::poll_fn(|context| match connecting.as_mut().poll(context) {
             Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
             Poll::Pending => timed_out(deadline),
@@ -438,6 +489,25 @@ impl WorkerBackend {
 }
 
 impl WorkerBackend {
+    /// A socket that is yet to be connected to `address`, for a client, where the pool says what it leaves from;
+    /// `None` where the kernel chooses.
+    ///
+    /// # Errors
+    /// It can't leave from there.
+    pub fn socket_for(
+        &self,
+        address: SocketAddr,
+        client: Option<IpAddr>,
+        is_stream: bool,
+    ) -> Result<Option<Socket>, ConnectError> {
+        let Some(local_end) = &*self.local_end.borrow() else { return Ok(None) };
+        match local_end.open(address, client, is_stream) {
+            Ok(socket) => Ok(Some(socket)),
+            Err(source) if system::is_shortage(&source) => Err(ConnectError::OutOfDescriptors),
+            Err(source) => Err(ConnectError::Source { backend: address.into(), source }),
+        }
+    }
+
     /// Why a wait on a connection on which nothing of a request was sent yet came to nothing.
     pub fn wait_failed(&self, error: WaitError) -> ConnectError {
         ConnectError::from_wait(error, self.shared.resolved.at(), &self.shared.address)
@@ -474,8 +544,9 @@ impl Chosen {
         deadline: &Deadline,
         proxy_header: Option<&[u8]>,
     ) -> Result<Connection, ConnectError> {
-        let reserved = self.reserve(worker).await?;
-        self.backend().open_plain(worker, deadline, proxy_header, Some(reserved)).await
+        let reserved = Some(self.reserve(worker).await?);
+        let opening = Opening { proxy_header, client: None, reserved };
+        self.backend().open_plain(worker, deadline, opening).await
     }
 
     /// Tells the latency average that it answered, `latency` after it was asked (or, for TCP, called).

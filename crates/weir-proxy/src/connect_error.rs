@@ -13,6 +13,8 @@ pub enum ConnectError {
     Unresolved { backend: String },
     /// The backend, or the way to it, said no.
     Refused { backend: At, source: io::Error },
+    /// Nothing can leave for it from where its pool says (`source`, `interface`): not the backend's fault.
+    Source { backend: At, source: io::Error },
     /// It did not accept within `timeout.connect`.
     TimedOut { backend: At },
     /// It accepted, and no TLS came about.
@@ -60,6 +62,12 @@ impl std::fmt::Display for ConnectError {
             }
             ConnectError::Refused { backend, source } => {
                 write!(out, "backend {backend} did not accept: {source}")
+            }
+            ConnectError::Source { backend, source } => {
+                write!(
+                    out,
+                    "no connection to backend {backend} can leave from its pool's `source` or `interface`: {source}"
+                )
             }
             ConnectError::TimedOut { backend } => write!(out, "backend {backend} did not accept in time"),
             ConnectError::Full { backend } => {

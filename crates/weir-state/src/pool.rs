@@ -1,15 +1,16 @@
 //! The pools in force and their backends, with what is known about them.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use weir_balance::{Readers, Refreshed, Role};
-use weir_config::{MysqlTopology, Reads};
+use weir_config::{MysqlTopology, Reads, Source};
 use weir_io::at::{At, UnixName};
 use weir_io::clock;
+use weir_io::local_end::LocalEnd;
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
 use weir_tls::accounts::Accounts;
@@ -35,6 +36,8 @@ pub struct Pool {
     pub balance: Arc<weir_balance::Pool>,
     /// In the order of the config; a `Pick`'s index points in here.
     pub backends: Vec<Arc<Backend>>,
+    /// Where connections to its backends leave from; `None` where the kernel chooses.
+    pub local_end: Option<Arc<LocalEnd>>,
     /// What TLS is spoken with; `None` where it is not.
     pub(crate) tls: Option<Arc<ClientTls>>,
     /// What its sticky cookies are sealed with; `None` where it has none.
@@ -181,6 +184,7 @@ impl Pool {
             config: config.clone(),
             balance: Arc::new(balance),
             backends,
+            local_end: local_end_of(config).map(Arc::new),
             tls: tls.cloned(),
             sticky: sticky.cloned(),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
@@ -264,6 +268,20 @@ fn with_found(config: &Arc<weir_config::Pool>, old: Option<&Arc<Pool>>) -> Arc<w
     let mut with = weir_config::Pool::clone(config);
     with.backends.extend(found);
     Arc::new(with)
+}
+
+/// Where connections to backends leave from; `None` where the config does not say.
+pub fn local_end_of(config: &weir_config::Pool) -> Option<LocalEnd> {
+    let mut local_end =
+        LocalEnd { interface: config.interface.as_deref().map(Into::into), ..LocalEnd::default() };
+    for source in &config.source {
+        match source {
+            Source::Address(IpAddr::V4(address)) => local_end.v4 = Some(*address),
+            Source::Address(IpAddr::V6(address)) => local_end.v6 = Some(*address),
+            Source::Client => local_end.is_clients = true,
+        }
+    }
+    Some(local_end).filter(|local_end| !local_end.is_any())
 }
 
 /// What the config says of choosing, in the balancer's terms.

@@ -59,7 +59,7 @@ pub(super) async fn search(pool: Arc<Pool>, manner: Manner, seen: Arc<PoolSeen>)
 
 async fn search_on(backend: &Backend, manner: &Manner) -> Result<HiddenSearch, String> {
     let at = backend.resolved.at().ok_or("its name is not resolved")?;
-    let mut stream = at.connect().await.map_err(|error| error.to_string())?;
+    let mut stream = manner.local_end.connect(&at).await.map_err(|error| error.to_string())?;
     if let Some(version) = manner.send_proxy {
         stream.write_all(probe::announcement(version)).await.map_err(|error| error.to_string())?;
     }

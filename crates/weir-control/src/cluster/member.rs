@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use weir_config::ProxyVersion;
 use weir_io::clock;
+use weir_io::local_end::LocalEnd;
 use weir_mysql::gtid::GtidSet;
 use weir_mysql::lag::{self, EXECUTED_SQL};
 use weir_mysql::topology::{GROUP_SQL, MemberReport, READ_ONLY_SQL, Topology};
@@ -39,6 +40,8 @@ pub(super) struct Manner {
     /// Whether a server without TLS is not spoken to, where the backend has TLS.
     pub(super) requires_tls: bool,
     pub(super) send_proxy: Option<ProxyVersion>,
+    /// Where connections leave from.
+    pub(super) local_end: LocalEnd,
     /// After this long without an answer it counts as not answering.
     pub(super) patience: Duration,
 }
@@ -51,7 +54,7 @@ impl Manner {
             _ => false,
         };
         let rest = |it: &Manner| (it.topology, it.requires_tls, it.send_proxy, it.patience);
-        is_same_account && rest(self) == rest(other)
+        is_same_account && self.local_end == other.local_end && rest(self) == rest(other)
     }
 }
 
@@ -158,7 +161,7 @@ impl Conversation {
 
     async fn connect(&self) -> Result<MysqlClient, String> {
         let at = self.backend.resolved.at().ok_or("its name is not resolved")?;
-        let connecting = timeout(self.manner.patience, at.connect()).await;
+        let connecting = timeout(self.manner.patience, self.manner.local_end.connect(&at)).await;
         let mut stream = connecting
             .map_err(|_| format!("did not accept within {:?}", self.manner.patience))?
             .map_err(|error| format!("no connection: {}", probe::plain(&error)))?;

@@ -172,6 +172,11 @@ impl Vigil {
             account: pool.account.clone(),
             requires_tls: pool.config.tls.as_ref().is_none_or(|tls| tls.mode == ServerTlsMode::Required),
             send_proxy: pool.config.send_proxy,
+            local_end: pool
+                .local_end
+                .as_ref()
+                .map(|local_end| local_end.without_client())
+                .unwrap_or_default(),
             patience: pool.config.health.timeout,
         };
         let known = std::mem::take(&mut self.members).into_iter().zip(self.looks.members().to_vec());

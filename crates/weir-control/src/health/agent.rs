@@ -4,16 +4,17 @@
 //! cannot be asked says nothing: whether its backend is well is the probes' matter.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use weir_balance::{AdminState, AgentSays, Health};
 use weir_config::Agent;
 use weir_io::clock;
+use weir_io::local_end::LocalEnd;
 use weir_state::{Backend, Pool, Snapshot};
 
 use super::probe::{Failure, excerpt};
@@ -44,9 +45,16 @@ pub struct AgentFindings {
 #[derive(Default)]
 pub(super) struct Agents(Mutex<HashMap<usize, Asker>>);
 
-struct Asker {
+/// How an agent is asked.
+#[derive(Clone, PartialEq)]
+struct Manner {
     agent: Agent,
+    local_end: LocalEnd,
     timeout: Duration,
+}
+
+struct Asker {
+    manner: Manner,
     member: Member,
     notes: Arc<Mutex<Notes>>,
     task: JoinHandle<()>,
@@ -89,18 +97,24 @@ impl Agents {
             }
             return;
         };
-        let timeout = pool.config.health.timeout.min(agent.interval);
-        let is_same = |asker: &Asker| {
-            asker.agent == *agent && asker.timeout == timeout && Arc::ptr_eq(&asker.member.backend, backend)
+        let manner = Manner {
+            agent: agent.clone(),
+            local_end: pool
+                .local_end
+                .as_ref()
+                .map(|local_end| local_end.without_client())
+                .unwrap_or_default(),
+            timeout: pool.config.health.timeout.min(agent.interval),
         };
+        let is_same = |asker: &Asker| asker.manner == manner && Arc::ptr_eq(&asker.member.backend, backend);
         if askers.get(&id(backend)).is_some_and(is_same) {
             return;
         }
         let member = Member { pool: pool.config.name.clone(), backend: backend.clone() };
         let notes = Arc::new(Mutex::new(Notes::default()));
-        let asking = ask_for_ever(agent.clone(), timeout, member.clone(), notes.clone(), tidings.clone());
+        let asking = ask_for_ever(manner.clone(), member.clone(), notes.clone(), tidings.clone());
         let task = tokio::spawn(asking);
-        askers.insert(id(backend), Asker { agent: agent.clone(), timeout, member, notes, task });
+        askers.insert(id(backend), Asker { manner, member, notes, task });
     }
 
     /// Asks no more for a backend that is no longer in its pool.
@@ -128,13 +142,8 @@ impl Asker {
     }
 }
 
-async fn ask_for_ever(
-    agent: Agent,
-    timeout: Duration,
-    member: Member,
-    notes: Arc<Mutex<Notes>>,
-    tidings: Arc<Tidings>,
-) {
+async fn ask_for_ever(manner: Manner, member: Member, notes: Arc<Mutex<Notes>>, tidings: Arc<Tidings>) {
+    let Manner { agent, timeout, .. } = &manner;
     let balance = &member.backend.balance;
     let spread = agent.interval.min(LONGEST_SPREAD);
     tokio::time::sleep(weir_balance::start_offset(balance.id(), spread)).await;
@@ -143,7 +152,7 @@ async fn ask_for_ever(
     loop {
         ticks.tick().await;
         let began = clock::now();
-        let asked = tokio::time::timeout(timeout, ask(&agent, &member.backend)).await;
+        let asked = tokio::time::timeout(*timeout, ask(&manner, &member.backend)).await;
         let answer = asked.unwrap_or_else(|_| Err(format!("no line within {timeout:?}")));
         let took = clock::now().saturating_sub(began);
         let said = answer.and_then(|line| read(&line, balance.agent()));
@@ -190,10 +199,11 @@ fn apply(says: &AgentSays, words: &str, member: &Member, tidings: &Tidings) {
 }
 
 /// Asks once; the first line of the answer, without its end.
-async fn ask(agent: &Agent, backend: &Backend) -> Result<Vec<u8>, String> {
+async fn ask(manner: &Manner, backend: &Backend) -> Result<Vec<u8>, String> {
     let address = backend.resolved.address().ok_or("its name has not been resolved")?;
+    let Manner { agent, local_end, .. } = manner;
     let port = u16::try_from(agent.port).unwrap_or_default();
-    let stream = TcpStream::connect((address.ip(), port)).await;
+    let stream = local_end.connect(&SocketAddr::new(address.ip(), port).into()).await;
     let mut stream = stream.map_err(|error| Failure::Connect(error).to_string())?;
     let broke = |error| Failure::Broken(error).to_string();
     if let Some(send) = &agent.send {

@@ -367,7 +367,8 @@ fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
     {
         address.set_port(port);
     }
-    let target = Target { at, tls, send_proxy, question };
+    let local_end = pool.local_end.as_ref().map(|end| end.without_client()).unwrap_or_default();
+    let target = Target { at, local_end, tls, send_proxy, question };
     Some(Key { target, pace: Pace::of(health) })
 }
 

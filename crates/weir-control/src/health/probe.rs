@@ -14,6 +14,7 @@ use tokio_rustls::rustls::ClientConfig;
 use weir_config::{GrpcProbe, HttpProbe, ProxyVersion, Step};
 use weir_io::at::At;
 use weir_io::handshake;
+use weir_io::local_end::LocalEnd;
 use weir_state::ServerFacts;
 use weir_tls::{BackendTls, OwnAccount};
 
@@ -30,6 +31,8 @@ pub const USER_AGENT: &str = concat!("weir-health/", env!("CARGO_PKG_VERSION"));
 pub struct Target {
     /// Where.
     pub at: At,
+    /// Where it leaves from.
+    pub local_end: LocalEnd,
     /// TLS; for a mere connect its handshake is part of the question.
     pub tls: Option<Secured>,
     /// PROXY protocol header that the backend expects before anything else.
@@ -277,7 +280,7 @@ pub async fn probe(target: &Target, limit: Duration) -> Result<Answer, Failure> 
 }
 
 async fn ask(target: &Target, progress: &mut Progress) -> Result<Answer, Failure> {
-    let mut stream = target.at.connect().await.map_err(Failure::Connect)?;
+    let mut stream = target.local_end.connect(&target.at).await.map_err(Failure::Connect)?;
     progress.connected = true;
     if let Some(version) = target.send_proxy {
         stream.write_all(announcement(version)).await.map_err(Failure::Broken)?;
@@ -371,6 +374,7 @@ pub(super) mod tests {
         let probe = http_probe("/healthz");
         Target {
             at: address.into(),
+            local_end: LocalEnd::default(),
             tls: None,
             send_proxy,
             question: Question::Http { probe, over_h2: false },

@@ -193,6 +193,23 @@ pub fn never_fragment(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
     set_option(socket, level, option, value)
 }
 
+/// Has a socket take an address that this machine need not have, for its source (`IP_TRANSPARENT`, ip(7)).
+///
+/// # Errors
+/// This process may not: it takes `CAP_NET_ADMIN` or `CAP_NET_RAW`.
+pub fn make_transparent(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
+    match is_ipv6 {
+        false => set_option(socket, libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1),
+        true => set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1),
+    }
+}
+
+/// Leaves the choice of a port to when a socket is connected, though it is bound to an address before
+/// (`IP_BIND_ADDRESS_NO_PORT`, ip(7); it holds for IPv6 as well).
+pub fn bind_without_port(socket: &impl AsFd) -> io::Result<()> {
+    set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
+}
+
 fn set_option(socket: &impl AsFd, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
     let descriptor = socket.as_fd().as_raw_fd();
     let size = mem::size_of::<c_int>() as u32;

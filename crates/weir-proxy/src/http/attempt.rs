@@ -231,7 +231,9 @@ impl Opener<'_> {
         let Requester { worker, deadline, .. } = self.requester;
         let began = clock::now();
         self.requester.wait(began, self.forwarding.timers.connect);
-        let opened = self.chosen.backend().open(worker, deadline, self.header.as_deref()).await;
+        let client = self.exchange.ledger.client(self.requester).address.ip();
+        let header = self.header.as_deref();
+        let opened = self.chosen.backend().open_for(worker, deadline, header, Some(client)).await;
         self.exchange.ledger.connect = Some(clock::now().saturating_sub(began));
         opened.map_err(Failure::Connect)
     }

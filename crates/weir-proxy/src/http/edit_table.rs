@@ -85,7 +85,8 @@ impl EditTable {
         let (columns, column_count) =
             numbered(&mut pools.iter().map(|pool| !pool.headers.is_empty() || pool.backend_host.is_some()));
         let implied = implied(http);
-        let says_nothing = implied.is_empty() && http.headers.is_empty() && http.marks.via && http.marks.forwarded;
+        let says_nothing =
+            implied.is_empty() && http.headers.is_empty() && http.marks.via && http.marks.forwarded;
         if says_nothing && row_count + column_count == 0 {
             return None;
         }

@@ -73,12 +73,17 @@ pub fn keep(
 ) {
     let (unread, Some(response)) = download.into_rest() else { return };
     let config = &chosen.pool.shared.config;
-    let keeps = config.send_proxy.is_none() && !connection.connection().is_muxed();
+    let keeps = !is_one_clients(config) && !connection.connection().is_muxed();
     let unread_bytes = unread.map_or(0, |rest| rest.filled().len());
     if let Ok(idle) = connection.finish(request, response, keeps, unread_bytes) {
         let backend = chosen.backend();
         backend.kept::<Kept>().keep_idle(backend, idle, now, config.keep_alive.max);
     }
+}
+
+/// Whether connections to the backends of a pool are of one client each, whom the backend knows by them.
+pub fn is_one_clients(pool: &weir_config::Pool) -> bool {
+    pool.send_proxy.is_some() || pool.source.contains(&weir_config::Source::Client)
 }
 
 impl IdleSince {

@@ -71,7 +71,7 @@ pub fn serialise(
     //= https://www.rfc-editor.org/rfc/rfc9112#section-9.3
     //# A client that does not support persistent connections MUST send the
     //# "close" connection option in every request message.
-    context.close = pool.send_proxy.is_some() || pool.keep_alive.max == 0;
+    context.close = is_one_clients(pool) || pool.keep_alive.max == 0;
     let any_backend = forwarding.pool.backends.first().map_or("", |backend| backend.shared.address.as_str());
     context.default_host = any_backend.as_bytes();
     context.backend_scheme = if pool.tls.is_some() { Scheme::Https } else { Scheme::Http };

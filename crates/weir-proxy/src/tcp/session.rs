@@ -275,7 +275,11 @@ impl Session {
         let header = header.map(|version| self.client.proxy_header(version, || stream.local_addr()));
         let backend = match self.spoken {
             Spoken::Mysql => chosen.open_counted(&self.worker, &self.deadline, header.as_deref()).await?,
-            _ => chosen.backend().open(&self.worker, &self.deadline, header.as_deref()).await?,
+            _ => {
+                let client = Some(self.client.address.ip());
+                let backend = chosen.backend();
+                backend.open_for(&self.worker, &self.deadline, header.as_deref(), client).await?
+            }
         };
         let now = clock::now();
         let latency = now.saturating_sub(begun);

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -14,6 +14,7 @@ use weir_balance::NoPick;
 use weir_config::RetryOn;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::local_end::LocalEnd;
 use weir_io::system;
 use weir_io::system::datagrams::{self, BATCH, Route};
 use weir_io::wait::give_way;
@@ -22,7 +23,7 @@ use weir_stats::table::{End, Rejected};
 
 use super::{BATCHES_PER_TURN, Key, Relay, poll_batch};
 use crate::access_log::{Record, Spoken, Timers};
-use crate::backends::{Chosen, WorkerBackend, WorkerPool, elapsed};
+use crate::backends::{Chosen, ConnectError, WorkerBackend, WorkerPool, elapsed};
 use crate::pace::{Pace, Way};
 use crate::reach::{Attempt, Reach, Verdict, Wish};
 use crate::tcp::relay::Paces;
@@ -73,6 +74,7 @@ impl Leg {
         let index = listener.compiled.routes.default_pool().ok_or(Rejected::NoBackend)?;
         let pool = listener.pools[index].clone();
         let generation = pool.shared.balance.generation();
+        let client = key.0.ip();
         let key = flow_key(&pool.shared.config, Transport::Udp, key.0, || relay.destination(key));
         let wish = Wish { key, ..Wish::default() };
         let mut reach = Reach::begin(&pool, wish, now).elsewhere(exclude);
@@ -84,7 +86,7 @@ impl Leg {
             })?;
             // Many are never answered.
             chosen.end_trial();
-            if let Some(socket) = open_socket(worker, &chosen, now)? {
+            if let Some(socket) = open_socket(worker, &chosen, client, now)? {
                 let index = chosen.index;
                 let (socket, since) = (Rc::new(socket), now);
                 return Ok(Leg {
@@ -157,10 +159,24 @@ impl Drop for Leg {
 /// A socket to the chosen backend. `Ok(None)` when the kernel knows no way there, which counts as the
 /// backend's failure as it does for TCP; `Err` when this process has no descriptor left, which is nobody's
 /// fault but ours.
-fn open_socket(worker: &Worker, chosen: &Chosen, now: Duration) -> Result<Option<UdpSocket>, Rejected> {
+fn open_socket(
+    worker: &Worker,
+    chosen: &Chosen,
+    client: IpAddr,
+    now: Duration,
+) -> Result<Option<UdpSocket>, Rejected> {
     let Some(address) = chosen.backend().shared.resolved.address() else { return Ok(None) };
     let cells = chosen.backend().cells();
-    match connect(address) {
+    let from_somewhere = match chosen.backend().socket_for(address, Some(client), false) {
+        Ok(socket) => socket,
+        Err(ConnectError::OutOfDescriptors) => return Err(Rejected::Descriptors),
+        Err(error) => {
+            cells.connect_failures.increment();
+            tracing::debug!(%address, %error, "udp flow");
+            return Ok(None);
+        }
+    };
+    match connect(address, from_somewhere) {
         Ok(socket) => {
             cells.connections.increment();
             cells.requests[0].increment();
@@ -194,13 +210,11 @@ fn admitted(pace: &mut Option<Box<Pace>>, datagrams: &[&[u8]], now: Duration) ->
 }
 
 /// A socket that hears only `address`, and hears when nobody listens there.
-fn connect(address: SocketAddr) -> io::Result<UdpSocket> {
-    let domain = socket2::Domain::for_address(address);
-    let socket = socket2::Socket::new(
-        domain,
-        socket2::Type::DGRAM.nonblocking().cloexec(),
-        Some(socket2::Protocol::UDP),
-    )?;
+fn connect(address: SocketAddr, from_somewhere: Option<socket2::Socket>) -> io::Result<UdpSocket> {
+    let socket = match from_somewhere {
+        Some(socket) => socket,
+        None => LocalEnd::default().open(address, None, false)?,
+    };
     socket.connect(&address.into())?;
     UdpSocket::from_std(socket.into())
 }

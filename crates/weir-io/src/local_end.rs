@@ -1,0 +1,136 @@
+//! Where connections and datagrams to backends leave from: an address, an interface, or the client's own
+//! address.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpSocket, TcpStream};
+
+use crate::at::At;
+use crate::system::datagrams::{bind_without_port, make_transparent};
+
+/// Where they leave from; what is not said is the kernel's choice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LocalEnd {
+    /// Address towards backends of IPv4.
+    pub v4: Option<Ipv4Addr>,
+    /// Address towards backends of IPv6.
+    pub v6: Option<Ipv6Addr>,
+    /// Name of an interface.
+    pub interface: Option<Box<str>>,
+    /// From the address of whose client it is (`IP_TRANSPARENT`, ip(7)): answers come back only where routing
+    /// leads them here.
+    pub is_clients: bool,
+}
+
+impl LocalEnd {
+    /// Whether the kernel chooses everything.
+    pub fn is_any(&self) -> bool {
+        *self == LocalEnd::default()
+    }
+
+    /// The same for whoever has no client: a probe.
+    #[must_use]
+    pub fn without_client(&self) -> LocalEnd {
+        LocalEnd { is_clients: false, ..self.clone() }
+    }
+
+    /// A socket that is yet to be connected to `to`, for `client`.
+    ///
+    /// # Errors
+    /// It can't leave from there; nothing is wrong with the backend.
+    pub fn open(&self, to: SocketAddr, client: Option<IpAddr>, is_stream: bool) -> io::Result<Socket> {
+        let (kind, protocol) =
+            if is_stream { (Type::STREAM, Protocol::TCP) } else { (Type::DGRAM, Protocol::UDP) };
+        let domain = Domain::for_address(to);
+        let socket = Socket::new(domain, kind.nonblocking().cloexec(), Some(protocol))?;
+        if let Some(interface) = &self.interface {
+            socket.bind_device(Some(interface.as_bytes()))?;
+        }
+        if let Some(from) = self.address_for(to, client)? {
+            if self.is_clients {
+                make_transparent(&socket, to.is_ipv6())?;
+            }
+            // The port is chosen when it connects, so that one is taken by one connection to each backend, and
+            // not by one to all of them.
+            bind_without_port(&socket)?;
+            socket.bind(&SocketAddr::new(from, 0).into())?;
+        }
+        Ok(socket)
+    }
+
+    /// The address that it leaves from; `None` leaves that to the kernel.
+    fn address_for(&self, to: SocketAddr, client: Option<IpAddr>) -> io::Result<Option<IpAddr>> {
+        if !self.is_clients {
+            return Ok(match to.ip() {
+                IpAddr::V4(_) => self.v4.map(IpAddr::V4),
+                IpAddr::V6(_) => self.v6.map(IpAddr::V6),
+            });
+        }
+        let Some(client) = client.map(|client| client.to_canonical()) else { return Ok(None) };
+        if client.is_ipv4() != to.is_ipv4() {
+            let text = format!("{client} can't be the source of packets to {}", to.ip());
+            return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, text));
+        }
+        Ok(Some(client))
+    }
+
+    /// Connects to `at`, for nobody's client. To a Unix socket there is one way.
+    ///
+    /// # Errors
+    /// It can't leave from there, or was not accepted.
+    pub async fn connect(&self, at: &At) -> io::Result<TcpStream> {
+        match at {
+            At::Inet(to) if !self.is_any() => connect(self.open(*to, None, true)?, *to).await,
+            at => at.connect().await,
+        }
+    }
+}
+
+/// Connects a socket that [`LocalEnd::open`] gave.
+///
+/// # Errors
+/// It was not accepted.
+pub async fn connect(socket: Socket, to: SocketAddr) -> io::Result<TcpStream> {
+    TcpSocket::from_std_stream(socket.into()).connect(to).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn a_connection_leaves_from_the_address_of_its_family() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = listener.local_addr().unwrap();
+        let local_end = LocalEnd { v4: Some(Ipv4Addr::new(127, 0, 0, 77)), ..LocalEnd::default() };
+        let stream = local_end.connect(&to.into()).await.unwrap();
+        assert_eq!(stream.local_addr().unwrap().ip(), Ipv4Addr::new(127, 0, 0, 77));
+        assert_eq!(listener.accept().await.unwrap().1.ip(), Ipv4Addr::new(127, 0, 0, 77));
+        let other = LocalEnd { v6: Some(Ipv6Addr::LOCALHOST), ..LocalEnd::default() };
+        assert_eq!(other.connect(&to.into()).await.unwrap().local_addr().unwrap().ip(), Ipv4Addr::LOCALHOST);
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_not_here_is_told() {
+        let local_end = LocalEnd { v4: Some(Ipv4Addr::new(192, 0, 2, 1)), ..LocalEnd::default() };
+        let error = local_end.connect(&"127.0.0.1:9".parse().unwrap()).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+        let nowhere = LocalEnd { interface: Some("no-such-if".into()), ..LocalEnd::default() };
+        assert!(nowhere.connect(&"127.0.0.1:9".parse().unwrap()).await.is_err());
+    }
+
+    #[test]
+    fn a_client_of_the_other_family_is_refused_and_a_mapped_one_is_not() {
+        let local_end = LocalEnd { is_clients: true, ..LocalEnd::default() };
+        let address = |to: &str, client: &str| {
+            local_end.address_for(to.parse().unwrap(), Some(client.parse().unwrap()))
+        };
+        assert!(address("10.0.0.1:80", "2001:db8::1").is_err());
+        let v4 = IpAddr::from([192, 0, 2, 7]);
+        assert_eq!(address("10.0.0.1:80", "::ffff:192.0.2.7").unwrap(), Some(v4));
+        assert_eq!(address("[2001:db8::9]:80", "2001:db8::1").unwrap(), Some("2001:db8::1".parse().unwrap()));
+    }
+}
