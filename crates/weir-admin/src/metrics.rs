@@ -12,7 +12,7 @@ use weir_quic::counts::{Counts as QuicCounts, DROP_NAMES};
 use weir_stats::expose::{self, Exposition, Metric};
 use weir_stats::table::{
     CODE_CLASSES, CacheResult, Compressed, End, Handshake, ListenerCells, Login, PoolCells, Rejected,
-    SqliVerdict,
+    RetryReason, SqliVerdict,
 };
 use weir_stats::{Counter, Histogram, HistogramSum, PerWorker};
 
@@ -441,6 +441,7 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     agents(out, control, pools);
     let counted = Counted(pools.iter().map(|it| (vec![&*it.config.name], &*it.cells)).collect());
     counted.totals(out, &expose::RETRIES, |cells: &PoolCells| &cells.retries);
+    counted.by_word(out, &expose::RETRY_REASONS, RetryReason::WORDS, |cells| &cells.retry_reasons);
     counted.totals(out, &expose::REDISPATCHES, |cells| &cells.redispatches);
     counted.totals(out, &expose::QUEUED, |cells| &cells.queued);
     let of_mysql = pools.iter().filter(|it| it.config.mysql.is_some());

@@ -56,7 +56,7 @@ pub use pick::{BackendIndex, NoPick, Pick, PickInput, PickReason};
 pub use picker::Picker;
 pub use pool::{Eligible, Pool, Refreshed};
 pub use rates::{Counted, Outlier};
-pub use retry_budget::RetryBudget;
+pub use retry_budget::{RetryBudget, RetryShare};
 pub use role::{Readers, Role, WantedRole};
 pub use settings::{Passive, Settings, SuccessRate};
 pub use stable_hash::{address_hash, flow_hash, stable_hash};

@@ -68,10 +68,8 @@ impl Pool {
     /// A pool of `members` in file order, as a start of Weir makes it. Settings outside their ranges don't
     /// panic.
     pub fn new(settings: Settings, members: Vec<Arc<Backend>>, now: Duration) -> Pool {
-        let shared = Arc::new(Shared {
-            rotation: Alone::default(),
-            retry_budget: RetryBudget::new(settings.retry_budget_percent),
-        });
+        let shared =
+            Arc::new(Shared { rotation: Alone::default(), retry_budget: RetryBudget::new(settings.retries) });
         let bounded = bounds_load(&settings).then(Arc::default);
         Pool::assemble(settings, members, shared, bounded, now)
     }
@@ -81,7 +79,7 @@ impl Pool {
     ///
     /// Exchanges picked from the old pool are released there; both pools count in the same cells.
     pub fn rebuilt(&self, settings: Settings, members: Vec<Arc<Backend>>, now: Duration) -> Pool {
-        self.shared.retry_budget.set_percent(settings.retry_budget_percent);
+        self.shared.retry_budget.set(settings.retries);
         let bounded = bounds_load(&settings).then(|| self.bounded_in_flight.clone().unwrap_or_default());
         Pool::assemble(settings, members, Arc::clone(&self.shared), bounded, now)
     }

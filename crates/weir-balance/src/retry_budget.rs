@@ -11,9 +11,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Retries per second (count) allowed however little traffic there is.
-pub(crate) const RESERVE_PER_SECOND: u64 = 10;
-
 /// Seconds that count as recent.
 pub(crate) const WINDOW_SECONDS: u64 = 10;
 
@@ -21,26 +18,45 @@ pub(crate) const WINDOW_SECONDS: u64 = 10;
 /// reused.
 const SLOTS: usize = 16;
 
+/// How many retries a pool may send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryShare {
+    /// Of 1000 recent requests (0..=1000).
+    pub per_mille: u32,
+    /// Retries per second (count) allowed however little traffic there is, averaged over ten.
+    pub per_second: u32,
+}
+
+impl Default for RetryShare {
+    /// A fifth, and ten a second.
+    fn default() -> RetryShare {
+        RetryShare { per_mille: 200, per_second: 10 }
+    }
+}
+
 /// The retry allowance of one pool; shared by all workers, lock-free.
 #[derive(Debug)]
 pub struct RetryBudget {
-    percent: AtomicU64,
+    per_mille: AtomicU64,
+    per_second: AtomicU64,
     requests: [Second; SLOTS],
     retries: [Second; SLOTS],
 }
 
 impl RetryBudget {
-    /// A budget of `percent` (0..=100) of recent requests.
-    pub fn new(percent: u32) -> RetryBudget {
+    /// A budget of so many of 1000 recent requests, and so many retries a second besides.
+    pub fn new(settings: RetryShare) -> RetryBudget {
         RetryBudget {
-            percent: AtomicU64::new(u64::from(percent)),
+            per_mille: AtomicU64::new(u64::from(settings.per_mille)),
+            per_second: AtomicU64::new(u64::from(settings.per_second)),
             requests: Default::default(),
             retries: Default::default(),
         }
     }
 
-    pub(crate) fn set_percent(&self, percent: u32) {
-        self.percent.store(u64::from(percent), Ordering::Relaxed);
+    pub(crate) fn set(&self, settings: RetryShare) {
+        self.per_mille.store(u64::from(settings.per_mille), Ordering::Relaxed);
+        self.per_second.store(u64::from(settings.per_second), Ordering::Relaxed);
     }
 
     /// Counts one request (not a retry). O(1), one atomic addition.
@@ -73,8 +89,8 @@ impl RetryBudget {
     }
 
     fn allowed(&self, second: u64) -> u64 {
-        let share = sum(&self.requests, second) * self.percent.load(Ordering::Relaxed) / 100;
-        share + RESERVE_PER_SECOND * WINDOW_SECONDS
+        let share = sum(&self.requests, second) * self.per_mille.load(Ordering::Relaxed) / 1000;
+        share + self.per_second.load(Ordering::Relaxed) * WINDOW_SECONDS
     }
 }
 
@@ -134,7 +150,7 @@ fn sum(slots: &[Second; SLOTS], now: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const RESERVE: u64 = RESERVE_PER_SECOND * WINDOW_SECONDS;
+    const RESERVE: u64 = 10 * WINDOW_SECONDS;
 
     fn withdraw_all(budget: &RetryBudget, now: Duration) -> u64 {
         (0..100_000).take_while(|_| budget.withdraw(now)).count() as u64
@@ -142,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_quiet_pool_may_retry_its_reserve_and_no_more() {
-        let budget = RetryBudget::new(20);
+        let budget = RetryBudget::new(RetryShare::default());
         assert_eq!(withdraw_all(&budget, Duration::from_secs(50)), RESERVE);
         assert_eq!(budget.available(Duration::from_secs(59)), 0);
         assert_eq!(budget.available(Duration::from_secs(60)), RESERVE);
@@ -150,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_fifth_of_recent_requests_may_be_retried() {
-        let budget = RetryBudget::new(20);
+        let budget = RetryBudget::new(RetryShare::default());
         let now = Duration::from_secs(7);
         (0..1000).for_each(|_| budget.deposit(now));
         assert_eq!(withdraw_all(&budget, now), 200 + RESERVE);
@@ -158,7 +174,7 @@ mod tests {
 
     #[test]
     fn requests_of_long_ago_allow_nothing_now() {
-        let budget = RetryBudget::new(20);
+        let budget = RetryBudget::new(RetryShare::default());
         (0..1000).for_each(|_| budget.deposit(Duration::from_secs(7)));
         assert_eq!(budget.available(Duration::from_secs(16)), 200 + RESERVE);
         assert_eq!(budget.available(Duration::from_secs(17)), RESERVE);
@@ -166,7 +182,7 @@ mod tests {
 
     #[test]
     fn threads_that_race_for_the_last_retry_never_exceed_the_budget() {
-        let budget = RetryBudget::new(20);
+        let budget = RetryBudget::new(RetryShare::default());
         let now = Duration::from_secs(3);
         (0..5000).for_each(|_| budget.deposit(now));
         let granted = AtomicU64::new(0);
@@ -187,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_clock_read_older_than_the_ring_is_refused_not_miscounted() {
-        let budget = RetryBudget::new(20);
+        let budget = RetryBudget::new(RetryShare::default());
         assert!(budget.withdraw(Duration::from_secs(20)));
         assert!(!budget.withdraw(Duration::from_secs(4)));
         assert_eq!(budget.available(Duration::from_secs(20)), RESERVE - 1);

@@ -181,7 +181,7 @@ fn random_choices_follow_weights_when_nobody_is_busy() {
 fn every_retry_is_covered_by_the_requests_of_the_last_ten_seconds() {
     let steps = vec((0..3u64, 0..200u32, 0..200u32), 1..60);
     for_all(60, (0..=100u32, steps), |(percent, steps)| {
-        let budget = RetryBudget::new(percent);
+        let budget = RetryBudget::new(RetryShare { per_mille: percent * 10, per_second: 10 });
         let (mut second, mut history) = (1_000u64, vec![]);
         for (elapsed, requests, wanted) in steps {
             second += elapsed;

@@ -185,7 +185,9 @@ impl Reader<'_, '_> {
     ) -> Result<Value, Refused> {
         let inner = value.get_ref();
         Ok(match (kind, inner) {
-            (Kind::Bool(_) | Kind::BoolOrWord(..), DeValue::Boolean(value)) => Value::Bool(*value),
+            (Kind::Bool(_) | Kind::YesOrNo | Kind::BoolOrWord(..), DeValue::Boolean(value)) => {
+                Value::Bool(*value)
+            }
             (Kind::BoolOrWord(_, words), DeValue::String(_)) => Value::Word(word(kind, words, inner, key)?),
             (Kind::Duration(limit), DeValue::String(text)) => {
                 Value::Duration(in_bounds(key, units::duration(text)?, limit, units::show_duration)?)

@@ -117,6 +117,8 @@ pub struct Shape {
 pub enum Kind {
     /// `true` or `false`.
     Bool(bool),
+    /// `true` or `false`; absence means something of its own.
+    YesOrNo,
     /// `true` or `false`, or one of a closed set; and the default, which is none of these.
     BoolOrWord(bool, &'static [Word]),
     /// A duration.
@@ -471,7 +473,7 @@ impl Kind {
     /// What it takes, for people: "a duration such as `"30s"`".
     pub fn expected(&self) -> String {
         match self {
-            Kind::Bool(_) => "`true` or `false`".to_owned(),
+            Kind::Bool(_) | Kind::YesOrNo => "`true` or `false`".to_owned(),
             Kind::BoolOrWord(_, words) => {
                 let words = words.iter().map(|word| format!("`\"{}\"`", word.word));
                 either(
@@ -525,6 +527,11 @@ impl Kind {
 /// `true` or `false`.
 pub const fn flag(default: bool) -> Key {
     Key::new(Kind::Bool(default))
+}
+
+/// `true` or `false`, or neither where the file says nothing.
+pub const fn yes_or_no() -> Key {
+    Key::new(Kind::YesOrNo)
 }
 
 /// A duration.

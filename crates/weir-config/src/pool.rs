@@ -19,13 +19,14 @@ use self::source::{ONE_INTERFACE, SOURCE, Source};
 use crate::fields::{Fields, Value};
 use crate::headers::{self, Headers};
 use crate::keys::{
-    DAY, Each, HOUR, Key, Kind, Limit, Only, Planes, Word, count, duration, flag, list, list_or, millis,
-    seconds, table as below, table_or_true, text, word,
+    DAY, Each, HOUR, Key, Kind, Limit, Only, Planes, Word, count, duration, flag, list, millis, seconds,
+    table as below, table_or_true, text, word,
 };
 use crate::mysql::{self, PoolMysql};
 use crate::plane::{self, Plane};
 use crate::protocol::{Protocol, applies, audience};
 use crate::report::{Findings, Span};
+use crate::retry::{self, Retry};
 use crate::setting::{Part as _, Section as _, one, table, words};
 use crate::shared::TakesOver;
 use crate::timeout::{self, ExchangeTimeouts};
@@ -167,20 +168,6 @@ table! {
 }
 
 table! {
-    /// A failed attempt is tried again at another backend where there is one.
-    #[derive(Eq)]
-    pub struct Retry at "retry = { … }" {
-        /// Further tries after the first; 0 switches retries off.
-        attempts: u32 =
-            count(Limit::new(2, 0, 10, "each retry multiplies the load on a pool that is in trouble"));
-        /// Which failures are tried again.
-        on: Vec<RetryOn> = list_or(Each::Word(RETRY_ON), &["connect", "empty"]);
-        /// Whether POST and the like may be tried again after they reached a backend.
-        non_idempotent: bool = flag(false);
-    }
-}
-
-table! {
     /// Waiting room when every backend is at its `max_connections`.
     #[derive(Copy, Eq)]
     pub struct Queue at "queue = { … }" {
@@ -268,47 +255,6 @@ one!(
     Algorithm::default()
 );
 
-/// A failure that may be tried again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetryOn {
-    /// No connection came about: nothing was sent.
-    Connect,
-    /// The backend closed without one byte of response.
-    Empty,
-    /// The backend did not answer in time.
-    Timeout,
-    /// The backend answered with this status: 502, 503 or 504.
-    Status(u16),
-}
-
-const RETRY_ON: &[Word] = &[
-    Word::new("connect", "no connection came about: nothing was sent"),
-    Word::new("empty", "the backend closed without one byte of response"),
-    Word::new("timeout", "the backend did not answer in time"),
-    Word::new("502", "the backend answered 502"),
-    Word::new("503", "the backend answered 503"),
-    Word::new("504", "the backend answered 504"),
-];
-
-one!(
-    RetryOn,
-    Value::Word(word) => match *word {
-        "connect" => Some(RetryOn::Connect),
-        "empty" => Some(RetryOn::Empty),
-        "timeout" => Some(RetryOn::Timeout),
-        status => status.parse().ok().map(RetryOn::Status),
-    },
-    |it| Value::Word(match it {
-        RetryOn::Connect => "connect",
-        RetryOn::Empty => "empty",
-        RetryOn::Timeout => "timeout",
-        RetryOn::Status(502) => "502",
-        RetryOn::Status(503) => "503",
-        RetryOn::Status(_) => "504",
-    }),
-    RetryOn::Connect
-);
-
 /// Says what follows from who uses a pool where it does not say it itself.
 pub(crate) fn assume(pool: &mut Fields, uses: &Uses) {
     let uses = uses.of(&pool.name);
@@ -348,6 +294,9 @@ pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &
         }
         if let Some(timeout) = fields.table("timeout") {
             timeout::never_acts(timeout, findings);
+        }
+        if let Some(retry) = fields.table("retry") {
+            retry::check(retry, findings);
         }
         if uses.of(&pool.name).is_empty() {
             let message = format!("pool `{}` is never used", pool.name);
@@ -509,7 +458,9 @@ fn listeners(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
             findings.warning(*at, format!("a retry on `{word}` has no effect"), hint);
         }
     }
-    if let Some(entry) = retry.get("non_idempotent") {
-        findings.warning(entry.key, "`non_idempotent` has no effect", why);
+    for name in ["non_idempotent", "per_try_timeout", "retry_after"] {
+        if let Some(entry) = retry.get(name) {
+            findings.warning(entry.key, format!("`{name}` has no effect"), why.clone());
+        }
     }
 }

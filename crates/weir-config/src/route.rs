@@ -14,6 +14,7 @@ use crate::headers::{Headers, Marks};
 use crate::keys::{Each, Key, Kind, Limit, TIB, flag, list, map, size, table as below, table_or_true, text};
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, Span};
+use crate::retry::{self, RouteRetry};
 use crate::screen;
 use crate::setting::{One as _, Section as _, table};
 use crate::shared::TakesOver;
@@ -89,6 +90,8 @@ table! {
         /// Timers of the requests or sessions that it takes, over those of its pool and its listener.
         timeout: ExchangeTimeouts =
             below(ExchangeTimeouts::TABLE).routed().also(&["timeouts"]);
+        /// When a failed attempt is made again, over what the pool says.
+        retry: RouteRetry = below(RouteRetry::TABLE).http().also(&["retries"]);
         /// Keeps responses and answers from memory; only with `pool`.
         cache: Option<RouteCache> =
             below(RouteCache::TABLE).http().default("off").also(&["proxy_cache", "caching"]);
@@ -146,7 +149,7 @@ pub(crate) fn check(listener: &Fields, routes: &[Route], findings: &mut Findings
         action::check(route, protocol, findings);
         rewrite(route, findings);
         cache::check(route, findings);
-        timers(route, findings);
+        tries(route, findings);
         if protocol.is_none_or(|protocol| protocol == Protocol::Http) {
             screen::check_route(route, findings);
         } else {
@@ -166,14 +169,19 @@ pub(crate) fn check(listener: &Fields, routes: &[Route], findings: &mut Findings
     shadowed(listener, routes, findings);
 }
 
-/// A route's `timeout`: timers that never act.
-fn timers(route: &Fields, findings: &mut Findings<'_>) {
-    let Some(timeout) = route.table("timeout") else { return };
-    timeout::never_acts(timeout, findings);
+/// A route's `timeout` and `retry`: what of them never acts.
+fn tries(route: &Fields, findings: &mut Findings<'_>) {
+    if let Some(timeout) = route.table("timeout") {
+        timeout::never_acts(timeout, findings);
+    }
+    if let Some(retry) = route.table("retry").filter(|retry| retry.get("on").is_some()) {
+        retry::check(retry, findings);
+    }
     let answers = ["redirect", "respond"].into_iter().find(|name| route.get(name).is_some());
-    if let Some(name) = answers.filter(|_| route.get("pool").is_none()) {
-        let hint = format!("nothing is forwarded: the route answers by `{name}`");
-        findings.warning(route.at("timeout"), "`timeout` has no effect", hint);
+    let Some(by) = answers.filter(|_| route.get("pool").is_none()) else { return };
+    for name in ["timeout", "retry"].into_iter().filter(|name| route.get(name).is_some()) {
+        let hint = format!("nothing is forwarded: the route answers by `{by}`");
+        findings.warning(route.at(name), format!("`{name}` has no effect"), hint);
     }
 }
 

@@ -99,6 +99,8 @@ pub enum ErrorForm<'a> {
     Grpc {
         /// Whether the call is of gRPC-Web.
         is_web: bool,
+        /// Whether the time for the whole call was over (`DEADLINE_EXCEEDED`), whatever the status.
+        is_late: bool,
     },
 }
 
@@ -193,8 +195,11 @@ impl OwnAnswer<'_> {
                 fields.iter().for_each(|field| sink.line(&field.line, field.name_bytes));
                 sink.field(b"content-type", form.content_type().as_bytes());
                 sink.field(b"cache-control", b"no-store");
-                if matches!(form, ErrorForm::Grpc { .. }) {
-                    sink.number(b"grpc-status", grpc_status(status));
+                if let ErrorForm::Grpc { is_late, .. } = form {
+                    sink.number(
+                        b"grpc-status",
+                        if is_late { DEADLINE_EXCEEDED } else { grpc_status(status) },
+                    );
                     // It has no bytes that would have to be encoded.
                     sink.field(b"grpc-message", error_text(status, word).trim_ascii_end());
                 }
@@ -247,11 +252,14 @@ impl ErrorForm<'_> {
             ErrorForm::Text => "text/plain; charset=utf-8",
             ErrorForm::Page { content_type, .. } => content_type,
             ErrorForm::Problem => "application/problem+json",
-            ErrorForm::Grpc { is_web: false } => "application/grpc",
-            ErrorForm::Grpc { is_web: true } => "application/grpc-web+proto",
+            ErrorForm::Grpc { is_web: false, .. } => "application/grpc",
+            ErrorForm::Grpc { is_web: true, .. } => "application/grpc-web+proto",
         }
     }
 }
+
+/// gRPC's status for a call whose time was over before it was done.
+const DEADLINE_EXCEEDED: u64 = 4;
 
 /// What clients of gRPC take an HTTP status for that comes without a `grpc-status` (gRPC's
 /// `http-grpc-status-mapping.md`), so that they are told the same as by any other proxy.

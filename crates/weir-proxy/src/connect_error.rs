@@ -42,7 +42,11 @@ impl ConnectError {
     /// What `retry.on` calls it; `None` where this process is short of descriptors, which another backend
     /// would not mend.
     pub fn retried_as(&self) -> Option<RetryOn> {
-        (!matches!(self, ConnectError::OutOfDescriptors)).then_some(RetryOn::Connect)
+        match self {
+            ConnectError::OutOfDescriptors => None,
+            ConnectError::Declined => Some(RetryOn::RefusedStream),
+            _ => Some(RetryOn::Connect),
+        }
     }
 
     /// Whether the backend is to blame, for passive health: not where it has not been tried at all.

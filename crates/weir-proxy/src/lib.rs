@@ -31,3 +31,5 @@ mod tcp;
 pub mod timers;
 mod udp;
 mod worker;
+
+pub use reach::RetryRules;

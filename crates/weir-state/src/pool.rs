@@ -306,6 +306,10 @@ fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
         fall: config.health.fall,
         last_resort: config.health.last_resort,
         panic_below: config.health.panic_below,
+        retries: weir_balance::RetryShare {
+            per_mille: (config.retry.budget.share * 1000.0).round() as u32,
+            per_second: config.retry.budget.min_per_second,
+        },
         readers: config.mysql.as_ref().map(|mysql| match mysql.reads {
             Reads::Secondaries => Readers::Secondaries,
             Reads::All => Readers::All,

@@ -135,6 +135,7 @@ metrics! {
     PROBES = "weir_probes_total" Counter ["pool", "backend", "result"] "Health probes, by result: `good` or `bad`.";
     PROBE_DURATION = "weir_probe_duration_seconds" Gauge ["pool", "backend"] "How long the last health probe took.";
     RETRIES = "weir_retries_total" Counter ["pool"] "Attempts after the first.";
+    RETRY_REASONS = "weir_retry_reasons_total" Counter ["pool", "reason"] "Attempts after the first, by what the one before had failed of.";
     REDISPATCHES = "weir_redispatches_total" Counter ["pool"] "Attempts after the first that went to another backend.";
     QUEUED = "weir_queued_total" Counter ["pool"] "Exchanges that waited because every backend was at `max_connections`.";
     PARKED = "weir_mysql_parked_total" Counter ["pool"] "Statements and logins that waited because no server was in the role that they needed.";

@@ -182,6 +182,22 @@ words! {
     }
 }
 
+words! {
+    /// Why an attempt was made again: label `reason` of `weir_retry_reasons_total`.
+    RetryReason {
+        Connect = "connect", "No connection came about.";
+        RefusedStream = "refused-stream", "The backend promised not to have looked at it (HTTP/2).";
+        Empty = "empty", "The backend closed without one byte of response.";
+        Reset = "reset", "The backend broke off within the head of its response.";
+        Timeout = "timeout", "The backend did not answer in time.";
+        TooManyRequests = "429", "The backend answered 429.";
+        InternalError = "500", "The backend answered 500.";
+        BadGateway = "502", "The backend answered 502.";
+        Unavailable = "503", "The backend answered 503.";
+        GatewayTimeout = "504", "The backend answered 504.";
+    }
+}
+
 impl Rejected {
     /// Reasons for which something can be let pass and only counted: label `reason` of
     /// `weir_would_reject_total`.
@@ -303,6 +319,8 @@ pub struct BackendCells {
 pub struct PoolCells {
     /// Attempts after the first.
     pub retries: Counter,
+    /// The same by [`RetryReason`].
+    pub retry_reasons: [Counter; RetryReason::ALL.len()],
     /// Of these, on another backend than the first.
     pub redispatches: Counter,
     /// Exchanges that waited in the queue.

@@ -14,6 +14,7 @@ mod pipelining;
 mod queue;
 mod refusal;
 mod retries;
+mod retry_rules;
 mod routing;
 mod slow_peers;
 mod sticky;

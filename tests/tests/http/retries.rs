@@ -23,7 +23,7 @@ fn between(bad: impl ToString, good: &Backend) -> Weir {
     Setup::of(TWO).with("bad", bad).with("good", good.address()).start()
 }
 
-fn ask(weir: &Weir, method: &str) -> weir_tests::dialogue::Response {
+pub fn ask(weir: &Weir, method: &str) -> weir_tests::dialogue::Response {
     let mut client = weir.client("web");
     let body = if method == "POST" { "content-length: 2\r\n\r\nhi" } else { "\r\n" };
     client.sends(format!("{method} / HTTP/1.1\r\nhost: a\r\n{body}"));

@@ -303,3 +303,18 @@ fn a_request_that_is_over_in_time_leaves_no_timer_to_the_answers_of_weirs_own() 
     }
     assert_eq!(ends(&weir, "request_total_timeout"), 0.0);
 }
+
+#[test]
+fn a_grpc_call_is_told_that_its_time_was_over() {
+    let backend = ScriptedBackend::start();
+    let weir = timed("request_total = '300ms'", "", "", backend.address());
+    let mut client = weir.client("web");
+    client.sends(
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-type: application/grpc\r\ncontent-length: 5\r\n\r\nhello",
+    );
+    let mut wire = backend.accepts();
+    wire.receives_request();
+    let told = client.receives_status(200);
+    assert_eq!(told.fields.one("grpc-status"), Some("4"), "{told:?}");
+    assert_eq!(ends(&weir, "request_total_timeout"), 1.0);
+}

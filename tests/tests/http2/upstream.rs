@@ -73,6 +73,34 @@ fn b15_a_request_that_a_backend_refused_is_sent_once_more_whatever_its_method() 
 }
 
 #[test]
+fn a_refused_stream_is_tried_again_where_the_pool_lists_that_and_nothing_else() {
+    let backend = ScriptedBackend::start();
+    let config = r#"
+        [listener.web]
+        bind = "@web"
+        http = ["h1", "h2"]
+        pool = "app"
+        [pool.app]
+        backends = ["@app"]
+        protocol = "h2"
+        retry = { on = "refused-stream" }
+        health = { check = "off", passive = "off" }
+        "#;
+    let weir = Setup::of(config).with("app", backend.address()).start();
+    let mut client = connect(&weir, b"");
+    asks(&mut client, "POST");
+    let mut server = accepts(&backend);
+    let first = server.receives_request();
+    server.sends(reset(first, code::REFUSED_STREAM));
+    let second = server.receives_request();
+    answers(&mut server, second);
+    let outcome = client.outcome_of(1);
+    assert!(is_hello(&outcome), "{outcome:?}");
+    let reason = [("pool", "app"), ("reason", "refused-stream")];
+    assert_eq!(weir.metric("weir_retry_reasons_total", &reason), 1.0);
+}
+
+#[test]
 fn b15_requests_above_the_last_stream_of_a_goaway_are_sent_over_another_connection() {
     let backend = ScriptedBackend::start();
     let weir = weir_before(&backend);

@@ -2,11 +2,13 @@
 
 use std::net::IpAddr;
 
-use weir_config::{Bind, Protocol};
+use weir_config::units::show_duration;
+use weir_config::{Bind, NEVER, Protocol, Retry};
+use weir_proxy::RetryRules;
 use weir_proxy::compiled::{CompiledListener, CompiledSnapshot};
 use weir_proxy::http::explain::{Answered, Arrival, FieldChange, Request, Words};
 use weir_proxy::http::plan::{Outcome, OverTls, Paths, Plan, Refused, Rules, plan};
-use weir_proxy::http::route::{RouteVerdict, without_port};
+use weir_proxy::http::route::{Route, RouteVerdict, without_port};
 use weir_proxy::http::screening::{Checkpoint, Step};
 use weir_proxy::timers::in_force;
 use weir_state::{Listener, Snapshot};
@@ -206,6 +208,7 @@ impl Followed<'_> {
                     answer.action = format!("forward to pool {}", pool.config.name);
                     let of_route = plan.route.and_then(|route| route.timeout.as_ref());
                     let of_pool = pool.config.timeout.if_any();
+                    answer.retry = Some(retried(&pool.config.retry, plan.route));
                     answer.timers = timers(in_force(&listener.config.timeout, of_pool, of_route));
                     answer.pool = Some(choose(pool, key, sticky));
                 }
@@ -255,6 +258,25 @@ impl From<Step> for Screened {
         let Step { of, check, .. } = step;
         Screened { of: of.to_owned(), name: check.name, passes: check.passes, reason: check.reason }
     }
+}
+
+/// When a failed attempt is made again, in words.
+fn retried(pool: &Retry, route: Option<&Route>) -> String {
+    let of_route = route.and_then(|route| route.retry.as_deref());
+    let rules = RetryRules::of(pool, of_route);
+    let of = if of_route.is_some() { "route" } else { "pool" };
+    if rules.attempts == 0 {
+        return format!("none, of the {of}");
+    }
+    let on: Vec<&str> = rules.on.iter().map(|on| on.word()).collect();
+    let mut told = format!("{} more on {}", rules.attempts, on.join(", "));
+    if rules.non_idempotent {
+        told += ", whatever the method";
+    }
+    if rules.per_try != NEVER {
+        told += &format!(", each that another may follow within {}", show_duration(rules.per_try));
+    }
+    format!("{told}, of the {of}")
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -124,6 +124,7 @@ impl Maker {
     fn value(&mut self, key: &str, kind: &Kind) -> String {
         match kind {
             Kind::Bool(default) => (!default).to_string(),
+            Kind::YesOrNo => self.one_of(2).to_string(),
             Kind::BoolOrWord(default, words) => match self.draw(0..=words.len()) {
                 0 => (!default).to_string(),
                 word => quoted(words[word - 1].word),

@@ -14,4 +14,5 @@ pub mod entity_tag;
 pub mod http_date;
 mod list;
 pub mod range;
+pub mod retry_after;
 pub mod vary;

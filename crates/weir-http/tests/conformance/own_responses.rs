@@ -121,14 +121,14 @@ fn an_error_is_said_as_its_client_reads_it() {
         "{text}"
     );
     assert_eq!(
-        said(503, ErrorForm::Grpc { is_web: false }, &own),
+        said(503, ErrorForm::Grpc { is_web: false, is_late: false }, &own),
         "HTTP/1.1 200 OK\r\nx-request-id: i-1\r\ncontent-type: application/grpc\r\ncache-control: no-store\r\n\
          grpc-status: 14\r\ngrpc-message: 503 Service Unavailable no_backend\r\ncontent-length: 0\r\n\r\n"
     );
     let statuses =
         [(400, 13), (401, 16), (403, 7), (404, 12), (413, 2), (429, 14), (500, 2), (502, 14), (504, 14)];
     for (status, code) in statuses {
-        let text = said(status, ErrorForm::Grpc { is_web: true }, &own);
+        let text = said(status, ErrorForm::Grpc { is_web: true, is_late: false }, &own);
         assert!(text.contains(&format!("\r\ngrpc-status: {code}\r\n")), "{text}");
         assert!(text.contains("\r\ncontent-type: application/grpc-web+proto\r\n"), "{text}");
     }

@@ -303,7 +303,7 @@ fn an_answer_of_our_own_says_the_same_in_every_version() {
         OwnAnswer::error(503, "queue_full", Some(1)),
         OwnAnswer::error(405, "method_refused", None),
         in_form(ErrorForm::Problem),
-        in_form(ErrorForm::Grpc { is_web: false }),
+        in_form(ErrorForm::Grpc { is_web: false, is_late: false }),
         in_form(ErrorForm::Page { content_type: "text/html", body: b"<p>" }),
         OwnAnswer::Simple { status: 200, fields: &fields, body: b"hello" },
         OwnAnswer::Simple { status: 204, fields: &fields, body: b"hello" },

@@ -1,7 +1,7 @@
 //! Answers of Weir's own: failures, redirects, fixed responses, and what proves a domain to an ACME
 //! authority.
 
-use weir_http::{AddedField, OwnAnswer};
+use weir_http::{AddedField, ErrorForm, OwnAnswer};
 use weir_io::clock;
 use weir_stats::table::End;
 use weir_template::Template;
@@ -35,7 +35,10 @@ pub async fn failure(
     let keep = !failure.closes_client() && may_keep(session, exchange);
     let routes = &listener.compiled.routes;
     let route = exchange.route.and_then(|number| routes.route(number));
-    let form = pages::form(routes.pages(route), status, exchange.wants);
+    let mut form = pages::form(routes.pages(route), status, exchange.wants);
+    if let ErrorForm::Grpc { is_late, .. } = &mut form {
+        *is_late = matches!(failure, Failure::RequestTotal { .. });
+    }
     let answer = OwnAnswer::Error {
         status,
         word: failure.word(),

@@ -1,10 +1,13 @@
 //! Asks a pool for a response: chooses a backend, tries, tries again where that is safe and useful.
 
-use std::task::Context;
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use weir_config::RetryOn;
+use weir_config::{NEVER, RetryOn};
 use weir_http::h1::connection::Busy;
-use weir_http::{BodyLength, BodyReader, ResponseHead};
+use weir_http::values::retry_after;
+use weir_http::{BodyLength, BodyReader, KnownHeader, ResponseHead};
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::stream::{Duplex as _, Sight};
@@ -17,7 +20,7 @@ use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::requester::{Recipient, Requester};
 use crate::http::upload::Upload;
-use crate::reach::{Attempt, Reach, Verdict};
+use crate::reach::{Attempt, Reach, RetryRules, Verdict};
 
 /// A request that a pool is asked, with all that the steps from here to the response's head need.
 pub struct Call<'a, R> {
@@ -27,6 +30,8 @@ pub struct Call<'a, R> {
     pub forwarding: &'a Forwarding<'a>,
     pub facts: &'a Facts,
     pub upload: &'a mut Upload,
+    /// When the attempt under way is to give way to another; [`Duration::MAX`] where none may follow.
+    pub try_until: Duration,
 }
 
 /// A response whose head, in `exchange.response`, is complete.
@@ -47,6 +52,7 @@ impl<R: Recipient> Call<'_, R> {
         loop {
             let chosen = self.choose(&mut reach).await?;
             self.exchange.ledger.note_backend(&chosen);
+            self.try_until = self.end_of_try(&reach);
             let tried = self.attempt(&chosen, only_new).await;
             let attempt = Attempt {
                 idempotent: self.facts.method.is_idempotent(),
@@ -56,6 +62,8 @@ impl<R: Recipient> Call<'_, R> {
                     Ok(_) => Some(RetryOn::Status(self.exchange.response.status())),
                     Err(failed) => failed.failure.retried_as(),
                 },
+                retry_after: tried.as_ref().ok().and_then(|begun| self.retry_after(begun)),
+                route: self.forwarding.route_retry(),
             };
             let cells = self.forwarding.listener.shared.cells.of(self.requester.worker.number);
             let verdict = reach.after(&self.forwarding.pool, &chosen, &attempt, cells);
@@ -70,7 +78,66 @@ impl<R: Recipient> Call<'_, R> {
             };
             self.exchange.ledger.retries = reach.retries();
             self.upload.retry(clock::now());
+            if let Some(pause) = reach.pause() {
+                drop((tried, chosen));
+                Box::pin(self.pause(pause)).await?;
+            }
         }
+    }
+
+    /// When the attempt that is about to be made is to give way to another, should it take so long.
+    fn end_of_try(&self, reach: &Reach) -> Duration {
+        let pool = &self.forwarding.pool.shared;
+        let rules = RetryRules::of(&pool.config.retry, self.forwarding.route_retry());
+        // `made` counts this attempt already.
+        let made = reach.made().saturating_sub(1);
+        if rules.per_try == NEVER
+            || !self.upload.is_done()
+            || !rules.may_cut_short(made, self.facts.method.is_idempotent())
+        {
+            return Duration::MAX;
+        }
+        let now = clock::now();
+        // Without a retry to follow a cut try would be an error for a slow answer.
+        if pool.balance.retry_budget().available(now) > 0 { now + rules.per_try } else { Duration::MAX }
+    }
+
+    /// For how long a backend may be waited for from `now` on that has `patience` by itself.
+    pub fn within_try(&self, now: Duration, patience: Duration) -> Duration {
+        patience.min(self.try_until.saturating_sub(now))
+    }
+
+    /// What the answer says of when to ask again.
+    fn retry_after(&self, begun: &Begun) -> Option<Duration> {
+        let response = &self.exchange.response;
+        if !matches!(response.status(), 429 | 503) {
+            return None;
+        }
+        let value = response.value(KnownHeader::RetryAfter, begun.received.filled())?;
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        retry_after::parse(value, wall)
+    }
+
+    /// Waits before the next attempt, unless the client leaves.
+    async fn pause(&mut self, pause: Duration) -> Result<(), Failure> {
+        let Call { requester, recipient, exchange, .. } = self;
+        exchange.ledger.note_wait();
+        requester.wait(clock::now(), pause);
+        let mut watched = requester.buffer.is_none();
+        poll_fn(|context| {
+            if let Some(stream) = recipient.stream() {
+                stream.gather(context);
+            }
+            if watched {
+                watched = requester.look_at(*recipient, context)? == Sight::Quiet;
+            }
+            match requester.is_late() {
+                true if requester.is_drained() => Poll::Ready(Err(Failure::Drained)),
+                true => Poll::Ready(Ok(())),
+                false => Poll::Pending,
+            }
+        })
+        .await
     }
 
     /// Tells passive health and the latency average what became of an attempt, and counts it.

@@ -71,7 +71,10 @@ impl<R: Recipient> Call<'_, R> {
         let sent_at = if reused { self.exchange.ledger.nearly_now() } else { clock::now() };
         self.upload.resume(sent_at);
         let timeout = &self.forwarding.timers;
-        let patience = if self.upload.is_awaited() { timeout.client_body } else { timeout.backend };
+        let patience = match self.upload.is_awaited() {
+            true => timeout.client_body,
+            false => self.within_try(sent_at, timeout.backend),
+        };
         self.requester.wait(sent_at, patience);
         let (outgoing, deadline) = (&self.exchange.outgoing, &self.requester.deadline);
         match send_all(&mut **connection.connection(), outgoing, deadline, || {}).await {
@@ -101,13 +104,17 @@ impl<R: Recipient> Call<'_, R> {
         chosen: &Chosen,
         max_idle: Option<Duration>,
     ) -> Result<(Busy<Connection>, bool), Failure> {
-        let Call { requester, recipient, exchange, forwarding, facts, upload } = self;
+        let connect = match self.try_until {
+            Duration::MAX => self.forwarding.timers.connect,
+            _ => self.within_try(clock::now(), self.forwarding.timers.connect),
+        };
+        let Call { requester, recipient, exchange, forwarding, facts, upload, .. } = self;
         let header = forwarding.pool.shared.config.send_proxy.map(|version| {
             let unknown = || Err(io::ErrorKind::Unsupported.into());
             let local = || recipient.stream().map_or_else(unknown, |stream| stream.local_addr());
             exchange.ledger.client(requester).proxy_header(version, local)
         });
-        let mut opener = Opener { requester, exchange, forwarding, chosen, header };
+        let mut opener = Opener { requester, exchange, forwarding, chosen, header, connect };
         if !forwarding.over_h2() {
             let opening = pin!(opener.open(max_idle));
             return gathering(&mut **recipient, opening).await;
@@ -139,6 +146,8 @@ struct Opener<'a> {
     chosen: &'a Chosen,
     /// The PROXY header for a new connection, where the pool wants one.
     header: Option<Vec<u8>>,
+    /// For one to come about.
+    connect: Duration,
 }
 
 impl Opener<'_> {
@@ -204,7 +213,7 @@ impl Opener<'_> {
         let config = &self.forwarding.listener.shared.config;
         let began = clock::now();
         loop {
-            self.requester.wait(began, self.forwarding.timers.connect);
+            self.requester.wait(began, self.connect);
             if let Some(slot) = connections.stream_slot(backend.shared.resolved.moves()) {
                 self.exchange.ledger.connect = Some(clock::now().saturating_sub(began));
                 return Ok(slot);
@@ -230,7 +239,7 @@ impl Opener<'_> {
     async fn connect(&mut self) -> Result<backends::Connection, Failure> {
         let Requester { worker, deadline, .. } = self.requester;
         let began = clock::now();
-        self.requester.wait(began, self.forwarding.timers.connect);
+        self.requester.wait(began, self.connect);
         let client = self.exchange.ledger.client(self.requester).address.ip();
         let header = self.header.as_deref();
         let opened = self.chosen.backend().open_for(worker, deadline, header, Some(client)).await;

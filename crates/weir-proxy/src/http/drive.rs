@@ -65,7 +65,8 @@ impl<R: Recipient> Call<'_, R> {
             self.pass_on(buffer.filled()).await?;
             if !self.upload.is_awaited() {
                 // It says that the backend is at work on it; how often it may do so is bounded.
-                self.requester.wait(clock::now(), self.forwarding.timers.backend);
+                let now = clock::now();
+                self.requester.wait(now, self.within_try(now, self.forwarding.timers.backend));
             }
             buffer.consume(self.exchange.response.head_bytes());
             self.exchange.response.clear();

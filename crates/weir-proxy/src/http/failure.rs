@@ -121,6 +121,7 @@ impl Failure {
         match self {
             Failure::Connect(failed) => failed.retried_as(),
             Failure::Empty => Some(RetryOn::Empty),
+            Failure::BackendClosed => Some(RetryOn::Reset),
             Failure::BackendTimeout => Some(RetryOn::Timeout),
             _ => None,
         }

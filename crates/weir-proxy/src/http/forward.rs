@@ -3,6 +3,8 @@
 //! Waits that most exchanges never come to (errors, queues, connecting, large bodies, tunnels) are boxed here
 //! and further down: a session's future is as large as its largest path, and every idle connection holds one.
 
+use std::time::Duration;
+
 use weir_http::Conditions;
 use weir_http::h1::connection::Drained;
 use weir_io::buffers::SMALL;
@@ -39,7 +41,8 @@ pub async fn run(
     let answered = match looked_at {
         Ok(()) => {
             let (facts, upload) = (&facts, &mut upload);
-            Call { requester, recipient: stream, exchange, forwarding, facts, upload }.ask().await
+            let try_until = Duration::MAX;
+            Call { requester, recipient: stream, exchange, forwarding, facts, upload, try_until }.ask().await
         }
         Err(failure) => Err(failure),
     };

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use weir_config::{Coding, Compress, HttpVersion, Sqli};
+use weir_config::{Coding, Compress, HttpVersion, RouteRetry, Sqli};
 use weir_http::forward::Negotiated;
 use weir_http::{AddedField, Limits, Method, ResponseContext, Version};
 use weir_screen::sqli::BodyKind;
@@ -34,6 +34,11 @@ impl<'l> Forwarding<'l> {
         let of_pool = pool.shared.config.timeout.if_any();
         let timers = ExchangeTimers::of(&listener.shared.config.timeout, of_pool, of_route);
         Forwarding { listener, pool, route, timers }
+    }
+
+    /// What the route says of retries.
+    pub fn route_retry(&self) -> Option<&RouteRetry> {
+        self.route.and_then(|route| route.retry.as_deref())
     }
 
     /// How responses are compressed.

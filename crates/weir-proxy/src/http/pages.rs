@@ -91,7 +91,9 @@ impl Pages {
 /// How a client that reads errors so is told of this one.
 pub fn form(pages: Option<&Pages>, status: u16, wants: Wants) -> ErrorForm<'_> {
     let json = match wants {
-        Wants::Grpc | Wants::GrpcWeb => return ErrorForm::Grpc { is_web: wants == Wants::GrpcWeb },
+        Wants::Grpc | Wants::GrpcWeb => {
+            return ErrorForm::Grpc { is_web: wants == Wants::GrpcWeb, is_late: false };
+        }
         Wants::Json => true,
         Wants::Text => false,
     };
@@ -185,7 +187,7 @@ mod tests {
         assert_eq!(said(&both, 503, Wants::Json), "{}");
         assert_eq!(said(&both, 503, Wants::Text), "{}", "the route has none but this");
         assert_eq!(said(&both, 502, Wants::Json), "Problem");
-        assert_eq!(said(&both, 503, Wants::Grpc), "Grpc { is_web: false }");
+        assert_eq!(said(&both, 503, Wants::Grpc), "Grpc { is_web: false, is_late: false }");
         let same = [page(One(503), Some("{}"), true, false), page(One(503), Some("<p>"), false, false)];
         assert_eq!(said(&Pages::compile(&same, None).unwrap(), 503, Wants::Text), "<p>");
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use weir_config::{ExchangeTimeouts, HostPattern, PathPattern, RouteAction, Sqli};
+use weir_config::{ExchangeTimeouts, HostPattern, PathPattern, RouteAction, RouteRetry, Sqli};
 use weir_screen::{FieldLookup, Screen};
 use weir_template::Template;
 
@@ -61,6 +61,8 @@ pub struct Route {
     pub sqli: Sqli,
     /// How responses are compressed; `None` leaves them as they came.
     pub compress: Option<Arc<weir_config::Compress>>,
+    /// When a failed attempt is made again, over what its pool says.
+    pub retry: Option<Box<RouteRetry>>,
     /// Its own timers, over those of its pool and listener.
     pub timeout: Option<ExchangeTimeouts>,
     host: Vec<HostPattern>,
@@ -295,6 +297,7 @@ impl Route {
             access_log: config.access_log,
             sqli: config.sqli,
             compress: config.compress.clone().map(Arc::new),
+            retry: config.retry.if_any().cloned().map(Box::new),
             timeout: config.timeout.if_any().copied(),
             // A connection of a tcp listener is looked at as a request for the name that its client asks for.
             host: config.host.iter().chain(&config.sni).cloned().collect(),

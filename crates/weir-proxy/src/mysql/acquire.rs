@@ -235,8 +235,7 @@ impl Session {
             if role == WantedRole::Primary && unfit.blames_server() {
                 take_role_off(&chosen);
             }
-            let kind = unfit.retried_as();
-            let attempt = Attempt { idempotent: true, replayable: true, reused: false, kind };
+            let attempt = Attempt::unsent(unfit.retried_as());
             let listener = self.listener();
             let cells = listener.shared.cells.of(self.worker.number);
             let verdict = reach.after(&pool, &chosen, &attempt, cells);

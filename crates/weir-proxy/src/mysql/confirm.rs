@@ -67,8 +67,7 @@ impl Confirming<'_> {
                 return word;
             }
             unfit.note(&chosen, self.worker);
-            let kind = unfit.retried_as();
-            let attempt = Attempt { idempotent: true, replayable: true, reused: false, kind };
+            let attempt = Attempt::unsent(unfit.retried_as());
             let cells = self.listener.shared.cells.of(self.worker.number);
             if reach.after(self.pool, &chosen, &attempt, cells) == Verdict::Leave {
                 return Err(denied(unfit.refusal(name), weir_stats::table::End::ConnectFailed));

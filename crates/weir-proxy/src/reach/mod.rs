@@ -12,12 +12,12 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use weir_balance::{NoPick, PickInput, WantedRole};
+use weir_balance::{AdminState, NoPick, PickInput, WantedRole};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_stats::table::{End, ListenerCells, Rejected};
 
-pub use self::retry::{Attempt, Verdict};
+pub use self::retry::{Attempt, RetryRules, Verdict};
 
 use crate::backends::{Chosen, WorkerPool};
 use crate::worker::Worker;
@@ -107,8 +107,10 @@ pub struct Reach {
     retries: u32,
     /// The backend of the last attempt, once it has failed.
     failed: Option<Arc<weir_balance::Backend>>,
-    /// No wait in line goes on beyond it.
+    /// No wait goes on beyond it.
     until: Duration,
+    /// Wait before the next attempt.
+    pause: Option<Duration>,
 }
 
 impl Reach {
@@ -118,7 +120,15 @@ impl Reach {
         if pool.shared.config.retry.attempts > 0 {
             pool.shared.balance.retry_budget().deposit(now);
         }
-        Reach { wish, tried: Vec::new(), made: 0, retries: 0, failed: None, until: Duration::MAX }
+        Reach {
+            wish,
+            tried: Vec::new(),
+            made: 0,
+            retries: 0,
+            failed: None,
+            until: Duration::MAX,
+            pause: None,
+        }
     }
 
     /// Leaves out the backend at `index` for as long as there are others: the flow comes from there.
@@ -132,6 +142,16 @@ impl Reach {
     pub fn until(mut self, until: Duration) -> Reach {
         self.until = until;
         self
+    }
+
+    /// Attempts made, those not counted that only met a connection that had aged.
+    pub fn made(&self) -> u32 {
+        self.made
+    }
+
+    /// How long to wait before the next attempt; `None` where it may be made at once.
+    pub fn pause(&self) -> Option<Duration> {
+        self.pause
     }
 
     /// Attempts after the first.
@@ -202,14 +222,22 @@ impl Reach {
         &mut self,
         pool: &WorkerPool,
         chosen: &Chosen,
-        attempt: &Attempt,
+        attempt: &Attempt<'_>,
         listener: &ListenerCells,
     ) -> Verdict {
-        let verdict = retry::decide(&pool.shared.config.retry, self.made, attempt);
+        let rules = RetryRules::of(&pool.shared.config.retry, attempt.route);
+        let verdict = retry::decide(&rules, self.made, attempt);
+        self.pause = None;
         match verdict {
             Verdict::Leave => {}
             Verdict::Reconnect => self.made -= 1,
             Verdict::Again => {
+                let pause = attempt.retry_after.filter(|pause| !pause.is_zero());
+                let pause = pause.and_then(|_| retry::pause(attempt, self.has_elsewhere(pool, chosen)));
+                let room = self.until.saturating_sub(clock::now());
+                if pause.is_some_and(|pause| pause > rules.retry_after.min(room)) {
+                    return Verdict::Leave;
+                }
                 if !pool.shared.balance.retry_budget().withdraw(clock::now()) {
                     listener.rejected[Rejected::RetryBudget as usize].increment();
                     return Verdict::Leave;
@@ -217,10 +245,27 @@ impl Reach {
                 self.tried.extend(pool.index_of(chosen));
                 self.failed = Some(chosen.backend().shared.balance.clone());
                 self.retries += 1;
-                pool.cells().retries.increment();
+                self.pause = pause;
+                let cells = pool.cells();
+                cells.retries.increment();
+                if let Some(kind) = attempt.kind {
+                    cells.retry_reasons[retry::counted_as(kind) as usize].increment();
+                }
             }
         }
         verdict
+    }
+
+    /// Whether there is a backend that takes work and has not been tried, besides the one just tried.
+    fn has_elsewhere(&self, pool: &WorkerPool, chosen: &Chosen) -> bool {
+        let tried = pool.index_of(chosen);
+        let mut numbered = pool.backends.iter().enumerate();
+        numbered.any(|(index, backend)| {
+            let balance = &backend.shared.balance;
+            let takes_work =
+                balance.is_up() && balance.weight() > 0 && balance.admin_state() == AdminState::Ready;
+            takes_work && Some(index) != tried && !self.tried.contains(&index)
+        })
     }
 }
 

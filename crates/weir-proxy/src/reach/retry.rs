@@ -1,9 +1,59 @@
 //! Whether a failed attempt is tried again: the one place that decides it. Pure.
 
-use weir_config::{Retry, RetryOn};
+use std::time::Duration;
+
+use weir_config::{Retry, RetryOn, RouteRetry};
+use weir_stats::table::RetryReason;
+
+/// When attempts are made again: what the route says, else the pool.
+#[derive(Clone, Copy, Debug)]
+pub struct RetryRules<'c> {
+    /// Further tries after the first.
+    pub attempts: u32,
+    /// Which failures.
+    pub on: &'c [RetryOn],
+    /// Whether POST and the like may be tried again after they reached a backend.
+    pub non_idempotent: bool,
+    /// Longest try that another may follow; [`weir_config::NEVER`] for as long as the timers let it.
+    pub per_try: Duration,
+    /// Longest `retry-after` that is waited for.
+    pub retry_after: Duration,
+}
+
+impl<'c> RetryRules<'c> {
+    /// What holds for a request to a pool that says `pool`, on a route that says `route`. Does not allocate.
+    pub fn of(pool: &'c Retry, route: Option<&'c RouteRetry>) -> RetryRules<'c> {
+        let said = |on: &'c [RetryOn]| Some(on).filter(|on| !on.is_empty());
+        RetryRules {
+            attempts: route.and_then(|route| route.attempts).unwrap_or(pool.attempts),
+            on: route.and_then(|route| said(&route.on)).unwrap_or(&pool.on),
+            non_idempotent: route.and_then(|route| route.non_idempotent).unwrap_or(pool.non_idempotent),
+            per_try: route.and_then(|route| route.per_try_timeout).unwrap_or(pool.per_try_timeout),
+            retry_after: route.and_then(|route| route.retry_after).unwrap_or(pool.retry_after),
+        }
+    }
+
+    /// Whether a failure of this kind is one that is tried again. `connect` has said what `refused-stream`
+    /// says since before that was a word; and who breaks off without a byte has broken off.
+    fn lists(&self, kind: RetryOn) -> bool {
+        let also = match kind {
+            RetryOn::RefusedStream => Some(RetryOn::Connect),
+            RetryOn::Empty => Some(RetryOn::Reset),
+            _ => None,
+        };
+        self.on.iter().any(|on| *on == kind || Some(*on) == also)
+    }
+
+    /// Whether another try may follow the one that is about to be made, of a request that can be sent again,
+    /// if it takes too long. `made` counts those before.
+    pub fn may_cut_short(&self, made: u32, idempotent: bool) -> bool {
+        made < self.attempts && self.lists(RetryOn::Timeout) && (idempotent || self.non_idempotent)
+    }
+}
 
 /// What is known of an attempt that failed, or whose answer is one that is tried again.
-pub struct Attempt {
+#[derive(Clone, Copy)]
+pub struct Attempt<'r> {
     /// Whether the method may be repeated (RFC 9110 §9.2.2).
     pub idempotent: bool,
     /// Whether everything that was sent can be sent once more.
@@ -13,6 +63,17 @@ pub struct Attempt {
     pub reused: bool,
     /// The kind of failure; `None` when nothing that `on` could name.
     pub kind: Option<RetryOn>,
+    /// What the answer's `retry-after` says.
+    pub retry_after: Option<Duration>,
+    /// What the route says of retries.
+    pub route: Option<&'r RouteRetry>,
+}
+
+impl Attempt<'_> {
+    /// One in which nothing was sent.
+    pub fn unsent(kind: Option<RetryOn>) -> Attempt<'static> {
+        Attempt { idempotent: true, replayable: true, reused: false, kind, retry_after: None, route: None }
+    }
 }
 
 /// What to do.
@@ -28,20 +89,47 @@ pub enum Verdict {
 }
 
 /// Decides after `made` attempts, the last one included.
-pub fn decide(retry: &Retry, made: u32, attempt: &Attempt) -> Verdict {
+pub fn decide(rules: &RetryRules<'_>, made: u32, attempt: &Attempt<'_>) -> Verdict {
     let Some(kind) = attempt.kind else { return Verdict::Leave };
     if !attempt.replayable {
         return Verdict::Leave;
     }
-    // Where no connection came about nothing was sent, whatever the method.
-    let repeatable = kind == RetryOn::Connect || attempt.idempotent || retry.non_idempotent;
-    if !repeatable {
+    // Where no connection came about nothing was sent, whatever the method; and what a backend promises not
+    // to have looked at it has not done (RFC 9113 §8.7).
+    let is_untouched = matches!(kind, RetryOn::Connect | RetryOn::RefusedStream);
+    if !(is_untouched || attempt.idempotent || rules.non_idempotent) {
         return Verdict::Leave;
     }
     if kind == RetryOn::Empty && attempt.reused {
         return Verdict::Reconnect;
     }
-    if made <= retry.attempts && retry.on.contains(&kind) { Verdict::Again } else { Verdict::Leave }
+    if made <= rules.attempts && rules.lists(kind) { Verdict::Again } else { Verdict::Leave }
+}
+
+/// How long to wait before the next try. 429 speaks of the client, whom every backend knows; 503 of the
+/// backend that says it, so that it means nothing where the next try goes `elsewhere`.
+pub fn pause(attempt: &Attempt<'_>, elsewhere: bool) -> Option<Duration> {
+    match attempt.kind? {
+        RetryOn::Status(429) => attempt.retry_after,
+        RetryOn::Status(503) if !elsewhere => attempt.retry_after,
+        _ => None,
+    }
+}
+
+/// The word that a retry for such a failure is counted under.
+pub fn counted_as(kind: RetryOn) -> RetryReason {
+    match kind {
+        RetryOn::Connect => RetryReason::Connect,
+        RetryOn::RefusedStream => RetryReason::RefusedStream,
+        RetryOn::Empty => RetryReason::Empty,
+        RetryOn::Reset => RetryReason::Reset,
+        RetryOn::Timeout => RetryReason::Timeout,
+        RetryOn::Status(429) => RetryReason::TooManyRequests,
+        RetryOn::Status(500) => RetryReason::InternalError,
+        RetryOn::Status(502) => RetryReason::BadGateway,
+        RetryOn::Status(503) => RetryReason::Unavailable,
+        RetryOn::Status(_) => RetryReason::GatewayTimeout,
+    }
 }
 
 #[cfg(test)]
@@ -49,11 +137,15 @@ mod tests {
     use super::*;
 
     fn retry(on: &[RetryOn]) -> Retry {
-        Retry { attempts: 2, on: on.to_vec(), non_idempotent: false }
+        Retry { attempts: 2, on: on.to_vec(), ..Retry::default() }
     }
 
-    fn attempt(kind: RetryOn) -> Attempt {
-        Attempt { idempotent: true, replayable: true, reused: false, kind: Some(kind) }
+    fn attempt(kind: RetryOn) -> Attempt<'static> {
+        Attempt::unsent(Some(kind))
+    }
+
+    fn decide(retry: &Retry, made: u32, attempt: &Attempt<'_>) -> Verdict {
+        super::decide(&RetryRules::of(retry, None), made, attempt)
     }
 
     #[test]
@@ -90,5 +182,56 @@ mod tests {
     fn a_kept_connection_that_proves_closed_is_replaced_without_charge() {
         let stale = Attempt { reused: true, ..attempt(RetryOn::Empty) };
         assert_eq!(decide(&retry(&[]), 1, &stale), Verdict::Reconnect);
+    }
+
+    #[test]
+    fn a_route_says_what_it_says_and_the_pool_the_rest() {
+        let pool = retry(&[RetryOn::Connect]);
+        let route = RouteRetry { attempts: Some(5), on: vec![RetryOn::Status(500)], ..RouteRetry::default() };
+        let rules = RetryRules::of(&pool, Some(&route));
+        assert_eq!((rules.attempts, rules.on), (5, &[RetryOn::Status(500)][..]));
+        assert_eq!((rules.non_idempotent, rules.retry_after), (false, pool.retry_after));
+        assert_eq!(super::decide(&rules, 5, &attempt(RetryOn::Status(500))), Verdict::Again);
+        assert_eq!(super::decide(&rules, 1, &attempt(RetryOn::Connect)), Verdict::Leave);
+    }
+
+    #[test]
+    fn a_stream_that_was_refused_is_tried_again_even_for_a_post_by_either_word() {
+        let post = Attempt { idempotent: false, ..attempt(RetryOn::RefusedStream) };
+        for on in [RetryOn::Connect, RetryOn::RefusedStream] {
+            assert_eq!(decide(&retry(&[on]), 1, &post), Verdict::Again);
+        }
+        assert_eq!(decide(&retry(&[RetryOn::RefusedStream]), 1, &attempt(RetryOn::Connect)), Verdict::Leave);
+    }
+
+    #[test]
+    fn who_breaks_off_without_a_byte_has_broken_off() {
+        let reset = retry(&[RetryOn::Reset]);
+        assert_eq!(decide(&reset, 1, &attempt(RetryOn::Empty)), Verdict::Again);
+        assert_eq!(decide(&retry(&[RetryOn::Empty]), 1, &attempt(RetryOn::Reset)), Verdict::Leave);
+        let post = Attempt { idempotent: false, ..attempt(RetryOn::Reset) };
+        assert_eq!(decide(&reset, 1, &post), Verdict::Leave);
+    }
+
+    #[test]
+    fn a_try_is_cut_short_only_where_another_may_follow() {
+        let timed = retry(&[RetryOn::Timeout]);
+        let rules = RetryRules::of(&timed, None);
+        assert!(rules.may_cut_short(0, true) && rules.may_cut_short(1, true));
+        assert!(!rules.may_cut_short(2, true), "the third is the last");
+        assert!(!rules.may_cut_short(0, false), "a POST is not tried again");
+        let other = retry(&[RetryOn::Connect]);
+        assert!(!RetryRules::of(&other, None).may_cut_short(0, true));
+    }
+
+    #[test]
+    fn a_429_is_waited_for_everywhere_and_a_503_only_where_there_is_no_elsewhere() {
+        let wait = Some(Duration::from_secs(3));
+        let told = |status| Attempt { retry_after: wait, ..attempt(RetryOn::Status(status)) };
+        for elsewhere in [true, false] {
+            assert_eq!(pause(&told(429), elsewhere), wait);
+            assert_eq!(pause(&told(503), elsewhere), wait.filter(|_| !elsewhere));
+            assert_eq!(pause(&told(502), elsewhere), None);
+        }
     }
 }

@@ -246,8 +246,7 @@ impl Session {
             if failure.blames_backend() {
                 chosen.observe_failure(&self.worker, clock::now(), || failure.to_string());
             }
-            let attempt =
-                Attempt { idempotent: true, replayable: true, reused: false, kind: failure.retried_as() };
+            let attempt = Attempt::unsent(failure.retried_as());
             let cells = self.listener.shared.cells.of(self.worker.number);
             let verdict = reach.after(pool, &chosen, &attempt, cells);
             self.report.retries = reach.retries();

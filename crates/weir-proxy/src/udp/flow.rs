@@ -100,8 +100,7 @@ impl Leg {
                     has_answered: false,
                 });
             }
-            let attempt =
-                Attempt { idempotent: true, replayable: true, reused: false, kind: Some(RetryOn::Connect) };
+            let attempt = Attempt::unsent(Some(RetryOn::Connect));
             let cells = listener.shared.cells.of(worker.number);
             if reach.after(&pool, &chosen, &attempt, cells) == Verdict::Leave {
                 return Err(Rejected::NoBackend);

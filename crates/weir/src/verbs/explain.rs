@@ -73,6 +73,9 @@ fn words(answer: &Answer) -> String {
     if let Some(cache) = &answer.cache {
         let _ = writeln!(out, "cache    {cache}");
     }
+    if let Some(retry) = &answer.retry {
+        let _ = writeln!(out, "retry    {retry}");
+    }
     for Timer { name, value, from } in &answer.timers {
         let _ = writeln!(out, "timer    {name} {value}, of the {from}");
     }
