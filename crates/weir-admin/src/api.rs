@@ -19,7 +19,7 @@ use crate::auth::{Auth, Refusal};
 use crate::endpoints::{Call, Endpoint, openapi};
 use crate::explain::{Question, explain};
 use crate::status;
-use crate::{metrics, page, purge};
+use crate::{maintenance, metrics, page, purge};
 use weir_control::control::{ChangeError, Control, Phase};
 use weir_control::events::Event;
 use weir_control::kernel::FlowFilter;
@@ -135,6 +135,8 @@ async fn dispatch(context: &Context, request: Request) -> Result<Response, Error
             Ok(ok(&edited("removed", &snapshot, parameter("address"))))
         }
         Call::CachePurge => purge::purge(control, &read_json::<purge::PurgeRequest>(body).await?),
+        Call::Maintenance => Ok(maintenance::show(control)),
+        Call::SwitchMaintenance => maintenance::switch(control, read_json(body).await?),
         Call::Explain => {
             let question = read_json::<Question>(body).await?;
             let answer = explain(&control.compiled(), control.kernel(), &question).await;

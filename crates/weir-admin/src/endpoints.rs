@@ -47,6 +47,8 @@ pub enum Call {
     AddBackend,
     RemoveBackend,
     CachePurge,
+    Maintenance,
+    SwitchMaintenance,
     Explain,
     Flows,
     Events,
@@ -216,6 +218,27 @@ pub const ENDPOINTS: &[Endpoint] = &[
             "/v1/cache/purge",
             Call::CachePurge,
             "Takes kept responses out, or makes them out of date. Answers with their number; what is fetched at the moment is not kept either.",
+        )
+    },
+    endpoint(
+        Method::Get,
+        "/v1/maintenance",
+        Call::Maintenance,
+        "Which parts of the service are in maintenance.",
+    ),
+    Endpoint {
+        body: &[
+            ("state", "string", "`on` or `off`"),
+            ("listener", "string?", "this listener, or with `route` that route of it"),
+            ("route", "string?", "routes of this name"),
+            ("pool", "string?", "whatever goes to this pool; stands alone"),
+        ],
+        statuses: &[NO_POOL],
+        ..endpoint(
+            Method::Post,
+            "/v1/maintenance",
+            Call::SwitchMaintenance,
+            "Puts a part of the service into maintenance, or takes it out; without a part everything that speaks HTTP. Clients get 503 and the page of `maintenance`. Lasts over reloads and upgrades.",
         )
     },
     Endpoint {

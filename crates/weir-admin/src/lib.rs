@@ -12,6 +12,7 @@ mod api;
 pub mod auth;
 pub mod endpoints;
 pub mod explain;
+pub mod maintenance;
 mod metrics;
 mod page;
 mod process;

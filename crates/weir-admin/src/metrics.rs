@@ -453,6 +453,7 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
         &[("moved", |cells| &cells.moved), ("failed", |cells| &cells.failed)],
     );
     clusters(out, control, pools);
+    counted.totals(out, &expose::FALLBACKS, |cells| &cells.fallbacks);
     counted.totals(out, &expose::LAST_RESORT, |cells| &cells.last_resort);
     counted.totals(out, &expose::PANIC, |cells| &cells.panics);
     let depths = pools.iter().map(|it| ([&*it.config.name], f64::from(it.queue.depth())));

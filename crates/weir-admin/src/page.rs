@@ -279,6 +279,7 @@ fn happened(out: &mut String, events: &[Event]) {
             What::DescriptorsShort { shed } => {
                 format!("file descriptors ran out, {shed} idle connections shed")
             }
+            What::Maintenance { of, state } => format!("maintenance of {of}: {state}"),
             What::Process { phase, detail } => format!("{phase}: {detail}"),
         };
         let _ = write!(out, "<tr><td>{}<td class=\"why\">{}</tr>", event.time.rfc3339(), escape(&text));

@@ -42,6 +42,9 @@ pub struct Status {
     pub generation: u64,
     /// Client connections and UDP flows open now.
     pub sessions: u64,
+    /// Parts of the service that are in maintenance.
+    #[serde(default)]
+    pub maintenance: Vec<String>,
     /// The last reload; `None` before the first.
     pub last_reload: Option<Outcome>,
     /// In the order of the config.
@@ -212,6 +215,7 @@ pub fn of(control: &Control) -> Status {
         config_source: control.source_name(),
         generation: snapshot.generation,
         sessions: control.sessions(),
+        maintenance: control.maintenance().iter().map(ToString::to_string).collect(),
         last_reload: control.last_reload(),
         listeners: snapshot.listeners.iter().map(|it| listener(control, it)).collect(),
         pools: snapshot.pools.iter().map(|it| pool(control, it)).collect(),

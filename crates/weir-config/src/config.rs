@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::admin::{self, Admin};
 use crate::cache::Cache;
+use crate::fallback;
 use crate::fields::{Fields, KeyValue, Value};
 use crate::hidden::Hidden;
 use crate::kernel::Kernel;
@@ -140,6 +141,7 @@ impl Config {
         }
         listener::binds::check(root, &self.listeners, admin, findings);
         listener::check(root, &self.listeners, findings);
+        fallback::check(root, findings);
         pool::check(root, uses, &self.pools, findings);
     }
 }

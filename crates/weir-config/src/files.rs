@@ -22,6 +22,9 @@ fn pages(fields: &mut Fields, world: &dyn World, findings: &mut Findings<'_>) {
     for page in fields.below_mut("error_page") {
         of_key(page, "file", PAGE_BYTES as usize, world, findings);
     }
+    for page in fields.below_mut("maintenance") {
+        of_key(page, "file", PAGE_BYTES, read_file, findings);
+    }
 }
 
 fn of_key(

@@ -20,6 +20,7 @@ use crate::headers::{self, Headers, Marks};
 use crate::keys::{
     Each, Key, Kind, Limit, Planes, Row, count, flag, list, table as below, table_or_true, text, word,
 };
+use crate::maintenance::{self, Maintenance};
 use crate::mysql::{self, ListenerMysql};
 use crate::plane::forward::{Forward, PORTS, PortRange, SOURCE};
 use crate::plane::{self, Plane};
@@ -198,6 +199,9 @@ table! {
                 .http()
                 .default("Weir's own line of text")
                 .also(&["error_pages", "errorfile", "errors", "http-errors"]);
+        /// What clients are told while `weir maintenance` has switched the service off, and who gets through;
+        /// a route may say otherwise.
+        maintenance: Option<Maintenance> = below(Maintenance::TABLE).http().default("503, for all");
         /// Sizes a client may make Weir hold or parse.
         limits: HttpLimits = below(HttpLimits::TABLE).http().also(&["limit"]);
         /// Rules about header fields.
@@ -336,14 +340,15 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
         error_page::check(fields, findings);
         client_address::check(fields, findings);
         headers::check_listener(root, fields, findings);
+        maintenance::check(fields, findings);
         route::check(fields, &listener.routes, findings);
         match spoken(fields) {
             None | Some(Protocol::Http) => screen::check_listener(fields, findings),
             Some(_) => screen::check_connections(fields, findings),
         }
-        pool_exists(root, fields, findings);
+        pool_exists(root, fields, "pool", findings);
         for (_, route) in fields.tables("route").filter(|_| spoken(fields).is_none_or(Protocol::has_routes)) {
-            pool_exists(root, route, findings);
+            pool_exists(root, route, "pool", findings);
         }
     }
 }
@@ -430,9 +435,9 @@ fn versions(listener: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-/// Notes a `pool = "…"` that names none.
-fn pool_exists(root: &Fields, fields: &Fields, findings: &mut Findings<'_>) {
-    let Some(name) = fields.text("pool") else { return };
+/// Notes a key such as `pool = "…"` that names none.
+pub(crate) fn pool_exists(root: &Fields, fields: &Fields, key: &str, findings: &mut Findings<'_>) {
+    let Some(name) = fields.text(key) else { return };
     let defined = root.map("pool");
     // `[pool]` itself could not be read: nobody knows what was meant to be there.
     if defined.iter().any(|entry| entry.name == name) || root.is_bad("pool") || root.meant.contains(&"pool") {
@@ -447,5 +452,5 @@ fn pool_exists(root: &Fields, fields: &Fields, findings: &mut Findings<'_>) {
         None if defined.len() <= 8 => format!("expected {}, or a new `[pool.{name}]`", one_of(names())),
         None => format!("expected one of the {} pools of this file, or a new `[pool.{name}]`", defined.len()),
     };
-    findings.error(fields.at("pool"), format!("no pool is named `{name}`"), hint);
+    findings.error(fields.at(key), format!("no pool is named `{name}`"), hint);
 }

@@ -32,6 +32,7 @@ use crate::shared::TakesOver;
 use crate::timeout::{self, ExchangeTimeouts};
 use crate::tls::{self, PoolTls};
 use crate::uses::{Use, Uses};
+use crate::values::NAME;
 use crate::values::address::{BACKEND_ADDRESS, FILE, backend_at, same_backend};
 use crate::values::http::{COOKIE_NAME, HttpVersion};
 use crate::values::template::BACKEND_HOST;
@@ -52,6 +53,10 @@ table! {
             word(ALGORITHMS, "round-robin").also(&["algorithm", "lb", "method", "policy"]);
         /// What `hash` and `maglev` hash.
         hash: Hash = below(Hash::TABLE);
+        /// The pool that serves HTTP when no backend of this one can: none is up, or none takes work. Not
+        /// where single requests fail, and before `last_resort` is tried.
+        fallback_pool: Option<String> =
+            text(&NAME).http().default("none").also(&["fallback", "backup_pool", "sorry_pool"]);
         /// HTTP version towards the backends.
         protocol: HttpVersion =
             word(VERSIONS, "h1")

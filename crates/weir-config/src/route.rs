@@ -12,6 +12,7 @@ use crate::error_page::{self, ErrorPage};
 use crate::fields::{Fields, Value};
 use crate::headers::{Headers, Marks};
 use crate::keys::{Each, Key, Kind, Limit, TIB, flag, list, map, size, table as below, table_or_true, text};
+use crate::maintenance::{self, Maintenance};
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, Span};
 use crate::retry::{self, RouteRetry};
@@ -62,6 +63,9 @@ table! {
             map(&PROBED_HEADER, &FIELD_VALUE).http().secret().default("none").also(&["headers"]);
         /// What happens to a request that matches.
         action: RouteAction;
+        /// The pool that serves when no backend of `pool` can: none is up, or none takes work.
+        fallback_pool: Option<String> =
+            text(&NAME).http().default("what the pool says").also(&["fallback", "backup_pool", "sorry_pool"]);
         /// Rules about header fields.
         headers: Headers;
         /// What Weir says of itself and of the client.
@@ -101,6 +105,9 @@ table! {
                 .http()
                 .default("as the listener has it")
                 .also(&["error_pages", "errorfile", "errors", "http-errors"]);
+        /// What clients are told while the route is in maintenance, and who gets through.
+        maintenance: Option<Maintenance> =
+            below(Maintenance::TABLE).http().inherited().default("as the listener has it");
         /// Whether its requests are written to the access log; metrics count them anyway.
         access_log: bool = flag(true).http();
         /// How requests are looked at for SQL injection: what the route says, else what its listener does.
@@ -146,6 +153,7 @@ pub(crate) fn check(listener: &Fields, routes: &[Route], findings: &mut Findings
     for (_, route) in listener.tables("route") {
         compress::check(route, findings);
         error_page::check(route, findings);
+        maintenance::check(route, findings);
         action::check(route, protocol, findings);
         rewrite(route, findings);
         cache::check(route, findings);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::fallback;
 use crate::fields::Fields;
 use crate::plane::{self, Plane};
 use crate::protocol::{Protocol, spoken};
@@ -45,8 +46,14 @@ impl Uses {
                     && by_sni.next().is_some(),
             };
             let routes = listener.tables("route").map(|(_, route)| route);
-            for pool in std::iter::once(listener).chain(routes).filter_map(|fields| fields.text("pool")) {
-                uses.entry(pool.to_owned()).or_default().push(by.clone());
+            for fields in std::iter::once(listener).chain(routes) {
+                let fallbacks = match protocol {
+                    None | Some(Protocol::Http) => fallback::chain(root, fields),
+                    Some(_) => Vec::new(),
+                };
+                for pool in fields.text("pool").into_iter().chain(fallbacks) {
+                    uses.entry(pool.to_owned()).or_default().push(by.clone());
+                }
             }
         }
         Uses(uses)

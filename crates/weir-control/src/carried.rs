@@ -148,6 +148,8 @@ pub struct Carried {
     found: Vec<(String, String)>,
     /// Lines of [`weir_tls::tickets`].
     tickets: Vec<String>,
+    /// Lines of [`weir_state::maintenance`].
+    maintenance: Vec<String>,
 }
 
 impl Carried {
@@ -155,6 +157,9 @@ impl Carried {
     pub fn take(&mut self, line: &str) {
         if line.split(' ').next() == Some(tickets::WORD) {
             self.tickets.push(line.to_owned());
+        }
+        if line.starts_with("maintenance ") && self.maintenance.len() < MOST_FOUND {
+            self.maintenance.push(line.to_owned());
         }
         if let [FOUND, pool, address] = line.split(' ').collect::<Vec<_>>()[..]
             && self.found.len() < MOST_FOUND
@@ -197,6 +202,10 @@ impl Carried {
     /// Gives the backends of a snapshot that nobody serves yet what was known about them, by pool and
     /// address, and says in the log what did not find its place.
     pub fn apply(&self, snapshot: &Snapshot, now: Duration) {
+        for line in &self.maintenance {
+            snapshot.maintenance.take_line(line);
+            tracing::info!(line, "taken over");
+        }
         for pool in &snapshot.pools {
             let Some(known) = self.pools.get(&pool.config.name) else { continue };
             let mut new = Vec::new();

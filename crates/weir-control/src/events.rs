@@ -83,6 +83,13 @@ pub enum What {
         /// What was changed.
         change: String,
     },
+    /// An operator switched a part of the service off, or on again.
+    Maintenance {
+        /// Which.
+        of: String,
+        /// `on` (clients get 503) or `off`.
+        state: &'static str,
+    },
     /// A server of a watched cluster has another role now.
     Role {
         /// Name of the pool.
@@ -164,6 +171,7 @@ impl What {
             What::Certificate { .. } => "certificate",
             What::Kernel { .. } => "kernel",
             What::DescriptorsShort { .. } => "descriptors_short",
+            What::Maintenance { .. } => "maintenance",
             What::Process { .. } => "process",
         }
     }

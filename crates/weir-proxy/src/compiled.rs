@@ -17,7 +17,7 @@ use weir_tls::ServerTls;
 
 use crate::http::cache::Cache;
 use crate::http::edit_table::EditTable;
-use crate::http::route::RouteTable;
+use crate::http::route::{PoolNames, RouteTable};
 use crate::http::screen;
 
 /// A snapshot, ready to be served by the workers.
@@ -53,9 +53,7 @@ impl CompiledSnapshot {
         workers: usize,
     ) -> CompiledSnapshot {
         let cache = cache_of(&snapshot.config, before);
-        let numbered = snapshot.pools.iter().enumerate();
-        let pools: HashMap<&str, usize> =
-            numbered.map(|(index, pool)| (pool.config.name.as_str(), index)).collect();
+        let pools = PoolNames::of(&snapshot.config);
         let pool_configs: Vec<Arc<weir_config::Pool>> =
             snapshot.pools.iter().map(|pool| pool.config.clone()).collect();
         let old: HashMap<&str, &CompiledListener> =
@@ -65,6 +63,7 @@ impl CompiledSnapshot {
             Arc::new(CompiledListener::compile(listener, &pool_configs, &pools, cache.as_ref(), old))
         };
         let listeners = snapshot.listeners.iter().map(compile).collect();
+        drop(pools);
         let worker_buffer_bytes = memory::for_buffers(&snapshot.config) / workers as u64;
         CompiledSnapshot { listeners, cache, worker_buffer_bytes, snapshot }
     }
@@ -122,7 +121,7 @@ impl CompiledListener {
     fn compile(
         listener: &Listener,
         pool_configs: &[Arc<weir_config::Pool>],
-        pools: &HashMap<&str, usize>,
+        pools: &PoolNames<'_>,
         cache: Option<&Arc<Cache>>,
         old: Option<&CompiledListener>,
     ) -> CompiledListener {

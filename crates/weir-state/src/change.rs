@@ -93,6 +93,7 @@ impl Snapshot {
             config: Arc::new(config),
             listeners: self.listeners.clone(),
             pools,
+            maintenance: self.maintenance.clone(),
             displaced: Vec::new(),
         })
     }

@@ -17,6 +17,7 @@ pub mod counterparts;
 pub mod hidden;
 pub mod key;
 pub mod listener;
+pub mod maintenance;
 pub mod memory;
 pub mod nudge;
 pub mod plane;

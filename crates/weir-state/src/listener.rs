@@ -13,6 +13,7 @@ use weir_tls::{Loaded, ServerTls};
 
 use crate::bandwidth::Bandwidth;
 use crate::connections::ConnectionCount;
+use crate::maintenance::Maintenance;
 
 /// One listener and its live cells.
 pub struct Listener {
@@ -22,6 +23,8 @@ pub struct Listener {
     pub tls: Option<Arc<ServerTls>>,
     /// What certificate authorities are waiting to see.
     pub challenges: Arc<Challenges>,
+    /// What operators have switched off, of all listeners.
+    pub maintenance: Arc<Maintenance>,
     /// Counters, one copy per worker.
     pub cells: Arc<PerWorker<ListenerCells>>,
     /// Client connections open now, over all workers; bounded by `max_connections`.
@@ -82,6 +85,7 @@ impl Listener {
     pub(crate) fn compile(
         config: &Arc<weir_config::Listener>,
         loaded: &Loaded,
+        maintenance: &Arc<Maintenance>,
         old: Option<&Arc<Listener>>,
         workers: usize,
     ) -> Listener {
@@ -89,6 +93,7 @@ impl Listener {
             config: config.clone(),
             tls: loaded.listener(&config.name).cloned(),
             challenges: loaded.challenges().clone(),
+            maintenance: maintenance.clone(),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             connections: old.map_or_else(Default::default, |old| old.connections.clone()),
             bandwidth: Bandwidth::compile(config.bandwidth, old.map(|old| &old.bandwidth)),

@@ -12,6 +12,7 @@ use weir_tls::Loaded;
 
 use crate::counterparts::Counterparts;
 use crate::listener::Listener;
+use crate::maintenance::Maintenance;
 use crate::pool::{Displaced, Pool};
 
 /// What is in force, in one consistent piece. What a plane makes of it is that plane's.
@@ -24,6 +25,8 @@ pub struct Snapshot {
     pub listeners: Vec<Arc<Listener>>,
     /// In the order of the config.
     pub pools: Vec<Arc<Pool>>,
+    /// What operators have switched off; the same for the life of the process.
+    pub maintenance: Arc<Maintenance>,
     pub(crate) displaced: Displaced,
 }
 
@@ -51,6 +54,7 @@ impl Snapshot {
                 Pool::compile(pool, tls, old, workers, &mut displaced)
             })
             .collect();
+        let maintenance = previous.map_or_else(Arc::default, |old| old.maintenance.clone());
         let mut old = Counterparts::new(previous.map_or(&[][..], |old| &old.listeners[..]), |listener| {
             &*listener.config.name
         });
@@ -59,7 +63,7 @@ impl Snapshot {
             .iter()
             .map(|listener| {
                 let old = old.find(&*listener.name);
-                Arc::new(Listener::compile(listener, tls, old, workers))
+                Arc::new(Listener::compile(listener, tls, &maintenance, old, workers))
             })
             .collect();
         let generation = previous.map_or(1, |old| old.generation + 1);
@@ -73,7 +77,7 @@ impl Snapshot {
                 Arc::new(with)
             }
         };
-        Snapshot { generation, config, listeners, pools, displaced }
+        Snapshot { generation, config, listeners, pools, maintenance, displaced }
     }
 
     /// The config without the backends that were found: what a file would have to say to change nothing.

@@ -147,6 +147,7 @@ metrics! {
     MYSQL_PRIMARY_CHANGES = "weir_mysql_primary_changes_total" Counter ["pool"] "Times that another server of the pool became the primary.";
     MYSQL_WITHOUT_PRIMARY = "weir_mysql_without_primary_seconds_total" Counter ["pool"] "Time for which the pool had no primary.";
     MYSQL_FAILOVER = "weir_mysql_failover_seconds" Histogram ["pool"] "From the last sign of a primary to the next that takes writes.";
+    FALLBACKS = "weir_fallbacks_total" Counter ["pool"] "Requests that went to the `fallback_pool` because no backend of this pool could serve.";
     LAST_RESORT = "weir_last_resort_total" Counter ["pool"] "Choices of a backend that is down or ejected, because no other was left.";
     PANIC = "weir_panic_total" Counter ["pool"] "Choices among all ordinary backends, because fewer were healthy than `panic_below` asks for.";
     QUEUE_DEPTH = "weir_queue_depth" Gauge ["pool"] "Exchanges waiting now.";

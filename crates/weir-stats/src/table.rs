@@ -75,6 +75,7 @@ words! {
         BadResponse = "bad_response", "The backend's response broke the protocol; answered 502, or cut off.";
         Overload = "overload", "Weir's own memory or descriptors ran short; answered 503 or closed.";
         TooManyConnections = "too_many_connections", "The listener or the client address was at its connection limit; closed.";
+        Maintenance = "maintenance", "The listener, the route or its pool is in maintenance (`weir maintenance on`); answered 503.";
         NotCached = "not_cached", "The client wanted what the cache has or nothing (`only-if-cached`), and it has nothing fit; answered 504.";
         Killed = "killed", "mysql: another session ended this one by KILL; closed.";
         Draining = "draining", "The listener or the process was going away and the drain time was over.";
@@ -110,6 +111,7 @@ words! {
         ClientConnections = "client_connections", "Client address at `max_connections_per_client`.";
         Descriptors = "descriptors", "File descriptors ran out; idle connections were shed.";
         Memory = "memory", "Memory budget used up.";
+        Maintenance = "maintenance", "In maintenance.";
         RetryBudget = "retry_budget", "A retry was due and the pool's retry budget was used up.";
         FlowLimit = "flow_limit", "UDP flow table full.";
         Login = "login", "MySQL login refused, or not done in time.";
@@ -336,4 +338,6 @@ pub struct PoolCells {
     pub last_resort: Counter,
     /// Choices among all backends, because few are healthy.
     pub panics: Counter,
+    /// Requests that another pool got because none of this one's backends could serve.
+    pub fallbacks: Counter,
 }

@@ -78,6 +78,37 @@ pub struct Purge {
     pub running: Running,
 }
 
+/// What `weir maintenance` takes.
+#[derive(Args, Debug)]
+pub struct InMaintenance {
+    /// Begin or end it; without it, show what is in maintenance
+    #[arg(value_enum)]
+    pub state: Option<OnOff>,
+    /// This listener, or with `--route` that route of it
+    #[arg(long, value_name = "NAME", requires = "state")]
+    pub listener: Option<String>,
+    /// Routes of this name
+    #[arg(long, value_name = "NAME", requires = "state")]
+    pub route: Option<String>,
+    /// Whatever goes to this pool
+    #[arg(long, value_name = "NAME", requires = "state", conflicts_with_all = ["listener", "route"])]
+    pub pool: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub running: Running,
+}
+
+/// One way or the other.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum OnOff {
+    /// Clients get 503
+    On,
+    /// They are served again
+    Off,
+}
+
 /// What `weir explain sql` takes.
 #[derive(Args, Debug)]
 pub struct AskedSql {

@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use weir_admin::explain::Question;
 
-use crate::arguments::{AskedSql, Change, ConfigArgument, Purge, Running};
+use crate::arguments::{AskedSql, Change, ConfigArgument, InMaintenance, Purge, Running};
 use crate::exit::Exit;
 use crate::verbs;
 
@@ -72,6 +72,8 @@ enum Verb {
         #[command(subcommand)]
         what: CacheVerb,
     },
+    /// Answer 503 for a part of the service, or for all that speaks HTTP, until it is switched off again
+    Maintenance(InMaintenance),
     /// Take a backend back in
     Enable {
         /// Return when it takes new work: its probes may have to find it up first
@@ -207,6 +209,7 @@ fn done(verb: Verb) -> Result<Exit, Exit> {
         Verb::Status { running, json } => verbs::status::status(&running, json),
         Verb::Drain { wait, change } => verbs::backend::drain(&change, wait),
         Verb::Enable { wait, change } => verbs::backend::enable(&change, wait),
+        Verb::Maintenance(arguments) => verbs::maintenance::maintenance(&arguments),
         Verb::Cache { what: CacheVerb::Purge(purge) } => verbs::cache::purge(&purge),
         Verb::Flows(arguments) => verbs::flows::flows(&arguments),
         Verb::Decapsulate(arguments) => verbs::decapsulate::decapsulate(&arguments),
@@ -286,6 +289,10 @@ mod tests {
             "weir cache purge --prefix /static/",
             "weir cache purge --tag news --json",
             "weir cache purge --all",
+            "weir maintenance",
+            "weir maintenance on",
+            "weir maintenance on --listener web --route shop",
+            "weir maintenance off --pool app --json",
             "weir explain http GET http://shop.example/ --from 10.0.0.1 --header x-canary:1",
             "weir explain tcp 10.0.0.1:999 10.0.0.2:80",
             "weir explain udp 10.0.0.1:999 10.0.0.2:53 --json",

@@ -1,7 +1,9 @@
 //! What clients are told when Weir answers by itself, and in whose place.
 
+mod fallback;
 mod forms;
 mod intercepted;
+mod maintenance;
 mod pages;
 
 use weir_tests::dialogue::{PATIENCE, Response, Weir, run_tool, tool};

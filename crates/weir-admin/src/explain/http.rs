@@ -6,6 +6,7 @@ use weir_config::units::show_duration;
 use weir_config::{Bind, NEVER, Protocol, Retry};
 use weir_proxy::RetryRules;
 use weir_proxy::compiled::{CompiledListener, CompiledSnapshot};
+use weir_proxy::http::closing;
 use weir_proxy::http::explain::{Answered, Arrival, FieldChange, Request, Words};
 use weir_proxy::http::plan::{Outcome, OverTls, Paths, Plan, Refused, Rules, plan};
 use weir_proxy::http::route::{Route, RouteVerdict, without_port};
@@ -135,9 +136,15 @@ impl Followed<'_> {
             steps.retain(|step| is_forwarded || step.check.at == Checkpoint::Edge);
             injection = request.injection(plan.route.map_or(listener.config.http().sqli, |route| route.sqli));
         }
+        let closing = compiled.routes.closing(plan.route);
+        let whereto = || plan.whereto(listener, |pool| &self.snapshot.pools[pool].config.name);
+        let kept_out = closing.keeps_out(&listener.maintenance, whereto, request.client());
         let refused_at = |at| steps.iter().find(|step| !step.check.passes && step.check.at == at);
         if let Some(step) = refused_at(Checkpoint::Edge) {
             answer.refused_by(step);
+        } else if let Some(scope) = kept_out.filter(|_| plan.is_screened) {
+            let refused = Answered { status: 503, word: "maintenance" };
+            answer.refused(refused, &format!("maintenance of {scope}"));
         } else {
             // A request that a list turns away is not looked at.
             answer.sqli = injection.as_ref().map(|(sentence, _)| sentence.clone());
@@ -153,7 +160,10 @@ impl Followed<'_> {
     }
 
     fn tell_errors(&self, answer: &mut Answer) {
-        let pages = self.compiled.routes.pages(self.plan.route);
+        let pages = match answer.refusal.as_deref() {
+            Some("maintenance") => self.compiled.routes.closing(self.plan.route).pages.as_deref(),
+            _ => self.compiled.routes.pages(self.plan.route),
+        };
         if let (Some(status), Some(_)) = (answer.status, &answer.refusal) {
             answer.errors = Some(format!("told as {}", self.request.told(pages, status)));
         } else if let (Some(_), Some(pages)) = (&answer.pool, pages) {
@@ -197,21 +207,26 @@ impl Followed<'_> {
             Outcome::Prove { .. } => {
                 answer.answered(200, "respond 200 with what a certificate authority looks for".to_owned());
             }
-            Outcome::Forward { pool } => {
+            Outcome::Forward { pool: asked } => {
                 let path = paths.forwarded().unwrap_or(request.path());
                 // `OPTIONS *` has none.
                 answer.backend_path = Some(text(if path.is_empty() { b"*" } else { path }));
                 answer.cache =
                     plan.route.and_then(|route| request.cached(route, listener.tls.is_some(), path));
-                if let Some(pool) = self.snapshot.pools.get(*pool) {
-                    let (key, sticky) = request.wish(pool);
-                    answer.action = format!("forward to pool {}", pool.config.name);
-                    let of_route = plan.route.and_then(|route| route.timeout.as_ref());
-                    let of_pool = pool.config.timeout.if_any();
-                    answer.retry = Some(retried(&pool.config.retry, plan.route));
-                    answer.timers = timers(in_force(&listener.config.timeout, of_pool, of_route));
-                    answer.pool = Some(choose(pool, key, sticky));
+                let pools = &self.snapshot.pools;
+                let fallbacks = self.compiled.routes.fallbacks(plan.route);
+                let pool = &pools[closing::serving(*asked, fallbacks, |index| &pools[index].balance)];
+                let (key, sticky) = request.wish(pool);
+                answer.action = format!("forward to pool {}", pool.config.name);
+                if !std::ptr::eq(pool, &pools[*asked]) {
+                    answer.action +=
+                        &format!(", the fallback: none of {} can serve", pools[*asked].config.name);
                 }
+                let of_route = plan.route.and_then(|route| route.timeout.as_ref());
+                let of_pool = pool.config.timeout.if_any();
+                answer.retry = Some(retried(&pool.config.retry, plan.route));
+                answer.timers = timers(in_force(&listener.config.timeout, of_pool, of_route));
+                answer.pool = Some(choose(pool, key, sticky));
             }
         }
     }

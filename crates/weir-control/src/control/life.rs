@@ -94,7 +94,9 @@ impl Control {
 
     /// What is known about the backends, for a new process.
     pub fn carried_lines(&self) -> Vec<String> {
-        let mut lines = carried::lines(&self.snapshot(), clock::now());
+        let snapshot = self.snapshot();
+        let mut lines = carried::lines(&snapshot, clock::now());
+        lines.extend(snapshot.maintenance.lines().into_iter().map(|line| line + "\n"));
         lines.extend(self.publisher.tickets().lines());
         lines
     }

@@ -1,13 +1,14 @@
 //! The control side in one piece: everything that changes what is in force goes through here.
 //!
 //! One file for each thing that is asked of it: [`apply`] puts the config file in force, [`change`] does what
-//! an operator asks about single backends, [`roster`] what the watch of a cluster does, [`house`] what time
-//! and the workers ask for, and [`life`] ends the process.
+//! an operator asks about single backends, [`maintenance`] about parts of the service, [`roster`] what the
+//! watch of a cluster does, [`house`] what time and the workers ask for, and [`life`] ends the process.
 
 mod apply;
 mod change;
 mod house;
 mod life;
+mod maintenance;
 mod rates;
 mod roster;
 

@@ -162,7 +162,7 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
     };
     match record.end {
         End::Done => *b"--",
-        End::Responded => *b"LR",
+        End::Responded | End::Maintenance => *b"LR",
         End::ClientClosed => [b'C', phase],
         End::TunnelIdle => *b"cD",
         End::ClientIdle => [b'c', if is_http { b'R' } else { b'D' }],

@@ -35,7 +35,11 @@ pub async fn failure(
     let keep = !failure.closes_client() && may_keep(session, exchange);
     let routes = &listener.compiled.routes;
     let route = exchange.route.and_then(|number| routes.route(number));
-    let mut form = pages::form(routes.pages(route), status, exchange.wants);
+    let pages = match failure {
+        Failure::Maintenance { .. } => routes.closing(route).pages.as_deref(),
+        _ => routes.pages(route),
+    };
+    let mut form = pages::form(pages, status, exchange.wants);
     if let ErrorForm::Grpc { is_late, .. } = &mut form {
         *is_late = matches!(failure, Failure::RequestTotal { .. });
     }

@@ -10,6 +10,7 @@ use weir_io::clock;
 
 use crate::http::answer;
 use crate::http::cache;
+use crate::http::closing;
 use crate::http::edits;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
@@ -39,11 +40,20 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
     let ended = match decide(session, &listener, exchange) {
         Err(failure) => Err(failure),
         Ok(Plan { route, outcome, .. }) => match outcome {
-            Outcome::Forward { pool } => {
-                let pool = listener.pools[pool].clone();
+            Outcome::Forward { pool: asked } => {
+                let fallbacks = listener.compiled.routes.fallbacks(route);
+                let serving =
+                    closing::serving(asked, fallbacks, |index| &listener.pools[index].shared.balance);
+                let is_fallback = serving != asked;
+                if is_fallback {
+                    listener.pools[asked].cells().fallbacks.increment();
+                }
+                let pool = listener.pools[serving].clone();
                 exchange.ledger.pool = Some(pool.clone());
+                exchange.pool = Some(serving);
                 edits::prepare(&session.requester, &listener, exchange);
-                let forwarding = Forwarding::new(&listener, pool, route);
+                let mut forwarding = Forwarding::new(&listener, pool, route);
+                forwarding.is_fallback = is_fallback;
                 session.requester.begin_total(exchange.ledger.head, forwarding.timers.request_total);
                 match route.and_then(|route| route.cache.as_deref()) {
                     None => forward::run(session, exchange, &forwarding).await,
@@ -100,6 +110,12 @@ fn decide<'l>(
     if plan.is_screened {
         let path = paths.compared(request.path(text));
         screening::at_edge(requester, listener, plan.route, &received, path, ledger)?;
+        let closing = listener.compiled.routes.closing(plan.route);
+        let whereto = || plan.whereto(&listener.shared, |pool| &listener.pools[pool].shared.config.name);
+        let client = ledger.client(requester).address.ip();
+        if closing.keeps_out(&listener.shared.maintenance, whereto, client).is_some() {
+            return Err(Failure::Maintenance { retry_after_seconds: closing.retry_after_seconds() });
+        }
         let asked = plan.route.map_or(listener.shared.config.http().sqli, |route| route.sqli);
         sqli::head(asked, &received, listener.shared.cells.of(requester.worker.number), ledger)?;
     }

@@ -120,6 +120,11 @@ impl Request {
         Received { head: &self.head, text: &self.text, tls }
     }
 
+    /// Whose request it is.
+    pub fn client(&self) -> IpAddr {
+        self.client
+    }
+
     /// The path as sent.
     pub fn path(&self) -> &[u8] {
         self.head.path(&self.text)

@@ -74,6 +74,8 @@ pub enum Failure {
     NotCached,
     /// What another request had asked for on behalf of this one too did not come.
     Fetch(FailedFetch),
+    /// The part of the service that it is for is in maintenance.
+    Maintenance { retry_after_seconds: u64 },
     /// A backend answered with a status that a page takes the place of.
     Replaced(Box<Replaced>),
 }
@@ -169,6 +171,7 @@ impl Failure {
     pub fn retry_after_seconds(&self) -> Option<u64> {
         match self {
             Failure::Screened(refusal) => refusal.retry_after_seconds(),
+            Failure::Maintenance { retry_after_seconds } => Some(*retry_after_seconds),
             Failure::Fetch(failed) => failed.retry_after_seconds,
             _ => (self.status() == Some(503)).then_some(RETRY_AFTER_SECONDS),
         }
@@ -190,6 +193,7 @@ impl Failure {
             | Failure::QueueFull
             | Failure::QueueTimeout
             | Failure::OutOfMemory
+            | Failure::Maintenance { .. }
             | Failure::Drained => 503,
             Failure::Connect(ConnectError::TimedOut { .. })
             | Failure::BackendTimeout
@@ -236,6 +240,7 @@ impl Failure {
             Failure::Drained => End::Draining,
             Failure::NotCached => End::NotCached,
             Failure::Fetch(failed) => failed.end,
+            Failure::Maintenance { .. } => End::Maintenance,
             Failure::Replaced(_) => End::Done,
         }
     }
@@ -259,6 +264,7 @@ impl Failure {
             Failure::QueueFull => Rejected::QueueFull,
             Failure::QueueTimeout => Rejected::QueueTimeout,
             Failure::OutOfMemory => Rejected::Memory,
+            Failure::Maintenance { .. } => Rejected::Maintenance,
             Failure::Connect(ConnectError::OutOfDescriptors) => Rejected::Descriptors,
             Failure::Fetch(failed) => return failed.rejected,
             _ => return None,

@@ -21,6 +21,8 @@ pub struct Forwarding<'l> {
     pub pool: Rc<WorkerPool>,
     pub route: Option<&'l Route>,
     pub timers: ExchangeTimers,
+    /// Whether the pool serves in the place of the one that was asked for: what it says is kept for nobody.
+    pub is_fallback: bool,
 }
 
 impl<'l> Forwarding<'l> {
@@ -33,7 +35,7 @@ impl<'l> Forwarding<'l> {
         let of_route = route.and_then(|route| route.timeout.as_ref());
         let of_pool = pool.shared.config.timeout.if_any();
         let timers = ExchangeTimers::of(&listener.shared.config.timeout, of_pool, of_route);
-        Forwarding { listener, pool, route, timers }
+        Forwarding { listener, pool, route, timers, is_fallback: false }
     }
 
     /// What the route says of retries.

@@ -5,6 +5,7 @@ mod answer;
 mod ask;
 mod attempt;
 pub mod cache;
+pub mod closing;
 mod compress;
 pub(crate) mod connection;
 mod date;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use weir_http::{BodyLength, KnownHeader, Method, RequestHead, Violation, path};
 use weir_state::key::{KeySource, choice_key};
+use weir_state::maintenance::Whereto;
 use weir_template::Template;
 use weir_tls::ServerTls;
 use weir_tls::acme::Challenges;
@@ -100,13 +101,26 @@ pub struct Plan<'l> {
     pub outcome: Outcome<'l>,
 }
 
-impl Plan<'_> {
+impl<'l> Plan<'l> {
     /// Index of the pool that the request goes to, or that its route has for those that are not refused.
     pub fn pool(&self) -> Option<usize> {
         match (&self.outcome, self.route.map(|route| &route.action)) {
             (Outcome::Forward { pool }, _) | (Outcome::Refuse(_), Some(Action::Pool(pool))) => Some(*pool),
             _ => None,
         }
+    }
+
+    /// The names of where the request goes; `name` gives that of a pool by its index.
+    pub fn whereto(
+        &self,
+        listener: &'l weir_state::Listener,
+        name: impl FnOnce(usize) -> &'l str,
+    ) -> Whereto<'l> {
+        let pool = match &self.outcome {
+            Outcome::Forward { pool } => Some(name(*pool)),
+            _ => None,
+        };
+        Whereto { listener: &listener.config.name, route: self.route.map(|route| &*route.name), pool }
     }
 }
 

@@ -8,6 +8,7 @@ use weir_screen::{FieldLookup, Screen};
 use weir_template::Template;
 
 use crate::http::cache::{Cache, RouteCache};
+use crate::http::closing::Closing;
 use crate::http::edit_table::EditTable;
 use crate::http::pages::Pages;
 use crate::http::screen;
@@ -33,8 +34,35 @@ pub struct RouteTable {
     elsewhere: Vec<u32>,
     /// Index of the pool that takes what no route takes.
     default_pool: Option<usize>,
+    /// Who serves in the place of that pool, by index, in order.
+    default_fallbacks: Box<[usize]>,
     /// What is told of errors where no route took the request.
     pages: Option<Arc<Pages>>,
+    /// What is told in maintenance where no route took the request.
+    closing: Closing,
+}
+
+/// The pools of a snapshot, by name.
+pub struct PoolNames<'c> {
+    config: &'c weir_config::Config,
+    indexes: HashMap<&'c str, usize>,
+}
+
+impl<'c> PoolNames<'c> {
+    /// Of the pools of `config`, in its order.
+    pub fn of(config: &'c weir_config::Config) -> PoolNames<'c> {
+        let numbered = config.pools.iter().enumerate();
+        PoolNames { config, indexes: numbered.map(|(index, pool)| (pool.name.as_str(), index)).collect() }
+    }
+
+    fn index(&self, name: &str) -> Option<usize> {
+        self.indexes.get(name).copied()
+    }
+
+    /// Who serves in the place of `pool`.
+    fn fallbacks(&self, pool: &str, of_route: Option<&str>) -> Box<[usize]> {
+        self.config.fallbacks(pool, of_route).into_iter().filter_map(|name| self.index(name)).collect()
+    }
 }
 
 /// One route, ready for use.
@@ -55,6 +83,10 @@ pub struct Route {
     pub screen: Option<Box<Screen>>,
     /// What clients are told of errors, its listener's pages among them.
     pages: Option<Arc<Pages>>,
+    /// What they are told in maintenance.
+    closing: Closing,
+    /// Who serves in the place of its pool, by index, in order.
+    fallbacks: Box<[usize]>,
     /// Whether its requests are written to the access log.
     pub access_log: bool,
     /// Whether its requests are looked at for SQL injection.
@@ -137,25 +169,29 @@ pub struct RouteVerdict {
 }
 
 impl RouteTable {
-    /// Compiles a listener's routes. `pools` has the index of each pool; the config's check has made sure
-    /// that they exist. Limits go on where the routes of `old` have them.
+    /// Compiles a listener's routes. The config's check has made sure that all pools exist. Limits go on
+    /// where the routes of `old` have them.
     ///
     /// Those that keep responses keep them in `cache`; without one nothing is kept. Which of `edits` hold is
     /// part of what they are kept by.
     pub fn compile(
         config: &weir_config::Listener,
-        pools: &HashMap<&str, usize>,
+        pools: &PoolNames<'_>,
         cache: Option<&Arc<Cache>>,
         edits: Option<&EditTable>,
         old: Option<&RouteTable>,
     ) -> RouteTable {
-        let pool_index = |name: &str| pools.get(name).copied();
         let pages = Pages::compile(&config.http().error_page, None);
-        let around = Around { pool_index: &pool_index, cache, edits, old };
+        let around = Around { pools, cache, edits, old };
         // The config's check has made sure that none is left out.
         let compile = |(number, route): (usize, &weir_config::Route)| {
             let compiled = Route::compile(number, route, &around)?;
-            Some(Route { pages: Pages::compile(&route.error_page, pages.as_ref()), ..compiled })
+            let pages = Pages::compile(&route.error_page, pages.as_ref());
+            Some(Route {
+                closing: Closing::compile(route.maintenance.as_ref(), pages.as_ref()),
+                pages,
+                ..compiled
+            })
         };
         let routes: Vec<Route> = config.routes.iter().enumerate().filter_map(compile).collect();
         let mut by_host: HashMap<Box<[u8]>, Vec<u32>, foldhash::fast::RandomState> = HashMap::default();
@@ -174,8 +210,16 @@ impl RouteTable {
             })
             .map(|(number, _)| number)
             .collect();
-        let default_pool = config.pool.as_deref().and_then(pool_index);
-        RouteTable { routes, by_host, elsewhere, default_pool, pages }
+        let default_pool = config.pool.as_deref();
+        RouteTable {
+            routes,
+            by_host,
+            elsewhere,
+            default_pool: default_pool.and_then(|pool| pools.index(pool)),
+            default_fallbacks: default_pool.map_or_else(Box::default, |pool| pools.fallbacks(pool, None)),
+            closing: Closing::compile(config.http().maintenance.as_ref(), pages.as_ref()),
+            pages,
+        }
     }
 
     /// Where a request goes. Does not allocate; one hash look-up when any route names a host, then one
@@ -240,6 +284,18 @@ impl RouteTable {
         route.map_or(&self.pages, |route| &route.pages).as_deref()
     }
 
+    /// What clients are told in maintenance whose requests this route took, or none.
+    #[inline]
+    pub fn closing<'l>(&'l self, route: Option<&'l Route>) -> &'l Closing {
+        route.map_or(&self.closing, |route| &route.closing)
+    }
+
+    /// Who serves in the place of the pool that this route names, or the listener, by index, in order.
+    #[inline]
+    pub fn fallbacks<'l>(&'l self, route: Option<&'l Route>) -> &'l [usize] {
+        route.map_or(&self.default_fallbacks, |route| &route.fallbacks)
+    }
+
     /// Index of the pool that takes what no route takes.
     pub fn default_pool(&self) -> Option<usize> {
         self.default_pool
@@ -258,7 +314,7 @@ impl RouteTable {
 
 /// What a route is compiled with.
 struct Around<'a> {
-    pool_index: &'a dyn Fn(&str) -> Option<usize>,
+    pools: &'a PoolNames<'a>,
     cache: Option<&'a Arc<Cache>>,
     edits: Option<&'a EditTable>,
     old: Option<&'a RouteTable>,
@@ -266,9 +322,9 @@ struct Around<'a> {
 
 impl Route {
     fn compile(number: usize, config: &weir_config::Route, around: &Around<'_>) -> Option<Route> {
-        let Around { pool_index, cache, edits, old } = *around;
+        let Around { pools, cache, edits, old } = *around;
         let action = match &config.action {
-            RouteAction::Pool(name) => Action::Pool(pool_index(name)?),
+            RouteAction::Pool(name) => Action::Pool(pools.index(name)?),
             RouteAction::Redirect(redirect) => {
                 Action::Redirect { to: redirect.to.clone(), status: redirect.status }
             }
@@ -285,6 +341,10 @@ impl Route {
             }
             _ => None,
         };
+        let fallbacks = match &config.action {
+            RouteAction::Pool(name) => pools.fallbacks(name, config.fallback_pool.as_deref()),
+            RouteAction::Redirect(_) | RouteAction::Respond(_) => Box::default(),
+        };
         let mut route = Route {
             number,
             cache: kept,
@@ -292,6 +352,8 @@ impl Route {
             action,
             screen: None,
             pages: None,
+            closing: Closing::compile(None, None),
+            fallbacks,
             rewrite_prefix: config.rewrite.as_ref().map(|rewrite| rewrite.prefix.as_bytes().into()),
             body_limit_bytes: config.body_limit_bytes,
             access_log: config.access_log,

@@ -33,6 +33,9 @@ fn words(status: &Status, colours: bool) -> String {
         status.sessions
     );
     let _ = writeln!(out, "config {}, generation {}", status.config_source, status.generation);
+    for part in &status.maintenance {
+        let _ = writeln!(out, "in maintenance: {part}");
+    }
     if let Some(last) = &status.last_reload {
         let _ =
             writeln!(out, "last reload {} at {} ({})", last.result.word(), last.time.rfc3339(), last.trigger);

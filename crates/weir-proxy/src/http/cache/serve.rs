@@ -137,7 +137,7 @@ impl Miss<'_> {
         age: Duration,
     ) -> Result<After, Failure> {
         // What brings nothing to keep would only stand in the way of what does.
-        let refresh = match facts.may_store() {
+        let refresh = match facts.may_store() && !self.forwarding.is_fallback {
             true => self.cache.cache.refresh(&exchange.key, &facts, exchange.ledger.head),
             false => Refresh::Needless,
         };
@@ -165,6 +165,9 @@ impl Miss<'_> {
         stale: Option<Arc<Object>>,
     ) -> Result<After, Failure> {
         let Lacking { facts, why } = lacking;
+        if self.forwarding.is_fallback {
+            return self.ask_fallback(session, exchange, lacking, stale).await;
+        }
         let mut failed_before = false;
         for _ in 0..FETCHES_MOST {
             let (mut reader, leads) = match self.join(session, exchange, &facts, stale.is_some()) {
@@ -227,6 +230,23 @@ impl Miss<'_> {
             }
         }
         self.go_past(session, exchange, lacking, "lost").await
+    }
+
+    /// Asks a pool that serves in the place of another, and keeps nothing of what it says; what is kept of
+    /// the other stands before it, as before an error.
+    async fn ask_fallback(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        lacking: Lacking,
+        stale: Option<Arc<Object>>,
+    ) -> Result<After, Failure> {
+        if let Some(object) = self.instead(stale, &lacking.facts, exchange) {
+            return Ok(hit::send(session, exchange, self.forwarding, object, &lacking.facts).await);
+        }
+        exchange.ledger.cache.forwarded(CacheResult::Bypass, lacking.why);
+        exchange.ledger.cache.detail("fallback");
+        forward::run(session, exchange, self.forwarding).await
     }
 
     fn join(

@@ -1,0 +1,99 @@
+//! `fallback_pool` of a pool or a route: who serves when no backend of a pool can.
+
+use crate::config::Config;
+use crate::fields::Fields;
+use crate::listener::pool_exists;
+use crate::protocol::{Protocol, spoken};
+use crate::report::Findings;
+
+/// The pools that serve in the place of the one that `fields` (a listener or a route) names, in the order in
+/// which they are asked: what the route says, else what the pool says, and then what that one says. Ends
+/// before a pool that is in it already.
+pub(crate) fn chain<'f>(root: &'f Fields, fields: &'f Fields) -> Vec<&'f str> {
+    let Some(first) = fields.text("pool") else { return Vec::new() };
+    let of_pool = |name: &str| {
+        root.named("pool").find(|pool| pool.name == name).and_then(|pool| pool.text("fallback_pool"))
+    };
+    follow(first, fields.text("fallback_pool").or_else(|| of_pool(first)), of_pool)
+}
+
+impl Config {
+    /// The pools that serve in the place of `pool`, in the order in which they are asked; `of_route` is what
+    /// a route says, which stands before what the pool says.
+    pub fn fallbacks<'c>(&'c self, pool: &str, of_route: Option<&'c str>) -> Vec<&'c str> {
+        let of_pool = |name: &str| {
+            self.pools.iter().find(|pool| pool.name == name).and_then(|pool| pool.fallback_pool.as_deref())
+        };
+        follow(pool, of_route.or_else(|| of_pool(pool)), of_pool)
+    }
+}
+
+/// From one pool to the next, until there is none or it is in the chain already.
+fn follow<'n>(
+    first: &str,
+    mut next: Option<&'n str>,
+    of_pool: impl Fn(&str) -> Option<&'n str>,
+) -> Vec<&'n str> {
+    let mut chain = Vec::new();
+    while let Some(name) = next.filter(|name| *name != first && !chain.contains(name)) {
+        chain.push(name);
+        next = of_pool(name);
+    }
+    chain
+}
+
+/// Notes fallbacks that are not there, that lead back to where they came from, or that nobody asks.
+pub(crate) fn check(root: &Fields, findings: &mut Findings<'_>) {
+    for pool in root.named("pool") {
+        named(root, pool, &pool.name, findings);
+        circle(root, pool, findings);
+    }
+    for listener in root.named("listener") {
+        let is_http = spoken(listener).is_none_or(|protocol| protocol == Protocol::Http);
+        for (_, route) in listener.tables("route").filter(|_| is_http) {
+            let Some(entry) = route.get("fallback_pool") else { continue };
+            match route.text("pool") {
+                Some(pool) => named(root, route, pool, findings),
+                None if route.lacks("pool") => {
+                    let hint = "only what goes to a `pool` can go to another in its place";
+                    findings.error(entry.key, "`fallback_pool` needs `pool`", hint);
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+/// The fallback of `pool` that `fields` says must be another pool of the file.
+fn named(root: &Fields, fields: &Fields, pool: &str, findings: &mut Findings<'_>) {
+    if fields.text("fallback_pool") == Some(pool) {
+        let hint = "name another pool, or leave it out";
+        let message = format!("pool `{pool}` cannot be its own fallback");
+        findings.error(fields.at("fallback_pool"), message, hint);
+        return;
+    }
+    pool_exists(root, fields, "fallback_pool", findings);
+}
+
+/// Notes a circle of pools once, at the pool of it that stands first in the file.
+fn circle(root: &Fields, pool: &Fields, findings: &mut Findings<'_>) {
+    let find = |name: &str| root.named("pool").find(|other| other.name == name);
+    let mut names = vec![pool.name.as_str()];
+    let mut at = pool;
+    while let Some(next) = at.text("fallback_pool").and_then(find) {
+        if next.name == pool.name {
+            let is_first = names.iter().filter_map(|name| find(name)).all(|other| pool.at <= other.at);
+            if names.len() > 1 && is_first {
+                names.push(&pool.name);
+                let hint = format!("{}; take one of them out", names.join(" -> "));
+                findings.error(pool.at("fallback_pool"), "fallback pools lead in a circle", hint);
+            }
+            return;
+        }
+        if names.contains(&next.name.as_str()) {
+            return;
+        }
+        names.push(&next.name);
+        at = next;
+    }
+}

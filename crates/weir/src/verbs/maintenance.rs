@@ -1,0 +1,44 @@
+//! `weir maintenance`
+
+use hyper::Method;
+use serde_json::Value;
+use weir_admin::maintenance::Switch;
+
+use crate::arguments::{InMaintenance, OnOff};
+use crate::client::ask_and_print;
+use crate::exit::Exit;
+
+/// Switches a part of the running Weir off or on, or shows what is off.
+pub fn maintenance(arguments: &InMaintenance) -> Result<Exit, Exit> {
+    let InMaintenance { state, listener, route, pool, json, running } = arguments;
+    let (method, body) = match state {
+        None => (Method::GET, None),
+        Some(state) => {
+            let state = match state {
+                OnOff::On => "on".to_owned(),
+                OnOff::Off => "off".to_owned(),
+            };
+            let switch =
+                Switch { state, listener: listener.clone(), route: route.clone(), pool: pool.clone() };
+            let body = serde_json::to_value(switch).map_err(|error| Exit::Failed.saying(error))?;
+            (Method::POST, Some(body))
+        }
+    };
+    ask_and_print(running, method, "/v1/maintenance", body.as_ref(), *json, |body| Ok(words(&body)))
+}
+
+fn words(body: &Value) -> String {
+    let parts = body["maintenance"].as_array().map_or(&[][..], Vec::as_slice);
+    if parts.is_empty() {
+        return "nothing is in maintenance".to_owned();
+    }
+    let name = |part: &Value| {
+        let text = |key: &str| part[key].as_str().map(|name| format!("{key} {name}"));
+        match (text("route"), text("listener"), text("pool")) {
+            (Some(route), Some(listener), _) => format!("{route} of {listener}"),
+            (Some(part), ..) | (_, Some(part), _) | (.., Some(part)) => part,
+            (None, None, None) => "everything that speaks HTTP".to_owned(),
+        }
+    };
+    format!("in maintenance: {}", parts.iter().map(name).collect::<Vec<_>>().join(", "))
+}

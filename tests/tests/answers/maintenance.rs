@@ -1,0 +1,177 @@
+//! Maintenance as a switch.
+
+use weir_tests::dialogue::{Backend, Setup, Signal, Weir, until};
+
+use super::{asked, in_http2};
+
+const CONFIG: &str = r#"
+[listener.web]
+bind = "@web"
+http = ["h1", "h2"]
+pool = "app"
+trusted_proxies = ["127.0.0.1"]
+[listener.web.maintenance]
+allow = ["10.1.0.0/16"]
+retry_after = "10m"
+file = "@dir/closed.html"
+[[listener.web.error_page]]
+status = 503
+body = "error page"
+[[listener.web.route]]
+name = "shop"
+path = "/shop/*"
+pool = "shop"
+maintenance = { body = "shop is shut" }
+[[listener.web.route]]
+name = "own"
+path = "/own"
+respond = { status = 200, body = "own" }
+[listener.other]
+bind = "@other"
+pool = "app"
+[[listener.other.error_page]]
+status = 503
+body = "other page"
+[listener.raw]
+protocol = "tcp"
+bind = "@raw"
+pool = "app"
+[pool.app]
+backends = ["@app"]
+health = "off"
+[pool.shop]
+backends = ["@app"]
+health = "off"
+[log]
+access = "@dir/access.log"
+"#;
+
+fn start() -> (Backend, Weir) {
+    let backend = Backend::saying("app");
+    let weir =
+        Setup::of(CONFIG).with("app", backend.address()).with_file("closed.html", "<p>closed</p>").start();
+    (backend, weir)
+}
+
+/// Runs `weir maintenance …` and gives what it prints.
+fn maintenance(weir: &Weir, words: &[&str]) -> String {
+    let mut all = vec!["maintenance"];
+    all.extend(words);
+    let finished = weir.command(&all);
+    assert_eq!(finished.code, 0, "{words:?}: {finished:?}");
+    finished.stdout.trim().to_owned()
+}
+
+fn text(weir: &Weir, path: &str) -> String {
+    asked(weir, &format!("GET {path}"), &[]).text()
+}
+
+fn of_other(weir: &Weir) -> String {
+    let mut client = weir.client("other");
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    client.receives_response().text()
+}
+
+#[test]
+fn a_listener_a_route_and_a_pool_are_switched_off_and_on() {
+    let (backend, weir) = start();
+    assert_eq!(maintenance(&weir, &[]), "nothing is in maintenance");
+    let mut client = weir.client("web");
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    assert_eq!(client.receives_status(200).text(), "app");
+    assert_eq!(maintenance(&weir, &["on", "--listener", "web"]), "in maintenance: listener web");
+    let served = backend.served();
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\nGET /shop/x HTTP/1.1\r\nhost: a\r\n\r\n");
+    let closed = client.receives_status(503);
+    assert_eq!((closed.text().as_str(), closed.fields.one("retry-after")), ("<p>closed</p>", Some("600")));
+    assert_eq!(closed.fields.one("cache-control"), Some("no-store"));
+    let shop = client.receives_status(503);
+    assert_eq!((shop.text().as_str(), shop.fields.one("retry-after")), ("shop is shut", Some("300")));
+    assert_eq!(text(&weir, "/own"), "<p>closed</p>");
+    let problem = asked(&weir, "GET /", &["accept: application/json"]);
+    assert!(problem.text().contains("\"reason\":\"maintenance\""), "{problem:?}");
+    let grpc = in_http2(&weir, &["--header", "content-type: application/grpc"], "/");
+    assert!(grpc.contains("\r\ngrpc-status: 14\r\n"), "{grpc}");
+    assert_eq!(backend.served(), served, "nothing reached it");
+    assert_eq!(of_other(&weir), "app");
+    assert_eq!(weir.metric("weir_rejected_total", &[("listener", "web"), ("reason", "maintenance")]), 5.0);
+    assert!(weir.lines_of("access.log", 2)[1].contains("\"end\":\"maintenance\""));
+    let url = format!("http://{}/", weir.address("web"));
+    let explained = weir.command(&["explain", "http", "GET", &url]).stdout;
+    assert!(explained.contains("action   refuse 503, maintenance of listener web"), "{explained}");
+    assert!(explained.contains("told as a page, text/html; charset=utf-8, 13 bytes"), "{explained}");
+    assert!(weir.command(&["status"]).stdout.contains("in maintenance: listener web"));
+
+    maintenance(&weir, &["on", "--route", "shop"]);
+    maintenance(&weir, &["off", "--listener", "web"]);
+    assert_eq!((text(&weir, "/"), text(&weir, "/shop/x")), ("app".to_owned(), "shop is shut".to_owned()));
+    maintenance(&weir, &["off"]);
+    maintenance(&weir, &["on", "--pool", "app"]);
+    assert_eq!((text(&weir, "/"), text(&weir, "/shop/x")), ("<p>closed</p>".to_owned(), "app".to_owned()));
+    assert_eq!(of_other(&weir), "other page", "without a page of its own the one of its errors");
+    maintenance(&weir, &["off", "--pool", "app"]);
+    maintenance(&weir, &["on"]);
+    assert_eq!((text(&weir, "/own"), of_other(&weir)), ("<p>closed</p>".to_owned(), "other page".to_owned()));
+    assert_eq!(maintenance(&weir, &["off"]), "nothing is in maintenance");
+    assert_eq!((text(&weir, "/"), of_other(&weir)), ("app".to_owned(), "app".to_owned()));
+}
+
+#[test]
+fn networks_that_are_allowed_get_through_by_the_address_that_a_trusted_proxy_says() {
+    let (_backend, weir) = start();
+    maintenance(&weir, &["on"]);
+    let from = |address: &str| asked(&weir, "GET /", &[&format!("x-forwarded-for: {address}")]).status;
+    assert_eq!([from("10.1.2.3"), from("10.2.2.3"), from("192.0.2.1")], [200, 503, 503]);
+    let shop = asked(&weir, "GET /shop/x", &["x-forwarded-for: 10.1.2.3"]);
+    assert_eq!(shop.status, 503, "the route's own table allows nobody");
+}
+
+#[test]
+fn names_that_are_not_there_are_refused_and_the_api_says_what_is_off() {
+    let (_backend, weir) = start();
+    for (body, code) in [
+        (r#"{"state": "on", "listener": "wep"}"#, 400),
+        (r#"{"state": "on", "listener": "raw"}"#, 400),
+        (r#"{"state": "on", "route": "nowhere"}"#, 400),
+        (r#"{"state": "on", "listener": "other", "route": "shop"}"#, 400),
+        (r#"{"state": "on", "pool": "nowhere"}"#, 404),
+        (r#"{"state": "on", "pool": "app", "listener": "web"}"#, 400),
+        (r#"{"state": "broken"}"#, 400),
+        (r#"{"state": "on", "spool": "app"}"#, 400),
+    ] {
+        let answer = weir.admin().calls("POST", "/v1/maintenance", &[], body);
+        assert_eq!(answer.status(), code, "{body}: {answer:?}");
+    }
+    let body = r#"{"state": "on", "listener": "web", "route": "shop"}"#;
+    assert_eq!(weir.admin().calls("POST", "/v1/maintenance", &[], body).status(), 200);
+    let shown = weir.admin().reads("/v1/maintenance").json();
+    assert_eq!(shown["maintenance"], serde_json::json!([{ "listener": "web", "route": "shop" }]));
+    assert_eq!(weir.admin().reads("/v1/status").json()["maintenance"][0], "route shop of web");
+    let finished = weir.command(&["maintenance", "on", "--pool", "app", "--listener", "web"]);
+    assert_eq!(finished.code, 2, "{finished:?}");
+}
+
+#[test]
+fn it_outlives_a_reload_and_an_upgrade_and_a_listener_that_is_gone() {
+    let (_backend, mut weir) = start();
+    maintenance(&weir, &["on", "--pool", "shop"]);
+    maintenance(&weir, &["on", "--listener", "other"]);
+    std::fs::write(weir.dir().join("closed.html"), "new page").expect("write");
+    weir.reloads(&CONFIG.replace("shop is shut", "still shut"));
+    assert_eq!((text(&weir, "/shop/x"), of_other(&weir)), ("still shut".to_owned(), "other page".to_owned()));
+    let old = weir.pid();
+    weir.signals(Signal::USR2);
+    until("the new process to serve alone", || match *weir.pids() {
+        [pid] if pid != old => Some(()),
+        _ => None,
+    });
+    until("the new process to answer", || weir.admin().tries_to_read("/readyz").map(|_| ()));
+    assert_eq!((text(&weir, "/shop/x"), text(&weir, "/")), ("still shut".to_owned(), "app".to_owned()));
+    assert_eq!(of_other(&weir), "other page");
+    let gone = CONFIG.find("[listener.other]").expect("it is there");
+    let end = CONFIG.find("[listener.raw]").expect("it is there");
+    weir.reloads(&[&CONFIG[..gone], &CONFIG[end..]].concat());
+    maintenance(&weir, &["off", "--listener", "other"]);
+    assert_eq!(maintenance(&weir, &["off", "--pool", "shop"]), "nothing is in maintenance");
+    assert_eq!(text(&weir, "/shop/x"), "app");
+}
