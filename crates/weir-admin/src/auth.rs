@@ -252,7 +252,12 @@ mod tests {
 
     #[test]
     fn an_address_others_can_reach_needs_a_token() {
-        let admin = |bind: &str| weir_config::Admin { bind: bind.parse().unwrap(), token_file: None };
+        let admin = |bind: &str| weir_config::Admin {
+            bind: bind.parse().unwrap(),
+            token_file: None,
+            tls: None,
+            unix_socket: Default::default(),
+        };
         assert!(Auth::new(&admin("127.0.0.1:9900")).is_ok());
         assert!(Auth::new(&admin("[::1]:9900")).is_ok());
         let error = Auth::new(&admin("0.0.0.0:9900")).unwrap_err();

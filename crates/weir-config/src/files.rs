@@ -19,11 +19,10 @@ pub(crate) fn read(root: &mut Fields, world: &dyn World, findings: &mut Findings
 }
 
 fn pages(fields: &mut Fields, world: &dyn World, findings: &mut Findings<'_>) {
-    for page in fields.below_mut("error_page") {
-        of_key(page, "file", PAGE_BYTES as usize, world, findings);
-    }
-    for page in fields.below_mut("maintenance") {
-        of_key(page, "file", PAGE_BYTES, read_file, findings);
+    for key in ["error_page", "maintenance"] {
+        for page in fields.below_mut(key) {
+            of_key(page, "file", PAGE_BYTES as usize, world, findings);
+        }
     }
 }
 

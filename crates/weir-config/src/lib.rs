@@ -60,7 +60,6 @@ mod write;
 
 pub use acme::{Acme, AcmeChallenge};
 pub use action::{Redirect, Respond, RouteAction};
-pub use admin::Admin;
 pub use admin::{Admin, AdminBind, AdminTls};
 pub use bandwidth::Bandwidth;
 pub use cache::{Cache, RouteCache, SetCookie};
@@ -70,7 +69,6 @@ pub use compress::{COMPRESSED_TYPES, Coding, CodingLevels, Compress, MediaRange}
 pub use config::{Config, ROOT};
 pub use diff::{Change, ChangeKind, KeyChange, diff, until_restart};
 pub use error_page::{ErrorPage, ErrorStatus, PageFile};
-pub use files::ReadFile;
 pub use headers::{Headers, Marks, MergedHeaders, MergedSide, NewField, RuleOf};
 pub use hidden::Hidden;
 pub use kernel::Kernel;
@@ -84,10 +82,8 @@ pub use plane::Plane;
 pub use plane::forward::{Forward, PortRange};
 pub use pool::hash::{Hash, HashKey};
 pub use pool::health::{Agent, Check, GrpcProbe, Health, HttpProbe, OnDown, Step, TcpProbe};
-pub use pool::health::{Check, GrpcProbe, Health, HttpProbe, Passive, Step, TcpProbe};
 pub use pool::passive::{Passive, SuccessRate};
 pub use pool::source::Source;
-pub use pool::{Backend, KeepAlive, Pool, ProxyVersion, Queue, Retry, RetryOn, Sticky};
 pub use pool::{Backend, KeepAlive, Pool, ProxyVersion, Queue, Sticky};
 pub use protocol::Protocol;
 pub use report::{Problem, Report, Severity};
@@ -95,7 +91,6 @@ pub use retry::{Budget, Retry, RetryOn, RouteRetry};
 pub use route::{Rewrite, Route};
 pub use runtime::Runtime;
 /// `rate_limit`, `concurrency_limit`, `deny_…` and `allow_…`.
-pub use screen::ClientNetworks;
 pub use screen::ClientScreen;
 pub use shared::TakesOver;
 pub use sqli::{Sqli, SqliMode};

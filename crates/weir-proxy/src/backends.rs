@@ -152,7 +152,7 @@ impl Drop for OpenCount {
 }
 
 /// What a new connection is for.
-struct Opening<'a> {
+struct OpenHow<'a> {
     /// What is said first.
     proxy_header: Option<&'a [u8]>,
     /// Whose address it may leave from.
@@ -324,7 +324,8 @@ impl WorkerBackend {
     }
 
     /// Opens a connection that is ready for the first byte of the protocol above: `proxy_header` was sent
-    /// where there is one, TLS made where the pool wants it. The deadline is the caller's to set.
+    /// where there is one, TLS made where the pool wants it. The deadline is the caller's to set. `client` is
+    /// whose address the connection may leave from.
     ///
     /// `Err(OutOfDescriptors)` only when none became free in time for a connection before the deadline.
     pub async fn open(
@@ -332,19 +333,9 @@ impl WorkerBackend {
         worker: &Worker,
         deadline: &Deadline,
         proxy_header: Option<&[u8]>,
-    ) -> Result<Connection, ConnectError> {
-        self.open_for(worker, deadline, proxy_header, None).await
-    }
-
-    /// The same for a client whose address the connection may leave from.
-    pub async fn open_for(
-        &self,
-        worker: &Worker,
-        deadline: &Deadline,
-        proxy_header: Option<&[u8]>,
         client: Option<IpAddr>,
     ) -> Result<Connection, ConnectError> {
-        let opening = Opening { proxy_header, client, reserved: None };
+        let opening = OpenHow { proxy_header, client, reserved: None };
         let connection = self.open_plain(worker, deadline, opening).await?;
         match &self.shared.tls {
             None => Ok(connection),
@@ -357,7 +348,7 @@ impl WorkerBackend {
         &self,
         worker: &Worker,
         deadline: &Deadline,
-        opening: Opening<'_>,
+        opening: OpenHow<'_>,
     ) -> Result<Connection, ConnectError> {
         let mut connection = self.connect(worker, deadline, opening.client).await?;
         connection.count._reserved = opening.reserved;
@@ -545,7 +536,7 @@ impl Chosen {
         proxy_header: Option<&[u8]>,
     ) -> Result<Connection, ConnectError> {
         let reserved = Some(self.reserve(worker).await?);
-        let opening = Opening { proxy_header, client: None, reserved };
+        let opening = OpenHow { proxy_header, client: None, reserved };
         self.backend().open_plain(worker, deadline, opening).await
     }
 

@@ -60,7 +60,8 @@ impl Client {
         listener: &weir_config::Listener,
         local: impl FnOnce() -> io::Result<SocketAddr>,
     ) -> u16 {
-        let mut ports = listener.bind.iter().map(|bind| bind.first.port());
+        // A Unix socket has none.
+        let mut ports = listener.bind.iter().map(|bind| bind.inet().map_or(0, |inet| inet.first.port()));
         let first = ports.next().unwrap_or(0);
         let only = Some(first).filter(|first| *first != 0 && ports.all(|port| port == *first));
         match (self.destination, only) {
@@ -199,7 +200,7 @@ mod tests {
 
     #[test]
     fn of_a_field_of_its_own_it_is_its_only_value() {
-        let of = |lines| client_of("client_address = 'cf-connecting-ip'", lines);
+        let of = |lines: &str| client_of("client_address = 'cf-connecting-ip'", lines);
         let list = "x-forwarded-for: 9.9.9.9\r\n";
         assert_eq!(of(&format!("{list}CF-Connecting-IP: 1.1.1.1\r\n")), "1.1.1.1");
         assert_eq!(of("cf-connecting-ip: 2001:db8::1\r\n"), "2001:db8::1");

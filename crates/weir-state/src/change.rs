@@ -107,6 +107,7 @@ impl Pool {
             config: Arc::new(config),
             balance: Arc::new(balance),
             backends,
+            local_end: self.local_end.clone(),
             tls: self.tls.clone(),
             sticky: self.sticky.clone(),
             cells: self.cells.clone(),

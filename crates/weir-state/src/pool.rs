@@ -271,7 +271,7 @@ fn with_found(config: &Arc<weir_config::Pool>, old: Option<&Arc<Pool>>) -> Arc<w
 }
 
 /// Where connections to backends leave from; `None` where the config does not say.
-pub fn local_end_of(config: &weir_config::Pool) -> Option<LocalEnd> {
+fn local_end_of(config: &weir_config::Pool) -> Option<LocalEnd> {
     let mut local_end =
         LocalEnd { interface: config.interface.as_deref().map(Into::into), ..LocalEnd::default() };
     for source in &config.source {
@@ -314,7 +314,6 @@ fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
             Reads::Secondaries => Readers::Secondaries,
             Reads::All => Readers::All,
         }),
-        ..weir_balance::Settings::default()
     }
 }
 

@@ -242,7 +242,7 @@ impl Opener<'_> {
         self.requester.wait(began, self.connect);
         let client = self.exchange.ledger.client(self.requester).address.ip();
         let header = self.header.as_deref();
-        let opened = self.chosen.backend().open_for(worker, deadline, header, Some(client)).await;
+        let opened = self.chosen.backend().open(worker, deadline, header, Some(client)).await;
         self.exchange.ledger.connect = Some(clock::now().saturating_sub(began));
         opened.map_err(Failure::Connect)
     }

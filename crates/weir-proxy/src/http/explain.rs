@@ -122,7 +122,7 @@ impl Request {
 
     /// Whose request it is.
     pub fn client(&self) -> IpAddr {
-        self.client
+        self.client.ip()
     }
 
     /// The path as sent.

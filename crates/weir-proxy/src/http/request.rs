@@ -13,6 +13,7 @@ use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::h2;
 use crate::http::handshake::Handshake;
+use crate::http::kept;
 use crate::http::plan::{Received, key_of};
 use crate::http::pump::Pump;
 use crate::http::requester::Requester;
@@ -71,7 +72,7 @@ pub fn serialise(
     //= https://www.rfc-editor.org/rfc/rfc9112#section-9.3
     //# A client that does not support persistent connections MUST send the
     //# "close" connection option in every request message.
-    context.close = is_one_clients(pool) || pool.keep_alive.max == 0;
+    context.close = kept::is_one_clients(pool) || pool.keep_alive.max == 0;
     let any_backend = forwarding.pool.backends.first().map_or("", |backend| backend.shared.address.as_str());
     context.default_host = any_backend.as_bytes();
     context.backend_scheme = if pool.tls.is_some() { Scheme::Https } else { Scheme::Http };

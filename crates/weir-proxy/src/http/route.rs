@@ -336,7 +336,7 @@ impl Route {
         };
         let kept = match (&config.action, &config.cache, cache) {
             (RouteAction::Pool(pool), Some(config), Some(cache)) => {
-                let rules = edits.map(|edits| edits.scope(Some(number), pool_index(pool)));
+                let rules = edits.map(|edits| edits.scope(Some(number), pools.index(pool)));
                 Some(Box::new(RouteCache::new(config, pool, &rules.unwrap_or_default(), cache)))
             }
             _ => None,

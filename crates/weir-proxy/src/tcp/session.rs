@@ -277,7 +277,7 @@ impl Session {
             _ => {
                 let client = Some(self.client.address.ip());
                 let backend = chosen.backend();
-                backend.open_for(&self.worker, &self.deadline, header.as_deref(), client).await?
+                backend.open(&self.worker, &self.deadline, header.as_deref(), client).await?
             }
         };
         let now = clock::now();

@@ -83,7 +83,7 @@ impl Rig {
     /// Where the only listener accepts.
     pub fn address(&self) -> SocketAddr {
         let endpoint = self.sockets.endpoints().next().unwrap();
-        self.sockets.local_address(endpoint).unwrap()
+        self.sockets.local_address(&endpoint).unwrap()
     }
 
     /// The backend that the only pool gives a flow by the hash of all of it.
