@@ -106,10 +106,17 @@ fn the_line_is_faster_than_any_load_the_comparison_puts_on_it() {
     if !may_wire() {
         return;
     }
-    let found = check(&["--delay-ms=0", "--datagrams=1", "--rate=1000"]);
-    // 1.9 Gbit/s on a quiet machine; the comparison's small answers need less than 0.1.
-    assert!(found["stream_mbit_per_second"].as_f64().unwrap() > 150.0, "{found}");
-    assert_eq!(found["counters"]["back"]["overrun"], 0, "{found}");
+    // 1.9 Gbit/s on a quiet machine; the comparison's small answers need less than 0.1. What the line can do
+    // is what it does once: in another second others may have had the processor.
+    let mut found = Vec::new();
+    let is_fast = (0..10).any(|_| {
+        let once = check(&["--delay-ms=0", "--datagrams=1", "--rate=1000"]);
+        let is_fast = once["stream_mbit_per_second"].as_f64().unwrap() > 150.0;
+        found.push(once);
+        is_fast
+    });
+    assert!(is_fast, "{found:#?}");
+    assert!(found.iter().all(|once| once["counters"]["back"]["overrun"] == 0), "{found:#?}");
 }
 
 #[test]

@@ -137,8 +137,8 @@ fn at_the_origin_only_what_goes_to_a_backend_counts() {
 #[test]
 fn ten_times_the_rate_from_many_connections_gets_exactly_the_rate() {
     let backend = Backend::saying("hello");
-    const RATE: u32 = 500;
-    const BURST: u32 = 50;
+    const RATE: u32 = 100;
+    const BURST: u32 = 10;
     for key in ["route", "client_ip"] {
         let keys = format!(r#"rate_limit = {{ rate = "{RATE}/s", burst = {BURST}, key = "{key}" }}"#);
         let weir = with_route(&backend, &keys).start();

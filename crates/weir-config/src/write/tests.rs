@@ -10,12 +10,14 @@ use proptest::test_runner::{Config as Settings, RngAlgorithm, TestRng, TestRunne
 
 use super::*;
 use crate::config::ROOT;
-use crate::keys::{Limit, Shape, Table};
+use crate::keys::{Key, Limit, Shape, Table};
 use crate::{diff, parse};
 
 /// Files that are made at least, and at most until every key was seen: some need others, and come together
 /// seldom.
 const FILES: std::ops::Range<usize> = 500..20_000;
+/// Of so many files, what has not been seen by then is drawn as often as [`OFTEN`].
+const FILES_PER_LOOK: usize = 100;
 /// Of the keys that a table may have, those that a file gets: one of so many.
 const RARITY: u32 = 4;
 
@@ -37,6 +39,8 @@ struct Maker {
     lines: Vec<String>,
     /// Counts up for what must not be there twice: ports, backends, names.
     count: u16,
+    /// Keys that no file has shown yet.
+    missing: BTreeSet<(&'static str, &'static str)>,
 }
 
 impl Maker {
@@ -51,7 +55,8 @@ impl Maker {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-        Maker { runner: TestRunner::new_with_rng(Settings::default(), rng), lines: Vec::new(), count: 0 }
+        let runner = TestRunner::new_with_rng(Settings::default(), rng);
+        Maker { runner, lines: Vec::new(), count: 0, missing: BTreeSet::new() }
     }
 
     fn draw<S: Strategy>(&mut self, strategy: S) -> S::Value {
@@ -60,6 +65,14 @@ impl Maker {
 
     fn one_of(&mut self, most: u32) -> bool {
         self.draw(0..most) == 0
+    }
+
+    /// Whether a key, or one of the tables that it leads to, is to be had by every second file.
+    fn is_often(&self, table: &Table, key: &Key) -> bool {
+        let leads_there = |below: &Table| self.missing.iter().any(|(path, _)| *path == below.path);
+        OFTEN.contains(&key.name)
+            || self.missing.contains(&(table.path, key.name))
+            || key.kind.table().is_some_and(|below| below.with_all_below().into_iter().any(leads_there))
     }
 
     /// A file with a few listeners and pools.
@@ -84,7 +97,7 @@ impl Maker {
         self.lines.push(header.to_owned());
         let mut below = Vec::new();
         for key in tried(table) {
-            if !key.required && !self.one_of(if OFTEN.contains(&key.name) { 2 } else { RARITY }) {
+            if !key.required && !self.one_of(if self.is_often(table, key) { 2 } else { RARITY }) {
                 continue;
             }
             match (&key.kind, key.kind.table().filter(|table| table.has_header())) {
@@ -351,6 +364,9 @@ fn every_key_of_the_tables_is_read_has_an_effect_and_is_written_again() {
         assert_eq!(diff(&config, &again), [], "{written}\nwritten for\n{text}");
         assert_eq!(config, again, "{written}\nwritten for\n{text}");
         seen.look_at(&lines, &config);
+        if made % FILES_PER_LOOK == 0 {
+            maker.missing = seen.missing().into_iter().collect();
+        }
     }
     assert!(taken > made / 2, "only {taken} of {made} files were taken");
     assert_eq!(seen.missing(), [], "of {made} files");
