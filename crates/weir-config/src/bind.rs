@@ -219,9 +219,8 @@ impl Reader<'_, '_> {
                     let hint = format!("expected at least one: {}{rest}", each.kind().expected());
                     return refuse(format!("`{}` is empty", key.name), hint);
                 }
-                Value::List(
-                    self.each(list, at, |reader, value, at| reader.value(&each.kind(), value, at, key)),
-                )
+                let kind = each.kind();
+                Value::List(self.each(list, at, |reader, value, at| reader.value(&kind, value, at, key)))
             }
             (Kind::OneOrMany(each, _), _) => {
                 Value::List(vec![(at, self.value(&each.kind(), value, at, key))])
@@ -243,9 +242,7 @@ impl Reader<'_, '_> {
                 };
                 let read = (shape.read)(text).map(Value::Text);
                 let value = self.taken(at, read.map_err(|refused| environment_hint(inner, refused)));
-                let mut fields = Fields::new(schema, at);
-                fields.entries.push(KeyValue::new(*name, at, at, value));
-                Value::Table(fields)
+                Value::Table(Fields::of_one(schema, KeyValue::new(*name, at, at, value)))
             }
             (Kind::Tables(schema), DeValue::Array(list)) => {
                 Value::List(self.each(list, at, |reader, value, at| match value.get_ref() {

@@ -97,6 +97,15 @@ impl Config {
         plane::obstacle(&listener.fields(), pool.map(|pool| pool.fields()).as_ref())
     }
 
+    /// The pools that serve in the place of `pool`, in the order in which they are asked; `of_route` is what
+    /// a route says, which stands before what the pool says.
+    pub fn fallbacks<'c>(&'c self, pool: &str, of_route: Option<&'c str>) -> Vec<&'c str> {
+        let of_pool = |name: &str| {
+            self.pools.iter().find(|pool| pool.name == name).and_then(|pool| pool.fallback_pool.as_deref())
+        };
+        fallback::follow(pool, of_route.or_else(|| of_pool(pool)), of_pool)
+    }
+
     /// From a file whose tables say what follows from each other. What could not be read gets its default;
     /// the file is refused anyway.
     pub(crate) fn read(root: &Fields) -> Config {

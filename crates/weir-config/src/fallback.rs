@@ -1,8 +1,7 @@
 //! `fallback_pool` of a pool or a route: who serves when no backend of a pool can.
 
-use crate::config::Config;
 use crate::fields::Fields;
-use crate::listener::pool_exists;
+use crate::named_pool;
 use crate::protocol::{Protocol, spoken};
 use crate::report::Findings;
 
@@ -17,19 +16,8 @@ pub(crate) fn chain<'f>(root: &'f Fields, fields: &'f Fields) -> Vec<&'f str> {
     follow(first, fields.text("fallback_pool").or_else(|| of_pool(first)), of_pool)
 }
 
-impl Config {
-    /// The pools that serve in the place of `pool`, in the order in which they are asked; `of_route` is what
-    /// a route says, which stands before what the pool says.
-    pub fn fallbacks<'c>(&'c self, pool: &str, of_route: Option<&'c str>) -> Vec<&'c str> {
-        let of_pool = |name: &str| {
-            self.pools.iter().find(|pool| pool.name == name).and_then(|pool| pool.fallback_pool.as_deref())
-        };
-        follow(pool, of_route.or_else(|| of_pool(pool)), of_pool)
-    }
-}
-
 /// From one pool to the next, until there is none or it is in the chain already.
-fn follow<'n>(
+pub(crate) fn follow<'n>(
     first: &str,
     mut next: Option<&'n str>,
     of_pool: impl Fn(&str) -> Option<&'n str>,
@@ -72,7 +60,7 @@ fn named(root: &Fields, fields: &Fields, pool: &str, findings: &mut Findings<'_>
         findings.error(fields.at("fallback_pool"), message, hint);
         return;
     }
-    pool_exists(root, fields, "fallback_pool", findings);
+    named_pool::exists(root, fields, "fallback_pool", findings);
 }
 
 /// Notes a circle of pools once, at the pool of it that stands first in the file.

@@ -77,6 +77,13 @@ impl Fields {
         }
     }
 
+    /// A table of which one key is said, where it stands.
+    pub fn of_one(schema: &'static Table, entry: KeyValue) -> Fields {
+        let mut fields = Fields::new(schema, entry.at);
+        fields.entries.push(entry);
+        fields
+    }
+
     /// The entry of a key, where the file has it.
     pub fn get(&self, name: &str) -> Option<&KeyValue> {
         self.entries.iter().find(|entry| entry.name == name)

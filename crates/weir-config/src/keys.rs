@@ -5,10 +5,12 @@
 //! The tables themselves stand with their subjects: `[runtime]` in `runtime.rs`, `[pool.NAME]` in `pool.rs`.
 
 mod audience;
+mod short;
 
 use std::time::Duration;
 
 pub use self::audience::{Only, Planes};
+pub use self::short::*;
 use crate::suggest::either;
 use crate::units::Refused;
 
@@ -522,89 +524,4 @@ impl Kind {
             _ => None,
         }
     }
-}
-
-/// `true` or `false`.
-pub const fn flag(default: bool) -> Key {
-    Key::new(Kind::Bool(default))
-}
-
-/// `true` or `false`, or neither where the file says nothing.
-pub const fn yes_or_no() -> Key {
-    Key::new(Kind::YesOrNo)
-}
-
-/// A duration.
-pub const fn duration(limit: Limit<Duration>) -> Key {
-    Key::new(Kind::Duration(limit))
-}
-
-/// A duration, or `"off"`.
-pub const fn timer(limit: Limit<Duration>) -> Key {
-    Key::new(Kind::DurationOrOff(limit, false))
-}
-
-/// A duration that is off where the file says nothing.
-pub const fn timer_off(limit: Limit<Duration>) -> Key {
-    Key::new(Kind::DurationOrOff(limit, true))
-}
-
-/// A size in bytes.
-pub const fn size(limit: Limit<u64>) -> Key {
-    Key::new(Kind::Size(limit))
-}
-
-/// Bytes per second.
-pub const fn byte_rate(limit: Limit<u64>) -> Key {
-    Key::new(Kind::Rate(limit))
-}
-
-/// A whole number.
-pub const fn count(limit: Limit<u64>) -> Key {
-    Key::new(Kind::Count(limit))
-}
-
-/// A number.
-pub const fn factor(limit: Limit<f64>) -> Key {
-    Key::new(Kind::Factor(limit))
-}
-
-/// One of a closed set, with a default.
-pub const fn word(words: &'static [Word], default: &'static str) -> Key {
-    Key::new(Kind::Word(words, Some(default)))
-}
-
-/// A text with a form of its own.
-pub const fn text(shape: &'static Shape) -> Key {
-    Key::new(Kind::Text(shape, None))
-}
-
-/// A text with a form of its own, and what it is where the file does not say.
-pub const fn text_or(shape: &'static Shape, default: &'static str) -> Key {
-    Key::new(Kind::Text(shape, Some(default)))
-}
-
-/// One, or a list of them.
-pub const fn list(of: Each) -> Key {
-    Key::new(Kind::OneOrMany(of, &[]))
-}
-
-/// One, or a list of them, and what it is where the file does not say.
-pub const fn list_or(of: Each, default: &'static [&'static str]) -> Key {
-    Key::new(Kind::OneOrMany(of, default))
-}
-
-/// `{ name = "value" }`
-pub const fn map(names: &'static Shape, values: &'static Shape) -> Key {
-    Key::new(Kind::Map(names, values))
-}
-
-/// A table, or `true` for one with every default; `false` says the same as nothing.
-pub const fn table_or_true(table: &'static Table) -> Key {
-    Key::new(Kind::TableOrTrue(table)).brief()
-}
-
-/// A table.
-pub const fn table(table: &'static Table) -> Key {
-    Key::new(Kind::Table(table))
 }

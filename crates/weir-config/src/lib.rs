@@ -35,6 +35,7 @@ mod listener;
 mod log;
 mod maintenance;
 mod mysql;
+mod named_pool;
 mod parse;
 mod plane;
 mod pool;

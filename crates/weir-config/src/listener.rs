@@ -22,6 +22,7 @@ use crate::keys::{
 };
 use crate::maintenance::{self, Maintenance};
 use crate::mysql::{self, ListenerMysql};
+use crate::named_pool;
 use crate::plane::forward::{Forward, PORTS, PortRange, SOURCE};
 use crate::plane::{self, Plane};
 use crate::protocol::{Protocol, applies, audience, spoken};
@@ -31,7 +32,6 @@ use crate::screen::ClientScreen;
 use crate::setting::{Part, Section as _, table};
 use crate::shared::TakesOver;
 use crate::sqli::Sqli;
-use crate::suggest::{nearest, one_of};
 use crate::timeout::{self, HttpLimits, Timeouts};
 use crate::tls::{self, ListenerTls};
 use crate::values::NAME;
@@ -127,7 +127,8 @@ table! {
                 .also(&["source_port", "port_range"]);
         /// From whom it takes connections and datagrams, and how many, where it speaks no HTTP.
         client_screen: ClientScreen;
-        /// How fast bytes may pass, in either direction. Beyond it connections wait, and datagrams are dropped.
+        /// How fast bytes may pass, in either direction. Beyond it connections wait, and datagrams are
+        /// dropped.
         bandwidth: Option<Bandwidth> =
             below(Bandwidth::TABLE)
                 .default("no limit")
@@ -346,9 +347,9 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
             None | Some(Protocol::Http) => screen::check_listener(fields, findings),
             Some(_) => screen::check_connections(fields, findings),
         }
-        pool_exists(root, fields, "pool", findings);
+        named_pool::exists(root, fields, "pool", findings);
         for (_, route) in fields.tables("route").filter(|_| spoken(fields).is_none_or(Protocol::has_routes)) {
-            pool_exists(root, route, "pool", findings);
+            named_pool::exists(root, route, "pool", findings);
         }
     }
 }
@@ -433,24 +434,4 @@ fn versions(listener: &Fields, findings: &mut Findings<'_>) {
         );
         findings.warning(*at, "`h3` knows no PROXY protocol", hint);
     }
-}
-
-/// Notes a key such as `pool = "…"` that names none.
-pub(crate) fn pool_exists(root: &Fields, fields: &Fields, key: &str, findings: &mut Findings<'_>) {
-    let Some(name) = fields.text(key) else { return };
-    let defined = root.map("pool");
-    // `[pool]` itself could not be read: nobody knows what was meant to be there.
-    if defined.iter().any(|entry| entry.name == name) || root.is_bad("pool") || root.meant.contains(&"pool") {
-        return;
-    }
-    let names = || defined.iter().map(|entry| entry.name.as_str());
-    let hint = match nearest(name, names()).and_then(|near| defined.iter().find(|entry| entry.name == near)) {
-        Some(near) => format!("did you mean `{}` ({})?", near.name, findings.place(near.at)),
-        None if defined.is_empty() => {
-            format!("no pool is defined at all; expected `[pool.{name}]` with `backends`")
-        }
-        None if defined.len() <= 8 => format!("expected {}, or a new `[pool.{name}]`", one_of(names())),
-        None => format!("expected one of the {} pools of this file, or a new `[pool.{name}]`", defined.len()),
-    };
-    findings.error(fields.at(key), format!("no pool is named `{name}`"), hint);
 }

@@ -86,8 +86,8 @@ table! {
                 .stream()
                 .on(Planes::Proxy("nothing is added to a connection there; by `nat` backends see the client's address"))
                 .also(&["proxy_protocol"]);
-        /// Whose address backends see: one of this machine's for each family, or the client's own (`"client"`),
-        /// which takes `CAP_NET_ADMIN` and routes that lead answers back here.
+        /// Whose address backends see: one of this machine's for each family, or the client's own
+        /// (`"client"`), which takes `CAP_NET_ADMIN` and routes that lead answers back here.
         source: Vec<Source> =
             list(Each::Text(&SOURCE))
                 .default("what the route to the backend has")

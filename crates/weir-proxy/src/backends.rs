@@ -480,7 +480,8 @@ impl WorkerBackend {
 }
 
 impl WorkerBackend {
-    /// A socket that is yet to be connected to `address`, for a client, where the pool says what it leaves from;
+    /// A socket that is yet to be connected to `address`, for a client, where the pool says what it leaves
+    /// from;
     /// `None` where the kernel chooses.
     ///
     /// # Errors

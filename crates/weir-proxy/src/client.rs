@@ -106,8 +106,8 @@ fn alone<'a>(mut fields: impl Iterator<Item = Field<'a>>) -> Option<SocketAddr> 
     if fields.next().is_some() { None } else { address_of(first.value) }
 }
 
-/// The entry that is so many from the right, or the first where there are fewer. Empty ones are none (RFC 9110
-/// section 5.6.1.2).
+/// The entry that is so many from the right, or the first where there are fewer. Empty ones are none (RFC
+/// 9110 section 5.6.1.2).
 fn by_hops<'a, E: Iterator<Item = &'a [u8]>>(entries: impl Fn() -> E, hops: usize) -> Option<SocketAddr> {
     let entries = || entries().filter(|entry| !entry.is_empty());
     address_of(entries().nth(entries().count().saturating_sub(hops))?)

@@ -21,8 +21,8 @@ pub struct EditTable {
     /// By the index of a pool: its column; 0 for those that say nothing.
     columns: Box<[usize]>,
     width: usize,
-    /// What the listener says without a rule: backends read the field by which proxies name the client as Weir
-    /// believes it, also where somebody else sent it.
+    /// What the listener says without a rule: backends read the field by which proxies name the client as
+    /// Weir believes it, also where somebody else sent it.
     implied: Headers,
     merged: Box<[OnceLock<Edits>]>,
 }

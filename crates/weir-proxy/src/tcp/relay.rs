@@ -202,7 +202,8 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         Poll::Pending
     }
 
-    /// When a pace let nothing pass the deadline was brought forward to when it will: that is no reason to end.
+    /// When a pace let nothing pass the deadline was brought forward to when it will: that is no reason to
+    /// end.
     fn wake_from_pause(&mut self) {
         if self.up.resume_at.take().or(self.down.resume_at.take()).is_some() && clock::now() < self.due {
             self.terms.deadline.set(self.due);

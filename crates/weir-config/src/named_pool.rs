@@ -1,0 +1,25 @@
+//! Keys that name a pool of the file.
+
+use crate::fields::Fields;
+use crate::report::Findings;
+use crate::suggest::{nearest, one_of};
+
+/// Notes a key such as `pool = "…"` that names none.
+pub(crate) fn exists(root: &Fields, fields: &Fields, key: &str, findings: &mut Findings<'_>) {
+    let Some(name) = fields.text(key) else { return };
+    let defined = root.map("pool");
+    // `[pool]` itself could not be read: nobody knows what was meant to be there.
+    if defined.iter().any(|entry| entry.name == name) || root.is_bad("pool") || root.meant.contains(&"pool") {
+        return;
+    }
+    let names = || defined.iter().map(|entry| entry.name.as_str());
+    let hint = match nearest(name, names()).and_then(|near| defined.iter().find(|entry| entry.name == near)) {
+        Some(near) => format!("did you mean `{}` ({})?", near.name, findings.place(near.at)),
+        None if defined.is_empty() => {
+            format!("no pool is defined at all; expected `[pool.{name}]` with `backends`")
+        }
+        None if defined.len() <= 8 => format!("expected {}, or a new `[pool.{name}]`", one_of(names())),
+        None => format!("expected one of the {} pools of this file, or a new `[pool.{name}]`", defined.len()),
+    };
+    findings.error(fields.at(key), format!("no pool is named `{name}`"), hint);
+}
