@@ -52,8 +52,8 @@ impl LocalEnd {
             if self.is_clients {
                 make_transparent(&socket, to.is_ipv6())?;
             }
-            // The port is chosen when it connects, so that one is taken by one connection to each backend, and
-            // not by one to all of them.
+            // The port is chosen when it connects, so that one is taken by one connection to each backend,
+            // and not by one to all of them.
             bind_without_port(&socket)?;
             socket.bind(&SocketAddr::new(from, 0).into())?;
         }
