@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::mount::{MountFlags, mount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::dialogue::SLOWNESS;
+use crate::dialogue::{SLOWNESS, until_within};
 
 mod pair;
 
@@ -210,8 +210,9 @@ impl Network {
     pub fn greets_at(&self, number: usize, address: IpAddr, port: u16) {
         let address = SocketAddr::new(address, port);
         let (listener, socket) = self.on(&format!("server{number}"), || {
-            let listener =
-                TcpListener::bind(address).unwrap_or_else(|problem| panic!("{address}: {problem}"));
+            // The kernel lets an address of IPv6 be used a moment after it was added.
+            let what = format!("an address to listen at, {address}");
+            let listener = until_within(PATIENCE, &what, || TcpListener::bind(address).ok());
             let socket = UdpSocket::bind(address).unwrap_or_else(|problem| panic!("{address}: {problem}"));
             (listener, socket)
         });

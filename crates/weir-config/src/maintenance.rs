@@ -1,6 +1,5 @@
 //! `[listener.NAME.maintenance]`: what clients are told while `weir maintenance` has switched their part of
-//! the
-//! service off, and who gets through.
+//! the service off, and who gets through.
 
 use std::time::Duration;
 

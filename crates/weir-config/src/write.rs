@@ -1,5 +1,6 @@
 //! A [`Config`] as text again: every key, defaults included, so that nobody has to know them by heart.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
@@ -97,12 +98,19 @@ fn leave_out(fields: &mut Fields, noted: &BTreeSet<Span>) {
 
 /// Whether a value is what holds where the key is absent.
 fn says_nothing(key: &Key, value: &Value, unsaid: Option<Value>) -> bool {
-    match (&key.kind, value) {
-        (Kind::Table(_) | Kind::TableOrOff(_), Value::Table(below)) => below.entries.iter().all(|entry| {
+    match (&key.kind, value, unsaid) {
+        (Kind::Table(_), Value::Table(below), Some(Value::Table(assumed))) => {
+            below.schema.keys().into_iter().all(|key| {
+                let [here, there] = [below, &assumed].map(|fields| fields.holds(key.name));
+                let shown = |value: Cow<'_, Value>| show(&key.kind, &value, Secrets::Written);
+                here.map(shown) == there.map(shown)
+            })
+        }
+        (Kind::Table(_) | Kind::TableOrOff(_), Value::Table(below), _) => below.entries.iter().all(|entry| {
             let key = below.schema.key(&entry.name);
             key.is_some_and(|key| says_nothing(key, &entry.value, below.unsaid(&entry.name)))
         }),
-        _ => unsaid.is_some_and(|unsaid| {
+        (_, _, unsaid) => unsaid.is_some_and(|unsaid| {
             let shown = |value| show(&key.kind, value, Secrets::Written);
             shown(value) == shown(&unsaid)
         }),

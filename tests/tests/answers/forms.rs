@@ -97,7 +97,8 @@ fn a_grpc_client_is_told_the_status_of_its_call() {
 #[test]
 fn a_call_that_no_route_takes_gets_trailers_and_nothing_else() {
     let (_backend, weir) = start();
-    let fields = ["--data-binary", "abc", "--header", "content-type: application/grpc+proto"];
+    // Without a body: curl 7.88 waits for ever when the end of the answer comes before it has sent its own.
+    let fields = ["--request", "POST", "--header", "content-type: application/grpc+proto"];
     let answer = in_http2(&weir, &fields, "/nowhere");
     assert!(answer.starts_with("HTTP/2 200"), "{answer}");
     for field in ["content-type: application/grpc", "grpc-status: 12", "grpc-message: 404 Not Found no_route"]

@@ -146,7 +146,11 @@ fn an_explanation_leaves_no_trace_and_says_each_step() {
     let (network, weir) = start(2, "balance = \"round-robin\"");
     let admin = weir.admin();
     let to: SocketAddr = format!("{VIP}:80").parse().unwrap();
-    let explained = explains(&admin, "tcp", "10.50.1.2:4000".parse().unwrap(), to);
+    // The plane looks the ways to its backends up once they are there.
+    let explained = until("the way to be known", || {
+        let explained = explains(&admin, "tcp", "10.50.1.2:4000".parse().unwrap(), to);
+        explained["steps"].to_string().contains("bytes fit").then_some(explained)
+    });
     for _ in 0..5 {
         assert_eq!(explained, explains(&admin, "tcp", "10.50.1.2:4000".parse().unwrap(), to));
     }

@@ -4,3 +4,4 @@ mod limits;
 mod lists;
 mod proxy_protocol;
 mod relay;
+mod source;

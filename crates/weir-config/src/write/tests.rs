@@ -198,7 +198,7 @@ impl Maker {
         self.count += 1;
         let count = self.count;
         match (key, shape.name) {
-            ("pool", _) => format!("p{}", self.draw(0..4)),
+            ("pool" | "fallback_pool", _) => format!("p{}", self.draw(0..4)),
             (_, "a name") => format!("n{count}"),
             // One that any plane can take.
             (_, "an address and port") => format!("192.0.2.1:{}", 10_000 + count),
