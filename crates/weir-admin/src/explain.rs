@@ -116,6 +116,9 @@ pub struct Answer {
     /// What the cache of the route would say; `None` where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
+    /// How the pool's breaker stands, in words; `None` where it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<String>,
     /// When a failed attempt is made again, in words; `None` for what goes to no pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<String>,

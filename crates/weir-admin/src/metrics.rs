@@ -443,6 +443,15 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     counted.totals(out, &expose::RETRIES, |cells: &PoolCells| &cells.retries);
     counted.by_word(out, &expose::RETRY_REASONS, RetryReason::WORDS, |cells| &cells.retry_reasons);
     counted.totals(out, &expose::REDISPATCHES, |cells| &cells.redispatches);
+    let broken = pools.iter().filter(|it| it.config.breaker.is_some());
+    let of_breakers = Counted(broken.clone().map(|it| (vec![&*it.config.name], &*it.cells)).collect());
+    of_breakers.totals(out, &expose::BREAKER_OPENED, |cells: &PoolCells| &cells.breaker_opened);
+    let now = weir_io::clock::now();
+    let open = broken.filter_map(|it| {
+        let state = it.balance.breaker()?.0.state(now);
+        Some(([&*it.config.name], f64::from(u8::from(state != weir_balance::BreakerState::Closed))))
+    });
+    gauge(out, &expose::BREAKER_OPEN, open);
     counted.totals(out, &expose::QUEUED, |cells| &cells.queued);
     let of_mysql = pools.iter().filter(|it| it.config.mysql.is_some());
     let of_mysql = Counted(of_mysql.map(|it| (vec![&*it.config.name], &*it.cells)).collect());

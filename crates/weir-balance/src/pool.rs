@@ -2,12 +2,13 @@
 
 use crate::admin::AdminState;
 use crate::backend::{Backend, Health, WeightTooLarge};
+use crate::breaker::Breaker;
 use crate::retry_budget::RetryBudget;
 use crate::role::{Role, WantedRole};
 use crate::settings::Settings;
 use crate::state::{State, TierKind};
 use crate::view::{Standing, View};
-use crate::{Algorithm, slow_start};
+use crate::{Algorithm, BreakerSettings, slow_start};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -35,6 +36,7 @@ pub struct Pool {
 struct Shared {
     rotation: Alone<AtomicU64>,
     retry_budget: RetryBudget,
+    breaker: Breaker,
 }
 
 /// A value on cache lines of its own.
@@ -68,8 +70,11 @@ impl Pool {
     /// A pool of `members` in file order, as a start of Weir makes it. Settings outside their ranges don't
     /// panic.
     pub fn new(settings: Settings, members: Vec<Arc<Backend>>, now: Duration) -> Pool {
-        let shared =
-            Arc::new(Shared { rotation: Alone::default(), retry_budget: RetryBudget::new(settings.retries) });
+        let shared = Arc::new(Shared {
+            rotation: Alone::default(),
+            retry_budget: RetryBudget::new(settings.retries),
+            breaker: Breaker::default(),
+        });
         let bounded = bounds_load(&settings).then(Arc::default);
         Pool::assemble(settings, members, shared, bounded, now)
     }
@@ -223,6 +228,12 @@ impl Pool {
     /// for a backend afterwards.
     pub fn end_trial(&self, index: usize) {
         self.members()[index].trials().end();
+    }
+
+    /// The breaker, and when it opens; `None` where the pool has none.
+    #[inline]
+    pub fn breaker(&self) -> Option<(&Breaker, &BreakerSettings)> {
+        self.settings.breaker.as_ref().map(|settings| (&self.shared.breaker, settings))
     }
 
     /// How many retries this pool may send; deposit per request, withdraw per retry.

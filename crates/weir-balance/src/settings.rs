@@ -1,6 +1,6 @@
 //! What the operator asked of one pool.
 
-use crate::{Algorithm, LastResort, Readers, RetryShare};
+use crate::{Algorithm, BreakerSettings, LastResort, Readers, RetryShare};
 use std::time::Duration;
 
 /// The settings of one pool that concern choosing. Ranges are checked by weir-config; this crate stays
@@ -26,6 +26,8 @@ pub struct Settings {
     /// Below this share (0.0..=1.0) of healthy ordinary backends all of them are used, healthy or not.
     /// `None`: never.
     pub panic_below: Option<f64>,
+    /// When the whole pool is left alone. `None`: never.
+    pub breaker: Option<BreakerSettings>,
     /// Retries allowed, as a share of recent requests and per second.
     pub retries: RetryShare,
     /// Which backends serve reads, where backends have roles. `None`: they have none, and what a choice says
@@ -51,6 +53,7 @@ impl Default for Settings {
             fall: 3,
             last_resort: LastResort::Late,
             panic_below: None,
+            breaker: None,
             retries: RetryShare::default(),
             readers: None,
         }

@@ -16,6 +16,7 @@ use weir_template::Template;
 use self::hash::Hash;
 use self::health::{Check, Health};
 use self::source::{ONE_INTERFACE, SOURCE, Source};
+use crate::breaker::Breaker;
 use crate::fields::{Fields, Value};
 use crate::headers::{self, Headers};
 use crate::keys::{
@@ -105,6 +106,9 @@ table! {
                 .stream()
                 .on(Planes::ProxyTuning("clients connect to the backend themselves"))
                 .also(&["retries"]);
+        /// Refuses requests at once while most of them fail.
+        breaker: Option<Breaker> =
+            table_or_true(Breaker::TABLE).default("off").http().also(&["circuit_breaker", "circuit"]);
         /// Timers of the requests and sessions that go to it, over those of the listener.
         timeout: ExchangeTimeouts =
             below(ExchangeTimeouts::TABLE)

@@ -306,6 +306,13 @@ fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
         fall: config.health.fall,
         last_resort: config.health.last_resort,
         panic_below: config.health.panic_below,
+        breaker: config.breaker.map(|breaker| weir_balance::BreakerSettings {
+            errors: breaker.errors,
+            of: breaker.of,
+            within: breaker.within,
+            open: breaker.open,
+            trials: breaker.trials,
+        }),
         retries: weir_balance::RetryShare {
             per_mille: (config.retry.budget.share * 1000.0).round() as u32,
             per_second: config.retry.budget.min_per_second,

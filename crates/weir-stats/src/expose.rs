@@ -137,6 +137,8 @@ metrics! {
     RETRIES = "weir_retries_total" Counter ["pool"] "Attempts after the first.";
     RETRY_REASONS = "weir_retry_reasons_total" Counter ["pool", "reason"] "Attempts after the first, by what the one before had failed of.";
     REDISPATCHES = "weir_redispatches_total" Counter ["pool"] "Attempts after the first that went to another backend.";
+    BREAKER_OPENED = "weir_breaker_opened_total" Counter ["pool"] "Times the pool's breaker opened; pools that have one.";
+    BREAKER_OPEN = "weir_breaker_open" Gauge ["pool"] "1 while the pool's breaker refuses requests or tries a few, else 0; pools that have one.";
     QUEUED = "weir_queued_total" Counter ["pool"] "Exchanges that waited because every backend was at `max_connections`.";
     PARKED = "weir_mysql_parked_total" Counter ["pool"] "Statements and logins that waited because no server was in the role that they needed.";
     MYSQL_LOST = "weir_mysql_lost_total" Counter ["pool", "result"] "Statements whose server was lost, took no writes any more or was not there: they `moved` to another, or `failed`, with an error or the end of the connection; sessions that lost what they had on a server count as failed.";

@@ -56,6 +56,7 @@ words! {
         ConcurrencyLimited = "concurrency_limited", "Over a `concurrency_limit`; answered 429 with `retry-after`, or as the limit says.";
         Sqli = "sqli", "The request looks like SQL injection, or its body cannot be read as its type says (`sqli = \"block\"`); answered 403.";
         NoBackend = "no_backend", "No backend of the pool is up; answered 503.";
+        BreakerOpen = "breaker_open", "Most requests to the pool failed, and its `breaker` lets none through; answered 503 with `retry-after`.";
         QueueFull = "queue_full", "Every backend was at `max_connections` and the queue was full; answered 503.";
         QueueTimeout = "queue_timeout", "Waited in the queue for its whole timeout; answered 503.";
         ParkFull = "park_full", "No server was the primary, and as many as may wait for one did (`park_max`); answered with error 1836.";
@@ -105,6 +106,7 @@ words! {
         ConcurrencyLimited = "concurrency_limited", "Over a `concurrency_limit`.";
         Sqli = "sqli", "Looks like SQL injection, or has a body that cannot be read as its type says.";
         NoBackend = "no_backend", "No backend up.";
+        BreakerOpen = "breaker_open", "The pool's `breaker` is open.";
         QueueFull = "queue_full", "Queue full.";
         QueueTimeout = "queue_timeout", "Queue timeout over.";
         ListenerConnections = "listener_connections", "Listener at `max_connections`.";
@@ -334,6 +336,8 @@ pub struct PoolCells {
     /// Clients of MySQL that were told, by an error or the end of their connection, that their server was
     /// lost or took no writes any more, or that none was in the role that they needed.
     pub failed: Counter,
+    /// Times its breaker opened.
+    pub breaker_opened: Counter,
     /// Choices of a backend that is out, because no other was left.
     pub last_resort: Counter,
     /// Choices among all backends, because few are healthy.

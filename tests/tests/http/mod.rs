@@ -4,6 +4,7 @@ mod bad_responses;
 mod balancing;
 mod behind_proxies;
 mod bodies;
+mod breaker;
 mod counters;
 mod forwarded_fields;
 mod framing;

@@ -2,8 +2,10 @@
 
 use std::net::IpAddr;
 
+use weir_balance::BreakerState;
 use weir_config::units::show_duration;
 use weir_config::{Bind, NEVER, Protocol, Retry};
+use weir_io::clock;
 use weir_proxy::RetryRules;
 use weir_proxy::compiled::{CompiledListener, CompiledSnapshot};
 use weir_proxy::http::closing;
@@ -222,6 +224,14 @@ impl Followed<'_> {
                     answer.action +=
                         &format!(", the fallback: none of {} can serve", pools[*asked].config.name);
                 }
+                answer.breaker =
+                    pool.balance.breaker().map(|(breaker, _)| match breaker.state(clock::now()) {
+                        BreakerState::Closed => "closed".to_owned(),
+                        BreakerState::Trying => "open, and a few requests are tried".to_owned(),
+                        BreakerState::Open(left) => {
+                            format!("open: refuses with 503 for {} s more", left.as_secs() + 1)
+                        }
+                    });
                 let of_route = plan.route.and_then(|route| route.timeout.as_ref());
                 let of_pool = pool.config.timeout.if_any();
                 answer.retry = Some(retried(&pool.config.retry, plan.route));

@@ -172,7 +172,7 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
             *b"PR"
         }
         End::NotCached => *b"PH",
-        End::NoBackend | End::ConnectFailed | End::BackendTls => *b"SC",
+        End::NoBackend | End::BreakerOpen | End::ConnectFailed | End::BackendTls => *b"SC",
         End::Misdirected | End::Handshake | End::Sqli | End::LoginRefused | End::LoginLimited => *b"PR",
         End::DeniedAddress
         | End::DeniedMethod

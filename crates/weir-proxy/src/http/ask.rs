@@ -14,6 +14,7 @@ use weir_io::stream::{Duplex as _, Sight};
 
 use crate::backends::Chosen;
 use crate::http::attempt::{Begun, Failed};
+use crate::http::breaker::Passed;
 use crate::http::connection::Connection;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
@@ -46,6 +47,19 @@ pub struct Answered {
 impl<R: Recipient> Call<'_, R> {
     /// Asks until there is a final response, be it an error of the backend's, or no use in asking again.
     pub async fn ask(mut self) -> Result<Answered, Failure> {
+        let passed = Passed::ask(&self.forwarding.pool, || self.exchange.ledger.nearly_now())?;
+        let answered = self.tries().await;
+        if let Some(passed) = passed {
+            match &answered {
+                Ok(_) => passed.tell(self.exchange.response.status() >= 500),
+                Err(failure) if failure.blames_backend() => passed.tell(true),
+                Err(_) => {}
+            }
+        }
+        answered
+    }
+
+    async fn tries(&mut self) -> Result<Answered, Failure> {
         let mut reach = Reach::begin(&self.forwarding.pool, self.facts.wish, self.exchange.ledger.head)
             .until(self.requester.last_moment());
         let mut only_new = false;

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use weir_balance::TierKind;
+use weir_io::clock;
 use weir_state::maintenance::{Maintenance, Scope, Whereto};
 
 use crate::http::pages::Pages;
@@ -49,8 +50,8 @@ impl Closing {
     }
 }
 
-/// The pool that serves now, by index: `first`, or where none of its backends can, the first of its
-/// `fallbacks` of which one can. `first` where nobody can.
+/// The pool that serves now, by index: `first`, or where none of its backends can or its breaker is open, the
+/// first of its `fallbacks` of which one can. `first` where nobody can.
 #[inline]
 pub fn serving<'p>(
     first: usize,
@@ -60,7 +61,10 @@ pub fn serving<'p>(
     if fallbacks.is_empty() {
         return first;
     }
-    let can_serve =
-        |index: &usize| matches!(pool(*index).tier(), Some(TierKind::Ordinary | TierKind::Backup));
+    let can_serve = |index: &usize| {
+        let pool = pool(*index);
+        matches!(pool.tier(), Some(TierKind::Ordinary | TierKind::Backup))
+            && pool.breaker().is_none_or(|(breaker, settings)| breaker.lets_through(clock::now(), settings))
+    };
     std::iter::once(first).chain(fallbacks.iter().copied()).find(can_serve).unwrap_or(first)
 }

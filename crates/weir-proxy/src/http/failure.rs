@@ -36,6 +36,11 @@ pub enum Failure {
     NoRoute,
     /// No backend of the pool is up.
     NoBackend,
+    /// Most requests to the pool fail, and it is left alone for a while.
+    BreakerOpen {
+        /// When the client may ask again.
+        retry_after_seconds: u64,
+    },
     /// Every backend is busy and the queue is full.
     QueueFull,
     /// Waited in the queue for its whole timeout.
@@ -173,6 +178,7 @@ impl Failure {
             Failure::Screened(refusal) => refusal.retry_after_seconds(),
             Failure::Maintenance { retry_after_seconds } => Some(*retry_after_seconds),
             Failure::Fetch(failed) => failed.retry_after_seconds,
+            Failure::BreakerOpen { retry_after_seconds } => Some(*retry_after_seconds),
             _ => (self.status() == Some(503)).then_some(RETRY_AFTER_SECONDS),
         }
     }
@@ -190,6 +196,7 @@ impl Failure {
             Failure::Injection => 403,
             Failure::NoRoute => 404,
             Failure::NoBackend
+            | Failure::BreakerOpen { .. }
             | Failure::QueueFull
             | Failure::QueueTimeout
             | Failure::OutOfMemory
@@ -224,6 +231,7 @@ impl Failure {
             Failure::Injection => End::Sqli,
             Failure::NoRoute => End::NoRoute,
             Failure::NoBackend => End::NoBackend,
+            Failure::BreakerOpen { .. } => End::BreakerOpen,
             Failure::QueueFull => End::QueueFull,
             Failure::QueueTimeout => End::QueueTimeout,
             Failure::Connect(ConnectError::TimedOut { .. }) => End::ConnectTimeout,
@@ -261,6 +269,7 @@ impl Failure {
             Failure::Injection => Rejected::Sqli,
             Failure::NoRoute => Rejected::NoRoute,
             Failure::NoBackend => Rejected::NoBackend,
+            Failure::BreakerOpen { .. } => Rejected::BreakerOpen,
             Failure::QueueFull => Rejected::QueueFull,
             Failure::QueueTimeout => Rejected::QueueTimeout,
             Failure::OutOfMemory => Rejected::Memory,
@@ -319,9 +328,11 @@ impl Failure {
     /// Whom it would have met who asked the pool for the same at that time.
     pub fn meets(&self) -> Meets {
         match self {
-            Failure::Connect(_) | Failure::NoBackend | Failure::QueueFull | Failure::QueueTimeout => {
-                Meets::All
-            }
+            Failure::Connect(_)
+            | Failure::NoBackend
+            | Failure::BreakerOpen { .. }
+            | Failure::QueueFull
+            | Failure::QueueTimeout => Meets::All,
             _ if self.blames_backend() => Meets::Request,
             _ => Meets::Client,
         }

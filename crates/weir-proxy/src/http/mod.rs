@@ -4,6 +4,7 @@
 mod answer;
 mod ask;
 mod attempt;
+mod breaker;
 pub mod cache;
 pub mod closing;
 mod compress;

@@ -73,6 +73,9 @@ fn words(answer: &Answer) -> String {
     if let Some(cache) = &answer.cache {
         let _ = writeln!(out, "cache    {cache}");
     }
+    if let Some(breaker) = &answer.breaker {
+        let _ = writeln!(out, "breaker  {breaker}");
+    }
     if let Some(retry) = &answer.retry {
         let _ = writeln!(out, "retry    {retry}");
     }

@@ -1,0 +1,363 @@
+//! A pool that fails as a whole is left alone for a while, so that requests are refused at once instead of
+//! waiting for what will not come, and backends can recover.
+//!
+//! Passive ejection ([`crate::Passive`]) takes single backends out, and never more than a share of them, for
+//! failures everywhere are not any one backend's. The breaker is for just that case: once `errors` of at
+//! least `of` requests within a window have failed, it opens. After `open` it lets `trials` requests
+//! through, one answer each: when all went well it closes, and the first failure opens it again, for longer
+//! each time up to ten times.
+//!
+//! Source: Nygard, "Release It!", 2007, ch. 5; Envoy's outlier detection for times that grow.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::moment::nanoseconds;
+
+/// Openings in a row lengthen the next one up to this factor.
+const LONGEST_FACTOR: u32 = 10;
+/// Parts of a window: what is counted leaves it in tenths.
+const SLOTS: usize = 10;
+
+/// When a breaker opens, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BreakerSettings {
+    /// Share of failures (0.0..=1.0) …
+    pub errors: f64,
+    /// … of at least so many requests (count, at least 1) …
+    pub of: u32,
+    /// … within this time.
+    pub within: Duration,
+    /// For how long it opens first.
+    pub open: Duration,
+    /// Requests that must go well before it closes (count, at least 1).
+    pub trials: u32,
+}
+
+/// The breaker of one pool, shared by all workers. Closed it costs three atomic operations a request.
+#[derive(Debug, Default)]
+pub struct Breaker {
+    /// Nanoseconds; 0 while it is closed.
+    open_until: AtomicU64,
+    window: [Tenth; SLOTS],
+    trial: Mutex<Trial>,
+}
+
+/// One tenth of the window: its number's low 16 bits, then 24 bits each of requests and of failures.
+#[derive(Debug, Default)]
+struct Tenth(AtomicU64);
+
+#[derive(Debug, Default)]
+struct Trial {
+    under_way: u32,
+    went_well: u32,
+    /// Openings in a row.
+    in_a_row: u32,
+}
+
+/// A request that was let through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admitted {
+    /// The breaker was closed.
+    Closed,
+    /// It is one of the trials.
+    Trial,
+}
+
+/// What became of the breaker by an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// It opened for so long.
+    Opened(Duration),
+    /// It closed.
+    Closed,
+}
+
+/// How the breaker stands, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BreakerState {
+    /// All requests pass.
+    Closed,
+    /// None does, for so long.
+    Open(Duration),
+    /// A few may.
+    Trying,
+}
+
+const COUNT_BITS: u32 = 24;
+const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+
+impl Tenth {
+    /// Counts one request; a tenth that belonged to an earlier time begins anew. A count at its most stays.
+    fn add(&self, number: u64, failed: bool) {
+        let tag = (number & 0xffff) << (2 * COUNT_BITS);
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |cell| {
+            let held = if cell >> (2 * COUNT_BITS) == number & 0xffff {
+                cell & ((1 << (2 * COUNT_BITS)) - 1)
+            } else {
+                0
+            };
+            let (requests, failures) = (held >> COUNT_BITS, held & COUNT_MASK);
+            if requests == COUNT_MASK {
+                return Some(tag | held);
+            }
+            Some(tag | (requests + 1) << COUNT_BITS | (failures + u64::from(failed)))
+        });
+    }
+
+    /// Requests and failures, if it belongs to that time.
+    fn counts(&self, number: u64) -> (u64, u64) {
+        let cell = self.0.load(Ordering::Relaxed);
+        match cell >> (2 * COUNT_BITS) == number & 0xffff {
+            true => (cell >> COUNT_BITS & COUNT_MASK, cell & COUNT_MASK),
+            false => (0, 0),
+        }
+    }
+}
+
+impl Breaker {
+    /// Whether a request may go to the pool now; `Err` with how long none may. Who is admitted tells
+    /// [`Breaker::observe`] what came of it, or [`Breaker::forget`]s it.
+    pub fn admit(&self, now: Duration, settings: &BreakerSettings) -> Result<Admitted, Duration> {
+        let until = self.open_until.load(Ordering::Acquire);
+        if until == 0 {
+            return Ok(Admitted::Closed);
+        }
+        if nanoseconds(now) < until {
+            return Err(Duration::from_nanos(until - nanoseconds(now)));
+        }
+        let mut trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = self.open_until.load(Ordering::Acquire);
+        if until == 0 {
+            return Ok(Admitted::Closed);
+        }
+        if nanoseconds(now) < until {
+            return Err(Duration::from_nanos(until - nanoseconds(now)));
+        }
+        if trial.under_way + trial.went_well >= settings.trials.max(1) {
+            // Those under way will tell; nobody knows when.
+            return Err(Duration::ZERO);
+        }
+        trial.under_way += 1;
+        Ok(Admitted::Trial)
+    }
+
+    /// Whether [`Breaker::admit`] would let a request through; changes nothing.
+    pub fn lets_through(&self, now: Duration, settings: &BreakerSettings) -> bool {
+        match self.state(now) {
+            BreakerState::Closed => true,
+            BreakerState::Open(_) => false,
+            BreakerState::Trying => {
+                let trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
+                trial.under_way + trial.went_well < settings.trials.max(1)
+            }
+        }
+    }
+
+    /// Takes in how an admitted request went; gives whether that turned the breaker.
+    pub fn observe(
+        &self,
+        admitted: Admitted,
+        failed: bool,
+        now: Duration,
+        settings: &BreakerSettings,
+    ) -> Option<Turn> {
+        match admitted {
+            // Sent before it opened: says nothing new.
+            Admitted::Closed if self.open_until.load(Ordering::Acquire) != 0 => None,
+            Admitted::Closed => {
+                let number = self.number(now, settings);
+                self.window[number as usize % SLOTS].add(number, failed);
+                (failed && self.is_too_much(number, settings))
+                    .then(|| self.open(now, settings, false))
+                    .flatten()
+            }
+            Admitted::Trial if failed => self.open(now, settings, true),
+            Admitted::Trial => {
+                let mut trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
+                trial.under_way = trial.under_way.saturating_sub(1);
+                trial.went_well += 1;
+                if trial.went_well < settings.trials.max(1) || self.open_until.load(Ordering::Acquire) == 0 {
+                    return None;
+                }
+                *trial = Trial { in_a_row: trial.in_a_row, ..Trial::default() };
+                self.window.iter().for_each(|tenth| tenth.0.store(0, Ordering::Relaxed));
+                self.open_until.store(0, Ordering::Release);
+                Some(Turn::Closed)
+            }
+        }
+    }
+
+    /// An admitted request ended in a way that says nothing of the pool: its client left.
+    pub fn forget(&self, admitted: Admitted) {
+        if admitted == Admitted::Trial {
+            let mut trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
+            trial.under_way = trial.under_way.saturating_sub(1);
+        }
+    }
+
+    /// How it stands.
+    pub fn state(&self, now: Duration) -> BreakerState {
+        match self.open_until.load(Ordering::Acquire) {
+            0 => BreakerState::Closed,
+            until if nanoseconds(now) < until => {
+                BreakerState::Open(Duration::from_nanos(until - nanoseconds(now)))
+            }
+            _ => BreakerState::Trying,
+        }
+    }
+
+    fn number(&self, now: Duration, settings: &BreakerSettings) -> u64 {
+        nanoseconds(now) / (nanoseconds(settings.within) / SLOTS as u64).max(1)
+    }
+
+    fn is_too_much(&self, number: u64, settings: &BreakerSettings) -> bool {
+        let (mut requests, mut failures) = (0, 0);
+        for back in 0..(SLOTS as u64).min(number + 1) {
+            let at = number - back;
+            let (more, failed) = self.window[at as usize % SLOTS].counts(at);
+            requests += more;
+            failures += failed;
+        }
+        requests >= u64::from(settings.of.max(1)) && failures as f64 >= settings.errors * requests as f64
+    }
+
+    fn open(&self, now: Duration, settings: &BreakerSettings, by_trial: bool) -> Option<Turn> {
+        let mut trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = self.open_until.load(Ordering::Acquire);
+        if by_trial {
+            trial.under_way = trial.under_way.saturating_sub(1);
+            // Another trial has said so already, or the breaker is closed by now.
+            if until == 0 || nanoseconds(now) < until {
+                return None;
+            }
+        } else if until != 0 {
+            return None;
+        }
+        trial.in_a_row = if by_trial { (trial.in_a_row + 1).min(LONGEST_FACTOR) } else { 1 };
+        trial.went_well = 0;
+        let length = settings.open.saturating_mul(trial.in_a_row);
+        self.open_until.store(nanoseconds(now.saturating_add(length)).max(1), Ordering::Release);
+        Some(Turn::Opened(length))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SETTINGS: BreakerSettings = BreakerSettings {
+        errors: 0.5,
+        of: 4,
+        within: Duration::from_secs(10),
+        open: Duration::from_secs(5),
+        trials: 2,
+    };
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn goes(breaker: &Breaker, now: Duration, failed: bool) -> Option<Turn> {
+        let admitted = breaker.admit(now, &SETTINGS).expect("it is let through");
+        breaker.observe(admitted, failed, now, &SETTINGS)
+    }
+
+    fn opened() -> Breaker {
+        let breaker = Breaker::default();
+        assert_eq!((0..4).filter_map(|_| goes(&breaker, at(1), true)).last(), Some(Turn::Opened(at(5))));
+        breaker
+    }
+
+    #[test]
+    fn it_opens_at_its_share_of_enough_requests_and_not_before() {
+        let breaker = Breaker::default();
+        for _ in 0..3 {
+            assert_eq!(goes(&breaker, at(1), true), None, "three are too few");
+        }
+        assert_eq!(goes(&breaker, at(1), true), Some(Turn::Opened(at(5))));
+        assert_eq!(breaker.admit(at(2), &SETTINGS), Err(at(4)));
+        let calm = Breaker::default();
+        for failed in [false, false, true, false, true, false, false] {
+            assert_eq!(goes(&calm, at(1), failed), None);
+        }
+    }
+
+    #[test]
+    fn what_left_the_window_counts_no_more() {
+        let breaker = Breaker::default();
+        (0..3).for_each(|_| assert_eq!(goes(&breaker, at(1), true), None));
+        assert_eq!(goes(&breaker, at(12), true), None);
+        assert_eq!(breaker.state(at(12)), BreakerState::Closed);
+    }
+
+    #[test]
+    fn a_few_are_tried_and_close_it_when_all_went_well() {
+        let breaker = opened();
+        assert!(!breaker.lets_through(at(5), &SETTINGS) && breaker.lets_through(at(6), &SETTINGS));
+        let first = breaker.admit(at(6), &SETTINGS).expect("the first trial");
+        let second = breaker.admit(at(6), &SETTINGS).expect("the second");
+        assert_eq!((first, second), (Admitted::Trial, Admitted::Trial));
+        assert_eq!(breaker.admit(at(6), &SETTINGS), Err(Duration::ZERO), "two are enough to know");
+        assert!(!breaker.lets_through(at(6), &SETTINGS));
+        assert_eq!(breaker.state(at(6)), BreakerState::Trying);
+        assert_eq!(breaker.observe(first, false, at(6), &SETTINGS), None);
+        assert_eq!(breaker.observe(second, false, at(7), &SETTINGS), Some(Turn::Closed));
+        assert_eq!(breaker.admit(at(7), &SETTINGS), Ok(Admitted::Closed));
+        assert_eq!(goes(&breaker, at(7), true), None, "what was before it opened is forgotten");
+    }
+
+    #[test]
+    fn a_failed_trial_opens_it_for_longer_up_to_ten_times() {
+        let breaker = opened();
+        let mut now = at(1);
+        let mut length = at(5);
+        for expected in [2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10] {
+            now += length;
+            length = at(5) * expected;
+            assert_eq!(goes(&breaker, now, true), Some(Turn::Opened(length)));
+        }
+    }
+
+    #[test]
+    fn a_trial_whose_client_left_makes_room_for_another() {
+        let breaker = opened();
+        let trials = [breaker.admit(at(6), &SETTINGS).unwrap(), breaker.admit(at(6), &SETTINGS).unwrap()];
+        assert!(breaker.admit(at(6), &SETTINGS).is_err());
+        breaker.forget(trials[0]);
+        assert_eq!(breaker.admit(at(6), &SETTINGS), Ok(Admitted::Trial));
+    }
+
+    #[test]
+    fn what_was_sent_before_it_opened_neither_closes_nor_lengthens_it() {
+        let breaker = Breaker::default();
+        let early = breaker.admit(at(1), &SETTINGS).unwrap();
+        for _ in 0..4 {
+            goes(&breaker, at(1), true);
+        }
+        assert_eq!(breaker.state(at(2)), BreakerState::Open(at(4)));
+        assert_eq!(breaker.observe(early, false, at(2), &SETTINGS), None);
+        assert_eq!(breaker.observe(early, true, at(2), &SETTINGS), None);
+        assert_eq!(breaker.state(at(2)), BreakerState::Open(at(4)));
+    }
+
+    #[test]
+    fn threads_that_race_open_it_once() {
+        let breaker = Breaker::default();
+        let turns: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let one = |_| breaker.admit(at(1), &SETTINGS).ok();
+                        let admitted: Vec<_> = (0..100).filter_map(one).collect();
+                        let turn = |it| breaker.observe(it, true, at(1), &SETTINGS);
+                        admitted.into_iter().filter_map(turn).count()
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(turns, 1);
+    }
+}
