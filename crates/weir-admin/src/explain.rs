@@ -116,6 +116,9 @@ pub struct Answer {
     /// What the cache of the route would say; `None` where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
+    /// What is held back for slow clients, in words; `None` where nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffered: Option<String>,
     /// How the pool's breaker stands, in words; `None` where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<String>,

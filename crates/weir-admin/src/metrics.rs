@@ -443,6 +443,9 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     counted.totals(out, &expose::RETRIES, |cells: &PoolCells| &cells.retries);
     counted.by_word(out, &expose::RETRY_REASONS, RetryReason::WORDS, |cells| &cells.retry_reasons);
     counted.totals(out, &expose::REDISPATCHES, |cells| &cells.redispatches);
+    counted.totals(out, &expose::BUFFERED_REQUESTS, |cells| &cells.buffered_requests);
+    counted.totals(out, &expose::UNBUFFERED_REQUESTS, |cells| &cells.unbuffered_requests);
+    counted.totals(out, &expose::READ_AHEAD, |cells| &cells.read_ahead);
     let broken = pools.iter().filter(|it| it.config.breaker.is_some());
     let of_breakers = Counted(broken.clone().map(|it| (vec![&*it.config.name], &*it.cells)).collect());
     of_breakers.totals(out, &expose::BREAKER_OPENED, |cells: &PoolCells| &cells.breaker_opened);

@@ -17,6 +17,7 @@ use self::hash::Hash;
 use self::health::{Check, Health};
 use self::source::{ONE_INTERFACE, SOURCE, Source};
 use crate::breaker::Breaker;
+use crate::buffer::Buffer;
 use crate::fields::{Fields, Value};
 use crate::headers::{self, Headers};
 use crate::keys::{
@@ -109,6 +110,9 @@ table! {
         /// Refuses requests at once while most of them fail.
         breaker: Option<Breaker> =
             table_or_true(Breaker::TABLE).default("off").http().also(&["circuit_breaker", "circuit"]);
+        /// What is held here so that slow clients hold no backend.
+        buffer: Option<Buffer> =
+            table_or_true(Buffer::TABLE).default("off").http().also(&["buffering", "proxy_buffering"]);
         /// Timers of the requests and sessions that go to it, over those of the listener.
         timeout: ExchangeTimeouts =
             below(ExchangeTimeouts::TABLE)

@@ -6,6 +6,7 @@ use weir_screen::Settings as Screen;
 use weir_template::Template;
 
 use crate::action::{self, RouteAction};
+use crate::buffer::Buffer;
 use crate::cache::{self, RouteCache};
 use crate::compress::{self, Compress};
 use crate::error_page::{self, ErrorPage};
@@ -94,6 +95,9 @@ table! {
         /// Timers of the requests or sessions that it takes, over those of its pool and its listener.
         timeout: ExchangeTimeouts =
             below(ExchangeTimeouts::TABLE).routed().also(&["timeouts"]);
+        /// What is held here so that slow clients hold no backend, in place of what the pool says.
+        buffer: Option<Buffer> =
+            below(Buffer::TABLE).http().default("as the pool has it").also(&["buffering"]);
         /// When a failed attempt is made again, over what the pool says.
         retry: RouteRetry = below(RouteRetry::TABLE).http().also(&["retries"]);
         /// Keeps responses and answers from memory; only with `pool`.

@@ -138,6 +138,9 @@ metrics! {
     RETRY_REASONS = "weir_retry_reasons_total" Counter ["pool", "reason"] "Attempts after the first, by what the one before had failed of.";
     REDISPATCHES = "weir_redispatches_total" Counter ["pool"] "Attempts after the first that went to another backend.";
     BREAKER_OPENED = "weir_breaker_opened_total" Counter ["pool"] "Times the pool's breaker opened; pools that have one.";
+    BUFFERED_REQUESTS = "weir_buffered_requests_total" Counter ["pool"] "Requests whose body was whole before a backend was asked.";
+    UNBUFFERED_REQUESTS = "weir_unbuffered_requests_total" Counter ["pool"] "Requests whose body went on as it came, because it is longer than `buffer.requests` or memory is short.";
+    READ_AHEAD = "weir_read_ahead_responses_total" Counter ["pool"] "Responses that had left their backend before their client had all of them.";
     BREAKER_OPEN = "weir_breaker_open" Gauge ["pool"] "1 while the pool's breaker refuses requests or tries a few, else 0; pools that have one.";
     QUEUED = "weir_queued_total" Counter ["pool"] "Exchanges that waited because every backend was at `max_connections`.";
     PARKED = "weir_mysql_parked_total" Counter ["pool"] "Statements and logins that waited because no server was in the role that they needed.";

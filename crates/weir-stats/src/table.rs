@@ -338,6 +338,12 @@ pub struct PoolCells {
     pub failed: Counter,
     /// Times its breaker opened.
     pub breaker_opened: Counter,
+    /// Requests whose body was whole before a backend was asked.
+    pub buffered_requests: Counter,
+    /// Requests whose body was to be and was not.
+    pub unbuffered_requests: Counter,
+    /// Responses that had left their backend before their client had all of them.
+    pub read_ahead: Counter,
     /// Choices of a backend that is out, because no other was left.
     pub last_resort: Counter,
     /// Choices among all backends, because few are healthy.

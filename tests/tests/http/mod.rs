@@ -5,6 +5,7 @@ mod balancing;
 mod behind_proxies;
 mod bodies;
 mod breaker;
+mod buffering;
 mod counters;
 mod forwarded_fields;
 mod framing;

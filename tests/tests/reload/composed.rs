@@ -1,4 +1,4 @@
-//! Configs of several files, with values from the environment and from files (threat H7).
+//! Configs of several files, with values from the environment and from files (threat H11).
 
 use weir_tests::dialogue::{After, Backend};
 use weir_tests::dialogue::{Setup, Weir, run_tool, weir_binary};

@@ -228,7 +228,7 @@ fn what_another_has_put_there_is_left_at_the_end() {
     let _ = std::fs::remove_file(&path);
 }
 
-/// H7: what somebody puts in its place.
+/// H12: what somebody puts in its place.
 #[test]
 fn a_living_one_a_link_and_a_file_are_refused_at_start_and_by_a_reload() {
     let (good, path, victim) = (fresh("/"), fresh("/"), fresh("/"));

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use weir_balance::BreakerState;
-use weir_config::units::show_duration;
-use weir_config::{Bind, NEVER, Protocol, Retry};
+use weir_config::units::{show_duration, show_size};
+use weir_config::{Bind, Buffer, NEVER, Protocol, Retry};
 use weir_io::clock;
 use weir_proxy::RetryRules;
 use weir_proxy::compiled::{CompiledListener, CompiledSnapshot};
@@ -224,6 +224,8 @@ impl Followed<'_> {
                     answer.action +=
                         &format!(", the fallback: none of {} can serve", pools[*asked].config.name);
                 }
+                let of_route = plan.route.and_then(|route| route.buffer);
+                answer.buffered = of_route.or(pool.config.buffer).and_then(buffered);
                 answer.breaker =
                     pool.balance.breaker().map(|(breaker, _)| match breaker.state(clock::now()) {
                         BreakerState::Closed => "closed".to_owned(),
@@ -240,6 +242,14 @@ impl Followed<'_> {
             }
         }
     }
+}
+
+/// What is held back for slow clients, in words; `None` for nothing.
+fn buffered(buffer: Buffer) -> Option<String> {
+    let held = [("requests", buffer.requests), ("responses", buffer.responses)];
+    let words = held.iter().filter(|(_, most)| *most > 0);
+    let words: Vec<String> = words.map(|(what, most)| format!("{what} up to {}", show_size(*most))).collect();
+    (!words.is_empty()).then(|| words.join(", "))
 }
 
 impl Answer {

@@ -17,6 +17,7 @@ use crate::http::failure::Failure;
 use crate::http::forwarding::Forwarding;
 use crate::http::muxed::Muxed;
 use crate::http::pump::{Pump, PumpError};
+use crate::http::read_ahead::ReadAhead;
 use crate::http::reply;
 use crate::http::requester::{Recipient, Requester};
 use crate::http::session::Session;
@@ -207,13 +208,14 @@ impl<R: Recipient> Call<'_, R> {
     }
 }
 
-/// Moves both bodies until the response's is over.
+/// Moves both bodies until the response's is over: sent, or where it is read `ahead` received.
 pub async fn until_sent(
     session: &mut Session,
     backend: &mut Stream,
     forwarding: &Forwarding<'_>,
     upload: &mut Upload,
     download: &mut Pump,
+    mut ahead: Option<&mut ReadAhead>,
 ) -> Result<(), Failure> {
     let timers = &forwarding.timers;
     let Session { requester, stream, .. } = session;
@@ -230,13 +232,17 @@ pub async fn until_sent(
                 return Poll::Ready(Err(failure));
             }
         }
-        let polled = download.poll(context, backend, stream, buffers, &mut moved);
+        let polled = match &mut ahead {
+            None => download.poll(context, backend, stream, buffers, &mut moved),
+            Some(ahead) => ahead.poll(context, backend, stream, download, &mut moved),
+        };
         if let Poll::Ready(result) = polled {
             return Poll::Ready(result.map_err(download_failure));
         }
+        let has_all = ahead.as_ref().is_none_or(|ahead| ahead.is_drained());
         // A backend that has begun to answer may wait for the rest of the request: then the client is the
         // slow one.
-        let awaits_backend = download.waits_for_source() && !upload.is_awaited();
+        let awaits_backend = download.waits_for_source() && has_all && !upload.is_awaited();
         // Otherwise nobody would notice that it has gone before there is something to send.
         if watched && awaits_backend && upload.is_done() {
             watched = requester.look_at(stream, context)? == Sight::Quiet;
@@ -247,10 +253,28 @@ pub async fn until_sent(
             false if awaits_backend => Turn::of_backend(timers, download),
             false => Turn::of_client(timers, Failure::ClientStalled),
             // Neither has anything to say, as on a gRPC stream between two messages.
-            true if download.waits_for_source() && !upload.is_owed() => Turn::of_either(timers),
+            true if download.waits_for_source() && has_all && !upload.is_owed() => Turn::of_either(timers),
             true => Turn::of_client(timers, Failure::BodyTimeout),
         };
         go_on(requester, moved, turn)
+    })
+    .await
+}
+
+/// Gives the client what has been read ahead; its backend is asked for nothing more.
+pub async fn until_drained(
+    session: &mut Session,
+    forwarding: &Forwarding<'_>,
+    ahead: &mut ReadAhead,
+) -> Result<(), Failure> {
+    let Session { requester, stream, .. } = session;
+    let mut is_first = true;
+    poll_fn(|context| {
+        let mut moved = std::mem::take(&mut is_first);
+        if let Poll::Ready(result) = ahead.poll_drain(context, stream, &mut moved) {
+            return Poll::Ready(result.map_err(download_failure));
+        }
+        go_on(requester, moved, Turn::of_client(&forwarding.timers, Failure::ClientStalled))
     })
     .await
 }

@@ -19,7 +19,7 @@ use crate::http::pump::Pump;
 use crate::http::session::Session;
 use crate::http::sink::Framing;
 use crate::http::upload::Upload;
-use crate::http::{kept, request, respond, screening, sqli};
+use crate::http::{hold, kept, request, respond, screening, sqli};
 
 /// Runs the exchange from here to its end.
 ///
@@ -37,9 +37,14 @@ pub async fn run(
         Some(_) => Box::pin(sqli::body(session, exchange, forwarding, &facts, &mut upload)).await,
         None => Ok(()),
     };
+    let held = match (looked_at, forwarding.buffer) {
+        (Ok(()), Some(_)) => Box::pin(hold::whole(session, exchange, forwarding, &facts, &mut upload)).await,
+        (looked_at, _) => looked_at.map(|()| None),
+    };
     let Session { requester, stream, .. } = &mut *session;
-    let answered = match looked_at {
-        Ok(()) => {
+    let answered = match held {
+        // What stands for the memory is kept as long as another backend may get it.
+        Ok(_charge) => {
             let (facts, upload) = (&facts, &mut upload);
             let try_until = Duration::MAX;
             Call { requester, recipient: stream, exchange, forwarding, facts, upload, try_until }.ask().await

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use weir_config::{Coding, Compress, HttpVersion, RouteRetry, Sqli};
+use weir_config::{Buffer, Coding, Compress, HttpVersion, RouteRetry, Sqli};
 use weir_http::forward::Negotiated;
 use weir_http::{AddedField, Limits, Method, ResponseContext, Version};
 use weir_screen::sqli::BodyKind;
@@ -21,6 +21,8 @@ pub struct Forwarding<'l> {
     pub pool: Rc<WorkerPool>,
     pub route: Option<&'l Route>,
     pub timers: ExchangeTimers,
+    /// What is held back for slow clients.
+    pub buffer: Option<Buffer>,
     /// Whether the pool serves in the place of the one that was asked for: what it says is kept for nobody.
     pub is_fallback: bool,
 }
@@ -35,7 +37,8 @@ impl<'l> Forwarding<'l> {
         let of_route = route.and_then(|route| route.timeout.as_ref());
         let of_pool = pool.shared.config.timeout.if_any();
         let timers = ExchangeTimers::of(&listener.shared.config.timeout, of_pool, of_route);
-        Forwarding { listener, pool, route, timers, is_fallback: false }
+        let buffer = route.and_then(|route| route.buffer).or(pool.shared.config.buffer);
+        Forwarding { listener, pool, route, timers, buffer, is_fallback: false }
     }
 
     /// What the route says of retries.

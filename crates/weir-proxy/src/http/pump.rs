@@ -54,6 +54,8 @@ pub struct Pump {
     limit: u64,
     /// What [`Self::poll_hold`] moved, without framing, for whoever looks at it.
     copy: Option<Vec<u8>>,
+    /// Content bytes that it moved.
+    held: u64,
 }
 
 /// Why a body did not get across.
@@ -98,6 +100,7 @@ impl Pump {
             streamed: 0,
             limit: limit.unwrap_or(u64::MAX),
             copy: None,
+            held: 0,
         }
     }
 
@@ -131,6 +134,7 @@ impl Pump {
                 copy.extend_from_slice(content);
             }
             left -= count;
+            self.held += count as u64;
             self.content_sent(count);
         }
     }
@@ -146,8 +150,7 @@ impl Pump {
         most: u64,
     ) -> Poll<Result<(), PumpError>> {
         loop {
-            let held = self.copy.as_ref().map_or(0, Vec::len) as u64;
-            let Some(room) = most.checked_sub(held).filter(|room| *room > 0) else {
+            let Some(room) = most.checked_sub(self.held).filter(|room| *room > 0) else {
                 return Poll::Ready(Ok(()));
             };
             self.take_some(out, room as usize)?;

@@ -2,10 +2,12 @@
 
 use std::future::poll_fn;
 use std::task::Poll;
+use std::time::Duration;
 
 use weir_http::Violation;
 use weir_http::h1::connection::Busy;
 use weir_io::buffers::{LARGE, SMALL};
+use weir_io::clock;
 use weir_stats::table::End;
 
 use crate::backends::Chosen;
@@ -15,6 +17,7 @@ use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::pump::Pump;
+use crate::http::read_ahead::ReadAhead;
 use crate::http::requester::Requester;
 use crate::http::session::Session;
 use crate::http::sink::Framing;
@@ -67,33 +70,74 @@ pub async fn run(
     }
     exchange.ledger.status = exchange.response.status();
     let head_bytes = exchange.reply.len() as u64 + exchange.reply_head_bytes;
-    let sent = send(session, exchange, forwarding, &mut connection, upload, &mut download).await;
+    let mut ahead = None;
+    let sent = send(session, exchange, forwarding, &mut connection, upload, &mut download, &mut ahead).await;
     download.count_encoded(forwarding.listener.shared.cells.of(session.requester.worker.number));
     count_bytes(exchange, &chosen, upload, &download);
-    exchange.ledger.bytes_sent = head_bytes + download.streamed;
+    let held = ahead.as_ref().map_or(0, |ahead| ahead.held_bytes());
+    exchange.ledger.bytes_sent = head_bytes + download.streamed - held;
     if let Err(failure) = sent {
         let failure = session.requester.judge(failure);
         return Ok(broken_off(session, exchange, forwarding, &chosen, &failure));
     }
-    let ended =
-        exchange.ledger.close(&session.requester, forwarding.listener, &exchange.request_id, End::Done);
-    session.idle_since = Some(ended);
     let (rest, request_drained) = upload.take_rest();
     if rest.is_some() {
         session.requester.buffer = rest;
     }
     let request_done = request_drained.is_some();
-    if let Some(request) = request_drained
-        && exchange.response.keep_alive()
-    {
-        kept::keep(&chosen, connection, request, download, ended);
-    }
+    let release = |now| {
+        if let Some(request) = request_drained
+            && exchange.response.keep_alive()
+        {
+            kept::keep(&chosen, connection, request, download, now);
+        }
+    };
+    let ended = match ahead.filter(|ahead| !ahead.is_drained()) {
+        None => {
+            let ended = exchange.ledger.close(
+                &session.requester,
+                forwarding.listener,
+                &exchange.request_id,
+                End::Done,
+            );
+            release(ended);
+            ended
+        }
+        Some(ahead) => {
+            release(clock::now());
+            drop(chosen);
+            match Box::pin(give_rest(session, exchange, forwarding, ahead)).await {
+                Some(ended) => ended,
+                None => return Ok(After::Reset),
+            }
+        }
+    };
+    session.idle_since = Some(ended);
     Ok(match request_done {
         true if framing.keep_alive => After::Keep,
         // The client wished to close, or can't frame what comes next: nothing more is expected of it.
         true if !facts.keep_alive => After::Close,
         _ => After::Linger,
     })
+}
+
+/// Gives the client the rest of a response that has left its backend; when it had that, `None` when it was
+/// broken off.
+async fn give_rest(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    mut ahead: Box<ReadAhead>,
+) -> Option<Duration> {
+    forwarding.pool.cells().read_ahead.increment();
+    exchange.ledger.leave_places();
+    let held = ahead.held_bytes();
+    let given = drive::until_drained(session, forwarding, &mut ahead).await;
+    exchange.ledger.bytes_sent += held - ahead.held_bytes();
+    let failure = given.err().map(|failure| session.requester.judge(failure));
+    let end = failure.as_ref().map_or(End::Done, Failure::end);
+    let ended = exchange.ledger.close(&session.requester, forwarding.listener, &exchange.request_id, end);
+    failure.is_none().then_some(ended)
 }
 
 /// Ends an exchange whose response failed on its way.
@@ -126,6 +170,7 @@ async fn send(
     connection: &mut Busy<Connection>,
     upload: &mut Upload,
     download: &mut Pump,
+    ahead: &mut Option<Box<ReadAhead>>,
 ) -> Result<(), Failure> {
     let patience = forwarding.timers.client_body;
     session.requester.wait(exchange.ledger.response_at(), patience);
@@ -138,7 +183,12 @@ async fn send(
     {
         return Ok(());
     }
-    Box::pin(drive::until_sent(session, connection.connection(), forwarding, upload, download)).await
+    let most = forwarding.buffer.map_or(0, |buffer| buffer.responses);
+    if most > 0 {
+        *ahead = ReadAhead::new(most, &session.requester.worker.buffers).map(Box::new);
+    }
+    let (backend, ahead) = (connection.connection(), ahead.as_deref_mut());
+    Box::pin(drive::until_sent(session, backend, forwarding, upload, download, ahead)).await
 }
 
 /// Hands a small body that is here already to a client's stream; false when there is more to be done.

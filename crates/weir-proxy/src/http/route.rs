@@ -93,6 +93,8 @@ pub struct Route {
     pub sqli: Sqli,
     /// How responses are compressed; `None` leaves them as they came.
     pub compress: Option<Arc<weir_config::Compress>>,
+    /// What is held back for slow clients, in place of what its pool says.
+    pub buffer: Option<weir_config::Buffer>,
     /// When a failed attempt is made again, over what its pool says.
     pub retry: Option<Box<RouteRetry>>,
     /// Its own timers, over those of its pool and listener.
@@ -359,6 +361,7 @@ impl Route {
             access_log: config.access_log,
             sqli: config.sqli,
             compress: config.compress.clone().map(Arc::new),
+            buffer: config.buffer,
             retry: config.retry.if_any().cloned().map(Box::new),
             timeout: config.timeout.if_any().copied(),
             // A connection of a tcp listener is looked at as a request for the name that its client asks for.

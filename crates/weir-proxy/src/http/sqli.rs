@@ -2,24 +2,20 @@
 //! say.
 
 use std::cell::RefCell;
-use std::future::poll_fn;
-use std::task::Poll;
 
 use weir_config::{Sqli, SqliMode};
 use weir_http::RequestHead;
-use weir_io::clock;
 use weir_screen::sqli::{BodyKind, Found, Screen, Unreadable};
 use weir_stats::table::{ListenerCells, SqliVerdict};
 
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
+use crate::http::hold;
 use crate::http::ledger::Ledger;
 use crate::http::plan::Received;
-use crate::http::reply;
-use crate::http::requester::Requester;
 use crate::http::session::Session;
-use crate::http::upload::{Upload, failure_of};
+use crate::http::upload::Upload;
 
 thread_local! {
     /// Room of this worker for looking at requests; a worker is one thread.
@@ -141,14 +137,7 @@ pub(super) async fn body(
         cells.sqli[SqliVerdict::Cut as usize].increment();
         return if asked.mode == SqliMode::Block { Err(Failure::OutOfMemory) } else { Ok(()) };
     };
-    if facts.expect_continue && upload.is_awaited() && !exchange.continued {
-        exchange.continued = true;
-        reply::send_continue(&mut session.stream, &session.requester.deadline).await?;
-    }
-    upload.resume(clock::now());
-    hold(session, exchange, forwarding, asked, upload).await?;
-    upload.pause(clock::now());
-    exchange.ledger.note_wait();
+    hold::hold(session, exchange, forwarding, facts, upload, asked.body_bytes).await?;
     let content = upload.take_copy();
     if !upload.is_received() {
         cells.sqli[SqliVerdict::Cut as usize].increment();
@@ -161,37 +150,4 @@ pub(super) async fn body(
         Ok(None) => Judged::Passed,
     };
     settle(asked, judged, cells, &mut exchange.ledger)
-}
-
-/// Receives until the body is over or there is enough of it.
-async fn hold(
-    session: &mut Session,
-    exchange: &mut Exchange,
-    forwarding: &Forwarding<'_>,
-    asked: Sqli,
-    upload: &mut Upload,
-) -> Result<(), Failure> {
-    let config = &forwarding.listener.shared.config;
-    let patience = forwarding.timers.client_body;
-    let mut held = u64::MAX;
-    poll_fn(|context| {
-        let Session { stream, requester: Requester { worker, .. }, .. } = &mut *session;
-        let polled =
-            upload.poll_hold(context, stream, &worker.buffers, &mut exchange.outgoing, asked.body_bytes);
-        if let Poll::Ready(result) = polled {
-            return Poll::Ready(result.map_err(failure_of));
-        }
-        if held != upload.received_bytes() {
-            held = upload.received_bytes();
-            let now = clock::now();
-            if upload.is_too_slow(now, config.http().limits.min_body_rate) {
-                return Poll::Ready(Err(Failure::BodyTimeout));
-            }
-            session.requester.wait(now, patience);
-        } else if session.requester.deadline.has_passed() {
-            return Poll::Ready(Err(Failure::BodyTimeout));
-        }
-        Poll::Pending
-    })
-    .await
 }

@@ -73,6 +73,9 @@ fn words(answer: &Answer) -> String {
     if let Some(cache) = &answer.cache {
         let _ = writeln!(out, "cache    {cache}");
     }
+    if let Some(buffered) = &answer.buffered {
+        let _ = writeln!(out, "buffered {buffered}");
+    }
     if let Some(breaker) = &answer.breaker {
         let _ = writeln!(out, "breaker  {breaker}");
     }

@@ -2,7 +2,7 @@
 //!
 //! What may be kept and reused is decided in `weir-cache`. Start reading at [`serve::run`].
 
-mod around;
+pub(in crate::http) mod around;
 mod background;
 mod broadcast;
 mod encodings;
