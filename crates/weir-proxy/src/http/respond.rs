@@ -42,14 +42,7 @@ pub async fn run(
     if exchange.response.status() == 101 {
         return Box::pin(tunnel::run(session, exchange, forwarding, facts, answered)).await;
     }
-    if facts.extended_connect && (200..300).contains(&exchange.response.status()) {
-        // The client would take what follows for the tunnel it asked for (RFC 8441 §5).
-        return Err(Failure::BadResponse(Violation::UpgradeNotNamed));
-    }
-    if answered.needs_buffer(&exchange.response) && !session.requester.worker.buffers.has_room(LARGE) {
-        // Later it could only be broken off.
-        return Err(Failure::OutOfMemory);
-    }
+    may_be_sent(session, exchange, facts, &mut answered)?;
     let reader = answered.body_reader(&exchange.response, facts);
     let Answered { chosen, mut connection, mut received } = answered;
     cache::learn(session, exchange, forwarding, received.filled());
@@ -71,7 +64,8 @@ pub async fn run(
     exchange.ledger.status = exchange.response.status();
     let head_bytes = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     let mut ahead = None;
-    let sent = send(session, exchange, forwarding, &mut connection, upload, &mut download, &mut ahead).await;
+    let bodies = Bodies { upload, download: &mut download, ahead: &mut ahead };
+    let sent = send(session, exchange, forwarding, &mut connection, bodies).await;
     download.count_encoded(forwarding.listener.shared.cells.of(session.requester.worker.number));
     count_bytes(exchange, &chosen, upload, &download);
     let held = ahead.as_ref().map_or(0, |ahead| ahead.held_bytes());
@@ -121,6 +115,32 @@ pub async fn run(
     })
 }
 
+/// Whether the client can be sent this response: later it could only be broken off.
+fn may_be_sent(
+    session: &Session,
+    exchange: &Exchange,
+    facts: &Facts,
+    answered: &mut Answered,
+) -> Result<(), Failure> {
+    if facts.extended_connect && (200..300).contains(&exchange.response.status()) {
+        // The client would take what follows for the tunnel it asked for (RFC 8441 §5).
+        return Err(Failure::BadResponse(Violation::UpgradeNotNamed));
+    }
+    let buffers = &session.requester.worker.buffers;
+    if answered.needs_buffer(&exchange.response) && !buffers.has_room(LARGE) {
+        return Err(Failure::OutOfMemory);
+    }
+    Ok(())
+}
+
+/// Both bodies of an exchange on their way.
+struct Bodies<'a> {
+    upload: &'a mut Upload,
+    download: &'a mut Pump,
+    /// Where the response is read ahead, once that begins.
+    ahead: &'a mut Option<Box<ReadAhead>>,
+}
+
 /// Gives the client the rest of a response that has left its backend; when it had that, `None` when it was
 /// broken off.
 async fn give_rest(
@@ -168,10 +188,9 @@ async fn send(
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     connection: &mut Busy<Connection>,
-    upload: &mut Upload,
-    download: &mut Pump,
-    ahead: &mut Option<Box<ReadAhead>>,
+    bodies: Bodies<'_>,
 ) -> Result<(), Failure> {
+    let Bodies { upload, download, ahead } = bodies;
     let patience = forwarding.timers.client_body;
     session.requester.wait(exchange.ledger.response_at(), patience);
     if download.is_done() && upload.is_done() {

@@ -70,17 +70,10 @@ fn words(answer: &Answer) -> String {
             change.to, change.of, change.action, change.name
         );
     }
-    if let Some(cache) = &answer.cache {
-        let _ = writeln!(out, "cache    {cache}");
-    }
-    if let Some(buffered) = &answer.buffered {
-        let _ = writeln!(out, "buffered {buffered}");
-    }
-    if let Some(breaker) = &answer.breaker {
-        let _ = writeln!(out, "breaker  {breaker}");
-    }
-    if let Some(retry) = &answer.retry {
-        let _ = writeln!(out, "retry    {retry}");
+    let Answer { cache, buffered, breaker, retry, .. } = answer;
+    let words = [("cache", cache), ("buffered", buffered), ("breaker", breaker), ("retry", retry)];
+    for (name, said) in words.into_iter().filter_map(|(name, said)| Some((name, said.as_ref()?))) {
+        let _ = writeln!(out, "{name:<8} {said}");
     }
     for Timer { name, value, from } in &answer.timers {
         let _ = writeln!(out, "timer    {name} {value}, of the {from}");
