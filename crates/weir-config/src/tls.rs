@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::acme::Acme;
 use crate::fields::{Fields, Value};
-use crate::keys::{Each, Key, Kind, Word, flag, table as below, text, word};
+use crate::keys::{Each, Key, Kind, Word, flag, list, table as below, text, word};
 use crate::protocol::Protocol;
 use crate::report::{Findings, Span};
 use crate::setting::{One, Section as _, table, words};
@@ -31,6 +31,11 @@ table! {
         /// Whether a client must have a certificate. Means something where `client_ca` is.
         client_auth: ClientAuth =
             word(ClientAuth::WORDS, "required").also(&["verify", "ssl_verify_client"]);
+        /// PEM files of lists of certificates that `client_ca` and the authorities below it have revoked (RFC
+        /// 5280 section 5). One for each of them: whom no list speaks of, or one that is out of date, is
+        /// refused.
+        crl: Vec<PathBuf> =
+            list(Each::Text(&PEM_FILE)).default("none").also(&["crl_file", "ssl_crl", "revoked"]);
         /// Oldest version of TLS that is spoken. Older ones than 1.2 are broken (RFC 8996).
         min_version: TlsVersion =
             word(TlsVersion::WORDS, "1.2").also(&["ssl_min_ver", "ssl_protocols", "minimum_version"]);
@@ -99,6 +104,10 @@ table! {
         /// PEM file of the authorities that backends' certificates must come from.
         ca: Option<PathBuf> =
             text(&PEM_FILE).default("those of the system").also(&["ca_file", "proxy_ssl_trusted_certificate"]);
+        /// PEM files of lists of certificates that `ca` and the authorities below it have revoked. One for
+        /// each of them: whom no list speaks of, or one that is out of date, is not believed.
+        crl: Vec<PathBuf> =
+            list(Each::Text(&PEM_FILE)).default("none").also(&["crl_file", "proxy_ssl_crl", "revoked"]);
         /// PEM file of a client certificate, shown to backends that ask for one.
         cert: Option<PathBuf> =
             text(&PEM_FILE).default("none").also(&["crt", "certificate", "proxy_ssl_certificate"]);
@@ -207,6 +216,10 @@ pub(crate) fn check_listener(name: &str, tls: &Fields, speaks_h3: bool, findings
         let hint = "expected `client_ca = \"clients.pem\"` beside it, or leave it out";
         findings.error(entry.key, "`client_auth` needs a `client_ca`", hint);
     }
+    if let Some(entry) = tls.get("crl").filter(|_| tls.lacks("client_ca")) {
+        let hint = "expected `client_ca = \"clients.pem\"` beside it, or leave it out";
+        findings.error(entry.key, "`crl` needs a `client_ca`", hint);
+    }
     if tls.flag("early_data") {
         early_data(tls, speaks_h3, findings);
     }
@@ -263,6 +276,15 @@ pub(crate) fn check_pool(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>
                 format!("expected `{other} = \"client.pem\"` beside it: a client certificate has both");
             findings.error(entry.key, format!("`{one}` needs a `{other}`"), hint);
         }
+    }
+    if let Some(entry) = tls.get("crl").filter(|_| tls.lacks("ca")) {
+        let hint =
+            "public authorities are too many to have a list of each: expected `ca = \"ca.pem\"` beside it";
+        findings.error(entry.key, "`crl` needs a `ca`", hint);
+    }
+    if let (Some(entry), Some(Value::Word("ca"))) = (tls.get("crl"), tls.value("verify")) {
+        let hint = format!("`verify` is \"ca\" ({})", findings.place(tls.at("verify")));
+        findings.error(entry.key, "`crl` is for certificates that name their server", hint);
     }
     if let (Some(entry), Some(Value::Bool(false))) = (tls.get("ca"), tls.value("verify")) {
         let hint =

@@ -88,7 +88,11 @@ impl ClientTls {
                 }
             };
             let roots = Arc::new(roots);
+            let revoked = files::revocations(&config.crl)?;
+            revoked.iter().for_each(|each| digest.update(each));
             let verifier = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone())
+                .with_crls(revoked)
+                .enforce_revocation_expiration()
                 .build()
                 .map_err(|error| LoadError::new(&file, error.to_string()))?;
             match config.verify {

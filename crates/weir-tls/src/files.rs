@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
 /// Most of a file that is read, in bytes: a bundle of all public authorities has a quarter of a MiB.
 const FILE_BYTES: u64 = 8 << 20;
@@ -71,6 +71,23 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
         Ok(found) => Ok(found),
         Err(error) => Err(LoadError::new(file, format!("is not PEM: {error}"))),
     }
+}
+
+/// Every list of revoked certificates of PEM files, at least one of each.
+pub(crate) fn revocations(
+    files: &[PathBuf],
+) -> Result<Vec<CertificateRevocationListDer<'static>>, LoadError> {
+    let mut lists = Vec::new();
+    for file in files {
+        let bytes = read(file)?;
+        let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
+        let found = found.map_err(|error| LoadError::new(file, format!("is not PEM: {error}")))?;
+        if found.is_empty() {
+            return Err(LoadError::new(file, "holds no list; expected PEM (`-----BEGIN X509 CRL-----`)"));
+        }
+        lists.extend(found);
+    }
+    Ok(lists)
 }
 
 /// The first private key of a PEM file.

@@ -31,10 +31,12 @@ pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {
             certificate.ocsp.as_deref().map_or(Some(()), &mut take)?;
         }
         tls.client_ca.as_deref().map_or(Some(()), &mut take)?;
+        tls.crl.iter().try_for_each(|file| take(file))?;
     }
     for tls in config.pools.iter().filter_map(|pool| pool.tls.as_ref()) {
         if tls.verify != Verify::Nobody {
             take(&client::authorities_file(tls.ca.as_deref())?)?;
+            tls.crl.iter().try_for_each(|file| take(file))?;
         }
         if let Some((cert, key)) = tls.client() {
             take(cert)?;

@@ -90,12 +90,7 @@ impl ServerTls {
         bound_to.update(&(listener.len() as u64).to_be_bytes());
         bound_to.update(listener.as_bytes());
         let verifier = match &config.client_ca {
-            Some(file) => {
-                let (verifier, authorities) = client_verifier(file, config.client_auth, &provider)?;
-                bound_to.update(&[1, u8::from(config.client_auth == ClientAuth::Required)]);
-                authorities.iter().for_each(|each| bound_to.update(each));
-                verifier
-            }
+            Some(file) => client_verifier(file, config, &provider, &mut bound_to)?,
             None => WebPkiClientVerifier::no_client_auth(),
         };
         let mut bytes = [0; 32];
@@ -271,22 +266,30 @@ fn remembered(bound_to: [u8; 32], limits: &HttpLimits) -> [u8; 32] {
     bytes
 }
 
-/// The verifier of client certificates, and the authorities that it believes.
-#[allow(clippy::type_complexity, reason = "named by its one caller")]
+/// The verifier of client certificates. Whom it believes, and whom no more, goes into `bound_to`: a session
+/// that is resumed shows no certificate, and what was good before a list of revoked ones is not for ever.
 fn client_verifier(
     file: &Path,
-    auth: ClientAuth,
+    config: &ListenerTls,
     provider: &Arc<CryptoProvider>,
-) -> Result<(Arc<dyn ClientCertVerifier>, Vec<rustls::pki_types::CertificateDer<'static>>), LoadError> {
+    bound_to: &mut digest::Context,
+) -> Result<Arc<dyn ClientCertVerifier>, LoadError> {
     let authorities = files::certificates(file)?;
+    let revoked = files::revocations(&config.crl)?;
+    bound_to.update(&[1, u8::from(config.client_auth == ClientAuth::Required)]);
+    authorities.iter().for_each(|each| bound_to.update(each));
+    revoked.iter().for_each(|each| bound_to.update(each));
     let roots = roots(file, &authorities)?;
-    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-    let builder = match auth {
+    let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+        .with_crls(revoked)
+        .enforce_revocation_expiration();
+    let builder = match config.client_auth {
         ClientAuth::Required => builder,
         ClientAuth::Optional => builder.allow_unauthenticated(),
     };
-    let verifier = builder.build().map_err(|error| LoadError::new(file, error.to_string()))?;
-    Ok((verifier, authorities))
+    builder
+        .build()
+        .map_err(|error| LoadError::new(config.crl.first().map_or(file, |it| it), error.to_string()))
 }
 
 /// Authorities to be believed, every one of which must be readable.

@@ -9,6 +9,7 @@ mod policy;
 mod probes;
 mod reload;
 mod resumption;
+mod revoked;
 
 use std::net::SocketAddr;
 
