@@ -18,6 +18,7 @@ mod http3;
 mod kernel;
 mod logs;
 mod mysql;
+mod names;
 mod reload;
 mod resources;
 mod rfc9111;

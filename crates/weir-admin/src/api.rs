@@ -132,7 +132,7 @@ async fn dispatch(context: &Context, request: Request) -> Result<Response, Error
         Call::AddBackend => add(control, parameter("pool"), read_json::<Addition>(body).await?).await,
         Call::RemoveBackend => {
             let snapshot = control.remove_backend(parameter("pool"), parameter("address")).await?;
-            Ok(ok(&edited("removed", &snapshot, parameter("address"))))
+            Ok(ok(&edited("removed", &snapshot, parameter("address"), REMOVED)))
         }
         Call::CachePurge => purge::purge(control, &read_json::<purge::PurgeRequest>(body).await?),
         Call::Maintenance => Ok(maintenance::show(control)),
@@ -167,7 +167,7 @@ fn ready(control: &Control) -> Result<Response, Error> {
 
 /// The config in force as the file would say it, under its names, every default filled in and no secret.
 fn config(snapshot: &Snapshot) -> Result<Response, Error> {
-    let text = weir_config::to_toml_without_secrets(&snapshot.config);
+    let text = weir_config::to_toml_without_secrets(&snapshot.shown());
     let mut config: serde_json::Map<String, Value> = toml::from_str(&text)
         .map_err(|error| Error(StatusCode::INTERNAL_SERVER_ERROR, "failed", error.to_string()))?;
     config.insert("generation".to_owned(), json!(snapshot.generation));
@@ -221,25 +221,35 @@ struct Addition {
     max_connections: Option<u32>,
     #[serde(default)]
     backup: bool,
+    #[serde(default)]
+    lasting: bool,
 }
 
 async fn add(control: &Control, pool: &str, addition: Addition) -> Result<Response, Error> {
-    let Addition { address, weight, max_connections, backup } = addition;
+    let Addition { address, weight, max_connections, backup, lasting } = addition;
     let backend = weir_config::Backend {
         address: address.clone(),
         weight: weight.unwrap_or(1),
         max_connections,
         backup,
+        ..weir_config::Backend::default()
     };
-    let snapshot = control.add_backend(pool, backend).await?;
-    Ok(answer_json(StatusCode::CREATED, &edited("added", &snapshot, &address)))
+    let snapshot = control.add_backend(pool, backend, lasting).await?;
+    let note = if lasting { LASTING } else { FORGOTTEN };
+    Ok(answer_json(StatusCode::CREATED, &edited("added", &snapshot, &address, note)))
 }
 
-fn edited(change: &str, snapshot: &Snapshot, address: &str) -> Value {
+/// How long an addition lasts, and a removal.
+const FORGOTTEN: &str = "in force now; the next reload of the config file forgets it, so change the file too";
+const LASTING: &str = "in force now; it outlives reloads and upgrades, and is forgotten when Weir is stopped";
+const REMOVED: &str =
+    "in force now; the next reload of the config file brings back what the file has, so change the file too";
+
+fn edited(change: &str, snapshot: &Snapshot, address: &str, note: &str) -> Value {
     json!({
         change: address,
         "generation": snapshot.generation,
-        "note": "in force now; the next reload of the config file forgets it, so change the file too",
+        "note": note,
     })
 }
 

@@ -181,13 +181,14 @@ pub const ENDPOINTS: &[Endpoint] = &[
             ("weight", "integer?", "0 to 256; default 1"),
             ("max_connections", "integer?", "most in flight; default no limit"),
             ("backup", "boolean?", "used only when no other is up; default false"),
+            ("lasting", "boolean?", "outlives reloads and upgrades, though not a stop; default false"),
         ],
         statuses: &[(201, "added"), NO_POOL, (409, "`conflict`: the pool has it already")],
         ..endpoint(
             Method::Post,
             "/v1/pools/{pool}/backends",
             Call::AddBackend,
-            "Adds a backend as a new generation. It is forgotten by the next reload of the file.",
+            "Adds a backend as a new generation. It is forgotten by the next reload of the file, unless it is to last.",
         )
     },
     Endpoint {
@@ -196,7 +197,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
             Method::Delete,
             "/v1/pools/{pool}/backends/{address}",
             Call::RemoveBackend,
-            "Removes a backend as a new generation; what it is working on goes on. The next reload of the file brings it back.",
+            "Removes a backend as a new generation; what it is working on goes on. The next reload of the file brings back one that the file has.",
         )
     },
     Endpoint {

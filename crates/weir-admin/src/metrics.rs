@@ -31,6 +31,7 @@ pub(crate) fn text(control: &Control) -> String {
     about_weir(&mut out, control, snapshot.generation);
     listeners(&mut out, control, &compiled);
     in_kernel(&mut out, control);
+    names(&mut out, control, &snapshot.pools);
     backends(&mut out, control, &snapshot.listeners, &snapshot.pools);
     pools(&mut out, control, &snapshot.pools);
     if let Some(cache) = &compiled.cache {
@@ -342,6 +343,25 @@ fn takes_requests(pool: &Pool, listeners: &[Arc<Listener>]) -> bool {
     })
 }
 
+fn names(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
+    let counts = control.names().counts();
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+    let mut lookups = out.family(&expose::DNS_LOOKUPS);
+    for (result, counter) in [("good", &counts.good), ("empty", &counts.empty), ("failed", &counts.failed)] {
+        lookups.sample(&[result], count(counter));
+    }
+    let mut refused = out.family(&expose::DNS_REFUSED);
+    for (reason, counter) in [("allow_address", &counts.refused), ("max_members", &counts.left_out)] {
+        refused.sample(&[reason], count(counter));
+    }
+    let mut failed = out.family(&expose::DNS_NAME_FAILED);
+    for pool in pools {
+        for group in control.names().groups(&pool.config.name) {
+            failed.sample(&[&pool.config.name, &group.name], f64::from(u8::from(group.error.is_some())));
+        }
+    }
+}
+
 fn backends(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>], pools: &[Arc<Pool>]) {
     let all = || pools.iter().flat_map(|pool| pool.backends.iter().map(move |backend| (pool, backend)));
     let counted = |chosen: &dyn Fn(&Pool, &Backend) -> bool| {
@@ -511,8 +531,15 @@ fn clusters(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     }
 }
 
-const STATES: [State; 6] =
-    [State::Ready, State::WeightZero, State::Draining, State::Ejected, State::Down, State::Maintenance];
+const STATES: [State; 7] = [
+    State::Ready,
+    State::WeightZero,
+    State::Draining,
+    State::Leaving,
+    State::Ejected,
+    State::Down,
+    State::Maintenance,
+];
 
 fn about_process(out: &mut Exposition, control: &Control) {
     let process = process::usage();

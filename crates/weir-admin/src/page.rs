@@ -21,7 +21,7 @@ table{border-collapse:collapse;width:100%}th,td{padding:.22rem .5rem;text-align:
 th{font-size:.78rem;font-weight:600;color:var(--dim)}
 th:first-child,td:first-child,.l{text-align:left}.why{white-space:normal;text-align:left;color:var(--dim);min-width:12rem}
 .s{display:inline-block;min-width:5.6rem;text-align:center;border-radius:3px;padding:0 .4rem;border:1px solid currentColor;font-size:.85em}
-.ready{color:var(--good)}.ejected,.weight-zero,.draining{color:var(--warn)}.down{color:var(--bad)}.maintenance{color:var(--off)}
+.ready{color:var(--good)}.ejected,.weight-zero,.draining,.leaving{color:var(--warn)}.down{color:var(--bad)}.maintenance{color:var(--off)}
 .banner{border:1px solid var(--bad);border-left-width:6px;padding:.5rem .8rem;margin:1rem 0;border-radius:3px}
 .banner b{color:var(--bad)}.banner pre{margin:.4rem 0 0;white-space:pre-wrap;font-size:.85em}
 .spark i{display:inline-block;width:4px;height:11px;margin-right:1px;background:var(--good)}.spark i.b{background:var(--bad)}
@@ -209,7 +209,12 @@ fn backend(out: &mut String, it: &BackendStatus) {
         |to| format!("{} <small>{}</small>", escape(&it.address), escape(to)),
     );
     let backup = if it.backup { " <small>backup</small>" } else { "" };
-    let backup = if it.found { " <small>found</small>" } else { backup };
+    let backup = match it.origin.as_str() {
+        "group" => " <small>found</small>",
+        "name" => " <small>by name</small>",
+        "api" => " <small>added</small>",
+        _ => backup,
+    };
     let role = it.role.as_deref().map(|role| format!(" <small>{}</small>", escape(role))).unwrap_or_default();
     let left = it.ejected_for_seconds.map(|left| format!(", back in {left:.0} s")).unwrap_or_default();
     let _ = write!(

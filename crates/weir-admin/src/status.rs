@@ -1,6 +1,7 @@
 //! The state of everything as one value: what `GET /v1/status`, `weir status` and the status page show.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -15,11 +16,12 @@ use weir_control::acme::OrderStatus;
 use weir_control::cluster::seen::PoolSeen;
 pub use weir_control::cluster::seen::{ClusterStatus, MemberStatus};
 use weir_control::control::Control;
+use weir_control::dns::GroupStatus;
 use weir_control::health::{AgentFindings, Findings};
 use weir_control::reload::Outcome;
 use weir_control::timestamp::Timestamp;
 use weir_state::plane::Placement;
-use weir_state::{Backend, Listener, Pool};
+use weir_state::{Backend, Listener, Origin, Pool};
 
 /// Everything.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -141,10 +143,30 @@ pub struct PoolStatus {
     pub retries: u64,
     /// In the order of the config; those that were found come last.
     pub backends: Vec<BackendStatus>,
+    /// The names of the config that stand for several backends.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<NameStatus>,
     /// How its cluster looks to those who watch it; `None` where the config says who the primary is, and in
     /// pools of no MySQL servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterStatus>,
+}
+
+/// A name that stands for several backends of a pool.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NameStatus {
+    /// As the config has it.
+    pub name: String,
+    /// Backends that it stands for, those that leave among them.
+    pub backend_count: usize,
+    /// Of these, those that leave.
+    pub leaving_count: usize,
+    /// Why the last look-up brought nothing, so that its backends stay as they are; `None` when it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// How long the last answer lasts; `None` where nobody said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds: Option<f64>,
 }
 
 /// One backend of a pool.
@@ -154,7 +176,7 @@ pub struct BackendStatus {
     pub address: String,
     /// The socket address in use; `None` while a name is not resolved.
     pub resolved: Option<String>,
-    /// `ready`, `weight-zero`, `draining`, `ejected`, `down` or `maintenance`.
+    /// `ready`, `weight-zero`, `draining`, `leaving`, `ejected`, `down` or `maintenance`.
     pub state: String,
     /// Why it is not ready; empty when it is.
     pub reason: String,
@@ -170,6 +192,13 @@ pub struct BackendStatus {
     /// No config names it: its group does.
     #[serde(default, skip_serializing_if = "is_false")]
     pub found: bool,
+    /// Why it is in its pool: `config`, `group` (of its MySQL servers), `name` (a name stands for it) or `api`
+    /// (added lastingly).
+    #[serde(default)]
+    pub origin: String,
+    /// The name that stands for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// In force, before slow start.
     pub weight: u32,
     /// Share of weight and limit in force, percent; below 100 during slow start.
@@ -313,8 +342,25 @@ pub fn pool(control: &Control, pool: &Pool) -> PoolStatus {
         queue_depth: pool.queue.depth(),
         retries: pool.cells.total(|cells: &PoolCells| &cells.retries),
         backends: backends.map(|(it, standing)| backend(control, pool, it, standing)).collect(),
+        names: names(control, pool),
         cluster: control.watch().seen(&pool.config.name).map(|seen| cluster(pool, &seen)),
     }
+}
+
+/// The names of a pool that stand for several backends.
+fn names(control: &Control, pool: &Pool) -> Vec<NameStatus> {
+    let status = |group: GroupStatus| {
+        let is_of = |it: &&Arc<Backend>| matches!(&it.origin, Origin::Name(name) if **name == *group.name);
+        let of_name = || pool.backends.iter().filter(is_of);
+        NameStatus {
+            backend_count: of_name().count(),
+            leaving_count: of_name().filter(|it| it.balance.is_leaving()).count(),
+            error: group.error.clone(),
+            ttl_seconds: group.ttl.map(|ttl| ttl.as_secs_f64()),
+            name: group.name,
+        }
+    };
+    control.names().groups(&pool.config.name).into_iter().map(status).collect()
 }
 
 /// How a pool's cluster looks, with what its servers said of themselves.
@@ -361,7 +407,12 @@ fn backend(
         health: health_word(standing.health).to_owned(),
         backup: standing.backup,
         role: standing.role.map(|role| role.word().to_owned()),
-        found: backend.is_found,
+        found: backend.origin == Origin::Group,
+        origin: backend.origin.word().to_owned(),
+        name: match &backend.origin {
+            Origin::Name(name) => Some(name.to_string()),
+            _ => None,
+        },
         weight: standing.weight,
         ramp_percent: standing.ramp_percent,
         in_flight: standing.in_flight + in_kernel(control, pool, backend),
@@ -417,6 +468,7 @@ fn reason(
         State::WeightZero => "its weight is 0".to_owned(),
         State::Draining if standing.admin == AdminState::Ready => by_agent("drain"),
         State::Draining => "an operator drains it".to_owned(),
+        State::Leaving => "its name stands for it no more; what runs there goes on".to_owned(),
         State::Maintenance if standing.admin != AdminState::Maintenance => by_agent("maintenance"),
         State::Maintenance => "an operator took it out".to_owned(),
         State::Ejected => {
@@ -431,6 +483,9 @@ fn reason(
             format!("dns: {}", error.as_deref().unwrap_or("not resolved yet"))
         }
         State::Down if standing.agent.is_down => by_agent("down"),
+        State::Down if standing.health == Health::Unknown && matches!(backend.origin, Origin::Name(_)) => {
+            "no probe has found it up yet".to_owned()
+        }
         State::Down => {
             let bad = probes.history.iter().find(|probed| !probed.good);
             bad.map_or_else(|| "its probes fail".to_owned(), |probed| probed.detail.clone())

@@ -89,6 +89,8 @@ pub struct Backend {
     backup: AtomicBool,
     assumed_up: AtomicBool,
     admin: AtomicU8,
+    /// Whether the name that it belongs to no longer stands for it.
+    leaving: AtomicBool,
     health: AtomicU8,
     /// Whether the last bad probe was bad only for want of an answer in time.
     late: AtomicBool,
@@ -138,6 +140,7 @@ impl Backend {
             backup: AtomicBool::new(settings.backup),
             assumed_up: AtomicBool::new(settings.assumed_up),
             admin: AtomicU8::new(AdminState::Ready as u8),
+            leaving: AtomicBool::new(false),
             health: AtomicU8::new(Health::Unknown as u8),
             late: AtomicBool::new(false),
             fixed_role: AtomicU8::new(Role::code(settings.role)),
@@ -289,6 +292,17 @@ impl Backend {
         }
     }
 
+    /// Whether the name that it belongs to no longer stands for it, so that it takes no new work.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// Says whether the name that it belongs to no longer stands for it; seen at the pool's next refresh.
+    /// What the operator says of it stays as it is.
+    pub fn set_leaving(&self, leaving: bool) {
+        self.leaving.store(leaving, Ordering::Relaxed);
+    }
+
     /// Says whether its pool still has it, as of `now`.
     pub fn set_left(&self, has_left: bool, now: Duration) {
         match has_left {
@@ -335,11 +349,13 @@ impl Backend {
     }
 
     /// Takes a probe's verdict; seen at the pool's next refresh. Coming up after being down begins slow
-    /// start; the first verdict after process start does not, or every start of Weir would throttle all
-    /// backends at once.
+    /// start, and so does the first verdict about one that was not taken to be up before; about one that was
+    /// it does not, or every start of Weir would throttle all backends at once.
     pub fn set_health(&self, health: Health, now: Duration) {
         let before = self.health.swap(health as u8, Ordering::Relaxed);
-        if before == Health::Down as u8 && health == Health::Up {
+        let was_down =
+            before == Health::Down as u8 || before == Health::Unknown as u8 && !self.is_assumed_up();
+        if was_down && health == Health::Up {
             self.begin_slow_start(now);
         }
     }

@@ -93,6 +93,7 @@ impl Refusal {
             Refusal::State(State::Ready) => "ready",
             Refusal::State(State::WeightZero) => "weight 0, sticky sessions only",
             Refusal::State(State::Draining) => "draining, sticky sessions only",
+            Refusal::State(State::Leaving) => "its name stands for it no more",
             Refusal::State(State::Ejected) => "ejected after failures",
             Refusal::State(State::Down) => "down",
             Refusal::State(State::Maintenance) => "in maintenance",

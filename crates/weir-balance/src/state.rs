@@ -9,6 +9,8 @@ pub enum State {
     WeightZero,
     /// The operator drains it: sticky sessions only.
     Draining,
+    /// The name that it belongs to no longer stands for it: what runs there goes on, and nothing new comes.
+    Leaving,
     /// Taken out because traffic to it failed.
     Ejected,
     /// Probes say it is down.
@@ -24,6 +26,7 @@ impl State {
             State::Ready => "ready",
             State::WeightZero => "weight-zero",
             State::Draining => "draining",
+            State::Leaving => "leaving",
             State::Ejected => "ejected",
             State::Down => "down",
             State::Maintenance => "maintenance",

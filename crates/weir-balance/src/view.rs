@@ -37,6 +37,7 @@ impl Standing {
         let admin = backend.admin_in_force();
         let state = match admin {
             AdminState::Maintenance => State::Maintenance,
+            _ if backend.is_leaving() => State::Leaving,
             _ if !backend.is_up() => State::Down,
             AdminState::Drain => State::Draining,
             _ if backend.ejected_until().is_some_and(|until| until > now) => State::Ejected,

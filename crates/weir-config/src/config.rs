@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::admin::{self, Admin};
 use crate::cache::Cache;
+use crate::dns::{self, Dns};
 use crate::fallback;
 use crate::fields::{Fields, KeyValue, Value};
 use crate::hidden::Hidden;
@@ -35,6 +36,8 @@ pub struct Config {
     pub cache: Cache,
     /// `[kernel]`
     pub kernel: Kernel,
+    /// `[dns]`
+    pub dns: Dns,
     /// `[listener.NAME]`, in file order.
     pub listeners: Vec<Arc<Listener>>,
     /// `[pool.NAME]`, in file order.
@@ -46,7 +49,7 @@ pub struct Config {
 /// The file.
 pub static ROOT: Table = Table {
     path: "the file",
-    doc: "Seven kinds of tables, and two ways to say things once. At least one listener is needed; all the rest has defaults.",
+    doc: "Eight kinds of tables, and two ways to say things once. At least one listener is needed; all the rest has defaults.",
     rows: &[
         Row::Key(shared::INCLUDE),
         Row::Key(Key::new(Kind::Table(Runtime::TABLE)).named("runtime", "Settings of the whole process.")),
@@ -59,6 +62,11 @@ pub static ROOT: Table = Table {
         Row::Key(
             Key::new(Kind::Table(Kernel::TABLE))
                 .named("kernel", "What all listeners on the kernel plane share."),
+        ),
+        Row::Key(
+            Key::new(Kind::Table(Dns::TABLE))
+                .also(&["resolvers", "resolver"])
+                .named("dns", "Who is asked what host names of backends stand for."),
         ),
         Row::Key(
             Key::new(Kind::NamedTables(Listener::TABLE))
@@ -115,6 +123,7 @@ impl Config {
             log: table(root, "log"),
             cache: table(root, "cache"),
             kernel: table(root, "kernel"),
+            dns: table(root, "dns"),
             listeners: root.named("listener").map(<Listener as Part>::of).map(Arc::new).collect(),
             pools: root.named("pool").map(<Pool as Part>::of).map(Arc::new).collect(),
             hidden: Hidden::default(),
@@ -129,6 +138,7 @@ impl Config {
         root.put("log", self.log.write());
         root.put("cache", self.cache.write());
         root.put("kernel", self.kernel.write());
+        root.put("dns", self.dns.write());
         root.put("listener", Some(named(&self.listeners)));
         root.put("pool", Some(named(&self.pools)));
         root
@@ -147,6 +157,9 @@ impl Config {
         let admin = self.admin.as_ref().and_then(|admin| admin.bind.inet()).filter(|_| !is_bad);
         if let Some(admin) = root.table("admin") {
             admin::check(admin, findings);
+        }
+        if let Some(fields) = root.table("dns") {
+            dns::check(&self.dns, &self.pools, fields, findings);
         }
         listener::binds::check(root, &self.listeners, admin, findings);
         listener::check(root, &self.listeners, findings);

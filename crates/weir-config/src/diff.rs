@@ -24,7 +24,7 @@ pub enum ChangeKind {
 /// One object that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// `runtime`, `admin`, `log`, `cache`, `kernel`, `listener.NAME` or `pool.NAME`.
+    /// `runtime`, `admin`, `log`, `cache`, `kernel`, `dns`, `listener.NAME` or `pool.NAME`.
     pub object: String,
     /// What happened to it.
     pub kind: ChangeKind,

@@ -24,6 +24,7 @@ mod compose;
 mod compress;
 mod config;
 mod diff;
+mod dns;
 mod error_page;
 mod fallback;
 mod fields;
@@ -73,6 +74,7 @@ pub use compose::gather::Root;
 pub use compress::{COMPRESSED_TYPES, Coding, CodingLevels, Compress, MediaRange};
 pub use config::{Config, ROOT};
 pub use diff::{Change, ChangeKind, KeyChange, diff, until_restart};
+pub use dns::{Dns, NameServer};
 pub use error_page::{ErrorPage, ErrorStatus, PageFile};
 pub use headers::{Headers, Marks, MergedHeaders, MergedSide, NewField, RuleOf};
 pub use hidden::Hidden;
@@ -89,7 +91,7 @@ pub use pool::hash::{Hash, HashKey};
 pub use pool::health::{Agent, Check, GrpcProbe, Health, HttpProbe, OnDown, Step, TcpProbe};
 pub use pool::passive::{Passive, SuccessRate};
 pub use pool::source::Source;
-pub use pool::{Backend, KeepAlive, Pool, ProxyVersion, Queue, Sticky};
+pub use pool::{Backend, KeepAlive, Pool, ProxyVersion, Queue, Resolve, Sticky};
 pub use protocol::Protocol;
 pub use report::{Problem, Report, Severity};
 pub use retry::{Budget, Retry, RetryOn, RouteRetry};
@@ -103,7 +105,9 @@ pub use timeout::{ExchangeTimeouts, HttpLimits, NEVER, Timeouts};
 pub use tls::{
     Certificate, CipherPolicy, ClientAuth, ListenerTls, PoolTls, ServerTlsMode, TlsMode, TlsVersion, Verify,
 };
-pub use values::address::{UNIX_PEERS, backend_at, contains, is_backend, is_host_name, show_backend};
+pub use values::address::{
+    UNIX_PEERS, backend_at, contains, is_backend, is_host_name, is_service, show_backend,
+};
 pub use values::bind::{Bind, InetBind};
 pub use values::host::HostPattern;
 pub use values::http::HttpVersion;

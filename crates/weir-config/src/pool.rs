@@ -35,7 +35,7 @@ use crate::timeout::{self, ExchangeTimeouts};
 use crate::tls::{self, PoolTls};
 use crate::uses::{Use, Uses};
 use crate::values::NAME;
-use crate::values::address::{BACKEND_ADDRESS, FILE, backend_at, same_backend};
+use crate::values::address::{BACKEND_ADDRESS, FILE, backend_at, is_host_name, is_service, same_backend};
 use crate::values::http::{COOKIE_NAME, HttpVersion};
 use crate::values::template::BACKEND_HOST;
 use crate::values::unix::unix_name;
@@ -154,9 +154,14 @@ table! {
     pub struct Backend at "backends = [{ … }]" {
         /// Host name, IPv4 or bracketed IPv6, and port; or a Unix socket, `unix:/run/app.sock` or in the
         /// abstract namespace `unix:@app`; the backend's name everywhere. On the kernel plane an address
-        /// without a port keeps the one that the client asked for.
+        /// without a port keeps the one that the client asked for. A service such as
+        /// `_http._tcp.app.example` (SRV records) stands for its hosts, with their ports, weights and
+        /// priorities.
         address: String = text(&BACKEND_ADDRESS).required().also(&["host", "server", "url"]);
-        /// Share of the load.
+        /// Which backends a host name stands for.
+        resolve: Resolve =
+            word(Resolve::WORDS, "one").brief().also(&["dns", "resolvers", "init-addr"]);
+        /// Share of the load; of each backend, where it stands for several.
         weight: u32 =
             count(Limit::new(
                 1,
@@ -177,6 +182,31 @@ table! {
             .also(&["maxconn", "max_conns"]);
         /// Used only when no other backend is up.
         backup: bool = flag(false).brief();
+    }
+}
+
+words! {
+    /// Which backends a host name stands for.
+    pub enum Resolve {
+        One = "one": "one, at one of the name's addresses",
+        All = "all": "one for each address of the name",
+    }
+}
+
+impl Backend {
+    /// Whether it stands for as many backends as its name has addresses or services, and is none itself.
+    pub fn is_group(&self) -> bool {
+        self.resolve == Resolve::All || is_service(&self.address)
+    }
+
+    /// One of the backends that it stands for, as the config would say it. `weight` and `backup` are what the
+    /// records of a service say; of the addresses of a host the config says them.
+    pub fn member(&self, address: String, weight: u32, backup: bool) -> Backend {
+        let (weight, backup) = match is_service(&self.address) {
+            true => (weight, backup),
+            false => (self.weight, self.backup),
+        };
+        Backend { address, weight, backup, resolve: Resolve::One, ..self.clone() }
     }
 }
 
@@ -289,7 +319,7 @@ fn agreed(uses: &[Use], usual: fn(Protocol) -> &'static str) -> Option<&'static 
 /// Notes what is wrong with the pools of a file.
 pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &mut Findings<'_>) {
     for (pool, fields) in pools.iter().zip(root.named("pool")) {
-        backends(pool, fields, findings);
+        backends(pool, fields, uses, findings);
         without_port(pool, fields, uses, findings);
         unix_sockets(fields, uses, findings);
         hash::check(pool.balance, fields, uses, findings);
@@ -341,7 +371,18 @@ pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &
     }
 }
 
-fn backends(pool: &Pool, fields: &Fields, findings: &mut Findings<'_>) {
+impl Pool {
+    /// Whether it can have a backend of the kind of `address`, for all that its check found: a Unix socket, or
+    /// an address without a port, where it names such a one itself; and any other.
+    pub fn can_have(&self, address: &str) -> bool {
+        let is_unix = |address: &str| unix_name(address).is_some();
+        let has_no_port = |address: &str| backend_at(address).is_some_and(|at| at.port() == 0);
+        let has = |is_such: &dyn Fn(&str) -> bool| self.backends.iter().any(|it| is_such(&it.address));
+        (!is_unix(address) || has(&is_unix)) && (!has_no_port(address) || has(&has_no_port))
+    }
+}
+
+fn backends(pool: &Pool, fields: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
     let mut seen: BTreeMap<String, (&str, Span)> = BTreeMap::new();
     for (at, backend) in fields.tables("backends") {
         let Some(address) = backend.text("address") else { continue };
@@ -358,6 +399,9 @@ fn backends(pool: &Pool, fields: &Fields, findings: &mut Findings<'_>) {
             None => drop(seen.insert(same_backend(address), (address, at))),
         }
     }
+    for (_, backend) in fields.tables("backends") {
+        names(backend, fields, uses, findings);
+    }
     let at = fields.at("backends");
     if !pool.backends.is_empty() && pool.backends.iter().all(|backend| backend.backup) {
         let hint = "a backup is used only when no other backend is up, and there is no other";
@@ -365,6 +409,32 @@ fn backends(pool: &Pool, fields: &Fields, findings: &mut Findings<'_>) {
     }
     if !pool.backends.is_empty() && pool.backends.iter().all(|backend| backend.weight == 0) {
         findings.warning(at, format!("no backend of pool `{}` takes work", pool.name), "every `weight` is 0");
+    }
+}
+
+/// What is wrong with a backend that stands for those of a name.
+fn names(backend: &Fields, pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
+    let Some(address) = backend.text("address") else { return };
+    let is_all = backend.word("resolve") == Resolve::All.word();
+    if is_service(address) {
+        for name in ["weight", "backup", "resolve"] {
+            if let Some(entry) = backend.get(name) {
+                let message = format!("`{name}` cannot stand beside the service `{address}`");
+                findings.error(entry.key, message, "its records say which hosts there are, and their shares");
+            }
+        }
+    } else if is_all && !is_host_name(address) {
+        let hint = "it is for host names; leave it out";
+        findings.error(backend.at("resolve"), format!("`{address}` is no host name"), hint);
+        return;
+    } else if !is_all {
+        return;
+    }
+    if pool.get("mysql").is_some() || uses.first(&pool.name, |by| by == Protocol::Mysql).is_some() {
+        let message = format!("a pool of MySQL servers cannot have all backends of `{address}`");
+        let hint = "with `topology = \"group-replication\"` the group says who its members are; \
+                    with \"static\" their order decides who is primary";
+        findings.error(backend.at("address"), message, hint);
     }
 }
 

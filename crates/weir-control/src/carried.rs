@@ -6,16 +6,20 @@
 //! `up` (or not known), `late` (down, merely for want of an answer in time) or `down`; WEIGHT is `-`
 //! unless it was set by hand; ROLE is `-` where there is none, and an older process does not say it. A
 //! line that a process does not understand says nothing to it, so that versions can differ. Before it, one
-//! `found POOL ADDRESS` for each backend that no config names and that its group has.
+//! for each backend that no config names: `found POOL ADDRESS` of one that its group has, `member POOL ADDRESS
+//! NAME WEIGHT BACKUP` of one that a name stands for, `added POOL ADDRESS WEIGHT BACKUP MOST` of one that the
+//! API added lastingly; BACKUP is `backup` or `-`, MOST `max_connections` or `-`. `resolved POOL ADDRESS AT` says
+//! at which address one is that is given by a host name: nobody may be able to say it when the new process asks.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_balance::{AdminState, Health, Role};
-use weir_config::{Check, MysqlTopology};
+use weir_balance::{AdminState, Health, MAX_WEIGHT, Role};
+use weir_config::{Check, Dns, MysqlTopology, is_host_name};
 use weir_mysql::topology::MOST_MEMBERS;
-use weir_state::{Backend, Pool, Snapshot};
+use weir_state::{Backend, Origin, Pool, Snapshot};
 use weir_tls::{TicketKeys, tickets};
 
 /// The first word of each line.
@@ -24,22 +28,119 @@ pub const WORD: &str = "state";
 /// The same of those that say which backends were found.
 const FOUND: &str = "found";
 
+/// The same of those that a name stands for.
+const MEMBER: &str = "member";
+
+/// The same of those that the API added lastingly.
+const ADDED: &str = "added";
+
+/// The same of those that say where a host name leads.
+const RESOLVED: &str = "resolved";
+
 /// The lines for every backend of `snapshot`, each with its line end.
 pub fn lines(snapshot: &Snapshot, now: Duration) -> Vec<String> {
     let of_pool = |pool: &std::sync::Arc<Pool>| {
         let configured = pool.config.backends.iter().map(|configured| configured.weight);
-        let lines = configured.zip(&pool.backends).map(|(weight, backend)| {
+        // Whoever leaves works on what the old process has, and nothing comes from the new one. Whom no probe
+        // has found up yet joins there by the name's answer, as here.
+        let is_untried = |it: &Backend| it.balance.health() == Health::Unknown && !it.balance.is_assumed_up();
+        let has_joined = |it: &Backend| !it.balance.is_leaving() && !is_untried(it);
+        let stays = |it: &Backend| !matches!(it.origin, Origin::Name(_)) || has_joined(it);
+        let lines = configured.zip(&pool.backends).filter(|(_, backend)| stays(backend));
+        let lines = lines.map(|(weight, backend)| {
             Known::of(backend, weight, now).line(&pool.config.name, &backend.address)
         });
-        let found = pool.backends.iter().filter(|backend| backend.is_found);
-        let found = found.map(|backend| format!("{FOUND} {} {}\n", pool.config.name, backend.address));
-        found.chain(lines).collect::<Vec<_>>()
+        let others = pool.config.backends.iter().zip(&pool.backends).filter(|(_, backend)| stays(backend));
+        let others = others.filter_map(|(config, it)| origin_line(&pool.config.name, config, &it.origin));
+        let named = pool.backends.iter().filter(|it| is_host_name(&it.address));
+        let resolved = named.filter_map(|it| {
+            let at = it.resolved.address()?;
+            Some(format!("{RESOLVED} {} {} {at}\n", pool.config.name, it.address))
+        });
+        others.chain(resolved).chain(lines).collect::<Vec<_>>()
     };
     snapshot.pools.iter().flat_map(of_pool).collect()
 }
 
-/// Most backends that are taken over as found, over all pools.
-const MOST_FOUND: usize = 4096;
+/// The line of a backend that no config names; `None` for one that a config does.
+fn origin_line(pool: &str, config: &weir_config::Backend, origin: &Origin) -> Option<String> {
+    let weir_config::Backend { address, weight, .. } = config;
+    let backup = if config.backup { "backup" } else { "-" };
+    match origin {
+        Origin::Config => None,
+        Origin::Group => Some(format!("{FOUND} {pool} {address}\n")),
+        Origin::Name(name) => Some(format!("{MEMBER} {pool} {address} {name} {weight} {backup}\n")),
+        Origin::Api => {
+            let most = config.max_connections.map_or_else(|| "-".to_owned(), |most| most.to_string());
+            Some(format!("{ADDED} {pool} {address} {weight} {backup} {most}\n"))
+        }
+    }
+}
+
+/// A backend that no config names, as its line has it.
+#[derive(Debug)]
+struct Other {
+    pool: String,
+    origin: Origin,
+    config: weir_config::Backend,
+}
+
+impl Other {
+    /// `None` when it is no such line.
+    fn of_line(line: &str) -> Option<Other> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let config = |address: &str, weight: &str, backup: &str| {
+            let weight = weight.parse().ok().filter(|weight| *weight <= MAX_WEIGHT)?;
+            let (address, backup) = (address.to_owned(), backup == "backup");
+            Some(weir_config::Backend { address, weight, backup, ..weir_config::Backend::default() })
+        };
+        let (pool, origin, config) = match words[..] {
+            [FOUND, pool, address] => (pool, Origin::Group, config(address, "1", "-")?),
+            [MEMBER, pool, address, name, weight, backup, ..] => {
+                (pool, Origin::Name(name.into()), config(address, weight, backup)?)
+            }
+            [ADDED, pool, address, weight, backup, most, ..] => {
+                let max_connections = most.parse().ok().filter(|most| *most > 0);
+                let config = config(address, weight, backup)?;
+                (pool, Origin::Api, weir_config::Backend { max_connections, ..config })
+            }
+            _ => return None,
+        };
+        Some(Other { pool: pool.to_owned(), origin, config })
+    }
+
+    /// Whether the pool still takes it, and has it not.
+    fn fits(&self, pool: &Pool, dns: &Dns) -> bool {
+        let Other { origin, config, .. } = self;
+        let of_origin = || pool.backends.iter().filter(|it| it.origin == *origin).count();
+        let is_wanted = match origin {
+            Origin::Config => false,
+            Origin::Group => {
+                let topology = pool.config.mysql.as_ref().map(|mysql| mysql.topology);
+                topology == Some(MysqlTopology::GroupReplication) && of_origin() < MOST_MEMBERS
+            }
+            Origin::Name(name) => {
+                let at = weir_config::backend_at(&config.address);
+                name_of(pool, name).is_some()
+                    && of_origin() < dns.max_members
+                    && at.is_some_and(|at| dns.allows(at.ip()))
+            }
+            Origin::Api => pool.configured.can_have(&config.address),
+        };
+        is_wanted && !pool.backends.iter().any(|backend| backend.address == config.address)
+    }
+}
+
+/// What the config says of a name that stands for several backends of a pool.
+fn name_of<'p>(pool: &'p Pool, name: &str) -> Option<&'p weir_config::Backend> {
+    pool.configured.backends.iter().find(|it| it.is_group() && it.address == name)
+}
+
+/// Most backends that are taken over though no config names them, over all pools.
+const MOST_OTHERS: usize = 65_536;
+
+/// Most parts of the service that are taken over as in maintenance.
+const MOST_MAINTENANCE: usize = 4096;
 
 /// What is known about one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,8 +245,10 @@ impl Known {
 #[derive(Debug, Default)]
 pub struct Carried {
     pools: HashMap<String, HashMap<String, Known>>,
-    /// Pool and address of those that were found.
-    found: Vec<(String, String)>,
+    /// Those that no config names.
+    others: Vec<Other>,
+    /// Where host names led, by pool and address.
+    resolved: HashMap<(String, String), SocketAddr>,
     /// Lines of [`weir_tls::tickets`].
     tickets: Vec<String>,
     /// Lines of [`weir_state::maintenance`].
@@ -158,13 +261,17 @@ impl Carried {
         if line.split(' ').next() == Some(tickets::WORD) {
             self.tickets.push(line.to_owned());
         }
-        if line.starts_with("maintenance ") && self.maintenance.len() < MOST_FOUND {
+        if line.starts_with("maintenance ") && self.maintenance.len() < MOST_MAINTENANCE {
             self.maintenance.push(line.to_owned());
         }
-        if let [FOUND, pool, address] = line.split(' ').collect::<Vec<_>>()[..]
-            && self.found.len() < MOST_FOUND
+        if let [RESOLVED, pool, address, at, ..] = line.split(' ').collect::<Vec<_>>()[..]
+            && let Ok(at) = at.parse()
+            && self.resolved.len() < MOST_OTHERS
         {
-            self.found.push((pool.to_owned(), address.to_owned()));
+            self.resolved.insert((pool.to_owned(), address.to_owned()), at);
+        }
+        if self.others.len() < MOST_OTHERS {
+            self.others.extend(Other::of_line(line));
         }
         if let Some((pool, address, known)) = Known::of_line(line) {
             self.pools.entry(pool.to_owned()).or_default().insert(address.to_owned(), known);
@@ -176,21 +283,38 @@ impl Carried {
         TicketKeys::new(self.tickets.iter().map(String::as_str))
     }
 
-    /// With the backends that the process before found, in the pools that still go by what a group says and
-    /// do not name them.
-    pub fn with_found(&self, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
-        self.found.iter().fold(snapshot, |snapshot, (name, address)| {
-            let is_open = |pool: &Arc<Pool>| {
-                let mysql = pool.config.mysql.as_ref();
-                pool.config.name == *name
-                    && mysql.is_some_and(|it| it.topology == MysqlTopology::GroupReplication)
-                    && !pool.backends.iter().any(|backend| backend.address == *address)
-                    && pool.backends.iter().filter(|backend| backend.is_found).count() < MOST_MEMBERS
-            };
+    /// With the backends that the process before had and no config names, in the pools that still take them:
+    /// those that go by what a group says, those whose config has the name, and any for those that the API
+    /// added lastingly. Host names lead where they led.
+    pub fn with_others(&self, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
+        let dns = snapshot.config.dns.clone();
+        let snapshot = self.others.iter().fold(snapshot, |snapshot, other| {
+            let is_open = |pool: &Arc<Pool>| pool.config.name == other.pool && other.fits(pool, &dns);
             let Some(index) = snapshot.pools.iter().position(is_open) else { return snapshot };
+            let config = other.config.clone();
+            let change = match &other.origin {
+                Origin::Name(name) => match name_of(&snapshot.pools[index], name) {
+                    Some(configured) => {
+                        let config = configured.member(config.address, config.weight, config.backup);
+                        snapshot.with_member(index, config, name, true)
+                    }
+                    None => return snapshot,
+                },
+                Origin::Api => snapshot.with_lasting(index, config),
+                Origin::Group | Origin::Config => snapshot.with_found(index, &config.address),
+            };
             // One whose name can't be spoken TLS with is found again, and refused by its name then.
-            snapshot.with_found(index, address).map_or(snapshot, |change| change.snapshot)
-        })
+            change.map_or(snapshot, |change| change.snapshot)
+        });
+        for pool in &snapshot.pools {
+            for backend in pool.backends.iter().filter(|it| is_host_name(&it.address)) {
+                let at = self.resolved.get(&(pool.config.name.clone(), backend.address.clone()));
+                if let Some(at) = at.filter(|at| dns.allows(at.ip())) {
+                    backend.resolved.set(*at);
+                }
+            }
+        }
+        snapshot
     }
 
     /// Backends that something is known of, over all pools.
@@ -316,15 +440,76 @@ mod tests {
         lines(&old, NOW).iter().for_each(|line| carried.take(line.trim_end()));
         carried.take("found app 10.0.0.1:3306");
         carried.take("found other 10.0.0.9:3306");
-        let new = carried.with_found(Arc::new(of("mysql", cluster)));
+        let new = carried.with_others(Arc::new(of("mysql", cluster)));
         carried.apply(&new, NOW);
-        let backends: Vec<_> = new.pools[0].backends.iter().map(|it| (&*it.address, it.is_found)).collect();
-        assert_eq!(backends, [("10.0.0.1:3306", false), ("10.0.0.2:3306", true)]);
+        let backends: Vec<_> =
+            new.pools[0].backends.iter().map(|it| (&*it.address, it.origin.clone())).collect();
+        assert_eq!(backends, [("10.0.0.1:3306", Origin::Config), ("10.0.0.2:3306", Origin::Group)]);
         assert_eq!(new.pools[0].balance.status()[1].role, Some(Role::Primary));
 
         let fixed = cluster.replace("user = \"weir\"", "topology = \"static\"");
-        let new = carried.with_found(Arc::new(of("mysql", &fixed)));
+        let new = carried.with_others(Arc::new(of("mysql", &fixed)));
         assert_eq!(new.pools[0].backends.len(), 1, "the config says who there is");
+    }
+
+    #[test]
+    fn backends_of_a_name_and_those_that_were_added_lastingly_arrive_with_their_shares() {
+        let pool = "backends = [\"10.0.0.1:80\", { address = \"app.example:80\", resolve = \"all\", max_connections = 5 }, \"_http._tcp.app.example\"]";
+        let backend = |address: &str, weight: u32| {
+            let address = address.to_owned();
+            weir_config::Backend { address, weight, ..weir_config::Backend::default() }
+        };
+        let old = snapshot(pool);
+        let of_host = weir_config::Backend { max_connections: Some(5), ..backend("10.0.0.2:80", 1) };
+        let old = old.with_member(0, of_host, "app.example:80", true).unwrap().snapshot;
+        let service = weir_config::Backend { backup: true, ..backend("10.0.0.3:81", 7) };
+        let old = old.with_member(0, service, "_http._tcp.app.example", true).unwrap().snapshot;
+        let added = weir_config::Backend { max_connections: Some(9), ..backend("[fd00::1]:80", 3) };
+        let old = old.with_lasting(0, added).unwrap().snapshot;
+        let mut carried = Carried::default();
+        lines(&old, NOW).iter().for_each(|line| carried.take(line.trim_end()));
+        let new = carried.with_others(Arc::new(snapshot(pool)));
+        assert_eq!(*new.config, *old.config);
+        let origins = |snapshot: &Snapshot| -> Vec<Origin> {
+            snapshot.pools[0].backends.iter().map(|it| it.origin.clone()).collect()
+        };
+        assert_eq!(origins(&new), origins(&old));
+
+        let without = carried.with_others(Arc::new(snapshot("backends = [\"10.0.0.2:80\"]")));
+        let names: Vec<_> = without.pools[0].backends.iter().map(|it| &*it.address).collect();
+        assert_eq!(names, ["10.0.0.2:80", "[fd00::1]:80"], "the config no longer has the names");
+    }
+
+    #[test]
+    fn one_that_leaves_or_that_no_probe_has_found_up_is_not_handed_over() {
+        let pool = "backends = [\"10.0.0.1:80\", { address = \"app.example:80\", resolve = \"all\" }]";
+        let backend =
+            |address: &str| weir_config::Backend { address: address.to_owned(), ..Default::default() };
+        let old = snapshot(pool);
+        let old = old.with_member(0, backend("10.0.0.2:80"), "app.example:80", true).unwrap().snapshot;
+        let old = old.with_member(0, backend("10.0.0.3:80"), "app.example:80", false).unwrap().snapshot;
+        let old = old.with_member(0, backend("10.0.0.4:80"), "app.example:80", true).unwrap().snapshot;
+        old.pools[0].backends[1].balance.set_leaving(true);
+        let text = lines(&old, NOW).concat();
+        assert!(!text.contains("10.0.0.2") && !text.contains("10.0.0.3"), "{text}");
+        assert!(text.contains("member app 10.0.0.4:80 app.example:80"), "{text}");
+    }
+
+    #[test]
+    fn a_host_name_leads_where_it_led_unless_that_is_not_allowed_any_more() {
+        let old = snapshot("backends = [\"app.example:80\"]");
+        let at: SocketAddr = "10.0.0.7:80".parse().unwrap();
+        old.pools[0].backends[0].resolved.set(at);
+        let mut carried = Carried::default();
+        lines(&old, NOW).iter().for_each(|line| carried.take(line.trim_end()));
+        let address = |pool: &str| {
+            let new = carried.with_others(Arc::new(snapshot(pool)));
+            new.pools[0].backends[0].resolved.address()
+        };
+        assert_eq!(address("backends = [\"app.example:80\"]"), Some(at));
+        assert_eq!(address("backends = [\"other.example:80\"]"), None);
+        let restricted = "backends = [\"app.example:80\"]\n[dns]\nallow_address = \"10.1.0.0/16\"";
+        assert_eq!(address(restricted), None);
     }
 
     #[test]

@@ -99,11 +99,12 @@ pub enum What {
         /// `primary`, `secondary` or `none`.
         role: &'static str,
     },
-    /// A watched cluster has a member that no config names, or has it no more.
+    /// A watched cluster has a member that no config names, or has it no more; or a name stands for another
+    /// backend, or for one no more.
     Roster {
         /// Name of the pool.
         pool: String,
-        /// Its address as its group says it.
+        /// Its address as its group or the name's answer says it.
         backend: String,
         /// What became of it.
         change: String,

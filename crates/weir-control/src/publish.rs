@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use weir_config::Config;
 use weir_io::clock;
 use weir_state::plane::{Next, Plane, StageError, StagedChange};
-use weir_state::{PoolChange, Snapshot};
+use weir_state::{Origin, Pool, PoolChange, Snapshot};
 use weir_tls::{LoadError, Loaded, TicketKeys};
 
 use crate::acme::Orders;
@@ -72,12 +72,14 @@ pub struct Followers {
 }
 
 impl Followers {
-    /// Makes a snapshot ready to be served: a backend whose name is still to be resolved when the first
-    /// request comes would be a backend that fails.
-    async fn prepare(&self, snapshot: &Snapshot) {
-        self.names.adopt(snapshot);
+    /// Makes a snapshot ready to be served, with the backends that its names stand for: one whose name is still
+    /// to be resolved when the first request comes would be a backend that fails.
+    async fn prepare(&self, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
+        self.names.adopt(&snapshot);
         self.names.first_answers(None).await;
-        self.board.settle_names(snapshot);
+        let snapshot = self.names.populated(snapshot);
+        self.board.settle_names(&snapshot);
+        snapshot
     }
 
     /// As [`Self::prepare`], for the backend that a pool gets.
@@ -178,8 +180,8 @@ impl Publisher {
         let placements = self.kernel.place(&config).await.map_err(PublishError::Stage)?;
         let mut changes = self.stage(Next::Config(&config, &placements)).await?;
         let snapshot = Arc::new(Snapshot::compile(config.clone(), &tls, None, self.workers));
-        let snapshot = carried.with_found(snapshot);
-        self.followers.prepare(&snapshot).await;
+        let snapshot = carried.with_others(snapshot);
+        let snapshot = self.followers.prepare(snapshot).await;
         carried.apply(&snapshot, clock::now());
         self.apply(&mut changes, &snapshot, None).await?;
         drop(changes);
@@ -210,14 +212,15 @@ impl Publisher {
         let tls = self.load(&config)?;
         let placements = self.kernel.place(&config).await.map_err(PublishError::Stage)?;
         let mut changes = self.stage(Next::Config(&config, &placements)).await?;
-        let snapshot = Arc::new(Snapshot::compile(config.clone(), &tls, Some(&before), self.workers));
-        self.followers.prepare(&snapshot).await;
+        let compiled = Arc::new(Snapshot::compile(config.clone(), &tls, Some(&before), self.workers));
+        let snapshot = self.followers.prepare(compiled.clone()).await;
         if let Err(error) = self.apply(&mut changes, &snapshot, Some(&before)).await {
-            snapshot.undo();
+            compiled.undo();
             self.followers.follow(&before);
             return Err(error.into());
         }
         drop(changes);
+        tell_dropped(&before, &snapshot);
         self.followers.follow(&snapshot);
         // Whoever waits for a backend looks again: there may be more of them, or none any more.
         for pool in before.pools.iter().chain(&snapshot.pools) {
@@ -283,6 +286,23 @@ impl Publisher {
         }
         self.in_force.0.store(Some(snapshot.clone()));
         Ok(())
+    }
+}
+
+/// Says in the log which backends that the API had added lastingly `after` cannot have any more.
+fn tell_dropped(before: &Snapshot, after: &Snapshot) {
+    for pool in &before.pools {
+        for backend in pool.backends.iter().filter(|it| it.origin == Origin::Api) {
+            let name = &pool.config.name;
+            let is_there = |pool: &Arc<Pool>| pool.backends.iter().any(|it| it.address == backend.address);
+            if !after.pool(name).is_some_and(is_there) {
+                tracing::warn!(
+                    pool = name,
+                    backend = backend.address,
+                    "was added lastingly, and its pool is gone or cannot have it any more"
+                );
+            }
+        }
     }
 }
 

@@ -551,8 +551,7 @@ pub(crate) mod tests {
         let added = weir_config::Backend {
             address: "10.0.0.2:80".to_owned(),
             weight: 1,
-            max_connections: None,
-            backup: false,
+            ..weir_config::Backend::default()
         };
         let change = first.with_backend(0, added).unwrap();
         apply_pool(&worker, &change.snapshot, change.pool).unwrap();

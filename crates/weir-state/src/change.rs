@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use weir_balance::BackendSettings;
 use weir_config::Config;
 use weir_io::clock;
 use weir_tls::LoadError;
 
-use crate::pool::{Backend, Pool, settled_role};
+use crate::pool::{Backend, Origin, Pool, settled_role, tls_host};
 use crate::snapshot::Snapshot;
 
 /// A snapshot that has one backend more, or one less, than the one it was made of.
@@ -38,7 +39,36 @@ impl Snapshot {
     /// # Errors
     /// The pool speaks TLS, and the backend's host can't be a server name.
     pub fn with_backend(&self, pool: usize, config: weir_config::Backend) -> Result<PoolChange, LoadError> {
-        self.with_one_more(pool, config, false)
+        self.with_one_more(pool, config, Origin::Config)
+    }
+
+    /// The same for one that outlives reloads and upgrades.
+    ///
+    /// # Errors
+    /// As [`Self::with_backend`].
+    pub fn with_lasting(&self, pool: usize, config: weir_config::Backend) -> Result<PoolChange, LoadError> {
+        self.with_one_more(pool, config, Origin::Api)
+    }
+
+    /// The same for one that a name of the config stands for. `is_assumed_up` says whether it takes work before
+    /// a probe has found it up.
+    ///
+    /// # Errors
+    /// As [`Self::with_backend`].
+    pub fn with_member(
+        &self,
+        pool: usize,
+        config: weir_config::Backend,
+        name: &str,
+        is_assumed_up: bool,
+    ) -> Result<PoolChange, LoadError> {
+        let change = self.with_one_more(pool, config, Origin::Name(name.into()))?;
+        if let (false, Some(added)) = (is_assumed_up, &change.added) {
+            let settings = added.balance.settings();
+            added.balance.reconfigure(BackendSettings { assumed_up: false, ..settings });
+            change.pool().refresh(clock::now());
+        }
+        Ok(change)
     }
 
     /// The same for one that no config names, and that its group has: it outlives reloads.
@@ -47,26 +77,31 @@ impl Snapshot {
     /// As [`Self::with_backend`].
     pub fn with_found(&self, pool: usize, address: &str) -> Result<PoolChange, LoadError> {
         let address = address.to_owned();
-        let config = weir_config::Backend { address, weight: 1, max_connections: None, backup: false };
-        self.with_one_more(pool, config, true)
+        let config = weir_config::Backend { address, weight: 1, ..weir_config::Backend::default() };
+        self.with_one_more(pool, config, Origin::Group)
     }
 
     fn with_one_more(
         &self,
         pool: usize,
         config: weir_config::Backend,
-        is_found: bool,
+        origin: Origin,
     ) -> Result<PoolChange, LoadError> {
         let old = &self.pools[pool];
-        let tls = old.tls.as_ref().map(|tls| tls.for_backend(&config.address, None)).transpose()?;
+        let host = tls_host(&origin, &config.address);
+        let tls = old.tls.as_ref().map(|tls| tls.for_backend(host, None)).transpose()?;
         let role = settled_role(&old.config, old.backends.len());
-        let added = Backend { is_found, ..Backend::new(&config, role, tls, old.cells.iter().count()) };
+        let mut configured = old.configured.clone();
+        if origin == Origin::Config {
+            Arc::make_mut(&mut configured).backends.push(config.clone());
+        }
+        let added = Backend { origin, ..Backend::new(&config, role, tls, old.cells.iter().count()) };
         let added = Arc::new(added);
         let mut of_pool = weir_config::Pool::clone(&old.config);
         of_pool.backends.push(config);
         let mut backends = old.backends.clone();
         backends.push(added.clone());
-        let snapshot = self.with_pool(pool, old.with_backends(of_pool, backends));
+        let snapshot = self.with_pool(pool, old.with_backends(of_pool, configured, backends));
         Ok(PoolChange { snapshot, pool, added: Some(added), removed: None })
     }
 
@@ -79,8 +114,24 @@ impl Snapshot {
         of_pool.backends.remove(index);
         let mut backends = old.backends.clone();
         let removed = backends.remove(index);
-        let snapshot = self.with_pool(pool, old.with_backends(of_pool, backends));
+        let mut configured = old.configured.clone();
+        if removed.origin == Origin::Config {
+            Arc::make_mut(&mut configured).backends.retain(|it| it.address != removed.address);
+        }
+        let snapshot = self.with_pool(pool, old.with_backends(of_pool, configured, backends));
         PoolChange { snapshot, pool, added: None, removed: Some(removed) }
+    }
+
+    /// With another weight, or in another tier, of one of the backends of a pool, given by its index: what the
+    /// name that it belongs to says of it. The backend itself is told by whoever puts the snapshot in force.
+    pub fn with_altered(&self, pool: usize, index: usize, weight: u32, backup: bool) -> PoolChange {
+        let old = &self.pools[pool];
+        let mut of_pool = weir_config::Pool::clone(&old.config);
+        let altered = &mut of_pool.backends[index];
+        (altered.weight, altered.backup) = (weight, backup);
+        let (configured, backends) = (old.configured.clone(), old.backends.clone());
+        let snapshot = self.with_pool(pool, old.with_backends(of_pool, configured, backends));
+        PoolChange { snapshot, pool, added: None, removed: None }
     }
 
     fn with_pool(&self, index: usize, pool: Pool) -> Arc<Snapshot> {
@@ -100,11 +151,17 @@ impl Snapshot {
 }
 
 impl Pool {
-    fn with_backends(&self, config: weir_config::Pool, backends: Vec<Arc<Backend>>) -> Pool {
+    fn with_backends(
+        &self,
+        config: weir_config::Pool,
+        configured: Arc<weir_config::Pool>,
+        backends: Vec<Arc<Backend>>,
+    ) -> Pool {
         let members = backends.iter().map(|backend| backend.balance.clone()).collect();
         let balance = self.balance.rebuilt(self.balance.settings().clone(), members, clock::now());
         Pool {
             config: Arc::new(config),
+            configured,
             balance: Arc::new(balance),
             backends,
             local_end: self.local_end.clone(),
@@ -136,7 +193,7 @@ mod tests {
     const TWO: &str = "[pool.app]\nbackends = ['10.0.0.1:80', '10.0.0.2:80']\n[pool.other]\nbackends = ['10.0.1.1:80']\nbalance = 'maglev'\n";
 
     fn backend(address: &str) -> weir_config::Backend {
-        weir_config::Backend { address: address.to_owned(), weight: 1, max_connections: None, backup: false }
+        weir_config::Backend { address: address.to_owned(), weight: 1, ..weir_config::Backend::default() }
     }
 
     fn same<T>(one: &[Arc<T>], other: &[Arc<T>]) -> bool {
@@ -203,8 +260,8 @@ mod tests {
         };
         let before = compile(group, None).with_found(0, "10.0.0.2:3306").unwrap().snapshot;
         let found = |snapshot: &Snapshot| {
-            let backends = snapshot.pools[0].backends.iter().map(|it| (it.address.clone(), it.is_found));
-            backends.filter(|(_, is_found)| *is_found).map(|(address, _)| address).collect::<Vec<_>>()
+            let found = snapshot.pools[0].backends.iter().filter(|it| it.origin == Origin::Group);
+            found.map(|it| it.address.clone()).collect::<Vec<_>>()
         };
         let after = compile(group, Some(&before));
         assert!(Arc::ptr_eq(&after.pools[0], &before.pools[0]), "nothing is new");
@@ -219,6 +276,65 @@ mod tests {
 
         let fixed = group.replace("user = 'weir'", "topology = 'static'");
         assert_eq!(compile(&fixed, Some(&before)).pools[0].backends.len(), 1);
+    }
+
+    #[test]
+    fn what_a_reload_keeps_follows_from_why_a_backend_is_there() {
+        let config = |text: &str| {
+            let text = format!("[listener.web]\nbind = '127.0.0.1:80'\npool = 'app'\n{text}");
+            Arc::new(weir_config::parse("weir.toml", &text).unwrap_or_else(|report| panic!("{report}")))
+        };
+        let compile = |text: &str, before: &Snapshot| {
+            Snapshot::compile(config(text), &Default::default(), Some(before), 3)
+        };
+        let all = "[pool.app]\nbackends = ['unix:@a', { address = 'app.example:80', resolve = 'all' }]\n";
+        let before = snapshot(all);
+        let before = before.with_member(0, backend("10.0.0.1:80"), "app.example:80", true).unwrap().snapshot;
+        let before = before.with_member(0, backend("10.9.0.1:80"), "app.example:80", true).unwrap().snapshot;
+        let before = before.with_lasting(0, backend("unix:@b")).unwrap().snapshot;
+        let before = before.with_lasting(0, backend("10.0.0.8:80")).unwrap().snapshot;
+        let before = before.with_backend(0, backend("10.0.0.9:80")).unwrap().snapshot;
+        let kept = |text: &str| {
+            let after = compile(text, &before);
+            let kept = after.pools[0].backends.iter();
+            kept.map(|it| (it.address.clone(), it.origin.word())).collect::<Vec<_>>()
+        };
+        let expected = |all: &[(&str, &'static str)]| -> Vec<(String, &'static str)> {
+            all.iter().map(|(address, word)| ((*address).to_owned(), *word)).collect()
+        };
+        let by_name = [("10.0.0.1:80", "name"), ("10.9.0.1:80", "name")];
+        let lasting = [("unix:@b", "api"), ("10.0.0.8:80", "api")];
+        assert_eq!(kept(all), expected(&[&[("unix:@a", "config")][..], &by_name, &lasting].concat()));
+        let restricted = format!("{all}[dns]\nallow_address = '10.0.0.0/16'\n");
+        assert_eq!(
+            kept(&restricted),
+            expected(&[&[("unix:@a", "config")][..], &by_name[..1], &lasting].concat())
+        );
+        let named = "[pool.app]\nbackends = ['10.0.0.1:80']\n";
+        assert_eq!(kept(named), expected(&[("10.0.0.1:80", "config"), ("10.0.0.8:80", "api")]));
+
+        let heavier = all.replace("resolve = 'all'", "resolve = 'all', weight = 7, max_connections = 2");
+        let after = compile(&heavier, &before);
+        let member = &after.config.pools[0].backends[1];
+        assert_eq!((member.weight, member.max_connections), (7, Some(2)));
+        assert_eq!(after.pools[0].backends[1].balance.weight(), 7);
+        assert_eq!(*after.configured(), *config(&heavier), "the file says nothing of members");
+        let shown = after.shown().pools[0].backends.len();
+        assert_eq!(shown, 4, "what the file has and what was added lastingly");
+    }
+
+    #[test]
+    fn one_that_was_leaving_works_again_once_the_file_names_it() {
+        let before = snapshot(
+            "[pool.app]\nbackends = ['10.0.0.1:80', { address = 'app.example:80', resolve = 'all' }]\n",
+        );
+        let before = before.with_member(0, backend("10.0.0.2:80"), "app.example:80", true).unwrap().snapshot;
+        before.pools[0].backends[1].balance.set_leaving(true);
+        let text =
+            "[listener.web]\nbind = '127.0.0.1:80'\npool = 'app'\n[pool.app]\nbackends = ['10.0.0.2:80']\n";
+        let named = Arc::new(weir_config::parse("weir.toml", text).unwrap());
+        let after = Snapshot::compile(named, &Default::default(), Some(&before), 3);
+        assert!(!after.pools[0].backends[0].balance.is_leaving());
     }
 
     #[test]

@@ -29,6 +29,6 @@ pub mod sockets;
 
 pub use change::PoolChange;
 pub use listener::Listener;
-pub use pool::{Backend, Pool, Resolved};
+pub use pool::{Backend, Origin, Pool, Resolved};
 pub use server::ServerFacts;
 pub use snapshot::Snapshot;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use weir_balance::{Readers, Refreshed, Role};
-use weir_config::{MysqlTopology, Reads, Source};
+use weir_config::{Dns, MysqlTopology, Reads, Source};
 use weir_io::at::{At, UnixName};
 use weir_io::clock;
 use weir_io::local_end::LocalEnd;
@@ -30,8 +30,10 @@ pub(crate) type Displaced = Vec<(Arc<weir_balance::Backend>, weir_balance::Backe
 
 /// One pool and its live state.
 pub struct Pool {
-    /// As configured.
+    /// As configured, with the backends that it has: each is one of its own, in their order.
     pub config: Arc<weir_config::Pool>,
+    /// As configured: with names that stand for several backends, and without those that came since.
+    pub configured: Arc<weir_config::Pool>,
     /// The choice among its backends.
     pub balance: Arc<weir_balance::Pool>,
     /// In the order of the config; a `Pick`'s index points in here.
@@ -66,8 +68,8 @@ pub struct Pool {
 pub struct Backend {
     /// As configured; its name in logs and metrics.
     pub address: String,
-    /// Whether no config names it: its group did. It outlives reloads.
-    pub is_found: bool,
+    /// Why it is in its pool.
+    pub origin: Origin,
     /// Its state as the balancer sees it.
     pub balance: Arc<weir_balance::Backend>,
     /// Counters, one copy per worker.
@@ -82,6 +84,32 @@ pub struct Backend {
     /// What its MySQL server says of itself; `None` while none was seen there, and where none is looked for.
     /// [`Backend::learn`] writes it.
     pub server: Arc<ArcSwapOption<ServerFacts>>,
+}
+
+/// Why a backend is in its pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The config names it, or the API did until the next reload.
+    Config,
+    /// Its MySQL group has it. It outlives reloads.
+    Group,
+    /// This name stands for it, `host:port` or a service as the config has it. It outlives reloads for as long
+    /// as the config has the name.
+    Name(Arc<str>),
+    /// The API, lastingly. It outlives reloads and upgrades.
+    Api,
+}
+
+impl Origin {
+    /// The word in the API and in logs.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Origin::Config => "config",
+            Origin::Group => "group",
+            Origin::Name(_) => "name",
+            Origin::Api => "api",
+        }
+    }
 }
 
 /// Where a backend is at the moment.
@@ -124,6 +152,12 @@ impl Resolved {
         self.moves.fetch_add(1, Ordering::Release);
     }
 
+    /// Called by the control side when the address may not be used any more: it can't be connected to.
+    pub fn forget(&self) {
+        self.at.store(None);
+        self.moves.fetch_add(1, Ordering::Release);
+    }
+
     /// How often the address has changed. To be asked before [`Self::at`], to know of a connection
     /// whether it still goes where the name points.
     #[inline]
@@ -135,6 +169,7 @@ impl Resolved {
 impl Pool {
     pub(crate) fn compile(
         config: &Arc<weir_config::Pool>,
+        dns: &Dns,
         loaded: &Loaded,
         old: Option<&Arc<Pool>>,
         workers: usize,
@@ -143,11 +178,16 @@ impl Pool {
         let (tls, sticky) = (loaded.pool(&config.name), loaded.sticky(&config.name));
         let (account, client_login) = (loaded.account(&config.name), loaded.client_login(&config.name));
         hidden::note_config(config);
-        let configured_count = config.backends.len();
-        let config = &with_found(config, old);
-        let finds_same = |old: &&Arc<Pool>| {
-            let mut numbered = old.backends.iter().enumerate();
-            numbered.all(|(index, backend)| backend.is_found == (index >= configured_count))
+        let configured = config;
+        let kept = |config: &weir_config::Backend, origin: &Origin| {
+            let kept = kept_as(config, origin, configured, dns)?;
+            // Without a name that it can prove it would be spoken to in the clear.
+            let has_name = |tls: &Arc<ClientTls>| tls.name_of(tls_host(origin, &kept.address)).is_ok();
+            tls.is_none_or(has_name).then_some(kept)
+        };
+        let (config, origins) = &with_kept(configured, old, &kept);
+        let has_same_origins = |old: &&Arc<Pool>| {
+            old.configured == *configured && old.backends.iter().map(|it| &it.origin).eq(origins)
         };
         let is_same_login = |old: &&Arc<Pool>| match (&old.client_login, client_login) {
             (None, None) => true,
@@ -155,7 +195,7 @@ impl Pool {
             _ => false,
         };
         let old_as_is = old.filter(|old| old.is_as_configured(config, tls, sticky, account));
-        if let Some(old) = old_as_is.filter(finds_same).filter(is_same_login) {
+        if let Some(old) = old_as_is.filter(has_same_origins).filter(is_same_login) {
             return old.clone();
         }
         let mut known =
@@ -163,12 +203,11 @@ impl Pool {
         let compile = |(index, backend): (usize, &weir_config::Backend)| match known.find(&*backend.address) {
             Some(old) => {
                 let role = settled_role(config, index);
-                let is_found = index >= configured_count;
-                Backend::compile(backend, role, tls.map(AsRef::as_ref), (old, is_found), displaced)
+                Backend::compile(backend, role, tls.map(AsRef::as_ref), (old, &origins[index]), displaced)
             }
             // Without a server name there is no TLS; `Loaded` lets no such config through.
             None => {
-                // All that are found were there before.
+                // All that no config names were there before.
                 let tls = tls.and_then(|tls| tls.for_backend(&backend.address, None).ok());
                 Arc::new(Backend::new(backend, settled_role(config, index), tls, workers))
             }
@@ -182,6 +221,7 @@ impl Pool {
         };
         Arc::new(Pool {
             config: config.clone(),
+            configured: configured.clone(),
             balance: Arc::new(balance),
             backends,
             local_end: local_end_of(config).map(Arc::new),
@@ -251,23 +291,64 @@ impl Pool {
     }
 }
 
-/// The config of a pool with the backends that were found in its group beside those that it names, so long as
-/// it still says that the group knows.
-fn with_found(config: &Arc<weir_config::Pool>, old: Option<&Arc<Pool>>) -> Arc<weir_config::Pool> {
-    let is_group = |mysql: &weir_config::PoolMysql| mysql.topology == MysqlTopology::GroupReplication;
-    let Some(old) = old.filter(|_| config.mysql.as_ref().is_some_and(is_group)) else {
-        return config.clone();
-    };
-    let is_named = |address: &str| config.backends.iter().any(|backend| backend.address == address);
-    let kept = old.config.backends.iter().zip(&old.backends);
-    let kept = kept.filter(|(_, backend)| backend.is_found && !is_named(&backend.address));
-    let found: Vec<weir_config::Backend> = kept.map(|(config, _)| config.clone()).collect();
-    if found.is_empty() {
-        return config.clone();
+/// The config of a pool with a backend for each that it has: those that it names, and of the others those
+/// that stay. Names that stand for several are none of their own. And why each is there.
+///
+/// `kept` says what becomes of one that the pool had and that its config does not name.
+fn with_kept(
+    configured: &Arc<weir_config::Pool>,
+    old: Option<&Arc<Pool>>,
+    kept: &dyn Fn(&weir_config::Backend, &Origin) -> Option<weir_config::Backend>,
+) -> (Arc<weir_config::Pool>, Vec<Origin>) {
+    let is_single = |backend: &&weir_config::Backend| !backend.is_group();
+    let mut backends: Vec<weir_config::Backend> =
+        configured.backends.iter().filter(is_single).cloned().collect();
+    let mut origins = vec![Origin::Config; backends.len()];
+    for (config, backend) in old.into_iter().flat_map(|old| old.config.backends.iter().zip(&old.backends)) {
+        let is_there = |it: &weir_config::Backend| it.address == config.address;
+        if !backends.iter().any(is_there)
+            && let Some(kept) = kept(config, &backend.origin)
+        {
+            backends.push(kept);
+            origins.push(backend.origin.clone());
+        }
     }
-    let mut with = weir_config::Pool::clone(config);
-    with.backends.extend(found);
-    Arc::new(with)
+    if backends == configured.backends {
+        return (configured.clone(), origins);
+    }
+    let with = weir_config::Pool { backends, ..weir_config::Pool::clone(configured) };
+    (Arc::new(with), origins)
+}
+
+/// What becomes of a backend that a pool had and its config does not name; `None` where it goes.
+fn kept_as(
+    backend: &weir_config::Backend,
+    origin: &Origin,
+    configured: &weir_config::Pool,
+    dns: &Dns,
+) -> Option<weir_config::Backend> {
+    match origin {
+        Origin::Config => None,
+        Origin::Api => configured.can_have(&backend.address).then(|| backend.clone()),
+        Origin::Group => {
+            let topology = configured.mysql.as_ref().map(|mysql| mysql.topology);
+            (topology == Some(MysqlTopology::GroupReplication)).then(|| backend.clone())
+        }
+        Origin::Name(name) => {
+            let name = configured.backends.iter().find(|it| it.is_group() && it.address == **name)?;
+            // Who tightens the networks does not want whoever lies elsewhere for another moment.
+            let at = weir_config::backend_at(&backend.address).filter(|at| dns.allows(at.ip()))?;
+            Some(name.member(at.to_string(), backend.weight, backend.backup))
+        }
+    }
+}
+
+/// Whom a backend has to be, over TLS: who came by a name has to prove that name.
+pub(crate) fn tls_host<'n>(origin: &'n Origin, address: &'n str) -> &'n str {
+    match origin {
+        Origin::Name(name) => name,
+        _ => address,
+    }
 }
 
 /// Where connections to backends leave from; `None` where the config does not say.
@@ -341,7 +422,7 @@ impl Backend {
         let settings = settings_of_backend(config, role, true);
         Backend {
             address: config.address.clone(),
-            is_found: false,
+            origin: Origin::Config,
             balance: Arc::new(weir_balance::Backend::new(config.address.as_str(), settings)),
             cells: Arc::new(PerWorker::new(workers)),
             resolved: Arc::new(Resolved::of(&config.address)),
@@ -356,28 +437,38 @@ impl Backend {
         config: &weir_config::Backend,
         role: Option<Role>,
         tls: Option<&ClientTls>,
-        (old, is_found): (&Arc<Backend>, bool),
+        (old, origin): (&Arc<Backend>, &Origin),
         displaced: &mut Displaced,
     ) -> Arc<Backend> {
-        // A name that has not been resolved stays out over a reload.
-        let settings = settings_of_backend(config, role, old.resolved.is_known());
+        // A name that has not been resolved stays out over a reload, and one that has come by a name until it
+        // was found up.
+        let assumed_up = match origin {
+            Origin::Name(_) => old.balance.is_assumed_up(),
+            _ => old.resolved.is_known(),
+        };
+        let settings = settings_of_backend(config, role, assumed_up);
+        if !matches!(origin, Origin::Name(_)) {
+            // No name stands for it any more: its config does.
+            old.balance.set_leaving(false);
+        }
         let before = old.balance.settings();
         if before != settings {
             displaced.push((old.balance.clone(), before));
             old.balance.reconfigure(settings);
         }
-        let tls = tls.and_then(|tls| tls.for_backend(&config.address, old.tls.as_ref()).ok());
+        let tls =
+            tls.and_then(|tls| tls.for_backend(tls_host(origin, &config.address), old.tls.as_ref()).ok());
         let speaks_as_before = match (&old.tls, &tls) {
             (None, None) => true,
             (Some(one), Some(other)) => Arc::ptr_eq(&one.config, &other.config),
             _ => false,
         };
-        if speaks_as_before && old.is_found == is_found {
+        if speaks_as_before && old.origin == *origin {
             return old.clone();
         }
         Arc::new(Backend {
             address: old.address.clone(),
-            is_found,
+            origin: origin.clone(),
             balance: old.balance.clone(),
             cells: old.cells.clone(),
             resolved: old.resolved.clone(),

@@ -46,8 +46,7 @@ mod tests {
         let config = weir_config::Backend {
             address: "10.0.0.1:3306".to_owned(),
             weight: 1,
-            max_connections: None,
-            backup: false,
+            ..weir_config::Backend::default()
         };
         let backend = Backend::new(&config, None, None, 1);
         assert!(backend.learn(facts("9.7.4", None)) && backend.learn(facts("9.7.4", Some("a"))));

@@ -13,7 +13,7 @@ use weir_tls::Loaded;
 use crate::counterparts::Counterparts;
 use crate::listener::Listener;
 use crate::maintenance::Maintenance;
-use crate::pool::{Displaced, Pool};
+use crate::pool::{Displaced, Origin, Pool};
 
 /// What is in force, in one consistent piece. What a plane makes of it is that plane's.
 pub struct Snapshot {
@@ -51,7 +51,7 @@ impl Snapshot {
             .iter()
             .map(|pool| {
                 let old = old.find(&*pool.name);
-                Pool::compile(pool, tls, old, workers, &mut displaced)
+                Pool::compile(pool, &config.dns, tls, old, workers, &mut displaced)
             })
             .collect();
         let maintenance = previous.map_or_else(Arc::default, |old| old.maintenance.clone());
@@ -68,8 +68,8 @@ impl Snapshot {
             .collect();
         let generation = previous.map_or(1, |old| old.generation + 1);
         let mut pairs = pools.iter().zip(&config.pools);
-        let has_found = pairs.any(|(pool, config)| pool.config.backends.len() > config.backends.len());
-        let config = match has_found {
+        let has_others = pairs.any(|(pool, config)| pool.config.backends != config.backends);
+        let config = match has_others {
             false => config,
             true => {
                 let mut with = Config::clone(&config);
@@ -80,20 +80,32 @@ impl Snapshot {
         Snapshot { generation, config, listeners, pools, maintenance, displaced }
     }
 
-    /// The config without the backends that were found: what a file would have to say to change nothing.
+    /// The config without the backends that came since, and with the names that stand for several: what a file
+    /// would have to say to change nothing.
     pub fn configured(&self) -> Arc<Config> {
-        let has_found = |pool: &Arc<Pool>| pool.backends.iter().any(|backend| backend.is_found);
-        if !self.pools.iter().any(has_found) {
+        self.with_pools(|pool| pool.configured.clone())
+    }
+
+    /// The config as it is shown: [`Self::configured`], with the backends that no name of it stands for.
+    pub fn shown(&self) -> Arc<Config> {
+        self.with_pools(|pool| {
+            let others = pool.config.backends.iter().zip(&pool.backends);
+            let others = others.filter(|(_, it)| matches!(it.origin, Origin::Group | Origin::Api));
+            let others: Vec<weir_config::Backend> = others.map(|(config, _)| config.clone()).collect();
+            let mut shown = pool.configured.clone();
+            if !others.is_empty() {
+                Arc::make_mut(&mut shown).backends.extend(others);
+            }
+            shown
+        })
+    }
+
+    fn with_pools(&self, pool_as: impl Fn(&Pool) -> Arc<weir_config::Pool>) -> Arc<Config> {
+        let pools: Vec<_> = self.pools.iter().map(|pool| pool_as(pool)).collect();
+        if pools.iter().zip(&self.config.pools).all(|(one, other)| Arc::ptr_eq(one, other)) {
             return self.config.clone();
         }
-        let mut without = Config::clone(&self.config);
-        for (config, pool) in without.pools.iter_mut().zip(&self.pools).filter(|(_, pool)| has_found(pool)) {
-            let mut named = weir_config::Pool::clone(config);
-            let mut backends = pool.backends.iter();
-            named.backends.retain(|_| backends.next().is_some_and(|backend| !backend.is_found));
-            *config = Arc::new(named);
-        }
-        Arc::new(without)
+        Arc::new(Config { pools, ..Config::clone(&self.config) })
     }
 
     /// Gives backends that the snapshot before has, too, back the weights and limits that they had there, for

@@ -64,6 +64,9 @@ metrics! {
     LAST_RELOAD_SUCCESSFUL = "weir_config_last_reload_successful" Gauge [] "1 if the last reload took effect, 0 if it was refused.";
     LAST_RELOAD_TIMESTAMP = "weir_config_last_reload_timestamp_seconds" Gauge [] "When the last reload was tried, Unix time.";
     RELOADS = "weir_reloads_total" Counter ["result"] "Reloads tried, by result: `applied`, `unchanged`, `refused` (mistakes in the file) or `failed` (unreadable file, port in use).";
+    DNS_LOOKUPS = "weir_dns_lookups_total" Counter ["result"] "Look-ups of backends' names, by what they brought: `good`, `empty` (no address that may be used) or `failed` (no answer).";
+    DNS_REFUSED = "weir_dns_addresses_refused_total" Counter ["reason"] "Addresses of answers that were not used, by the key of `[dns]` that says so: `allow_address` or `max_members`.";
+    DNS_NAME_FAILED = "weir_dns_name_failed" Gauge ["pool", "name"] "1 if the last look-up of a name that stands for several backends brought nothing, so that they stay as they are, else 0.";
     WORKERS = "weir_workers" Gauge [] "Worker threads.";
     SESSIONS = "weir_sessions" Gauge [] "Client connections and UDP flows open now, over all listeners.";
     PANICS = "weir_panics_total" Counter [] "Panics caught while serving one connection; every one is a bug in Weir.";

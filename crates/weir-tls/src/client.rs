@@ -147,6 +147,9 @@ impl ClientTls {
     /// Its host can't be a server name.
     pub fn name_of(&self, address: &str) -> Result<ServerName<'static>, LoadError> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
+        // Whoever offers a service proves the name that offers it; who its records name could be anybody.
+        let host =
+            if weir_config::is_service(host) { host.splitn(3, '.').last().unwrap_or(host) } else { host };
         ServerName::try_from(self.server_name.as_deref().unwrap_or(host).to_owned()).map_err(|_| {
             let reason =
                 "its host can't be asked for as a server name; expected `server_name` in the pool's `tls`";

@@ -182,6 +182,40 @@ pub struct Change {
     pub running: Running,
 }
 
+/// What `weir add` takes.
+#[derive(Debug, Args)]
+pub struct Added {
+    /// Name of the pool
+    pub pool: String,
+    /// Address of the backend, host:port
+    pub backend: String,
+    /// Share of the load
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=256))]
+    pub weight: u32,
+    /// Most in flight; default no limit
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_connections: Option<u32>,
+    /// Use it only when no other is up
+    #[arg(long)]
+    pub backup: bool,
+    /// Keep it over reloads and upgrades; without this the next reload of the file forgets it
+    #[arg(long)]
+    pub lasting: bool,
+    #[command(flatten)]
+    pub running: Running,
+}
+
+/// What `weir remove` takes.
+#[derive(Debug, Args)]
+pub struct Removed {
+    /// Name of the pool
+    pub pool: String,
+    /// Address of the backend, as `weir status` has it
+    pub backend: String,
+    #[command(flatten)]
+    pub running: Running,
+}
+
 fn duration(text: &str) -> Result<Duration, String> {
     weir_config::units::duration(text).map_err(|refused| format!("{}: {}", refused.message, refused.hint))
 }

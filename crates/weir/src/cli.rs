@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use weir_admin::explain::Question;
 
-use crate::arguments::{AskedSql, Change, ConfigArgument, InMaintenance, Purge, Running};
+use crate::arguments::{Added, AskedSql, Change, ConfigArgument, InMaintenance, Purge, Removed, Running};
 use crate::exit::Exit;
 use crate::verbs;
 
@@ -82,6 +82,10 @@ enum Verb {
         #[command(flatten)]
         change: Change,
     },
+    /// Add a backend to a pool
+    Add(Added),
+    /// Take a backend out of its pool: what runs there goes on
+    Remove(Removed),
     /// Show the flows that the kernel plane remembers
     Flows(verbs::flows::Arguments),
     /// On a backend: take the outer header off packets of `forward = "ipip"`, until TERM or INT
@@ -210,6 +214,8 @@ fn done(verb: Verb) -> Result<Exit, Exit> {
         Verb::Drain { wait, change } => verbs::backend::drain(&change, wait),
         Verb::Enable { wait, change } => verbs::backend::enable(&change, wait),
         Verb::Maintenance(arguments) => verbs::maintenance::maintenance(&arguments),
+        Verb::Add(added) => verbs::backend::add(&added),
+        Verb::Remove(removed) => verbs::backend::remove(&removed),
         Verb::Cache { what: CacheVerb::Purge(purge) } => verbs::cache::purge(&purge),
         Verb::Flows(arguments) => verbs::flows::flows(&arguments),
         Verb::Decapsulate(arguments) => verbs::decapsulate::decapsulate(&arguments),
@@ -285,6 +291,8 @@ mod tests {
             "weir status --json",
             "weir drain app 127.0.0.1:9001 --wait --timeout 5s",
             "weir enable app [::1]:9001",
+            "weir add app 127.0.0.1:9003 --lasting --weight 2 --max-connections 10 --backup",
+            "weir remove app 127.0.0.1:9003",
             "weir cache purge --host shop.example --path /a --soft",
             "weir cache purge --prefix /static/",
             "weir cache purge --tag news --json",

@@ -9,8 +9,8 @@ use crate::keys::Shape;
 use crate::report::quote;
 use crate::units::{Refused, refuse};
 
-/// A backend: host name, IPv4 or bracketed IPv6, and port; or a Unix socket. Addresses may lack the port,
-/// where the check of their pool finds that it is known otherwise.
+/// A backend: host name, IPv4 or bracketed IPv6, and port; a Unix socket; or the name of a service. Addresses
+/// may lack the port, where the check of their pool finds that it is known otherwise.
 pub(crate) static BACKEND_ADDRESS: Shape = Shape::new("a backend", "10.0.0.1:8080", backend);
 
 /// A network or a single address; `unix:` for Unix sockets.
@@ -95,10 +95,34 @@ fn url(text: &str) -> Option<String> {
     Some(format!("leave out {}: \"{rest}\"", quote(&format!("{scheme}://"))))
 }
 
+/// Whether a backend is given by the name of a service (RFC 2782): `_http._tcp.app.example`, which says hosts,
+/// ports and shares.
+pub fn is_service(text: &str) -> bool {
+    let mut labels = text.split('.');
+    let is_underscored = |label: Option<&str>| label.is_some_and(|label| label.starts_with('_'));
+    is_underscored(labels.next()) && is_underscored(labels.next()) && !text.contains(':')
+}
+
+fn service(text: &str, message: String) -> Result<String, Refused> {
+    if let Err(hint) = host_name(text) {
+        return refuse(message, hint);
+    }
+    match text.split('.').nth(2) {
+        Some(host) if !host.is_empty() => Ok(text.to_owned()),
+        _ => refuse(message, "expected a service such as \"_http._tcp.app.example\""),
+    }
+}
+
 fn backend(text: &str) -> Result<String, Refused> {
     let message = format!("{} is not a backend", quote(text));
     if let Some(name) = unix_name(text) {
         return unix::check(text, name);
+    }
+    if is_service(text) {
+        return service(text, message);
+    }
+    if let Some((name, port)) = text.rsplit_once(':').filter(|(name, _)| is_service(name)) {
+        return refuse(message, format!("the records of `{name}` say the ports: leave out \":{port}\""));
     }
     if let Some(hint) = unix::elsewhere_written(text).or_else(|| url(text)) {
         return refuse(message, hint);

@@ -78,7 +78,7 @@ impl Maker {
     /// A file with a few listeners and pools.
     fn file(&mut self) -> Vec<String> {
         (self.lines, self.count) = (Vec::new(), 0);
-        for name in ["runtime", "admin", "log", "cache", "kernel"] {
+        for name in ["runtime", "admin", "log", "cache", "kernel", "dns"] {
             let table = ROOT.key(name).and_then(|key| key.kind.table()).expect("a table");
             self.table(&format!("[{name}]"), name, table);
         }
@@ -206,6 +206,7 @@ impl Maker {
             (_, "an interface") => format!("eth{count}*"),
             (_, name) if name.starts_with("an address and port") => format!("127.0.0.1:{}", 10_000 + count),
             (_, "a backend") => format!("b{count}.internal:80"),
+            ("resolvers", _) => format!("192.0.{}.{}", 3 + count / 256, count % 256),
             (_, "a header value with variables") => {
                 let text = self.draw("[!-~é]{0,3}[ \t\"\\\\]?[!-~é]").replace('$', "$$");
                 let variables = vec!["", "$client_ip", "$header.x-a", "$path$query", "$cookie.c|$query.q"];

@@ -371,7 +371,7 @@ impl Vigil {
         let backends = self.pool.backends.iter().zip(&facts).map(|(backend, facts)| Enrolled {
             address: &backend.address,
             uuid: facts.as_ref().and_then(|facts| facts.uuid.as_deref()),
-            is_found: backend.is_found,
+            is_found: backend.origin == weir_state::Origin::Group,
         });
         let backends: Vec<Enrolled<'_>> = backends.collect();
         for change in self.roster.compare(&self.pool.config.name, &self.group, &backends, now) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use weir_balance::{AdminState, MAX_WEIGHT};
 use weir_io::clock;
-use weir_state::{Pool, Snapshot};
+use weir_state::{Origin, Pool, Snapshot};
 
 use super::Control;
 use crate::events::What;
@@ -87,15 +87,18 @@ impl Control {
         Ok((pool, index))
     }
 
-    /// Adds a backend until the next reload of the file.
+    /// Adds a backend: until the next reload of the file, or lastingly, so that it outlives reloads and
+    /// upgrades.
     pub async fn add_backend(
         &self,
         pool: &str,
         backend: weir_config::Backend,
+        is_lasting: bool,
     ) -> Result<Arc<Snapshot>, ChangeError> {
         let others = self.snapshot().pool(pool).map_or_else(Vec::new, |pool| pool.backends.clone());
         check_backend(&backend, others.iter().map(|it| &*it.address))?;
-        let change = format!("added, weight {}", backend.weight);
+        let lastingly = if is_lasting { " lastingly" } else { "" };
+        let change = format!("added{lastingly}, weight {}", backend.weight);
         let address = backend.address.clone();
         let snapshot = self.publisher.change_pool(|before| {
             let (index, pool) = pool_of(before, pool)?;
@@ -107,7 +110,10 @@ impl Control {
                     "the pool has {MOST_BACKENDS} backends, the most it can get at run time"
                 )));
             }
-            let change = before.with_backend(index, backend);
+            let change = match is_lasting {
+                true => before.with_lasting(index, backend),
+                false => before.with_backend(index, backend),
+            };
             change.map_err(|error| ChangeError::Publish(PublishError::Tls(vec![error])))
         });
         let snapshot = snapshot.await?;
@@ -115,7 +121,8 @@ impl Control {
         Ok(snapshot)
     }
 
-    /// Removes a backend until the next reload of the file. What it is working on goes on.
+    /// Removes a backend: one of the file until its next reload, one that the API added for good. What it is
+    /// working on goes on.
     pub async fn remove_backend(&self, pool: &str, address: &str) -> Result<Arc<Snapshot>, ChangeError> {
         let snapshot = self.publisher.change_pool(|before| {
             let (index, pool) = pool_of(before, pool)?;
@@ -124,9 +131,14 @@ impl Control {
             if pool.backends.len() == 1 {
                 return Err(ChangeError::Last(address.to_owned()));
             }
-            if pool.backends[backend].is_found {
+            let whose = match &pool.backends[backend].origin {
+                Origin::Group => Some("was found in its group and".to_owned()),
+                Origin::Name(name) => Some(format!("is what `{name}` stands for and")),
+                Origin::Config | Origin::Api => None,
+            };
+            if let Some(whose) = whose {
                 return Err(ChangeError::Invalid(format!(
-                    "`{address}` was found in its group and would be found again; set its state to maintenance instead"
+                    "`{address}` {whose} would be found again; set its state to maintenance instead"
                 )));
             }
             Ok(before.without_backend(index, backend))
@@ -203,7 +215,7 @@ mod tests {
     use super::*;
 
     fn backend(address: &str) -> weir_config::Backend {
-        weir_config::Backend { address: address.to_owned(), weight: 1, max_connections: None, backup: false }
+        weir_config::Backend { address: address.to_owned(), weight: 1, ..weir_config::Backend::default() }
     }
 
     #[test]

@@ -2,13 +2,15 @@
 //!
 //! One file for each thing that is asked of it: [`apply`] puts the config file in force, [`change`] does what
 //! an operator asks about single backends, [`maintenance`] about parts of the service, [`roster`] what the
-//! watch of a cluster does, [`house`] what time and the workers ask for, and [`life`] ends the process.
+//! watch of a cluster does, [`members`] what names do, [`house`] what time and the workers ask for, and [`life`]
+//! ends the process.
 
 mod apply;
 mod change;
 mod house;
 mod life;
 mod maintenance;
+mod members;
 mod rates;
 mod roster;
 
@@ -100,12 +102,8 @@ impl Control {
         let (board, fallen) = Board::new(bus.clone(), in_force.clone());
         let board = Arc::new(board);
         let (watch, roster) = Watch::new(bus.clone(), in_force.clone(), board.clone());
-        let followers = Arc::new(Followers {
-            names: Names::new(bus.clone(), moved.clone()),
-            board,
-            watch,
-            orders: Orders::new(bus.clone()),
-        });
+        let (names, answered) = Names::new(bus.clone(), moved.clone());
+        let followers = Arc::new(Followers { names, board, watch, orders: Orders::new(bus.clone()) });
         let proxy = Arc::new(start.plane);
         let (kernel_reports, of_kernel) = mpsc::unbounded_channel();
         let kernel = Arc::new(KernelPlane::new(bus.clone(), kernel_reports));
@@ -137,6 +135,7 @@ impl Control {
         tokio::spawn(house::keep(control.clone(), start.reports, of_kernel, moved));
         tokio::spawn(roster::keep(control.clone(), roster));
         tokio::spawn(house::end_sessions(control.proxy.clone(), fallen));
+        tokio::spawn(members::keep(control.clone(), answered));
         Ok(control)
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
+use weir_state::Origin;
 
 use super::change::{check_backend, pool_of};
 use super::{ChangeError, Control, Phase};
@@ -42,12 +43,9 @@ impl Control {
     }
 
     async fn join(&self, pool: &str, address: &str) -> Result<(), ChangeError> {
-        let found = weir_config::Backend {
-            address: address.to_owned(),
-            weight: 1,
-            max_connections: None,
-            backup: false,
-        };
+        let address_of = address.to_owned();
+        let found =
+            weir_config::Backend { address: address_of, weight: 1, ..weir_config::Backend::default() };
         check_backend(&found, std::iter::empty())?;
         let changed = self.publisher.change_pool(|before| {
             let (index, pool) = pool_of(before, pool)?;
@@ -63,7 +61,8 @@ impl Control {
     async fn leave(&self, pool: &str, address: &str) -> Result<(), ChangeError> {
         let changed = self.publisher.change_pool(|before| {
             let (index, pool) = pool_of(before, pool)?;
-            let backend = pool.backends.iter().position(|it| it.address == address && it.is_found);
+            let backend =
+                pool.backends.iter().position(|it| it.address == address && it.origin == Origin::Group);
             let backend = backend.ok_or_else(|| ChangeError::NoBackend(address.to_owned()))?;
             Ok::<_, ChangeError>(before.without_backend(index, backend))
         });

@@ -14,6 +14,7 @@ mod probe_tcp;
 pub mod schedule;
 mod tidings;
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,7 +27,7 @@ use weir_balance::{Health, HealthMachine, Transition};
 use weir_config::{Check, GrpcProbe, HttpProbe, HttpVersion};
 use weir_io::at::At;
 use weir_io::clock;
-use weir_state::{Backend, Pool, Snapshot};
+use weir_state::{Backend, Origin, Pool, Snapshot};
 
 use crate::dns::Member;
 use crate::events::Bus;
@@ -295,9 +296,14 @@ impl Board {
     /// address.
     fn settle_name(&self, subscriber: &Member) {
         let backend = &subscriber.backend;
+        // One that came by a name has its address, and is not taken to be up for that.
         let resolved = backend.resolved.is_known();
-        if backend.balance.is_assumed_up() == resolved {
+        if matches!(backend.origin, Origin::Name(_)) || backend.balance.is_assumed_up() == resolved {
             return;
+        }
+        if !resolved {
+            // What probes found out was about an address that it has no more.
+            backend.balance.set_health(Health::Unknown, clock::now());
         }
         backend.balance.assume_up(resolved);
         if resolved {
@@ -347,7 +353,7 @@ impl Board {
 /// resolved.
 fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
     let health = &pool.config.health;
-    let host = || host_at(&backend.address, health.port);
+    let host = || host_at(&name_of(backend), health.port);
     let question = match &health.check {
         Check::Off => return None,
         Check::Tcp(probe) if probe.steps.is_empty() => Question::Connect,
@@ -370,6 +376,19 @@ fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
     let local_end = pool.local_end.as_ref().map(|end| end.without_client()).unwrap_or_default();
     let target = Target { at, local_end, tls, send_proxy, question };
     Some(Key { target, pace: Pace::of(health) })
+}
+
+/// What a backend is called by those who ask it: one that came by a name has that, and its own port.
+fn name_of(backend: &Backend) -> Cow<'_, str> {
+    match &backend.origin {
+        Origin::Name(name) if weir_config::is_service(name) => {
+            let host = name.splitn(3, '.').last().unwrap_or(name);
+            let port = backend.resolved.address().map_or(0, |address| address.port());
+            Cow::Owned(format!("{host}:{port}"))
+        }
+        Origin::Name(name) => Cow::Borrowed(name),
+        _ => Cow::Borrowed(&backend.address),
+    }
 }
 
 /// The host field for a backend that is asked, maybe at another port than its own. A Unix socket has no host,

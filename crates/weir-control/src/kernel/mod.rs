@@ -238,6 +238,12 @@ impl KernelPlane {
         self.seen().map_or(0, |seen| seen.backends.values().map(|backend| backend.open).sum())
     }
 
+    /// Flows of a backend that have not ended, by its pool and the address in use.
+    pub fn open_flows_of(&self, pool: &str, address: SocketAddr) -> u32 {
+        let open = self.seen().and_then(|seen| Some(seen.backends.get(&(pool.to_owned(), address))?.open));
+        open.map_or(0, |open| u32::try_from(open).unwrap_or(u32::MAX))
+    }
+
     /// The flows that it remembers.
     ///
     /// # Errors

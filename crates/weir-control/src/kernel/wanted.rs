@@ -13,7 +13,8 @@ use weir_state::Snapshot;
 use weir_state::plane::Placements;
 
 /// What of `snapshot` is to be forwarded in the kernel. `ports` are those that this host gives to others. A
-/// backend that `is_own` address of this host's gets nothing: its packets would come back here. Pools that
+/// backend that `is_own` address of this host's gets nothing: its packets would come back here; nor does one
+/// of an address family that none of its listeners has. Pools that
 /// `has_flows` of listeners that are gone stay, too.
 pub fn wanted(
     snapshot: &Snapshot,
@@ -60,9 +61,23 @@ pub fn wanted(
         let is_used = listeners.iter().any(is_asked) || has_flows(&pool.config.name);
         is_used.then(|| Host::source_to(address)).flatten()
     };
-    let of = |pool: &std::sync::Arc<weir_state::Pool>| of_pool(pool, is_own, &|at| source_to(pool, at));
+    let of = |pool: &std::sync::Arc<weir_state::Pool>| {
+        let asking = listeners.iter().filter(|one| one.pool == pool.config.name);
+        let families: Vec<IpAddr> =
+            asking.flat_map(|one| &one.addresses).map(|span| span.first.ip()).collect();
+        let is_out_of_reach = |at: IpAddr| is_own(at) || is_of_other_family(&families, at);
+        of_pool(pool, &is_out_of_reach, &|at| source_to(pool, at))
+    };
     let pools = snapshot.pools.iter().filter(is_used).map(of).collect();
     Wanted { listeners, pools, ..Wanted::default() }
+}
+
+/// Whether no listener at `addresses` can forward to a backend `at` another family: a host name may answer with
+/// either, which the check of the config could not know.
+fn is_of_other_family(addresses: &[IpAddr], at: IpAddr) -> bool {
+    let is_ipv4 = |address: &IpAddr| address.to_canonical().is_ipv4();
+    let can_reach = |from: &IpAddr| from.is_unspecified() || is_ipv4(from) == is_ipv4(&at);
+    !addresses.is_empty() && !addresses.iter().any(can_reach)
 }
 
 fn networks(list: &[IpNet]) -> Vec<(IpAddr, u8)> {
@@ -84,7 +99,7 @@ pub fn source_ports(listener: &weir_config::Listener, ports: &LocalPorts) -> Res
 
 fn of_pool(
     pool: &weir_state::Pool,
-    is_own: &dyn Fn(IpAddr) -> bool,
+    is_out_of_reach: &dyn Fn(IpAddr) -> bool,
     source_to: &dyn Fn(IpAddr) -> Option<IpAddr>,
 ) -> Pool {
     let algorithm = match pool.config.balance {
@@ -102,11 +117,28 @@ fn of_pool(
     let members = pool.backends.iter().enumerate().filter_map(|(at, backend)| {
         // A name that was never resolved leads nowhere.
         let address: SocketAddr = backend.resolved.address()?;
-        let is_own = is_own(address.ip());
-        let weight = if is_own { 0 } else { weights[at] };
+        let is_out_of_reach = is_out_of_reach(address.ip());
+        let weight = if is_out_of_reach { 0 } else { weights[at] };
         let is_down = pool.balance.state(at) == State::Down && weight == 0;
-        let (is_alive, source) = (!is_down && !is_own, source_to(address.ip()));
+        let (is_alive, source) = (!is_down && !is_out_of_reach, source_to(address.ip()));
         Some(Member { id: backend.balance.id(), address, weight, is_alive, source })
     });
     Pool { name: pool.config.name.clone(), algorithm, hash_key, members: members.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backend_of_another_family_than_all_listeners_is_out_of_reach() {
+        let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+        let (four, six) = (ip("10.0.0.1"), ip("fd00::1"));
+        assert!(is_of_other_family(&[four], ip("fd00::9")) && is_of_other_family(&[six], ip("10.0.0.9")));
+        assert!(!is_of_other_family(&[four], ip("10.0.0.9")));
+        assert!(!is_of_other_family(&[four], ip("::ffff:10.0.0.9")));
+        assert!(!is_of_other_family(&[four, six], ip("fd00::9")));
+        assert!(!is_of_other_family(&[ip("0.0.0.0")], ip("fd00::9")));
+        assert!(!is_of_other_family(&[], four), "flows that are left");
+    }
 }

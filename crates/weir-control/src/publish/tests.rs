@@ -19,7 +19,7 @@ fn config(text: &str) -> Arc<Config> {
 }
 
 fn backend(address: &str) -> weir_config::Backend {
-    weir_config::Backend { address: address.to_owned(), weight: 1, max_connections: None, backup: false }
+    weir_config::Backend { address: address.to_owned(), weight: 1, ..weir_config::Backend::default() }
 }
 
 /// What planes did, in order.
@@ -90,7 +90,7 @@ async fn publisher(fails_to: &'static str) -> (Publisher, Diary) {
     let kernel = Arc::new(KernelPlane::new(bus.clone(), tokio::sync::mpsc::unbounded_channel().0));
     let board = Arc::new(Board::new(bus.clone(), in_force.clone()).0);
     let followers = Arc::new(Followers {
-        names: Names::new(bus.clone(), Arc::new(Moved::default())),
+        names: Names::new(bus.clone(), Arc::new(Moved::default())).0,
         watch: Watch::new(bus.clone(), in_force.clone(), board.clone()).0,
         board,
         orders: Orders::new(bus),

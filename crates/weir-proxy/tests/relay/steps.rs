@@ -64,8 +64,7 @@ async fn a_step_that_is_put_back_leaves_sockets_routes_and_pools_as_they_were() 
     let added = weir_config::Backend {
         address: saying(b'c').to_string(),
         weight: 1,
-        max_connections: None,
-        backup: false,
+        ..weir_config::Backend::default()
     };
     let change = first.with_backend(0, added).unwrap().snapshot.without_backend(0, 0);
     let mut step = plane.stage(Next::Pool(0)).await.unwrap();

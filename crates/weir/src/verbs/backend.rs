@@ -1,4 +1,4 @@
-//! `weir drain` and `weir enable`
+//! `weir drain`, `weir enable`, `weir add` and `weir remove`
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use hyper::Method;
 use serde_json::json;
 use weir_admin::status::{BackendStatus, PoolStatus};
 
-use crate::arguments::Change;
+use crate::arguments::{Added, Change, Removed};
 use crate::client::{Client, block_on, segment};
 use crate::exit::Exit;
 
@@ -27,6 +27,33 @@ pub fn enable(change: &Change, wait: bool) -> Result<Exit, Exit> {
         "ready" => Ok(()),
         state => Err(format!("{state}: {}", backend.reason)),
     })
+}
+
+/// Adds a backend to a pool.
+pub fn add(added: &Added) -> Result<Exit, Exit> {
+    let Added { pool, backend, weight, max_connections, backup, lasting, running } = added;
+    let client = Client::new(running)?;
+    let body = json!({
+        "address": backend,
+        "weight": weight,
+        "max_connections": max_connections,
+        "backup": backup,
+        "lasting": lasting,
+    });
+    let path = format!("/v1/pools/{}/backends", segment(pool));
+    let answer = block_on(client.succeed(Method::POST, &path, Some(&body)))??;
+    say!("{pool}/{backend} is added: {}", answer.body["note"].as_str().unwrap_or("in force now"));
+    Ok(Exit::Done)
+}
+
+/// Takes a backend out of its pool.
+pub fn remove(removed: &Removed) -> Result<Exit, Exit> {
+    let Removed { pool, backend, running } = removed;
+    let client = Client::new(running)?;
+    let path = format!("/v1/pools/{}/backends/{}", segment(pool), segment(backend));
+    let answer = block_on(client.succeed(Method::DELETE, &path, None))??;
+    say!("{pool}/{backend} is removed: {}", answer.body["note"].as_str().unwrap_or("in force now"));
+    Ok(Exit::Done)
 }
 
 impl Change {

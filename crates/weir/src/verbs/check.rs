@@ -89,6 +89,9 @@ async fn reach_all(config: &Config) -> bool {
 }
 
 async fn reach(address: String, probed: Option<u32>, connects: bool) -> Result<String, String> {
+    if weir_config::is_service(&address) {
+        return Ok("not tried, its hosts are asked for when Weir runs".to_owned());
+    }
     let probed = probed.and_then(|port| u16::try_from(port).ok());
     // One without a port of its own is tried where probes ask it.
     let without_port = weir_config::backend_at(&address).filter(|at| at.port() == 0);

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::io::IsTerminal as _;
 
 use hyper::Method;
-use weir_admin::status::{BackendStatus, ClusterStatus, ListenerStatus, MemberStatus, Quantiles, Status};
+use weir_admin::status::{
+    BackendStatus, ClusterStatus, ListenerStatus, MemberStatus, NameStatus, Quantiles, Status,
+};
 
 use crate::arguments::Running;
 use crate::client::ask_and_print;
@@ -76,6 +78,9 @@ fn words(status: &Status, colours: bool) -> String {
         if let Some(it) = &pool.cluster {
             cluster(&mut out, it, colours);
         }
+        for name in &pool.names {
+            let _ = writeln!(out, "  {}", words_of(name, colours));
+        }
         let heads = ["backend", "state", "weight", "in flight", "2xx", "5xx", "failed", "p50", "p99", "why"];
         let mut rows = vec![heads.map(str::to_owned).to_vec()];
         rows.extend(pool.backends.iter().map(row));
@@ -88,6 +93,18 @@ fn words(status: &Status, colours: bool) -> String {
         }));
     }
     out
+}
+
+/// What a name stands for: `app.example:80 stands for 3, 1 of them leaves`.
+fn words_of(it: &NameStatus, colours: bool) -> String {
+    let leaving = match it.leaving_count {
+        0 => String::new(),
+        1 => ", 1 of them leaves".to_owned(),
+        count => format!(", {count} of them leave"),
+    };
+    let ttl = it.ttl_seconds.map(|ttl| format!(", its answer lasts {ttl} s")).unwrap_or_default();
+    let error = it.error.as_ref().map(|error| paint(&format!(", not resolved: {error}"), "33", colours));
+    format!("{} stands for {}{leaving}{ttl}{}", it.name, it.backend_count, error.unwrap_or_default())
 }
 
 /// `kernel at eth0,eth1` or `proxy`.

@@ -1,0 +1,217 @@
+//! Backends that come and go because a name stands for others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use weir_balance::{Health, State};
+use weir_config::Check;
+use weir_io::clock;
+use weir_state::{Backend, Pool, Snapshot};
+
+use super::change::pool_of;
+use super::{ChangeError, Control, Phase};
+use crate::dns::members::{Change, Present, Wanted};
+use crate::dns::{self, Group};
+use crate::events::What;
+use crate::publish::PublishError;
+
+/// Between two looks at those that leave.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Does what answers for names ask for, one change after the other, until the process ends.
+pub(super) async fn keep(control: Arc<Control>, mut heard: mpsc::UnboundedReceiver<Group>) {
+    let mut look = tokio::time::interval(LOOK);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let group = tokio::select! {
+            group = heard.recv() => match group {
+                Some(group) => Some(group),
+                None => return,
+            },
+            _ = look.tick() => None,
+        };
+        // Who drains takes in nobody, and its successor asks for itself.
+        if control.phase() != Phase::Serving {
+            continue;
+        }
+        match group {
+            Some(group) => control.follow_name(&group).await,
+            None => control.let_go().await,
+        }
+    }
+}
+
+impl Control {
+    /// Does what an answer for a name asks for.
+    async fn follow_name(&self, group: &Group) {
+        let snapshot = self.snapshot();
+        let Some(pool) = snapshot.pool(&group.pool) else { return };
+        let present = self.present(pool, group);
+        for change in self.names().compare(group, &present, clock::now()) {
+            self.do_and_tell(group, &change).await;
+        }
+    }
+
+    /// Takes out those that have left and have nothing more to do.
+    async fn let_go(&self) {
+        let snapshot = self.snapshot();
+        let is_leaving = |pool: &Arc<Pool>| pool.backends.iter().any(|it| it.balance.is_leaving());
+        let patience = snapshot.config.runtime.drain;
+        for pool in snapshot.pools.iter().filter(|pool| is_leaving(pool)) {
+            for group in dns::groups_of(pool) {
+                let present = self.present(pool, &group);
+                for change in self.names().gone(&group, &present, patience, clock::now()) {
+                    self.do_and_tell(&group, &change).await;
+                }
+            }
+        }
+    }
+
+    /// The backends that a name stands for, as they are.
+    fn present(&self, pool: &Pool, group: &Group) -> Vec<Present> {
+        let of_group = pool.config.backends.iter().zip(&pool.backends);
+        let of_group = of_group.filter(|(_, backend)| dns::is_of(backend, group));
+        let present = of_group.filter_map(|(config, backend)| {
+            let address = backend.resolved.address()?;
+            let in_kernel = self.kernel.open_flows_of(&pool.config.name, address);
+            Some(Present {
+                wanted: Wanted { address, weight: config.weight, is_backup: config.backup },
+                in_flight: backend.balance.in_flight().saturating_add(in_kernel),
+                is_leaving: backend.balance.is_leaving(),
+                is_untried: is_untried(backend),
+            })
+        });
+        let mut present: Vec<Present> = present.collect();
+        if !weir_config::is_service(&group.name) {
+            // What the config says of all of them is nothing that an answer could change.
+            present.iter_mut().for_each(|it| (it.wanted.weight, it.wanted.is_backup) = (1, false));
+        }
+        present
+    }
+
+    async fn do_and_tell(&self, group: &Group, change: &Change) {
+        let (address, told) = match change {
+            Change::Join(wanted) => (wanted.address, format!("joins: `{}` stands for it", group.name)),
+            Change::Alter(wanted) => (wanted.address, format!("has weight {} now", wanted.weight)),
+            Change::Drain(address) => (*address, format!("leaves: `{}` stands for it no more", group.name)),
+            Change::Return(address) => (*address, format!("returns: `{}` stands for it again", group.name)),
+            Change::Leave(address) => (*address, "has left".to_owned()),
+        };
+        let (pool, backend) = (group.pool.clone(), address.to_string());
+        match self.follow(group, change).await {
+            Ok(true) => {
+                tracing::info!(pool, backend, "names: {told}");
+                self.bus.tell(What::Roster { pool, backend, change: told });
+            }
+            Ok(false) => {}
+            Err(error) => tracing::warn!(pool, backend, %error, "names: the pool stays as it is"),
+        }
+    }
+
+    /// `Ok(false)` when there was nothing to do.
+    async fn follow(&self, group: &Group, change: &Change) -> Result<bool, ChangeError> {
+        match change {
+            Change::Join(wanted) => self.join_by_name(group, wanted).await,
+            Change::Alter(wanted) => self.alter(group, wanted).await,
+            Change::Drain(address) => Ok(self.mark(group, &address.to_string(), true)),
+            Change::Return(address) => Ok(self.mark(group, &address.to_string(), false)),
+            Change::Leave(address) => self.leave_by_name(group, &address.to_string()).await,
+        }
+    }
+
+    async fn join_by_name(&self, group: &Group, wanted: &Wanted) -> Result<bool, ChangeError> {
+        let mut is_new = false;
+        let changed = self.publisher.change_pool(|before| {
+            let (index, pool) = pool_of(before, &group.pool)?;
+            let config = dns::config_of(pool, group, wanted);
+            let config = config.ok_or_else(|| ChangeError::Exists(wanted.address.to_string()))?;
+            // The first of all serve at once, as those of a file do; whoever comes later shows first that it
+            // is up, where anybody asks.
+            let is_first = pool.backends.is_empty();
+            is_new = !is_first;
+            let is_assumed_up = is_first || pool.config.health.check == Check::Off;
+            let change = before.with_member(index, config, &group.name, is_assumed_up);
+            change.map_err(|error| ChangeError::Publish(PublishError::Tls(vec![error])))
+        });
+        let snapshot = match changed.await {
+            Ok(snapshot) => snapshot,
+            // Another name stands for it, too, or the file names it.
+            Err(ChangeError::Exists(_)) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        if let Some((pool, index)) = member_of(&snapshot, group, &wanted.address.to_string())
+            && is_new
+            && pool.config.health.check == Check::Off
+        {
+            pool.backends[index].balance.begin_slow_start(clock::now());
+            pool.refresh(clock::now());
+        }
+        Ok(true)
+    }
+
+    async fn alter(&self, group: &Group, wanted: &Wanted) -> Result<bool, ChangeError> {
+        let address = wanted.address.to_string();
+        let changed = self.publisher.change_pool(|before| {
+            let (index, _) = pool_of(before, &group.pool)?;
+            let (_, member) =
+                member_of(before, group, &address).ok_or_else(|| ChangeError::NoBackend(address.clone()))?;
+            Ok::<_, ChangeError>(before.with_altered(index, member, wanted.weight, wanted.is_backup))
+        });
+        let snapshot = changed.await?;
+        if let Some((pool, index)) = member_of(&snapshot, group, &address) {
+            let balance = &pool.backends[index].balance;
+            let settings = balance.settings();
+            let (weight, backup) = (wanted.weight, wanted.is_backup);
+            balance.reconfigure(weir_balance::BackendSettings { weight, backup, ..settings });
+            pool.refresh(clock::now());
+        }
+        Ok(true)
+    }
+
+    /// Has a member get no new work, or get it again. The last one that gets any stays, and so does one that is
+    /// ready while no other is.
+    fn mark(&self, group: &Group, address: &str, is_leaving: bool) -> bool {
+        let snapshot = self.snapshot();
+        let Some((pool, index)) = member_of(&snapshot, group, address) else { return false };
+        let is_ready = |at: usize| pool.balance.state(at) == State::Ready;
+        let takes_over = |at: usize| match is_ready(index) {
+            true => is_ready(at),
+            false => !pool.backends[at].balance.is_leaving(),
+        };
+        if is_leaving && !(0..pool.backends.len()).any(|at| at != index && takes_over(at)) {
+            return false;
+        }
+        pool.backends[index].balance.set_leaving(is_leaving);
+        pool.refresh(clock::now());
+        true
+    }
+
+    async fn leave_by_name(&self, group: &Group, address: &str) -> Result<bool, ChangeError> {
+        let changed = self.publisher.change_pool(|before| {
+            let (index, _) = pool_of(before, &group.pool)?;
+            let member = member_of(before, group, address)
+                // It may have been named again in the meantime.
+                .filter(|(pool, member)| pool.backends[*member].balance.is_leaving());
+            let (_, member) = member.ok_or_else(|| ChangeError::NoBackend(address.to_owned()))?;
+            Ok::<_, ChangeError>(before.without_backend(index, member))
+        });
+        match changed.await {
+            Ok(_) => Ok(true),
+            Err(ChangeError::NoBackend(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Whether a backend has come lately, and no probe has said yet whether it is up.
+fn is_untried(backend: &Backend) -> bool {
+    backend.balance.health() == Health::Unknown && !backend.balance.is_assumed_up()
+}
+
+/// A backend that a name stands for: its pool, and its index there.
+fn member_of<'s>(snapshot: &'s Snapshot, group: &Group, address: &str) -> Option<(&'s Arc<Pool>, usize)> {
+    let pool = snapshot.pool(&group.pool)?;
+    let index = pool.backends.iter().position(|it| it.address == address && dns::is_of(it, group))?;
+    Some((pool, index))
+}

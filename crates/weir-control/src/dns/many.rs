@@ -1,0 +1,245 @@
+//! Names that stand for several backends: all addresses of a host, or the services of one.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
+use weir_config::Dns;
+
+use super::ask::Found;
+use super::members::{self, Change, Ledger, Present, Wanted};
+use super::message::Service;
+use super::settings::{Counts, Settings, tell_refused};
+use crate::lock;
+
+/// A look-up that failed is tried again after so long at most (time).
+const FAILED_RETRY: Duration = Duration::from_secs(5);
+
+/// A name that stands for backends of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Group {
+    /// Name of the pool.
+    pub pool: String,
+    /// `host:port`, or `_service._protocol.host`, as the config has it.
+    pub name: String,
+}
+
+/// What was last heard of a name.
+#[derive(Default)]
+pub(super) struct Heard {
+    answer: Option<Answer>,
+    /// Nobody has compared the answer with the members yet.
+    is_new: bool,
+    ledger: Ledger,
+    /// Why the last look-up brought nothing.
+    pub error: Option<String>,
+    /// How long the last answer lasts.
+    pub ttl: Option<Duration>,
+    /// Rung where somebody was missing in the last answer: the next one decides, and is asked for soon.
+    hasten: Arc<Notify>,
+    /// Addresses of the last answer that may not be used (count).
+    refused_count: usize,
+}
+
+struct Answer {
+    entries: Entries,
+    is_partial: bool,
+}
+
+enum Entries {
+    Addresses(Vec<SocketAddr>),
+    Services(Vec<(Service, Vec<SocketAddr>)>),
+}
+
+impl Entries {
+    fn retain(&mut self, is_kept: impl Fn(&SocketAddr) -> bool) {
+        match self {
+            Entries::Addresses(addresses) => addresses.retain(is_kept),
+            Entries::Services(services) => services.iter_mut().for_each(|(_, at)| at.retain(&is_kept)),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Entries::Addresses(addresses) => addresses.is_empty(),
+            Entries::Services(services) => services.iter().all(|(_, addresses)| addresses.is_empty()),
+        }
+    }
+}
+
+impl Heard {
+    /// Forgets addresses that an answer may not hold any more.
+    pub fn restrict(&mut self, dns: &Dns) {
+        if let Some(answer) = &mut self.answer {
+            answer.entries.retain(|at| dns.allows(at.ip()));
+        }
+        self.answer.take_if(|answer| answer.entries.is_empty());
+    }
+
+    /// What the name stands for, as far as there is room; `None` while nobody knows.
+    pub fn wanted(&self, members: &[Present], most: usize, counts: &Counts) -> Option<Vec<Wanted>> {
+        let answer = self.answer.as_ref()?;
+        let (wanted, left_out) = match &answer.entries {
+            Entries::Addresses(addresses) => members::of_addresses(addresses.iter().copied(), members, most),
+            Entries::Services(services) => members::of_services(services, members, most),
+        };
+        Counts::add(&counts.left_out, left_out);
+        Some(wanted)
+    }
+
+    /// What is to be done about the members of the name. An answer is compared once.
+    pub fn compare(
+        &mut self,
+        members: &[Present],
+        most: usize,
+        counts: &Counts,
+        now: Duration,
+    ) -> Vec<Change> {
+        if !std::mem::take(&mut self.is_new) {
+            return Vec::new();
+        }
+        let Some(wanted) = self.wanted(members, most, counts) else { return Vec::new() };
+        let is_partial = self.answer.as_ref().is_some_and(|answer| answer.is_partial);
+        let changes = self.ledger.compare(&wanted, members, is_partial, now);
+        if self.ledger.doubts() {
+            self.hasten.notify_one();
+        }
+        changes
+    }
+
+    /// Members that have left and are done.
+    pub fn gone(&mut self, members: &[Present], patience: Duration, now: Duration) -> Vec<Change> {
+        self.ledger.gone(members, patience, now)
+    }
+}
+
+/// What a follower is given.
+pub(super) struct Following {
+    pub group: Group,
+    pub heard: Arc<Mutex<Heard>>,
+    pub settings: Arc<Settings>,
+    pub counts: Arc<Counts>,
+    /// Told of each good answer.
+    pub tell: mpsc::UnboundedSender<Group>,
+}
+
+/// Follows one name until aborted.
+pub(super) async fn follow(following: Following, answered: watch::Sender<bool>) {
+    let Following { group, heard, settings, counts, tell } = &following;
+    loop {
+        let look = look_up(&group.name, settings, counts).await;
+        let (pause, hasten) = {
+            let mut heard = lock(heard);
+            if let Ok(look) = &look {
+                tell_refused(&group.name, look.refused_count, &mut heard.refused_count);
+            }
+            let lasts = match look {
+                Ok(Look { entries, .. }) if entries.is_empty() => {
+                    note_failure(group, &mut heard, "the name has no address that may be used".to_owned())
+                }
+                Ok(Look { entries, ttl, is_partial, .. }) => {
+                    if heard.error.take().is_some() {
+                        tracing::info!(pool = group.pool, name = group.name, "name resolved again");
+                    }
+                    heard.answer = Some(Answer { entries, is_partial });
+                    (heard.is_new, heard.ttl) = (true, ttl);
+                    // Nobody listens once the process ends.
+                    let _ = tell.send(group.clone());
+                    ttl
+                }
+                Err(error) => note_failure(group, &mut heard, error),
+            };
+            (settings.pause(lasts, heard.answer.is_some()), heard.hasten.clone())
+        };
+        answered.send_replace(true);
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = hasten.notified() => tokio::time::sleep(settings.config.min_ttl).await,
+        }
+    }
+}
+
+/// Gives how long that lasts: no longer than the last good answer did.
+fn note_failure(group: &Group, heard: &mut Heard, error: String) -> Option<Duration> {
+    if heard.error.as_ref() != Some(&error) {
+        let kept = match heard.answer {
+            Some(_) => "its members stay as they are",
+            None => "it has no members yet",
+        };
+        let (pool, name) = (&group.pool, &group.name);
+        tracing::warn!(pool, name, error, "name not resolved; {kept}");
+    }
+    heard.error = Some(error);
+    heard.ttl.map(|ttl| ttl.min(FAILED_RETRY))
+}
+
+/// What a name stands for now.
+struct Look {
+    entries: Entries,
+    /// How long that lasts.
+    ttl: Option<Duration>,
+    /// Whether there may be more.
+    is_partial: bool,
+    /// How many more there were that may not be used (count).
+    refused_count: usize,
+}
+
+async fn look_up(name: &str, settings: &Arc<Settings>, counts: &Arc<Counts>) -> Result<Look, String> {
+    if weir_config::is_service(name) {
+        return services(name, settings, counts).await;
+    }
+    let (addresses, found) = settings.addresses_of(name, counts).await?;
+    let Found { ttl, is_partial, refused_count, .. } = found;
+    Ok(Look { entries: Entries::Addresses(addresses), ttl, is_partial, refused_count })
+}
+
+async fn services(name: &str, settings: &Arc<Settings>, counts: &Arc<Counts>) -> Result<Look, String> {
+    let services = settings.resolver.services(name).await;
+    let (mut services, mut ttl) = services.inspect_err(|_| Counts::add(&counts.failed, 1))?;
+    if services.is_empty() {
+        Counts::add(&counts.empty, 1);
+    }
+    services.sort_by(|one, other| {
+        (one.priority, &one.host, one.port).cmp(&(other.priority, &other.host, other.port))
+    });
+    let left_out = services.len().saturating_sub(settings.config.max_members);
+    Counts::add(&counts.left_out, left_out);
+    services.truncate(settings.config.max_members);
+    // Each host once, however many services it has; all at a time, as far as the resolver lets them.
+    let hosts: HashSet<String> = services.iter().map(|service| service.host.clone()).collect();
+    let mut asking = JoinSet::new();
+    for host in hosts {
+        let (settings, counts) = (settings.clone(), counts.clone());
+        asking.spawn(async move {
+            let found = settings.addresses_of_host(&host, &counts).await;
+            (host, found)
+        });
+    }
+    let (mut known, mut is_partial, mut refused_count, mut failed) = (HashMap::new(), false, 0, None);
+    while let Some(asked) = asking.join_next().await {
+        match asked {
+            Ok((host, Ok(found))) => {
+                ttl = [ttl, found.ttl].into_iter().flatten().min();
+                is_partial |= found.is_partial;
+                refused_count += found.refused_count;
+                known.insert(host, found.addresses);
+            }
+            // The others may come; nobody is missed for a host that could not be asked about.
+            Ok((_, Err(error))) => (is_partial, failed) = (true, Some(error)),
+            Err(panicked) => (is_partial, failed) = (true, Some(panicked.to_string())),
+        }
+    }
+    let place = |service: Service| {
+        let at = known.get(&service.host).into_iter().flatten();
+        let at = at.map(|address| SocketAddr::new(*address, service.port)).collect();
+        (service, at)
+    };
+    let entries = Entries::Services(services.into_iter().map(place).collect());
+    match failed {
+        Some(error) if entries.is_empty() => Err(error),
+        _ => Ok(Look { entries, ttl, is_partial, refused_count }),
+    }
+}

@@ -1,0 +1,334 @@
+//! What becomes of the backends that a name stands for when it stands for others: who joins, who is drained,
+//! who leaves. Pure: it compares an answer with what is there.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::message::Service;
+
+/// Answers in a row that lack a member before it is drained (count): name servers of some kinds give another
+/// part of their addresses each time.
+const MISSED: u32 = 2;
+
+/// Before a member that leaves goes, though it has nothing to do (time): what the kernel plane has begun is
+/// counted a moment later.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// The largest weight that a backend has.
+const MOST_WEIGHT: u32 = weir_balance::MAX_WEIGHT;
+
+/// One address that a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Where.
+    pub address: SocketAddr,
+    /// Its share; 1 where the name says nothing of it.
+    pub weight: u32,
+    /// Used only while no other is there.
+    pub is_backup: bool,
+}
+
+/// A backend that a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Present {
+    /// What it was wanted as.
+    pub wanted: Wanted,
+    /// Requests, connections and flows that it works on (count).
+    pub in_flight: u32,
+    /// Whether its name no longer stands for it, so that it takes no new work.
+    pub is_leaving: bool,
+    /// Whether it has come lately, and no probe has said yet whether it is up.
+    pub is_untried: bool,
+}
+
+/// What is to be done about a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It comes.
+    Join(Wanted),
+    /// It has another weight, or another tier.
+    Alter(Wanted),
+    /// It gets no new work.
+    Drain(SocketAddr),
+    /// It gets work again.
+    Return(SocketAddr),
+    /// It goes.
+    Leave(SocketAddr),
+}
+
+/// How often in a row members were missing, and since when they leave.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    missed: HashMap<SocketAddr, u32>,
+    leaving_since: HashMap<SocketAddr, Duration>,
+}
+
+impl Ledger {
+    /// Compares a good answer with the members. `is_partial` says that others may have been left out, so nobody
+    /// is missing. Nobody is drained either while those who come have not shown what they are: where all
+    /// are replaced, the old ones serve until then.
+    pub fn compare(
+        &mut self,
+        answer: &[Wanted],
+        members: &[Present],
+        is_partial: bool,
+        now: Duration,
+    ) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let mut has_untried = false;
+        for wanted in answer {
+            self.missed.remove(&wanted.address);
+            self.leaving_since.remove(&wanted.address);
+            match members.iter().find(|member| member.wanted.address == wanted.address) {
+                None => {
+                    has_untried = true;
+                    changes.push(Change::Join(*wanted));
+                }
+                Some(member) => {
+                    has_untried |= member.is_untried;
+                    if member.wanted != *wanted {
+                        changes.push(Change::Alter(*wanted));
+                    }
+                    if member.is_leaving {
+                        changes.push(Change::Return(wanted.address));
+                    }
+                }
+            }
+        }
+        for member in members.iter().filter(|member| !member.is_leaving && !is_partial) {
+            let address = member.wanted.address;
+            if answer.iter().any(|wanted| wanted.address == address) {
+                continue;
+            }
+            let missed = self.missed.entry(address).or_insert(0);
+            if has_untried {
+                continue;
+            }
+            *missed += 1;
+            if *missed >= MISSED {
+                self.missed.remove(&address);
+                self.leaving_since.insert(address, now);
+                changes.push(Change::Drain(address));
+            }
+        }
+        let is_member = |address: &SocketAddr| members.iter().any(|it| it.wanted.address == *address);
+        self.missed.retain(|address, _| is_member(address));
+        self.leaving_since.retain(|address, _| is_member(address));
+        changes
+    }
+
+    /// Members that leave and have nothing left to do, or have had `patience` for it.
+    pub fn gone(&mut self, members: &[Present], patience: Duration, now: Duration) -> Vec<Change> {
+        let mut gone = Vec::new();
+        for member in members.iter().filter(|member| member.is_leaving) {
+            let since = *self.leaving_since.entry(member.wanted.address).or_insert(now);
+            let is_done = member.in_flight == 0 && now >= since + SETTLED;
+            if is_done || now >= since + patience.max(SETTLED) {
+                gone.push(Change::Leave(member.wanted.address));
+            }
+        }
+        gone
+    }
+
+    /// Whether somebody was missing in the last answer, so that it is worth asking again soon.
+    pub fn doubts(&self) -> bool {
+        !self.missed.is_empty()
+    }
+}
+
+/// The addresses of a host as members, as many as may be. Those that are members already come first, so that
+/// an answer in another order changes nothing.
+pub(super) fn of_addresses(
+    addresses: impl IntoIterator<Item = SocketAddr>,
+    members: &[Present],
+    most: usize,
+) -> (Vec<Wanted>, usize) {
+    let wanted = |address| Wanted { address, weight: 1, is_backup: false };
+    bounded(addresses.into_iter().map(wanted).collect(), members, most)
+}
+
+/// The services of a name, with the addresses that each host has, as members.
+///
+/// Those of the lowest priority serve, all others are backups (RFC 2782 has a client try one priority after
+/// the other; here there are two tiers). Weights keep their proportions within what a backend may have; of one
+/// without a weight among others that have some RFC 2782 says that it should be chosen very seldom.
+pub(super) fn of_services(
+    services: &[(Service, Vec<SocketAddr>)],
+    members: &[Present],
+    most: usize,
+) -> (Vec<Wanted>, usize) {
+    let first = services.iter().map(|(service, _)| service.priority).min().unwrap_or(0);
+    let heaviest = services.iter().map(|(service, _)| u32::from(service.weight)).max().unwrap_or(0);
+    let has_zero = services.iter().any(|(service, _)| service.weight == 0);
+    let weight_of = |weight: u16| match u32::from(weight) {
+        _ if heaviest == 0 => 1,
+        0 => 1,
+        weight if heaviest > MOST_WEIGHT || has_zero => (weight * MOST_WEIGHT / heaviest).max(1),
+        weight => weight,
+    };
+    let mut all: Vec<Wanted> = Vec::new();
+    for (service, addresses) in services {
+        for address in addresses {
+            let (weight, is_backup) = (weight_of(service.weight), service.priority > first);
+            let wanted = Wanted { address: *address, weight, is_backup };
+            match all.iter_mut().find(|other| other.address == *address) {
+                // Two records that lead to one place are one member, in the better of the two tiers.
+                Some(other) if other.is_backup && !is_backup => *other = wanted,
+                Some(_) => {}
+                None => all.push(wanted),
+            }
+        }
+    }
+    bounded(all, members, most)
+}
+
+/// At most so many, members first and then by address; and how many were left out. Where every answer has
+/// others, those who leave count too: there are twice as many at most.
+fn bounded(mut all: Vec<Wanted>, members: &[Present], most: usize) -> (Vec<Wanted>, usize) {
+    let is_member = |wanted: &Wanted| members.iter().any(|it| it.wanted.address == wanted.address);
+    all.sort_by_key(|wanted| (!is_member(wanted), wanted.address));
+    all.dedup_by_key(|wanted| wanted.address);
+    let member_count = all.iter().filter(|wanted| is_member(wanted)).count();
+    let room = most.saturating_mul(2).saturating_sub(members.len());
+    let most = most.min(member_count + room);
+    let left_out = all.len().saturating_sub(most);
+    all.truncate(most);
+    (all, left_out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(last: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, last], 80))
+    }
+
+    fn wanted(last: u8) -> Wanted {
+        Wanted { address: at(last), weight: 1, is_backup: false }
+    }
+
+    fn member(last: u8) -> Present {
+        Present { wanted: wanted(last), in_flight: 0, is_leaving: false, is_untried: false }
+    }
+
+    fn leaving(last: u8, in_flight: u32) -> Present {
+        Present { in_flight, is_leaving: true, ..member(last) }
+    }
+
+    const fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    #[test]
+    fn who_is_new_joins_at_once_and_who_is_missing_twice_is_drained() {
+        let (mut ledger, members) = (Ledger::default(), [member(1), member(2)]);
+        let answer = [wanted(1), wanted(3)];
+        assert_eq!(ledger.compare(&answer, &members, false, seconds(0)), [Change::Join(wanted(3))]);
+        assert!(ledger.doubts());
+        let members = [member(1), member(2), member(3)];
+        assert_eq!(ledger.compare(&answer, &members, false, seconds(1)), []);
+        assert_eq!(ledger.compare(&answer, &members, false, seconds(2)), [Change::Drain(at(2))]);
+        assert!(!ledger.doubts());
+    }
+
+    #[test]
+    fn nobody_is_drained_while_those_who_come_have_not_been_tried() {
+        let mut ledger = Ledger::default();
+        let untried = [member(1), Present { is_untried: true, ..member(2) }];
+        for _ in 0..5 {
+            assert_eq!(ledger.compare(&[wanted(2)], &untried, false, seconds(0)), []);
+            assert!(ledger.doubts(), "the name is worth asking again soon");
+        }
+        let tried = [member(1), member(2)];
+        assert_eq!(ledger.compare(&[wanted(2)], &tried, false, seconds(1)), []);
+        assert_eq!(ledger.compare(&[wanted(2)], &tried, false, seconds(2)), [Change::Drain(at(1))]);
+    }
+
+    #[test]
+    fn one_that_was_missing_once_stays_and_its_count_begins_anew() {
+        let (mut ledger, members) = (Ledger::default(), [member(1), member(2)]);
+        for answer in [&[wanted(1)][..], &[wanted(1), wanted(2)], &[wanted(1)]] {
+            assert_eq!(ledger.compare(answer, &members, false, seconds(0)), []);
+        }
+    }
+
+    #[test]
+    fn a_partial_answer_takes_nobody_out() {
+        let (mut ledger, members) = (Ledger::default(), [member(1), member(2)]);
+        for _ in 0..5 {
+            assert_eq!(ledger.compare(&[wanted(1)], &members, true, seconds(0)), []);
+        }
+    }
+
+    #[test]
+    fn one_that_leaves_goes_when_it_has_nothing_left_to_do_or_has_had_its_time() {
+        let mut ledger = Ledger::default();
+        let members = [member(1), leaving(2, 3)];
+        assert_eq!(ledger.gone(&members, seconds(30), seconds(10)), []);
+        assert_eq!(ledger.gone(&members, seconds(30), seconds(39)), []);
+        assert_eq!(ledger.gone(&members, seconds(30), seconds(40)), [Change::Leave(at(2))]);
+        let idle = [member(1), leaving(2, 0)];
+        assert_eq!(ledger.gone(&idle, seconds(300), seconds(11)), []);
+        assert_eq!(ledger.gone(&idle, seconds(300), seconds(12)), [Change::Leave(at(2))]);
+    }
+
+    #[test]
+    fn one_that_leaves_and_is_named_again_returns() {
+        let mut ledger = Ledger::default();
+        let members = [member(1), leaving(2, 3)];
+        let changes = ledger.compare(&[wanted(1), wanted(2)], &members, false, seconds(0));
+        assert_eq!(changes, [Change::Return(at(2))]);
+    }
+
+    #[test]
+    fn a_crowd_of_addresses_is_cut_and_members_stay() {
+        let crowd = (0..200).map(|last| at(last as u8));
+        let (answer, left_out) = of_addresses(crowd, &[member(150)], 10);
+        assert_eq!((answer.len(), left_out), (10, 190));
+        assert_eq!(answer[0], wanted(150));
+        assert_eq!(answer[1], wanted(0));
+    }
+
+    #[test]
+    fn answers_with_ever_other_addresses_make_no_more_than_twice_as_many_members() {
+        let mut members: Vec<Present> = Vec::new();
+        for first in (0..100).step_by(10) {
+            let (answer, _) = of_addresses((first..first + 10).map(at), &members, 10);
+            members.extend(answer.iter().map(|wanted| Present { wanted: *wanted, ..member(0) }));
+        }
+        assert_eq!(members.len(), 20);
+    }
+
+    fn service(priority: u16, weight: u16, last: u8) -> (Service, Vec<SocketAddr>) {
+        (Service { priority, weight, port: 80, host: String::new() }, vec![at(last)])
+    }
+
+    #[test]
+    fn services_of_a_higher_priority_number_are_backups_and_weights_keep_their_proportions() {
+        let weights = |services: &[(Service, Vec<SocketAddr>)]| {
+            let (all, _) = of_services(services, &[], 64);
+            all.iter().map(|wanted| (wanted.weight, wanted.is_backup)).collect::<Vec<_>>()
+        };
+        let backup = weights(&[service(10, 3, 1), service(10, 6, 2), service(20, 1, 3)]);
+        assert_eq!(backup, [(3, false), (6, false), (1, true)]);
+        assert_eq!(weights(&[service(0, 0, 1), service(0, 0, 2)]), [(1, false), (1, false)]);
+        assert_eq!(weights(&[service(0, 0, 1), service(0, 5, 2)]), [(1, false), (256, false)]);
+        assert_eq!(weights(&[service(0, 30000, 1), service(0, 60000, 2)]), [(128, false), (256, false)]);
+        assert_eq!(weights(&[service(0, 1, 1), service(0, 65535, 2)]), [(1, false), (256, false)]);
+    }
+
+    #[test]
+    fn two_records_of_one_place_are_one_member() {
+        let (all, _) = of_services(&[service(20, 1, 1), service(10, 2, 1)], &[], 64);
+        assert_eq!(all, [Wanted { address: at(1), weight: 2, is_backup: false }]);
+    }
+
+    #[test]
+    fn another_weight_alters_a_member() {
+        let mut ledger = Ledger::default();
+        let heavier = Wanted { weight: 9, ..wanted(1) };
+        assert_eq!(ledger.compare(&[heavier], &[member(1)], false, seconds(0)), [Change::Alter(heavier)]);
+    }
+}

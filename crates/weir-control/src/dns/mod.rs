@@ -1,0 +1,359 @@
+//! What host names stand for: resolved beside the data path, again and again, and never forgotten for an
+//! answer that fails.
+//!
+//! A name may stand for one backend, whose address it says ([`one`]), or for several of its pool, which come
+//! and go with its addresses or services ([`many`]; what becomes of whom is decided in [`members`]). Name
+//! servers are asked by [`ask`], which knows no more of an answer than [`message`] finds in it.
+
+mod ask;
+mod many;
+pub mod members;
+mod message;
+mod one;
+mod settings;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use weir_config::{Dns, is_host_name};
+use weir_state::{Backend, Origin, Pool, Snapshot};
+
+pub use self::many::Group;
+use self::many::Heard;
+use self::members::{Change, Present, Wanted};
+use self::one::Known;
+pub use self::one::{Member, Moved};
+pub use self::settings::Counts;
+use self::settings::Settings;
+use crate::events::Bus;
+use crate::lock;
+
+/// For the first answers of new names before they are served: without one, a backend starts out as down.
+const FIRST_ANSWER: Duration = Duration::from_secs(2);
+
+/// All names being resolved.
+pub struct Names {
+    table: Mutex<Table>,
+    moved: Arc<Moved>,
+    bus: Arc<Bus>,
+    counts: Arc<Counts>,
+    /// Told of each good answer for a name that stands for several.
+    tell: mpsc::UnboundedSender<Group>,
+}
+
+struct Table {
+    settings: Arc<Settings>,
+    ones: HashMap<String, Followed<Known>>,
+    many: BTreeMap<Group, Followed<Heard>>,
+}
+
+/// A name that is followed.
+struct Followed<T> {
+    shared: Arc<Mutex<T>>,
+    /// Whether there has been an answer, good or bad.
+    answered: watch::Receiver<bool>,
+    task: JoinHandle<()>,
+}
+
+impl<T> Drop for Followed<T> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A name that stands for several backends, as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupStatus {
+    /// As the config has it.
+    pub name: String,
+    /// Why the last look-up brought nothing; `None` when it did.
+    pub error: Option<String>,
+    /// How long the last answer lasts; `None` where nobody said.
+    pub ttl: Option<Duration>,
+}
+
+impl Names {
+    /// `moved` is told of backends whose address has become another; the receiver hears of names that stand
+    /// for several backends whenever they were answered.
+    pub fn new(bus: Arc<Bus>, moved: Arc<Moved>) -> (Names, mpsc::UnboundedReceiver<Group>) {
+        let (tell, heard) = mpsc::unbounded_channel();
+        let table = Table {
+            settings: Arc::new(Settings::of(&Dns::default())),
+            ones: HashMap::new(),
+            many: BTreeMap::new(),
+        };
+        (Names { table: Mutex::new(table), moved, bus, counts: Arc::default(), tell }, heard)
+    }
+
+    /// What was counted.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Resolves the names that `snapshot` has, from now on. Names it had before go on, and nothing is asked
+    /// anew, unless others are to be asked.
+    pub fn adopt(&self, snapshot: &Snapshot) {
+        let mut ones: HashMap<String, Vec<Member>> = HashMap::new();
+        for pool in &snapshot.pools {
+            for backend in pool.backends.iter().filter(|backend| is_host_name(&backend.address)) {
+                let member = Member { pool: pool.config.name.clone(), backend: backend.clone() };
+                ones.entry(backend.address.clone()).or_default().push(member);
+            }
+        }
+        let groups: Vec<Group> = snapshot.pools.iter().flat_map(|pool| groups_of(pool)).collect();
+        let mut table = lock(&self.table);
+        if table.settings.config != snapshot.config.dns {
+            self.ask_others(&mut table, &snapshot.config.dns);
+        }
+        table.ones.retain(|name, _| ones.contains_key(name));
+        for (name, members) in ones {
+            match table.ones.get(&name) {
+                Some(known) => lock(&known.shared).serve(members),
+                None => self.resolve(&mut table, &name, Known::of(members)),
+            }
+        }
+        table.many.retain(|group, _| groups.contains(group));
+        for group in groups {
+            if !table.many.contains_key(&group) {
+                self.follow(&mut table, group, Arc::default());
+            }
+        }
+    }
+
+    /// Has every name asked anew, of whom the config now says. What is known stays, but for addresses that
+    /// may not be any more.
+    fn ask_others(&self, table: &mut Table, config: &Dns) {
+        table.settings = Arc::new(Settings::of(config));
+        let known: Vec<_> =
+            table.ones.drain().map(|(name, followed)| (name, followed.shared.clone())).collect();
+        for (name, known) in known {
+            lock(&known).restrict(config);
+            self.resolve_again(table, name, known);
+        }
+        let heard: Vec<_> = table.many.iter().map(|(group, it)| (group.clone(), it.shared.clone())).collect();
+        for (group, heard) in heard {
+            lock(&heard).restrict(config);
+            self.follow(table, group, heard);
+        }
+    }
+
+    /// Resolves the name of a backend that a pool is to get, from now on. Others go on; nothing is asked
+    /// anew.
+    pub fn add(&self, pool: &str, backend: &Arc<Backend>) {
+        let name = &backend.address;
+        if !is_host_name(name) {
+            return;
+        }
+        let member = Member { pool: pool.to_owned(), backend: backend.clone() };
+        let mut table = lock(&self.table);
+        match table.ones.get(name) {
+            Some(known) => {
+                let mut known = lock(&known.shared);
+                let members = known.members.iter().cloned().chain([member]).collect();
+                known.serve(members);
+            }
+            None => self.resolve(&mut table, name, Known::of(vec![member])),
+        }
+    }
+
+    /// Ends what was begun for a backend that is no longer in its pool, or has not come into it.
+    pub fn remove(&self, backend: &Arc<Backend>) {
+        let mut table = lock(&self.table);
+        let Some(known) = table.ones.get(&backend.address) else { return };
+        let is_left = {
+            let members = &mut lock(&known.shared).members;
+            members.retain(|member| !Arc::ptr_eq(&member.backend, backend));
+            !members.is_empty()
+        };
+        if !is_left {
+            table.ones.remove(&backend.address);
+        }
+    }
+
+    fn resolve(&self, table: &mut Table, name: &str, known: Known) {
+        self.resolve_again(table, name.to_owned(), Arc::new(Mutex::new(known)));
+    }
+
+    fn resolve_again(&self, table: &mut Table, name: String, shared: Arc<Mutex<Known>>) {
+        let following = one::Following {
+            name: name.clone(),
+            known: shared.clone(),
+            settings: table.settings.clone(),
+            counts: self.counts.clone(),
+            moved: self.moved.clone(),
+            bus: self.bus.clone(),
+        };
+        let (answer, answered) = watch::channel(false);
+        let task = tokio::spawn(one::follow(following, answer));
+        table.ones.insert(name, Followed { shared, answered, task });
+    }
+
+    fn follow(&self, table: &mut Table, group: Group, shared: Arc<Mutex<Heard>>) {
+        let following = many::Following {
+            group: group.clone(),
+            heard: shared.clone(),
+            settings: table.settings.clone(),
+            counts: self.counts.clone(),
+            tell: self.tell.clone(),
+        };
+        let (answer, answered) = watch::channel(false);
+        let task = tokio::spawn(many::follow(following, answer));
+        table.many.insert(group, Followed { shared, answered, task });
+    }
+
+    /// Waits until this name, or each without one, has been answered once, well or badly, at most two
+    /// seconds. Names that were there before cost nothing.
+    pub async fn first_answers(&self, of: Option<&str>) {
+        let pending: Vec<_> = {
+            let table = lock(&self.table);
+            let ones = table.ones.iter().filter(|(name, _)| of.is_none_or(|of| *name == of));
+            let ones = ones.map(|(_, followed)| followed.answered.clone());
+            let many = table.many.iter().filter(|(group, _)| of.is_none_or(|of| group.name == of));
+            ones.chain(many.map(|(_, followed)| followed.answered.clone())).collect()
+        };
+        let all_answered = async {
+            for mut answered in pending {
+                let _ = answered.wait_for(|answered| *answered).await;
+            }
+        };
+        let _ = tokio::time::timeout(FIRST_ANSWER, all_answered).await;
+    }
+
+    /// A snapshot with the backends of each name of its that has none yet and was answered.
+    pub fn populated(&self, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
+        let mut populated = snapshot.clone();
+        for (index, pool) in snapshot.pools.iter().enumerate() {
+            for group in groups_of(pool) {
+                if pool.backends.iter().any(|it| is_of(it, &group)) {
+                    continue;
+                }
+                for wanted in self.wanted(&group) {
+                    let pool = &populated.pools[index];
+                    let Some(config) = config_of(pool, &group, &wanted) else { continue };
+                    match populated.with_member(index, config, &group.name, true) {
+                        Ok(change) => populated = change.snapshot,
+                        Err(error) => {
+                            tracing::warn!(pool = group.pool, name = group.name, %error, "a backend is left out")
+                        }
+                    }
+                }
+            }
+        }
+        populated
+    }
+
+    /// What a name that has no members yet stands for.
+    fn wanted(&self, group: &Group) -> Vec<Wanted> {
+        let table = lock(&self.table);
+        let most = table.settings.config.max_members;
+        let heard = table.many.get(group).map(|followed| followed.shared.clone());
+        heard.and_then(|heard| lock(&heard).wanted(&[], most, &self.counts)).unwrap_or_default()
+    }
+
+    /// What is to be done about the members of a name, after an answer that nobody has compared yet.
+    pub fn compare(&self, group: &Group, members: &[Present], now: Duration) -> Vec<Change> {
+        let table = lock(&self.table);
+        let most = table.settings.config.max_members;
+        let Some(followed) = table.many.get(group) else { return Vec::new() };
+        lock(&followed.shared).compare(members, most, &self.counts, now)
+    }
+
+    /// Members of a name that have left and are done.
+    pub fn gone(&self, group: &Group, members: &[Present], patience: Duration, now: Duration) -> Vec<Change> {
+        let table = lock(&self.table);
+        let Some(followed) = table.many.get(group) else { return Vec::new() };
+        lock(&followed.shared).gone(members, patience, now)
+    }
+
+    /// Names being resolved, each of one backend.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        lock(&self.table).ones.len()
+    }
+
+    /// Why the name has no new address: the last look-up's error.
+    pub fn error(&self, name: &str) -> Option<String> {
+        let table = lock(&self.table);
+        table.ones.get(name).and_then(|known| lock(&known.shared).error.clone())
+    }
+
+    /// The names of a pool that stand for several backends, in order.
+    pub fn groups(&self, pool: &str) -> Vec<GroupStatus> {
+        let table = lock(&self.table);
+        let of_pool = table.many.iter().filter(|(group, _)| group.pool == pool);
+        let status = |(group, followed): (&Group, &Followed<Heard>)| {
+            let heard = lock(&followed.shared);
+            GroupStatus { name: group.name.clone(), error: heard.error.clone(), ttl: heard.ttl }
+        };
+        of_pool.map(status).collect()
+    }
+}
+
+/// The names of a pool that stand for several backends.
+pub fn groups_of(pool: &Pool) -> impl Iterator<Item = Group> {
+    let groups = pool.configured.backends.iter().filter(|backend| backend.is_group());
+    groups.map(|backend| Group { pool: pool.configured.name.clone(), name: backend.address.clone() })
+}
+
+/// Whether a backend is in its pool because of a name.
+pub fn is_of(backend: &Backend, group: &Group) -> bool {
+    matches!(&backend.origin, Origin::Name(name) if **name == *group.name)
+}
+
+/// A backend as the config would say it; `None` where the pool has it already, or the name no more.
+pub fn config_of(pool: &Pool, group: &Group, wanted: &Wanted) -> Option<weir_config::Backend> {
+    let address = wanted.address.to_string();
+    let configured = pool.configured.backends.iter().find(|it| it.is_group() && it.address == group.name)?;
+    if pool.backends.iter().any(|backend| backend.address == address) {
+        return None;
+    }
+    Some(configured.member(address, wanted.weight, wanted.is_backup))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Names {
+        Names::new(Arc::new(Bus::default()), Arc::new(Moved::default())).0
+    }
+
+    fn backend(address: &str) -> Arc<Backend> {
+        let text = format!(
+            "[listener.web]\nbind = '127.0.0.1:80'\npool = 'app'\n[pool.app]\nbackends = ['{address}']\n"
+        );
+        let config = weir_config::parse("weir.toml", &text).unwrap_or_else(|report| panic!("{report}"));
+        Snapshot::compile(Arc::new(config), &Default::default(), None, 1).pools[0].backends[0].clone()
+    }
+
+    #[tokio::test]
+    async fn a_name_is_resolved_as_long_as_a_backend_has_it() {
+        let names = names();
+        let (one, other) = (backend("app.invalid:80"), backend("app.invalid:80"));
+        names.add("app", &one);
+        names.add("shop", &other);
+        names.add("app", &backend("10.0.0.1:80"));
+        names.add("app", &backend("unix:/run/app.sock"));
+        assert_eq!(names.count(), 1, "neither an address nor a Unix socket is a name");
+        names.remove(&one);
+        assert_eq!(names.count(), 1);
+        names.remove(&other);
+        assert_eq!(names.count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_backend_with_a_known_name_has_its_address_at_once_and_nothing_is_asked_anew() {
+        let names = names();
+        let (one, other) = (backend("app.invalid:80"), backend("app.invalid:80"));
+        names.add("app", &one);
+        let address = std::net::SocketAddr::from(([10, 0, 0, 1], 80));
+        lock(&lock(&names.table).ones["app.invalid:80"].shared).take(Ok(vec![address]));
+        let task = lock(&names.table).ones["app.invalid:80"].task.id();
+        names.add("shop", &other);
+        assert_eq!(other.resolved.address(), Some(address));
+        assert_eq!(lock(&names.table).ones["app.invalid:80"].task.id(), task);
+    }
+}
