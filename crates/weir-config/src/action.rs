@@ -152,6 +152,18 @@ fn redirect(route: &Fields, findings: &mut Findings<'_>) {
         match piece {
             Piece::Text(text) => before.push_str(text),
             _ if has_host => return,
+            Piece::Value(variable @ Variable::Capture(_)) => {
+                let hint = format!(
+                    "`${}` is what the client sends: let a slash stand between the host and it, such as \"https://$host/$1\" for \"~^/old/(.*)\"",
+                    variable.name()
+                );
+                findings.error(
+                    redirect.at("to"),
+                    "a client could be sent to any site by this redirect",
+                    hint,
+                );
+                return;
+            }
             Piece::Value(variable @ (Variable::Header(_) | Variable::Cookie(_) | Variable::Parameter(_))) => {
                 let hint = format!(
                     "`${}` is what the client sends: say the host, such as \"https://shop.example/\"",

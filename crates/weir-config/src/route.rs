@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use weir_screen::Settings as Screen;
+use weir_screen::{Pattern, Settings as Screen};
 use weir_template::Template;
 
 use crate::action::{self, RouteAction};
 use crate::buffer::Buffer;
 use crate::cache::{self, RouteCache};
 use crate::compress::{self, Compress};
+use crate::condition::{self, CONDITIONS, Condition, MATCHED_VALUE, Others};
 use crate::error_page::{self, ErrorPage};
 use crate::fields::{Fields, Value};
 use crate::headers::{Headers, Marks};
@@ -17,15 +18,16 @@ use crate::maintenance::{self, Maintenance};
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, Span};
 use crate::retry::{self, RouteRetry};
+use crate::rewrite::{self, Rewrite};
 use crate::screen;
-use crate::setting::{One as _, Section as _, table};
+use crate::setting::{Section as _, table};
 use crate::shared::TakesOver;
 use crate::sqli::Sqli;
 use crate::timeout::{self, ExchangeTimeouts};
 use crate::values::NAME;
 use crate::values::host::{HOST, HostPattern};
-use crate::values::http::{FIELD_VALUE, METHOD, PROBED_HEADER};
-use crate::values::path::{PATH, PREFIX, PathPattern};
+use crate::values::http::{METHOD, PROBED_HEADER};
+use crate::values::path::{PATH, PathPattern};
 use crate::values::template::BACKEND_HOST;
 
 table! {
@@ -49,7 +51,8 @@ table! {
                 .default("every client")
                 .tcp()
                 .also(&["server_names", "hostsni", "req_ssl_sni"]);
-        /// Exact, a prefix with a trailing `*`, a suffix with a leading one, or with both a part.
+        /// Exact, a prefix with a trailing `*`, a suffix with a leading one, with both a part, or behind a
+        /// `~` a regular expression that matches anywhere in it, whose groups are `$1` and so on.
         path: Vec<PathPattern> =
             list(Each::Text(&PATH))
                 .http()
@@ -58,10 +61,16 @@ table! {
         /// Methods.
         method: Vec<String> =
             list(Each::Text(&METHOD)).http().default("every method").also(&["methods"]);
-        /// Header fields and the exact value each must have, several lines of a field being one (`a, b`);
-        /// `"*"` asks only for presence.
-        header: BTreeMap<String, String> =
-            map(&PROBED_HEADER, &FIELD_VALUE).http().secret().default("none").also(&["headers"]);
+        /// Header fields and the value each must have, several lines of a field being one (`a, b`): exactly
+        /// this, with a `*` at an end or a `~` before it as in `path`; `"*"` asks only for presence.
+        header: BTreeMap<String, Pattern> =
+            map(&PROBED_HEADER, &MATCHED_VALUE).http().secret().default("none").also(&["headers"]);
+        /// What is asked of query, cookies and client.
+        others: Others;
+        /// Conditions that must not hold: a request for which all that one of them says does is not taken.
+        not: Vec<Condition> = CONDITIONS.default("none").also(&["unless", "except"]);
+        /// Conditions of which one must hold.
+        any: Vec<Condition> = CONDITIONS.default("none").also(&["any_of", "or"]);
         /// What happens to a request that matches.
         action: RouteAction;
         /// The pool that serves when no backend of `pool` can: none is up, or none takes work.
@@ -77,7 +86,7 @@ table! {
                 .http()
                 .default("what the pool says, else the client's")
                 .also(&["host_header", "upstream_host"]);
-        /// Change the path towards the backend.
+        /// Change path and query towards the backend.
         rewrite: Option<Rewrite> = below(Rewrite::TABLE).http();
         /// Largest request body; beyond it 413.
         body_limit_bytes as "body_limit": Option<u64> =
@@ -121,15 +130,6 @@ table! {
     }
 }
 
-table! {
-    /// Changes the path towards the backend. Only where every `path` of the route ends in `*`.
-    #[derive(Eq)]
-    pub struct Rewrite at "rewrite = { … }" {
-        /// Replaces what the `*` prefix matched.
-        prefix: String = text(&PREFIX).required();
-    }
-}
-
 /// Says what the routes of a listener are where they do not say it themselves.
 pub(crate) fn assume(listener: &mut Fields) {
     let inherited: Vec<(&'static str, Value)> = Route::TABLE
@@ -159,7 +159,8 @@ pub(crate) fn check(listener: &Fields, routes: &[Route], findings: &mut Findings
         error_page::check(route, findings);
         maintenance::check(route, findings);
         action::check(route, protocol, findings);
-        rewrite(route, findings);
+        condition::check(route, findings);
+        rewrite::check(route, findings);
         cache::check(route, findings);
         tries(route, findings);
         if protocol.is_none_or(|protocol| protocol == Protocol::Http) {
@@ -197,60 +198,6 @@ fn tries(route: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
-fn rewrite(route: &Fields, findings: &mut Findings<'_>) {
-    let Some(entry) = route.get("rewrite") else { return };
-    for name in ["redirect", "respond"] {
-        if route.get(name).is_some() && route.get("pool").is_none() {
-            let hint = format!("nothing is forwarded: the route answers by `{name}`");
-            findings.error(entry.key, format!("`rewrite` cannot stand beside `{name}`"), hint);
-            return;
-        }
-    }
-    if route.get("path").is_none() {
-        let hint = "it replaces what the `*` of a path matched: expected `path = \"/api/*\"`, for example";
-        findings.error(entry.key, "`rewrite` needs a `path` that ends in `*`", hint);
-        return;
-    }
-    let prefix = route.table("rewrite").and_then(|rewrite| Some((rewrite, rewrite.text("prefix")?)));
-    for (at, value) in route.list("path") {
-        match PathPattern::of(value) {
-            Some(PathPattern::Suffix(_) | PathPattern::Contains(_)) => {
-                let hint = "what a `*` at the front matched is not replaced; make it a route of its own";
-                findings.error(*at, "`rewrite` needs a `path` that ends in `*`", hint);
-            }
-            Some(PathPattern::Exact(path)) => {
-                let hint = format!(
-                    "`{path}` ({}) has no `*`; say \"{path}*\", or make it a route of its own",
-                    findings.place(*at)
-                );
-                findings.error(entry.key, "`rewrite` needs a `path` that ends in `*`", hint);
-            }
-            Some(PathPattern::Prefix(path)) => {
-                let Some((rewrite, prefix)) = prefix else { continue };
-                match (path.ends_with('/'), prefix.ends_with('/')) {
-                    (true, false) => {
-                        let hint = format!("`{path}x` becomes `{prefix}x`; did you mean \"{prefix}/\"?");
-                        findings.warning(
-                            rewrite.at("prefix"),
-                            "the rewritten path runs into what follows",
-                            hint,
-                        );
-                    }
-                    (false, true) => {
-                        let hint = format!(
-                            "`{path}/x` becomes `{prefix}/x`, and `{path}../x` would become `{prefix}../x`, which is answered \
-                             400; did you mean \"{path}/*\"?"
-                        );
-                        findings.warning(*at, "the rewritten path can leave its prefix", hint);
-                    }
-                    _ => {}
-                }
-            }
-            None => {}
-        }
-    }
-}
-
 /// Routes of one listener that are compared with each other (count). The comparison takes time in proportion
 /// to the square.
 const MOST_COMPARED: usize = 2000;
@@ -280,6 +227,12 @@ fn takes_all(route: &Route) -> bool {
         && takes_every_path(route)
         && route.method.is_empty()
         && route.header.is_empty()
+        && asks_no_more(route)
+}
+
+/// Whether it has no condition but on host, path, method and header fields.
+fn asks_no_more(route: &Route) -> bool {
+    route.others.is_empty() && route.not.is_empty() && route.any.is_empty()
 }
 
 /// Whether `earlier` takes every request that `later` takes.
@@ -290,8 +243,10 @@ fn covers(earlier: &Route, later: &Route) -> bool {
         && covers_all(&earlier.method, &later.method, |a, b| a == b)
         && earlier.header.iter().all(|(name, value)| {
             let asked = later.header.get(name);
-            asked.is_some_and(|asked| value == "*" || value == asked)
+            asked.is_some_and(|asked| value.is_everything() || value == asked)
         })
+        && (asks_no_more(earlier)
+            || (&earlier.others, &earlier.not, &earlier.any) == (&later.others, &later.not, &later.any))
 }
 
 fn covers_all<T>(earlier: &[T], later: &[T], covers: impl Fn(&T, &T) -> bool) -> bool {

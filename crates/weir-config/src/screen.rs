@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use weir_screen::{Case, Checkpoint, ConcurrencyLimit, Key as CountedBy, Pattern, Rate, RateLimit, Settings};
+use weir_template::{Piece, Template, Variable};
 
 use crate::fields::{Fields, Value};
 use crate::keys::{
@@ -18,6 +19,7 @@ use crate::units::{Refused, refuse, show_duration};
 use crate::values::address::NETWORK;
 use crate::values::http::{METHODS, cookie_name, field_name};
 use crate::values::path::plain_path;
+use crate::values::template::key_template;
 
 /// Rate limits, and concurrency limits, of one route or listener (count).
 const LIMIT_COUNT: usize = 16;
@@ -179,8 +181,8 @@ impl Part for CountedBy {
     const ROWS: &'static [Row] = &[
         Row::Key(text_or(&LIMIT_KEY, "client_ip").also(&["by", "zone", "per"]).named(
             "key",
-            "What is counted: `client_ip`, `route` or `listener` (all of it together), `header:NAME` or `cookie:NAME`; a request without that header or \
-             cookie is counted by its client.",
+            "What is counted: `client_ip`, `route` or `listener` (all of it together), `header:NAME`, `cookie:NAME`, or a text with variables such as \
+             `\"$client_ip $path\"`; a request that has nothing of it is counted by its client.",
         )),
         Row::Key(count(Limit::new(32, 8, 32, "fewer bits count half the Internet as one client")).named(
             "ipv4_prefix",
@@ -197,17 +199,21 @@ impl Part for CountedBy {
 
     fn of(fields: &Fields) -> CountedBy {
         match limit_key(fields.text("key").unwrap_or_default()) {
+            Ok(CountedBy::Value { template, .. }) => {
+                let (v4_bits, v6_bits) = prefixes(fields);
+                CountedBy::Value { template, v4_bits, v6_bits }
+            }
             Ok(key) if !matches!(key, CountedBy::ClientIp { .. }) => key,
-            _ => CountedBy::ClientIp {
-                v4_bits: u8::read(fields.holds("ipv4_prefix").as_deref()),
-                v6_bits: u8::read(fields.holds("ipv6_prefix").as_deref()),
-            },
+            _ => {
+                let (v4_bits, v6_bits) = prefixes(fields);
+                CountedBy::ClientIp { v4_bits, v6_bits }
+            }
         }
     }
 
     fn put(&self, fields: &mut Fields) {
         fields.put("key", Some(Value::Text(self.to_string())));
-        if let CountedBy::ClientIp { v4_bits, v6_bits } = self {
+        if let CountedBy::ClientIp { v4_bits, v6_bits } | CountedBy::Value { v4_bits, v6_bits, .. } = self {
             fields.put("ipv4_prefix", v4_bits.write());
             fields.put("ipv6_prefix", v6_bits.write());
         }
@@ -343,13 +349,36 @@ fn rate(fields: &Fields) -> Rate {
     said.unwrap_or(Rate { count: 1, per: seconds(1) })
 }
 
+/// Bits of addresses that are told apart: of IPv4, and of IPv6.
+fn prefixes(fields: &Fields) -> (u8, u8) {
+    let bits = |name| u8::read(fields.holds(name).as_deref());
+    (bits("ipv4_prefix"), bits("ipv6_prefix"))
+}
+
+/// What is known by another name is the same.
+fn of_template(template: Template) -> CountedBy {
+    match template.pieces() {
+        [Piece::Value(Variable::ClientIp)] => CountedBy::CLIENT,
+        [Piece::Value(Variable::Header(name))] => CountedBy::Header(name.clone()),
+        [Piece::Value(Variable::Cookie(name))] => CountedBy::Cookie(name.clone()),
+        _ => CountedBy::Value { template, v4_bits: 32, v6_bits: 64 },
+    }
+}
+
 fn limit_key(text: &str) -> Result<CountedBy, Refused> {
-    const EXPECTED: &str =
-        "expected \"client_ip\", \"route\", \"listener\", \"header:NAME\" or \"cookie:NAME\"";
+    const EXPECTED: &str = "expected \"client_ip\", \"route\", \"listener\", \"header:NAME\", \"cookie:NAME\" or variables such as \"$host\"";
     Ok(match (text, text.split_once(':')) {
         ("client_ip", _) => CountedBy::CLIENT,
         ("route", _) => CountedBy::Route,
         ("listener", _) => CountedBy::Listener,
+        (text, _) if text.contains('$') => {
+            let template = key_template(text, "what a limit counts by")?;
+            if template.variables().any(|it| matches!(it, Variable::ClientPort)) {
+                let hint = "a client gets another with each connection, and would never come to the limit";
+                return refuse("`$client_port` cannot stand in what a limit counts by", hint);
+            }
+            of_template(template)
+        }
         (_, Some(("header", name))) => CountedBy::Header(field_name(name)?.into()),
         (_, Some(("cookie", name))) => CountedBy::Cookie(cookie_name(name)?.into()),
         _ => {
@@ -407,7 +436,7 @@ pub(crate) fn check_connections(listener: &Fields, findings: &mut Findings<'_>) 
     limits_of(listener, ["route", "listener"], findings);
     for (_, limit) in listener.tables("rate_limit") {
         let key = limit.text("key").map(limit_key);
-        if let Some(Ok(CountedBy::Header(_) | CountedBy::Cookie(_))) = key {
+        if let Some(Ok(CountedBy::Header(_) | CountedBy::Cookie(_) | CountedBy::Value { .. })) = key {
             let message = "a limit of connections cannot count by what stands in requests";
             findings.error(limit.at("key"), message, "expected \"client_ip\" or \"listener\"");
         }
@@ -464,7 +493,12 @@ fn key(limit: &Fields, [wrong, right]: [&str; 2], findings: &mut Findings<'_>) {
         let message = format!("a limit of a {right} cannot count by {wrong}");
         findings.error(limit.at("key"), message, format!("did you mean \"{right}\"?"));
     }
-    if !matches!(key, CountedBy::ClientIp { .. }) {
+    let counts_addresses = match &key {
+        CountedBy::ClientIp { .. } => true,
+        CountedBy::Value { template, .. } => template.variables().any(|it| *it == Variable::ClientIp),
+        _ => false,
+    };
+    if !counts_addresses {
         for name in ["ipv4_prefix", "ipv6_prefix"] {
             if let Some(entry) = limit.get(name) {
                 let hint =

@@ -73,11 +73,22 @@ pub fn normalise_merging_into(raw: &[u8], out: &mut Vec<u8>) -> Result<bool, Vio
     Ok(out != raw)
 }
 
-/// Whether a segment is `.` or `..`, or `..` with a parameter that some servers drop. No normal path has one;
-/// one that a rewrite put together can: `/files/` before `../secret`.
+/// Whether a segment is `.` or `..`, or `..` with a parameter that some servers drop; also with a dot written
+/// `%2e`. No normal path has one; one that a rewrite put together can: `/files/` before `../secret`.
 pub fn has_dot_segment(path: &[u8]) -> bool {
-    let is_dots = |segment: &[u8]| matches!(segment, b"." | b".." | [b'.', b'.', b';', ..]);
     path.split(|&byte| byte == b'/').any(is_dots)
+}
+
+fn is_dots(segment: &[u8]) -> bool {
+    let (mut rest, mut dots) = (segment, 0);
+    loop {
+        rest = match rest {
+            [b'.', behind @ ..] | [b'%', b'2', b'e' | b'E', behind @ ..] => behind,
+            _ => break,
+        };
+        dots += 1;
+    }
+    matches!((dots, rest), (1 | 2, b"") | (2, [b';', ..]))
 }
 
 /// Whether a path has two slashes in a row, so that merging changes it.
@@ -203,10 +214,23 @@ mod tests {
 
     #[test]
     fn dot_segments_are_found_wherever_they_stand_and_nothing_else_is() {
-        for path in ["/files/../secret", "/files/..", "/files/.", "/./x", "/a/..;x/b", "/..;", ".."] {
+        for path in [
+            "/files/../secret",
+            "/files/..",
+            "/files/.",
+            "/./x",
+            "/a/..;x/b",
+            "/..;",
+            "..",
+            "/%2e%2E/a",
+            "/a/.%2e;b",
+            "/%2e",
+        ] {
             assert!(has_dot_segment(path.as_bytes()), "{path}");
         }
-        for path in ["/", "", "/files/..x", "/files/x..", "/.../.x/x.", "/a/.;x", "/a/..%2Fb"] {
+        for path in
+            ["/", "", "/files/..x", "/files/x..", "/.../.x/x.", "/a/.;x", "/a/..%2Fb", "/%2e%2f", "/%252e"]
+        {
             assert!(!has_dot_segment(path.as_bytes()), "{path}");
         }
     }

@@ -25,6 +25,29 @@ pub(crate) enum Standing {
     Unlisted,
 }
 
+/// A set of networks.
+#[derive(Debug)]
+pub struct Networks(Addresses);
+
+impl PartialEq for Networks {
+    fn eq(&self, other: &Networks) -> bool {
+        self.0.allow == other.0.allow
+    }
+}
+
+impl Networks {
+    /// `None` for an empty list. Takes O(n log n).
+    pub fn compile(networks: &[IpNet]) -> Option<Networks> {
+        Addresses::compile(networks, &[]).map(Networks)
+    }
+
+    /// Whether an address is in one of them. An IPv4 address is the same when it is written as one of IPv6.
+    /// O(log n); does not allocate.
+    pub fn have(&self, address: IpAddr) -> bool {
+        self.0.standing(address) != Standing::Unlisted
+    }
+}
+
 #[derive(Debug)]
 struct Ranges<T> {
     /// Where each range begins; the first at 0. It ends where the next begins.

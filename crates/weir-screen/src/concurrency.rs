@@ -142,6 +142,7 @@ mod tests {
             user_agent: b"",
             header: &|_| None,
             cookie: &|_| None,
+            values: &(),
         }
     }
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
+use weir_template::{Source, Template, Variable};
+
 use crate::digest::{Digest, digest};
 use crate::screen::Facts;
 
@@ -25,6 +27,15 @@ pub enum Key {
     Header(Box<str>),
     /// The value of a cookie.
     Cookie(Box<str>),
+    /// A text with variables, in which `$client_ip` stands for the client's network.
+    Value {
+        /// The text.
+        template: Template,
+        /// As in [`Key::ClientIp`].
+        v4_bits: u8,
+        /// As in [`Key::ClientIp`].
+        v6_bits: u8,
+    },
 }
 
 impl Key {
@@ -44,6 +55,13 @@ impl Key {
             Key::ClientIp { v4_bits, v6_bits } => by_client(seed, facts.client, *v4_bits, *v6_bits),
             Key::Header(name) => by_value(seed, facts, (facts.header)(name.as_bytes()).as_deref()),
             Key::Cookie(name) => by_value(seed, facts, (facts.cookie)(name.as_bytes())),
+            Key::Value { template, v4_bits, v6_bits } => {
+                let mut value = Vec::with_capacity(64);
+                match facts.fill_in(template, *v4_bits, *v6_bits, &mut value) {
+                    true => digest(seed, 2, &value),
+                    false => by_client(seed, facts.client, *v4_bits, *v6_bits),
+                }
+            }
         })
     }
 
@@ -61,6 +79,11 @@ impl Key {
             }
             Key::Header(name) => of_value(name, (facts.header)(name.as_bytes()).as_deref()),
             Key::Cookie(name) => of_value(name, (facts.cookie)(name.as_bytes())),
+            Key::Value { template, v4_bits, v6_bits } => {
+                let mut value = Vec::new();
+                let any = facts.fill_in(template, *v4_bits, *v6_bits, &mut value);
+                of_value(template.as_written(), Some(&*value).filter(|_| any))
+            }
         }
     }
 }
@@ -74,6 +97,7 @@ impl fmt::Display for Key {
             Key::Listener => write!(out, "listener"),
             Key::Header(name) => write!(out, "header:{name}"),
             Key::Cookie(name) => write!(out, "cookie:{name}"),
+            Key::Value { template, .. } => write!(out, "{template}"),
         }
     }
 }
@@ -106,6 +130,30 @@ impl fmt::Display for Network {
             true => write!(out, "{}", self.address),
             false => write!(out, "{}/{}", self.address, self.bits),
         }
+    }
+}
+
+/// The values of a request, but for its client: one customer of IPv6 has many addresses, and would have a
+/// count with each.
+struct Counted<'a> {
+    values: &'a dyn Source,
+    client: Network,
+}
+
+impl Source for Counted<'_> {
+    fn put(&self, variable: &Variable, out: &mut Vec<u8>) {
+        match variable {
+            Variable::ClientIp => out.extend_from_slice(self.client.to_string().as_bytes()),
+            other => self.values.put(other, out),
+        }
+    }
+}
+
+impl Facts<'_> {
+    /// Appends what the text says of the request; whether anything was filled in.
+    fn fill_in(&self, template: &Template, v4_bits: u8, v6_bits: u8, out: &mut Vec<u8>) -> bool {
+        let counted = Counted { values: self.values, client: Network::of(self.client, v4_bits, v6_bits) };
+        template.render_any(&counted, out)
     }
 }
 
@@ -145,6 +193,18 @@ mod tests {
             user_agent: b"",
             header,
             cookie: &|_| None,
+            values: &Named,
+        }
+    }
+
+    /// Each variable says its own name, but for cookies.
+    struct Named;
+
+    impl Source for Named {
+        fn put(&self, variable: &Variable, out: &mut Vec<u8>) {
+            if !matches!(variable, Variable::Cookie(_)) {
+                out.extend_from_slice(variable.name().as_bytes());
+            }
         }
     }
 
@@ -163,6 +223,22 @@ mod tests {
         let wide = Key::ClientIp { v4_bits: 24, v6_bits: 128 };
         assert!(same(&wide, "192.0.2.1", "192.0.2.255") && !same(&wide, "192.0.2.1", "192.0.3.1"));
         assert!(!same(&wide, "2001:db8::1", "2001:db8::2"));
+    }
+
+    #[test]
+    fn a_text_is_counted_by_what_it_says_and_a_client_in_it_by_its_network() {
+        let value =
+            |text: &str| Key::Value { template: Template::parse(text, 0).unwrap(), v4_bits: 24, v6_bits: 64 };
+        let by_path = value("$client_ip $path");
+        assert!(same(&by_path, "192.0.2.1", "192.0.2.255") && !same(&by_path, "192.0.2.1", "192.0.3.1"));
+        assert!(same(&by_path, "2001:db8:1:2::1", "2001:db8:1:2:ffff::1"));
+        assert!(same(&value("$host"), "192.0.2.1", "198.51.100.1"));
+        let lacking = value("user:$cookie.user");
+        assert!(!same(&lacking, "192.0.2.1", "198.51.100.1"), "counted by its client");
+        let none = |_: &[u8]| None;
+        let told = by_path.describe(&facts("2001:db8:1:2::1", &none));
+        assert_eq!(told, "$client_ip $path `2001:db8:1:2::/64 path`");
+        assert_eq!(by_path.to_string(), "$client_ip $path");
     }
 
     #[test]

@@ -28,10 +28,11 @@ mod settings;
 pub mod sqli;
 mod table;
 
+pub use addresses::Networks;
 pub use concurrency::Slot;
 pub use explain::ScreenCheck;
 pub use key::{Key, address_key};
-pub use pattern::{Case, Pattern};
+pub use pattern::{Case, Groups, Pattern};
 pub use rate::Rate;
 pub use screen::{Facts, FieldLookup, Passage, Reason, Refusal, Screen, admit};
 pub use settings::{Checkpoint, ConcurrencyLimit, RateLimit, Settings};

@@ -37,6 +37,25 @@ pub struct Pattern {
     regex: Option<Regex>,
 }
 
+/// Groups of an expression that can be named: `$1` to `$9` (count).
+const NAMED_GROUPS: usize = 9;
+
+/// What the groups of a regular expression matched in a text, by places in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Groups {
+    places: [(u32, u32); NAMED_GROUPS],
+}
+
+impl Groups {
+    /// What the group of that number matched in `text`, the one that they were found in; empty for a group
+    /// that took no part, and for a number that is none.
+    pub fn of<'t>(&self, number: u8, text: &'t [u8]) -> &'t [u8] {
+        let place = usize::from(number).checked_sub(1).and_then(|index| self.places.get(index));
+        let (start, end) = place.copied().unwrap_or_default();
+        text.get(start as usize..end as usize).unwrap_or_default()
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Form {
     Exact(Box<str>),
@@ -103,6 +122,36 @@ impl Pattern {
     pub fn end_in(&self, text: &[u8]) -> Option<usize> {
         let expression = self.regex.as_ref().filter(|_| matches!(self.form, Form::Regex(_)))?;
         expression.find(text).map(|found| found.end())
+    }
+
+    /// How many groups a regular expression has, up to the nine that can be named; 0 for every other form.
+    pub fn group_count(&self) -> u8 {
+        let expression = self.regex.as_ref().filter(|_| matches!(self.form, Form::Regex(_)));
+        expression.map_or(0, |regex| (regex.captures_len() - 1).min(NAMED_GROUPS) as u8)
+    }
+
+    /// What the groups of a regular expression matched in `text`, at its first match; `None` where it has
+    /// none, and for every other form. Linear in the length of `text`; allocates once.
+    pub fn groups_in(&self, text: &[u8]) -> Option<Groups> {
+        let expression = self.regex.as_ref().filter(|_| matches!(self.form, Form::Regex(_)))?;
+        let found = expression.captures(text)?;
+        let mut groups = Groups::default();
+        for (place, group) in groups.places.iter_mut().zip(found.iter().skip(1)) {
+            if let Some(group) = group {
+                *place = (group.start() as u32, group.end() as u32);
+            }
+        }
+        Some(groups)
+    }
+
+    /// Whether it takes everything: `*`.
+    pub fn is_everything(&self) -> bool {
+        !self.negated && matches!(&self.form, Form::Prefix(text) if text.is_empty())
+    }
+
+    /// Whether it is the negation of what it says.
+    pub fn is_negated(&self) -> bool {
+        self.negated
     }
 
     fn matches_unnegated(&self, text: &[u8]) -> bool {
@@ -286,6 +335,30 @@ mod tests {
         assert!(error("~a(?=b)").contains("look-around"), "{}", error("~a(?=b)"));
         assert!(error("!~").contains("expected a regular expression"));
         assert!(error("~((a{999}){999}){999}").contains("linear time"));
+    }
+
+    #[test]
+    fn groups_are_found_by_their_number_and_one_that_took_no_part_is_empty() {
+        let two = pattern("~^/(v[0-9]+)(?:/(a)|/(b))");
+        assert_eq!(two.group_count(), 3);
+        let text = b"/v12/b/c";
+        let groups = two.groups_in(text).unwrap();
+        assert_eq!([1, 2, 3, 4, 0].map(|number| groups.of(number, text)), [&b"v12"[..], b"", b"b", b"", b""]);
+        assert_eq!(groups.of(1, b"/"), b"", "of another text");
+        assert_eq!(two.groups_in(b"/x"), None);
+        assert_eq!((pattern("/v*").group_count(), pattern("/v*").groups_in(b"/v1")), (0, None));
+        assert_eq!(pattern("~(.)(.)(.)(.)(.)(.)(.)(.)(.)(.)").group_count(), 9);
+    }
+
+    /// What takes a backtracking engine longer than the age of the universe.
+    #[test]
+    fn a28_expressions_that_explode_elsewhere_cost_time_in_proportion_to_the_text() {
+        let text = [b"/".as_slice(), &b"a".repeat(8_000), b"!"].concat();
+        for expression in ["~^/(a+)+$", "~^/(a|aa)+$", "~^/(a|a?)+$", "~^/(.*a){20}$", "~^/((a*)*)*b"] {
+            let pattern = pattern(expression);
+            assert!(!pattern.matches(&text), "{expression}");
+            assert_eq!(pattern.groups_in(&text), None, "{expression}");
+        }
     }
 
     #[test]

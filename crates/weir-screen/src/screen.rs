@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_template::Source;
+
 use crate::addresses::Addresses;
 use crate::concurrency::{ConcurrencyLimiter, Slot};
 use crate::pattern::Patterns;
@@ -29,6 +31,8 @@ pub struct Facts<'a> {
     pub header: &'a FieldLookup<'a>,
     /// Value of the first cookie of a name.
     pub cookie: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
+    /// The values of a text with variables.
+    pub values: &'a dyn Source,
 }
 
 /// Reasons to refuse a request.
@@ -340,6 +344,7 @@ pub(crate) fn with_client<T>(client: IpAddr, ask: impl FnOnce(&Facts<'_>) -> T) 
         user_agent: b"",
         header: &|_| None,
         cookie: &|_| None,
+        values: &(),
     })
 }
 

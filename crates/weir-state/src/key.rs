@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use weir_balance::{Algorithm, address_hash, flow_hash, stable_hash};
 use weir_config::HashKey;
 use weir_screen::FieldLookup;
+use weir_template::Source;
 
 /// What of a request can be hashed.
 pub struct KeySource<'a> {
@@ -19,6 +20,8 @@ pub struct KeySource<'a> {
     pub header: &'a FieldLookup<'a>,
     /// Value of the first cookie of a name.
     pub cookie: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
+    /// The values of a text with variables.
+    pub values: &'a dyn Source,
 }
 
 /// The hash that the pool's algorithm chooses by; `None` where it needs none, or where the request lacks what
@@ -39,6 +42,10 @@ fn hash(pool: &weir_config::Pool, source: &KeySource<'_>) -> Option<u64> {
         HashKey::Uri => stable_hash(source.target),
         HashKey::Header(name) => stable_hash(&(source.header)(name.as_bytes())?),
         HashKey::Cookie(name) => stable_hash((source.cookie)(name.as_bytes())?),
+        HashKey::Value(template) => {
+            let mut value = Vec::with_capacity(64);
+            template.render_any(source.values, &mut value).then(|| stable_hash(&value))?
+        }
     })
 }
 
@@ -106,8 +113,20 @@ mod tests {
             target: b"/a?b",
             header: &|name| found(b"green").filter(|_| name == b"x-user").map(Cow::Borrowed),
             cookie: &|name| found(b"blue").filter(|_| name == b"user"),
+            values: &Filled(!lacks),
         };
         choice_key(&config.pools[0], &source)
+    }
+
+    /// Each variable says its own name, or nothing.
+    struct Filled(bool);
+
+    impl Source for Filled {
+        fn put(&self, variable: &weir_template::Variable, out: &mut Vec<u8>) {
+            if self.0 {
+                out.extend_from_slice(variable.name().as_bytes());
+            }
+        }
     }
 
     #[test]
@@ -121,6 +140,10 @@ mod tests {
             (by("uri"), Some(stable_hash(b"/a?b"))),
             (by("header:x-user"), Some(stable_hash(b"green"))),
             (by("cookie:user"), Some(stable_hash(b"blue"))),
+            (by("$client_ip"), client),
+            (by("$header.X-User"), Some(stable_hash(b"green"))),
+            (by("$cookie.user"), Some(stable_hash(b"blue"))),
+            (by("a$host/$query.id"), Some(stable_hash(b"ahost/query.id"))),
             ("balance = 'round-robin'".to_owned(), None),
         ] {
             assert_eq!(key(&balance, false), expected, "{balance}");
@@ -157,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_request_without_the_header_or_cookie_has_no_key() {
-        for word in ["header:x-user", "cookie:user"] {
+        for word in ["header:x-user", "cookie:user", "$cookie.user", "a$host/$query.id"] {
             assert_eq!(key(&format!("balance = 'hash'\nhash = {{ key = '{word}' }}"), true), None, "{word}");
         }
     }

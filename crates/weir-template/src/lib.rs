@@ -131,9 +131,14 @@ pub trait Source {
     fn put(&self, variable: &Variable, out: &mut Vec<u8>);
 }
 
+/// One that has no value for anything.
+impl Source for () {
+    fn put(&self, _: &Variable, _: &mut Vec<u8>) {}
+}
+
 impl Template {
     /// Compiles a text. A `$` itself is written `$$`. `captures` is how many groups there are for `$1` and so
-    /// on: 0 where nothing is matched.
+    /// on: 0 where nothing is matched, 9 where that is not known yet ([`Self::captures`]).
     ///
     /// # Errors
     /// The first thing that is wrong with it.
@@ -174,6 +179,15 @@ impl Template {
         })
     }
 
+    /// The highest number of a group that it names; 0 without any.
+    pub fn captures(&self) -> u8 {
+        let number = |variable: &Variable| match variable {
+            Variable::Capture(number) => *number,
+            _ => 0,
+        };
+        self.variables().map(number).max().unwrap_or(0)
+    }
+
     /// Appends what it says of a request. Takes time in proportion to what it appends, and allocates nothing
     /// where `out` has room.
     #[inline]
@@ -184,6 +198,44 @@ impl Template {
                 Piece::Value(variable) => source.put(variable, out),
             }
         }
+    }
+}
+
+impl Template {
+    /// As [`Self::render`]; `mend` gets each variable behind its value, which stands in the text from the
+    /// place that it is told on.
+    pub fn render_mended(
+        &self,
+        source: &(impl Source + ?Sized),
+        out: &mut Vec<u8>,
+        mend: impl Fn(&Variable, &mut Vec<u8>, usize),
+    ) {
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Piece::Value(variable) => {
+                    let start = out.len();
+                    source.put(variable, out);
+                    mend(variable, out, start);
+                }
+            }
+        }
+    }
+
+    /// As [`Self::render`]; whether anything was filled in, and not only the text around it.
+    pub fn render_any(&self, source: &(impl Source + ?Sized), out: &mut Vec<u8>) -> bool {
+        let mut any = false;
+        for piece in &self.pieces {
+            match piece {
+                Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Piece::Value(variable) => {
+                    let before = out.len();
+                    source.put(variable, out);
+                    any |= out.len() > before;
+                }
+            }
+        }
+        any
     }
 }
 

@@ -35,6 +35,33 @@ fn variables_stand_anywhere_in_a_text_and_end_where_their_name_ends() {
 }
 
 #[test]
+fn whether_anything_was_filled_in_is_told() {
+    let any = |text: &str| {
+        let mut out = Vec::new();
+        let any = Template::parse(text, 0).unwrap().render_any(&Named, &mut out);
+        (any, String::from_utf8(out).unwrap())
+    };
+    assert_eq!(any("a$server_name."), (false, "a.".to_owned()));
+    assert_eq!(any("$server_name/$host"), (true, "/[host]".to_owned()));
+    assert_eq!(any("a"), (false, "a".to_owned()));
+}
+
+#[test]
+fn each_value_can_be_mended_and_the_text_around_it_stays() {
+    let mut out = b"to ".to_vec();
+    let template = Template::parse("($1)[$host]", 9).unwrap();
+    template.render_mended(&Named, &mut out, |variable, out, start| {
+        let value = out.split_off(start);
+        out.extend(value.iter().map(|byte| match (variable, byte) {
+            (Variable::Capture(_), b'[' | b']') => b'|',
+            (_, byte) => *byte,
+        }));
+    });
+    assert_eq!(String::from_utf8(out).unwrap(), "to (|1|)[[host]]");
+    assert_eq!([template.captures(), Template::parse("$host", 9).unwrap().captures()], [1, 0]);
+}
+
+#[test]
 fn two_dollars_are_one() {
     assert_eq!(rendered("$$"), "$");
     assert_eq!(rendered("US$$5, $$$$host, $$$host"), "US$5, $$host, $[host]");

@@ -268,3 +268,27 @@ fn least_connections_prefers_the_idle_backend() {
         quick.served()
     );
 }
+
+#[test]
+fn a_hash_over_a_text_with_variables_keeps_to_what_it_says_and_explain_agrees() {
+    let settings =
+        format!("{EVEN}\nbalance = \"maglev\"\nhash = {{ key = \"$host/$cookie.cart/$query.q\" }}");
+    let (weir, backends) = pool_of_three(&settings);
+    let mut client = weir.client("web");
+    let mut chosen = std::collections::BTreeSet::new();
+    for number in 0..40 {
+        let cookie = format!("cookie: cart={number}\r\n");
+        let target = format!("/{number}?q=1");
+        let backend = asks(&mut client, &target, &cookie);
+        assert_eq!(asks(&mut client, "/elsewhere?x=2&q=1", &cookie), backend, "{number} moved");
+        let question = serde_json::json!({
+            "protocol": "http", "method": "GET", "url": format!("http://{}{target}", weir.address("web")),
+            "headers": [["host", "a"], ["cookie", format!("cart={number}")]],
+        });
+        let said = weir.admin().calls("POST", "/v1/explain", &[], &question.to_string()).json();
+        let position = ["a", "b", "c"].iter().position(|name| *name == backend).expect("a backend");
+        assert_eq!(said["pool"]["backend"], backends[position].address().to_string(), "{said}");
+        chosen.insert(backend);
+    }
+    assert_eq!(chosen.len(), 3, "forty carts got {chosen:?}");
+}

@@ -6,6 +6,7 @@ mod behind_proxies;
 mod bodies;
 mod breaker;
 mod buffering;
+mod conditions;
 mod counters;
 mod forwarded_fields;
 mod framing;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use weir_tests::dialogue::{After, Backend, PATIENCE, run_tool, tool};
+use weir_tests::dialogue::{After, Backend, PATIENCE, Setup, run_tool, tool};
 
 use super::{ask, rejected, with_listener, with_route};
 
@@ -210,4 +210,49 @@ fn at_the_origin_what_memory_answers_is_free_and_a_fetch_that_is_refused_says_wh
     assert_eq!((refused.status, refused.text()), (429, "429 Too Many Requests rate_limited\n".to_owned()));
     assert!(refused.fields.one("retry-after").is_some());
     assert_eq!(backend.requests().len(), 2);
+}
+
+#[test]
+fn a_text_with_variables_is_counted_by_what_it_says_of_each_request() {
+    let backend = Backend::saying("ok");
+    let key = r#"rate_limit = { rate = "1/h", burst = 1, key = "$host $query.tenant" }"#;
+    let weir = with_route(&backend, key).start();
+    let status = |target: &str| ask(&weir, "GET", target, "").status;
+    assert_eq!(
+        ["/?tenant=a", "/other?tenant=a", "/?tenant=b", "/?x&tenant=b"].map(status),
+        [200, 429, 200, 429]
+    );
+    let path = r#"rate_limit = { rate = "1/h", burst = 1, key = "$client_ip $path" }"#;
+    let weir = with_route(&backend, path).start();
+    let status = |target: &str| ask(&weir, "GET", target, "").status;
+    // Another spelling of a path is no other path.
+    assert_eq!(["/a", "/%61", "/b/../a", "/b"].map(status), [200, 429, 429, 200]);
+}
+
+#[test]
+fn who_has_nothing_of_a_text_is_counted_by_address_and_ipv6_by_its_64() {
+    let backend = Backend::saying("ok");
+    let config = r#"
+        [listener.web]
+        bind = "@web"
+        accept_proxy = ["127.0.0.0/8"]
+        pool = "app"
+        rate_limit = { rate = "1/h", burst = 1, key = "KEY" }
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+        "#;
+    for key in ["$cookie.user$header.x-user", "$client_ip $scheme"] {
+        let setup = Setup::of(&config.replace("KEY", key)).with("app", backend.address());
+        let weir = setup.start();
+        let status = |client: &str| {
+            let mut wire = weir.client("web");
+            wire.sends(format!(
+                "PROXY TCP6 {client} 2001:db8::80 5555 80\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n"
+            ));
+            wire.receives_response().status
+        };
+        let clients = ["2001:db8:1:2::1", "2001:db8:1:2:ffff::1", "2001:db8:1:3::1"];
+        assert_eq!(clients.map(status), [200, 429, 200], "{key}");
+    }
 }

@@ -102,8 +102,8 @@ pub(super) fn explain(
     let rules =
         Rules { config: &listener.config, routes: &compiled.routes, challenges: &listener.challenges };
     let mut paths = Paths::default();
-    let plan = plan(&rules, &request.received(tls), &mut paths);
     let arrival = Arrival { port: asked.port(), tls };
+    let plan = plan(&rules, &request.received(tls), &|| request.values(&arrival), &mut paths);
     Followed { snapshot, listener, compiled, request: &request, arrival, paths: &paths, plan: &plan }
         .tell(&mut answer);
     Ok(answer)
@@ -134,7 +134,7 @@ impl Followed<'_> {
         let mut injection = None;
         if plan.is_screened {
             let of_route = plan.route.and_then(|route| route.screen.as_deref());
-            steps = request.screens([compiled.screen.as_deref(), of_route], path);
+            steps = request.screens([compiled.screen.as_deref(), of_route], self.paths, &self.arrival);
             steps.retain(|step| is_forwarded || step.check.at == Checkpoint::Edge);
             injection = request.injection(plan.route.map_or(listener.config.http().sqli, |route| route.sqli));
         }
@@ -158,7 +158,7 @@ impl Followed<'_> {
         }
         answer.screens = steps.into_iter().map(Screened::from).collect();
         self.tell_errors(answer);
-        self.tell_changes(path, answer);
+        self.tell_changes(answer);
     }
 
     fn tell_errors(&self, answer: &mut Answer) {
@@ -176,16 +176,16 @@ impl Followed<'_> {
     }
 
     /// What rules change about the fields of the request, where it is forwarded, and of the answer.
-    fn tell_changes(&self, path: &[u8], answer: &mut Answer) {
-        let Followed { compiled, request, plan, arrival, .. } = self;
+    fn tell_changes(&self, answer: &mut Answer) {
+        let Followed { compiled, request, paths, plan, arrival, .. } = self;
         let Some(table) = compiled.edits.as_deref() else { return };
         let of = (plan.route.map(|route| route.number), plan.pool());
         let is_forwarded = answer.pool.is_some();
-        let mut changes = request.changes(table, of, path, arrival);
+        let mut changes = request.changes(table, of, paths, arrival);
         changes.retain(|change| change.to_client || is_forwarded);
         answer.header_changes = changes.into_iter().map(HeaderChange::from).collect();
         if is_forwarded {
-            answer.backend_host = request.backend_host(table, of, path, arrival);
+            answer.backend_host = request.backend_host(table, of, paths, arrival);
         }
     }
 
@@ -199,8 +199,7 @@ impl Followed<'_> {
             }
             Outcome::Redirect { to, status } => {
                 answer.answered(*status, format!("redirect {status} to {to}"));
-                let path = paths.compared(request.path());
-                answer.location = Some(request.location(to, path, &self.arrival));
+                answer.location = Some(request.location(to, paths, &self.arrival));
             }
             Outcome::Respond { status, .. } => answer.answered(*status, format!("respond {status}")),
             Outcome::Trace => {
@@ -210,15 +209,15 @@ impl Followed<'_> {
                 answer.answered(200, "respond 200 with what a certificate authority looks for".to_owned());
             }
             Outcome::Forward { pool: asked } => {
-                let path = paths.forwarded().unwrap_or(request.path());
+                let path = request.asked_for(paths);
                 // `OPTIONS *` has none.
-                answer.backend_path = Some(text(if path.is_empty() { b"*" } else { path }));
+                answer.backend_path = Some(text(if path.is_empty() { b"*" } else { &path }));
                 answer.cache =
-                    plan.route.and_then(|route| request.cached(route, listener.tls.is_some(), path));
+                    plan.route.and_then(|route| request.cached(route, listener.tls.is_some(), paths));
                 let pools = &self.snapshot.pools;
                 let fallbacks = self.compiled.routes.fallbacks(plan.route);
                 let pool = &pools[closing::serving(*asked, fallbacks, |index| &pools[index].balance)];
-                let (key, sticky) = request.wish(pool);
+                let (key, sticky) = request.wish(pool, paths, &self.arrival);
                 answer.action = format!("forward to pool {}", pool.config.name);
                 if !std::ptr::eq(pool, &pools[*asked]) {
                     answer.action +=

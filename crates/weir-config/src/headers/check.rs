@@ -8,6 +8,7 @@ use crate::cache::RouteCache;
 use crate::fields::{Fields, Value};
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, Span};
+use crate::rewrite;
 use crate::setting::{One as _, Part};
 use crate::values::template::named;
 
@@ -24,12 +25,15 @@ pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Fi
     let can_have = Has::of(listener);
     for (at, variables) in used(listener) {
         impossible(at, &variables, &can_have, listener, findings);
+        unmatched(at, &variables, (0, None), findings);
     }
     for (_, route) in listener.tables("route") {
         contradictions(route, findings);
         second_ones(route, findings);
+        let groups = rewrite::groups(route);
         for (at, variables) in used(route) {
             impossible(at, &variables, &can_have, listener, findings);
+            unmatched(at, &variables, groups, findings);
         }
         cached(root, listener, route, findings);
     }
@@ -41,6 +45,7 @@ pub(crate) fn check_pool(root: &Fields, pool: &Fields, findings: &mut Findings<'
     second_ones(pool, findings);
     let users: Vec<&Fields> = root.named("listener").filter(|listener| uses(listener, &pool.name)).collect();
     for (at, variables) in used(pool) {
+        unmatched(at, &variables, (0, None), findings);
         for listener in &users {
             let can_have = Has::of(listener);
             let lacking = can_have.lacking(&variables);
@@ -124,8 +129,14 @@ fn second_ones(fields: &Fields, findings: &mut Findings<'_>) {
 fn used(fields: &Fields) -> Vec<(Span, Vec<Variable>)> {
     let in_maps = MAPS.iter().flat_map(|map| fields.map(map)).map(|entry| (entry.at, &entry.value));
     let of_redirect = fields.table("redirect").and_then(|redirect| redirect.get("to"));
-    let alone =
-        fields.get("backend_host").into_iter().chain(of_redirect).map(|entry| (entry.at, &entry.value));
+    let rewrites = fields.table("rewrite").into_iter();
+    let rewrites =
+        rewrites.flat_map(|table| rewrite::WITH_VARIABLES.iter().filter_map(|name| table.get(name)));
+    let limits =
+        ["hash", "rate_limit", "concurrency_limit"].into_iter().filter_map(|name| fields.value(name));
+    let keys = limits.flat_map(Value::tables).filter_map(|limit| limit.get("key"));
+    let alone = fields.get("backend_host").into_iter().chain(of_redirect).chain(rewrites).chain(keys);
+    let alone = alone.map(|entry| (entry.at, &entry.value));
     let variables = |(at, value)| Some((at, Template::of(value)?.variables().cloned().collect()));
     in_maps.chain(alone).filter_map(variables).collect()
 }
@@ -167,6 +178,27 @@ fn impossible(
         let hint = format!("listener `{}` {why} ({})", listener.name, findings.place(listener.at));
         findings.error(at, format!("`${}` can never have a value", variable.name()), hint);
     }
+}
+
+/// Notes groups that no expression has; `groups` is how many there are, and the path that has no more.
+fn unmatched(
+    at: Span,
+    variables: &[Variable],
+    (groups, path): (u8, Option<Span>),
+    findings: &mut Findings<'_>,
+) {
+    let lacking = variables.iter().find_map(|variable| match variable {
+        Variable::Capture(number) if *number > groups => Some(*number),
+        _ => None,
+    });
+    let Some(number) = lacking else { return };
+    let hint = match (groups, path) {
+        (_, None) => "it is what a group of a route's path matched: expected `path = \"~^/old/(.*)\"` in the same route".to_owned(),
+        (0, Some(path)) => format!("the path at {} is no expression: write it as \"~^/old/(.*)\"", findings.place(path)),
+        (1, Some(path)) => format!("the path at {} has one group", findings.place(path)),
+        (_, Some(path)) => format!("the path at {} has {groups} groups", findings.place(path)),
+    };
+    findings.error(at, format!("`${number}` stands for nothing"), hint);
 }
 
 /// What a request says to a backend must not depend on anything that the key of the route's cache lacks: the
@@ -217,6 +249,7 @@ fn not_in_key(
                 | Variable::Parameter(_)
                 | Variable::Path
                 | Variable::Query
+                | Variable::Capture(_)
         )
     };
     let place = findings.place(route.at("cache"));
@@ -243,10 +276,13 @@ fn is_in_key(variable: &Variable, cache: &RouteCache, route: &Fields) -> bool {
         && cache.query_only.is_empty()
         && cache.query_without.is_empty()
         && !cache.query_sort;
+    let replaces_query =
+        route.table("rewrite").is_some_and(|rewrite| !(rewrite.lacks("query") && rewrite.lacks("add_query")));
     match variable {
         Variable::Scheme | Variable::Host => true,
-        Variable::Path => route.get("rewrite").is_none(),
-        Variable::Query | Variable::Parameter(_) => has_whole_query,
+        // What is kept is told apart by the path that the backend is asked for.
+        Variable::Path | Variable::Capture(_) => !rewrite::changes_path(route),
+        Variable::Query | Variable::Parameter(_) => has_whole_query && !replaces_query,
         Variable::Header(name) => cache.key_headers.iter().any(|key| **key == **name),
         Variable::Cookie(name) => cache.key_cookies.iter().any(|key| **key == **name),
         _ => false,

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use weir_balance::Algorithm;
+use weir_template::{Piece, Template, Variable};
 
 use crate::fields::{Fields, Value};
 use crate::keys::{Limit, Planes, Shape, factor, text};
@@ -14,12 +15,14 @@ use crate::suggest::nearest;
 use crate::units::{Refused, refuse};
 use crate::uses::Uses;
 use crate::values::http::{cookie_name, field_name};
+use crate::values::template::key_template;
 
 table! {
     /// Means something where `balance` is `hash` or `maglev`.
     pub struct Hash at "hash = { … }" {
-        /// `uri` (path and query), `path`, `header:NAME`, `cookie:NAME`, `client_ip`, or, for tcp and udp,
-        /// `flow`: both addresses, both ports and the protocol.
+        /// `uri` (path and query), `path`, `header:NAME`, `cookie:NAME`, `client_ip`, a text with variables
+        /// such as `"$host/$cookie.cart"`, or, for tcp and udp, `flow`: both addresses, both ports and the
+        /// protocol.
         key: HashKey =
             text(&HASH_KEY).default("\"uri\" where only HTTP listeners use the pool, else \"client_ip\"");
         /// No backend gets more than this factor of the mean load.
@@ -47,6 +50,8 @@ pub enum HashKey {
     Cookie(String),
     /// The client's address, without port.
     ClientIp,
+    /// A text with variables.
+    Value(Template),
     /// Addresses and ports of both sides, and the protocol, of a TCP connection or a UDP flow.
     Flow,
 }
@@ -64,19 +69,20 @@ impl fmt::Display for HashKey {
             HashKey::Header(name) => write!(f, "header:{name}"),
             HashKey::Cookie(name) => write!(f, "cookie:{name}"),
             HashKey::ClientIp => f.write_str("client_ip"),
+            HashKey::Value(template) => write!(f, "{template}"),
             HashKey::Flow => f.write_str("flow"),
         }
     }
 }
 
 fn hash_key(text: &str) -> Result<HashKey, Refused> {
-    const EXPECTED: &str =
-        "expected \"uri\", \"path\", \"client_ip\", \"flow\", \"header:NAME\" or \"cookie:NAME\"";
+    const EXPECTED: &str = "expected \"uri\", \"path\", \"client_ip\", \"flow\", \"header:NAME\", \"cookie:NAME\" or variables such as \"$host\"";
     Ok(match (text, text.split_once(':')) {
         ("uri", _) => HashKey::Uri,
         ("path", _) => HashKey::Path,
         ("client_ip", _) => HashKey::ClientIp,
         ("flow", _) => HashKey::Flow,
+        (text, _) if text.contains('$') => of_template(key_template(text, "a hash key")?),
         (_, Some(("header", name))) => HashKey::Header(field_name(name)?),
         (_, Some(("cookie", name))) => HashKey::Cookie(cookie_name(name)?),
         _ => {
@@ -90,6 +96,16 @@ fn hash_key(text: &str) -> Result<HashKey, Refused> {
             return refuse(format!("{} is not something to hash", quote(text)), hint);
         }
     })
+}
+
+/// What is known by another name is the same.
+fn of_template(template: Template) -> HashKey {
+    match template.pieces() {
+        [Piece::Value(Variable::ClientIp)] => HashKey::ClientIp,
+        [Piece::Value(Variable::Header(name))] => HashKey::Header(name.to_string()),
+        [Piece::Value(Variable::Cookie(name))] => HashKey::Cookie(name.to_string()),
+        _ => HashKey::Value(template),
+    }
 }
 
 /// A pool's `hash`: keys that mean nothing to its algorithm, and what not every client has.
@@ -107,6 +123,7 @@ pub(super) fn check(algorithm: Algorithm, pool: &Fields, uses: &Uses, findings: 
             Some(HashKey::Header(_)) => Some("a header field"),
             Some(HashKey::Cookie(_)) => Some("a cookie"),
             Some(HashKey::Uri | HashKey::Path) => Some("a URI"),
+            Some(HashKey::Value(_)) => Some("what its key fills in"),
         };
         // What stands against the kernel plane is for the check of that to say.
         let other = uses.of(name).iter().find(|by| {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use weir_screen::{Case, Pattern};
+
 use crate::fields::Value;
 use crate::keys::Shape;
 use crate::report::quote;
@@ -19,6 +21,8 @@ pub enum PathPattern {
     Suffix(String),
     /// Any path that has this in it (written with a `*` at both ends).
     Contains(String),
+    /// Any path in which this expression matches (written behind a `~`).
+    Regex(Pattern),
 }
 
 /// A path or a pattern of paths.
@@ -40,6 +44,7 @@ impl fmt::Display for PathPattern {
             PathPattern::Prefix(prefix) => write!(f, "{prefix}*"),
             PathPattern::Suffix(suffix) => write!(f, "*{suffix}"),
             PathPattern::Contains(part) => write!(f, "*{part}*"),
+            PathPattern::Regex(expression) => write!(f, "{expression}"),
         }
     }
 }
@@ -59,6 +64,8 @@ impl PathPattern {
             | (PathPattern::Contains(a), PathPattern::Prefix(b))
             | (PathPattern::Contains(a), PathPattern::Suffix(b))
             | (PathPattern::Contains(a), PathPattern::Contains(b)) => b.contains(a.as_str()),
+            (PathPattern::Regex(a), PathPattern::Exact(b)) => a.matches(b.as_bytes()),
+            (PathPattern::Regex(a), PathPattern::Regex(b)) => a == b,
             _ => false,
         }
     }
@@ -68,6 +75,12 @@ fn path(text: &str) -> Result<PathPattern, Refused> {
     let message = format!("{} is not a path", quote(text));
     if text == "*" {
         return refuse(message, "did you mean \"/*\"? Or leave `path` out to match every path");
+    }
+    if let Some(expression) = text.strip_prefix('~') {
+        return regex(expression, text).map_err(|hint| Refused { message, hint });
+    }
+    if let Some(rest) = text.strip_prefix('!') {
+        return refuse(message, format!("what must not match stands in `not = {{ path = {rest:?} }}`"));
     }
     let (begins, rest) = match text.strip_prefix('*') {
         Some(rest) => (false, rest),
@@ -95,6 +108,20 @@ fn path(text: &str) -> Result<PathPattern, Refused> {
         (false, true) => PathPattern::Suffix(rest),
         (false, false) => PathPattern::Contains(rest),
     })
+}
+
+/// A path by a regular expression; `text` is all of it, with its `~`. `Err` says what to write.
+fn regex(expression: &str, text: &str) -> Result<PathPattern, String> {
+    let begins = expression.strip_prefix('^').unwrap_or("/");
+    if begins.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Err(format!("it can never match: a path begins with a slash: \"~^/{begins}\""));
+    }
+    if expression.contains("\\?") {
+        return Err(
+            "a path is compared without the query: expected `query = { NAME = \"VALUE\" }`".to_owned()
+        );
+    }
+    Pattern::parse(text, Case::Sensitive).map(PathPattern::Regex)
 }
 
 /// Checks a part of a path. `Err` says what to write.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_template::{FAMILIES, Mistake, NAMES, Piece, Template};
+use weir_template::{FAMILIES, Mistake, NAMES, Piece, Template, Variable};
 
 use crate::fields::{KeyValue, Value};
 use crate::keys::Shape;
@@ -22,10 +22,20 @@ pub(crate) static BACKEND_HOST: Shape =
 pub(crate) static REDIRECT_TO: Shape =
     Shape::new("a target", "https://$host$path$query", redirect_to).with_variables();
 
+/// The path that a backend is asked for.
+pub(crate) static REWRITTEN_PATH: Shape =
+    Shape::new("a path with variables", "/new/$1", rewritten_path).with_variables();
+/// The query that a backend is asked with.
+pub(crate) static REWRITTEN_QUERY: Shape =
+    Shape::new("a query with variables", "id=$1", rewritten_query).with_variables();
+
+/// Groups that a text may name. How many there are is known only beside the route's path.
+const GROUPS: u8 = 9;
+
 impl One for Template {
     fn of(value: &Value) -> Option<Template> {
         match value {
-            Value::Text(text) => Template::parse(text, 0).ok(),
+            Value::Text(text) => Template::parse(text, GROUPS).ok(),
             _ => None,
         }
     }
@@ -56,7 +66,7 @@ impl Setting for BTreeMap<String, Template> {
 
 /// Compiles a text; `what` is where it stands, such as "a header value".
 fn compiled(text: &str, what: &str) -> Result<Template, Refused> {
-    Template::parse(text, 0).map_err(|mistake| {
+    Template::parse(text, GROUPS).map_err(|mistake| {
         let literal = || {
             let written = quote(&text.replace("$$", "$").replace('$', "$$"));
             format!("a `$` itself is written `$$`: {written}")
@@ -126,6 +136,56 @@ fn redirect_to(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
+fn rewritten_path(text: &str) -> Result<String, Refused> {
+    let message = format!("{} is not a path to ask for", quote(text));
+    let template = compiled(text, "a rewritten path")?;
+    if !text.starts_with('/') {
+        let hint = match template.pieces().first() {
+            Some(Piece::Value(Variable::Path)) => "the path is kept where `rewrite` has no `path`".to_owned(),
+            _ => format!("a path begins with a slash: \"/{text}\""),
+        };
+        return refuse(message, hint);
+    }
+    if template.variables().any(|variable| *variable == Variable::Query) {
+        return refuse(message, "leave `$query` out: it is kept, or `query` and `add_query` change it");
+    }
+    if text.split('/').any(|segment| matches!(segment, "." | "..")) {
+        return refuse(message, "no request with `.` or `..` in its path goes to a backend");
+    }
+    texts(&template, |part| match part.find(['?', '#']) {
+        Some(at) => Err(format!("a query stands in `query`: \"{}\"", part.get(at + 1..).unwrap_or_default())),
+        None => uri_characters(part),
+    })
+    .map_err(|hint| Refused { message, hint })?;
+    Ok(text.to_owned())
+}
+
+fn rewritten_query(text: &str) -> Result<String, Refused> {
+    let message = format!("{} is not a query", quote(text));
+    let template = compiled(text, "a rewritten query")?;
+    if let Some(rest) = text.strip_prefix('?') {
+        return refuse(message, format!("leave out the `?`: \"{rest}\""));
+    }
+    if template.variables().any(|variable| *variable == Variable::Query) {
+        return refuse(message, "`add_query` adds to the query that was sent, and keeps it");
+    }
+    texts(&template, |part| match part.contains('#') {
+        true => Err("a fragment is never sent".to_owned()),
+        false => uri_characters(part),
+    })
+    .map_err(|hint| Refused { message, hint })?;
+    Ok(text.to_owned())
+}
+
+/// Checks each text between the variables. `Err` says what to write.
+fn texts(template: &Template, check: impl Fn(&str) -> Result<(), String>) -> Result<(), String> {
+    let mut parts = template.pieces().iter().filter_map(|piece| match piece {
+        Piece::Text(text) => Some(&**text),
+        Piece::Value(_) => None,
+    });
+    parts.try_for_each(check)
+}
+
 fn backend_host(text: &str) -> Result<String, Refused> {
     let message = format!("{} is not a host", quote(text));
     if let Some((_, rest)) = text.split_once("://") {
@@ -136,22 +196,33 @@ fn backend_host(text: &str) -> Result<String, Refused> {
     if let Some(constant) = template.as_constant() {
         return super::host::host_field(constant);
     }
-    let texts = template.pieces().iter().filter_map(|piece| match piece {
-        Piece::Text(text) => Some(text),
-        Piece::Value(_) => None,
-    });
-    for part in texts {
-        let is_good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':');
-        if let Some(bad) = part.chars().find(|c| !is_good(*c)) {
-            let hint = format!("{} stands in no host", quote(&bad.to_string()));
-            return refuse(message, hint);
-        }
-    }
+    let is_good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | ':');
+    let stands = |part: &str| match part.chars().find(|c| !is_good(*c)) {
+        Some(bad) => Err(format!("{} stands in no host", quote(&bad.to_string()))),
+        None => Ok(()),
+    };
+    texts(&template, stands).map_err(|hint| Refused { message, hint })?;
     Ok(text.to_owned())
 }
 
+/// What requests are told apart by; `what` is where it stands.
+pub(crate) fn key_template(text: &str, what: &str) -> Result<Template, Refused> {
+    let template = compiled(text, what)?;
+    if let Some(bad) = template.variables().find(|it| matches!(it, Variable::RequestId)) {
+        let hint = "no two requests have the same, so that it tells nothing";
+        return refuse(format!("`${}` cannot stand in {what}", bad.name()), hint);
+    }
+    if template.as_constant().is_some() {
+        return refuse(
+            format!("{} is the same for every request", quote(text)),
+            "expected a variable such as `$host`",
+        );
+    }
+    Ok(template)
+}
+
 /// "`$client_ip` and `$header.x-user`".
-pub(crate) fn named<'n>(variables: impl IntoIterator<Item = &'n weir_template::Variable>) -> String {
+pub(crate) fn named<'n>(variables: impl IntoIterator<Item = &'n Variable>) -> String {
     let names: Vec<String> = variables.into_iter().map(|variable| format!("${}", variable.name())).collect();
     one_of(names.iter().map(String::as_str)).replace(" or ", " and ")
 }

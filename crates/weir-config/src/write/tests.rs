@@ -222,9 +222,9 @@ impl Maker {
             (_, "a host") => {
                 self.draw(proptest::sample::select(vec!["a.example", "*.b.example", "[::1]", "c"])).to_owned()
             }
-            (_, "a path") => {
-                self.draw(proptest::sample::select(vec!["/", "/a*", "/b/c", "/*", "*.png", "*d*"])).to_owned()
-            }
+            (_, "a path") => self
+                .draw(proptest::sample::select(vec!["/", "/a*", "/b/c", "/*", "*.png", "*d*", "~^/e(.*)"]))
+                .to_owned(),
             (_, "what to count by" | "a hash key") => {
                 let keys = vec![
                     "client_ip",
@@ -235,9 +235,16 @@ impl Maker {
                     "uri",
                     "path",
                     "flow",
+                    "$host/$query.q",
                 ];
                 self.draw(proptest::sample::select(keys)).to_owned()
             }
+            (_, "a value to compare with") => {
+                let values = vec!["weir", "be*", "*a", "*b*", "*", "~^c"];
+                self.draw(proptest::sample::select(values)).to_owned()
+            }
+            (_, "a path with variables") => "/new$path/$host".to_owned(),
+            (_, "a query with variables") => "id=$header.x-a".to_owned(),
             (_, "a status or a range") => {
                 self.draw(proptest::sample::select(vec!["200", "200-399", "404"])).to_owned()
             }

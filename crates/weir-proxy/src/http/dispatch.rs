@@ -17,6 +17,7 @@ use crate::http::failure::Failure;
 use crate::http::forward;
 use crate::http::forwarding::Forwarding;
 use crate::http::plan::{Outcome, OverTls, Plan, Received, Rules, plan};
+use crate::http::request_values::Values;
 use crate::http::screening;
 use crate::http::session::Session;
 use crate::http::sqli;
@@ -82,14 +83,14 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
     }
 }
 
-/// Plans, and asks lists and limits where the plan says so; leaves in `exchange.paths` what differs from the
-/// path that was sent.
+/// Plans, and asks lists and limits where the plan says so; leaves in `exchange.paths` what differs from
+/// what was sent.
 fn decide<'l>(
     session: &Session,
     listener: &'l WorkerListener,
     exchange: &mut Exchange,
 ) -> Result<Plan<'l>, Failure> {
-    let Exchange { request, paths, ledger, .. } = exchange;
+    let Exchange { request, paths, ledger, request_id, .. } = exchange;
     let requester = &session.requester;
     let text = requester.received();
     let tls = requester.secure.as_deref();
@@ -100,20 +101,20 @@ fn decide<'l>(
         routes: &listener.compiled.routes,
         challenges: &listener.shared.challenges,
     };
-    let received = Received { head: request, text, tls };
-    let plan = plan(&rules, &received, paths);
+    let client = ledger.client(requester).address;
+    let received = Received { head: request, text, tls, client: client.ip() };
+    let values = || Values { request_id, ..Values::of_head(requester, &received, client) };
+    let plan = plan(&rules, &received, &values, paths);
     if let Some(route) = plan.route {
         exchange.route = Some(route.number);
         ledger.note_route(&requester.worker, &route.name, route.access_log);
     }
     exchange.pool = plan.pool();
     if plan.is_screened {
-        let path = paths.compared(request.path(text));
-        screening::at_edge(requester, listener, plan.route, &received, path, ledger)?;
+        screening::at_edge(requester, listener, plan.route, &received, paths, ledger)?;
         let closing = listener.compiled.routes.closing(plan.route);
         let whereto = || plan.whereto(&listener.shared, |pool| &listener.pools[pool].shared.config.name);
-        let client = ledger.client(requester).address.ip();
-        if closing.keeps_out(&listener.shared.maintenance, whereto, client).is_some() {
+        if closing.keeps_out(&listener.shared.maintenance, whereto, client.ip()).is_some() {
             return Err(Failure::Maintenance { retry_after_seconds: closing.retry_after_seconds() });
         }
         let asked = plan.route.map_or(listener.shared.config.http().sqli, |route| route.sqli);

@@ -16,7 +16,7 @@ use crate::http::edit_table::EditTable;
 use crate::http::edits;
 use crate::http::failure::Failure;
 use crate::http::pages::{self, Pages};
-use crate::http::plan::{self, OverTls, Received, Refused};
+use crate::http::plan::{self, OverTls, Paths, Received, Refused};
 use crate::http::request_values::{self, TlsValues, Values};
 use crate::http::route::Route;
 use crate::http::screening::{self, Step};
@@ -117,7 +117,7 @@ impl Request {
 
     /// What is planned for.
     pub fn received<'a>(&'a self, tls: Option<OverTls<'a>>) -> Received<'a> {
-        Received { head: &self.head, text: &self.text, tls }
+        Received { head: &self.head, text: &self.text, tls, client: self.client.ip() }
     }
 
     /// Whose request it is.
@@ -130,9 +130,9 @@ impl Request {
         self.head.path(&self.text)
     }
 
-    /// What lists and limits answer now. `path` is the normalised one.
-    pub fn screens(&self, screens: [Option<&Screen>; 2], path: &[u8]) -> Vec<Step> {
-        screening::explain(screens, &self.received(None), path, self.client.ip())
+    /// What lists and limits answer now. `paths` are those of the plan.
+    pub fn screens(&self, screens: [Option<&Screen>; 2], paths: &Paths, arrival: &Arrival<'_>) -> Vec<Step> {
+        screening::explain(screens, &self.received(None), &self.values(arrival).along(paths))
     }
 
     /// What the screen for SQL injection says of the head, and how the request is refused for it; `None`
@@ -142,18 +142,17 @@ impl Request {
         Some((sentence, refuses.then(|| Failure::Injection.into())))
     }
 
-    /// What the cache of the route says; `None` where it has none. `path` is the one that a backend is asked
-    /// for.
-    pub fn cached(&self, route: &Route, is_secure: bool, path: &[u8]) -> Option<String> {
+    /// What the cache of the route says; `None` where it has none.
+    pub fn cached(&self, route: &Route, is_secure: bool, paths: &Paths) -> Option<String> {
         let scheme = if is_secure { Scheme::Https } else { Scheme::Http };
         let cache = route.cache.as_deref()?;
-        Some(cache::explain::explain(cache, &self.received(None), scheme, path, self.is_trusted))
+        Some(cache::explain::explain(cache, &self.received(None), scheme, paths, self.is_trusted))
     }
 
     /// What the pool chooses by: the key, and the backend that the cookie names.
-    pub fn wish(&self, pool: &Pool) -> (Option<u64>, Option<u64>) {
-        let received = self.received(None);
-        (plan::key_of(&pool.config, &received, self.client.ip()), Sticky::of(pool, received.cookies()).wanted)
+    pub fn wish(&self, pool: &Pool, paths: &Paths, arrival: &Arrival<'_>) -> (Option<u64>, Option<u64>) {
+        let key = plan::key_of(&pool.config, &self.values(arrival).along(paths));
+        (key, Sticky::of(pool, self.received(None).cookies()).wanted)
     }
 
     /// How the client is told of an error with this status.
@@ -161,9 +160,9 @@ impl Request {
         pages::form_words(&pages::form(pages, status, Wants::of(&self.head, &self.text)))
     }
 
-    /// Where a redirect to `to` leads. `path` is the normalised one.
-    pub fn location(&self, to: &Template, path: &[u8], arrival: &Arrival<'_>) -> String {
-        let location = request_values::location(to, &self.values(path, arrival));
+    /// Where a redirect to `to` leads.
+    pub fn location(&self, to: &Template, paths: &Paths, arrival: &Arrival<'_>) -> String {
+        let location = request_values::location(to, &self.values(arrival).along(paths));
         String::from_utf8_lossy(&location).into_owned()
     }
 
@@ -173,10 +172,10 @@ impl Request {
         &self,
         table: &EditTable,
         (route, pool): (Option<usize>, Option<usize>),
-        path: &[u8],
+        paths: &Paths,
         arrival: &Arrival<'_>,
     ) -> Vec<FieldChange> {
-        let values = self.values(path, arrival);
+        let values = self.values(arrival).along(paths);
         let (merged, marks) = table.merged(route, pool);
         let mut changes = Vec::new();
         let mut tell = |to_client: bool, side: &MergedSide| {
@@ -224,18 +223,30 @@ impl Request {
         &self,
         table: &EditTable,
         (route, pool): (Option<usize>, Option<usize>),
-        path: &[u8],
+        paths: &Paths,
         arrival: &Arrival<'_>,
     ) -> Option<String> {
         let mut host = Vec::new();
-        table.host(route, pool)?.render(&self.values(path, arrival), &mut host);
+        table.host(route, pool)?.render(&self.values(arrival).along(paths), &mut host);
         Some(String::from_utf8_lossy(&host).into_owned())
     }
 
-    fn values<'a>(&'a self, path: &'a [u8], arrival: &'a Arrival<'_>) -> Values<'a> {
+    /// The path and the query that a backend is asked for; the path alone where the query is as it was sent.
+    pub fn asked_for(&self, paths: &Paths) -> Vec<u8> {
+        let mut asked = paths.forwarded().unwrap_or(self.path()).to_vec();
+        if let Some(query) = paths.query(None) {
+            asked.push(b'?');
+            asked.extend_from_slice(query);
+        }
+        asked
+    }
+
+    /// What variables stand for before it is planned for.
+    pub fn values<'a>(&'a self, arrival: &'a Arrival<'_>) -> Values<'a> {
         Values {
             head: Some((&self.head, &self.text)),
-            path,
+            path: b"",
+            groups: None,
             authority: self.head.host(&self.text).unwrap_or_default(),
             client: self.client,
             scheme: if arrival.tls.is_some() { Scheme::Https } else { Scheme::Http },

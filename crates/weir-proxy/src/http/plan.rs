@@ -9,12 +9,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use weir_http::{BodyLength, KnownHeader, Method, RequestHead, Violation, path};
+use weir_screen::Groups;
 use weir_state::key::{KeySource, choice_key};
 use weir_state::maintenance::Whereto;
 use weir_template::Template;
 use weir_tls::ServerTls;
 use weir_tls::acme::Challenges;
 
+use crate::http::request_values::Values;
+use crate::http::rewrite::{New, Old};
 use crate::http::route::{Action, Decision, RequestView, Route, RouteTable, without_port};
 use crate::http::sticky;
 
@@ -38,6 +41,8 @@ pub struct Received<'a> {
     pub text: &'a [u8],
     /// Over which TLS it came; `None` without.
     pub tls: Option<OverTls<'a>>,
+    /// Who asks.
+    pub client: IpAddr,
 }
 
 /// The TLS of a client's connection.
@@ -80,8 +85,11 @@ impl<'a> Received<'a> {
         look(&RequestView {
             host: self.host(),
             path,
+            query: self.head.query(self.text),
             method: self.head.method_text(self.text),
             header: &|name| self.head.combined(name, self.text),
+            cookies: &|look| self.cookies().any(look),
+            client: self.client,
         })
     }
 
@@ -173,28 +181,33 @@ pub enum Refused {
     BodyTooLarge,
 }
 
-/// Paths of a request that differ from the one that was sent, reused from one request to the next.
-#[derive(Debug, Default)]
+/// What of path and query differs from what was sent, and what groups of a path are named; reused from one
+/// request to the next.
+#[derive(Clone, Debug, Default)]
 pub struct Paths {
     compared: Changed,
     forwarded: Changed,
+    /// The query that a backend is asked with; empty for none.
+    query: Changed,
+    /// Of the compared path.
+    groups: Option<Groups>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Changed {
-    path: Vec<u8>,
+    text: Vec<u8>,
     is_changed: bool,
 }
 
 impl Changed {
     fn or<'p>(&'p self, sent: &'p [u8]) -> &'p [u8] {
-        if self.is_changed { &self.path } else { sent }
+        if self.is_changed { &self.text } else { sent }
     }
 
-    fn set(&mut self, parts: [&[u8]; 2]) {
-        self.path.clear();
-        parts.iter().for_each(|part| self.path.extend_from_slice(part));
-        self.is_changed = true;
+    /// Empty, to be written.
+    fn room(&mut self) -> &mut Vec<u8> {
+        self.text.clear();
+        &mut self.text
     }
 }
 
@@ -206,43 +219,60 @@ impl Paths {
 
     /// The path that a backend is asked for; `None` where it is the one that was sent.
     pub fn forwarded(&self) -> Option<&[u8]> {
-        let Paths { compared, forwarded } = self;
-        [forwarded, compared].into_iter().find(|changed| changed.is_changed).map(|changed| &*changed.path)
+        let Paths { compared, forwarded, .. } = self;
+        [forwarded, compared].into_iter().find(|changed| changed.is_changed).map(|changed| &*changed.text)
     }
 
-    /// The path that routes and lists are compared with, where it is another than the one that was sent.
-    pub fn changed(&self) -> Option<&[u8]> {
-        self.compared.is_changed.then_some(&*self.compared.path)
-    }
-
-    /// Notes the path that routes compared, where it is another than the one that was sent.
-    pub fn note_compared(&mut self, path: Option<&[u8]>) {
-        if let Some(path) = path {
-            self.compared.set([path, b""]);
+    /// The query that a backend is asked with, without its `?`, where `sent` came; `None` for none.
+    pub fn query<'p>(&'p self, sent: Option<&'p [u8]>) -> Option<&'p [u8]> {
+        match self.query.is_changed {
+            true => Some(&*self.query.text).filter(|query| !query.is_empty()),
+            false => sent,
         }
+    }
+
+    /// Whether a backend is asked with another query than the one that was sent.
+    pub fn has_new_query(&self) -> bool {
+        self.query.is_changed
+    }
+
+    /// What the groups of the route's expression matched in the compared path; `None` where there are none.
+    pub fn groups(&self) -> Option<&Groups> {
+        self.groups.as_ref()
     }
 
     /// Makes ready for another request.
     pub fn clear(&mut self) {
         self.compared.is_changed = false;
         self.forwarded.is_changed = false;
+        self.query.is_changed = false;
+        self.groups = None;
     }
+}
 
-    /// Has a backend asked for `path`, or for the one that was sent.
-    pub fn forward(&mut self, path: Option<&[u8]>) {
-        self.clear();
-        if let Some(path) = path {
-            self.forwarded.set([path, b""]);
-        }
+impl Values<'_> {
+    /// The same with the path that routes compared.
+    pub(crate) fn along<'p>(self, paths: &'p Paths) -> Values<'p>
+    where
+        Self: 'p,
+    {
+        let sent = self.head.map(|(head, text)| head.path(text)).unwrap_or_default();
+        Values { path: paths.compared(sent), groups: paths.groups(), ..self }
     }
 }
 
 /// Where certificate authorities look.
 const CHALLENGES: &[u8] = b"/.well-known/acme-challenge/";
 
-/// Decides; leaves in `paths` what differs from the path that was sent. Does not allocate once those are
-/// large enough.
-pub fn plan<'l>(rules: &Rules<'l>, request: &Received<'_>, paths: &mut Paths) -> Plan<'l> {
+/// Decides; leaves in `paths` what differs from what was sent. Allocates only for routes by expressions with
+/// groups, once `paths` are large enough. `values` are those of the request as it came, without its path; few
+/// routes need them.
+pub fn plan<'l, 'r>(
+    rules: &Rules<'l>,
+    request: &Received<'_>,
+    values: &dyn Fn() -> Values<'r>,
+    paths: &mut Paths,
+) -> Plan<'l> {
     paths.clear();
     let unscreened = |outcome| Plan { route: None, is_screened: false, outcome };
     let decision = match taken_by(rules, request, paths) {
@@ -253,7 +283,9 @@ pub fn plan<'l>(rules: &Rules<'l>, request: &Received<'_>, paths: &mut Paths) ->
         Decision::Nowhere => return unscreened(Outcome::Refuse(Refused::NoRoute)),
         Decision::Default { pool } => (None, Outcome::Forward { pool }),
         Decision::Route { route, prefix } => {
-            (Some(route), of_route(route, prefix, request, paths).unwrap_or_else(Outcome::Refuse))
+            paths.groups = route.groups(paths.compared.or(request.head.path(request.text)));
+            let rewritten = || rewrite(rules, (route, prefix), request, values, paths);
+            (Some(route), of_route(route, request, rewritten).unwrap_or_else(Outcome::Refuse))
         }
     };
     let outcome = if request.ends_here() { Outcome::Trace } else { outcome };
@@ -301,20 +333,19 @@ fn normalise(
 ) -> Result<(), Violation> {
     out.is_changed = match config.http().merge_slashes {
         true if !head.path_is_plain() || path::has_empty_segment(sent) => {
-            path::normalise_merging_into(sent, &mut out.path)?
+            path::normalise_merging_into(sent, &mut out.text)?
         }
-        false if !head.path_is_plain() => path::normalise_into(sent, &mut out.path)?,
+        false if !head.path_is_plain() => path::normalise_into(sent, &mut out.text)?,
         _ => false,
     };
     Ok(())
 }
 
-/// What the route does with the request; `prefix` is how much of the path its own `*` path named, in bytes.
+/// What the route does with the request; `rewrite` finds what a backend is asked for.
 fn of_route<'l>(
     route: &'l Route,
-    prefix: usize,
     request: &Received<'_>,
-    paths: &mut Paths,
+    rewrite: impl FnOnce() -> Result<(), Violation>,
 ) -> Result<Outcome<'l>, Refused> {
     if let (Some(limit), BodyLength::Length(length)) = (route.body_limit_bytes, request.head.body())
         && length > limit
@@ -327,30 +358,43 @@ fn of_route<'l>(
             Outcome::Respond { status: *status, body, content_type }
         }
         Action::Pool(pool) => {
-            if let Some(replacement) = &route.rewrite_prefix {
-                let Paths { compared, forwarded } = paths;
-                let rest = compared.or(request.head.path(request.text)).get(prefix..).unwrap_or_default();
-                forwarded.set([replacement, rest]);
-                // The rest of `/static../secret` behind `/static` is no dot segment before it stands behind a
-                // slash.
-                if path::has_dot_segment(&forwarded.path) {
-                    return Err(Refused::BadRequest(Violation::PathAboveRoot));
-                }
-            }
+            rewrite().map_err(Refused::BadRequest)?;
             Outcome::Forward { pool: *pool }
         }
     })
 }
 
+/// Leaves in `paths` what a backend is asked for where the route changes that; of the path its own `*` path
+/// named `prefix`, in bytes.
+fn rewrite<'r>(
+    rules: &Rules<'_>,
+    (route, prefix): (&Route, usize),
+    request: &Received<'_>,
+    values: &dyn Fn() -> Values<'r>,
+    paths: &mut Paths,
+) -> Result<(), Violation> {
+    let Some(rewrite) = &route.rewrite else { return Ok(()) };
+    let (head, text) = (request.head, request.text);
+    let Paths { compared, forwarded, query, groups } = paths;
+    let path = compared.or(head.path(text));
+    let merges_slashes = rules.config.http().merge_slashes;
+    let old = Old { path, prefix, query: head.query(text), merges_slashes };
+    let values = Values { path, groups: groups.as_ref(), ..values() };
+    let written = rewrite.write(&old, &values, &mut New { path: forwarded.room(), query: query.room() })?;
+    (forwarded.is_changed, query.is_changed) = (written.path, written.query);
+    Ok(())
+}
+
 /// What the pool chooses a backend by; `None` where it needs nothing of the request, or the request lacks it.
-pub fn key_of(pool: &weir_config::Pool, request: &Received<'_>, client: IpAddr) -> Option<u64> {
-    let Received { head, text, .. } = request;
+pub fn key_of(pool: &weir_config::Pool, values: &Values<'_>) -> Option<u64> {
+    let (head, text) = values.head?;
     let source = KeySource {
-        client,
+        client: values.client.ip(),
         path: head.path(text),
         target: head.target(text),
         header: &|name| head.combined(name, text),
-        cookie: &|name| sticky::cookie(request.cookies(), name),
+        cookie: &|name| sticky::cookie(head.values(KnownHeader::Cookie, text), name),
+        values,
     };
     choice_key(pool, &source)
 }

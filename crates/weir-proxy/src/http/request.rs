@@ -1,8 +1,8 @@
 //! A request as it goes to backends: written anew once, the same for every attempt.
 
 use weir_http::{
-    BodyLength, BodyReader, Conditions, Query, RequestContext, Scheme, Violation, request_fields,
-    write_request,
+    BodyLength, BodyReader, Conditions, KnownHeader, Query, RequestContext, Scheme, Violation,
+    request_fields, write_request,
 };
 use weir_io::buffers::SMALL;
 
@@ -14,8 +14,9 @@ use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::h2;
 use crate::http::handshake::Handshake;
 use crate::http::kept;
-use crate::http::plan::{Received, key_of};
+use crate::http::plan::key_of;
 use crate::http::pump::Pump;
+use crate::http::request_values::Values;
 use crate::http::requester::Requester;
 use crate::http::session::{Session, limits_of};
 use crate::http::sink::Framing;
@@ -54,9 +55,12 @@ pub fn serialise(
     }
     let mut context = RequestContext::new(&requester.identity, &exchange.request_id);
     context.path = exchange.paths.forwarded();
+    if exchange.paths.has_new_query() {
+        context.query = Query::Of(exchange.paths.query(None));
+    }
     if let Some(asked) = exchange.key.parts().filter(|_| exchange.is_keyed) {
         // What is not in the key must not choose an answer for all (threat E1).
-        if asked.query != request.query(received) {
+        if asked.query != exchange.paths.query(request.query(received)) {
             context.query = Query::Of(asked.query);
         }
         context.host = Some(asked.authority).filter(|host| request.host(received) != Some(*host));
@@ -93,9 +97,8 @@ pub fn serialise(
         write_request(request, received, &context, &mut exchange.outgoing);
         upgrade.is_some()
     };
-    let asked = Received { head: request, text: received, tls: None };
-    let key = key_of(pool, &asked, exchange.ledger.client(requester).address.ip());
-    let sticky = Sticky::of(&forwarding.pool.shared, asked.cookies());
+    let key = pool.balance.needs_key().then(|| key_of(pool, &Values::of(requester, exchange))).flatten();
+    let sticky = Sticky::of(&forwarding.pool.shared, request.values(KnownHeader::Cookie, received));
     Ok(Facts {
         method: request.method(),
         version: request.version(),

@@ -5,11 +5,10 @@ use std::net::SocketAddr;
 
 use weir_http::{KnownHeader, RequestHead, Scheme, encode_decimal, write_address};
 use weir_io::handshake::Secure;
+use weir_screen::Groups;
 use weir_template::{Source, Template, Variable};
 
 use crate::client::is_unix;
-use crate::http::exchange::Exchange;
-use crate::http::requester::Requester;
 use crate::http::route::without_port;
 use crate::http::sticky::cookie;
 
@@ -19,6 +18,8 @@ pub struct Values<'a> {
     pub head: Option<(&'a RequestHead, &'a [u8])>,
     /// The path in its normal form, as routes compare it.
     pub path: &'a [u8],
+    /// What groups of an expression matched in it; `None` where there are none.
+    pub groups: Option<&'a Groups>,
     /// Host and port that are asked for; empty for none.
     pub authority: &'a [u8],
     /// Who asks.
@@ -45,27 +46,6 @@ pub struct TlsValues<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Of the request in `exchange`, as long as its bytes are there.
-    pub(crate) fn of(requester: &'a Requester, exchange: &'a Exchange) -> Values<'a> {
-        let Exchange { request, paths, request_id, ledger, key, .. } = exchange;
-        let is_here = request.is_complete() && !exchange.forwarded;
-        let text = requester.received();
-        // What is fetched for all is asked for in the words of its key, and not in those of who asked first
-        // (threat E1).
-        let asked = key.parts().filter(|_| exchange.is_keyed).map(|key| key.authority);
-        let tls = requester.secure.as_deref();
-        Values {
-            head: is_here.then_some((request, text)),
-            path: if is_here { paths.compared(request.path(text)) } else { b"" },
-            authority: asked.or_else(|| request.host(text).filter(|_| is_here)).unwrap_or_default(),
-            client: ledger.client(requester).address,
-            scheme: if tls.is_some() { Scheme::Https } else { Scheme::Http },
-            request_id,
-            listener_port: requester.identity.port(),
-            tls: tls.map(TlsValues::of),
-        }
-    }
-
     fn put_of_head(&self, variable: &Variable, out: &mut Vec<u8>) {
         let Some((head, text)) = self.head else { return };
         match variable {
@@ -105,7 +85,8 @@ impl<'a> Values<'a> {
 }
 
 impl<'a> TlsValues<'a> {
-    fn of(secure: &'a Secure) -> TlsValues<'a> {
+    /// Of a client whose handshake is over.
+    pub(crate) fn of(secure: &'a Secure) -> TlsValues<'a> {
         TlsValues {
             server_name: secure.server_name.as_deref(),
             version: secure.version_word(),
@@ -137,8 +118,12 @@ impl Source for Values<'_> {
             | Variable::Parameter(_)
             | Variable::Header(_)
             | Variable::Cookie(_) => self.put_of_head(variable, out),
-            // No expression is matched yet.
-            Variable::ClientPort | Variable::ListenerPort | Variable::Capture(_) => {}
+            Variable::Capture(number) => {
+                if let Some(groups) = self.groups {
+                    out.extend_from_slice(groups.of(*number, self.path));
+                }
+            }
+            Variable::ClientPort | Variable::ListenerPort => {}
         }
     }
 }
@@ -149,11 +134,16 @@ fn parameter<'q>(query: &'q [u8], name: &[u8]) -> &'q [u8] {
     pairs.find_map(|pair| pair.strip_prefix(name)?.strip_prefix(b"=")).unwrap_or_default()
 }
 
-/// Where a redirect leads: bytes that stand in no URI (RFC 3986 section 2) are percent-encoded.
+/// Where a redirect leads: bytes that stand in no URI (RFC 3986 section 2) are percent-encoded. One to a
+/// path stays on its site whatever is filled in: `//` at its beginning would name another (section 4.2).
 pub fn location(to: &Template, values: &Values<'_>) -> Vec<u8> {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let mut rendered = Vec::with_capacity(to.as_written().len() + 64);
     to.render(values, &mut rendered);
+    if rendered.starts_with(b"//") && !to.as_written().starts_with("//") {
+        let slashes = rendered.iter().take_while(|byte| **byte == b'/').count();
+        rendered.drain(..slashes - 1);
+    }
     if rendered.iter().all(|byte| stands_in_uri(*byte)) {
         return rendered;
     }
@@ -184,6 +174,7 @@ mod tests {
         let text = text.as_bytes();
         let values = Values {
             path: head.path(text),
+            groups: None,
             authority: head.host(text).unwrap_or_default(),
             head: Some((&head, text)),
             client: "[2001:db8::7]:4711".parse().unwrap(),
@@ -215,6 +206,17 @@ mod tests {
         assert_eq!(value("$header.x-two|$header.x-none|"), "1, 2||");
         assert_eq!(value("$request_id $listener_port"), "id-1 8443");
         assert_eq!(value("$server_name $tls_version $client_cert_subject"), "a.test TLSv1.3 ");
+    }
+
+    #[test]
+    fn a29_a_redirect_to_a_path_never_leads_to_another_site() {
+        let request = REQUEST.replace("/a%0d%0ab?x=1", "/a?x=//evil.test&e=/evil.test");
+        let location = |to: &str| rendered(to, &request, location);
+        assert_eq!(location("/$query.e"), "/evil.test");
+        assert_eq!(location("/$query.x/"), "/evil.test/");
+        assert_eq!(location("$query.x"), "/evil.test");
+        assert_eq!(location("/go/$query.x"), "/go///evil.test");
+        assert_eq!(location("//$host/$query.e"), "//Shop.Test//evil.test");
     }
 
     #[test]

@@ -1,29 +1,20 @@
 //! Which route takes a request, and why: the one place that decides it. Pure.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use weir_config::{ExchangeTimeouts, HostPattern, PathPattern, RouteAction, RouteRetry, Sqli};
-use weir_screen::{FieldLookup, Screen};
+use weir_config::{ExchangeTimeouts, HostPattern, RouteAction, RouteRetry, Sqli};
+use weir_screen::{Groups, Screen};
 use weir_template::Template;
 
 use crate::http::cache::{Cache, RouteCache};
 use crate::http::closing::Closing;
+use crate::http::conditions::Asked;
+pub use crate::http::conditions::{Mismatch, RequestView};
 use crate::http::edit_table::EditTable;
 use crate::http::pages::Pages;
+use crate::http::rewrite::Rewrite;
 use crate::http::screen;
-
-/// What a route looks at.
-pub struct RequestView<'a> {
-    /// Host without port, as sent; empty when the request has none.
-    pub host: &'a [u8],
-    /// The normalised path.
-    pub path: &'a [u8],
-    /// Method, as sent.
-    pub method: &'a [u8],
-    /// Whole value of the header field of a name (given in lower case).
-    pub header: &'a FieldLookup<'a>,
-}
 
 /// The routes of one listener, first match wins.
 pub struct RouteTable {
@@ -73,8 +64,8 @@ pub struct Route {
     pub name: Arc<str>,
     /// What happens to a request it takes.
     pub action: Action,
-    /// Replaces the prefix that a `*` path matched.
-    pub rewrite_prefix: Option<Box<[u8]>>,
+    /// What backends are asked for instead of what was sent; `None` changes nothing.
+    pub rewrite: Option<Box<Rewrite>>,
     /// Largest request body in bytes.
     pub body_limit_bytes: Option<u64>,
     /// What is kept of its responses; `None` keeps nothing.
@@ -99,10 +90,8 @@ pub struct Route {
     pub retry: Option<Box<RouteRetry>>,
     /// Its own timers, over those of its pool and listener.
     pub timeout: Option<ExchangeTimeouts>,
-    host: Vec<HostPattern>,
-    path: Vec<PathPattern>,
-    method: Vec<Box<[u8]>>,
-    header: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    /// What a request must be that it takes.
+    asked: Asked,
 }
 
 /// What happens to a request.
@@ -146,19 +135,6 @@ pub enum Decision<'t> {
     Nowhere,
 }
 
-/// Why a route does not take a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mismatch {
-    /// Its hosts are others.
-    Host,
-    /// Its paths are others.
-    Path,
-    /// Its methods are others.
-    Method,
-    /// A header field is missing or has another value.
-    Header,
-}
-
 /// What became of one route in an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteVerdict {
@@ -197,18 +173,21 @@ impl RouteTable {
         };
         let routes: Vec<Route> = config.routes.iter().enumerate().filter_map(compile).collect();
         let mut by_host: HashMap<Box<[u8]>, Vec<u32>, foldhash::fast::RandomState> = HashMap::default();
-        for pattern in routes.iter().flat_map(|route| &route.host) {
+        for pattern in routes.iter().flat_map(|route| &route.asked.host) {
             if let HostPattern::Exact(host) = pattern {
                 by_host.entry(host.as_bytes().into()).or_default();
             }
         }
         let numbered = || (0u32..).zip(&routes);
         for (host, takers) in &mut by_host {
-            takers.extend(numbered().filter(|(_, route)| route.takes_host(host)).map(|(number, _)| number));
+            takers.extend(
+                numbered().filter(|(_, route)| route.asked.takes_host(host)).map(|(number, _)| number),
+            );
         }
         let elsewhere = numbered()
             .filter(|(_, route)| {
-                route.host.is_empty() || route.host.iter().any(|host| matches!(host, HostPattern::Suffix(_)))
+                let hosts = &route.asked.host;
+                hosts.is_empty() || hosts.iter().any(|host| matches!(host, HostPattern::Suffix(_)))
             })
             .map(|(number, _)| number)
             .collect();
@@ -237,7 +216,7 @@ impl RouteTable {
                 };
             for &number in candidates {
                 let route = &self.routes[number as usize];
-                if let Ok(prefix) = route.matches(request) {
+                if let Ok(prefix) = route.asked.matches(request) {
                     return Decision::Route { route, prefix };
                 }
             }
@@ -253,10 +232,10 @@ impl RouteTable {
         let mut verdicts = Vec::new();
         let mut taken = false;
         for route in &self.routes {
-            let (this, reason) = match route.matches(request) {
+            let (this, reason) = match route.asked.matches(request) {
                 _ if taken => (false, "not looked at: an earlier route took it".to_owned()),
-                Ok(_) => (true, route.reason()),
-                Err(mismatch) => (false, route.refusal(mismatch, request)),
+                Ok(_) => (true, route.asked.reason(request.path)),
+                Err(mismatch) => (false, route.asked.refusal(mismatch, request)),
             };
             taken |= this;
             verdicts.push(RouteVerdict { route: route.name.to_string(), taken: this, reason });
@@ -356,7 +335,7 @@ impl Route {
             pages: None,
             closing: Closing::compile(None, None),
             fallbacks,
-            rewrite_prefix: config.rewrite.as_ref().map(|rewrite| rewrite.prefix.as_bytes().into()),
+            rewrite: config.rewrite.as_ref().map(Rewrite::compile).map(Box::new),
             body_limit_bytes: config.body_limit_bytes,
             access_log: config.access_log,
             sqli: config.sqli,
@@ -364,130 +343,19 @@ impl Route {
             buffer: config.buffer,
             retry: config.retry.if_any().cloned().map(Box::new),
             timeout: config.timeout.if_any().copied(),
-            // A connection of a tcp listener is looked at as a request for the name that its client asks for.
-            host: config.host.iter().chain(&config.sni).cloned().collect(),
-            path: config.path.clone(),
-            method: config.method.iter().map(|method| method.as_bytes().into()).collect(),
-            header: config
-                .header
-                .iter()
-                .map(|(name, value)| (name.as_bytes().into(), value.as_bytes().into()))
-                .collect(),
+            asked: Asked::of_route(config),
         };
-        let before = old.and_then(|old| old.routes.iter().find(|old| old.takes_the_same(&route)));
+        // A route is known again by what it asks for: its name may be only its position.
+        let before = old.and_then(|old| old.routes.iter().find(|old| old.asked == route.asked));
         route.screen = screen::compile(&config.screen, before.and_then(|old| old.screen.as_deref()));
         Some(route)
     }
 
-    /// Whether both are asked for the same requests: a route is known again by this, for its name may be only
-    /// its position.
-    fn takes_the_same(&self, other: &Route) -> bool {
-        (&self.host, &self.path, &self.method, &self.header)
-            == (&other.host, &other.path, &other.method, &other.header)
+    /// What the groups of the expression that took this path matched; `None` where there are none.
+    #[inline]
+    pub fn groups(&self, path: &[u8]) -> Option<Groups> {
+        self.asked.groups(path)
     }
-
-    /// The length of the path's prefix that the route's path named (all of an exact path), or why it does not
-    /// match.
-    fn matches(&self, request: &RequestView<'_>) -> Result<usize, Mismatch> {
-        if !self.takes_host(request.host) {
-            return Err(Mismatch::Host);
-        }
-        let prefix = self.matched_prefix(request.path).ok_or(Mismatch::Path)?;
-        if !self.method.is_empty() && !self.method.iter().any(|method| **method == *request.method) {
-            return Err(Mismatch::Method);
-        }
-        let has_all = self.header.iter().all(|(name, wanted)| has_field(request, name, wanted));
-        if has_all { Ok(prefix) } else { Err(Mismatch::Header) }
-    }
-
-    fn takes_host(&self, host: &[u8]) -> bool {
-        self.host.is_empty()
-            || self.host.iter().any(|pattern| match pattern {
-                HostPattern::Exact(name) => host.eq_ignore_ascii_case(name.as_bytes()),
-                // At least one byte stands for the `*`.
-                HostPattern::Suffix(suffix) => {
-                    host.len() > suffix.len()
-                        && host[host.len() - suffix.len()..].eq_ignore_ascii_case(suffix.as_bytes())
-                }
-            })
-    }
-
-    fn matched_prefix(&self, path: &[u8]) -> Option<usize> {
-        if self.path.is_empty() {
-            return Some(0);
-        }
-        self.path.iter().find_map(|pattern| match pattern {
-            PathPattern::Exact(exact) => (exact.as_bytes() == path).then_some(path.len()),
-            PathPattern::Prefix(prefix) => path.starts_with(prefix.as_bytes()).then_some(prefix.len()),
-            PathPattern::Suffix(suffix) => path.ends_with(suffix.as_bytes()).then_some(path.len()),
-            PathPattern::Contains(part) => contains(path, part.as_bytes()).then_some(path.len()),
-        })
-    }
-
-    fn reason(&self) -> String {
-        let mut parts = Vec::new();
-        if !self.host.is_empty() {
-            parts.push("host");
-        }
-        if !self.path.is_empty() {
-            parts.push("path");
-        }
-        if !self.method.is_empty() {
-            parts.push("method");
-        }
-        if !self.header.is_empty() {
-            parts.push("header");
-        }
-        match parts.is_empty() {
-            true => "takes every request".to_owned(),
-            false => format!("{} matched", parts.join(", ")),
-        }
-    }
-
-    fn refusal(&self, mismatch: Mismatch, request: &RequestView<'_>) -> String {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        match mismatch {
-            Mismatch::Host => {
-                let wanted = self.host.iter().map(|host| match host {
-                    HostPattern::Exact(name) => name.clone(),
-                    HostPattern::Suffix(suffix) => format!("*{suffix}"),
-                });
-                format!("host `{}` is not {}", text(request.host), list(wanted))
-            }
-            Mismatch::Path => {
-                let wanted = self.path.iter().map(ToString::to_string);
-                format!("path `{}` is not {}", text(request.path), list(wanted))
-            }
-            Mismatch::Method => {
-                format!(
-                    "method `{}` is not {}",
-                    text(request.method),
-                    list(self.method.iter().map(|method| text(method)))
-                )
-            }
-            Mismatch::Header => {
-                // The value stays unsaid: it may be what a request has to know to get through.
-                let missing = self.header.iter().find(|(name, wanted)| !has_field(request, name, wanted));
-                let name = missing.map_or_else(String::new, |(name, _)| text(name));
-                format!("header `{name}` is missing or has another value")
-            }
-        }
-    }
-}
-
-/// Whether a request has a field with the value that is asked for; `*` asks for the field only.
-fn has_field(request: &RequestView<'_>, name: &[u8], wanted: &[u8]) -> bool {
-    (request.header)(name).is_some_and(|value| wanted == b"*" || *wanted == *value)
-}
-
-/// Whether `part`, which is not empty, is somewhere in `path`. Takes time in proportion to both lengths'
-/// product at worst; both are bounded, by the request line and by what an operator writes.
-fn contains(path: &[u8], part: &[u8]) -> bool {
-    path.windows(part.len().max(1)).any(|window| window == part)
-}
-
-fn list(words: impl Iterator<Item = String>) -> String {
-    words.map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" or ")
 }
 
 /// `host` in lower case in `room`; `None` for one that is longer than any name can be.

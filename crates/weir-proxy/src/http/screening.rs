@@ -1,8 +1,6 @@
 //! Asks the screens of the listener and of the route whether a request may pass. What they decide by, and
 //! how, is weir-screen's.
 
-use std::net::IpAddr;
-
 use weir_http::KnownHeader;
 use weir_io::clock;
 use weir_screen::Facts;
@@ -15,20 +13,21 @@ use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::Forwarding;
 use crate::http::ledger::Ledger;
-use crate::http::plan::Received;
+use crate::http::plan::{Paths, Received};
+use crate::http::request_values::Values;
 use crate::http::requester::Requester;
 use crate::http::route::Route;
 use crate::http::sticky;
 use crate::worker::WorkerListener;
 
-/// Asks for a request whose route is known, on the edge. `path` is the normalised one.
+/// Asks for a request whose route is known, on the edge.
 #[inline]
 pub(super) fn at_edge(
     requester: &Requester,
     listener: &WorkerListener,
     route: Option<&Route>,
     request: &Received<'_>,
-    path: &[u8],
+    paths: &Paths,
     ledger: &mut Ledger,
 ) -> Result<(), Failure> {
     let screens = [listener.compiled.screen.as_deref(), route.and_then(|route| route.screen.as_deref())];
@@ -36,8 +35,8 @@ pub(super) fn at_edge(
         return Ok(());
     }
     let cells = listener.shared.cells.of(requester.worker.number);
-    let client = ledger.client(requester).address.ip();
-    with_facts(request, path, client, |facts| ask(screens, Checkpoint::Edge, facts, cells, ledger))
+    let values = Values::of_head(requester, request, ledger.client(requester).address).along(paths);
+    with_facts(request, &values, |facts| ask(screens, Checkpoint::Edge, facts, cells, ledger))
 }
 
 /// Asks for a request that goes to a backend.
@@ -56,29 +55,25 @@ pub(super) fn at_origin(
     }
     let text = requester.received();
     let Exchange { request, paths, ledger, .. } = exchange;
-    let path = paths.compared(request.path(text));
     let cells = shared.cells.of(requester.worker.number);
-    let client = ledger.client(requester).address.ip();
-    let request = Received { head: request, text, tls: None };
-    with_facts(&request, path, client, |facts| ask(screens, Checkpoint::Origin, facts, cells, ledger))
+    let client = ledger.client(requester).address;
+    let request = Received { head: request, text, tls: None, client: client.ip() };
+    let values = Values::of_head(requester, &request, client).along(paths);
+    with_facts(&request, &values, |facts| ask(screens, Checkpoint::Origin, facts, cells, ledger))
 }
 
 /// Shows `look` the request as screens look at it.
-fn with_facts<R>(
-    request: &Received<'_>,
-    path: &[u8],
-    client: IpAddr,
-    look: impl FnOnce(&Facts<'_>) -> R,
-) -> R {
-    let Received { head, text, .. } = request;
+fn with_facts<R>(request: &Received<'_>, values: &Values<'_>, look: impl FnOnce(&Facts<'_>) -> R) -> R {
+    let Received { head, text, .. } = *request;
     let user_agent = head.combined(KnownHeader::UserAgent.name().as_bytes(), text);
     look(&Facts {
-        client,
-        path,
+        client: values.client.ip(),
+        path: values.path,
         method: head.method_text(text),
         user_agent: user_agent.as_deref().unwrap_or_default(),
         header: &|name| head.combined(name, text),
-        cookie: &|name| sticky::cookie(request.cookies(), name),
+        cookie: &|name| sticky::cookie(head.values(KnownHeader::Cookie, text), name),
+        values,
     })
 }
 
@@ -115,12 +110,11 @@ pub struct Step {
 pub(super) fn explain(
     screens: [Option<&Screen>; 2],
     request: &Received<'_>,
-    path: &[u8],
-    client: IpAddr,
+    values: &Values<'_>,
 ) -> Vec<Step> {
     let now = clock::now();
     let steps = ["listener", "route"].into_iter().zip(screens).flat_map(|(of, screen)| {
-        let explain = |screen: &Screen| with_facts(request, path, client, |facts| screen.explain(facts, now));
+        let explain = |screen: &Screen| with_facts(request, values, |facts| screen.explain(facts, now));
         let checks = screen.map(explain).unwrap_or_default().into_iter();
         checks.map(move |check| Step { of, word: end_of(check.refused_as).word(), check })
     });

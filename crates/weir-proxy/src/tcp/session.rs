@@ -199,8 +199,11 @@ impl Session {
         let view = RequestView {
             host: name.as_deref().unwrap_or_default().as_bytes(),
             path: b"/",
+            query: None,
             method: b"",
             header: &|_| None,
+            cookies: &|_| false,
+            client: self.client.address.ip(),
         };
         match self.listener.compiled.routes.decide(&view) {
             Decision::Default { pool } => Ok((pool, None)),

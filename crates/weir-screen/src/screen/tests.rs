@@ -31,6 +31,7 @@ fn facts(client: &str) -> Facts<'static> {
         user_agent: b"curl/8.5",
         header: &|_| None,
         cookie: &|_| None,
+        values: &(),
     }
 }
 

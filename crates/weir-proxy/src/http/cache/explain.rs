@@ -5,15 +5,15 @@ use weir_http::Scheme;
 use weir_io::clock;
 
 use super::RouteCache;
-use crate::http::plan::Received;
+use crate::http::plan::{Paths, Received};
 
-/// What happens to the request at the cache of its route, and why. `path` is the one that backends see;
+/// What happens to the request at the cache of its route, and why. `paths` say what backends see;
 /// `trusted` says whether a trusted proxy asks.
 pub fn explain(
     route: &RouteCache,
     request: &Received<'_>,
     scheme: Scheme,
-    path: &[u8],
+    paths: &Paths,
     trusted: bool,
 ) -> String {
     let Received { head, text, .. } = *request;
@@ -26,8 +26,8 @@ pub fn explain(
         scope: &route.scope,
         scheme,
         authority: head.host(text).unwrap_or_default(),
-        path,
-        query: head.query(text),
+        path: paths.forwarded().unwrap_or(head.path(text)),
+        query: paths.query(head.query(text)),
         head,
         buffer: text,
         trusted,

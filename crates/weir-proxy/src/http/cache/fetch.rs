@@ -26,6 +26,7 @@ use crate::http::exchange::Exchange;
 use crate::http::failure::{FailedFetch, Failure};
 use crate::http::forwarding::Forwarding;
 use crate::http::kept;
+use crate::http::plan::Paths;
 use crate::http::pump::Pump;
 use crate::http::request;
 use crate::http::requester::Requester;
@@ -47,8 +48,7 @@ struct FetchJob {
     secure: Option<Rc<Secure>>,
     client: Client,
     identity: Rc<weir_http::ClientIdentity>,
-    path: Option<Box<[u8]>>,
-    compared: Option<Box<[u8]>>,
+    paths: Paths,
     request_id: Vec<u8>,
     fetch: Fetch,
 }
@@ -90,8 +90,7 @@ pub fn start(
         secure: secure.clone(),
         client: exchange.ledger.client(&session.requester),
         identity: identity.clone(),
-        path: exchange.paths.forwarded().map(Into::into),
-        compared: exchange.paths.changed().map(Into::into),
+        paths: exchange.paths.clone(),
         request_id: exchange.request_id.clone(),
         fetch,
     };
@@ -100,7 +99,7 @@ pub fn start(
 
 /// Makes the fetch.
 async fn serve(job: FetchJob) {
-    let FetchJob { worker, slot, listener, pool, route, path, compared, request_id, mut fetch, .. } = job;
+    let FetchJob { worker, slot, listener, pool, route, paths, request_id, mut fetch, .. } = job;
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     deadline.belongs_to(listener.shared.number());
@@ -125,8 +124,7 @@ async fn serve(job: FetchJob) {
         exchange.ledger.pool = Some(forwarding.pool.clone());
         (exchange.route, exchange.pool) = (Some(number), pool_index);
         exchange.request.clone_from(&request);
-        exchange.paths.forward(path.as_deref());
-        exchange.paths.note_compared(compared.as_deref());
+        exchange.paths.clone_from(&paths);
         exchange.request_id.clone_from(&request_id);
         exchange.key.clone_from(&key);
         exchange.is_keyed = true;

@@ -102,6 +102,7 @@ fn build_key(requester: &Requester, exchange: &mut Exchange, route: &RouteCache,
     let Exchange { request, key, paths, .. } = exchange;
     let mut source = source_of(requester, request, received, route);
     source.path = paths.forwarded().unwrap_or(source.path);
+    source.query = paths.query(source.query);
     key.build(&source, &route.rules, route.cache.store.seed());
 }
 

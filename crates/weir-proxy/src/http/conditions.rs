@@ -1,0 +1,446 @@
+//! What a route asks of a request before it takes it: the one place that decides it, for the data path and
+//! for `weir explain`. Pure.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use weir_config::{Condition, HostPattern, Others, PathPattern, Pattern};
+use weir_screen::{FieldLookup, Groups, Networks};
+
+/// What a route looks at.
+pub struct RequestView<'a> {
+    /// Host without port, as sent; empty when the request has none.
+    pub host: &'a [u8],
+    /// The normalised path.
+    pub path: &'a [u8],
+    /// Without its `?`, as sent; `None` for none.
+    pub query: Option<&'a [u8]>,
+    /// Method, as sent.
+    pub method: &'a [u8],
+    /// Whole value of the header field of a name (given in lower case).
+    pub header: &'a FieldLookup<'a>,
+    /// Shows every line of `cookie` until one satisfies; whether one did.
+    pub cookies: &'a AnyLine<'a>,
+    /// Who asks.
+    pub client: IpAddr,
+}
+
+/// Whether any line satisfies.
+pub type AnyLine<'a> = dyn Fn(&mut dyn FnMut(&[u8]) -> bool) -> bool + 'a;
+
+/// What a route, or one of its conditions, asks of a request.
+#[derive(PartialEq)]
+pub struct Asked {
+    pub(super) host: Vec<HostPattern>,
+    path: Vec<PathPattern>,
+    method: Vec<Box<[u8]>>,
+    header: Values,
+    /// What few routes ask for; `None` for nothing.
+    more: Option<Box<More>>,
+}
+
+/// Names, and what the value of each is compared with.
+type Values = Box<[(Box<[u8]>, Pattern)]>;
+
+#[derive(PartialEq)]
+struct More {
+    query: Values,
+    cookie: Values,
+    client_ip: Option<Networks>,
+    not: Box<[Asked]>,
+    any: Box<[Asked]>,
+}
+
+/// Why a request is not what is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mismatch {
+    /// Its host is another.
+    Host,
+    /// Its path is another.
+    Path,
+    /// Its method is another.
+    Method,
+    /// The header field of this place is missing or has another value.
+    Header(usize),
+    /// The query parameter of this place is missing or has another value.
+    Query(usize),
+    /// The cookie of this place is missing or has another value.
+    Cookie(usize),
+    /// Its client is in none of the networks.
+    Client,
+    /// The condition of this place in `not` holds.
+    Not(usize),
+    /// No condition of `any` holds.
+    Any,
+}
+
+impl Asked {
+    /// What a route asks for.
+    pub(super) fn of_route(route: &weir_config::Route) -> Asked {
+        // A connection of a tcp listener is looked at as a request for the name that its client asks for.
+        let host = route.host.iter().chain(&route.sni).cloned().collect();
+        let conditions = |list: &[Condition]| list.iter().map(Asked::of).collect();
+        Asked {
+            more: More::of(&route.others, conditions(&route.not), conditions(&route.any)),
+            ..Asked::own(host, &route.path, &route.method, &route.header)
+        }
+    }
+
+    fn of(condition: &Condition) -> Asked {
+        let Condition { host, path, method, header, others } = condition;
+        let more = More::of(others, Box::default(), Box::default());
+        Asked { more, ..Asked::own(host.clone(), path, method, header) }
+    }
+
+    fn own(
+        host: Vec<HostPattern>,
+        path: &[PathPattern],
+        method: &[String],
+        header: &BTreeMap<String, Pattern>,
+    ) -> Asked {
+        let method = method.iter().map(|method| method.as_bytes().into()).collect();
+        Asked { host, path: path.into(), method, header: values(header), more: None }
+    }
+
+    /// The length of the path's prefix that a path of its own named (all of the path for other forms), or why
+    /// it does not match. Linear in what is compared; does not allocate, but where a query has escapes.
+    pub(super) fn matches(&self, request: &RequestView<'_>) -> Result<usize, Mismatch> {
+        if !self.takes_host(request.host) {
+            return Err(Mismatch::Host);
+        }
+        let prefix = self.matched_prefix(request.path).ok_or(Mismatch::Path)?;
+        if !self.method.is_empty() && !self.method.iter().any(|method| **method == *request.method) {
+            return Err(Mismatch::Method);
+        }
+        let has_field = |name: &[u8], wanted: &Pattern| {
+            (request.header)(name).is_some_and(|value| wanted.matches(&value))
+        };
+        lacking(&self.header, has_field).map_err(Mismatch::Header)?;
+        match &self.more {
+            None => Ok(prefix),
+            Some(more) => more.matches(request).map(|()| prefix),
+        }
+    }
+
+    pub(super) fn takes_host(&self, host: &[u8]) -> bool {
+        self.host.is_empty()
+            || self.host.iter().any(|pattern| match pattern {
+                HostPattern::Exact(name) => host.eq_ignore_ascii_case(name.as_bytes()),
+                // At least one byte stands for the `*`.
+                HostPattern::Suffix(suffix) => {
+                    host.len() > suffix.len()
+                        && host[host.len() - suffix.len()..].eq_ignore_ascii_case(suffix.as_bytes())
+                }
+            })
+    }
+
+    fn matched_prefix(&self, path: &[u8]) -> Option<usize> {
+        if self.path.is_empty() {
+            return Some(0);
+        }
+        self.path.iter().find_map(|pattern| match pattern {
+            PathPattern::Exact(exact) => (exact.as_bytes() == path).then_some(path.len()),
+            PathPattern::Prefix(prefix) => path.starts_with(prefix.as_bytes()).then_some(prefix.len()),
+            PathPattern::Suffix(suffix) => path.ends_with(suffix.as_bytes()).then_some(path.len()),
+            PathPattern::Contains(part) => contains(path, part.as_bytes()).then_some(path.len()),
+            PathPattern::Regex(expression) => expression.matches(path).then_some(path.len()),
+        })
+    }
+
+    /// What the groups of its expressions matched in a path that it takes; `None` where none has a group.
+    /// Allocates once, for an expression with groups.
+    pub(super) fn groups(&self, path: &[u8]) -> Option<Groups> {
+        let expressions = self.path.iter().filter_map(|pattern| match pattern {
+            PathPattern::Regex(expression) if expression.group_count() > 0 => Some(expression),
+            _ => None,
+        });
+        { expressions }.find_map(|expression| expression.groups_in(path))
+    }
+
+    /// How many groups can be named, at most.
+    fn group_count(&self) -> u8 {
+        let count = |pattern: &PathPattern| match pattern {
+            PathPattern::Regex(expression) => expression.group_count(),
+            _ => 0,
+        };
+        self.path.iter().map(count).max().unwrap_or(0)
+    }
+
+    /// What of it made it match, in words.
+    pub(super) fn reason(&self, path: &[u8]) -> String {
+        let mut parts: Vec<&str> = Vec::new();
+        let own = [
+            ("host", self.host.is_empty()),
+            ("path", self.path.is_empty()),
+            ("method", self.method.is_empty()),
+            ("header", self.header.is_empty()),
+        ];
+        parts.extend(own.iter().filter(|(_, is_empty)| !is_empty).map(|(name, _)| name));
+        if let Some(more) = &self.more {
+            let rest = [
+                ("query", more.query.is_empty()),
+                ("cookie", more.cookie.is_empty()),
+                ("client_ip", more.client_ip.is_none()),
+                ("any", more.any.is_empty()),
+            ];
+            parts.extend(rest.iter().filter(|(_, is_empty)| !is_empty).map(|(name, _)| name));
+        }
+        let mut reason = match parts.is_empty() {
+            true => "takes every request".to_owned(),
+            false => format!("{} matched", parts.join(", ")),
+        };
+        if self.more.as_ref().is_some_and(|more| !more.not.is_empty()) {
+            reason += ", and nothing of `not`";
+        }
+        let groups = self.groups(path);
+        for number in 1..=groups.map_or(0, |_| self.group_count()) {
+            let matched = groups.unwrap_or_default();
+            reason += &format!(", ${number} is `{}`", text(matched.of(number, path)));
+        }
+        reason
+    }
+
+    /// Why a request is not what is asked for, in words. The values of fields, cookies and parameters stay
+    /// unsaid: one may be what a request has to know to get through.
+    pub(super) fn refusal(&self, mismatch: Mismatch, request: &RequestView<'_>) -> String {
+        let more = |list: fn(&More) -> &Values| self.more.as_deref().map(list);
+        let other = |what: &str, values: Option<&Values>, place: usize| {
+            let name =
+                values.and_then(|values| values.get(place)).map_or_else(String::new, |(name, _)| text(name));
+            format!("{what} `{name}` is missing or has another value")
+        };
+        match mismatch {
+            Mismatch::Host => {
+                let wanted = self.host.iter().map(|host| match host {
+                    HostPattern::Exact(name) => name.clone(),
+                    HostPattern::Suffix(suffix) => format!("*{suffix}"),
+                });
+                format!("host `{}` is not {}", text(request.host), list(wanted))
+            }
+            Mismatch::Path => {
+                let wanted = self.path.iter().map(ToString::to_string);
+                format!("path `{}` is not {}", text(request.path), list(wanted))
+            }
+            Mismatch::Method => {
+                let wanted = self.method.iter().map(|method| text(method));
+                format!("method `{}` is not {}", text(request.method), list(wanted))
+            }
+            Mismatch::Header(place) => other("header", Some(&self.header), place),
+            Mismatch::Query(place) => other("query parameter", more(|more| &more.query), place),
+            Mismatch::Cookie(place) => other("cookie", more(|more| &more.cookie), place),
+            Mismatch::Client => {
+                format!("client {} is in none of its networks", request.client.to_canonical())
+            }
+            Mismatch::Not(place) => {
+                let condition = self.more.as_ref().and_then(|more| more.not.get(place));
+                let why = condition.map_or_else(String::new, |condition| condition.reason(request.path));
+                format!("condition {} of `not` holds: {why}", place + 1)
+            }
+            Mismatch::Any => "no condition of `any` holds".to_owned(),
+        }
+    }
+}
+
+impl More {
+    fn of(others: &Others, not: Box<[Asked]>, any: Box<[Asked]>) -> Option<Box<More>> {
+        if others.is_empty() && not.is_empty() && any.is_empty() {
+            return None;
+        }
+        let Others { query, cookie, client_ip } = others;
+        let client_ip = Networks::compile(client_ip);
+        Some(Box::new(More { query: values(query), cookie: values(cookie), client_ip, not, any }))
+    }
+
+    fn matches(&self, request: &RequestView<'_>) -> Result<(), Mismatch> {
+        if self.client_ip.as_ref().is_some_and(|networks| !networks.have(request.client)) {
+            return Err(Mismatch::Client);
+        }
+        let query = request.query.unwrap_or_default();
+        lacking(&self.query, |name, wanted| has_parameter(query, name, wanted)).map_err(Mismatch::Query)?;
+        let has_cookie = |name: &[u8], wanted: &Pattern| {
+            (request.cookies)(&mut |line| {
+                cookies(line).any(|(this, value)| this == name && wanted.matches(value))
+            })
+        };
+        lacking(&self.cookie, has_cookie).map_err(Mismatch::Cookie)?;
+        if let Some(place) = self.not.iter().position(|condition| condition.matches(request).is_ok()) {
+            return Err(Mismatch::Not(place));
+        }
+        let any = self.any.is_empty() || self.any.iter().any(|condition| condition.matches(request).is_ok());
+        if any { Ok(()) } else { Err(Mismatch::Any) }
+    }
+}
+
+fn values(config: &BTreeMap<String, Pattern>) -> Values {
+    config.iter().map(|(name, pattern)| (name.as_bytes().into(), pattern.clone())).collect()
+}
+
+/// `Err` with the place of the first that is not there.
+fn lacking(values: &Values, has: impl Fn(&[u8], &Pattern) -> bool) -> Result<(), usize> {
+    values.iter().position(|(name, wanted)| !has(name, wanted)).map_or(Ok(()), Err)
+}
+
+/// Whether any parameter of that name has such a value. A guard in `not` must see it however it is spelt, and
+/// wherever it stands: applications differ in which of several they take.
+fn has_parameter(query: &[u8], name: &[u8], wanted: &Pattern) -> bool {
+    let pairs = query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty());
+    { pairs }.any(|pair| {
+        let at = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
+        let value = pair.get(at + 1..).unwrap_or_default();
+        *decoded(&pair[..at]) == *name && wanted.matches(&decoded(value))
+    })
+}
+
+/// Without escapes, `+` being a space (application/x-www-form-urlencoded). A `%` that begins no escape stays.
+fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
+    if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
+        return Cow::Borrowed(text);
+    }
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text);
+    while let [byte, behind @ ..] = rest {
+        rest = behind;
+        out.push(match (byte, behind) {
+            (b'+', _) => b' ',
+            (b'%', [high, low, behind @ ..]) => match (digit(high), digit(low)) {
+                (Some(high), Some(low)) => {
+                    rest = behind;
+                    (high << 4 | low) as u8
+                }
+                _ => b'%',
+            },
+            _ => *byte,
+        });
+    }
+    Cow::Owned(out)
+}
+
+/// Name and value of each cookie of a line (RFC 6265 section 4.2.1).
+fn cookies(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    line.split(|byte| *byte == b';').filter_map(|pair| {
+        let pair = pair.trim_ascii();
+        let at = pair.iter().position(|byte| *byte == b'=')?;
+        Some((&pair[..at], &pair[at + 1..]))
+    })
+}
+
+/// Whether `part`, which is not empty, is somewhere in `path`. Takes time in proportion to both lengths'
+/// product at worst; both are bounded, by the request line and by what an operator writes.
+fn contains(path: &[u8], part: &[u8]) -> bool {
+    path.windows(part.len().max(1)).any(|window| window == part)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn list(words: impl Iterator<Item = String>) -> String {
+    words.map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" or ")
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_config::parse;
+
+    use super::*;
+
+    /// What a route with these conditions says to a request: `Ok`, or the reason.
+    fn judged(
+        conditions: &str,
+        (path, query): (&str, Option<&str>),
+        cookies: &[&str],
+        client: &str,
+    ) -> Result<usize, String> {
+        let text = format!(
+            "[listener.web]\nbind = \"0.0.0.0:80\"\n[[listener.web.route]]\npool = \"app\"\n{conditions}\n[pool.app]\nbackends = [\"10.0.0.1:80\"]\n"
+        );
+        let config = parse("a.toml", &text).unwrap_or_else(|report| panic!("{report}"));
+        let asked = Asked::of_route(&config.listeners[0].routes[0]);
+        let view = RequestView {
+            host: b"shop.test",
+            path: path.as_bytes(),
+            query: query.map(str::as_bytes),
+            method: b"GET",
+            header: &|name| (name == b"x-tenant").then_some(Cow::Borrowed(b"acme-7")),
+            cookies: &|look| cookies.iter().any(|line| look(line.as_bytes())),
+            client: client.parse().unwrap(),
+        };
+        asked.matches(&view).map_err(|mismatch| asked.refusal(mismatch, &view))
+    }
+
+    fn by_query(conditions: &str, query: &str) -> bool {
+        judged(conditions, ("/", Some(query)), &[], "192.0.2.1").is_ok()
+    }
+
+    #[test]
+    fn a_parameter_is_found_wherever_it_stands_and_however_it_is_spelt() {
+        let condition = r#"query = { debug = "*" }"#;
+        for query in ["debug", "debug=", "a=1&debug=0", "%64ebug=1", "deb%75g", "&&debug"] {
+            assert!(by_query(condition, query), "{query}");
+        }
+        for query in ["", "xdebug=1", "a=debug", "debug%3d1=2", "Debug=1"] {
+            assert!(!by_query(condition, query), "{query}");
+        }
+        assert!(by_query(r#"query = { "a b" = "1 + 1*" }"#, "a+b=1+%2B+1=2"));
+        assert!(by_query(r#"query = { v = "2" }"#, "v=1&v=2") && !by_query(r#"query = { v = "2" }"#, "v=22"));
+        assert!(by_query(r#"query = { v = "%" }"#, "v=%") && by_query(r#"query = { v = "%2" }"#, "v=%2"));
+        assert!(judged(condition, ("/", None), &[], "192.0.2.1").is_err());
+    }
+
+    #[test]
+    fn a_cookie_is_compared_alone_in_any_line() {
+        let by = |condition: &str, lines: &[&str]| judged(condition, ("/", None), lines, "192.0.2.1").is_ok();
+        let beta = r#"cookie = { beta = "1" }"#;
+        assert!(
+            by(beta, &["a=0; beta=1"]) && by(beta, &["a=0", "beta=1;c=2"]) && by(beta, &["beta=0; beta=1"])
+        );
+        assert!(!by(beta, &["xbeta=1", "beta=11", "a=beta=1"]) && !by(beta, &[]));
+        assert!(by(r#"cookie = { beta = "*" }"#, &["beta="]) && !by(r#"cookie = { beta = "*" }"#, &["beta"]));
+    }
+
+    #[test]
+    fn a_client_is_known_by_its_network_in_either_spelling() {
+        let by =
+            |client: &str| judged(r#"client_ip = ["10.0.0.0/8", "2001:db8::/32"]"#, ("/", None), &[], client);
+        assert!(by("10.1.2.3").is_ok() && by("::ffff:10.1.2.3").is_ok() && by("2001:db8::1").is_ok());
+        assert_eq!(by("::ffff:11.1.2.3").unwrap_err(), "client 11.1.2.3 is in none of its networks");
+    }
+
+    #[test]
+    fn a_condition_of_not_holds_as_a_whole_and_one_of_any_is_enough() {
+        let not = r#"not = [{ path = "/a/*", query = { x = "*" } }, { client_ip = "10.0.0.0/8" }]"#;
+        let by = |path, query, client| judged(not, (path, query), &[], client);
+        assert!(by("/a/b", None, "192.0.2.1").is_ok() && by("/b", Some("x"), "192.0.2.1").is_ok());
+        let held = by("/a/b", Some("x"), "192.0.2.1").unwrap_err();
+        assert_eq!(held, "condition 1 of `not` holds: path, query matched");
+        assert!(by("/b", None, "10.0.0.1").unwrap_err().starts_with("condition 2 of `not`"));
+        let any =
+            r#"any = [{ path = "/a/*" }, { header = { x-tenant = "~^other" } }, { cookie = { c = "1" } }]"#;
+        let by = |path, cookies: &[&str]| judged(any, (path, None), cookies, "192.0.2.1");
+        assert!(by("/a/", &[]).is_ok() && by("/b", &["c=1"]).is_ok());
+        assert_eq!(by("/b", &[]).unwrap_err(), "no condition of `any` holds");
+    }
+
+    #[test]
+    fn fields_are_compared_by_pattern_and_what_was_asked_for_stays_unsaid() {
+        let by = |pattern: &str| {
+            judged(&format!("header = {{ x-tenant = '{pattern}' }}"), ("/", None), &[], "192.0.2.1")
+        };
+        for pattern in ["acme-7", "acme-*", "*-7", "*me*", "*", "~^acme-[0-9]+$"] {
+            assert!(by(pattern).is_ok(), "{pattern}");
+        }
+        for pattern in ["acme", "ACME-7", "-7*", "~^me"] {
+            assert_eq!(by(pattern).unwrap_err(), "header `x-tenant` is missing or has another value");
+        }
+    }
+
+    #[test]
+    fn groups_are_those_of_the_first_expression_that_matches() {
+        let text = "[listener.web]\nbind = \"0.0.0.0:80\"\n[[listener.web.route]]\npool = \"app\"\npath = ['~^/v(\\d)/(.*)', '~^/(x)']\n[pool.app]\nbackends = [\"10.0.0.1:80\"]\n";
+        let config = parse("a.toml", text).unwrap_or_else(|report| panic!("{report}"));
+        let asked = Asked::of_route(&config.listeners[0].routes[0]);
+        assert_eq!(asked.reason(b"/v1/a"), "path matched, $1 is `1`, $2 is `a`");
+        assert_eq!(asked.reason(b"/x/a"), "path matched, $1 is `x`, $2 is ``");
+    }
+}
