@@ -6,6 +6,7 @@
 mod acme;
 mod admin;
 mod answers;
+mod auth;
 mod cache;
 mod clients;
 mod compression;

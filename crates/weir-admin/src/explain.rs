@@ -82,6 +82,9 @@ pub struct Answer {
     /// What the screen for SQL injection says of the request's head, where the route has one.
     #[serde(default)]
     pub sqli: Option<String>,
+    /// Who says whether the request may pass, and what becomes of the answer; `None` where everybody may ask.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth: Option<String>,
     /// What the statement wants and leaves behind; `None` where the question is about no statement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statement: Option<Statement>,

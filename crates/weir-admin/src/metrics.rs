@@ -11,8 +11,8 @@ use weir_proxy::http::cache::Cache;
 use weir_quic::counts::{Counts as QuicCounts, DROP_NAMES};
 use weir_stats::expose::{self, Exposition, Metric};
 use weir_stats::table::{
-    CODE_CLASSES, CacheResult, Compressed, End, Handshake, ListenerCells, Login, PoolCells, Rejected,
-    RetryReason, SqliVerdict,
+    AuthResult, CODE_CLASSES, CacheResult, Compressed, End, Handshake, ListenerCells, Login, PoolCells,
+    Rejected, RetryReason, SqliVerdict,
 };
 use weir_stats::{Counter, Histogram, HistogramSum, PerWorker};
 
@@ -242,6 +242,12 @@ fn screens(out: &mut Exposition, compiled: &CompiledSnapshot, listeners: &[Arc<L
     };
     let asking = counted(of_http(&compiled.snapshot.listeners).filter(asks));
     asking.by_word(out, &expose::SQLI, SqliVerdict::WORDS, |cells| &cells.sqli[..]);
+    let guards = |listener: &&Arc<Listener>| {
+        let of_routes = listener.config.routes.iter().map(|route| &route.auth);
+        of_routes.chain([&listener.config.http().auth]).any(Option::is_some)
+    };
+    let guarding = counted(of_http(&compiled.snapshot.listeners).filter(guards));
+    guarding.by_word(out, &expose::AUTH, AuthResult::WORDS, |cells| &cells.auth[..]);
 }
 
 fn compression(out: &mut Exposition, listeners: &[Arc<Listener>]) {

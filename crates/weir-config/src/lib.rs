@@ -14,6 +14,7 @@
 mod acme;
 mod action;
 mod admin;
+mod auth;
 mod bandwidth;
 mod bind;
 mod breaker;
@@ -67,6 +68,7 @@ mod write;
 pub use acme::{Acme, AcmeChallenge};
 pub use action::{Redirect, Respond, RouteAction};
 pub use admin::{Admin, AdminBind, AdminTls};
+pub use auth::{Authentication, ForwardAuth};
 pub use bandwidth::Bandwidth;
 pub use breaker::Breaker;
 pub use buffer::Buffer;

@@ -11,6 +11,7 @@ use weir_screen::Settings as Screen;
 
 use self::unix::UnixSocket;
 use crate::acme::{self, Acme};
+use crate::auth::{self, Authentication};
 use crate::bandwidth::{self, Bandwidth};
 use crate::client_address::{self, ClientAddress};
 use crate::compress::{self, Compress};
@@ -203,6 +204,12 @@ table! {
         /// What clients are told while `weir maintenance` has switched the service off, and who gets through;
         /// a route may say otherwise.
         maintenance: Option<Maintenance> = below(Maintenance::TABLE).http().default("503, for all");
+        /// Who may ask, and who says so; a route may say otherwise.
+        auth: Option<Authentication> =
+            table_or_true(Authentication::TABLE)
+                .default("everybody")
+                .http()
+                .also(&["authentication", "auth_request", "forward_auth", "forwardauth"]);
         /// Sizes a client may make Weir hold or parse.
         limits: HttpLimits = below(HttpLimits::TABLE).http().also(&["limit"]);
         /// Rules about header fields.
@@ -342,6 +349,11 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
         client_address::check(fields, findings);
         headers::check_listener(root, fields, findings);
         maintenance::check(fields, findings);
+        auth::check(root, fields, findings);
+        for (_, route) in fields.tables("route") {
+            auth::check(root, route, findings);
+            auth::cached(route, findings);
+        }
         route::check(fields, &listener.routes, findings);
         match spoken(fields) {
             None | Some(Protocol::Http) => screen::check_listener(fields, findings),

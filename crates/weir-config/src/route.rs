@@ -6,6 +6,7 @@ use weir_screen::{Pattern, Settings as Screen};
 use weir_template::Template;
 
 use crate::action::{self, RouteAction};
+use crate::auth::Authentication;
 use crate::buffer::Buffer;
 use crate::cache::{self, RouteCache};
 use crate::compress::{self, Compress};
@@ -121,6 +122,12 @@ table! {
         /// What clients are told while the route is in maintenance, and who gets through.
         maintenance: Option<Maintenance> =
             below(Maintenance::TABLE).http().inherited().default("as the listener has it");
+        /// Who may ask, and who says so; `false` lets everybody where the listener does not.
+        auth: Option<Authentication> =
+            table_or_true(Authentication::TABLE)
+                .http()
+                .inherited()
+                .also(&["authentication", "auth_request", "forward_auth", "forwardauth"]);
         /// Whether its requests are written to the access log; metrics count them anyway.
         access_log: bool = flag(true).http();
         /// How requests are looked at for SQL injection: what the route says, else what its listener does.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::auth;
 use crate::fallback;
 use crate::fields::Fields;
 use crate::plane::{self, Plane};
@@ -51,7 +52,7 @@ impl Uses {
                     None | Some(Protocol::Http) => fallback::chain(root, fields),
                     Some(_) => Vec::new(),
                 };
-                for pool in fields.text("pool").into_iter().chain(fallbacks) {
+                for pool in fields.text("pool").into_iter().chain(fallbacks).chain(auth::pools(fields)) {
                     uses.entry(pool.to_owned()).or_default().push(by.clone());
                 }
             }

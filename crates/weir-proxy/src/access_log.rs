@@ -71,6 +71,8 @@ pub struct Record<'a> {
     pub would_reject: Reasons,
     /// Where in the request SQL injection was found, and of what kind.
     pub sqli: Option<&'a str>,
+    /// Who the client has shown to be.
+    pub user: Option<&'a [u8]>,
     /// `user-agent`, as sent.
     pub user_agent: Option<&'a [u8]>,
     /// What the connection is encrypted with; `None` without TLS.
@@ -115,6 +117,8 @@ pub struct Timers {
     pub connect: Option<Duration>,
     /// From the request sent to the head of the response received.
     pub backend_header: Option<Duration>,
+    /// Until it was known whether the client may ask.
+    pub auth: Option<Duration>,
     /// Everything.
     pub total: Duration,
 }

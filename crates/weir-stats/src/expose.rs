@@ -81,6 +81,7 @@ metrics! {
     WOULD_REJECT = "weir_would_reject_total" Counter ["listener", "reason"] "What was let pass and would have been refused, but for `dry_run` or `report`, by reason; HTTP listeners.";
     RATE_LIMIT_OVERFLOW = "weir_rate_limit_overflow_total" Counter ["listener"] "Times a key of a `rate_limit` found no room among its `keys` and shared a bucket; HTTP listeners.";
     SQLI = "weir_sqli_requests_total" Counter ["listener", "verdict"] "Requests on routes with `sqli`, by what was found; listeners that have such routes.";
+    AUTH = "weir_auth_requests_total" Counter ["listener", "result"] "Requests on routes with `auth`, by what came of asking who they are from; listeners that have such routes.";
     ENDS = "weir_ends_total" Counter ["listener", "reason"] "Exchanges, TCP sessions and UDP flows that ended, by the end reason of the access log.";
     MYSQL_LOGINS = "weir_mysql_logins_total" Counter ["listener", "result"] "MySQL logins, by how clients showed who they are, or why they were not let in.";
     MYSQL_STATEMENTS = "weir_mysql_statements_total" Counter ["listener", "role", "reason"] "Statements by the role of the server that they went to (`primary` or `any`), and why.";

@@ -55,6 +55,8 @@ words! {
         RateLimited = "rate_limited", "Over a `rate_limit`; answered 429 with `retry-after`, or as the limit says.";
         ConcurrencyLimited = "concurrency_limited", "Over a `concurrency_limit`; answered 429 with `retry-after`, or as the limit says.";
         Sqli = "sqli", "The request looks like SQL injection, or its body cannot be read as its type says (`sqli = \"block\"`); answered 403.";
+        AuthDenied = "auth_denied", "The client has not shown who it is, or may not ask for that (`auth`); answered as the service says, or with 401.";
+        AuthUnavailable = "auth_unavailable", "Nobody could say whether the client may ask for that (`auth`); answered 503.";
         NoBackend = "no_backend", "No backend of the pool is up; answered 503.";
         BreakerOpen = "breaker_open", "Most requests to the pool failed, and its `breaker` lets none through; answered 503 with `retry-after`.";
         QueueFull = "queue_full", "Every backend was at `max_connections` and the queue was full; answered 503.";
@@ -105,6 +107,8 @@ words! {
         RateLimited = "rate_limited", "Over a `rate_limit`.";
         ConcurrencyLimited = "concurrency_limited", "Over a `concurrency_limit`.";
         Sqli = "sqli", "Looks like SQL injection, or has a body that cannot be read as its type says.";
+        AuthDenied = "auth_denied", "Not shown who it is, or not allowed (`auth`).";
+        AuthUnavailable = "auth_unavailable", "Nobody could say who may pass (`auth`).";
         NoBackend = "no_backend", "No backend up.";
         BreakerOpen = "breaker_open", "The pool's `breaker` is open.";
         QueueFull = "queue_full", "Queue full.";
@@ -132,6 +136,15 @@ words! {
         Blocked = "blocked", "An injection was found, and refused (`sqli = \"block\"`).";
         Unreadable = "unreadable", "A body could not be read as its type says: refused with `sqli = \"block\"`, else passed.";
         Cut = "cut", "Of a body, besides, something passed unread: it was larger than `sqli_body`, or memory was short.";
+    }
+}
+
+words! {
+    /// What came of asking who a client is: label `result` of `weir_auth_requests_total`.
+    AuthResult {
+        Passed = "passed", "It may pass.";
+        Denied = "denied", "It may not, or has not shown who it is.";
+        Unavailable = "unavailable", "Nobody could say so in time.";
     }
 }
 
@@ -247,6 +260,8 @@ pub struct ListenerCells {
     pub would_reject: Counters<{ Rejected::ALL.len() }>,
     /// Requests looked at, by [`SqliVerdict`].
     pub sqli: Counters<{ SqliVerdict::ALL.len() }>,
+    /// Requests on routes with `auth`, by [`AuthResult`].
+    pub auth: [Counter; AuthResult::ALL.len()],
     /// Ends by [`End`].
     pub ends: Counters<{ End::ALL.len() }>,
     /// TLS handshakes by [`Handshake`].

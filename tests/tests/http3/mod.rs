@@ -2,6 +2,7 @@
 
 mod answers;
 mod attacks;
+mod auth;
 mod cached;
 mod drain;
 mod early;

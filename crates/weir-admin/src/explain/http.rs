@@ -8,6 +8,7 @@ use weir_config::{Bind, Buffer, NEVER, Protocol, Retry};
 use weir_io::clock;
 use weir_proxy::RetryRules;
 use weir_proxy::compiled::{CompiledListener, CompiledSnapshot};
+use weir_proxy::http::auth::Authenticator;
 use weir_proxy::http::closing;
 use weir_proxy::http::explain::{Answered, Arrival, FieldChange, Request, Words};
 use weir_proxy::http::plan::{Outcome, OverTls, Paths, Plan, Refused, Rules, plan};
@@ -192,6 +193,8 @@ impl Followed<'_> {
     /// What comes of a request that lists and limits let pass.
     fn carry_out(&self, answer: &mut Answer) {
         let Followed { listener, request, paths, plan, .. } = self;
+        let auth = self.compiled.routes.auth(plan.route).filter(|_| plan.outcome.is_guarded());
+        answer.auth = auth.map(Authenticator::words);
         match &plan.outcome {
             Outcome::Refuse(refused) => {
                 let refused = Answered::from(*refused);

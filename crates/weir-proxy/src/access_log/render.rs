@@ -55,6 +55,7 @@ impl Renderer {
         json_text(out, "cache", record.cache.map(str::as_bytes));
         json_number(out, "retries", Some(u64::from(record.retries)));
         json_seconds(out, "client_header", record.timers.client_header);
+        json_seconds(out, "auth", record.timers.auth);
         json_seconds(out, "queue", record.timers.queue);
         json_seconds(out, "connect", record.timers.connect);
         json_seconds(out, "backend_header", record.timers.backend_header);
@@ -62,6 +63,7 @@ impl Renderer {
         json_text(out, "end", Some(record.end.word().as_bytes()));
         would_reject(out, record.would_reject);
         json_text(out, "sqli", record.sqli.map(str::as_bytes));
+        json_text(out, "user", record.user);
         json_text(out, "user_agent", record.user_agent);
         json_text(out, "referer", record.referer);
         if let Some(tls) = record.tls {
@@ -81,7 +83,16 @@ impl Renderer {
             true => out.extend_from_slice(UNIX_CLIENT),
             false => write_address(out, record.client.ip()),
         }
-        out.extend_from_slice(b" - - [");
+        out.extend_from_slice(b" - ");
+        match record.user {
+            // A space would shift all that stands behind it.
+            Some(user) => user.iter().for_each(|byte| match byte {
+                b' ' => out.extend_from_slice(b"\\x20"),
+                byte => escape::combined(out, &[*byte]),
+            }),
+            None => out.push(b'-'),
+        }
+        out.extend_from_slice(b" [");
         self.calendar.common(out, record.time);
         out.extend_from_slice(b"] \"");
         request_line(out, record, b"-", escape::combined);
@@ -172,8 +183,17 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
             *b"PR"
         }
         End::NotCached => *b"PH",
-        End::NoBackend | End::BreakerOpen | End::ConnectFailed | End::BackendTls => *b"SC",
-        End::Misdirected | End::Handshake | End::Sqli | End::LoginRefused | End::LoginLimited => *b"PR",
+        End::AuthUnavailable
+        | End::NoBackend
+        | End::BreakerOpen
+        | End::ConnectFailed
+        | End::BackendTls => *b"SC",
+        End::AuthDenied
+        | End::Misdirected
+        | End::Handshake
+        | End::Sqli
+        | End::LoginRefused
+        | End::LoginLimited => *b"PR",
         End::DeniedAddress
         | End::DeniedMethod
         | End::DeniedPath

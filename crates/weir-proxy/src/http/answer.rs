@@ -3,9 +3,10 @@
 
 use weir_http::{AddedField, ErrorForm, OwnAnswer};
 use weir_io::clock;
-use weir_stats::table::End;
+use weir_stats::table::{End, Rejected};
 use weir_template::Template;
 
+use crate::http::auth::Refused;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::pages;
@@ -82,6 +83,21 @@ pub async fn respond(
     let fields: Vec<_> = AddedField::new(b"content-type", content_type.as_bytes()).into_iter().collect();
     let answer = OwnAnswer::Simple { status, fields: &fields, body: body.as_bytes() };
     send(session, listener, exchange, &answer, End::Responded, keep).await
+}
+
+/// Answers as the service says that did not let the request pass.
+pub async fn denied(
+    session: &mut Session,
+    listener: &WorkerListener,
+    exchange: &mut Exchange,
+    refused: &Refused,
+) -> After {
+    listener.shared.cells.of(session.requester.worker.number).rejected[Rejected::AuthDenied as usize]
+        .increment();
+    let keep = may_keep(session, exchange);
+    let answer =
+        OwnAnswer::Simple { status: refused.status, fields: &refused.fields, body: &refused.content };
+    send(session, listener, exchange, &answer, End::AuthDenied, keep).await
 }
 
 /// Shows a certificate authority that it is we whom it reached (RFC 8555 §8.3).

@@ -9,6 +9,7 @@ use weir_http::values::accept::Wants;
 use weir_io::clock;
 
 use crate::http::answer;
+use crate::http::auth::gate;
 use crate::http::cache;
 use crate::http::closing;
 use crate::http::edits;
@@ -18,6 +19,7 @@ use crate::http::forward;
 use crate::http::forwarding::Forwarding;
 use crate::http::plan::{Outcome, OverTls, Plan, Received, Rules, plan};
 use crate::http::request_values::Values;
+use crate::http::route::Route;
 use crate::http::screening;
 use crate::http::session::Session;
 use crate::http::sqli;
@@ -40,38 +42,44 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
     note_request(session, &listener, exchange);
     let ended = match decide(session, &listener, exchange) {
         Err(failure) => Err(failure),
-        Ok(Plan { route, outcome, .. }) => match outcome {
-            Outcome::Forward { pool: asked } => {
-                let fallbacks = listener.compiled.routes.fallbacks(route);
-                let serving =
-                    closing::serving(asked, fallbacks, |index| &listener.pools[index].shared.balance);
-                let is_fallback = serving != asked;
-                if is_fallback {
-                    listener.pools[asked].cells().fallbacks.increment();
+        Ok(Plan { route, outcome, .. }) => match admit(session, &listener, exchange, (route, &outcome)).await
+        {
+            Err(failure) => Err(failure),
+            Ok(Some(after)) => return after,
+            Ok(None) => match outcome {
+                Outcome::Forward { pool: asked } => {
+                    let fallbacks = listener.compiled.routes.fallbacks(route);
+                    let serving =
+                        closing::serving(asked, fallbacks, |index| &listener.pools[index].shared.balance);
+                    let is_fallback = serving != asked;
+                    if is_fallback {
+                        listener.pools[asked].cells().fallbacks.increment();
+                    }
+                    let pool = listener.pools[serving].clone();
+                    exchange.ledger.pool = Some(pool.clone());
+                    exchange.pool = Some(serving);
+                    edits::prepare(&session.requester, &listener, exchange);
+                    let mut forwarding = Forwarding::new(&listener, pool, route);
+                    forwarding.is_fallback = is_fallback;
+                    session.requester.begin_total(exchange.ledger.head, forwarding.timers.request_total);
+                    match route.and_then(|route| route.cache.as_deref()) {
+                        None => forward::run(session, exchange, &forwarding).await,
+                        Some(cache) => cache::run(session, exchange, &forwarding, cache).await,
+                    }
                 }
-                let pool = listener.pools[serving].clone();
-                exchange.ledger.pool = Some(pool.clone());
-                exchange.pool = Some(serving);
-                edits::prepare(&session.requester, &listener, exchange);
-                let mut forwarding = Forwarding::new(&listener, pool, route);
-                forwarding.is_fallback = is_fallback;
-                session.requester.begin_total(exchange.ledger.head, forwarding.timers.request_total);
-                match route.and_then(|route| route.cache.as_deref()) {
-                    None => forward::run(session, exchange, &forwarding).await,
-                    Some(cache) => cache::run(session, exchange, &forwarding, cache).await,
+                Outcome::Refuse(refused) => Err(refused.into()),
+                Outcome::Redirect { to, status } => {
+                    Ok(Box::pin(answer::redirect(session, &listener, exchange, to, status)).await)
                 }
-            }
-            Outcome::Refuse(refused) => Err(refused.into()),
-            Outcome::Redirect { to, status } => {
-                Ok(Box::pin(answer::redirect(session, &listener, exchange, to, status)).await)
-            }
-            Outcome::Respond { status, body, content_type } => {
-                Ok(Box::pin(answer::respond(session, &listener, exchange, status, body, content_type)).await)
-            }
-            Outcome::Trace => Ok(Box::pin(answer::trace(session, &listener, exchange)).await),
-            Outcome::Prove { authorization } => {
-                Ok(Box::pin(answer::prove(session, &listener, exchange, &authorization)).await)
-            }
+                Outcome::Respond { status, body, content_type } => {
+                    Ok(Box::pin(answer::respond(session, &listener, exchange, status, body, content_type))
+                        .await)
+                }
+                Outcome::Trace => Ok(Box::pin(answer::trace(session, &listener, exchange)).await),
+                Outcome::Prove { authorization } => {
+                    Ok(Box::pin(answer::prove(session, &listener, exchange, &authorization)).await)
+                }
+            },
         },
     };
     // What there is to say yet is said in a time of its own.
@@ -80,6 +88,21 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
     match ended {
         Ok(after) => after,
         Err(failure) => Box::pin(answer::failure(session, &listener, exchange, &failure)).await,
+    }
+}
+
+/// Asks whether whoever asks may, where the listener or the route wants to know; `Some` where it was answered.
+async fn admit(
+    session: &mut Session,
+    listener: &Rc<WorkerListener>,
+    exchange: &mut Exchange,
+    (route, outcome): (Option<&Route>, &Outcome<'_>),
+) -> Result<Option<After>, Failure> {
+    match listener.compiled.routes.auth(route) {
+        Some(authenticator) if outcome.is_guarded() => {
+            Box::pin(gate::ask(session, listener, exchange, authenticator)).await
+        }
+        _ => Ok(None),
     }
 }
 

@@ -20,6 +20,8 @@ pub struct EditTable {
     rows: Box<[usize]>,
     /// By the index of a pool: its column; 0 for those that say nothing.
     columns: Box<[usize]>,
+    /// The row for questions of Weir's own, which only their pool changes.
+    question_row: usize,
     width: usize,
     /// What the listener says without a rule: backends read the field by which proxies name the client as
     /// Weir believes it, also where somebody else sent it.
@@ -37,6 +39,8 @@ pub struct Edits {
 /// What is changed about one message.
 pub(super) struct Side {
     dropped: DroppedNames,
+    /// Whether lines come of what is known of the user.
+    tells_user: bool,
     /// All lines, where none of them is filled in.
     constant: Option<Box<[u8]>>,
     steps: Box<[Lines]>,
@@ -80,29 +84,33 @@ impl EditTable {
             (numbers.collect(), count)
         };
         let (rows, row_count) = numbered(&mut listener.routes.iter().map(|route| {
-            !route.headers.is_empty() || route.marks != http.marks || route.backend_host.is_some()
+            !route.headers.is_empty()
+                || route.marks != http.marks
+                || route.backend_host.is_some()
+                || route.auth != http.auth
         }));
         let (columns, column_count) =
             numbered(&mut pools.iter().map(|pool| !pool.headers.is_empty() || pool.backend_host.is_some()));
         let implied = implied(http);
-        let says_nothing =
-            implied.is_empty() && http.headers.is_empty() && http.marks.via && http.marks.forwarded;
+        let says_nothing = implied.is_empty()
+            && http.headers.is_empty()
+            && http.marks.via
+            && http.marks.forwarded
+            && http.auth.is_none();
         if says_nothing && row_count + column_count == 0 {
             return None;
         }
         let width = column_count + 1;
-        let merged = (0..width * (row_count + 1)).map(|_| OnceLock::new()).collect();
+        let question_row = row_count + 1;
+        let merged = (0..width * (question_row + 1)).map(|_| OnceLock::new()).collect();
         let (listener, pools) = (listener.clone(), pools.to_vec());
-        Some(Box::new(EditTable { listener, pools, rows, columns, width, implied, merged }))
+        Some(Box::new(EditTable { listener, pools, rows, columns, question_row, width, implied, merged }))
     }
 
     /// For requests that the route of that number takes, or none, and that go to the pool of that index, or
     /// to none.
     #[inline]
     pub fn of(&self, route: Option<usize>, pool: Option<usize>) -> &Edits {
-        let place = |places: &[usize], index: Option<usize>| {
-            index.and_then(|index| places.get(index)).copied().unwrap_or(0)
-        };
         let cell = place(&self.rows, route) * self.width + place(&self.columns, pool);
         match self.merged[cell].get() {
             Some(edits) => edits,
@@ -110,13 +118,29 @@ impl EditTable {
         }
     }
 
+    /// For questions of Weir's own to the pool of that index.
+    pub fn of_question(&self, pool: Option<usize>) -> &Edits {
+        let cell = self.question_row * self.width + place(&self.columns, pool);
+        self.merged[cell].get_or_init(|| {
+            let (_, pool) = self.config_of(None, pool);
+            let merged = MergedHeaders::of(pool.map(|pool| (RuleOf::Pool, &pool.headers)));
+            let marks = self.listener.http().marks;
+            Edits {
+                request: Side::compile(&merged.request, marks.via, !marks.forwarded, &[]),
+                response: None,
+                host: pool.and_then(|pool| pool.backend_host.clone()),
+            }
+        })
+    }
+
     #[cold]
     fn merge(&self, cell: usize, route: Option<usize>, pool: Option<usize>) -> &Edits {
         self.merged[cell].get_or_init(|| {
             let (merged, marks) = self.merged(route, pool);
+            let (to_backend, to_client) = self.told_of_user(route);
             Edits {
-                request: Side::compile(&merged.request, marks.via, !marks.forwarded),
-                response: Side::compile(&merged.response, marks.via, false),
+                request: Side::compile(&merged.request, marks.via, !marks.forwarded, to_backend),
+                response: Side::compile(&merged.response, marks.via, false, to_client),
                 host: self.host(route, pool).cloned(),
             }
         })
@@ -144,6 +168,14 @@ impl EditTable {
         (MergedHeaders::of(rules.into_iter().flatten()), route.map_or(http.marks, |route| route.marks))
     }
 
+    /// Names of fields that a backend, and the client, are told of the user.
+    pub(super) fn told_of_user(&self, route: Option<usize>) -> (&[String], &[String]) {
+        let of_listener = &self.listener.http().auth;
+        let auth = self.config_of(route, None).0.map_or(of_listener, |route| &route.auth);
+        let forward = auth.as_ref().and_then(|auth| auth.forward.as_ref());
+        forward.map_or((&[], &[]), |it| (&it.copy_to_backend[..], &it.copy_to_client[..]))
+    }
+
     /// The host that backends are asked by; `None` for the client's.
     pub fn host(&self, route: Option<usize>, pool: Option<usize>) -> Option<&Template> {
         let (route, pool) = self.config_of(route, pool);
@@ -168,6 +200,12 @@ impl EditTable {
     }
 }
 
+/// Row or column of a route or a pool; 0 for none, and for those that say nothing.
+#[inline]
+fn place(places: &[usize], index: Option<usize>) -> usize {
+    index.and_then(|index| places.get(index)).copied().unwrap_or(0)
+}
+
 /// What follows from how a listener knows its clients.
 fn implied(http: &weir_config::Http) -> Headers {
     let mut implied = Headers::default();
@@ -180,18 +218,27 @@ fn implied(http: &weir_config::Http) -> Headers {
 }
 
 impl Side {
-    fn compile(merged: &MergedSide, writes_via: bool, without_forwarded: bool) -> Option<Side> {
+    /// What is known of the user in `of_user` stands for all that others say by these names.
+    fn compile(
+        merged: &MergedSide,
+        writes_via: bool,
+        without_forwarded: bool,
+        of_user: &[String],
+    ) -> Option<Side> {
         let forwarded = without_forwarded.then_some("forwarded");
-        let names = merged.dropped.iter().map(|(name, _)| name.as_str()).chain(forwarded);
+        // Each of these is a cookie of its own.
+        let replaced = of_user.iter().map(String::as_str).filter(|name| *name != "set-cookie");
+        let names = merged.dropped.iter().map(|(name, _)| name.as_str()).chain(forwarded).chain(replaced);
         let mut dropped = DroppedNames::new(names);
         if !writes_via {
             dropped = dropped.leaving_via();
         }
-        if dropped.is_empty() && merged.new.is_empty() {
+        if dropped.is_empty() && merged.new.is_empty() && of_user.is_empty() {
             return None;
         }
+        let is_of_user = |name: &str| name != "set-cookie" && of_user.iter().any(|other| other == name);
         let mut steps = Vec::new();
-        for field in &merged.new {
+        for field in merged.new.iter().filter(|field| !is_of_user(&field.name)) {
             let front = format!("{}: ", field.name).into_bytes();
             match (field.value.as_constant(), steps.last_mut()) {
                 (Some(value), Some(Lines::Constant(lines))) => {
@@ -203,16 +250,18 @@ impl Side {
                 (None, _) => steps.push(Lines::FilledIn { front: front.into(), value: field.value.clone() }),
             }
         }
+        let tells_user = !of_user.is_empty();
         let constant = match &mut *steps {
+            _ if tells_user => None,
             [] => Some(Box::default()),
             [Lines::Constant(lines)] => Some(std::mem::take(lines)),
             _ => None,
         };
-        Some(Side { dropped, constant, steps: steps.into() })
+        Some(Side { dropped, tells_user, constant, steps: steps.into() })
     }
 
-    /// Fills in what depends on the request.
-    pub(super) fn render(&self, values: &impl Source, out: &mut Vec<u8>) {
+    /// Fills in what depends on the request; `of_user` are the lines of what is known of the user.
+    pub(super) fn render(&self, values: &impl Source, of_user: &[u8], out: &mut Vec<u8>) {
         out.clear();
         if self.constant.is_some() {
             return;
@@ -222,6 +271,9 @@ impl Side {
                 Lines::Constant(lines) => out.extend_from_slice(lines),
                 Lines::FilledIn { front, value } => put_line(front, value, values, out),
             }
+        }
+        if self.tells_user {
+            out.extend_from_slice(of_user);
         }
     }
 

@@ -38,7 +38,10 @@ pub fn value_of(field: &NewField, values: &Values<'_>, is_secret: bool) -> Optio
 #[inline]
 pub(crate) fn of<'l>(listener: &'l WorkerListener, exchange: &Exchange) -> Option<&'l Edits> {
     let table = listener.compiled.edits.as_deref()?;
-    Some(table.of(exchange.route, exchange.pool))
+    Some(match exchange.is_question {
+        true => table.of_question(exchange.pool),
+        false => table.of(exchange.route, exchange.pool),
+    })
 }
 
 /// Fills in what the response will say, as long as the request's bytes are there. Once per request, but for
@@ -58,7 +61,7 @@ fn fill_in_response(requester: &Requester, listener: &WorkerListener, exchange: 
     }
     if let Some(side) = &edits.response {
         let mut out = std::mem::take(&mut exchange.rendered.response);
-        side.render(&Values::of(requester, exchange), &mut out);
+        side.render(&Values::of(requester, exchange), &exchange.user.to_client, &mut out);
         exchange.rendered.response = out;
     }
 }
@@ -88,7 +91,7 @@ pub(crate) fn fill_in_request(
     let mut rendered = std::mem::take(&mut exchange.rendered);
     let values = Values::of(requester, exchange);
     if let Some(side) = &edits.request {
-        side.render(&values, &mut rendered.request);
+        side.render(&values, &exchange.user.to_backend, &mut rendered.request);
     }
     let mut is_host = true;
     if let Some(template) = &edits.host {

@@ -7,6 +7,7 @@ use weir_cache::KeyBuffer;
 use weir_http::values::accept::Wants;
 use weir_http::{RequestHead, ResponseHead};
 
+use crate::http::auth::UserFacts;
 use crate::http::edit_table::Rendered;
 use crate::http::ledger::Ledger;
 use crate::http::plan::Paths;
@@ -52,6 +53,10 @@ pub struct Exchange {
     pub pool: Option<usize>,
     /// What rules about header fields have filled in.
     pub rendered: Rendered,
+    /// What is known of the user, where anybody asked.
+    pub user: UserFacts,
+    /// Whether it is a question about another exchange, which the rules of its pool alone change.
+    pub is_question: bool,
     pub ledger: Ledger,
     /// The key that the request is looked up by.
     pub key: KeyBuffer,
@@ -116,6 +121,8 @@ impl Exchange {
             route: None,
             pool: None,
             rendered: Rendered::default(),
+            user: UserFacts::default(),
+            is_question: false,
             ledger: Ledger::default(),
             key: KeyBuffer::new(),
             is_keyed: false,
@@ -140,6 +147,8 @@ impl Exchange {
         self.route = None;
         self.pool = None;
         self.rendered.clear();
+        self.user.clear();
+        self.is_question = false;
         self.continued = false;
         self.forwarded = false;
         self.body_left = false;

@@ -210,6 +210,21 @@ impl Request {
             tell(false, &merged.request);
         }
         tell(true, &merged.response);
+        let (to_backend, to_client) = table.told_of_user(route);
+        let to_backend = if pool.is_some() { to_backend } else { &[] };
+        for (is_to_client, name) in
+            to_backend.iter().map(|name| (false, name)).chain(to_client.iter().map(|name| (true, name)))
+        {
+            let is_added = name == "set-cookie";
+            changes.retain(|other| is_added || other.to_client != is_to_client || other.name != *name);
+            changes.push(FieldChange {
+                to_client: is_to_client,
+                of: "auth",
+                action: if is_added { "add" } else { "set" },
+                name: name.clone(),
+                value: Some("(what the service says)".to_owned()),
+            });
+        }
         if pool.is_some() && !marks.forwarded {
             let of = if route.is_some() { "route" } else { "listener" };
             let name = "forwarded".to_owned();

@@ -32,6 +32,10 @@ pub enum Failure {
     Screened(Refusal),
     /// It looks like SQL injection.
     Injection,
+    /// The client has not shown who it is, or may not ask for that.
+    AuthDenied(Box<Denied>),
+    /// Nobody could say whether it may.
+    AuthUnavailable,
     /// No route and no default pool.
     NoRoute,
     /// No backend of the pool is up.
@@ -83,6 +87,15 @@ pub enum Failure {
     Maintenance { retry_after_seconds: u64 },
     /// A backend answered with a status that a page takes the place of.
     Replaced(Box<Replaced>),
+}
+
+/// How a client is told that it may not ask for something.
+#[derive(Debug)]
+pub struct Denied {
+    /// 300 to 499.
+    pub status: u16,
+    /// Fields without which the status would say less.
+    pub fields: Vec<AddedField>,
 }
 
 /// Whom a failure meets.
@@ -195,8 +208,10 @@ impl Failure {
             Failure::Screened(refusal) => refusal.status,
             Failure::Injection => 403,
             Failure::NoRoute => 404,
+            Failure::AuthDenied(denied) => denied.status,
             Failure::NoBackend
             | Failure::BreakerOpen { .. }
+            | Failure::AuthUnavailable
             | Failure::QueueFull
             | Failure::QueueTimeout
             | Failure::OutOfMemory
@@ -229,6 +244,8 @@ impl Failure {
             Failure::Misdirected => End::Misdirected,
             Failure::Screened(refusal) => end_of(refusal.reason),
             Failure::Injection => End::Sqli,
+            Failure::AuthDenied(_) => End::AuthDenied,
+            Failure::AuthUnavailable => End::AuthUnavailable,
             Failure::NoRoute => End::NoRoute,
             Failure::NoBackend => End::NoBackend,
             Failure::BreakerOpen { .. } => End::BreakerOpen,
@@ -267,6 +284,8 @@ impl Failure {
             Failure::Misdirected => Rejected::Misdirected,
             Failure::Screened(refusal) => counted_as(refusal.reason),
             Failure::Injection => Rejected::Sqli,
+            Failure::AuthDenied(_) => Rejected::AuthDenied,
+            Failure::AuthUnavailable => Rejected::AuthUnavailable,
             Failure::NoRoute => Rejected::NoRoute,
             Failure::NoBackend => Rejected::NoBackend,
             Failure::BreakerOpen { .. } => Rejected::BreakerOpen,
@@ -294,6 +313,7 @@ impl Failure {
     pub fn fields(&self) -> &[AddedField] {
         match self {
             Failure::Replaced(answer) => &answer.fields,
+            Failure::AuthDenied(denied) => &denied.fields,
             _ => &[],
         }
     }

@@ -27,6 +27,8 @@ pub struct Ledger {
     pub queue: Option<Duration>,
     pub connect: Option<Duration>,
     pub backend_header: Option<Duration>,
+    /// How long it took to know whether the client may ask.
+    pub auth: Option<Duration>,
     pub retries: u32,
     pub bytes_received: u64,
     pub bytes_sent: u64,
@@ -51,6 +53,8 @@ pub struct Ledger {
     is_unlogged: bool,
     /// What the screen for SQL injection found first: where in the request, and of what kind.
     sqli: Option<Box<str>>,
+    /// The user, where anybody asked and the log is on.
+    user: Option<Box<[u8]>>,
     text: Text,
 }
 
@@ -168,6 +172,11 @@ impl Ledger {
         self.sqli.is_some()
     }
 
+    /// Notes for the log who the client has shown to be.
+    pub fn note_user(&mut self, name: &[u8]) {
+        self.user = (!name.is_empty()).then(|| name.into());
+    }
+
     /// Notes which route took the request, and whether it wants a line of it.
     pub fn note_route(&mut self, worker: &Worker, name: &Arc<str>, is_logged: bool) {
         self.is_unlogged = !is_logged;
@@ -272,11 +281,13 @@ impl Ledger {
                 queue: self.queue,
                 connect: self.connect.or_else(|| self.backend_header.map(|_| Duration::ZERO)),
                 backend_header: self.backend_header,
+                auth: self.auth,
                 total,
             },
             end,
             would_reject: self.would_reject,
             sqli: self.sqli.as_deref(),
+            user: self.user.as_deref(),
             tls: requester.secure.as_deref(),
             user_agent: text.user_agent.as_ref().and_then(quote),
             referer: text.referer.as_ref().and_then(quote),

@@ -4,9 +4,11 @@
 mod answer;
 mod ask;
 mod attempt;
+pub mod auth;
 mod breaker;
 pub mod cache;
 pub mod closing;
+mod collect;
 mod compress;
 mod conditions;
 pub(crate) mod connection;

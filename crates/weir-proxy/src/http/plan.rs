@@ -166,6 +166,17 @@ pub enum Outcome<'l> {
     },
 }
 
+impl Outcome<'_> {
+    /// Whether it is for those alone who may ask (`auth`). What Weir refuses, or tells certificate
+    /// authorities, is for everybody.
+    pub fn is_guarded(&self) -> bool {
+        match self {
+            Outcome::Forward { .. } | Outcome::Redirect { .. } | Outcome::Respond { .. } => true,
+            Outcome::Refuse(_) | Outcome::Trace | Outcome::Prove { .. } => false,
+        }
+    }
+}
+
 /// Why a request is refused by its head alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {

@@ -4,9 +4,10 @@
 //! asks a backend takes the same steps as what a client asks.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
-use std::task::Context;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use weir_config::NEVER;
@@ -60,6 +61,23 @@ pub trait Recipient {
 }
 
 impl Requester {
+    /// One that asks beside it on behalf of `client`, in the same task.
+    pub async fn beside(&self, client: Client) -> Requester {
+        let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+        let deadline = self.worker.deadlines.register(waker);
+        deadline.belongs_to(self.slot.current().shared.number());
+        Requester {
+            worker: self.worker.clone(),
+            slot: self.slot.clone(),
+            secure: self.secure.clone(),
+            client,
+            identity: self.identity.clone(),
+            deadline,
+            total_until: Cell::new(Duration::MAX),
+            buffer: None,
+        }
+    }
+
     /// What was received and not yet used.
     #[inline]
     pub fn received(&self) -> &[u8] {

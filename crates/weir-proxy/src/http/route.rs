@@ -7,6 +7,7 @@ use weir_config::{ExchangeTimeouts, HostPattern, RouteAction, RouteRetry, Sqli};
 use weir_screen::{Groups, Screen};
 use weir_template::Template;
 
+use crate::http::auth::Authenticator;
 use crate::http::cache::{Cache, RouteCache};
 use crate::http::closing::Closing;
 use crate::http::conditions::Asked;
@@ -31,6 +32,8 @@ pub struct RouteTable {
     pages: Option<Arc<Pages>>,
     /// What is told in maintenance where no route took the request.
     closing: Closing,
+    /// What is asked of whoever asks where no route took the request.
+    auth: Option<Box<Authenticator>>,
 }
 
 /// The pools of a snapshot, by name.
@@ -76,6 +79,8 @@ pub struct Route {
     pages: Option<Arc<Pages>>,
     /// What they are told in maintenance.
     closing: Closing,
+    /// What is asked of whoever asks; `None` where everybody may.
+    auth: Option<Box<Authenticator>>,
     /// Who serves in the place of its pool, by index, in order.
     fallbacks: Box<[usize]>,
     /// Whether its requests are written to the access log.
@@ -199,6 +204,7 @@ impl RouteTable {
             default_pool: default_pool.and_then(|pool| pools.index(pool)),
             default_fallbacks: default_pool.map_or_else(Box::default, |pool| pools.fallbacks(pool, None)),
             closing: Closing::compile(config.http().maintenance.as_ref(), pages.as_ref()),
+            auth: Authenticator::compile(config.http().auth.as_ref(), |name| pools.index(name)).map(Box::new),
             pages,
         }
     }
@@ -271,6 +277,12 @@ impl RouteTable {
         route.map_or(&self.closing, |route| &route.closing)
     }
 
+    /// What is asked of whoever asks what this route took, or none; `None` where everybody may.
+    #[inline]
+    pub fn auth<'l>(&'l self, route: Option<&'l Route>) -> Option<&'l Authenticator> {
+        route.map_or(&self.auth, |route| &route.auth).as_deref()
+    }
+
     /// Who serves in the place of the pool that this route names, or the listener, by index, in order.
     #[inline]
     pub fn fallbacks<'l>(&'l self, route: Option<&'l Route>) -> &'l [usize] {
@@ -334,6 +346,7 @@ impl Route {
             screen: None,
             pages: None,
             closing: Closing::compile(None, None),
+            auth: Authenticator::compile(config.auth.as_ref(), |name| pools.index(name)).map(Box::new),
             fallbacks,
             rewrite: config.rewrite.as_ref().map(Rewrite::compile).map(Box::new),
             body_limit_bytes: config.body_limit_bytes,

@@ -433,6 +433,7 @@ impl Flow {
             end,
             would_reject: Default::default(),
             sqli: None,
+            user: None,
             user_agent: None,
             referer: None,
             tls: None,

@@ -45,6 +45,9 @@ fn words(answer: &Answer) -> String {
     for step in &answer.steps {
         let _ = writeln!(out, "   {step}");
     }
+    if let Some(auth) = &answer.auth {
+        let _ = writeln!(out, "auth     {auth}");
+    }
     let _ = writeln!(out, "action   {}", answer.action);
     if let Some(errors) = &answer.errors {
         let _ = writeln!(out, "errors   {errors}");

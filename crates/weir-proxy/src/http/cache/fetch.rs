@@ -20,12 +20,11 @@ use weir_io::handshake::Secure;
 use super::fetches::Lease;
 use super::recipient::Fetch;
 use crate::client::Client;
-use crate::http::ask::{self, Answered, Call};
-use crate::http::drive::{self, Turn};
+use crate::http::ask::{Answered, Call};
+use crate::http::collect::{self, Incoming};
 use crate::http::exchange::Exchange;
 use crate::http::failure::{FailedFetch, Failure};
 use crate::http::forwarding::Forwarding;
-use crate::http::kept;
 use crate::http::plan::Paths;
 use crate::http::pump::Pump;
 use crate::http::request;
@@ -33,7 +32,6 @@ use crate::http::requester::Requester;
 use crate::http::screening;
 use crate::http::session::Session;
 use crate::http::sink::Framing;
-use crate::http::stream::Stream;
 use crate::http::upload::Upload;
 use crate::worker::{self, ListenerSlot, Worker, WorkerListener};
 
@@ -177,58 +175,16 @@ impl Fetch {
             return Err(Failure::OutOfMemory);
         }
         let reader = answered.body_reader(&exchange.response, &facts);
-        let Answered { chosen, mut connection, mut received } = answered;
+        let Answered { chosen, connection, mut received } = answered;
         let sticky = facts.sticky_field();
         let length = self.begin(&exchange.response, received.filled(), exchange.ledger.origin(), sticky);
         received.consume(exchange.response.head_bytes());
         // What ended with its head has been told so.
         let framing = Framing::on(!length.is_empty(), length);
-        let mut download = Pump::new(reader, framing, Some(received), None);
-        let ended = self.receive(requester, connection.connection(), forwarding, &mut download).await;
-        let head_bytes = exchange.response.head_bytes() as u64;
-        chosen.backend().cells().bytes_received.add(head_bytes + download.received);
-        match ended {
-            Ok(()) if exchange.response.keep_alive() => {
-                if let Some(request) = Upload::none().take_rest().1 {
-                    kept::keep(&chosen, connection, request, download, clock::now());
-                }
-            }
-            Ok(()) => {}
-            // Those who have its head already learn that it broke off when nothing more comes.
-            Err(failure) => ask::broke_off(requester, forwarding, &chosen, &failure),
-        }
+        let download = Pump::new(reader, framing, Some(received), None);
+        let incoming = Incoming { chosen, connection, download };
+        // Those who have its head already learn that it broke off when nothing more comes.
+        let _ = collect::content(self, requester, exchange, forwarding, incoming).await;
         Ok(())
-    }
-
-    /// Takes the content of a response, until it is over or nobody wants it any more.
-    async fn receive(
-        &mut self,
-        requester: &Requester,
-        backend: &mut Stream,
-        forwarding: &Forwarding<'_>,
-        download: &mut Pump,
-    ) -> Result<(), Failure> {
-        if download.is_done() {
-            return Ok(());
-        }
-        let mut is_first = true;
-        poll_fn(|context| {
-            let mut moved = std::mem::take(&mut is_first);
-            let polled = download.poll(context, backend, self, &requester.worker.buffers, &mut moved);
-            if let Poll::Ready(result) = polled {
-                return Poll::Ready(result.map_err(drive::download_failure));
-            }
-            let awaits_backend = download.waits_for_source();
-            if awaits_backend {
-                requester.look_at(self, context)?;
-            }
-            // Else the slowest of those who read it is waited for.
-            let turn = match awaits_backend {
-                true => Turn::of_backend(&forwarding.timers, download),
-                false => Turn::of_client(&forwarding.timers, Failure::ClientStalled),
-            };
-            drive::go_on(requester, moved, turn)
-        })
-        .await
     }
 }

@@ -1,0 +1,124 @@
+//! Who may ask: what a listener or a route wants to know of whoever asks before a request goes on, and what
+//! is known then.
+//!
+//! [`gate`] asks, before memory or a backend answers. What is known of the user ends up in the request to
+//! the backend by [`super::edit_table`], which also takes out what clients send by the same names.
+
+pub(super) mod gate;
+mod question;
+mod service;
+
+use std::time::Duration;
+
+use weir_http::AddedField;
+use weir_template::clean_field_value;
+
+/// What a listener or a route asks of whoever asks.
+pub enum Authenticator {
+    /// A service of another pool.
+    Service(AuthService),
+    /// Nobody is asked, and nobody passes: the config's check refuses what would come to this.
+    Nobody,
+}
+
+/// A service that says who may pass.
+pub struct AuthService {
+    /// Index of its pool in the snapshot.
+    pub pool: usize,
+    /// Its name.
+    pub pool_name: Box<str>,
+    /// Path and query that it is asked for.
+    pub target: Box<str>,
+    /// Names of fields of the request that it is told, in lower case.
+    pub told: Box<[Box<str>]>,
+    /// Names of fields of its answer that the backend is told.
+    pub to_backend: Box<[Box<str>]>,
+    /// Names of fields of its answer that the client is told.
+    pub to_client: Box<[Box<str>]>,
+    /// The field of its answer that names the user.
+    pub user: Option<Box<str>>,
+    /// For its answer, with all waits and tries.
+    pub timeout: Duration,
+    /// Most bytes of its answer's content.
+    pub body_limit_bytes: u64,
+}
+
+impl Authenticator {
+    /// Compiles; `pool` gives the index of a pool by its name. `None` where everybody may ask.
+    pub fn compile(
+        config: Option<&weir_config::Authentication>,
+        pool: impl Fn(&str) -> Option<usize>,
+    ) -> Option<Authenticator> {
+        let Some(forward) = config?.forward.as_ref() else { return Some(Authenticator::Nobody) };
+        let Some(pool) = pool(&forward.pool) else { return Some(Authenticator::Nobody) };
+        let names = |names: &[String]| names.iter().map(|name| name.as_str().into()).collect();
+        Some(Authenticator::Service(AuthService {
+            pool,
+            pool_name: forward.pool.as_str().into(),
+            target: forward.path.as_str().into(),
+            told: names(&forward.request_headers),
+            to_backend: names(&forward.copy_to_backend),
+            to_client: names(&forward.copy_to_client),
+            user: forward.user.as_deref().map(Into::into),
+            timeout: forward.timeout,
+            body_limit_bytes: forward.body_limit_bytes,
+        }))
+    }
+}
+
+impl Authenticator {
+    /// Who is asked, and what becomes of the answer, in words.
+    pub fn words(&self) -> String {
+        let Authenticator::Service(service) = self else {
+            return "nobody is asked, and nobody passes".to_owned();
+        };
+        let AuthService { pool_name, target, timeout, .. } = service;
+        let mut words = format!("pool {pool_name} is asked for GET {target}, for at most {timeout:?}");
+        for (names, whom) in [(&service.to_backend, "backend"), (&service.to_client, "client")] {
+            if !names.is_empty() {
+                words += &format!("; {} of its answer for the {whom}", names.join(", "));
+            }
+        }
+        words
+    }
+}
+
+/// What a service says of a request that it does not let pass.
+pub struct Refused {
+    /// 300 to 499.
+    pub status: u16,
+    /// Its fields, those left out that Weir writes itself.
+    pub fields: Vec<AddedField>,
+    /// Its content.
+    pub content: Vec<u8>,
+}
+
+/// What is known of the user of a request, with room that is used again for the next.
+#[derive(Default)]
+pub struct UserFacts {
+    /// Lines for the backend, `name: value` CRLF each.
+    pub to_backend: Vec<u8>,
+    /// Lines for the client.
+    pub to_client: Vec<u8>,
+    /// The name, for the log.
+    pub name: Vec<u8>,
+}
+
+impl UserFacts {
+    /// Forgets.
+    pub fn clear(&mut self) {
+        for part in [&mut self.to_backend, &mut self.to_client, &mut self.name] {
+            part.clear();
+        }
+    }
+}
+
+/// Appends a line, in whose value no byte ends it.
+fn put_line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    let start = out.len();
+    out.extend_from_slice(value);
+    clean_field_value(out, start);
+    out.extend_from_slice(b"\r\n");
+}

@@ -1,0 +1,208 @@
+//! Asks a service of another pool who may pass, by the way that all requests to pools go: with the pool's
+//! choice, health, connections, timers and retries.
+
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use tokio::net::TcpStream;
+use weir_http::{AddedField, Conditions, Field, KnownHeader, ResponseContext, ResponseHead, Violation};
+use weir_io::buffers::LARGE;
+use weir_io::clock;
+use weir_io::stream::Sight;
+
+use super::{AuthService, Refused, UserFacts, put_line, question};
+use crate::http::ask::{Answered, Call};
+use crate::http::collect::{self, Incoming};
+use crate::http::exchange::Exchange;
+use crate::http::failure::Failure;
+use crate::http::forwarding::Forwarding;
+use crate::http::pump::Pump;
+use crate::http::request;
+use crate::http::requester::{Recipient, Requester};
+use crate::http::session::{Session, limits_of};
+use crate::http::sink::{Framing, Parts, Sink};
+use crate::http::stream::Stream;
+use crate::http::upload::Upload;
+use crate::worker::WorkerListener;
+
+/// Asks about the request in `exchange`. `Ok(None)` lets it pass: what is known of the user is in
+/// `exchange.user` then.
+///
+/// # Errors
+/// There is no answer, or none that means anything.
+pub async fn ask(
+    session: &mut Session,
+    listener: &Rc<WorkerListener>,
+    exchange: &mut Exchange,
+    service: &AuthService,
+) -> Result<Option<Refused>, Failure> {
+    let mut asked = Exchange::take();
+    asked.begin(clock::now());
+    let answered = about(session, listener, exchange, (service, &mut asked)).await;
+    asked.give_back();
+    answered
+}
+
+async fn about(
+    session: &mut Session,
+    listener: &Rc<WorkerListener>,
+    exchange: &mut Exchange,
+    (service, asked): (&AuthService, &mut Exchange),
+) -> Result<Option<Refused>, Failure> {
+    let Session { requester: of_client, stream, .. } = session;
+    let mut text = Vec::new();
+    let limits = limits_of(&listener.shared.config.http().limits);
+    if !question::write(of_client, exchange, service, &limits, (&mut text, &mut asked.request)) {
+        return Err(Failure::AuthUnavailable);
+    }
+    let mut requester = of_client.beside(exchange.ledger.client(of_client)).await;
+    requester.begin_total(clock::now(), service.timeout);
+    let mut buffer = requester.worker.buffers.borrow(text.len()).ok_or(Failure::OutOfMemory)?;
+    buffer.append(&text);
+    requester.buffer = Some(buffer);
+    let pool = listener.pools.get(service.pool).ok_or(Failure::AuthUnavailable)?.clone();
+    let forwarding = Forwarding::new(listener, pool, None);
+    asked.ledger.pool = Some(forwarding.pool.clone());
+    asked.pool = Some(service.pool);
+    asked.is_question = true;
+    asked.request_id.clone_from(&exchange.request_id);
+
+    let facts = request::serialise(&requester, asked, &forwarding, Conditions::AsSent)?;
+    request::take_head(&mut requester, asked);
+    let mut asker = Asker {
+        client: stream,
+        content: Vec::new(),
+        most: service.body_limit_bytes as usize,
+        is_too_large: false,
+    };
+    let (upload, recipient) = (&mut Upload::none(), &mut asker);
+    let call = Call {
+        requester: &requester,
+        recipient,
+        exchange: asked,
+        forwarding: &forwarding,
+        facts: &facts,
+        upload,
+        try_until: std::time::Duration::MAX,
+    };
+    let mut answered = call.ask().await?;
+    let status = asked.response.status();
+    if status == 101 {
+        return Err(Failure::BadResponse(Violation::UpgradeNotNamed));
+    }
+    if answered.needs_buffer(&asked.response) && !requester.worker.buffers.has_room(LARGE) {
+        return Err(Failure::OutOfMemory);
+    }
+    let reader = answered.body_reader(&asked.response, &facts);
+    let Answered { chosen, connection, mut received } = answered;
+    let told = match status {
+        200..=299 => {
+            note_user(&asked.response, received.filled(), service, &mut exchange.user);
+            None
+        }
+        300..=499 => Some(fields_of(&asked.response, received.filled())),
+        _ => return Err(Failure::AuthUnavailable),
+    };
+    received.consume(asked.response.head_bytes());
+    let framing = Framing::on(!asked.response.body().is_empty(), asked.response.body());
+    let download = Pump::new(reader, framing, Some(received), None);
+    let incoming = Incoming { chosen, connection, download };
+    let ended = collect::content(&mut asker, &requester, asked, &forwarding, incoming).await;
+    let Some(fields) = told else {
+        // What it has said lets the request pass, whatever becomes of the rest.
+        return Ok(None);
+    };
+    if asker.is_too_large {
+        return Err(Failure::AuthUnavailable);
+    }
+    ended?;
+    Ok(Some(Refused { status, fields, content: asker.content }))
+}
+
+/// Notes what is told of the user by the answer.
+fn note_user(head: &ResponseHead, text: &[u8], service: &AuthService, user: &mut UserFacts) {
+    let is_in = |names: &[Box<str>], field: &Field<'_>| {
+        names.iter().find(|name| field.name.eq_ignore_ascii_case(name.as_bytes())).cloned()
+    };
+    for field in head.end_to_end_fields(text) {
+        if let Some(name) = is_in(&service.to_backend, &field) {
+            put_line(&mut user.to_backend, &name, field.value);
+        }
+        if let Some(name) = is_in(&service.to_client, &field) {
+            put_line(&mut user.to_client, &name, field.value);
+        }
+        if user.name.is_empty()
+            && service.user.as_deref().is_some_and(|name| field.name.eq_ignore_ascii_case(name.as_bytes()))
+        {
+            user.name.extend_from_slice(field.value);
+        }
+    }
+}
+
+/// Fields that Weir writes anew in answers of its own.
+const WRITTEN: [KnownHeader; 5] = [
+    KnownHeader::Date,
+    KnownHeader::XRequestId,
+    KnownHeader::AltSvc,
+    KnownHeader::Via,
+    KnownHeader::ContentLength,
+];
+
+fn fields_of(head: &ResponseHead, text: &[u8]) -> Vec<AddedField> {
+    let fields = head.end_to_end_fields(text).filter(|field| !WRITTEN.contains(&field.known));
+    fields.filter_map(|field| AddedField::new(field.name, field.value).ok()).collect()
+}
+
+/// Whom the answer goes to: memory. The client that is asked about is looked at meanwhile.
+struct Asker<'s> {
+    client: &'s mut Stream,
+    content: Vec<u8>,
+    /// Most bytes of it.
+    most: usize,
+    /// Whether there were more.
+    is_too_large: bool,
+}
+
+impl Recipient for Asker<'_> {
+    fn stream(&mut self) -> Option<&mut Stream> {
+        None
+    }
+
+    fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight> {
+        Stream::poll_present(self.client, context)
+    }
+
+    async fn pass_on(
+        &mut self,
+        _: &Requester,
+        _: &mut Exchange,
+        _: &ResponseContext<'_>,
+        _: &[u8],
+    ) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+impl Sink for Asker<'_> {
+    fn poll_take(&mut self, _: &mut Context<'_>, parts: &Parts<'_>) -> Poll<io::Result<usize>> {
+        if self.content.len() + parts.content.len() > self.most {
+            self.is_too_large = true;
+            return Poll::Ready(Err(io::ErrorKind::FileTooLarge.into()));
+        }
+        self.content.extend_from_slice(parts.content);
+        Poll::Ready(Ok(parts.content.len()))
+    }
+
+    fn poll_end<'a>(
+        &mut self,
+        _: &mut Context<'_>,
+        _: impl Iterator<Item = Field<'a>>,
+    ) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        None
+    }
+}

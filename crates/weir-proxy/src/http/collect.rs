@@ -1,0 +1,88 @@
+//! Takes the content of a response that Weir itself has asked for, on behalf of clients: for the cache, or to
+//! know who may pass.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use weir_http::h1::connection::Busy;
+use weir_io::clock;
+
+use crate::backends::Chosen;
+use crate::http::ask;
+use crate::http::connection::Connection;
+use crate::http::drive::{self, Turn};
+use crate::http::exchange::Exchange;
+use crate::http::failure::Failure;
+use crate::http::forwarding::Forwarding;
+use crate::http::kept;
+use crate::http::pump::Pump;
+use crate::http::requester::{Recipient, Requester};
+use crate::http::sink::Sink;
+use crate::http::stream::Stream;
+use crate::http::upload::Upload;
+
+/// A response whose head was taken, and whose content is to come.
+pub struct Incoming {
+    pub chosen: Chosen,
+    pub connection: Busy<Connection>,
+    pub download: Pump,
+}
+
+/// Takes the content until it is over, or `recipient` does not want it any more; counts it, and keeps the
+/// connection where all of it came. The request had no content.
+///
+/// # Errors
+/// The content broke off, which the backend was held to account for where it is to blame.
+pub async fn content(
+    recipient: &mut (impl Recipient + Sink),
+    requester: &Requester,
+    exchange: &Exchange,
+    forwarding: &Forwarding<'_>,
+    incoming: Incoming,
+) -> Result<(), Failure> {
+    let Incoming { chosen, mut connection, mut download } = incoming;
+    let ended = receive(recipient, requester, connection.connection(), forwarding, &mut download).await;
+    let head_bytes = exchange.response.head_bytes() as u64;
+    chosen.backend().cells().bytes_received.add(head_bytes + download.received);
+    match &ended {
+        Ok(()) if exchange.response.keep_alive() => {
+            if let Some(request) = Upload::none().take_rest().1 {
+                kept::keep(&chosen, connection, request, download, clock::now());
+            }
+        }
+        Ok(()) => {}
+        Err(failure) => ask::broke_off(requester, forwarding, &chosen, failure),
+    }
+    ended
+}
+
+async fn receive(
+    recipient: &mut (impl Recipient + Sink),
+    requester: &Requester,
+    backend: &mut Stream,
+    forwarding: &Forwarding<'_>,
+    download: &mut Pump,
+) -> Result<(), Failure> {
+    if download.is_done() {
+        return Ok(());
+    }
+    let mut is_first = true;
+    poll_fn(|context| {
+        let mut moved = std::mem::take(&mut is_first);
+        let polled = download.poll(context, backend, recipient, &requester.worker.buffers, &mut moved);
+        if let Poll::Ready(result) = polled {
+            return Poll::Ready(result.map_err(drive::download_failure));
+        }
+        let awaits_backend = download.waits_for_source();
+        if awaits_backend {
+            requester.look_at(recipient, context)?;
+        }
+        // Else the slowest of those who read it is waited for.
+        let turn = match awaits_backend {
+            true => Turn::of_backend(&forwarding.timers, download),
+            false => Turn::of_client(&forwarding.timers, Failure::ClientStalled),
+        };
+        drive::go_on(requester, moved, turn)
+    })
+    .await
+}

@@ -1,0 +1,187 @@
+//! Ways around: by fields, by paths, by methods, by upgrades, by what memory has (threats J1 to J4).
+
+use weir_tests::dialogue::Setup;
+
+use super::*;
+
+#[test]
+fn j1_what_a_client_says_of_itself_reaches_no_backend_and_no_service() {
+    let site = Site::start();
+    let forged = [
+        GOOD,
+        "Remote-User: root",
+        "remote_user: root",
+        "REMOTE-GROUPS: wheel",
+        "Remote_Groups: wheel",
+        "x-forwarded-uri: /public/x",
+        "x-forwarded-method: OPTIONS",
+        "x-forwarded-host: other.example",
+        "x-forwarded-for: 10.0.0.1",
+        "x-forwarded-proto: https",
+        "x-original-url: https://other.example/",
+        "connection: remote-user, cookie",
+    ];
+    assert_eq!(asked(&site.weir, "GET /admin", &forged).status, 200);
+    let request = site.request();
+    assert_eq!(request.fields.all("remote-user"), ["ann"]);
+    assert_eq!(request.fields.all("remote-groups"), ["a, b"]);
+    assert!(!request.head.to_lowercase().contains("remote_"), "{}", request.head);
+    let question = site.question();
+    assert_eq!(question.fields.all("x-forwarded-uri"), ["/admin"]);
+    assert_eq!(question.fields.all("x-forwarded-method"), ["GET"]);
+    assert_eq!(question.fields.all("x-forwarded-host"), ["shop.example"]);
+    assert_eq!(question.fields.all("x-forwarded-for"), ["127.0.0.1"]);
+    assert_eq!(question.fields.all("x-forwarded-proto"), ["http"]);
+    assert!(
+        !question.head.contains("root") && !question.head.contains("x-original-url"),
+        "{}",
+        question.head
+    );
+}
+
+#[test]
+fn j1_what_the_service_does_not_say_the_backend_is_not_told() {
+    let quiet = Backend::serving(|_, wire| {
+        wire.answers(204, &[], "");
+        After::Keep
+    });
+    let site = Site::of(CONFIG, quiet);
+    assert_eq!(asked(&site.weir, "GET /", &["remote-user: root", "remote-groups: wheel"]).status, 200);
+    let head = site.request().head.to_lowercase();
+    assert!(!head.contains("remote-"), "{head}");
+    assert!(!site.weir.file("access.log").contains("\"user\""));
+    // In HTTP/2 as well.
+    let answer = by_curl(&site.weir, &["--http2-prior-knowledge", "--header", "remote-user: root"], "/");
+    assert!(answer.starts_with("HTTP/2 200"), "{answer}");
+    assert!(!site.request().head.to_lowercase().contains("remote-"));
+}
+
+#[test]
+fn j2_the_service_is_asked_about_the_path_that_the_backend_gets() {
+    // It lets all pass but what is below /admin.
+    let service = Backend::serving(|request, wire| {
+        let uri = request.fields.one("x-forwarded-uri").unwrap_or_default();
+        wire.answers(if uri.starts_with("/admin") { 403 } else { 200 }, &[], "");
+        After::Keep
+    });
+    let site = Site::of(CONFIG, service);
+    for path in [
+        "/admin",
+        "/%61dmin",
+        "/x/../admin",
+        "/x/%2e%2e/admin",
+        "/./admin",
+        "/admin/../admin/x?a=/x",
+        "/public/../admin",
+        "/public/%2e%2e/admin",
+        "/x/..;/admin",
+        "/x%2f..%2fadmin",
+        "//admin",
+        "/admin%00",
+        "/x\\..\\admin",
+        "http://shop.example/x/../admin",
+    ] {
+        site.app.forgets();
+        let status = asked(&site.weir, &format!("GET {path}"), &[]).status;
+        if let Some(request) = site.app.requests().pop() {
+            assert_eq!(status, 200);
+            let uri = site.question().fields.one("x-forwarded-uri").unwrap_or_default().to_owned();
+            assert_eq!(request.target, uri, "{path}");
+            assert!(!request.target.starts_with("/admin"), "{path}");
+        } else {
+            assert!(matches!(status, 400 | 403), "{path}: {status}");
+        }
+    }
+    assert_eq!(asked(&site.weir, "OPTIONS *", &[]).status, 200);
+    assert_eq!(site.question().fields.one("x-forwarded-uri"), Some("*"));
+}
+
+#[test]
+fn j3_every_method_is_asked_about_and_so_is_an_upgrade() {
+    let site = Site::start();
+    for method in ["HEAD", "OPTIONS", "DELETE", "PATCH", "PROPFIND", "get"] {
+        assert_eq!(asked(&site.weir, &format!("{method} /"), &[]).status, 401, "{method}");
+        assert_eq!(site.question().fields.one("x-forwarded-method"), Some(method));
+    }
+    let upgrade =
+        ["upgrade: websocket", "connection: upgrade", "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="];
+    let version = "sec-websocket-version: 13";
+    let refused = asked(&site.weir, "GET /chat", &[&upgrade[..], &[version]].concat());
+    assert_eq!((refused.status, refused.text().as_str()), (401, "who are you?"));
+    assert_eq!(site.app.served(), 0);
+    let head = site.question().head.to_lowercase();
+    assert!(!head.contains("upgrade") && !head.contains("websocket"), "the question asks for none: {head}");
+}
+
+#[test]
+fn j3_a_websocket_that_may_opens_with_what_the_service_says() {
+    let socket = super::super::http::upgrades::echoing_websocket();
+    let auth = Backend::serving(|_, wire| {
+        wire.answers(200, &[("remote-user", "ann"), ("set-cookie", "seen=1")], "");
+        After::Keep
+    });
+    let weir = Setup::of(CONFIG).with("app", socket.address()).with("auth", auth.address()).start();
+    let mut client = super::super::http::upgrades::open_websocket(&weir);
+    client.sends("hello");
+    client.receives_exactly("hello");
+    assert_eq!(socket.requests()[0].fields.all("remote-user"), ["ann"]);
+}
+
+#[test]
+fn j4_what_memory_has_is_for_those_alone_who_may_ask() {
+    let site = Site::start();
+    let kept = |fields: &[&str]| asked(&site.weir, "GET /kept/page", fields);
+    assert_eq!(kept(&[]).status, 401);
+    let first = kept(&[GOOD]);
+    assert_eq!((first.status, first.text().as_str()), (200, "app 0"));
+    // Backends that set a cookie are kept without it here or not at all; what counts is who is asked.
+    let count = site.auth.served();
+    assert_eq!(kept(&[GOOD]).status, 200);
+    assert_eq!(site.auth.served(), count + 1, "each request is asked about");
+    let refused = kept(&["cookie: id=bad"]);
+    assert_eq!((refused.status, refused.text().as_str()), (401, "who are you?"));
+    assert_eq!(kept(&["cache-control: only-if-cached"]).status, 401);
+    assert_eq!(kept(&["cache-control: max-stale"]).status, 401);
+}
+
+#[test]
+fn j4_a_page_in_memory_is_given_to_who_may_and_its_cookies_are_each_ones_own() {
+    let number = std::sync::atomic::AtomicUsize::new(0);
+    let auth = Backend::serving(move |request, wire| {
+        let may = request.fields.all("cookie").contains(&"id=good");
+        let mine = format!("mine={}", number.fetch_add(1, std::sync::atomic::Ordering::SeqCst));
+        wire.answers(if may { 200 } else { 401 }, &[("set-cookie", &mine)], "");
+        After::Keep
+    });
+    let app = Backend::serving(|_, wire| {
+        wire.answers(200, &[("cache-control", "public, max-age=60")], "page");
+        After::Keep
+    });
+    let weir = Setup::of(CONFIG).with("app", app.address()).with("auth", auth.address()).start();
+    for number in 0..3 {
+        let answer = asked(&weir, "GET /kept/page", &[GOOD]);
+        assert_eq!(answer.text(), "page");
+        assert_eq!(answer.fields.all("set-cookie"), [format!("mine={number}")]);
+    }
+    assert_eq!(app.served(), 1, "memory answers");
+    assert_eq!(asked(&weir, "GET /kept/page", &[]).status, 401);
+    let lines = weir.lines_of("access.log", 4);
+    assert_eq!(lines.iter().filter(|line| line.contains("\"cache\":\"hit\"")).count(), 2, "{lines:#?}");
+}
+
+#[test]
+fn a_trusted_proxy_names_the_client_that_the_service_is_told_of() {
+    let config = CONFIG.replace(
+        "pool = \"app\"\n[listener.web.auth",
+        "pool = \"app\"\ntrusted_proxies = [\"127.0.0.1\"]\n[listener.web.auth",
+    );
+    let site = Site::of(&config, verifier());
+    let fields =
+        [GOOD, "x-forwarded-for: 203.0.113.7", "x-forwarded-proto: https", "x-forwarded-uri: /other"];
+    assert_eq!(asked(&site.weir, "GET /admin", &fields).status, 200);
+    let question = site.question();
+    assert_eq!(question.fields.all("x-forwarded-for"), ["203.0.113.7, 127.0.0.1"]);
+    assert_eq!(question.fields.all("x-forwarded-proto"), ["https"]);
+    assert_eq!(question.fields.all("x-real-ip"), ["203.0.113.7"]);
+    assert_eq!(question.fields.all("x-forwarded-uri"), ["/admin"], "who asks is one thing, what for another");
+}
