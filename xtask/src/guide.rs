@@ -10,13 +10,24 @@ use weir_config::{Root, World};
 use crate::fences::fences;
 use crate::tree::Tree;
 
-/// What the pages' configs find around them: a file that is a network as well as a secret, folders without
-/// files, and addresses in the environment.
+/// What the pages' configs find around them: a file that is a network as well as a secret, one of users and one
+/// of public keys, folders without files, and addresses in the environment.
 struct Around;
 
+const LINE: &str = "192.0.2.1\n";
+const USER: &str = "ann:$2b$04$abcdefghijklmnopqrstuuPp7HPfoAs8I2dCQCQ/fW7zEJv8I8C8e\n";
+/// RFC 8037 appendix A.2.
+const KEYS: &str =
+    r#"{"keys":[{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}"#;
+
 impl World for Around {
-    fn read(&self, _: &str, _: usize) -> Result<Vec<u8>, String> {
-        Ok(b"192.0.2.1\n".to_vec())
+    fn read(&self, path: &str, _: usize) -> Result<Vec<u8>, String> {
+        let content = match path.rsplit('/').next() {
+            Some("users") => USER,
+            Some("jwks.json") => KEYS,
+            _ => LINE,
+        };
+        Ok(content.into())
     }
 
     fn names(&self, _: &str) -> Result<Vec<String>, String> {

@@ -1,17 +1,23 @@
 //! `auth` of a listener or a route: who may ask, and who says so.
 
+pub(crate) mod users;
+
 use std::time::Duration;
 
-use crate::fields::{Fields, Value};
+pub use self::users::Account;
+use self::users::Mistake;
+use crate::error_page::PageFile;
+use crate::fields::{Fields, KeyValue, Value};
 use crate::keys::{
-    Each, KIB, Limit, MIB, Shape, duration, list, list_or, millis, seconds, size, table as below,
+    DAY, Each, KIB, Limit, MIB, Shape, count, duration, flag, list, list_or, millis, seconds, size,
+    table as below, text, text_or,
 };
-use crate::keys::{text, text_or};
 use crate::named_pool;
-use crate::report::{Findings, quote};
+use crate::report::{Findings, Span, quote};
 use crate::setting::{Section as _, table};
 use crate::units::{Refused, refuse};
 use crate::values::NAME;
+use crate::values::address::FILE;
 use crate::values::http::{ADDED_RESPONSE_HEADER, FRAMING, SET_REQUEST_HEADER, field_name};
 use crate::values::path::PROBE_PATH;
 
@@ -27,6 +33,43 @@ table! {
                 .http()
                 .default("off")
                 .also(&["forward_auth", "forwardauth", "auth_request", "ext_authz", "request"]);
+        /// Asks for a name and a password (RFC 7617) of a file.
+        basic: Option<BasicAuth> =
+            below(BasicAuth::TABLE)
+                .http()
+                .default("off")
+                .also(&["basic_auth", "basicauth", "auth_basic", "userlist", "htpasswd"]);
+    }
+}
+
+table! {
+    /// Asks for a name and a password (RFC 7617), and holds them against a file of users. Passwords come in
+    /// the clear with every request: only with `tls`. Each that is wrong, or new, costs a processor some
+    /// milliseconds, on threads of their own; a `rate_limit` bounds who may try how often.
+    #[derive(Eq)]
+    pub struct BasicAuth at "[listener.NAME.auth.basic]" {
+        /// The file: lines of `NAME:HASH` by bcrypt or Argon2, of at most 1MiB. It is read when the config is,
+        /// and at every reload.
+        users: Option<PageFile> =
+            text(&FILE).http().required().also(&["file", "auth_basic_user_file", "users_file", "usersfile"]);
+        /// What clients show to people when they ask for the password.
+        realm: String = text_or(&REALM, "restricted").http().also(&["auth_basic", "title"]);
+        /// The field that backends are told the name by. What a client sends by it never reaches them.
+        user_header: Option<String> =
+            text(&SET_REQUEST_HEADER).http().default("none").also(&["header_field", "headerfield", "user"]);
+        /// Whether backends are told the password: passes `authorization` on.
+        pass_authorization: bool = flag(false).http();
+        /// For how long a password that was right is not computed again; memory holds a keyed hash of it.
+        remember: Duration =
+            duration(Limit::new(seconds(300), seconds(1), DAY, "each request would compute it, or none for days"))
+                .http()
+                .also(&["cache", "cache_ttl", "ttl"]);
+        /// Most passwords that are computed at once.
+        checks: u32 =
+            count(Limit::new(2, 1, 64, "each takes a whole processor, and by Argon2 the memory that its hash says"))
+                .http();
+        /// Most requests that wait for that; beyond it 503.
+        waiting: u32 = count(Limit::new(100, 0, 10_000, "each waits for those before it")).http();
     }
 }
 
@@ -85,6 +128,8 @@ table! {
 
 /// A field that the service is told of.
 static ASKED_HEADER: Shape = Shape::new("a header field", "cookie", asked_header);
+/// What people are shown.
+static REALM: Shape = Shape::new("a realm", "Staff only", realm);
 /// A field that names a user.
 static USER_HEADER: Shape = Shape::new("a header field", "remote-user", field_name);
 
@@ -117,25 +162,77 @@ fn asked_header(text: &str) -> Result<String, Refused> {
     refuse(format!("{} cannot be passed on to the service", quote(text)), hint)
 }
 
+fn realm(text: &str) -> Result<String, Refused> {
+    let message = || format!("{} is not a realm", quote(text));
+    if text.is_empty() || text.chars().count() > 100 {
+        return refuse(message(), "expected 1 to 100 characters");
+    }
+    if text.chars().any(|c| c.is_control() || matches!(c, '"' | '\\')) {
+        return refuse(
+            message(),
+            "it stands in quotes in a header field: no quotes, backslashes or line breaks",
+        );
+    }
+    Ok(text.to_owned())
+}
+
+impl BasicAuth {
+    /// The users of the file; none where it was not read.
+    pub fn accounts(&self) -> Vec<Account<'_>> {
+        self.users.as_ref().map(|file| users::accounts(&file.content).0).unwrap_or_default()
+    }
+}
+
 /// Notes what is wrong with the `auth` of a listener or a route.
 pub(crate) fn check(root: &Fields, fields: &Fields, findings: &mut Findings<'_>) {
     let Some(entry) = fields.get("auth") else { return };
     let Some(auth) = fields.table("auth") else { return };
-    if auth.lacks("forward") {
-        let hint = "expected `forward = { pool = \"…\", path = \"…\" }`, or `auth = false`";
-        findings.error(entry.key, "`auth` does not say who decides", hint);
-        return;
+    match (auth.get("forward"), auth.get("basic")) {
+        (None, None) if auth.lacks("forward") && auth.lacks("basic") => {
+            let hint =
+                "expected `forward = { pool = \"…\" }` or `basic = { users = \"…\" }`, or `auth = false`";
+            findings.error(entry.key, "`auth` does not say who decides", hint);
+        }
+        (Some(forward), Some(basic)) => {
+            let hint = format!("`forward` ({}) decides already; keep one", findings.place(forward.key));
+            findings.error(basic.key, "`auth` cannot have both `forward` and `basic`", hint);
+        }
+        _ => {}
+    }
+    if let Some(basic) = auth.table("basic") {
+        check_basic(fields, basic, findings);
     }
     let Some(forward) = auth.table("forward") else { return };
     named_pool::exists(root, forward, "pool", findings);
     for (at, value) in forward.list("copy_to_backend") {
         let Value::Text(name) = value else { continue };
-        for verb in ["set", "add"] {
-            let map = format!("{verb}_request_header");
-            let Some(rule) = fields.map(&map).iter().find(|rule| rule.name == *name) else { continue };
-            let hint = format!("`{map}` says another value ({}); keep one", findings.place(rule.key));
-            findings.error(*at, format!("`{name}` cannot be copied and set"), hint);
-        }
+        set_otherwise(fields, *at, name, findings);
+    }
+}
+
+/// Notes a rule of the same table that says another value of a field than what is known of the user.
+fn set_otherwise(fields: &Fields, at: Span, name: &str, findings: &mut Findings<'_>) {
+    for verb in ["set", "add"] {
+        let map = format!("{verb}_request_header");
+        let Some(rule) = fields.map(&map).iter().find(|rule| rule.name == *name) else { continue };
+        let hint = format!("`{map}` says another value ({}); keep one", findings.place(rule.key));
+        findings.error(at, format!("`{name}` cannot be copied and set"), hint);
+    }
+}
+
+fn check_basic(fields: &Fields, basic: &Fields, findings: &mut Findings<'_>) {
+    if let (Some(entry), Some(name)) = (basic.get("user_header"), basic.text("user_header")) {
+        set_otherwise(fields, entry.at, name, findings);
+    }
+    let Some(entry) = basic.get("users") else { return };
+    let Value::Read(path, content) = &entry.value else { return };
+    let (accounts, mistakes) = users::accounts(content);
+    for Mistake { line, message, hint } in &mistakes {
+        findings.error(entry.at, format!("line {line} of {}: {message}", quote(path)), hint);
+    }
+    if accounts.is_empty() && mistakes.is_empty() {
+        let hint = "nobody could pass: expected lines of `NAME:HASH`, as `htpasswd -B` writes them";
+        findings.error(entry.at, format!("{} has no users", quote(path)), hint);
     }
 }
 
@@ -148,13 +245,18 @@ pub(crate) fn cached(route: &Fields, findings: &mut Findings<'_>) {
     let held = route.holds("auth");
     let Some(Value::Table(auth)) = held.as_deref() else { return };
     let copied = auth.table("forward").map(|forward| forward.list("copy_to_backend")).unwrap_or_default();
-    let Some((at, Value::Text(name))) = copied.first() else { return };
+    let of_basic = auth.table("basic").and_then(|basic| basic.get("user_header"));
+    let (key, at, name) = match (copied.first(), of_basic) {
+        (Some((at, Value::Text(name))), _) => ("copy_to_backend", *at, name),
+        (_, Some(KeyValue { at, value: Value::Text(name), .. })) => ("user_header", *at, name),
+        _ => return,
+    };
     let hint = format!(
-        "an answer that is made for one user would be given to all ({} copies `{name}`); take one of the two out, or give this \
-         route an `auth` of its own",
-        findings.place(*at)
+        "an answer that is made for one user would be given to all ({} tells backends `{name}`); take one of the two out, \
+         or give this route an `auth` of its own",
+        findings.place(at)
     );
-    findings.error(route.at("cache"), "`cache` cannot stand beside `copy_to_backend`", hint);
+    findings.error(route.at("cache"), format!("`cache` cannot stand beside `{key}`"), hint);
 }
 
 /// The pools that are asked who may pass, on behalf of a listener or a route.

@@ -19,6 +19,11 @@ pub(crate) fn read(root: &mut Fields, world: &dyn World, findings: &mut Findings
 }
 
 fn pages(fields: &mut Fields, world: &dyn World, findings: &mut Findings<'_>) {
+    for auth in fields.below_mut("auth") {
+        for basic in auth.below_mut("basic") {
+            of_key(basic, "users", PAGE_BYTES as usize, world, findings);
+        }
+    }
     for key in ["error_page", "maintenance"] {
         for page in fields.below_mut(key) {
             of_key(page, "file", PAGE_BYTES as usize, world, findings);

@@ -68,7 +68,7 @@ mod write;
 pub use acme::{Acme, AcmeChallenge};
 pub use action::{Redirect, Respond, RouteAction};
 pub use admin::{Admin, AdminBind, AdminTls};
-pub use auth::{Authentication, ForwardAuth};
+pub use auth::{Account, Authentication, BasicAuth, ForwardAuth};
 pub use bandwidth::Bandwidth;
 pub use breaker::Breaker;
 pub use buffer::Buffer;

@@ -24,6 +24,18 @@ pub fn pin_to(cpu: usize) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
+/// Lets the calling thread run on every CPU that the process may use, behind those that serve (nice 10): for
+/// work that takes long, and that a thread began which [`pin_to`] keeps in its place. Where the kernel lets it
+/// do neither it stays as it is.
+pub fn run_beside_workers() {
+    let mut set = rustix::thread::CpuSet::new();
+    (0..rustix::thread::CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu));
+    // The kernel takes of these what the control group grants.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+    // For Linux a thread (setpriority(2)).
+    let _ = rustix::process::setpriority_process(None, 10);
+}
+
 /// Number of a descriptor from which on accepting pauses, so that what was accepted can still be served.
 ///
 /// The kernel gives out the lowest free number (open(2)), so a high one tells how many are in use, without

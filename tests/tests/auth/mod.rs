@@ -2,6 +2,7 @@
 
 mod bypass;
 mod closed;
+mod passwords;
 mod service;
 
 use weir_tests::dialogue::{After, Backend, PATIENCE, Request, Response, Setup, Weir, run_tool, tool};

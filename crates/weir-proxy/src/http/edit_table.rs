@@ -139,8 +139,8 @@ impl EditTable {
             let (merged, marks) = self.merged(route, pool);
             let (to_backend, to_client) = self.told_of_user(route);
             Edits {
-                request: Side::compile(&merged.request, marks.via, !marks.forwarded, to_backend),
-                response: Side::compile(&merged.response, marks.via, false, to_client),
+                request: Side::compile(&merged.request, marks.via, !marks.forwarded, &to_backend),
+                response: Side::compile(&merged.response, marks.via, false, &to_client),
                 host: self.host(route, pool).cloned(),
             }
         })
@@ -169,11 +169,25 @@ impl EditTable {
     }
 
     /// Names of fields that a backend, and the client, are told of the user.
-    pub(super) fn told_of_user(&self, route: Option<usize>) -> (&[String], &[String]) {
+    pub(super) fn told_of_user(&self, route: Option<usize>) -> (Vec<&str>, Vec<&str>) {
         let of_listener = &self.listener.http().auth;
         let auth = self.config_of(route, None).0.map_or(of_listener, |route| &route.auth);
-        let forward = auth.as_ref().and_then(|auth| auth.forward.as_ref());
-        forward.map_or((&[], &[]), |it| (&it.copy_to_backend[..], &it.copy_to_client[..]))
+        let Some(auth) = auth else { return Default::default() };
+        let (forward, basic) = (auth.forward.as_ref(), auth.basic.as_ref());
+        let (copied, to_client) =
+            forward.map_or((&[][..], &[][..]), |it| (&it.copy_to_backend, &it.copy_to_client));
+        let mut to_backend: Vec<&str> = copied.iter().map(String::as_str).collect();
+        to_backend.extend(basic.and_then(|it| it.user_header.as_deref()));
+        // A line of it is never made: the client's own is taken out.
+        to_backend.extend(basic.filter(|it| !it.pass_authorization).map(|_| "authorization"));
+        (to_backend, to_client.iter().map(String::as_str).collect())
+    }
+
+    /// Whether the client's password goes no further.
+    pub(super) fn takes_authorization(&self, route: Option<usize>) -> bool {
+        let of_listener = &self.listener.http().auth;
+        let auth = self.config_of(route, None).0.map_or(of_listener, |route| &route.auth);
+        auth.as_ref().and_then(|auth| auth.basic.as_ref()).is_some_and(|it| !it.pass_authorization)
     }
 
     /// The host that backends are asked by; `None` for the client's.
@@ -223,11 +237,11 @@ impl Side {
         merged: &MergedSide,
         writes_via: bool,
         without_forwarded: bool,
-        of_user: &[String],
+        of_user: &[&str],
     ) -> Option<Side> {
         let forwarded = without_forwarded.then_some("forwarded");
         // Each of these is a cookie of its own.
-        let replaced = of_user.iter().map(String::as_str).filter(|name| *name != "set-cookie");
+        let replaced = of_user.iter().copied().filter(|name| *name != "set-cookie");
         let names = merged.dropped.iter().map(|(name, _)| name.as_str()).chain(forwarded).chain(replaced);
         let mut dropped = DroppedNames::new(names);
         if !writes_via {
@@ -236,7 +250,7 @@ impl Side {
         if dropped.is_empty() && merged.new.is_empty() && of_user.is_empty() {
             return None;
         }
-        let is_of_user = |name: &str| name != "set-cookie" && of_user.iter().any(|other| other == name);
+        let is_of_user = |name: &str| name != "set-cookie" && of_user.contains(&name);
         let mut steps = Vec::new();
         for field in merged.new.iter().filter(|field| !is_of_user(&field.name)) {
             let front = format!("{}: ", field.name).into_bytes();

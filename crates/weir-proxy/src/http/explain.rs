@@ -211,18 +211,21 @@ impl Request {
         }
         tell(true, &merged.response);
         let (to_backend, to_client) = table.told_of_user(route);
-        let to_backend = if pool.is_some() { to_backend } else { &[] };
-        for (is_to_client, name) in
-            to_backend.iter().map(|name| (false, name)).chain(to_client.iter().map(|name| (true, name)))
-        {
+        let to_backend = to_backend.into_iter().filter(|_| pool.is_some()).map(|name| (false, name));
+        for (is_to_client, name) in to_backend.chain(to_client.into_iter().map(|name| (true, name))) {
             let is_added = name == "set-cookie";
-            changes.retain(|other| is_added || other.to_client != is_to_client || other.name != *name);
+            changes.retain(|other| is_added || other.to_client != is_to_client || other.name != name);
+            let action = match name {
+                "set-cookie" => "add",
+                "authorization" if table.takes_authorization(route) => "remove",
+                _ => "set",
+            };
             changes.push(FieldChange {
                 to_client: is_to_client,
                 of: "auth",
-                action: if is_added { "add" } else { "set" },
-                name: name.clone(),
-                value: Some("(what the service says)".to_owned()),
+                action,
+                name: name.to_owned(),
+                value: (action != "remove").then(|| "(what is known of the user)".to_owned()),
             });
         }
         if pool.is_some() && !marks.forwarded {

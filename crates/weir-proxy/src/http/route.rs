@@ -7,7 +7,7 @@ use weir_config::{ExchangeTimeouts, HostPattern, RouteAction, RouteRetry, Sqli};
 use weir_screen::{Groups, Screen};
 use weir_template::Template;
 
-use crate::http::auth::Authenticator;
+use crate::http::auth::{Authenticator, Passwords};
 use crate::http::cache::{Cache, RouteCache};
 use crate::http::closing::Closing;
 use crate::http::conditions::Asked;
@@ -166,12 +166,15 @@ impl RouteTable {
     ) -> RouteTable {
         let pages = Pages::compile(&config.http().error_page, None);
         let around = Around { pools, cache, edits, old };
+        let mut passwords: Vec<_> = old.into_iter().flat_map(RouteTable::passwords).collect();
+        let auth = http_auth(config.http().auth.as_ref(), pools, &mut passwords);
         // The config's check has made sure that none is left out.
         let compile = |(number, route): (usize, &weir_config::Route)| {
             let compiled = Route::compile(number, route, &around)?;
             let pages = Pages::compile(&route.error_page, pages.as_ref());
             Some(Route {
                 closing: Closing::compile(route.maintenance.as_ref(), pages.as_ref()),
+                auth: http_auth(route.auth.as_ref(), pools, &mut passwords),
                 pages,
                 ..compiled
             })
@@ -204,7 +207,7 @@ impl RouteTable {
             default_pool: default_pool.and_then(|pool| pools.index(pool)),
             default_fallbacks: default_pool.map_or_else(Box::default, |pool| pools.fallbacks(pool, None)),
             closing: Closing::compile(config.http().maintenance.as_ref(), pages.as_ref()),
-            auth: Authenticator::compile(config.http().auth.as_ref(), |name| pools.index(name)).map(Box::new),
+            auth,
             pages,
         }
     }
@@ -283,6 +286,12 @@ impl RouteTable {
         route.map_or(&self.auth, |route| &route.auth).as_deref()
     }
 
+    /// The files of passwords, which outlive this table.
+    fn passwords(&self) -> Vec<Arc<Passwords>> {
+        let all = self.routes.iter().map(|route| &route.auth).chain([&self.auth]);
+        all.filter_map(|auth| auth.as_ref()?.passwords().cloned()).collect()
+    }
+
     /// Who serves in the place of the pool that this route names, or the listener, by index, in order.
     #[inline]
     pub fn fallbacks<'l>(&'l self, route: Option<&'l Route>) -> &'l [usize] {
@@ -303,6 +312,15 @@ impl RouteTable {
     pub fn is_empty(&self) -> bool {
         self.routes.is_empty()
     }
+}
+
+/// Compiles what is asked of whoever asks.
+fn http_auth(
+    config: Option<&weir_config::Authentication>,
+    pools: &PoolNames<'_>,
+    known: &mut Vec<Arc<Passwords>>,
+) -> Option<Box<Authenticator>> {
+    Authenticator::compile(config, |name| pools.index(name), known).map(Box::new)
 }
 
 /// What a route is compiled with.
@@ -346,7 +364,8 @@ impl Route {
             screen: None,
             pages: None,
             closing: Closing::compile(None, None),
-            auth: Authenticator::compile(config.auth.as_ref(), |name| pools.index(name)).map(Box::new),
+            // Its listener compiles it, beside those of the other routes.
+            auth: None,
             fallbacks,
             rewrite: config.rewrite.as_ref().map(Rewrite::compile).map(Box::new),
             body_limit_bytes: config.body_limit_bytes,

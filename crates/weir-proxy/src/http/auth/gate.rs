@@ -28,6 +28,7 @@ pub async fn ask(
     let began = exchange.ledger.nearly_now();
     let answered = match authenticator {
         Authenticator::Service(service) => service::ask(session, listener, exchange, service).await,
+        Authenticator::Passwords(passwords) => passwords.ask(session, exchange).await.map(|()| None),
         Authenticator::Nobody => Err(Failure::AuthUnavailable),
     };
     let answered = answered.map_err(closed);
@@ -38,7 +39,7 @@ pub async fn ask(
     }
     let result = match &answered {
         Ok(None) => Some(AuthResult::Passed),
-        Ok(Some(_)) => Some(AuthResult::Denied),
+        Ok(Some(_)) | Err(Failure::AuthDenied(_)) => Some(AuthResult::Denied),
         Err(Failure::AuthUnavailable) => Some(AuthResult::Unavailable),
         // The client has left, or Weir's own memory or time was over.
         Err(_) => None,
@@ -61,7 +62,7 @@ pub async fn ask(
 /// What a failure of the service means for the request that was asked about: it does not pass.
 fn closed(failure: Failure) -> Failure {
     match failure {
-        Failure::ClientClosed | Failure::Drained | Failure::OutOfMemory => failure,
+        Failure::AuthDenied(_) | Failure::ClientClosed | Failure::Drained | Failure::OutOfMemory => failure,
         _ => Failure::AuthUnavailable,
     }
 }

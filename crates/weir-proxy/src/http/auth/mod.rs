@@ -5,18 +5,24 @@
 //! the backend by [`super::edit_table`], which also takes out what clients send by the same names.
 
 pub(super) mod gate;
+mod passwords;
 mod question;
 mod service;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use weir_http::AddedField;
 use weir_template::clean_field_value;
 
+pub use self::passwords::Passwords;
+
 /// What a listener or a route asks of whoever asks.
 pub enum Authenticator {
     /// A service of another pool.
     Service(AuthService),
+    /// A file of names and passwords.
+    Passwords(Arc<Passwords>),
     /// Nobody is asked, and nobody passes: the config's check refuses what would come to this.
     Nobody,
 }
@@ -44,12 +50,20 @@ pub struct AuthService {
 }
 
 impl Authenticator {
-    /// Compiles; `pool` gives the index of a pool by its name. `None` where everybody may ask.
+    /// Compiles; `pool` gives the index of a pool by its name, and `known` are files of passwords that go on
+    /// where nothing has changed. `None` where everybody may ask.
     pub fn compile(
         config: Option<&weir_config::Authentication>,
         pool: impl Fn(&str) -> Option<usize>,
+        known: &mut Vec<Arc<Passwords>>,
     ) -> Option<Authenticator> {
-        let Some(forward) = config?.forward.as_ref() else { return Some(Authenticator::Nobody) };
+        let config = config?;
+        if let (Some(basic), None) = (&config.basic, &config.forward) {
+            let passwords = Passwords::compile(basic, known);
+            known.push(passwords.clone());
+            return Some(Authenticator::Passwords(passwords));
+        }
+        let Some(forward) = config.forward.as_ref() else { return Some(Authenticator::Nobody) };
         let Some(pool) = pool(&forward.pool) else { return Some(Authenticator::Nobody) };
         let names = |names: &[String]| names.iter().map(|name| name.as_str().into()).collect();
         Some(Authenticator::Service(AuthService {
@@ -67,10 +81,20 @@ impl Authenticator {
 }
 
 impl Authenticator {
+    /// The file of passwords.
+    pub(super) fn passwords(&self) -> Option<&Arc<Passwords>> {
+        match self {
+            Authenticator::Passwords(passwords) => Some(passwords),
+            Authenticator::Service(_) | Authenticator::Nobody => None,
+        }
+    }
+
     /// Who is asked, and what becomes of the answer, in words.
     pub fn words(&self) -> String {
-        let Authenticator::Service(service) = self else {
-            return "nobody is asked, and nobody passes".to_owned();
+        let service = match self {
+            Authenticator::Service(service) => service,
+            Authenticator::Passwords(passwords) => return passwords.words(),
+            Authenticator::Nobody => return "nobody is asked, and nobody passes".to_owned(),
         };
         let AuthService { pool_name, target, timeout, .. } = service;
         let mut words = format!("pool {pool_name} is asked for GET {target}, for at most {timeout:?}");

@@ -1,0 +1,172 @@
+//! Names and passwords of a file.
+
+use std::time::Duration;
+
+use weir_tests::dialogue::{Setup, until};
+
+use super::*;
+
+const BASIC: &str = r#"
+[listener.web]
+bind = "@web"
+http = ["h1", "h2"]
+pool = "app"
+auth = { basic = { users = "@dir/users", realm = "Staff only", user_header = "x-user" } }
+[[listener.web.error_page]]
+status = 401
+body = "<p>log in</p>"
+[[listener.web.route]]
+path = "/public/*"
+pool = "app"
+auth = false
+[[listener.web.route]]
+path = "/passed/*"
+pool = "app"
+auth = { basic = { users = "@dir/users", pass_authorization = true } }
+[pool.app]
+backends = ["@app"]
+health = { check = "off", passive = "off" }
+[log]
+access = "@dir/access.log"
+"#;
+
+/// What `htpasswd` of Apache writes for this user.
+fn htpasswd(cost: &str, user: &str, password: &str) -> String {
+    let arguments = ["-nbBC", cost, user, password];
+    run_tool(&tool("htpasswd", "apache2-utils"), &arguments, b"", PATIENCE).succeeded().to_owned()
+}
+
+/// By argon2-cffi, of the password "secret".
+const ARGON2: &str =
+    "eve:$argon2id$v=19$m=256,t=1,p=2$3WTn/jdZatJib6UZQKlk4w$cTR7V0+Dg+ojNTX66ZRQZRN3V524xU6EHiS0kQOWeoc\n";
+
+fn start(config: &str, users: &str) -> (Backend, Weir) {
+    let app = app();
+    let weir = Setup::of(config).with("app", app.address()).with_file("users", users).start();
+    (app, weir)
+}
+
+/// curl's word for the status.
+fn status(weir: &Weir, arguments: &[&str], path: &str) -> String {
+    let answer = by_curl(weir, arguments, path);
+    answer.split(' ').nth(1).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn who_shows_the_password_passes_and_backends_are_told_the_name_alone() {
+    let users =
+        format!("# staff\n{}{}{ARGON2}", htpasswd("4", "ann", "p:w"), htpasswd("5", "b\u{f6}b", "gr\u{fc}n"));
+    let (app, weir) = start(BASIC, &users);
+    for (version, user) in [
+        ("--http1.1", "ann:p:w"),
+        ("--http2-prior-knowledge", "ann:p:w"),
+        ("--http1.1", "b\u{f6}b:gr\u{fc}n"),
+        ("--http1.1", "eve:secret"),
+    ] {
+        let forged = ["--header", "x-user: root", "--header", "x_user: root"];
+        let answer =
+            by_curl(&weir, &[&[version, "--user", user, "--data", "hello"][..], &forged].concat(), "/");
+        assert!(answer.ends_with("app 5"), "{user}: {answer}");
+        let request = app.requests().pop().unwrap();
+        assert_eq!(request.fields.all("authorization"), [""; 0], "the password goes no further");
+        let name = user.split(':').next().unwrap();
+        let told = request.fields.one("x-user").map(|told| told.chars().count());
+        assert!(told.is_some_and(|told| told >= name.chars().count()), "{request:?}");
+        assert!(!request.head.contains("root"), "{}", request.head);
+    }
+    assert_eq!(status(&weir, &["--user", "ann:p:w"], "/passed/x"), "200");
+    assert!(app.requests().pop().unwrap().fields.one("authorization").is_some());
+    assert_eq!(weir.metric("weir_auth_requests_total", &[("listener", "web"), ("result", "passed")]), 5.0);
+    until("the log", || weir.file("access.log").contains("\"user\":\"ann\"").then_some(()));
+    let log = weir.lines_of("access.log", 5).concat();
+    assert!(
+        log.contains("\"user\":\"b\u{f6}b\"") && !log.contains("p:w") && !log.contains("YW5uOnA6dw"),
+        "{log}"
+    );
+}
+
+#[test]
+fn who_does_not_is_asked_for_it() {
+    let (app, weir) = start(BASIC, &htpasswd("4", "ann", "secret"));
+    let answer = asked(&weir, "GET /", &[]);
+    assert_eq!((answer.status, answer.text().as_str()), (401, "<p>log in</p>"));
+    let challenge = "Basic realm=\"Staff only\", charset=\"UTF-8\"";
+    assert_eq!(answer.fields.all("www-authenticate"), [challenge]);
+    for user in ["ann:Secret", "ann:", "Ann:secret", "nobody:secret", ":secret", "ann:secret\n"] {
+        assert_eq!(status(&weir, &["--user", user], "/"), "401", "{user:?}");
+    }
+    for line in [
+        "authorization: Bearer YW5uOnNlY3JldA==",
+        "authorization: Basic",
+        "authorization: Basic YW5uOnNlY3JldA",
+        "authorization: Basic YW5uOnNlY3JldA==\r\nauthorization: Basic YW5uOnNlY3JldA==",
+        "proxy-authorization: Basic YW5uOnNlY3JldA==",
+        "cookie: authorization=YW5uOnNlY3JldA==",
+    ] {
+        let expected = if line.ends_with("NlY3JldA") { 200 } else { 401 };
+        assert_eq!(asked(&weir, "GET /", &[line]).status, expected, "{line}");
+    }
+    assert_eq!(app.served(), 1);
+    assert_eq!(asked(&weir, "GET /public/x", &[]).status, 200);
+    // Browsers' scripts and calls of gRPC are told in their own form.
+    let json = asked(&weir, "GET /", &["accept: application/json"]);
+    assert!(json.text().contains("\"reason\":\"auth_denied\""), "{json:?}");
+    assert_eq!(
+        asked(&weir, "GET /", &["content-type: application/grpc"]).fields.one("grpc-status"),
+        Some("16")
+    );
+    let url = format!("http://{}/", weir.address("web"));
+    let explained = weir.command(&["explain", "http", "GET", &url]).stdout;
+    assert!(explained.contains("auth     a name and a password of 1 users are asked for"), "{explained}");
+    assert!(explained.contains("remove authorization"), "{explained}");
+}
+
+#[test]
+fn j7_a_password_is_computed_once_and_a_flood_of_wrong_ones_takes_no_worker() {
+    let config = BASIC.replace("realm = \"Staff only\"", "checks = 1, waiting = 3");
+    // Some tenths of a second each.
+    let (app, weir) = start(&config, &(htpasswd("12", "ann", "secret") + &htpasswd("4", "bob", "bob")));
+    let good = "authorization: Basic YW5uOnNlY3JldA==";
+    assert_eq!(asked(&weir, "GET /", &[good]).status, 200);
+    let wrong: Vec<_> = (0..12)
+        .map(|_| {
+            let mut client = weir.client("web").with_patience(Duration::from_secs(60));
+            client.sends("GET / HTTP/1.1\r\nhost: a\r\nauthorization: Basic YW5uOndyb25n\r\n\r\n");
+            client
+        })
+        .collect();
+    // One is computed, three wait, and no more.
+    let over = ("weir_ends_total", [("listener", "web"), ("reason", "auth_unavailable")]);
+    weir.reaches(over.0, &over.1, 8.0);
+    // Who is known does not notice, and neither does who needs no password.
+    for _ in 0..50 {
+        assert_eq!(asked(&weir, "GET /", &[good]).status, 200);
+    }
+    assert_eq!(asked(&weir, "GET /public/x", &[]).status, 200);
+    let mut statuses: Vec<u16> =
+        wrong.into_iter().map(|mut client| client.receives_response().status).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [401, 401, 401, 401, 503, 503, 503, 503, 503, 503, 503, 503]);
+    assert_eq!(app.served(), 52);
+}
+
+#[test]
+fn a_reload_reads_the_file_anew_and_forgets_who_is_gone() {
+    let (_app, mut weir) = start(BASIC, &htpasswd("4", "ann", "secret"));
+    assert_eq!(status(&weir, &["--user", "ann:secret"], "/"), "200");
+    let file = weir.dir().join("users");
+    std::fs::write(&file, htpasswd("4", "bob", "secret")).unwrap();
+    weir.reloads(BASIC);
+    assert_eq!(status(&weir, &["--user", "ann:secret"], "/"), "401");
+    assert_eq!(status(&weir, &["--user", "bob:secret"], "/"), "200");
+    // A line that is no good leaves what is in force.
+    std::fs::write(&file, format!("{ARGON2}\nmax:$apr1$r31$xxxx\n")).unwrap();
+    let refused = weir.command(&["reload"]);
+    assert_ne!(refused.code, 0, "{refused:?}");
+    let said = refused.stdout + &refused.stderr;
+    assert!(said.contains("line 3 of") && said.contains("`max` has a hash by MD5"), "{said}");
+    assert!(!said.contains("r31"), "no hash is shown: {said}");
+    assert_eq!(status(&weir, &["--user", "bob:secret"], "/"), "200");
+    let config = weir.command(&["check", &weir.config_path()]);
+    assert_ne!(config.code, 0, "{config:?}");
+}
