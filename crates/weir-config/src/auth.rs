@@ -1,25 +1,30 @@
 //! `auth` of a listener or a route: who may ask, and who says so.
 
+pub(crate) mod base64;
+pub(crate) mod keys;
 pub(crate) mod users;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+pub use self::base64::{Alphabet, decode as decode_base64};
+pub use self::keys::{PublicKey, Signing, TokenKey};
 pub use self::users::Account;
 use self::users::Mistake;
 use crate::error_page::PageFile;
 use crate::fields::{Fields, KeyValue, Value};
 use crate::keys::{
-    DAY, Each, KIB, Limit, MIB, Shape, count, duration, flag, list, list_or, millis, seconds, size,
+    DAY, Each, KIB, Limit, MIB, Shape, count, duration, flag, list, list_or, map, millis, seconds, size,
     table as below, text, text_or,
 };
 use crate::named_pool;
 use crate::report::{Findings, Span, quote};
 use crate::setting::{Section as _, table};
 use crate::units::{Refused, refuse};
-use crate::values::NAME;
 use crate::values::address::FILE;
-use crate::values::http::{ADDED_RESPONSE_HEADER, FRAMING, SET_REQUEST_HEADER, field_name};
+use crate::values::http::{ADDED_RESPONSE_HEADER, COOKIE_NAME, FRAMING, SET_REQUEST_HEADER, field_name};
 use crate::values::path::PROBE_PATH;
+use crate::values::{NAME, TEXT};
 
 table! {
     /// Lets requests pass only from those who have shown who they are. On a listener it holds for all of its
@@ -39,6 +44,39 @@ table! {
                 .http()
                 .default("off")
                 .also(&["basic_auth", "basicauth", "auth_basic", "userlist", "htpasswd"]);
+        /// Asks for a signed token (JWT, RFC 7519).
+        jwt: Option<TokenAuth> =
+            below(TokenAuth::TABLE).http().default("off").also(&["auth_jwt", "bearer", "oidc", "token"]);
+    }
+}
+
+table! {
+    /// Asks for a signed token (JWT, RFC 7519) whose time is not over, by RS256, RS384, RS512, PS256, PS384,
+    /// PS512, ES256, ES384 or EdDSA. Tokens with a shared secret, or with no signature, are never taken.
+    #[derive(Eq)]
+    pub struct TokenAuth at "[listener.NAME.auth.jwt]" {
+        /// The file of public keys, a JWK set (RFC 7517) of at most 1MiB. It is read when the config is, and at
+        /// every reload.
+        keys: Option<PageFile> =
+            text(&FILE).http().required().also(&["jwks", "jwks_file", "key_file", "auth_jwt_key_file"]);
+        /// Who may have issued it (`iss`).
+        issuer: Vec<String> = list(Each::Text(&TEXT)).http().default("whoever has one of the keys").also(&["iss", "issuers"]);
+        /// For whom it must be (`aud`), one of them.
+        audience: Vec<String> = list(Each::Text(&TEXT)).http().default("whomever").also(&["aud", "audiences"]);
+        /// By how much clocks may differ.
+        leeway: Duration =
+            duration(Limit::new(seconds(30), seconds(0), seconds(3600), "a token that is over should be"))
+                .http()
+                .also(&["clock_skew", "auth_jwt_leeway"]);
+        /// The cookie that has it.
+        cookie: Option<String> =
+            text(&COOKIE_NAME).http().default("none: it is in `authorization: Bearer`").also(&["cookie_name"]);
+        /// Fields that backends are told, and the claim of each; `a.b` is the claim `b` within `a`. What a client
+        /// sends by these names never reaches them.
+        claims: BTreeMap<String, String> =
+            map(&SET_REQUEST_HEADER, &TEXT).http().default("none").also(&["claims_to_headers", "headers"]);
+        /// The claim that names the user, for the log.
+        user: String = text_or(&TEXT, "sub").http().also(&["user_claim"]);
     }
 }
 
@@ -176,6 +214,13 @@ fn realm(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
+impl TokenAuth {
+    /// The keys of the file; none where it was not read.
+    pub fn public_keys(&self) -> Vec<TokenKey> {
+        self.keys.as_ref().map(|file| keys::keys(&file.content).0).unwrap_or_default()
+    }
+}
+
 impl BasicAuth {
     /// The users of the file; none where it was not read.
     pub fn accounts(&self) -> Vec<Account<'_>> {
@@ -183,24 +228,32 @@ impl BasicAuth {
     }
 }
 
+/// Who may decide.
+const WAYS: [&str; 3] = ["forward", "basic", "jwt"];
+
 /// Notes what is wrong with the `auth` of a listener or a route.
 pub(crate) fn check(root: &Fields, fields: &Fields, findings: &mut Findings<'_>) {
     let Some(entry) = fields.get("auth") else { return };
     let Some(auth) = fields.table("auth") else { return };
-    match (auth.get("forward"), auth.get("basic")) {
-        (None, None) if auth.lacks("forward") && auth.lacks("basic") => {
-            let hint =
-                "expected `forward = { pool = \"…\" }` or `basic = { users = \"…\" }`, or `auth = false`";
+    let said: Vec<&KeyValue> = WAYS.iter().filter_map(|way| auth.get(way)).collect();
+    match said[..] {
+        [] if WAYS.iter().all(|way| auth.lacks(way)) => {
+            let hint = "expected `forward = { pool = \"…\" }`, `basic = { users = \"…\" }` or `jwt = { keys = \"…\" }`, or \
+                        `auth = false`";
             findings.error(entry.key, "`auth` does not say who decides", hint);
         }
-        (Some(forward), Some(basic)) => {
-            let hint = format!("`forward` ({}) decides already; keep one", findings.place(forward.key));
-            findings.error(basic.key, "`auth` cannot have both `forward` and `basic`", hint);
+        [first, second, ..] => {
+            let hint = format!("`{}` ({}) decides already; keep one", first.name, findings.place(first.key));
+            let message = format!("`auth` cannot have both `{}` and `{}`", first.name, second.name);
+            findings.error(second.key, message, hint);
         }
         _ => {}
     }
     if let Some(basic) = auth.table("basic") {
         check_basic(fields, basic, findings);
+    }
+    if let Some(jwt) = auth.table("jwt") {
+        check_jwt(fields, jwt, findings);
     }
     let Some(forward) = auth.table("forward") else { return };
     named_pool::exists(root, forward, "pool", findings);
@@ -236,6 +289,32 @@ fn check_basic(fields: &Fields, basic: &Fields, findings: &mut Findings<'_>) {
     }
 }
 
+fn check_jwt(fields: &Fields, jwt: &Fields, findings: &mut Findings<'_>) {
+    for claim in jwt.map("claims") {
+        set_otherwise(fields, claim.key, &claim.name, findings);
+    }
+    if jwt.lacks("audience") {
+        let hint = "name those that this site is called by";
+        findings.warning(
+            jwt.at,
+            "tokens that were issued for other services pass: there is no `audience`",
+            hint,
+        );
+    }
+    let Some(entry) = jwt.get("keys") else { return };
+    let Value::Read(path, content) = &entry.value else { return };
+    let (keys, mistakes) = keys::keys(content);
+    for (number, message) in &mistakes {
+        let of = if *number == 0 { quote(path) } else { format!("key {number} of {}", quote(path)) };
+        let hint = "expected a JWK set with public keys by RSA, P-256, P-384 or Ed25519";
+        findings.error(entry.at, format!("{of}: {message}"), hint);
+    }
+    if keys.is_empty() && mistakes.is_empty() {
+        let hint = "nobody could pass: its keys are for encryption";
+        findings.error(entry.at, format!("{} has no keys for signatures", quote(path)), hint);
+    }
+}
+
 /// What a backend is told of a user must not make the answer for all: the key of a cache does not have it
 /// (threat E1). `route` has what it takes over from its listener.
 pub(crate) fn cached(route: &Fields, findings: &mut Findings<'_>) {
@@ -246,9 +325,11 @@ pub(crate) fn cached(route: &Fields, findings: &mut Findings<'_>) {
     let Some(Value::Table(auth)) = held.as_deref() else { return };
     let copied = auth.table("forward").map(|forward| forward.list("copy_to_backend")).unwrap_or_default();
     let of_basic = auth.table("basic").and_then(|basic| basic.get("user_header"));
-    let (key, at, name) = match (copied.first(), of_basic) {
-        (Some((at, Value::Text(name))), _) => ("copy_to_backend", *at, name),
-        (_, Some(KeyValue { at, value: Value::Text(name), .. })) => ("user_header", *at, name),
+    let of_jwt = auth.table("jwt").and_then(|jwt| jwt.map("claims").first());
+    let (key, at, name) = match (copied.first(), of_basic, of_jwt) {
+        (Some((at, Value::Text(name))), ..) => ("copy_to_backend", *at, name),
+        (_, Some(KeyValue { at, value: Value::Text(name), .. }), _) => ("user_header", *at, name),
+        (.., Some(KeyValue { key, name, .. })) => ("claims", *key, name),
         _ => return,
     };
     let hint = format!(

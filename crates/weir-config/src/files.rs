@@ -20,8 +20,10 @@ pub(crate) fn read(root: &mut Fields, world: &dyn World, findings: &mut Findings
 
 fn pages(fields: &mut Fields, world: &dyn World, findings: &mut Findings<'_>) {
     for auth in fields.below_mut("auth") {
-        for basic in auth.below_mut("basic") {
-            of_key(basic, "users", PAGE_BYTES as usize, world, findings);
+        for (way, file) in [("basic", "users"), ("jwt", "keys")] {
+            for below in auth.below_mut(way) {
+                of_key(below, file, PAGE_BYTES as usize, world, findings);
+            }
         }
     }
     for key in ["error_page", "maintenance"] {

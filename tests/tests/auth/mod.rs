@@ -4,6 +4,7 @@ mod bypass;
 mod closed;
 mod passwords;
 mod service;
+mod tokens;
 
 use weir_tests::dialogue::{After, Backend, PATIENCE, Request, Response, Setup, Weir, run_tool, tool};
 

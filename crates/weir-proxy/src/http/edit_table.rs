@@ -178,6 +178,7 @@ impl EditTable {
             forward.map_or((&[][..], &[][..]), |it| (&it.copy_to_backend, &it.copy_to_client));
         let mut to_backend: Vec<&str> = copied.iter().map(String::as_str).collect();
         to_backend.extend(basic.and_then(|it| it.user_header.as_deref()));
+        to_backend.extend(auth.jwt.iter().flat_map(|it| it.claims.keys().map(String::as_str)));
         // A line of it is never made: the client's own is taken out.
         to_backend.extend(basic.filter(|it| !it.pass_authorization).map(|_| "authorization"));
         (to_backend, to_client.iter().map(String::as_str).collect())

@@ -29,6 +29,7 @@ pub async fn ask(
     let answered = match authenticator {
         Authenticator::Service(service) => service::ask(session, listener, exchange, service).await,
         Authenticator::Passwords(passwords) => passwords.ask(session, exchange).await.map(|()| None),
+        Authenticator::Tokens(tokens) => tokens.ask(session, exchange).map(|()| None),
         Authenticator::Nobody => Err(Failure::AuthUnavailable),
     };
     let answered = answered.map_err(closed);

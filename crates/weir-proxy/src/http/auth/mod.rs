@@ -8,6 +8,7 @@ pub(super) mod gate;
 mod passwords;
 mod question;
 mod service;
+mod tokens;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use weir_http::AddedField;
 use weir_template::clean_field_value;
 
 pub use self::passwords::Passwords;
+pub use self::tokens::Tokens;
 
 /// What a listener or a route asks of whoever asks.
 pub enum Authenticator {
@@ -23,6 +25,8 @@ pub enum Authenticator {
     Service(AuthService),
     /// A file of names and passwords.
     Passwords(Arc<Passwords>),
+    /// Keys that tokens are signed by.
+    Tokens(Box<Tokens>),
     /// Nobody is asked, and nobody passes: the config's check refuses what would come to this.
     Nobody,
 }
@@ -58,6 +62,9 @@ impl Authenticator {
         known: &mut Vec<Arc<Passwords>>,
     ) -> Option<Authenticator> {
         let config = config?;
+        if let (Some(jwt), None, None) = (&config.jwt, &config.basic, &config.forward) {
+            return Some(Authenticator::Tokens(Box::new(Tokens::compile(jwt))));
+        }
         if let (Some(basic), None) = (&config.basic, &config.forward) {
             let passwords = Passwords::compile(basic, known);
             known.push(passwords.clone());
@@ -85,7 +92,7 @@ impl Authenticator {
     pub(super) fn passwords(&self) -> Option<&Arc<Passwords>> {
         match self {
             Authenticator::Passwords(passwords) => Some(passwords),
-            Authenticator::Service(_) | Authenticator::Nobody => None,
+            Authenticator::Service(_) | Authenticator::Tokens(_) | Authenticator::Nobody => None,
         }
     }
 
@@ -94,6 +101,7 @@ impl Authenticator {
         let service = match self {
             Authenticator::Service(service) => service,
             Authenticator::Passwords(passwords) => return passwords.words(),
+            Authenticator::Tokens(tokens) => return tokens.words(),
             Authenticator::Nobody => return "nobody is asked, and nobody passes".to_owned(),
         };
         let AuthService { pool_name, target, timeout, .. } = service;

@@ -15,6 +15,7 @@ use std::time::Duration;
 use argon2::{Argon2, PasswordHash, PasswordVerifier as _};
 use aws_lc_rs::hmac;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use weir_config::{Alphabet, decode_base64};
 use weir_http::{AddedField, KnownHeader};
 use weir_io::clock;
 use weir_io::stream::Sight;
@@ -269,7 +270,7 @@ fn parsed(line: &[u8]) -> Option<(String, Zeroizing<Vec<u8>>)> {
     if !scheme.eq_ignore_ascii_case(b"basic ") {
         return None;
     }
-    let decoded = Zeroizing::new(decode(rest.trim_ascii())?);
+    let decoded = Zeroizing::new(decode_base64(rest.trim_ascii(), Alphabet::Usual)?);
     let colon = decoded.iter().position(|byte| *byte == b':')?;
     let user = std::str::from_utf8(&decoded[..colon]).ok()?.to_owned();
     let password = Zeroizing::new(decoded[colon + 1..].to_vec());
@@ -279,50 +280,9 @@ fn parsed(line: &[u8]) -> Option<(String, Zeroizing<Vec<u8>>)> {
     Some((user, password))
 }
 
-/// RFC 4648 section 4, with or without what fills it up.
-fn decode(text: &[u8]) -> Option<Vec<u8>> {
-    let end = text.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
-    let (text, filling) = text.split_at(end);
-    if text.len() % 4 == 1 || filling.len() > 2 {
-        return None;
-    }
-    let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
-    let (mut held, mut bits) = (0_u32, 0);
-    for byte in text {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        held = (held << 6 | u32::from(value)) & 0xff_ffff;
-        bits += 6;
-        if bits >= 8 {
-            bits -= 8;
-            bytes.push((held >> bits) as u8);
-        }
-    }
-    Some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn base64_is_decoded_and_nothing_else() {
-        for (text, bytes) in
-            [("", ""), ("Zg==", "f"), ("Zg", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYmFy", "foobar")]
-        {
-            assert_eq!(decode(text.as_bytes()).as_deref(), Some(bytes.as_bytes()), "{text}");
-        }
-        assert_eq!(decode(b"+/+/").as_deref(), Some(&[0xfb, 0xff, 0xbf][..]));
-        for text in ["Z", "Zm9v=Zm9v", "Zm-_", "Zm 9v", "Zm9v===", "Zg==\n"] {
-            assert_eq!(decode(text.as_bytes()), None, "{text}");
-        }
-    }
 
     #[test]
     fn credentials_are_a_name_and_a_password_without_control_characters() {

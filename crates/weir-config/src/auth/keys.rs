@@ -1,0 +1,181 @@
+//! The file of keys of `auth.jwt`: a set of public keys in JSON (RFC 7517), as providers publish it.
+
+use serde_json::Value;
+
+use super::base64::{Alphabet, decode};
+
+/// How a token is signed (RFC 7518 section 3.1, RFC 8037). Those with a shared secret, and none at all, are not
+/// among them: nothing here can take a public key for a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Signing {
+    Rs256,
+    Rs384,
+    Rs512,
+    Ps256,
+    Ps384,
+    Ps512,
+    Es256,
+    Es384,
+    EdDsa,
+}
+
+const RSA: [Signing; 6] =
+    [Signing::Rs256, Signing::Rs384, Signing::Rs512, Signing::Ps256, Signing::Ps384, Signing::Ps512];
+
+impl Signing {
+    /// The one of this name, as `alg` says it.
+    pub fn of_name(name: &str) -> Option<Signing> {
+        Some(match name {
+            "RS256" => Signing::Rs256,
+            "RS384" => Signing::Rs384,
+            "RS512" => Signing::Rs512,
+            "PS256" => Signing::Ps256,
+            "PS384" => Signing::Ps384,
+            "PS512" => Signing::Ps512,
+            "ES256" => Signing::Es256,
+            "ES384" => Signing::Es384,
+            "EdDSA" => Signing::EdDsa,
+            _ => return None,
+        })
+    }
+}
+
+/// A public key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenKey {
+    /// What tokens call it by; `None` for one that has no name.
+    pub id: Option<String>,
+    /// What it may have signed by.
+    pub signings: Vec<Signing>,
+    /// The key.
+    pub public: PublicKey,
+}
+
+/// What signatures are held against.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PublicKey {
+    /// Modulus and exponent, big-endian without leading zeros.
+    Rsa(Vec<u8>, Vec<u8>),
+    /// A point of the curve that the only one of the signings is on, uncompressed (SEC 1); of Ed25519 the 32
+    /// bytes.
+    Point(Vec<u8>),
+}
+
+/// The keys of a file, and what is wrong with it: each with the number of the key from 1, or 0 for all. Keys
+/// that are for encryption say nothing here.
+pub fn keys(content: &[u8]) -> (Vec<TokenKey>, Vec<(usize, String)>) {
+    let set = match serde_json::from_slice::<Value>(content) {
+        Ok(set) => set,
+        Err(error) => return (Vec::new(), vec![(0, format!("it is no JSON: {error}"))]),
+    };
+    let Some(Value::Array(all)) = set.get("keys") else {
+        return (Vec::new(), vec![(0, "it has no list `keys`".to_owned())]);
+    };
+    let (mut keys, mut mistakes) = (Vec::new(), Vec::new());
+    for (number, value) in (1..).zip(all) {
+        match key(value) {
+            Ok(found) => keys.extend(found),
+            Err(message) => mistakes.push((number, message.to_owned())),
+        }
+    }
+    if all.is_empty() {
+        mistakes.push((0, "it has no keys".to_owned()));
+    }
+    (keys, mistakes)
+}
+
+/// Reads a key; `None` for one that signs nothing.
+fn key(value: &Value) -> Result<Option<TokenKey>, &'static str> {
+    let text = |name: &str| value.get(name).and_then(Value::as_str);
+    let bytes = |name: &str| text(name).and_then(|text| decode(text.as_bytes(), Alphabet::Url));
+    if ["d", "p", "k"].iter().any(|secret| value.get(*secret).is_some()) {
+        return Err("it has a secret, which is not for those who only look at signatures");
+    }
+    if text("use").is_some_and(|purpose| purpose != "sig") {
+        return Ok(None);
+    }
+    let (family, public): (&[Signing], _) = match (text("kty"), text("crv")) {
+        (Some("RSA"), _) => {
+            let (Some(n), Some(e)) = (bytes("n"), bytes("e")) else {
+                return Err("it has no `n` and `e` in base64url");
+            };
+            let strip = |bytes: Vec<u8>| bytes.into_iter().skip_while(|byte| *byte == 0).collect::<Vec<_>>();
+            let (n, e) = (strip(n), strip(e));
+            if !(256..=1024).contains(&n.len()) {
+                return Err("it has another size than 2048 to 8192 bits");
+            }
+            (&RSA, PublicKey::Rsa(n, e))
+        }
+        (Some("EC"), Some("P-256")) => (&[Signing::Es256], point(bytes("x"), bytes("y"), 32)?),
+        (Some("EC"), Some("P-384")) => (&[Signing::Es384], point(bytes("x"), bytes("y"), 48)?),
+        (Some("OKP"), Some("Ed25519")) => match bytes("x") {
+            Some(x) if x.len() == 32 => (&[Signing::EdDsa], PublicKey::Point(x)),
+            _ => return Err("it has no `x` of 32 bytes in base64url"),
+        },
+        (Some("oct"), _) => return Err("it is a shared secret, by which everybody who knows it could sign"),
+        _ => return Err("it is none of RSA, P-256, P-384 and Ed25519"),
+    };
+    let signings = match text("alg") {
+        None => family.to_vec(),
+        Some(name) => match Signing::of_name(name).filter(|signing| family.contains(signing)) {
+            Some(signing) => vec![signing],
+            None => return Err("its `alg` is not one of its kind"),
+        },
+    };
+    Ok(Some(TokenKey { id: text("kid").map(str::to_owned), signings, public }))
+}
+
+/// SEC 1 section 2.3.3.
+fn point(x: Option<Vec<u8>>, y: Option<Vec<u8>>, size: usize) -> Result<PublicKey, &'static str> {
+    match (x, y) {
+        (Some(x), Some(y)) if x.len() == size && y.len() == size => {
+            Ok(PublicKey::Point([&[4], &x[..], &y].concat()))
+        }
+        _ => Err("it has no `x` and `y` of the curve's size in base64url"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 7517 appendix A.1, and the key of RFC 8037 appendix A.2.
+    const GOOD: &str = r#"{"keys": [
+        {"kty":"EC","crv":"P-256","x":"MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4","y":"4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM","use":"enc","kid":"1"},
+        {"kty":"RSA","n":"0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFxuhDR1L6tSoc_BJECPebWKRXjBZCiFV4n3oknjhMstn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6Cf0h4QyQ5v-65YGjQR0_FDW2QvzqY368QQMicAtaSqzs8KJZgnYb9c7d0zgdAZHzu6qMQvRL5hajrn1n91CbOpbISD08qNLyrdkt-bFTWhAI4vMQFh6WeZu0fM4lFd2NcRwr3XPksINHaQ-G_xBniIqbw0Ls1jF44-csFCur-kEgU8awapJzKnqDKgw","e":"AQAB","alg":"RS256","kid":"2011-04-29"},
+        {"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}
+    ]}"#;
+
+    #[test]
+    fn public_keys_are_read_with_what_they_may_have_signed_by() {
+        let (keys, mistakes) = keys(GOOD.as_bytes());
+        assert_eq!(mistakes, []);
+        let said: Vec<_> = keys.iter().map(|key| (key.id.as_deref(), &key.signings[..])).collect();
+        assert_eq!(said, [(Some("2011-04-29"), &[Signing::Rs256][..]), (None, &[Signing::EdDsa][..])]);
+    }
+
+    #[test]
+    fn what_is_no_public_key_for_signatures_is_refused() {
+        let mistake = |key: &str| keys(format!(r#"{{"keys": [{key}]}}"#).as_bytes()).1;
+        for (key, said) in [
+            (r#"{"kty":"oct","kid":"a"}"#, "shared secret"),
+            (r#"{"kty":"oct","k":"c2VjcmV0"}"#, "has a secret"),
+            (r#"{"kty":"RSA","n":"AQAB","e":"AQAB"}"#, "another size"),
+            (r#"{"kty":"RSA","n":"!","e":"AQAB"}"#, "no `n` and `e`"),
+            (
+                r#"{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo","alg":"HS256"}"#,
+                "not one of its kind",
+            ),
+            (r#"{"kty":"EC","crv":"P-256","x":"AA","y":"AA"}"#, "curve's size"),
+            (r#"{"kty":"EC","crv":"secp256k1"}"#, "none of RSA"),
+            ("7", "none of RSA"),
+        ] {
+            let found = mistake(key);
+            assert!(found.len() == 1 && found[0].0 == 1 && found[0].1.contains(said), "{key}: {found:?}");
+        }
+        for (file, said) in [("", "no JSON"), ("[]", "no list"), (r#"{"keys": []}"#, "no keys")] {
+            assert!(keys(file.as_bytes()).1[0].1.contains(said), "{file}");
+        }
+    }
+}
