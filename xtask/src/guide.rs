@@ -10,8 +10,8 @@ use weir_config::{Root, World};
 use crate::fences::fences;
 use crate::tree::Tree;
 
-/// What the pages' configs find around them: a file that is a network as well as a secret, one of users and one
-/// of public keys, folders without files, and addresses in the environment.
+/// What the pages' configs find around them: a file that is a network as well as a secret, one of users and
+/// one of public keys, folders without files, and addresses in the environment.
 struct Around;
 
 const LINE: &str = "192.0.2.1\n";

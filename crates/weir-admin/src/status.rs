@@ -192,8 +192,8 @@ pub struct BackendStatus {
     /// No config names it: its group does.
     #[serde(default, skip_serializing_if = "is_false")]
     pub found: bool,
-    /// Why it is in its pool: `config`, `group` (of its MySQL servers), `name` (a name stands for it) or `api`
-    /// (added lastingly).
+    /// Why it is in its pool: `config`, `group` (of its MySQL servers), `name` (a name stands for it) or
+    /// `api` (added lastingly).
     #[serde(default)]
     pub origin: String,
     /// The name that stands for it.

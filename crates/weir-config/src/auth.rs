@@ -55,8 +55,8 @@ table! {
     /// PS512, ES256, ES384 or EdDSA. Tokens with a shared secret, or with no signature, are never taken.
     #[derive(Eq)]
     pub struct TokenAuth at "[listener.NAME.auth.jwt]" {
-        /// The file of public keys, a JWK set (RFC 7517) of at most 1MiB. It is read when the config is, and at
-        /// every reload.
+        /// The file of public keys, a JWK set (RFC 7517) of at most 1MiB. It is read when the config is, and
+        /// at every reload.
         keys: Option<PageFile> =
             text(&FILE).http().required().also(&["jwks", "jwks_file", "key_file", "auth_jwt_key_file"]);
         /// Who may have issued it (`iss`).
@@ -71,8 +71,8 @@ table! {
         /// The cookie that has it.
         cookie: Option<String> =
             text(&COOKIE_NAME).http().default("none: it is in `authorization: Bearer`").also(&["cookie_name"]);
-        /// Fields that backends are told, and the claim of each; `a.b` is the claim `b` within `a`. What a client
-        /// sends by these names never reaches them.
+        /// Fields that backends are told, and the claim of each; `a.b` is the claim `b` within `a`. What a
+        /// client sends by these names never reaches them.
         claims: BTreeMap<String, String> =
             map(&SET_REQUEST_HEADER, &TEXT).http().default("none").also(&["claims_to_headers", "headers"]);
         /// The claim that names the user, for the log.
@@ -86,8 +86,8 @@ table! {
     /// milliseconds, on threads of their own; a `rate_limit` bounds who may try how often.
     #[derive(Eq)]
     pub struct BasicAuth at "[listener.NAME.auth.basic]" {
-        /// The file: lines of `NAME:HASH` by bcrypt or Argon2, of at most 1MiB. It is read when the config is,
-        /// and at every reload.
+        /// The file: lines of `NAME:HASH` by bcrypt or Argon2, of at most 1MiB. It is read when the config
+        /// is, and at every reload.
         users: Option<PageFile> =
             text(&FILE).http().required().also(&["file", "auth_basic_user_file", "users_file", "usersfile"]);
         /// What clients show to people when they ask for the password.
@@ -113,7 +113,8 @@ table! {
 
 table! {
     /// Asks a service about each request before it goes on, as nginx's `auth_request` and Traefik's
-    /// ForwardAuth do: `GET` without a body, with `x-forwarded-method`, `-uri`, `-host`, `-proto`, `-port` and
+    /// ForwardAuth do: `GET` without a body, with `x-forwarded-method`, `-uri`, `-host`, `-proto`, `-port`
+    /// and
     /// `-for` of the request that is asked about. 2xx lets it pass; 3xx and 4xx go to the client with all
     /// that the service says; anything else, or no answer in time, refuses it with 503.
     #[derive(Eq)]

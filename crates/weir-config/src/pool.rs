@@ -372,8 +372,8 @@ pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &
 }
 
 impl Pool {
-    /// Whether it can have a backend of the kind of `address`, for all that its check found: a Unix socket, or
-    /// an address without a port, where it names such a one itself; and any other.
+    /// Whether it can have a backend of the kind of `address`, for all that its check found: a Unix socket,
+    /// or an address without a port, where it names such a one itself; and any other.
     pub fn can_have(&self, address: &str) -> bool {
         let is_unix = |address: &str| unix_name(address).is_some();
         let has_no_port = |address: &str| backend_at(address).is_some_and(|at| at.port() == 0);

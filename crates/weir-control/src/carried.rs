@@ -6,10 +6,11 @@
 //! `up` (or not known), `late` (down, merely for want of an answer in time) or `down`; WEIGHT is `-`
 //! unless it was set by hand; ROLE is `-` where there is none, and an older process does not say it. A
 //! line that a process does not understand says nothing to it, so that versions can differ. Before it, one
-//! for each backend that no config names: `found POOL ADDRESS` of one that its group has, `member POOL ADDRESS
-//! NAME WEIGHT BACKUP` of one that a name stands for, `added POOL ADDRESS WEIGHT BACKUP MOST` of one that the
-//! API added lastingly; BACKUP is `backup` or `-`, MOST `max_connections` or `-`. `resolved POOL ADDRESS AT` says
-//! at which address one is that is given by a host name: nobody may be able to say it when the new process asks.
+//! for each backend that no config names: `found POOL ADDRESS` of one that its group has, `member POOL
+//! ADDRESS NAME WEIGHT BACKUP` of one that a name stands for, `added POOL ADDRESS WEIGHT BACKUP MOST` of one
+//! that the API added lastingly; BACKUP is `backup` or `-`, MOST `max_connections` or `-`. `resolved POOL
+//! ADDRESS AT` says at which address one is that is given by a host name: nobody may be able to say it when
+//! the new process asks.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

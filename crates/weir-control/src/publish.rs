@@ -72,8 +72,8 @@ pub struct Followers {
 }
 
 impl Followers {
-    /// Makes a snapshot ready to be served, with the backends that its names stand for: one whose name is still
-    /// to be resolved when the first request comes would be a backend that fails.
+    /// Makes a snapshot ready to be served, with the backends that its names stand for: one whose name is
+    /// still to be resolved when the first request comes would be a backend that fails.
     async fn prepare(&self, snapshot: Arc<Snapshot>) -> Arc<Snapshot> {
         self.names.adopt(&snapshot);
         self.names.first_answers(None).await;

@@ -25,8 +25,8 @@ pub fn pin_to(cpu: usize) -> io::Result<()> {
 }
 
 /// Lets the calling thread run on every CPU that the process may use, behind those that serve (nice 10): for
-/// work that takes long, and that a thread began which [`pin_to`] keeps in its place. Where the kernel lets it
-/// do neither it stays as it is.
+/// work that takes long, and that a thread began which [`pin_to`] keeps in its place. Where the kernel lets
+/// it do neither it stays as it is.
 pub fn run_beside_workers() {
     let mut set = rustix::thread::CpuSet::new();
     (0..rustix::thread::CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu));

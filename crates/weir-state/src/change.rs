@@ -50,8 +50,8 @@ impl Snapshot {
         self.with_one_more(pool, config, Origin::Api)
     }
 
-    /// The same for one that a name of the config stands for. `is_assumed_up` says whether it takes work before
-    /// a probe has found it up.
+    /// The same for one that a name of the config stands for. `is_assumed_up` says whether it takes work
+    /// before a probe has found it up.
     ///
     /// # Errors
     /// As [`Self::with_backend`].
@@ -122,8 +122,9 @@ impl Snapshot {
         PoolChange { snapshot, pool, added: None, removed: Some(removed) }
     }
 
-    /// With another weight, or in another tier, of one of the backends of a pool, given by its index: what the
-    /// name that it belongs to says of it. The backend itself is told by whoever puts the snapshot in force.
+    /// With another weight, or in another tier, of one of the backends of a pool, given by its index: what
+    /// the name that it belongs to says of it. The backend itself is told by whoever puts the snapshot in
+    /// force.
     pub fn with_altered(&self, pool: usize, index: usize, weight: u32, backup: bool) -> PoolChange {
         let old = &self.pools[pool];
         let mut of_pool = weir_config::Pool::clone(&old.config);

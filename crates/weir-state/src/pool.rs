@@ -93,8 +93,8 @@ pub enum Origin {
     Config,
     /// Its MySQL group has it. It outlives reloads.
     Group,
-    /// This name stands for it, `host:port` or a service as the config has it. It outlives reloads for as long
-    /// as the config has the name.
+    /// This name stands for it, `host:port` or a service as the config has it. It outlives reloads for as
+    /// long as the config has the name.
     Name(Arc<str>),
     /// The API, lastingly. It outlives reloads and upgrades.
     Api,

@@ -80,8 +80,8 @@ impl Snapshot {
         Snapshot { generation, config, listeners, pools, maintenance, displaced }
     }
 
-    /// The config without the backends that came since, and with the names that stand for several: what a file
-    /// would have to say to change nothing.
+    /// The config without the backends that came since, and with the names that stand for several: what a
+    /// file would have to say to change nothing.
     pub fn configured(&self) -> Arc<Config> {
         self.with_pools(|pool| pool.configured.clone())
     }

@@ -27,8 +27,8 @@ health = { check = "off", passive = "off" }
 access = "@dir/access.log"
 "#;
 
-/// Makes keys of each kind and tokens by them, and others as attackers do: lines of a name and a token, behind
-/// the set of public keys.
+/// Makes keys of each kind and tokens by them, and others as attackers do: lines of a name and a token,
+/// behind the set of public keys.
 const TOKENS: &str = r#"
 import c from "node:crypto";
 const b64 = x => Buffer.from(typeof x === "string" ? x : JSON.stringify(x)).toString("base64url");

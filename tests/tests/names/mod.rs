@@ -1,5 +1,5 @@
-//! Names that stand for several backends (threat H5), by a real name server whose answers change; and backends
-//! that were added lastingly.
+//! Names that stand for several backends (threat H5), by a real name server whose answers change; and
+//! backends that were added lastingly.
 
 mod trust;
 

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::base64::{Alphabet, decode};
 
-/// How a token is signed (RFC 7518 section 3.1, RFC 8037). Those with a shared secret, and none at all, are not
-/// among them: nothing here can take a public key for a secret.
+/// How a token is signed (RFC 7518 section 3.1, RFC 8037). Those with a shared secret, and none at all, are
+/// not among them: nothing here can take a public key for a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Signing {

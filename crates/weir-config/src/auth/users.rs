@@ -30,7 +30,8 @@ const ARGON2_KIB: u32 = 256 << 10;
 const ARGON2_PASSES: u32 = 16;
 const MAKE: &str = "make it with `htpasswd -B`, or an Argon2 hash with `argon2 SALT -id -e`";
 
-/// The users of a file, and what is wrong with its lines. Empty lines and those that begin with `#` say nothing.
+/// The users of a file, and what is wrong with its lines. Empty lines and those that begin with `#` say
+/// nothing.
 pub fn accounts(content: &[u8]) -> (Vec<Account<'_>>, Vec<Mistake>) {
     let (mut accounts, mut mistakes) = (Vec::<Account<'_>>::new(), Vec::new());
     for (number, line) in content.split(|byte| *byte == b'\n').enumerate() {

@@ -95,8 +95,8 @@ fn url(text: &str) -> Option<String> {
     Some(format!("leave out {}: \"{rest}\"", quote(&format!("{scheme}://"))))
 }
 
-/// Whether a backend is given by the name of a service (RFC 2782): `_http._tcp.app.example`, which says hosts,
-/// ports and shares.
+/// Whether a backend is given by the name of a service (RFC 2782): `_http._tcp.app.example`, which says
+/// hosts, ports and shares.
 pub fn is_service(text: &str) -> bool {
     let mut labels = text.split('.');
     let is_underscored = |label: Option<&str>| label.is_some_and(|label| label.starts_with('_'));

@@ -169,8 +169,8 @@ impl Control {
         Ok(true)
     }
 
-    /// Has a member get no new work, or get it again. The last one that gets any stays, and so does one that is
-    /// ready while no other is.
+    /// Has a member get no new work, or get it again. The last one that gets any stays, and so does one that
+    /// is ready while no other is.
     fn mark(&self, group: &Group, address: &str, is_leaving: bool) -> bool {
         let snapshot = self.snapshot();
         let Some((pool, index)) = member_of(&snapshot, group, address) else { return false };

@@ -2,8 +2,8 @@
 //!
 //! One file for each thing that is asked of it: [`apply`] puts the config file in force, [`change`] does what
 //! an operator asks about single backends, [`maintenance`] about parts of the service, [`roster`] what the
-//! watch of a cluster does, [`members`] what names do, [`house`] what time and the workers ask for, and [`life`]
-//! ends the process.
+//! watch of a cluster does, [`members`] what names do, [`house`] what time and the workers ask for, and
+//! [`life`] ends the process.
 
 mod apply;
 mod change;

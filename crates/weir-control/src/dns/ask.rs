@@ -14,8 +14,8 @@ use super::message::{DATAGRAM_BYTES, Kind, Question, Said, Service};
 
 /// How often each server is asked before a look-up has failed (count).
 const ROUNDS: usize = 2;
-/// Datagrams that are no answer to the question before the server is taken to be drowned out (count): they can
-/// only be forged, and the more of them there are, the likelier is one that fits.
+/// Datagrams that are no answer to the question before the server is taken to be drowned out (count): they
+/// can only be forged, and the more of them there are, the likelier is one that fits.
 const MOST_FORGED: usize = 32;
 /// Name servers of `resolv.conf` that are asked (count), as the C library has it.
 const MOST_SERVERS: usize = 3;

@@ -65,9 +65,9 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Compares a good answer with the members. `is_partial` says that others may have been left out, so nobody
-    /// is missing. Nobody is drained either while those who come have not shown what they are: where all
-    /// are replaced, the old ones serve until then.
+    /// Compares a good answer with the members. `is_partial` says that others may have been left out, so
+    /// nobody is missing. Nobody is drained either while those who come have not shown what they are: where
+    /// all are replaced, the old ones serve until then.
     pub fn compare(
         &mut self,
         answer: &[Wanted],
@@ -151,8 +151,8 @@ pub(super) fn of_addresses(
 /// The services of a name, with the addresses that each host has, as members.
 ///
 /// Those of the lowest priority serve, all others are backups (RFC 2782 has a client try one priority after
-/// the other; here there are two tiers). Weights keep their proportions within what a backend may have; of one
-/// without a weight among others that have some RFC 2782 says that it should be chosen very seldom.
+/// the other; here there are two tiers). Weights keep their proportions within what a backend may have; of
+/// one without a weight among others that have some RFC 2782 says that it should be chosen very seldom.
 pub(super) fn of_services(
     services: &[(Service, Vec<SocketAddr>)],
     members: &[Present],

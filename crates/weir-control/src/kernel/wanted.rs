@@ -72,8 +72,8 @@ pub fn wanted(
     Wanted { listeners, pools, ..Wanted::default() }
 }
 
-/// Whether no listener at `addresses` can forward to a backend `at` another family: a host name may answer with
-/// either, which the check of the config could not know.
+/// Whether no listener at `addresses` can forward to a backend `at` another family: a host name may answer
+/// with either, which the check of the config could not know.
 fn is_of_other_family(addresses: &[IpAddr], at: IpAddr) -> bool {
     let is_ipv4 = |address: &IpAddr| address.to_canonical().is_ipv4();
     let can_reach = |from: &IpAddr| from.is_unspecified() || is_ipv4(from) == is_ipv4(&at);

@@ -183,11 +183,9 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
             *b"PR"
         }
         End::NotCached => *b"PH",
-        End::AuthUnavailable
-        | End::NoBackend
-        | End::BreakerOpen
-        | End::ConnectFailed
-        | End::BackendTls => *b"SC",
+        End::AuthUnavailable | End::NoBackend | End::BreakerOpen | End::ConnectFailed | End::BackendTls => {
+            *b"SC"
+        }
         End::AuthDenied
         | End::Misdirected
         | End::Handshake

@@ -91,7 +91,8 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
     }
 }
 
-/// Asks whether whoever asks may, where the listener or the route wants to know; `Some` where it was answered.
+/// Asks whether whoever asks may, where the listener or the route wants to know; `Some` where it was
+/// answered.
 async fn admit(
     session: &mut Session,
     listener: &Rc<WorkerListener>,

@@ -7,7 +7,7 @@ use weir_http::values::accept::Wants;
 use weir_io::clock;
 use weir_stats::table::AuthResult;
 
-use super::{Authenticator, Refused, service};
+use super::{Authenticator, Refused, basic, service};
 use crate::http::answer;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::{Denied, Failure};
@@ -28,7 +28,7 @@ pub async fn ask(
     let began = exchange.ledger.nearly_now();
     let answered = match authenticator {
         Authenticator::Service(service) => service::ask(session, listener, exchange, service).await,
-        Authenticator::Passwords(passwords) => passwords.ask(session, exchange).await.map(|()| None),
+        Authenticator::Passwords(passwords) => basic::ask(passwords, session, exchange).await.map(|()| None),
         Authenticator::Tokens(tokens) => tokens.ask(session, exchange).map(|()| None),
         Authenticator::Nobody => Err(Failure::AuthUnavailable),
     };

@@ -4,6 +4,7 @@
 //! [`gate`] asks, before memory or a backend answers. What is known of the user ends up in the request to
 //! the backend by [`super::edit_table`], which also takes out what clients send by the same names.
 
+mod basic;
 pub(super) mod gate;
 mod passwords;
 mod question;

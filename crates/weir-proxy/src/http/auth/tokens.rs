@@ -1,7 +1,8 @@
 //! Signed tokens (JWT, RFC 7519): held against public keys that are known, and against the clock.
 //!
-//! The way of signing is a closed set without shared secrets and without "none", and a key says itself which of
-//! them it may have used: what a token says of it chooses among these and nothing else (RFC 8725 section 3.1).
+//! The way of signing is a closed set without shared secrets and without "none", and a key says itself which
+//! of them it may have used: what a token says of it chooses among these and nothing else (RFC 8725 section
+//! 3.1).
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,0 +1,149 @@
+//! Asks for a name and a password (RFC 7617).
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use weir_config::{Alphabet, decode_base64};
+use weir_http::KnownHeader;
+use weir_io::clock;
+use weir_io::stream::Sight;
+use zeroize::Zeroizing;
+
+use super::passwords::{Check, Passwords, Waiting};
+use crate::http::exchange::Exchange;
+use crate::http::failure::{Denied, Failure};
+use crate::http::session::Session;
+
+/// Longest wait for a place among those that are computed, and for the computation.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest `authorization` that is looked at, bytes.
+const CREDENTIALS_BYTES: usize = 4096;
+
+/// Asks for the exchange. `Ok` lets it pass; who it is is in `exchange.user` then.
+///
+/// # Errors
+/// It may not, or too many are waiting.
+pub(super) async fn ask(
+    passwords: &Arc<Passwords>,
+    session: &mut Session,
+    exchange: &mut Exchange,
+) -> Result<(), Failure> {
+    let Some(shown) = shown(session, exchange) else { return Err(denied(passwords)) };
+    let (user, password) = &*shown;
+    let (hash, is_known) = passwords.hash_of(user);
+    let tag = passwords.tag(user, password, &hash);
+    if !is_known || !passwords.remembers(&tag) {
+        let is_good = compute(passwords, session, &tag, (password.clone(), hash)).await?;
+        if !is_known || !is_good {
+            return Err(denied(passwords));
+        }
+        passwords.remember(tag);
+    }
+    exchange.user.name.extend_from_slice(user.as_bytes());
+    if let Some(name) = passwords.user_header() {
+        super::put_line(&mut exchange.user.to_backend, name, user.as_bytes());
+    }
+    Ok(())
+}
+
+fn denied(passwords: &Passwords) -> Failure {
+    let fields = passwords.challenge().into_iter().cloned().collect();
+    Failure::AuthDenied(Box::new(Denied { status: 401, fields }))
+}
+
+/// Whether the password is the one of the hash: computed on a thread, once there is a place.
+async fn compute(
+    passwords: &Arc<Passwords>,
+    session: &mut Session,
+    tag: &[u8; 32],
+    (password, hash): (Zeroizing<Vec<u8>>, Arc<str>),
+) -> Result<bool, Failure> {
+    let place = match passwords.places().clone().try_acquire_owned() {
+        Ok(place) => place,
+        Err(_) => {
+            let _waiting = Waiting::begin(passwords).ok_or(Failure::AuthUnavailable)?;
+            let place = passwords.places().clone().acquire_owned();
+            while_present(session, place).await?.map_err(|_| Failure::AuthUnavailable)?
+        }
+    };
+    // Browsers ask for several things at once: who was before it may have had the same.
+    if passwords.remembers(tag) {
+        return Ok(true);
+    }
+    let told = Check { place, password, hash }.spawn().map_err(|_| Failure::AuthUnavailable)?;
+    while_present(session, told).await?.map_err(|_| Failure::AuthUnavailable)
+}
+
+/// Waits for `other`, unless the client leaves or it takes too long.
+async fn while_present<T>(session: &mut Session, other: impl Future<Output = T>) -> Result<T, Failure> {
+    let Session { requester, stream, .. } = session;
+    let mut other = pin!(other);
+    requester.wait(clock::now(), PATIENCE);
+    let mut watched = true;
+    poll_fn(|context| {
+        if let Poll::Ready(done) = other.as_mut().poll(context) {
+            return Poll::Ready(Ok(done));
+        }
+        if watched {
+            watched = requester.look_at(stream, context)? == Sight::Quiet;
+        }
+        match requester.is_late() {
+            true if requester.is_drained() => Poll::Ready(Err(Failure::Drained)),
+            true => Poll::Ready(Err(Failure::AuthUnavailable)),
+            false => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Name and password as the client shows them; `None` where it shows none that could be good.
+fn shown(session: &Session, exchange: &Exchange) -> Option<Box<(String, Zeroizing<Vec<u8>>)>> {
+    let mut lines = exchange.request.values(KnownHeader::Authorization, session.requester.received());
+    let (line, None) = (lines.next()?, lines.next()) else { return None };
+    parsed(line).map(Box::new)
+}
+
+/// `Basic` and base64 of `NAME:PASSWORD` (RFC 7617 section 2), in UTF-8 and without control characters.
+fn parsed(line: &[u8]) -> Option<(String, Zeroizing<Vec<u8>>)> {
+    let (scheme, rest) = line.split_at_checked(6).filter(|_| line.len() <= CREDENTIALS_BYTES)?;
+    if !scheme.eq_ignore_ascii_case(b"basic ") {
+        return None;
+    }
+    let decoded = Zeroizing::new(decode_base64(rest.trim_ascii(), Alphabet::Usual)?);
+    let colon = decoded.iter().position(|byte| *byte == b':')?;
+    let user = std::str::from_utf8(&decoded[..colon]).ok()?.to_owned();
+    let password = Zeroizing::new(decoded[colon + 1..].to_vec());
+    if decoded.iter().any(u8::is_ascii_control) || user.is_empty() {
+        return None;
+    }
+    Some((user, password))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_a_name_and_a_password_without_control_characters() {
+        let of = |line: &str| parsed(line.as_bytes()).map(|(user, password)| (user, password.to_vec()));
+        let ann = Some(("ann".to_owned(), b"a:b".to_vec()));
+        // ann:a:b
+        assert_eq!(of("Basic YW5uOmE6Yg=="), ann);
+        assert_eq!(of("bAsIc   YW5uOmE6Yg"), ann);
+        // No scheme, another one, no colon, no name, NUL in the password, not UTF-8.
+        for line in [
+            "YW5uOmE6Yg==",
+            "Bearer YW5uOmE6Yg==",
+            "Basic YW5u",
+            "Basic OmE=",
+            "Basic YW5uOmEAYg==",
+            "Basic /zphYg==",
+        ] {
+            assert_eq!(of(line), None, "{line}");
+        }
+        assert_eq!(of(&format!("Basic {}", "YW5u".repeat(2000))), None);
+    }
+}
