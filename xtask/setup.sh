@@ -37,6 +37,7 @@ util-linux        | test  | prlimit takes descriptors away, unshare gives a test
 keepalived        | test  | moves an address between two Weirs; its service is disabled
 redis-server      | test  | a backend that is asked in its own protocol; its service is disabled
 unbound           | test  | a name server whose answers change; its service is disabled
+rsyslog           | test  | a daemon that logs are sent to; its service is disabled
 zstd              | test  | a decoder of what is compressed for clients
 '
 
@@ -82,7 +83,7 @@ install_packages() {
     without_services apt-get -q=2 -o=Dpkg::Use-Pty=0 install -y --no-install-recommends "${missing[@]}" >/dev/null
     # Their packages enable services, which would run at each start of the machine; tests start their own.
     local service
-    for service in keepalived redis-server unbound; do
+    for service in keepalived redis-server unbound rsyslog; do
         case " ${missing[*]} " in
         *" $service "*) systemctl --quiet disable --now "$service.service" >/dev/null 2>&1 || true ;;
         esac

@@ -116,6 +116,10 @@ pub struct Answer {
     /// What rules change about header fields, in the order in which it is done.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub header_changes: Vec<HeaderChange>,
+    /// The access logs that its line goes to, where their conditions and samples let it pass; `None` where
+    /// there is only the one of `[log]`, or none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logs: Option<Vec<String>>,
     /// What the cache of the route would say; `None` where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,

@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use weir_balance::{BackendStatus, Role, State};
 use weir_config::{Protocol, RouteAction, SqliMode};
 use weir_mysql::{LeftBehind, RouteReason};
+use weir_proxy::access_log::Missing;
 use weir_proxy::compiled::CompiledSnapshot;
 use weir_proxy::http::cache::Cache;
 use weir_quic::counts::{Counts as QuicCounts, DROP_NAMES};
 use weir_stats::expose::{self, Exposition, Metric};
 use weir_stats::table::{
     AuthResult, CODE_CLASSES, CacheResult, Compressed, End, Handshake, ListenerCells, Login, PoolCells,
-    Rejected, RetryReason, SqliVerdict,
+    Rejected, RetryReason, RouteCells, SqliVerdict,
 };
 use weir_stats::{Counter, Histogram, HistogramSum, PerWorker};
 
@@ -61,6 +62,12 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
     out.single(&expose::SESSIONS, control.sessions() as f64);
     out.single(&expose::PANICS, control.proxy().panics() as f64);
     out.single(&expose::LOG_LOST, control.lost_log_lines() as f64);
+    let mut missing = out.family(&expose::LOG_MISSING);
+    for (log, reasons) in control.missing_log_lines() {
+        for Missing { reason, lines } in reasons {
+            missing.sample(&[&log, reason], lines as f64);
+        }
+    }
     quic(out, control.proxy().quic_counts());
 }
 
@@ -194,6 +201,7 @@ fn listeners(out: &mut Exposition, control: &Control, compiled: &CompiledSnapsho
     let (all, http) = (counted(listeners.iter()), counted(of_http(listeners)));
     http.by_word(out, &expose::REQUESTS, &CODE_CLASSES, |cells| &cells.requests);
     http.histograms(out, &expose::REQUEST_DURATION, |cells| &cells.request_seconds);
+    routes(out, compiled);
     let open = |it: &'_ Arc<Listener>| f64::from(it.connections.open());
     gauge(out, &expose::CONNECTIONS, listeners.iter().map(|it| ([&*it.config.name], open(it))));
     all.totals(out, &expose::CONNECTIONS_TOTAL, |cells| &cells.connections);
@@ -219,6 +227,18 @@ fn listeners(out: &mut Exposition, control: &Control, compiled: &CompiledSnapsho
         &[("sent", |cells| &cells.throttled[0]), ("received", |cells| &cells.throttled[1])],
     );
     all.totals(out, &expose::LOG_DROPPED, |cells| &cells.log_dropped);
+}
+
+/// Of listeners that ask for it.
+fn routes(out: &mut Exposition, compiled: &CompiledSnapshot) {
+    let of_listener =
+        compiled.listeners().filter_map(|(it, compiled)| Some((it, compiled.by_route.as_deref()?)));
+    let by_route = of_listener.flat_map(|(listener, by_route)| {
+        by_route.iter().map(move |(route, cells)| (vec![&*listener.config.name, route], cells))
+    });
+    let by_route: Counted<'_, RouteCells> = Counted(by_route.collect());
+    by_route.by_word(out, &expose::ROUTE_REQUESTS, &CODE_CLASSES, |cells| &cells.requests);
+    by_route.histograms(out, &expose::ROUTE_DURATION, |cells| &cells.request_seconds);
 }
 
 fn screens(out: &mut Exposition, compiled: &CompiledSnapshot, listeners: &[Arc<Listener>]) {

@@ -11,7 +11,7 @@ use crate::hidden::Hidden;
 use crate::kernel::Kernel;
 use crate::keys::{Key, Kind, Row, Table};
 use crate::listener::{self, Listener};
-use crate::log::Log;
+use crate::log::{self, AccessLog, Log};
 use crate::plane;
 use crate::pool::{self, Pool};
 use crate::report::{Findings, Span};
@@ -32,6 +32,8 @@ pub struct Config {
     pub admin: Option<Admin>,
     /// `[log]`
     pub log: Log,
+    /// `[access_log.NAME]`, in file order.
+    pub access_logs: Vec<Arc<AccessLog>>,
     /// `[cache]`
     pub cache: Cache,
     /// `[kernel]`
@@ -55,6 +57,10 @@ pub static ROOT: Table = Table {
         Row::Key(Key::new(Kind::Table(Runtime::TABLE)).named("runtime", "Settings of the whole process.")),
         Row::Key(Key::new(Kind::Table(Admin::TABLE)).named("admin", "The admin API, metrics and dashboard.")),
         Row::Key(Key::new(Kind::Table(Log::TABLE)).named("log", "Access log and program log.")),
+        Row::Key(
+            Key::new(Kind::NamedTables(AccessLog::TABLE))
+                .named("access_log", "Access logs beside that of `[log]`."),
+        ),
         Row::Key(
             Key::new(Kind::Table(Cache::TABLE))
                 .named("cache", "The memory that routes with a `cache` share."),
@@ -121,6 +127,7 @@ impl Config {
             runtime: table(root, "runtime"),
             admin: root.table("admin").map_or_else(|| Some(Admin::blank()), admin::read),
             log: table(root, "log"),
+            access_logs: root.named("access_log").map(<AccessLog as Part>::of).map(Arc::new).collect(),
             cache: table(root, "cache"),
             kernel: table(root, "kernel"),
             dns: table(root, "dns"),
@@ -136,6 +143,9 @@ impl Config {
         root.put("runtime", self.runtime.write());
         root.put("admin", Some(Value::Table(admin::write(self.admin.as_ref()))));
         root.put("log", self.log.write());
+        if !self.access_logs.is_empty() {
+            root.put("access_log", Some(named(&self.access_logs)));
+        }
         root.put("cache", self.cache.write());
         root.put("kernel", self.kernel.write());
         root.put("dns", self.dns.write());
@@ -164,6 +174,7 @@ impl Config {
         listener::binds::check(root, &self.listeners, admin, findings);
         listener::check(root, &self.listeners, findings);
         fallback::check(root, findings);
+        log::check::check(root, findings);
         pool::check(root, uses, &self.pools, findings);
     }
 }

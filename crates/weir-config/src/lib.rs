@@ -87,7 +87,10 @@ pub use hidden::Hidden;
 pub use kernel::Kernel;
 pub use listener::unix::UnixSocket;
 pub use listener::{Http, Listener, Speaks};
-pub use log::{AccessFormat, AccessTarget, Level, Log};
+pub use log::{
+    AccessFormat, AccessLog, AccessTarget, Facility, Level, LineTemplate, Log, LogLines, LoggedStatus,
+    MAIN_LOG, MOST_ACCESS_LOGS, Syslog, SyslogAddress, SyslogForm, all as all_logs,
+};
 pub use maintenance::Maintenance;
 pub use mysql::{ListenerMysql, MysqlAccess, MysqlCompression, MysqlTopology, Passwords, PoolMysql, Reads};
 pub use parse::{Checked, all_texts, check_files, check_text, decode, parse};

@@ -136,6 +136,16 @@ table! {
                 .transport()
                 .on(Planes::Proxy("nobody counts bytes there"))
                 .also(&["bwlim", "limit_rate", "shaping"]);
+        /// Whether its lines are written to access logs; metrics count them anyway.
+        access_log: bool =
+            flag(true).on(Planes::ProxyTuning("packets are counted there, and not logged"));
+        /// The access logs that its lines are written to: names of `[access_log.NAME]`, and `"main"` for that
+        /// of `[log]`.
+        access_logs: Vec<String> =
+            list(Each::Text(&NAME))
+                .default("all that there are")
+                .on(Planes::ProxyTuning("packets are counted there, and not logged"))
+                .also(&["logs", "log"]);
         /// What it speaks to its clients, and what is said about that only.
         speaks: Speaks;
         /// In file order, first match wins.
@@ -210,6 +220,8 @@ table! {
                 .default("everybody")
                 .http()
                 .also(&["authentication", "auth_request", "forward_auth", "forwardauth"]);
+        /// Counts requests and their duration by route, too; of at most 500 routes.
+        route_metrics: bool = flag(false).http().also(&["status_zone", "metrics_by_route"]);
         /// Sizes a client may make Weir hold or parse.
         limits: HttpLimits = below(HttpLimits::TABLE).http().also(&["limit"]);
         /// Rules about header fields.

@@ -128,8 +128,11 @@ table! {
                 .http()
                 .inherited()
                 .also(&["authentication", "auth_request", "forward_auth", "forwardauth"]);
-        /// Whether its requests are written to the access log; metrics count them anyway.
-        access_log: bool = flag(true).http();
+        /// Whether its requests are written to access logs; metrics count them anyway.
+        access_log: bool = flag(true).http().inherited();
+        /// The access logs that its requests are written to.
+        access_logs: Vec<String> =
+            list(Each::Text(&NAME)).http().inherited().default("as the listener has it").also(&["logs"]);
         /// How requests are looked at for SQL injection: what the route says, else what its listener does.
         sqli: Sqli;
         /// What is asked of its requests.
@@ -187,7 +190,21 @@ pub(crate) fn check(listener: &Fields, routes: &[Route], findings: &mut Findings
         }
     }
     shadowed(listener, routes, findings);
+    if routes.len() > MOST_MEASURED && listener.flag("route_metrics") {
+        let hint = format!(
+            "it has {} routes, and at most {MOST_MEASURED} are counted apart: each is a label of some 40 time series",
+            routes.len()
+        );
+        findings.error(
+            listener.at("route_metrics"),
+            format!("`{}` has too many routes for it", listener.name),
+            hint,
+        );
+    }
 }
+
+/// Routes of one listener that are counted apart (count).
+const MOST_MEASURED: usize = 500;
 
 /// A route's `timeout` and `retry`: what of them never acts.
 fn tries(route: &Fields, findings: &mut Findings<'_>) {
@@ -260,4 +277,23 @@ fn covers_all<T>(earlier: &[T], later: &[T], covers: impl Fn(&T, &T) -> bool) ->
     earlier.is_empty()
         || (!later.is_empty()
             && later.iter().all(|later| earlier.iter().any(|earlier| covers(earlier, later))))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn more_routes_than_are_counted_apart_are_refused_where_they_are_to_be() {
+        let listener = |routes: usize, counted: bool| {
+            let mut text = format!("[listener.web]\nbind = '127.0.0.1:80'\nroute_metrics = {counted}\n");
+            for number in 0..routes {
+                text +=
+                    &format!("[[listener.web.route]]\npath = '/{number}'\nrespond = {{ status = 204 }}\n");
+            }
+            crate::parse("weir.toml", &text)
+        };
+        assert!(listener(super::MOST_MEASURED, true).is_ok());
+        assert!(listener(super::MOST_MEASURED + 1, false).is_ok());
+        let report = listener(super::MOST_MEASURED + 1, true).unwrap_err().to_string();
+        assert!(report.contains("weir.toml:3:17: `web` has too many routes for it"), "{report}");
+    }
 }

@@ -1,226 +1,258 @@
-//! The access log, off the data path: a worker renders a line into its own batch; batches go through a
-//! bounded queue to one writer thread; a line that finds the queue full is dropped and counted.
+//! Access logs, off the data path: a worker renders a line into its own batch; batches go through a bounded
+//! queue to the log's writer thread; a line that finds the queue full is dropped and counted.
 //!
-//! A worker never waits for the log: not for a full disk, a stuck pipe or a slow terminal. Only the writer
-//! thread does. Everything a peer sent is escaped (D11), so that a line is always exactly one line.
+//! A worker never waits for a log: not for a full disk, a stuck pipe, a slow terminal or a daemon that is
+//! away. Only the writer thread does. Everything a peer sent is escaped (D11), so that a line is always
+//! exactly one line.
+//!
+//! The log of `[log]` with nothing but a target and a format is the *usual* one, and lines for it are written
+//! by [`WorkerLog::write`]. All that the config says beyond that makes [`Logs`] of a listener.
 
+mod captured;
 mod escape;
+mod form;
+mod logs;
+mod record;
 mod render;
+mod rules;
+mod socket;
+mod target;
 mod timestamp;
 mod writer;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
-use weir_io::handshake::Secure;
-use weir_stats::table::{End, ListenerCells, Rejected};
+use weir_config::{AccessTarget, Config, Log, MAIN_LOG, Syslog, all_logs};
+use weir_stats::table::ListenerCells;
 
+pub use captured::Captured;
+pub use logs::Logs;
+pub use record::{Reasons, Record, Spoken, Timers};
+
+use form::Said;
 use render::Renderer;
-use writer::Shared;
+use rules::{Rules, Verdict};
+use writer::{Counts, Meeting, Shared};
 
 /// A batch of this many bytes goes to the writer at once.
 const BATCH_BYTES: usize = 32 << 10;
 /// A smaller batch goes to the writer after this long, so that `tail -f` shows what happens.
 const BATCH_AGE: Duration = Duration::from_millis(100);
 
-/// What one exchange, session or flow looked like. Whatever is `None` does not apply or never came about.
-#[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
-    /// Wall-clock time at the end; the beginning is `total` earlier.
-    pub time: SystemTime,
-    /// Name of the listener.
-    pub listener: &'a str,
-    /// Name of the route that took the request.
-    pub route: Option<&'a str>,
-    /// Name of the pool.
-    pub pool: Option<&'a str>,
-    /// The backend that was used last, as configured.
-    pub backend: Option<&'a str>,
-    /// The client: the TCP peer, or whom a believed PROXY header names.
-    pub client: SocketAddr,
-    /// What was spoken.
-    pub protocol: Spoken,
-    /// Request method, as sent.
-    pub method: Option<&'a [u8]>,
-    /// Host the request was for, as sent.
-    pub host: Option<&'a [u8]>,
-    /// Request target: path and query, as sent.
-    pub path: Option<&'a [u8]>,
-    /// Status sent to the client.
-    pub status: Option<u16>,
-    /// Bytes from the client.
-    pub bytes_received: u64,
-    /// Bytes to the client.
-    pub bytes_sent: u64,
-    /// `x-request-id`, as passed on or made.
-    pub request_id: Option<&'a [u8]>,
-    /// What the cache said, in one word.
-    pub cache: Option<&'a str>,
-    /// Attempts after the first (count).
-    pub retries: u32,
-    /// How long each phase took.
-    pub timers: Timers,
-    /// Why it ended.
-    pub end: End,
-    /// What would have refused it, but for a dry run.
-    pub would_reject: Reasons,
-    /// Where in the request SQL injection was found, and of what kind.
-    pub sqli: Option<&'a str>,
-    /// Who the client has shown to be.
-    pub user: Option<&'a [u8]>,
-    /// `user-agent`, as sent.
-    pub user_agent: Option<&'a [u8]>,
-    /// What the connection is encrypted with; `None` without TLS.
-    pub tls: Option<&'a Secure>,
-    /// `referer`, as sent.
-    pub referer: Option<&'a [u8]>,
-}
-
-/// A set of reasons.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reasons(u64);
-
-impl Reasons {
-    /// Adds one; gives whether it was not there yet.
-    pub fn add(&mut self, reason: Rejected) -> bool {
-        let before = self.0;
-        self.0 |= 1 << reason as u8;
-        self.0 != before
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Those that are there.
-    pub fn iter(self) -> impl Iterator<Item = Rejected> {
-        Rejected::ALL.iter().copied().filter(move |reason| self.0 & (1 << *reason as u8) != 0)
-    }
-}
-
-const _: () = assert!(Rejected::ALL.len() <= 64, "a set of reasons is one number");
-
-/// How long the phases took. `None`: the phase was never reached, or does not exist in this protocol.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timers {
-    /// From the first byte of the request to the end of its head.
-    pub client_header: Option<Duration>,
-    /// Waiting because every backend was at `max_connections`.
-    pub queue: Option<Duration>,
-    /// Until a backend had accepted, all attempts together; zero on a reused connection.
-    pub connect: Option<Duration>,
-    /// From the request sent to the head of the response received.
-    pub backend_header: Option<Duration>,
-    /// Until it was known whether the client may ask.
-    pub auth: Option<Duration>,
-    /// Everything.
-    pub total: Duration,
-}
-
-/// What a client speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Spoken {
-    Http10,
-    Http11,
-    Http2,
-    Http3,
-    Tcp,
-    Udp,
-    Mysql,
-}
-
-impl Spoken {
-    /// Whether it has requests.
-    pub const fn is_http(self) -> bool {
-        matches!(self, Spoken::Http10 | Spoken::Http11 | Spoken::Http2 | Spoken::Http3)
-    }
-
-    /// As it stands in a log line.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Spoken::Http10 => "HTTP/1.0",
-            Spoken::Http11 => "HTTP/1.1",
-            Spoken::Http2 => "HTTP/2.0",
-            Spoken::Http3 => "HTTP/3.0",
-            Spoken::Tcp => "TCP",
-            Spoken::Udp => "UDP",
-            Spoken::Mysql => "MySQL",
-        }
-    }
-}
-
-/// The access log of the process; clones are handles to the same one.
+/// The access logs of the process; clones are handles to the same ones.
 #[derive(Clone)]
 pub struct AccessLog {
-    shared: Arc<Shared>,
+    /// The one of `[log]`, as long as it is the usual one.
+    usual: Arc<Shared>,
+    book: Arc<Mutex<Book>>,
+}
+
+/// All other logs.
+#[derive(Default)]
+struct Book {
+    /// Whether the log of `[log]` is the usual one.
+    is_usual: bool,
+    /// Those that the config has.
+    open: Vec<(LogIdentity, Arc<Shared>)>,
+    /// Those that it had: who began with one still writes to it.
+    left: Vec<(LogIdentity, Weak<Shared>, Arc<Meeting>)>,
+    /// By name.
+    counts: BTreeMap<String, Arc<Counts>>,
+}
+
+/// What makes a log the same one.
+#[derive(Clone, PartialEq, Eq)]
+struct LogIdentity {
+    name: String,
+    target: AccessTarget,
+    syslog: Syslog,
+}
+
+/// Why lines are not in a log, and how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// `filter`, `share`, `queue` or `target`.
+    pub reason: &'static str,
+    /// Lines since the start, count.
+    pub lines: u64,
+}
+
+impl Book {
+    fn counts_of(&mut self, name: &str) -> Arc<Counts> {
+        self.counts.entry(name.to_owned()).or_default().clone()
+    }
+
+    /// One that is open, or that somebody still writes to.
+    fn find(&self, place: &LogIdentity) -> Option<Arc<Shared>> {
+        let open = self.open.iter().find(|(other, _)| other == place).map(|(_, shared)| shared.clone());
+        let left = || self.left.iter().find_map(|(other, it, _)| it.upgrade().filter(|_| other == place));
+        open.or_else(left)
+    }
 }
 
 impl AccessLog {
-    /// Opens the target that `config` names. Nothing is opened, and no thread started, while it is `off`.
+    /// Opens the targets that the config names. Nothing is opened, and no thread started, while there is
+    /// none.
     ///
     /// # Errors
-    /// The file can't be opened for appending.
-    pub fn start(config: &weir_config::Log) -> io::Result<AccessLog> {
-        let log = AccessLog { shared: Arc::new(Shared::new()) };
-        log.reconfigure(config)?;
+    /// A file can't be opened for appending.
+    pub fn start(main: &Log, others: &[Arc<weir_config::AccessLog>]) -> io::Result<AccessLog> {
+        let mut book = Book::default();
+        let usual = Arc::new(Shared::off(book.counts_of(MAIN_LOG)));
+        let log = AccessLog { usual, book: Arc::new(Mutex::new(book)) };
+        log.reconfigure(main, others)?;
         Ok(log)
     }
 
-    /// Takes over target and format from `config`. Lines on their way go to the new target, in the form they
-    /// have.
+    /// Whether lines of the log of `[log]` are those of a format, all of them, and go to a file or nowhere.
+    fn is_usual(main: &Log) -> bool {
+        let is_file = !matches!(main.access, AccessTarget::Syslog(_) | AccessTarget::Journal);
+        main.access == AccessTarget::Off || (is_file && main.lines.is_plain())
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over targets and forms. Lines on their way go where they were going; but where `[log]` only
+    /// names another file, they go to that.
     ///
     /// # Errors
-    /// The new file can't be opened; the old target stays in force.
-    pub fn reconfigure(&self, config: &weir_config::Log) -> io::Result<()> {
-        self.shared.reconfigure(config)
+    /// A new file can't be opened; the old targets stay in force.
+    pub fn reconfigure(&self, main: &Log, others: &[Arc<weir_config::AccessLog>]) -> io::Result<()> {
+        let is_usual = AccessLog::is_usual(main);
+        let mut book = self.book();
+        let mut open = Vec::new();
+        let own = all_logs(main, others)
+            .filter(|(name, target, _)| **target != AccessTarget::Off && !(is_usual && *name == MAIN_LOG));
+        for (name, target, lines) in own {
+            let (name, syslog) = (name.to_owned(), lines.syslog.clone());
+            let place = LogIdentity { name, target: target.clone(), syslog };
+            let shared = match book.find(&place) {
+                Some(known) => known,
+                None => {
+                    let counts = book.counts_of(&place.name);
+                    let opened = Shared::open(&place.name, target, lines, counts).map_err(|error| {
+                        io::Error::new(error.kind(), format!("`{}`: {error}", place.name))
+                    })?;
+                    Arc::new(opened)
+                }
+            };
+            open.push((place, shared, Rules::of(target, lines)));
+        }
+        // While it is another one, those who began with the usual one write on to it.
+        if is_usual {
+            self.usual.reconfigure(main)?;
+            if !book.is_usual {
+                // Rotation may have moved its file while nobody asked it to look.
+                self.usual.reopen();
+            }
+        }
+        book.is_usual = is_usual;
+        let open = open.into_iter().map(|(place, shared, rules)| {
+            shared.set_rules(rules);
+            if shared.is_retired() {
+                shared.set_retired(false);
+                shared.reopen();
+            }
+            (place, shared)
+        });
+        let before = std::mem::replace(&mut book.open, open.collect());
+        for (place, shared) in before {
+            if !book.open.iter().any(|(other, _)| *other == place) {
+                shared.set_retired(true);
+                book.left.push((place, Arc::downgrade(&shared), shared.meeting().clone()));
+            }
+        }
+        book.left.retain(|(.., meeting)| !meeting.has_ended());
+        let is_known = |name: &str| name == MAIN_LOG || others.iter().any(|log| log.name == name);
+        book.counts.retain(|name, _| is_known(name));
+        Ok(())
     }
 
-    /// Opens the file anew, because log rotation has moved the old one away; nothing else has that need. Done
-    /// by the writer thread, which keeps the old file and warns when the new one can't be opened.
+    /// The logs of `config`, which was taken over, by name.
+    fn sinks(&self, config: &Config) -> Vec<(String, Arc<Shared>)> {
+        let is_usual = AccessLog::is_usual(&config.log) && config.log.access != AccessTarget::Off;
+        let usual = is_usual.then(|| (MAIN_LOG.to_owned(), self.usual.clone()));
+        let book = self.book();
+        let others = book.open.iter().map(|(place, shared)| (place.name.clone(), shared.clone()));
+        usual.into_iter().chain(others).collect()
+    }
+
+    /// Opens the files anew, because log rotation has moved the old ones away; nothing else has that need.
+    /// Done by the writer threads, which keep the old file and warn when the new one can't be opened.
     pub fn reopen(&self) {
-        self.shared.reopen();
+        let book = self.book();
+        let usual = book.is_usual.then_some(&self.usual);
+        usual.into_iter().chain(book.open.iter().map(|(_, shared)| shared)).for_each(|log| log.reopen());
     }
 
-    /// Lines that the target did not take since the process started: the disk is full, or nobody reads. Those
+    /// Lines that targets did not take since the process started: the disk is full, or nobody reads. Those
     /// dropped because the writer was behind are not among them.
     pub fn lost_lines(&self) -> u64 {
-        self.shared.lost()
+        self.book().counts.values().map(|counts| counts.lost.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The logs by name, and what is not in them, and why.
+    pub fn missing(&self) -> Vec<(String, [Missing; 4])> {
+        let book = self.book();
+        let count = |reason, lines: &AtomicU64| Missing { reason, lines: lines.load(Ordering::Relaxed) };
+        let of = |counts: &Counts| {
+            [
+                count("filter", &counts.filtered),
+                count("share", &counts.unsampled),
+                count("queue", &counts.dropped),
+                count("target", &counts.lost),
+            ]
+        };
+        book.counts.iter().map(|(name, counts)| (name.clone(), of(counts))).collect()
     }
 
     /// Waits until all lines handed over before are written, at most `limit`; for the end of the process.
     /// `false` when time ran out.
     pub fn finish(&self, limit: Duration) -> bool {
-        self.shared.finish(limit)
+        let until = Instant::now() + limit;
+        let mut meetings = vec![self.usual.meeting().clone()];
+        {
+            let book = self.book();
+            meetings.extend(book.open.iter().map(|(_, shared)| shared.meeting().clone()));
+            meetings.extend(book.left.iter().map(|(.., meeting)| meeting.clone()));
+        }
+        meetings.iter().all(|meeting| meeting.finish(until.saturating_duration_since(Instant::now())))
     }
 
     /// The side of one worker.
     pub fn for_worker(&self) -> WorkerLog {
         WorkerLog {
             inner: Rc::new(Inner {
-                shared: self.shared.clone(),
+                shared: self.usual.clone(),
                 batch: RefCell::default(),
+                others: RefCell::default(),
                 begun: Notify::new(),
             }),
         }
     }
 }
 
-/// The access log as one worker sees it; clones are handles to the same batch.
+/// The access logs as one worker sees them; clones are handles to the same batches.
 #[derive(Clone)]
 pub struct WorkerLog {
     inner: Rc<Inner>,
 }
 
 struct Inner {
+    /// The usual one.
     shared: Arc<Shared>,
     batch: RefCell<Batch>,
+    /// Those that lines were written to.
+    others: RefCell<Vec<(Arc<Shared>, Batch)>>,
     /// Told when the first line comes into an empty batch.
     begun: Notify,
 }
@@ -232,47 +264,107 @@ struct Batch {
 }
 
 impl WorkerLog {
-    /// Whether lines are wanted at all; one relaxed load.
+    /// Whether the usual log wants lines at all; one relaxed load.
     #[inline]
     pub fn enabled(&self) -> bool {
         self.inner.shared.enabled()
     }
 
-    /// Renders one line into the batch. When the writer is too far behind the line is dropped and counted in
-    /// `cells`.
+    /// Renders one line into the batch of the usual log. When the writer is too far behind the line is
+    /// dropped and counted in `cells`.
     pub fn write(&self, record: &Record<'_>, cells: &ListenerCells) {
         if !self.enabled() {
             return;
         }
-        let batch = &mut *self.inner.batch.borrow_mut();
-        if batch.bytes.len() >= BATCH_BYTES && !self.inner.shared.hand_over(&mut batch.bytes) {
+        let Inner { shared, batch, .. } = &*self.inner;
+        let put = |renderer: &mut Renderer, out: &mut Vec<u8>| renderer.line(out, shared.format(), record);
+        self.append(shared, &mut batch.borrow_mut(), cells, put);
+    }
+
+    /// Renders one line for each log that takes what the listener has of this route, or of no route.
+    pub fn write_to(
+        &self,
+        logs: &Logs,
+        route: Option<usize>,
+        record: &Record<'_>,
+        captured: &Captured,
+        cells: &ListenerCells,
+    ) {
+        for shared in logs.of(route).filter(|shared| shared.enabled()) {
+            let rules = shared.rules();
+            let left_out = match rules.judge(record) {
+                Verdict::Written => None,
+                Verdict::Filtered => Some(&shared.counts().filtered),
+                Verdict::Unsampled => Some(&shared.counts().unsampled),
+            };
+            if let Some(counter) = left_out {
+                counter.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            let put = |renderer: &mut Renderer, out: &mut Vec<u8>| {
+                rules.line(renderer, out, Said { record, captured });
+            };
+            if Arc::ptr_eq(shared, &self.inner.shared) {
+                self.append(shared, &mut self.inner.batch.borrow_mut(), cells, put);
+                continue;
+            }
+            let others = &mut *self.inner.others.borrow_mut();
+            let known = others.iter().position(|(other, _)| Arc::ptr_eq(other, shared));
+            let place = known.unwrap_or_else(|| {
+                others.push((shared.clone(), Batch::default()));
+                others.len() - 1
+            });
+            self.append(shared, &mut others[place].1, cells, put);
+        }
+    }
+
+    fn append(
+        &self,
+        shared: &Shared,
+        batch: &mut Batch,
+        cells: &ListenerCells,
+        put: impl FnOnce(&mut Renderer, &mut Vec<u8>),
+    ) {
+        if batch.bytes.len() >= BATCH_BYTES && !shared.hand_over(&mut batch.bytes) {
             cells.log_dropped.increment();
+            shared.counts().dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
         if batch.bytes.is_empty() {
             batch.bytes.reserve(BATCH_BYTES + BATCH_BYTES / 8);
             self.inner.begun.notify_one();
         }
-        batch.renderer.line(&mut batch.bytes, self.inner.shared.format(), record);
+        put(&mut batch.renderer, &mut batch.bytes);
         if batch.bytes.len() >= BATCH_BYTES {
             // When this fails the batch waits, and is tried again with the next line and at the next tick.
-            self.inner.shared.hand_over(&mut batch.bytes);
+            shared.hand_over(&mut batch.bytes);
         }
     }
 
-    /// Hands over what is in the batch, unless the queue is full.
+    /// Hands over what is in the batches, unless their queue is full, and lets go of logs that are gone.
     pub fn flush(&self) {
-        let batch = &mut *self.inner.batch.borrow_mut();
-        if !batch.bytes.is_empty() {
-            self.inner.shared.hand_over(&mut batch.bytes);
-        }
+        let hand_over = |shared: &Shared, batch: &mut Batch| {
+            if !batch.bytes.is_empty() {
+                shared.hand_over(&mut batch.bytes);
+            }
+        };
+        hand_over(&self.inner.shared, &mut self.inner.batch.borrow_mut());
+        self.inner.others.borrow_mut().retain_mut(|(shared, batch)| {
+            hand_over(shared, batch);
+            !batch.bytes.is_empty() || !shared.is_retired()
+        });
+    }
+
+    fn is_empty(&self) -> bool {
+        let others = self.inner.others.borrow();
+        self.inner.batch.borrow().bytes.is_empty() && others.iter().all(|(_, batch)| batch.bytes.is_empty())
     }
 
     /// Flushes batches that are not full in time, for ever. Sleeps without a timer while nothing is logged.
     pub async fn run(self) {
         loop {
             self.inner.begun.notified().await;
-            while !self.inner.batch.borrow().bytes.is_empty() {
+            while !self.is_empty() {
                 tokio::time::sleep(BATCH_AGE).await;
                 self.flush();
             }

@@ -15,6 +15,8 @@ use weir_state::memory;
 use weir_state::{Listener, Snapshot};
 use weir_tls::ServerTls;
 
+use crate::access_log::{AccessLog, Logs};
+use crate::http::by_route::ByRoute;
 use crate::http::cache::Cache;
 use crate::http::edit_table::EditTable;
 use crate::http::route::{PoolNames, RouteTable};
@@ -42,15 +44,20 @@ pub struct CompiledListener {
     pub edits: Option<Box<EditTable>>,
     /// Which pool takes a request, and why.
     pub routes: RouteTable,
+    /// Where its lines go; `None` for the log of `[log]` only, as it is there by itself, or for none.
+    pub logs: Option<Box<Logs>>,
+    /// What is counted by route; `None` for nothing.
+    pub by_route: Option<Box<ByRoute>>,
 }
 
 impl CompiledSnapshot {
     /// Compiles for `workers`. `before` is what was served until now; its cache gets the limits that this one
-    /// wants.
+    /// wants. `access_log` has taken over what the config says of logs.
     pub fn compile(
         snapshot: Arc<Snapshot>,
         before: Option<&CompiledSnapshot>,
         workers: usize,
+        access_log: &AccessLog,
     ) -> CompiledSnapshot {
         let cache = cache_of(&snapshot.config, before);
         let pools = PoolNames::of(&snapshot.config);
@@ -60,7 +67,12 @@ impl CompiledSnapshot {
             before.into_iter().flat_map(CompiledSnapshot::named_listeners).collect();
         let compile = |listener: &Arc<Listener>| {
             let old = old.get(listener.config.name.as_str()).copied();
-            Arc::new(CompiledListener::compile(listener, &pool_configs, &pools, cache.as_ref(), old))
+            let mut compiled =
+                CompiledListener::compile(listener, &pool_configs, &pools, cache.as_ref(), old);
+            compiled.logs = Logs::compile(&snapshot.config, &listener.config, access_log);
+            let counted = old.and_then(|old| old.by_route.as_deref());
+            compiled.by_route = ByRoute::compile(&listener.config, counted, workers);
+            Arc::new(compiled)
         };
         let listeners = snapshot.listeners.iter().map(compile).collect();
         drop(pools);
@@ -132,6 +144,8 @@ impl CompiledListener {
             screen: screen::compile(&asked_of_clients(config), old.and_then(|old| old.screen.as_deref())),
             routes: RouteTable::compile(config, pools, cache, edits.as_deref(), old.map(|old| &old.routes)),
             edits,
+            logs: None,
+            by_route: None,
         }
     }
 

@@ -47,6 +47,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct ProxyPlane {
     workers: Vec<Worker>,
     totals: Arc<Totals>,
+    access_log: AccessLog,
     quic: Process,
     compiled: ArcSwapOption<CompiledSnapshot>,
     /// Held by a change from its staging to its end.
@@ -114,7 +115,17 @@ impl ProxyPlane {
         }
         let (compiled, sockets) = (ArcSwapOption::empty(), Mutex::new(options.sockets));
         let (is_handing_over, unused) = Default::default();
-        Ok(ProxyPlane { workers: started, totals, quic, compiled, sockets, is_handing_over, unused })
+        let access_log = options.access_log;
+        Ok(ProxyPlane {
+            workers: started,
+            totals,
+            access_log,
+            quic,
+            compiled,
+            sockets,
+            is_handing_over,
+            unused,
+        })
     }
 
     /// Has every worker serve what was compiled, and returns when all of them serve it.
@@ -332,7 +343,8 @@ impl StagedChange for WholeChange<'_> {
     fn apply<'s>(&'s mut self, snapshot: &'s Arc<Snapshot>) -> Pending<'s, io::Result<()>> {
         Box::pin(async {
             let (before, workers) = (self.before.as_deref(), self.plane.workers());
-            let compiled = CompiledSnapshot::compile(snapshot.clone(), before, workers);
+            let access_log = &self.plane.access_log;
+            let compiled = CompiledSnapshot::compile(snapshot.clone(), before, workers, access_log);
             self.serve(&Arc::new(compiled)).await
         })
     }

@@ -25,7 +25,7 @@ use weir_state::counterparts::Counterparts;
 use weir_state::sockets::{self, Endpoint};
 use weir_state::{Listener, Snapshot};
 
-use crate::access_log::{AccessLog, WorkerLog};
+use crate::access_log::{AccessLog, Captured, Record, WorkerLog};
 use crate::backends::{WorkerPool, end_connections};
 use crate::compiled::{CompiledListener, CompiledSnapshot};
 use crate::events::{Event, Totals};
@@ -114,6 +114,26 @@ pub struct WorkerListener {
     pub compiled: Arc<CompiledListener>,
     /// In the order of the snapshot's pools; a route's pool index points in here.
     pub pools: Rc<[Rc<WorkerPool>]>,
+}
+
+impl WorkerListener {
+    /// Whether lines of it are written anywhere.
+    #[inline]
+    pub fn is_logged(&self, worker: &Worker) -> bool {
+        match &self.compiled.logs {
+            None => worker.log.enabled(),
+            Some(logs) => logs.is_any(),
+        }
+    }
+
+    /// Writes the line of a session or a flow to the logs that take it.
+    pub fn log(&self, worker: &Worker, record: &Record<'_>) {
+        let cells = self.shared.cells.of(worker.number);
+        match &self.compiled.logs {
+            None => worker.log.write(record, cells),
+            Some(logs) => worker.log.write_to(logs, None, record, &Captured::default(), cells),
+        }
+    }
 }
 
 impl ListenerSlot {
@@ -323,6 +343,7 @@ fn apply(
     let served = move_sockets(worker, &slots, sockets);
     *worker.slots.borrow_mut() = slots;
     worker.deadlines.wake_all();
+    worker.log.flush();
     served
 }
 
@@ -498,7 +519,7 @@ pub(crate) mod tests {
         }
     }
 
-    fn worker(log: &weir_config::Log) -> Rc<Worker> {
+    fn worker(access_log: AccessLog) -> Rc<Worker> {
         let (events, _) = mpsc::unbounded_channel();
         let (_, inbox) = mpsc::unbounded_channel();
         let (_, mut quic) = Process::open(HandOver::default(), 1).unwrap();
@@ -506,7 +527,7 @@ pub(crate) mod tests {
             number: 0,
             cpu: None,
             events,
-            access_log: AccessLog::start(log).unwrap(),
+            access_log,
             totals: Arc::default(),
             evictions: (0..1).map(|_| Evictions::default()).collect(),
             quic: quic.remove(0),
@@ -522,8 +543,10 @@ pub(crate) mod tests {
         let loaded = weir_tls::Loaded::load(&config, &weir_tls::TicketKeys::new([]), &Arc::default());
         let loaded = loaded.unwrap_or_else(|errors| panic!("{errors:?}"));
         let snapshot = Arc::new(Snapshot::compile(Arc::new(config), &loaded, None, 1));
-        let worker = worker(&snapshot.config.log);
-        apply(&worker, &CompiledSnapshot::compile(snapshot.clone(), None, 1), Vec::new()).unwrap();
+        let access_log = AccessLog::start(&snapshot.config.log, &snapshot.config.access_logs).unwrap();
+        let compiled = CompiledSnapshot::compile(snapshot.clone(), None, 1, &access_log);
+        let worker = worker(access_log);
+        apply(&worker, &compiled, Vec::new()).unwrap();
         tokio::task::spawn_local(worker.deadlines.clone().run());
         tokio::task::spawn_local(evict_when_asked(worker.clone()));
         (worker, snapshot)
@@ -540,8 +563,9 @@ pub(crate) mod tests {
                     [pool.other]\nbackends = ['10.0.1.1:80']\n";
         let config = weir_config::parse("weir.toml", text).unwrap_or_else(|report| panic!("{report}"));
         let first = Arc::new(Snapshot::compile(Arc::new(config), &Default::default(), None, 1));
-        let compiled = CompiledSnapshot::compile(first.clone(), None, 1);
-        let worker = worker(&first.config.log);
+        let access_log = AccessLog::start(&first.config.log, &[]).unwrap();
+        let compiled = CompiledSnapshot::compile(first.clone(), None, 1, &access_log);
+        let worker = worker(access_log);
         apply(&worker, &compiled, Vec::new()).unwrap();
         let slot = worker.slots.borrow()[0].clone();
         let before = slot.current();

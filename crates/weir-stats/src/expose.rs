@@ -72,6 +72,8 @@ metrics! {
     PANICS = "weir_panics_total" Counter [] "Panics caught while serving one connection; every one is a bug in Weir.";
     REQUESTS = "weir_requests_total" Counter ["listener", "code"] "Requests answered, by class of status; HTTP listeners.";
     REQUEST_DURATION = "weir_request_duration_seconds" Histogram ["listener"] "From the first byte of a request to the last byte of its response; HTTP listeners.";
+    ROUTE_REQUESTS = "weir_route_requests_total" Counter ["listener", "route", "code"] "Requests answered, by route and class of status; listeners with `route_metrics`. What no route took is `(default)`.";
+    ROUTE_DURATION = "weir_route_request_duration_seconds" Histogram ["listener", "route"] "From the first byte of a request to the last byte of its response, by route; listeners with `route_metrics`.";
     CONNECTIONS = "weir_connections" Gauge ["listener"] "Client connections (UDP: flows) open now.";
     KERNEL_PACKETS = "weir_l4_packets_total" Counter ["listener", "verdict"] "Packets that came for the listener or from its backends, by what became of them, each under one verdict; listeners on the kernel plane.";
     KERNEL_FLOWS = "weir_l4_flows" Gauge ["listener"] "Flows that are remembered, ended ones for a while included; listeners on the kernel plane.";
@@ -110,6 +112,7 @@ metrics! {
     REPLACED = "weir_replaced_answers_total" Counter ["listener"] "Answers of backends that an `error_page` with `intercept` took the place of.";
     THROTTLED = "weir_bandwidth_waits_total" Counter ["listener", "direction"] "Times a connection waited for `bandwidth`, or a flow had no room: to the client (`sent`) or from it (`received`); listeners with `bandwidth`.";
     LOG_DROPPED = "weir_access_log_dropped_total" Counter ["listener"] "Access-log lines dropped because the queue to the writer was full.";
+    LOG_MISSING = "weir_access_log_missing_total" Counter ["log", "reason"] "Lines that are not in an access log: left out by its conditions (`filter`) or its `share`, dropped because the queue to the writer was full, or not taken by the target.";
     LOG_LOST = "weir_access_log_lost_total" Counter [] "Access-log lines that their target did not take: a full disk, a reader that is gone or stands still.";
     QUIC_HANDSHAKES = "weir_quic_handshakes_total" Counter ["result"] "QUIC handshakes begun, by what came of them: `established`, `timed_out` or `refused`.";
     QUIC_RETRIES = "weir_quic_retries_total" Counter [] "QUIC clients told to prove their address first, because many handshakes were under way.";

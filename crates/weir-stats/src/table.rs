@@ -300,6 +300,15 @@ pub struct ListenerCells {
     pub log_dropped: Counter,
 }
 
+/// Counters of one worker for one route, or for what no route took.
+#[derive(Debug, Default)]
+pub struct RouteCells {
+    /// Requests by class of the status sent; index 0 for those without one.
+    pub requests: [Counter; 6],
+    /// From the first byte of a request to the last of its response.
+    pub request_seconds: Histogram,
+}
+
 /// Counters of one worker for one backend of one pool.
 #[derive(Debug, Default)]
 pub struct BackendCells {

@@ -9,9 +9,11 @@
 #![forbid(unsafe_code)]
 
 mod clean;
+mod outcome;
 mod parse;
 
 pub use clean::clean_field_value;
+pub use outcome::Outcome;
 pub use parse::Mistake;
 
 /// Something that is filled in.
@@ -49,6 +51,11 @@ pub enum Variable {
     Parameter(Box<str>),
     /// `$1` to `$9`: what a group of an expression matched.
     Capture(u8),
+    /// What is known when it is over: in lines of a log only.
+    Outcome(Outcome),
+    /// `$response_header.NAME`: the field's value in the response that came of it, in lines of a log only. In
+    /// lower case.
+    ResponseHeader(Box<str>),
 }
 
 /// The names of all variables that stand alone, for messages.
@@ -70,6 +77,9 @@ pub const NAMES: [&str; 12] = [
 /// The families of variables: each is followed by a dot and a name.
 pub const FAMILIES: [&str; 3] = ["header", "cookie", "query"];
 
+/// The family that only lines of a log have.
+pub const LINE_FAMILY: &str = "response_header";
+
 impl Variable {
     /// As it is written, without the `$`.
     pub fn name(&self) -> String {
@@ -78,6 +88,8 @@ impl Variable {
             Variable::Cookie(name) => format!("cookie.{name}"),
             Variable::Parameter(name) => format!("query.{name}"),
             Variable::Capture(number) => number.to_string(),
+            Variable::Outcome(outcome) => outcome.name().to_owned(),
+            Variable::ResponseHeader(name) => format!("{LINE_FAMILY}.{name}"),
             alone => NAMES[alone.place()].to_owned(),
         }
     }
@@ -125,6 +137,15 @@ pub struct Template {
     pieces: Box<[Piece]>,
 }
 
+/// Which variables there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Those of a request.
+    Request,
+    /// What is known when it is over, too.
+    Line,
+}
+
 /// Where values come from.
 pub trait Source {
     /// Appends the value of `variable`; nothing where there is none. It may hold any bytes.
@@ -143,7 +164,15 @@ impl Template {
     /// # Errors
     /// The first thing that is wrong with it.
     pub fn parse(text: &str, captures: u8) -> Result<Template, Mistake> {
-        Ok(Template { written: text.into(), pieces: parse::pieces(text, captures)?.into() })
+        Ok(Template { written: text.into(), pieces: parse::pieces(text, captures, Scope::Request)?.into() })
+    }
+
+    /// Compiles a text that is written when all is over: a line of a log, or a field of it.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn parse_line(text: &str) -> Result<Template, Mistake> {
+        Ok(Template { written: text.into(), pieces: parse::pieces(text, 0, Scope::Line)?.into() })
     }
 
     /// One that says this text, whatever is in it.

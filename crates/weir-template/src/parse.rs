@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{FAMILIES, Piece, Variable};
+use crate::{FAMILIES, LINE_FAMILY, Outcome, Piece, Scope, Variable};
 
 /// What is wrong with a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl fmt::Display for Mistake {
 impl std::error::Error for Mistake {}
 
 /// Compiles; neighbouring texts become one piece.
-pub(crate) fn pieces(text: &str, captures: u8) -> Result<Vec<Piece>, Mistake> {
+pub(crate) fn pieces(text: &str, captures: u8, scope: Scope) -> Result<Vec<Piece>, Mistake> {
     let mut pieces = Vec::new();
     let mut plain = String::new();
     let mut rest = text;
@@ -59,7 +59,7 @@ pub(crate) fn pieces(text: &str, captures: u8) -> Result<Vec<Piece>, Mistake> {
             rest = behind;
             continue;
         }
-        let (variable, behind) = variable(rest, captures)?;
+        let (variable, behind) = variable(rest, captures, scope)?;
         if !plain.is_empty() {
             pieces.push(Piece::Text(std::mem::take(&mut plain).into()));
         }
@@ -74,7 +74,7 @@ pub(crate) fn pieces(text: &str, captures: u8) -> Result<Vec<Piece>, Mistake> {
 }
 
 /// The variable that `text` begins with, and what stands behind it.
-fn variable(text: &str, captures: u8) -> Result<(Variable, &str), Mistake> {
+fn variable(text: &str, captures: u8, scope: Scope) -> Result<(Variable, &str), Mistake> {
     let (name, behind) = text.split_at(length(text, |byte| byte == b'_' || byte.is_ascii_alphanumeric()));
     if name.is_empty() {
         return Err(Mistake::Bare);
@@ -87,19 +87,24 @@ fn variable(text: &str, captures: u8) -> Result<(Variable, &str), Mistake> {
             false => Err(Mistake::NoCapture { number, captures }),
         };
     }
-    if let Some(family) = FAMILIES.into_iter().find(|family| *family == name) {
+    let of_line = (scope == Scope::Line).then_some(LINE_FAMILY);
+    if let Some(family) = FAMILIES.into_iter().chain(of_line).find(|family| *family == name) {
         let of_family = behind.strip_prefix('.').unwrap_or_default();
         let end = length(of_family, |byte| matches!(byte, b'_' | b'-') || byte.is_ascii_alphanumeric());
         let (member, behind) = of_family.split_at(end);
         match (family, member.is_empty()) {
             ("header", false) => return Ok((Variable::Header(member.to_ascii_lowercase().into()), behind)),
             ("cookie", false) => return Ok((Variable::Cookie(member.into()), behind)),
+            (LINE_FAMILY, false) => {
+                return Ok((Variable::ResponseHeader(member.to_ascii_lowercase().into()), behind));
+            }
             (_, false) => return Ok((Variable::Parameter(member.into()), behind)),
             ("query", true) => {}
             (family, true) => return Err(Mistake::Nameless { family }),
         }
     }
-    match Variable::of_name(name) {
+    let outcome = Outcome::of_name(name).filter(|_| scope == Scope::Line).map(Variable::Outcome);
+    match Variable::of_name(name).or(outcome) {
         Some(variable) => Ok((variable, behind)),
         None => Err(Mistake::Unknown { name: name.to_owned() }),
     }

@@ -95,6 +95,31 @@ fn every_name_is_found_and_says_itself_again() {
 }
 
 #[test]
+fn what_is_known_at_the_end_stands_in_lines_only() {
+    let variables = |text: &str| -> Vec<String> {
+        let template = Template::parse_line(text).unwrap_or_else(|mistake| panic!("{text}: {mistake}"));
+        template.variables().map(Variable::name).collect()
+    };
+    assert_eq!(
+        variables("$client_ip \"$method $target\" $status $response_header.X-App $total"),
+        ["client_ip", "method", "target", "status", "response_header.x-app", "total"]
+    );
+    for outcome in Outcome::ALL {
+        assert_eq!(variables(&format!("${}", outcome.name())), [outcome.name()]);
+        let mistake = Template::parse(&format!("${}", outcome.name()), 0).unwrap_err();
+        assert_eq!(mistake, Mistake::Unknown { name: outcome.name().to_owned() });
+        assert!(Variable::of_name(outcome.name()).is_none(), "two variables are named {}", outcome.name());
+    }
+    let unknown = Mistake::Unknown { name: "response_header".to_owned() };
+    assert_eq!(Template::parse("$response_header.x", 0).unwrap_err(), unknown);
+    assert_eq!(
+        Template::parse_line("$response_header").unwrap_err(),
+        Mistake::Nameless { family: "response_header" }
+    );
+    assert_eq!(Template::parse_line("$1").unwrap_err(), Mistake::NoCapture { number: 1, captures: 0 });
+}
+
+#[test]
 fn control_bytes_and_outer_whitespace_do_not_reach_a_field() {
     let cleaned = |value: &[u8]| {
         let mut out = [b"x: ", value].concat();

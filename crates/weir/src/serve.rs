@@ -135,8 +135,8 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
         })
         .transpose()?;
 
-    let access_log =
-        AccessLog::start(&config.log).map_err(|error| format!("the access log can't be opened: {error}"))?;
+    let access_log = AccessLog::start(&config.log, &config.access_logs)
+        .map_err(|error| format!("the access log can't be opened: {error}"))?;
     let (events, reports) = mpsc::unbounded_channel();
     let workers = plan.workers.or(config.runtime.workers).unwrap_or_else(limits::cpu_count);
     let plane = ProxyPlane::start(Options {

@@ -1,5 +1,10 @@
 //! What is written about a request, and what a client cannot make it say (threat D11).
 
+mod by_route;
+mod own;
+mod several;
+mod syslog;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -158,6 +158,8 @@ impl Followed<'_> {
             }
         }
         answer.screens = steps.into_iter().map(Screened::from).collect();
+        let route = plan.route.map(|route| route.number);
+        answer.logs = compiled.logs.as_deref().map(|logs| logs.names(route));
         self.tell_errors(answer);
         self.tell_changes(answer);
     }

@@ -2,13 +2,15 @@
 
 use super::*;
 use std::sync::Arc;
+use weir_proxy::access_log::AccessLog;
 use weir_tls::{Loaded, TicketKeys};
 
 fn snapshot(text: &str) -> CompiledSnapshot {
     let config = weir_config::parse("test.toml", text).unwrap_or_else(|report| panic!("{report}"));
     let loaded = Loaded::load(&config, &TicketKeys::new([]), &Arc::default()).unwrap();
+    let log = AccessLog::start(&config.log, &config.access_logs).unwrap();
     let snapshot = Snapshot::compile(Arc::new(config), &loaded, None, 1);
-    CompiledSnapshot::compile(Arc::new(snapshot), None, 1)
+    CompiledSnapshot::compile(Arc::new(snapshot), None, 1, &log)
 }
 
 const CONFIG: &str = "

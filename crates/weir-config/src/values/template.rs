@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_template::{FAMILIES, Mistake, NAMES, Piece, Template, Variable};
+use weir_template::{FAMILIES, LINE_FAMILY, Mistake, NAMES, Outcome, Piece, Template, Variable};
 
 use crate::fields::{KeyValue, Value};
 use crate::keys::Shape;
@@ -66,23 +66,70 @@ impl Setting for BTreeMap<String, Template> {
 
 /// Compiles a text; `what` is where it stands, such as "a header value".
 fn compiled(text: &str, what: &str) -> Result<Template, Refused> {
-    Template::parse(text, GROUPS).map_err(|mistake| {
-        let literal = || {
-            let written = quote(&text.replace("$$", "$").replace('$', "$$"));
-            format!("a `$` itself is written `$$`: {written}")
-        };
-        let hint = match &mistake {
-            Mistake::Bare => literal(),
-            Mistake::Unknown { name } => meant_by(name).unwrap_or_else(literal),
-            Mistake::Nameless { family } => format!("say which one, such as `${family}.x-tenant`"),
-            Mistake::NoCapture { .. } => literal(),
-        };
-        let message = match mistake {
-            Mistake::NoCapture { .. } => mistake.to_string(),
-            _ => format!("{mistake} in {what}"),
-        };
-        Refused { message, hint }
-    })
+    Template::parse(text, GROUPS).map_err(|mistake| explained(mistake, text, what, meant_by))
+}
+
+/// As [`compiled`], of what is written when all is over.
+pub(crate) fn compiled_line(text: &str, what: &str) -> Result<Template, Refused> {
+    Template::parse_line(text).map_err(|mistake| explained(mistake, text, what, meant_in_line))
+}
+
+fn explained(
+    mistake: Mistake,
+    text: &str,
+    what: &str,
+    meant_by: impl FnOnce(&str) -> Option<String>,
+) -> Refused {
+    let literal = || {
+        let written = quote(&text.replace("$$", "$").replace('$', "$$"));
+        format!("a `$` itself is written `$$`: {written}")
+    };
+    let hint = match &mistake {
+        Mistake::Bare => literal(),
+        Mistake::Unknown { name } => meant_by(name).unwrap_or_else(literal),
+        Mistake::Nameless { family } => format!("say which one, such as `${family}.x-tenant`"),
+        Mistake::NoCapture { .. } => literal(),
+    };
+    let message = match mistake {
+        Mistake::NoCapture { .. } => mistake.to_string(),
+        _ => format!("{mistake} in {what}"),
+    };
+    Refused { message, hint }
+}
+
+/// As [`meant_by`], where what is known at the end can be said, too.
+fn meant_in_line(name: &str) -> Option<String> {
+    let ours = match name {
+        "time_local" | "trl" | "tr" => "time_common",
+        "time_iso8601" => "time",
+        "msec" => "time_unix",
+        "request_uri" | "uri_path" | "HU" => "target",
+        "request" => return Some("did you mean `$method $target $protocol`?".to_owned()),
+        "server_protocol" => "protocol",
+        "body_bytes_sent" => "bytes_sent",
+        "request_length" => "bytes_received",
+        "request_time" | "duration" => "total",
+        "upstream_addr" => "backend",
+        "upstream_response_time" | "upstream_header_time" => "backend_header",
+        "upstream_connect_time" => "connect",
+        "upstream_cache_status" => "cache",
+        "ssl_cipher" => "tls_cipher",
+        "remote_user" => return Some("leave it out, or write `-`: Weir asks nobody for a name".to_owned()),
+        _ => {
+            let of_response = ["sent_http_", "upstream_http_"].into_iter().find_map(|prefix| {
+                let member = name.strip_prefix(prefix).filter(|member| !member.is_empty())?;
+                Some(format!("did you mean `${LINE_FAMILY}.{}`?", member.replace('_', "-")))
+            });
+            let outcomes = Outcome::ALL.into_iter().map(Outcome::name);
+            let all = NAMES.into_iter().chain(FAMILIES).chain([LINE_FAMILY]).chain(outcomes);
+            return of_response.or_else(|| match nearest(name, all) {
+                Some(LINE_FAMILY) => Some(format!("did you mean `${LINE_FAMILY}.NAME`?")),
+                Some(near) if Outcome::of_name(near).is_some() => Some(format!("did you mean `${near}`?")),
+                _ => meant_by(name),
+            });
+        }
+    };
+    Some(format!("did you mean `${ours}`?"))
 }
 
 /// What somebody may have meant who wrote this name: what nginx, HAProxy and Caddy call it, or the nearest.

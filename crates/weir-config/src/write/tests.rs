@@ -168,7 +168,9 @@ impl Maker {
             Kind::Map(names, values) => {
                 let parts: Vec<String> = (0..self.draw(1..3))
                     .map(|number| {
-                        let rest = self.draw("[a-z0-9!#$%&'*+.^_`|~-]{0,5}");
+                        let any = names.name != "the name of a field";
+                        let rest =
+                            if any { self.draw("[a-z0-9!#$%&'*+.^_`|~-]{0,5}") } else { String::new() };
                         let name = format!("{}{number}{rest}", names.example);
                         format!("{} = {}", quoted(&name), quoted(&self.text(key, values)))
                     })
@@ -199,6 +201,7 @@ impl Maker {
         let count = self.count;
         match (key, shape.name) {
             ("pool" | "fallback_pool", _) => format!("p{}", self.draw(0..4)),
+            ("access_logs", _) => "main".to_owned(),
             (_, "a name") => format!("n{count}"),
             // One that any plane can take.
             (_, "an address and port") => format!("192.0.2.1:{}", 10_000 + count),

@@ -65,7 +65,7 @@ impl Control {
         let (config, needs_restart) = weir_config::until_restart(&checked.config, &running.config);
         let config = Arc::new(config);
         // The log first: a path that can't be opened must refuse the reload before anything else has changed.
-        self.access_log.reconfigure(&config.log).map_err(ReloadError::Log)?;
+        self.access_log.reconfigure(&config.log, &config.access_logs).map_err(ReloadError::Log)?;
         let mut changes = Vec::new();
         // Before they are read in earnest: should they change in between, the next reload finds it out.
         let files = weir_tls::fingerprint(&config);
@@ -96,7 +96,8 @@ impl Control {
                 Ok(Outcome { result, warnings, changes, needs_restart, ..Outcome::default() })
             }
             Err(error) => {
-                if let Err(error) = self.access_log.reconfigure(&running.config.log) {
+                let (log, access_logs) = (&running.config.log, &running.config.access_logs);
+                if let Err(error) = self.access_log.reconfigure(log, access_logs) {
                     tracing::error!(%error, "the access log could not be put back to its target before");
                 }
                 Err(error)

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use weir_io::clock;
+use weir_proxy::access_log::Missing;
 use weir_proxy::compiled::CompiledSnapshot;
 use weir_proxy::plane::Leaving;
 
@@ -110,6 +111,11 @@ impl Control {
     /// Access-log lines that the target did not take.
     pub fn lost_log_lines(&self) -> u64 {
         self.access_log.lost_lines()
+    }
+
+    /// The access logs by name, and how many lines are not in them, and why.
+    pub fn missing_log_lines(&self) -> Vec<(String, [Missing; 4])> {
+        self.access_log.missing()
     }
 
     /// One line for `systemctl status` and the log.

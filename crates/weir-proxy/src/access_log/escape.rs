@@ -41,6 +41,12 @@ pub fn haproxy(out: &mut Vec<u8>, bytes: &[u8]) {
     escape(out, bytes, |byte| !matches!(byte, b' '..=b'~') || matches!(byte, b'"' | b'#'), b"#");
 }
 
+/// As [`combined`], and what else `ends` a value where it stands.
+pub fn value(out: &mut Vec<u8>, bytes: &[u8], ends: impl Fn(u8) -> bool) {
+    let is_special = |byte| !matches!(byte, b' '..=b'~') || matches!(byte, b'"' | b'\\') || ends(byte);
+    escape(out, bytes, is_special, b"\\x");
+}
+
 fn escape(out: &mut Vec<u8>, bytes: &[u8], special: impl Fn(u8) -> bool, prefix: &[u8]) {
     let mut rest = bytes;
     while let Some(at) = rest.iter().position(|&byte| special(byte)) {

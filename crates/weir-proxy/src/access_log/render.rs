@@ -2,14 +2,15 @@
 
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weir_config::AccessFormat;
 use weir_http::write_address;
 use weir_stats::table::End;
 
+use super::escape;
+use super::record::{Reasons, Record};
 use super::timestamp::Calendar;
-use super::{Reasons, Record, escape};
 use crate::client::is_unix;
 
 /// Who has come by a Unix socket, where others have an address.
@@ -18,22 +19,34 @@ const UNIX_CLIENT: &[u8] = b"unix:";
 /// Renders lines; remembers the calendar fields of the current second.
 #[derive(Debug, Default)]
 pub struct Renderer {
-    calendar: Calendar,
+    pub calendar: Calendar,
+    /// For values that are put together.
+    pub room: Vec<u8>,
 }
 
 impl Renderer {
     /// Appends one line, with its end.
     pub fn line(&mut self, out: &mut Vec<u8>, format: AccessFormat, record: &Record<'_>) {
-        match format {
-            AccessFormat::Json => self.json(out, record),
-            AccessFormat::Combined => self.combined(out, record),
-            AccessFormat::Haproxy => self.haproxy(out, record),
-        }
+        self.fixed(out, format, record);
         out.push(b'\n');
     }
 
-    fn json(&mut self, out: &mut Vec<u8>, record: &Record<'_>) {
-        out.extend_from_slice(b"{\"time\":\"");
+    /// Appends one line, without its end.
+    pub fn fixed(&mut self, out: &mut Vec<u8>, format: AccessFormat, record: &Record<'_>) {
+        match format {
+            AccessFormat::Json => {
+                out.push(b'{');
+                self.json_fields(out, record);
+                out.push(b'}');
+            }
+            AccessFormat::Combined => self.combined(out, record),
+            AccessFormat::Haproxy => self.haproxy(out, record),
+        }
+    }
+
+    /// Appends the fields of a line in JSON, without the braces.
+    pub fn json_fields(&mut self, out: &mut Vec<u8>, record: &Record<'_>) {
+        out.extend_from_slice(b"\"time\":\"");
         self.calendar.rfc3339(out, record.time);
         out.push(b'"');
         json_text(out, "listener", Some(record.listener.as_bytes()));
@@ -71,7 +84,6 @@ impl Renderer {
             json_text(out, "tls_cipher", Some(tls.cipher_word().as_bytes()));
             json_text(out, "server_name", tls.server_name.as_deref().map(str::as_bytes));
         }
-        out.push(b'}');
     }
 
     /// `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer"
@@ -247,13 +259,15 @@ fn address(out: &mut Vec<u8>, record: &Record<'_>) {
     }
 }
 
-fn json_key(out: &mut Vec<u8>, key: &str) {
+/// A comma, and the key of a field.
+pub fn json_key(out: &mut Vec<u8>, key: &str) {
     out.extend_from_slice(b",\"");
     out.extend_from_slice(key.as_bytes());
     out.extend_from_slice(b"\":");
 }
 
-fn json_text(out: &mut Vec<u8>, key: &str, value: Option<&[u8]>) {
+/// A field with a text; nothing for `None`.
+pub fn json_text(out: &mut Vec<u8>, key: &str, value: Option<&[u8]>) {
     if let Some(value) = value {
         json_key(out, key);
         out.push(b'"');
@@ -262,20 +276,22 @@ fn json_text(out: &mut Vec<u8>, key: &str, value: Option<&[u8]>) {
     }
 }
 
-/// The words of what would have refused the request, one behind the other.
 fn would_reject(out: &mut Vec<u8>, reasons: Reasons) {
+    if !reasons.is_empty() {
+        json_key(out, "would_reject");
+        out.push(b'"');
+        put_words(out, reasons);
+        out.push(b'"');
+    }
+}
+
+/// The words of what would have refused the request, one behind the other.
+pub fn put_words(out: &mut Vec<u8>, reasons: Reasons) {
     for (number, reason) in reasons.iter().enumerate() {
-        match number {
-            0 => {
-                json_key(out, "would_reject");
-                out.push(b'"');
-            }
-            _ => out.push(b','),
+        if number > 0 {
+            out.push(b',');
         }
         out.extend_from_slice(reason.word().as_bytes());
-    }
-    if !reasons.is_empty() {
-        out.push(b'"');
     }
 }
 
@@ -287,14 +303,28 @@ fn json_number(out: &mut Vec<u8>, key: &str, value: Option<u64>) {
 }
 
 fn json_seconds(out: &mut Vec<u8>, key: &str, value: Option<Duration>) {
-    if let Some(value) = value {
+    if value.is_some() {
         json_key(out, key);
-        number(out, value.as_secs());
-        out.push(b'.');
-        let microseconds = value.subsec_micros();
-        digits3(out, (microseconds / 1_000) as u16);
-        digits3(out, (microseconds % 1_000) as u16);
+        put_seconds(out, value);
     }
+}
+
+/// Seconds with microseconds; nothing for `None`.
+pub fn put_seconds(out: &mut Vec<u8>, value: Option<Duration>) {
+    let Some(value) = value else { return };
+    number(out, value.as_secs());
+    out.push(b'.');
+    let microseconds = value.subsec_micros();
+    digits3(out, (microseconds / 1_000) as u16);
+    digits3(out, (microseconds % 1_000) as u16);
+}
+
+/// Seconds since 1970 with milliseconds.
+pub fn unix_seconds(out: &mut Vec<u8>, time: SystemTime) {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    number(out, since.as_secs());
+    out.push(b'.');
+    digits3(out, since.subsec_millis() as u16);
 }
 
 fn milliseconds(duration: Duration) -> u64 {

@@ -6,11 +6,13 @@ use std::path::PathBuf;
 use std::time::UNIX_EPOCH;
 
 use proptest::prelude::*;
-use weir_config::{AccessFormat, AccessTarget, Level, Log};
+use weir_config::{AccessFormat, AccessTarget, Log};
 
-use weir_stats::table::Rejected;
+use weir_stats::table::{End, Rejected};
 
 use super::*;
+
+mod own;
 
 fn request<'a>() -> Record<'a> {
     Record {
@@ -238,7 +240,7 @@ impl Scratch {
     }
 
     fn config(&self) -> Log {
-        Log { access: AccessTarget::File(self.0.clone()), format: AccessFormat::Json, level: Level::Info }
+        Log { access: AccessTarget::File(self.0.clone()), ..Log::default() }
     }
 
     fn lines(&self) -> usize {
@@ -257,7 +259,7 @@ const LONG: Duration = Duration::from_secs(20);
 #[test]
 fn every_line_arrives_and_none_is_dropped_while_the_writer_keeps_up() {
     let scratch = Scratch::new("arrives");
-    let log = AccessLog::start(&scratch.config()).unwrap();
+    let log = AccessLog::start(&scratch.config(), &[]).unwrap();
     let worker = log.for_worker();
     let cells = ListenerCells::default();
     for _ in 0..10_000 {
@@ -274,7 +276,7 @@ fn a_stuck_target_drops_and_counts_lines_but_never_holds_up_the_worker() {
     // Opening a FIFO for reading and writing never blocks; nobody reads, so that writing soon does.
     rustix::fs::mknodat(rustix::fs::CWD, &scratch.0, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     let mut reader = std::fs::OpenOptions::new().read(true).write(true).open(&scratch.0).unwrap();
-    let log = AccessLog::start(&scratch.config()).unwrap();
+    let log = AccessLog::start(&scratch.config(), &[]).unwrap();
     let worker = log.for_worker();
     let cells = ListenerCells::default();
     for _ in 0..60_000 {
@@ -295,7 +297,7 @@ fn a_stuck_target_drops_and_counts_lines_but_never_holds_up_the_worker() {
 fn after_rotation_lines_go_to_a_new_file() {
     let scratch = Scratch::new("rotate");
     let rotated = Scratch(scratch.0.with_extension("1"));
-    let log = AccessLog::start(&scratch.config()).unwrap();
+    let log = AccessLog::start(&scratch.config(), &[]).unwrap();
     let worker = log.for_worker();
     let cells = ListenerCells::default();
     worker.write(&request(), &cells);
@@ -312,22 +314,22 @@ fn after_rotation_lines_go_to_a_new_file() {
 #[test]
 fn a_reload_that_cannot_open_the_new_file_leaves_the_old_one_in_force() {
     let scratch = Scratch::new("keeps");
-    let log = AccessLog::start(&scratch.config()).unwrap();
+    let log = AccessLog::start(&scratch.config(), &[]).unwrap();
     let missing = Log { access: AccessTarget::File("/nonexistent/weir.log".into()), ..scratch.config() };
-    assert_eq!(log.reconfigure(&missing).unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(log.reconfigure(&missing, &[]).unwrap_err().kind(), io::ErrorKind::NotFound);
     let worker = log.for_worker();
     worker.write(&request(), &ListenerCells::default());
     worker.flush();
     assert!(log.finish(LONG));
     assert_eq!(scratch.lines(), 1);
-    log.reconfigure(&Log { access: AccessTarget::Off, ..scratch.config() }).unwrap();
+    log.reconfigure(&Log { access: AccessTarget::Off, ..scratch.config() }, &[]).unwrap();
     assert!(!worker.enabled());
 }
 
 #[tokio::test(flavor = "current_thread")]
 async fn a_batch_that_does_not_fill_up_is_written_after_its_time() {
     let scratch = Scratch::new("age");
-    let log = AccessLog::start(&scratch.config()).unwrap();
+    let log = AccessLog::start(&scratch.config(), &[]).unwrap();
     let worker = log.for_worker();
     let flushing = worker.clone().run();
     let writing = async {

@@ -49,6 +49,18 @@ impl Calendar {
         out.push(b'Z');
     }
 
+    /// `Nov 21 22:05:09` (RFC 3164 section 4.1.2): a day of one digit has a blank before it.
+    pub fn rfc3164(&mut self, out: &mut Vec<u8>, time: SystemTime) {
+        let (at, _) = self.at(time);
+        out.extend_from_slice(MONTHS[usize::from(at.month - 1)]);
+        out.extend_from_slice(if at.day < 10 { b"  " } else { b" " });
+        super::render::number(out, u64::from(at.day));
+        for (mark, field) in [(b' ', at.hour), (b':', at.minute), (b':', at.second)] {
+            out.push(mark);
+            digits2(out, field);
+        }
+    }
+
     /// `21/Nov/2026:22:05:09 +0000`, as Apache and nginx write it.
     pub fn common(&mut self, out: &mut Vec<u8>, time: SystemTime) {
         let (at, _) = self.at(time);
@@ -117,6 +129,16 @@ mod tests {
         assert_eq!(rfc3339(951_868_799_999), "2000-02-29T23:59:59.999Z");
         assert_eq!(rfc3339(1_795_298_709_007), "2026-11-21T22:05:09.007Z");
         assert_eq!(rfc3339(4_107_542_400_000), "2100-03-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn a_day_of_one_digit_has_a_blank_before_it_in_syslog() {
+        let mut out = Vec::new();
+        for seconds in [1_795_298_709, 951_868_799 + 86_400] {
+            Calendar::default().rfc3164(&mut out, UNIX_EPOCH + Duration::from_secs(seconds));
+            out.push(b'|');
+        }
+        assert_eq!(String::from_utf8(out).unwrap(), "Nov 21 22:05:09|Mar  1 23:59:59|");
     }
 
     #[test]

@@ -4,41 +4,59 @@
 //! KiB of lines.
 
 use std::collections::VecDeque;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use weir_config::{AccessFormat, AccessTarget};
+use arc_swap::ArcSwap;
+use weir_config::{AccessFormat, AccessTarget, Log, LogLines, MAIN_LOG};
+
+use super::rules::Rules;
+use super::target::{Target, Written};
 
 /// Batches that wait for the writer, over all workers; 8 MiB when full.
 const QUEUE_BATCHES: usize = 256;
 /// Empty batches kept for use again.
 const SPARE_BATCHES: usize = 8;
-/// A target that takes nothing for this long loses the batch, so that a new target can come into force.
-const STALL: Duration = Duration::from_secs(1);
+/// A batch that a target does not take now is tried again after this long.
+const RETRY: Duration = Duration::from_secs(1);
 /// Lost lines are reported at most this often.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What workers, writer and control side share.
+/// What workers, writer and control side share of one log.
 pub struct Shared {
     enabled: AtomicBool,
     format: AtomicU8,
+    rules: ArcSwap<Rules>,
+    /// Whether the config has it no more: who began with it still writes to it.
+    is_retired: AtomicBool,
+    counts: Arc<Counts>,
     meeting: Arc<Meeting>,
 }
 
-#[derive(Default)]
-struct Meeting {
+/// Lines that a log did not get, since the start; of all logs that have had its name.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// They were none of those that it asks for.
+    pub filtered: AtomicU64,
+    /// They were not in its sample.
+    pub unsampled: AtomicU64,
+    /// The writer was too far behind.
+    pub dropped: AtomicU64,
+    /// The target did not take them.
+    pub lost: AtomicU64,
+}
+
+/// Where workers and the writer meet.
+pub struct Meeting {
+    name: String,
     state: Mutex<WriterState>,
     /// Something for the writer to do.
     work: Condvar,
     /// The writer has caught up.
     idle: Condvar,
-    /// Lines that the target did not take, since the start.
-    lost: AtomicU64,
+    counts: Arc<Counts>,
 }
 
 #[derive(Default)]
@@ -53,21 +71,82 @@ struct WriterState {
     started: bool,
     writing: bool,
     closed: bool,
+    /// The writer has returned.
+    ended: bool,
 }
 
 impl Meeting {
+    fn new(name: &str, counts: Arc<Counts>) -> Arc<Meeting> {
+        let (state, work, idle) = Default::default();
+        Arc::new(Meeting { name: name.to_owned(), state, work, idle, counts })
+    }
+
+    /// Waits until all is written that was handed over before; `false` when time ran out.
+    pub fn finish(&self, limit: Duration) -> bool {
+        let behind = |state: &mut WriterState| {
+            state.started && !state.ended && (!state.queue.is_empty() || state.writing)
+        };
+        let waited = self.idle.wait_timeout_while(self.lock(), limit, behind);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    /// Whether nothing will be written any more.
+    pub fn has_ended(&self) -> bool {
+        self.lock().ended
+    }
+
+    fn start(self: &Arc<Self>, state: &mut WriterState) -> io::Result<()> {
+        if !state.started {
+            let meeting = self.clone();
+            std::thread::Builder::new()
+                .name("weir-access-log".into())
+                .spawn(move || write_until_closed(&meeting))?;
+            state.started = true;
+        }
+        Ok(())
+    }
+
     fn lock(&self) -> MutexGuard<'_, WriterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Shared {
-    pub fn new() -> Shared {
+    /// The log of `[log]`, which is off until it is told what to do.
+    pub fn off(counts: Arc<Counts>) -> Shared {
         Shared {
             enabled: AtomicBool::new(false),
             format: AtomicU8::new(AccessFormat::Json as u8),
-            meeting: Arc::default(),
+            rules: ArcSwap::from_pointee(Rules::of(&AccessTarget::Off, &Log::default().lines)),
+            is_retired: AtomicBool::new(false),
+            meeting: Meeting::new(MAIN_LOG, counts.clone()),
+            counts,
         }
+    }
+
+    /// A log of this name, which stays with its target.
+    ///
+    /// # Errors
+    /// The file can't be opened, or no thread started.
+    pub fn open(
+        name: &str,
+        target: &AccessTarget,
+        lines: &LogLines,
+        counts: Arc<Counts>,
+    ) -> io::Result<Shared> {
+        let meeting = Meeting::new(name, counts.clone());
+        let mut state = meeting.lock();
+        state.next = Some(Target::open(target, &lines.syslog)?);
+        meeting.start(&mut state)?;
+        drop(state);
+        Ok(Shared {
+            enabled: AtomicBool::new(true),
+            format: AtomicU8::new(lines.format as u8),
+            rules: ArcSwap::from_pointee(Rules::of(target, lines)),
+            is_retired: AtomicBool::new(false),
+            meeting,
+            counts,
+        })
     }
 
     #[inline]
@@ -81,29 +160,48 @@ impl Shared {
         formats.into_iter().find(|&format| format as u8 == number).unwrap_or(AccessFormat::Json)
     }
 
-    pub fn reconfigure(&self, config: &weir_config::Log) -> io::Result<()> {
+    /// What its lines are to be.
+    pub fn rules(&self) -> Arc<Rules> {
+        self.rules.load_full()
+    }
+
+    pub fn set_rules(&self, rules: Rules) {
+        self.rules.store(Arc::new(rules));
+    }
+
+    pub fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::Relaxed)
+    }
+
+    pub fn set_retired(&self, is_retired: bool) {
+        self.is_retired.store(is_retired, Ordering::Relaxed);
+    }
+
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    pub fn meeting(&self) -> &Arc<Meeting> {
+        &self.meeting
+    }
+
+    /// Takes over target and format from `[log]`.
+    pub fn reconfigure(&self, config: &Log) -> io::Result<()> {
         let mut state = self.meeting.lock();
         if state.wanted.as_ref() != Some(&config.access) {
-            let target = Target::open(&config.access)?;
-            if target.is_some() && !state.started {
-                let meeting = self.meeting.clone();
-                std::thread::Builder::new()
-                    .name("weir-access-log".into())
-                    .spawn(move || write_until_closed(&meeting))?;
-                state.started = true;
+            let target = Target::open(&config.access, &config.lines.syslog)?;
+            if target.is_some() {
+                self.meeting.start(&mut state)?;
             }
             state.next = Some(target);
             state.wanted = Some(config.access.clone());
         }
         drop(state);
-        self.format.store(config.format as u8, Ordering::Relaxed);
+        self.set_rules(Rules::of(&config.access, &config.lines));
+        self.format.store(config.lines.format as u8, Ordering::Relaxed);
         self.enabled.store(config.access != AccessTarget::Off, Ordering::Relaxed);
         self.meeting.work.notify_one();
         Ok(())
-    }
-
-    pub fn lost(&self) -> u64 {
-        self.meeting.lost.load(Ordering::Relaxed)
     }
 
     pub fn reopen(&self) {
@@ -124,13 +222,6 @@ impl Shared {
         self.meeting.work.notify_one();
         true
     }
-
-    pub fn finish(&self, limit: Duration) -> bool {
-        let behind = |state: &mut WriterState| state.started && (!state.queue.is_empty() || state.writing);
-        let state = self.meeting.lock();
-        let waited = self.meeting.idle.wait_timeout_while(state, limit, behind);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
-    }
 }
 
 impl Drop for Shared {
@@ -142,12 +233,11 @@ impl Drop for Shared {
 
 /// The writer thread's main function.
 fn write_until_closed(meeting: &Meeting) {
-    let mut writer = Writer { target: None, is_torn: false, losses: Losses::default() };
+    let mut writer = Writer { target: None, losses: Losses::default(), name: &meeting.name };
     let mut state = meeting.lock();
     loop {
         if let Some(target) = state.next.take() {
             writer.target = target;
-            writer.is_torn = false;
         }
         if std::mem::take(&mut state.reopen) {
             // A file system that hangs must hang only this thread, not a worker that wants to hand over.
@@ -159,17 +249,32 @@ fn write_until_closed(meeting: &Meeting) {
         match state.queue.pop_front() {
             Some(mut batch) => {
                 state.writing = true;
+                let is_last_try = state.closed;
                 drop(state);
-                let lost = writer.write(&batch, Instant::now());
-                meeting.lost.fetch_add(lost, Ordering::Relaxed);
-                batch.clear();
+                let mut written = writer.write(&batch, Instant::now());
+                if written.is_later && is_last_try {
+                    written = Written {
+                        lost: written.lost + lines_in(&batch[written.taken..]),
+                        ..Written::default()
+                    };
+                }
+                meeting.counts.lost.fetch_add(written.lost, Ordering::Relaxed);
                 state = meeting.lock();
                 state.writing = false;
-                if state.spare.len() < SPARE_BATCHES {
+                if written.is_later {
+                    batch.drain(..written.taken);
+                    state.queue.push_front(batch);
+                    state = meeting.pause(state);
+                } else if state.spare.len() < SPARE_BATCHES {
+                    batch.clear();
                     state.spare.push(batch);
                 }
             }
-            None if state.closed => return,
+            None if state.closed => {
+                state.ended = true;
+                meeting.idle.notify_all();
+                return;
+            }
             None => {
                 meeting.idle.notify_all();
                 state = meeting.work.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -178,34 +283,19 @@ fn write_until_closed(meeting: &Meeting) {
     }
 }
 
-/// Where lines go.
-struct Target {
-    file: File,
-    /// For opening it anew; `None` for standard output and error.
-    path: Option<PathBuf>,
-}
-
-impl Target {
-    fn open(target: &AccessTarget) -> io::Result<Option<Target>> {
-        Ok(match target {
-            AccessTarget::Off => None,
-            // A duplicate, unbuffered: the writer must see every error, and a batch is a buffer already.
-            AccessTarget::Stdout => Some(Target { file: rustix::io::dup(io::stdout())?.into(), path: None }),
-            AccessTarget::Stderr => Some(Target { file: rustix::io::dup(io::stderr())?.into(), path: None }),
-            AccessTarget::File(path) => Some(Target { file: append(path)?, path: Some(path.clone()) }),
-        })
+impl Meeting {
+    /// Waits before a target is tried again, unless there is something else to do.
+    fn pause<'m>(&'m self, state: MutexGuard<'m, WriterState>) -> MutexGuard<'m, WriterState> {
+        let is_idle = |state: &mut WriterState| !state.closed && !state.reopen && state.next.is_none();
+        let waited = self.work.wait_timeout_while(state, RETRY, is_idle);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
-fn append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).open(path)
-}
-
-struct Writer {
+struct Writer<'n> {
     target: Option<Target>,
-    /// A line was cut off by an error: the next one must not be glued to it.
-    is_torn: bool,
     losses: Losses,
+    name: &'n str,
 }
 
 /// What could not be written since the last report.
@@ -213,96 +303,70 @@ struct Writer {
 struct Losses {
     lines: u64,
     reported: Option<Instant>,
+    /// When it was last said that lines wait.
+    waiting: Option<Instant>,
 }
 
-impl Writer {
+impl Writer<'_> {
     fn reopen(&mut self) {
-        let Some(target) = &mut self.target else { return };
-        let Some(path) = &target.path else { return };
-        match append(path) {
-            Ok(file) => {
-                target.file = file;
-                self.is_torn = false;
-            }
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "access log could not be reopened, writing on to the old file");
-            }
-        }
+        let Some(Err((path, error))) = self.target.as_mut().map(Target::reopen) else { return };
+        tracing::warn!(path = %path.display(), %error, "access log could not be reopened, writing on to the old file");
     }
 
-    /// Writes a batch; gives the number of lines that did not get through. The next batch is tried afresh: a
-    /// disk that was full recovers.
-    fn write(&mut self, batch: &[u8], now: Instant) -> u64 {
-        let Some(target) = &mut self.target else { return 0 };
-        let mut written = 0;
-        let result =
-            mend(&target.file, &mut self.is_torn).and_then(|()| write_all(&target.file, batch, &mut written));
-        match result {
-            Ok(()) => {
-                self.losses.report_if_due(now, None);
-                0
-            }
-            Err(error) => {
-                self.is_torn |= written > 0 && batch[written - 1] != b'\n';
-                let lost = batch[written..].iter().filter(|&&byte| byte == b'\n').count() as u64;
-                self.losses.lines += lost;
-                self.losses.report_if_due(now, Some(&error));
-                lost
-            }
+    /// Writes a batch; says how many lines did not get through, and whether there is more to be written of
+    /// it. The next batch is tried afresh: a disk that was full recovers.
+    fn write(&mut self, batch: &[u8], now: Instant) -> Written {
+        let Some(target) = &mut self.target else { return Written::default() };
+        let mut written = target.write(batch);
+        let error = written.error.take();
+        self.losses.lines += written.lost;
+        if written.is_later {
+            self.losses.report_wait(now, self.name, error.as_ref());
+        } else {
+            self.losses.report_if_due(now, self.name, error.as_ref());
         }
+        written
     }
 }
 
-/// Ends a line that was cut off earlier.
-fn mend(file: &File, is_torn: &mut bool) -> io::Result<()> {
-    if *is_torn {
-        write_all(file, b"\n", &mut 0)?;
-        *is_torn = false;
-    }
-    Ok(())
-}
-
-fn write_all(mut file: &File, bytes: &[u8], written: &mut usize) -> io::Result<()> {
-    while *written < bytes.len() {
-        match file.write(&bytes[*written..]) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => *written += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Whoever gave us standard output may have made it non-blocking.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait_writable(file)?,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-fn wait_writable(file: &File) -> io::Result<()> {
-    let limit = Timespec { tv_sec: STALL.as_secs() as i64, tv_nsec: 0 };
-    let mut watched = [PollFd::new(file, PollFlags::OUT)];
-    match poll(&mut watched, Some(&limit)) {
-        Ok(0) => Err(io::Error::new(io::ErrorKind::TimedOut, "nothing reads it")),
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+/// How many lines end in it.
+pub(super) fn lines_in(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|&&byte| byte == b'\n').count() as u64
 }
 
 impl Losses {
     /// Says how many lines were lost: at the first loss, then at most once a minute.
-    fn report_if_due(&mut self, now: Instant, error: Option<&io::Error>) {
+    fn report_if_due(&mut self, now: Instant, log: &str, error: Option<&io::Error>) {
+        if self.waiting.take().is_some() {
+            tracing::info!(log, "access log lines are taken again");
+        }
         let due = self.reported.is_none_or(|last| now.duration_since(last) >= REPORT_INTERVAL);
         if self.lines == 0 || !due {
             return;
         }
         match error {
-            Some(error) => tracing::warn!(lines = self.lines, %error, "access log lines were lost"),
-            None => tracing::warn!(lines = self.lines, "access log lines were lost; writing works again"),
+            Some(error) => tracing::warn!(log, lines = self.lines, %error, "access log lines were lost"),
+            None => {
+                tracing::warn!(log, lines = self.lines, "access log lines were lost; writing works again")
+            }
         }
-        *self = Losses { lines: 0, reported: Some(now) };
+        (self.lines, self.reported) = (0, Some(now));
+    }
+
+    /// Says that lines wait for their target, at first and then at most once a minute.
+    fn report_wait(&mut self, now: Instant, log: &str, error: Option<&io::Error>) {
+        if self.waiting.is_some_and(|last| now.duration_since(last) < REPORT_INTERVAL) {
+            return;
+        }
+        let error = error.map_or_else(String::new, ToString::to_string);
+        tracing::warn!(log, error, "access log lines wait for their target");
+        self.waiting = Some(now);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{File, OpenOptions};
     use std::io::{BufRead as _, BufReader, Read as _};
     use std::os::fd::OwnedFd;
 
@@ -315,15 +379,15 @@ mod tests {
         (read.into(), write.into())
     }
 
-    fn writer(file: File) -> Writer {
-        Writer { target: Some(Target { file, path: None }), is_torn: false, losses: Losses::default() }
+    fn writer(file: File) -> Writer<'static> {
+        Writer { target: Some(Target::unnamed(file)), losses: Losses::default(), name: "main" }
     }
 
     #[test]
     fn a_full_device_loses_lines_counts_them_and_kills_nothing() {
         let mut writer = writer(OpenOptions::new().write(true).open("/dev/full").unwrap());
         let start = Instant::now();
-        assert_eq!(writer.write(b"a\nb\n", start), 2);
+        assert_eq!(writer.write(b"a\nb\n", start).lost, 2);
         assert_eq!(writer.losses.lines, 0, "the first loss is reported at once");
         writer.write(b"c\nd\ne\n", start);
         assert_eq!(writer.losses.lines, 3);
@@ -350,7 +414,6 @@ mod tests {
         // one line.
         let long = [b"x".repeat(1 << 20), b"\n".to_vec()].concat();
         writer.write(&long, Instant::now());
-        assert!(writer.is_torn);
         assert_eq!(writer.losses.lines, 1);
         let mut drained = vec![0; 1 << 20];
         let count = read.read(&mut drained).unwrap();

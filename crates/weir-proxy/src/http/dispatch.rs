@@ -8,6 +8,7 @@ use std::rc::Rc;
 use weir_http::values::accept::Wants;
 use weir_io::clock;
 
+use crate::access_log::Logs;
 use crate::http::answer;
 use crate::http::auth::gate;
 use crate::http::cache;
@@ -19,6 +20,7 @@ use crate::http::forward;
 use crate::http::forwarding::Forwarding;
 use crate::http::plan::{Outcome, OverTls, Plan, Received, Rules, plan};
 use crate::http::request_values::Values;
+use crate::http::requester::Requester;
 use crate::http::route::Route;
 use crate::http::screening;
 use crate::http::session::Session;
@@ -40,7 +42,11 @@ pub async fn refuse(
 /// Runs one exchange whose request head is complete.
 pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: &mut Exchange) -> After {
     note_request(session, &listener, exchange);
-    let ended = match decide(session, &listener, exchange) {
+    let decided = decide(session, &listener, exchange);
+    if let Some(logs) = listener.compiled.logs.as_deref().filter(|logs| logs.asks()) {
+        capture(logs, &session.requester, exchange);
+    }
+    let ended = match decided {
         Err(failure) => Err(failure),
         Ok(Plan { route, outcome, .. }) => match admit(session, &listener, exchange, (route, &outcome)).await
         {
@@ -131,7 +137,7 @@ fn decide<'l>(
     let plan = plan(&rules, &received, &values, paths);
     if let Some(route) = plan.route {
         exchange.route = Some(route.number);
-        ledger.note_route(&requester.worker, &route.name, route.access_log);
+        ledger.note_route(&requester.worker, listener, route);
     }
     exchange.pool = plan.pool();
     if plan.is_screened {
@@ -162,9 +168,17 @@ fn note_request(session: &Session, listener: &WorkerListener, exchange: &mut Exc
         Some(sent) => exchange.request_id.extend_from_slice(sent),
         None => make_request_id(&session.requester.worker, &mut exchange.request_id),
     }
-    if session.requester.worker.log.enabled() {
+    if listener.is_logged(&session.requester.worker) {
         exchange.ledger.note_request(&exchange.request, received);
     }
+}
+
+/// Keeps what logs ask of the request's bytes.
+#[cold]
+fn capture(logs: &Logs, requester: &Requester, exchange: &mut Exchange) {
+    let mut captured = std::mem::take(&mut exchange.ledger.captured);
+    logs.note_request(&mut captured, &Values::of(requester, exchange));
+    exchange.ledger.captured = captured;
 }
 
 /// 128 random bits in hexadecimal.

@@ -5,16 +5,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use weir_http::{KnownHeader, RequestHead, Version};
+use weir_http::{KnownHeader, RequestHead, ResponseHead, Version};
 use weir_io::clock;
 use weir_screen::Passage;
 use weir_stats::table::{CacheResult, End, ListenerCells, Rejected};
 
-use crate::access_log::{Reasons, Record, Spoken, Timers};
+use crate::access_log::{Captured, Reasons, Record, Spoken, Timers};
 use crate::backends::{Chosen, WorkerPool};
 use crate::client::Client;
 use crate::http::cache::{Note, Origin};
 use crate::http::requester::Requester;
+use crate::http::route::Route;
 use crate::worker::{Worker, WorkerListener};
 
 /// Facts gathered along the way.
@@ -49,8 +50,12 @@ pub struct Ledger {
     has_waited: bool,
     would_reject: Reasons,
     route: Option<Arc<str>>,
+    /// The route's number.
+    route_number: Option<usize>,
     /// Whether its route wants no line of it.
     is_unlogged: bool,
+    /// What logs ask for that are not the usual one.
+    pub captured: Captured,
     /// What the screen for SQL injection found first: where in the request, and of what kind.
     sqli: Option<Box<str>>,
     /// The user, where anybody asked and the log is on.
@@ -76,7 +81,9 @@ impl Ledger {
         let text = Text { bytes: std::mem::take(&mut self.text.bytes), ..Text::default() };
         let mut cache = std::mem::take(&mut self.cache);
         cache.clear();
-        *self = Ledger { began: now, head: now, text, cache, ..Ledger::default() };
+        let mut captured = std::mem::take(&mut self.captured);
+        captured.clear();
+        *self = Ledger { began: now, head: now, text, cache, captured, ..Ledger::default() };
         self.text.bytes.clear();
     }
 
@@ -178,10 +185,19 @@ impl Ledger {
     }
 
     /// Notes which route took the request, and whether it wants a line of it.
-    pub fn note_route(&mut self, worker: &Worker, name: &Arc<str>, is_logged: bool) {
-        self.is_unlogged = !is_logged;
-        if worker.log.enabled() {
-            self.route = Some(name.clone());
+    pub fn note_route(&mut self, worker: &Worker, listener: &WorkerListener, route: &Route) {
+        self.is_unlogged = !route.access_log;
+        self.route_number = Some(route.number);
+        if listener.is_logged(worker) {
+            self.route = Some(route.name.clone());
+        }
+    }
+
+    /// Keeps what logs ask of the response that the client gets.
+    #[inline]
+    pub fn note_response(&mut self, listener: &WorkerListener, head: &ResponseHead, text: &[u8]) {
+        if let Some(logs) = listener.compiled.logs.as_deref().filter(|logs| logs.asks()) {
+            logs.note_response(&mut self.captured, head, text);
         }
     }
 
@@ -236,7 +252,14 @@ impl Ledger {
         if let Some(result) = self.cache.result {
             cells.cache[result as usize].increment();
         }
-        if worker.log.enabled() && !self.is_unlogged {
+        if let Some(by_route) = &listener.compiled.by_route {
+            by_route.count(worker.number, self.route_number, self.status, total);
+        }
+        let is_logged = match &listener.compiled.logs {
+            None => worker.log.enabled() && !self.is_unlogged,
+            Some(logs) => logs.takes(self.route_number),
+        };
+        if is_logged {
             self.write_line(requester, listener, request_id, end, total);
         }
         now
@@ -292,6 +315,11 @@ impl Ledger {
             user_agent: text.user_agent.as_ref().and_then(quote),
             referer: text.referer.as_ref().and_then(quote),
         };
-        requester.worker.log.write(&record, listener.shared.cells.of(requester.worker.number));
+        let worker = &requester.worker;
+        let cells = listener.shared.cells.of(worker.number);
+        match &listener.compiled.logs {
+            None => worker.log.write(&record, cells),
+            Some(logs) => worker.log.write_to(logs, self.route_number, &record, &self.captured, cells),
+        }
     }
 }

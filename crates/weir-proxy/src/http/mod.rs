@@ -6,6 +6,7 @@ mod ask;
 mod attempt;
 pub mod auth;
 mod breaker;
+pub mod by_route;
 pub mod cache;
 pub mod closing;
 mod collect;

@@ -94,6 +94,7 @@ pub fn write_head(
     if exchange.ledger.cache.result.is_some() {
         exchange.ledger.cache.answered(exchange.response.status());
     }
+    exchange.ledger.note_response(forwarding.listener, &exchange.response, received);
     let Exchange { request, response, reply, reply_head_bytes, request_id, ledger, .. } = exchange;
     let edits = edits::of_response(forwarding.listener, exchange.route, exchange.pool, &exchange.rendered);
     let context = ResponseContext {

@@ -123,7 +123,11 @@ impl Source for Values<'_> {
                     out.extend_from_slice(groups.of(*number, self.path));
                 }
             }
-            Variable::ClientPort | Variable::ListenerPort => {}
+            // The last two are known when all is over, to logs only.
+            Variable::ClientPort
+            | Variable::ListenerPort
+            | Variable::Outcome(_)
+            | Variable::ResponseHeader(_) => {}
         }
     }
 }

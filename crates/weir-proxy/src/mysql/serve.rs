@@ -188,7 +188,7 @@ impl Newcomer {
         if let Some(reason) = rejection(end) {
             cells.rejected[reason as usize].increment();
         }
-        if !worker.log.enabled() {
+        if !listener.is_logged(worker) {
             return;
         }
         let pool = report.pool.as_ref();
@@ -226,6 +226,6 @@ impl Newcomer {
             referer: None,
             tls: report.secure.as_deref(),
         };
-        worker.log.write(&record, cells);
+        listener.log(worker, &record);
     }
 }

@@ -345,7 +345,7 @@ impl Session {
         if let Some(reason) = self.report.rejected.or_else(|| rejection(end)) {
             self.reject(reason);
         }
-        if !self.worker.log.enabled() {
+        if !self.listener.is_logged(&self.worker) {
             return;
         }
         let report = &self.report;
@@ -385,7 +385,7 @@ impl Session {
             referer: None,
             tls: self.secure.as_deref(),
         };
-        self.worker.log.write(&record, cells);
+        self.listener.log(&self.worker, &record);
     }
 }
 

@@ -408,7 +408,7 @@ impl Flow {
         let listener = self.slot.current();
         let cells = listener.shared.cells.of(worker.number);
         cells.ends[end as usize].increment();
-        if !worker.log.enabled() {
+        if !listener.is_logged(worker) {
             return;
         }
         let leg = self.leg.borrow();
@@ -438,6 +438,6 @@ impl Flow {
             referer: None,
             tls: None,
         };
-        worker.log.write(&record, cells);
+        listener.log(worker, &record);
     }
 }

@@ -37,18 +37,13 @@ impl Rig {
 
     /// A plane with one worker that serves nothing yet.
     pub fn plane() -> ProxyPlane {
-        let log = weir_config::Log {
-            access: weir_config::AccessTarget::Off,
-            format: weir_config::AccessFormat::Json,
-            level: weir_config::Level::Info,
-        };
-        start(&AccessLog::start(&log).unwrap())
+        start(&AccessLog::start(&weir_config::Log::default(), &[]).unwrap())
     }
 
     /// Listens for `config`, and accepts nothing yet.
     pub fn idle(config: &str) -> Rig {
         let config = Arc::new(parse(config));
-        let log = AccessLog::start(&config.log).unwrap();
+        let log = AccessLog::start(&config.log, &config.access_logs).unwrap();
         let plane = start(&log);
         let sockets = Sockets::bind(&config, &Placements::default(), 1, &Sockets::default()).unwrap();
         let snapshot = Arc::new(Snapshot::compile(config, &Default::default(), None, 1));
@@ -140,7 +135,8 @@ fn start(log: &AccessLog) -> ProxyPlane {
 }
 
 fn compiled(snapshot: &Arc<Snapshot>) -> Arc<CompiledSnapshot> {
-    Arc::new(CompiledSnapshot::compile(snapshot.clone(), None, 1))
+    let log = AccessLog::start(&weir_config::Log::default(), &[]).unwrap();
+    Arc::new(CompiledSnapshot::compile(snapshot.clone(), None, 1, &log))
 }
 
 fn parse(text: &str) -> weir_config::Config {

@@ -74,7 +74,9 @@ fn words(answer: &Answer) -> String {
         );
     }
     let Answer { cache, buffered, breaker, retry, .. } = answer;
-    let words = [("cache", cache), ("buffered", buffered), ("breaker", breaker), ("retry", retry)];
+    let logs = answer.logs.as_ref().map(|it| if it.is_empty() { "none".to_owned() } else { it.join(", ") });
+    let words =
+        [("cache", cache), ("logs", &logs), ("buffered", buffered), ("breaker", breaker), ("retry", retry)];
     for (name, said) in words.into_iter().filter_map(|(name, said)| Some((name, said.as_ref()?))) {
         let _ = writeln!(out, "{name:<8} {said}");
     }

@@ -137,6 +137,7 @@ fn write_head(
         Share::Whole => (content.object.head(), content.object.text()),
         _ => (response, outgoing),
     };
+    ledger.note_response(forwarding.listener, head, text);
     let edits = edits::of_response(forwarding.listener, exchange.route, exchange.pool, &exchange.rendered);
     let context = reply::context(forwarding, request, keep, request_id, ledger, edits);
     let context = ResponseContext { negotiated, ..context };

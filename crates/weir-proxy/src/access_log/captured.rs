@@ -1,0 +1,112 @@
+//! What logs ask of a request and its response, kept while their bytes are there.
+
+use std::ops::Range;
+
+use weir_http::ResponseHead;
+use weir_template::{Source, Variable};
+
+/// Which values the logs of a listener ask for that no record has by itself.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// Of a request.
+    request: Vec<Variable>,
+    /// Of the response that came of it: [`Variable::ResponseHeader`] only.
+    response: Vec<Variable>,
+}
+
+impl Asked {
+    /// Asks for what `variables` say that no record does.
+    pub fn add<'v>(&mut self, variables: impl IntoIterator<Item = &'v Variable>) {
+        for variable in variables {
+            let side = match variable {
+                Variable::ClientIp
+                | Variable::ClientPort
+                | Variable::Method
+                | Variable::RequestId
+                | Variable::ServerName
+                | Variable::TlsVersion
+                | Variable::ClientCertSubject
+                | Variable::Outcome(_)
+                | Variable::Capture(_) => continue,
+                Variable::ResponseHeader(_) => &mut self.response,
+                Variable::Scheme
+                | Variable::Host
+                | Variable::Path
+                | Variable::Query
+                | Variable::ListenerPort
+                | Variable::Header(_)
+                | Variable::Cookie(_)
+                | Variable::Parameter(_) => &mut self.request,
+            };
+            if !side.contains(variable) {
+                side.push(variable.clone());
+            }
+        }
+    }
+
+    /// Whether nothing is asked for.
+    pub fn is_empty(&self) -> bool {
+        self.request.is_empty() && self.response.is_empty()
+    }
+}
+
+/// The values of one exchange, as they were sent. Reused from one to the next.
+#[derive(Debug, Default)]
+pub struct Captured {
+    bytes: Vec<u8>,
+    values: Vec<(Variable, Range<usize>)>,
+}
+
+/// A kept one with more room than this gives it back, bytes.
+const KEPT_BYTES: usize = 16 << 10;
+
+impl Captured {
+    /// Makes ready for another exchange.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.values.clear();
+        if self.bytes.capacity() > KEPT_BYTES {
+            self.bytes = Vec::new();
+        }
+    }
+
+    /// Keeps what is asked of a request.
+    pub fn note_request(&mut self, asked: &Asked, source: &impl Source) {
+        for variable in &asked.request {
+            self.note(variable, |variable, out| source.put(variable, out));
+        }
+    }
+
+    /// Keeps what is asked of the response that the client gets, as it was before rules changed it; the last
+    /// one counts.
+    pub fn note_response(&mut self, asked: &Asked, head: &ResponseHead, text: &[u8]) {
+        self.values.retain(|(variable, _)| !matches!(variable, Variable::ResponseHeader(_)));
+        for variable in &asked.response {
+            let Variable::ResponseHeader(name) = variable else { continue };
+            self.note(variable, |_, out| {
+                let lines =
+                    head.fields(text).filter(|field| field.name.eq_ignore_ascii_case(name.as_bytes()));
+                for (number, line) in lines.enumerate() {
+                    if number > 0 {
+                        out.extend_from_slice(b", ");
+                    }
+                    out.extend_from_slice(line.value);
+                }
+            });
+        }
+    }
+
+    fn note(&mut self, variable: &Variable, put: impl FnOnce(&Variable, &mut Vec<u8>)) {
+        let start = self.bytes.len();
+        put(variable, &mut self.bytes);
+        if self.bytes.len() > start {
+            self.values.push((variable.clone(), start..self.bytes.len()));
+        }
+    }
+
+    /// The value of a variable; `None` where it has none, or was not asked for.
+    pub fn value(&self, variable: &Variable) -> Option<&[u8]> {
+        let (_, range) = self.values.iter().find(|(noted, _)| noted == variable)?;
+        self.bytes.get(range.clone())
+    }
+}

@@ -1,0 +1,135 @@
+//! What a line of an access log says.
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use weir_io::handshake::Secure;
+use weir_stats::table::{End, Rejected};
+
+/// What one exchange, session or flow looked like. Whatever is `None` does not apply or never came about.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// Wall-clock time at the end; the beginning is `total` earlier.
+    pub time: SystemTime,
+    /// Name of the listener.
+    pub listener: &'a str,
+    /// Name of the route that took the request.
+    pub route: Option<&'a str>,
+    /// Name of the pool.
+    pub pool: Option<&'a str>,
+    /// The backend that was used last, as configured.
+    pub backend: Option<&'a str>,
+    /// The client: the TCP peer, or whom a believed PROXY header names.
+    pub client: SocketAddr,
+    /// What was spoken.
+    pub protocol: Spoken,
+    /// Request method, as sent.
+    pub method: Option<&'a [u8]>,
+    /// Host the request was for, as sent.
+    pub host: Option<&'a [u8]>,
+    /// Request target: path and query, as sent.
+    pub path: Option<&'a [u8]>,
+    /// Status sent to the client.
+    pub status: Option<u16>,
+    /// Bytes from the client.
+    pub bytes_received: u64,
+    /// Bytes to the client.
+    pub bytes_sent: u64,
+    /// `x-request-id`, as passed on or made.
+    pub request_id: Option<&'a [u8]>,
+    /// What the cache said, in one word.
+    pub cache: Option<&'a str>,
+    /// Attempts after the first (count).
+    pub retries: u32,
+    /// How long each phase took.
+    pub timers: Timers,
+    /// Why it ended.
+    pub end: End,
+    /// What would have refused it, but for a dry run.
+    pub would_reject: Reasons,
+    /// Where in the request SQL injection was found, and of what kind.
+    pub sqli: Option<&'a str>,
+    /// Who the client has shown to be.
+    pub user: Option<&'a [u8]>,
+    /// `user-agent`, as sent.
+    pub user_agent: Option<&'a [u8]>,
+    /// What the connection is encrypted with; `None` without TLS.
+    pub tls: Option<&'a Secure>,
+    /// `referer`, as sent.
+    pub referer: Option<&'a [u8]>,
+}
+
+/// A set of reasons.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reasons(u64);
+
+impl Reasons {
+    /// Adds one; gives whether it was not there yet.
+    pub fn add(&mut self, reason: Rejected) -> bool {
+        let before = self.0;
+        self.0 |= 1 << reason as u8;
+        self.0 != before
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Those that are there.
+    pub fn iter(self) -> impl Iterator<Item = Rejected> {
+        Rejected::ALL.iter().copied().filter(move |reason| self.0 & (1 << *reason as u8) != 0)
+    }
+}
+
+const _: () = assert!(Rejected::ALL.len() <= 64, "a set of reasons is one number");
+
+/// How long the phases took. `None`: the phase was never reached, or does not exist in this protocol.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timers {
+    /// From the first byte of the request to the end of its head.
+    pub client_header: Option<Duration>,
+    /// Waiting because every backend was at `max_connections`.
+    pub queue: Option<Duration>,
+    /// Until a backend had accepted, all attempts together; zero on a reused connection.
+    pub connect: Option<Duration>,
+    /// From the request sent to the head of the response received.
+    pub backend_header: Option<Duration>,
+    /// Until it was known whether the client may ask.
+    pub auth: Option<Duration>,
+    /// Everything.
+    pub total: Duration,
+}
+
+/// What a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Spoken {
+    Http10,
+    Http11,
+    Http2,
+    Http3,
+    Tcp,
+    Udp,
+    Mysql,
+}
+
+impl Spoken {
+    /// Whether it has requests.
+    pub const fn is_http(self) -> bool {
+        matches!(self, Spoken::Http10 | Spoken::Http11 | Spoken::Http2 | Spoken::Http3)
+    }
+
+    /// As it stands in a log line.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Spoken::Http10 => "HTTP/1.0",
+            Spoken::Http11 => "HTTP/1.1",
+            Spoken::Http2 => "HTTP/2.0",
+            Spoken::Http3 => "HTTP/3.0",
+            Spoken::Tcp => "TCP",
+            Spoken::Udp => "UDP",
+            Spoken::Mysql => "MySQL",
+        }
+    }
+}

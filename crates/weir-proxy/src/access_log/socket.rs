@@ -1,0 +1,314 @@
+//! Lines on their way to a daemon: datagrams, or a connection.
+//!
+//! A daemon that is away, or takes nothing, holds its lines up, and nobody else: the batch is tried again,
+//! the queue behind it fills, and workers drop what finds it full.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+use std::time::Duration;
+
+use weir_config::{Syslog, SyslogAddress};
+
+use super::target::{Written, wait_writable};
+
+/// Where systemd's journal takes entries (systemd, "Native Journal Protocol").
+const JOURNAL: &str = "/run/systemd/journal/socket";
+/// For a connection to come about.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// A daemon's socket.
+pub struct Socket {
+    to: SyslogAddress,
+    link: Option<Link>,
+    /// What stands before each line in a datagram, and behind it.
+    around: (Vec<u8>, &'static [u8]),
+    /// For datagrams that are put together.
+    room: Vec<u8>,
+    /// On a connection: the batch that is being sent, each line behind its length.
+    framed: Vec<u8>,
+    /// Bytes of it that were written.
+    done: usize,
+}
+
+enum Link {
+    Unix(UnixDatagram),
+    Udp(UdpSocket),
+    Tcp(TcpStream),
+}
+
+impl Socket {
+    /// To a syslog daemon. Lines have their header.
+    pub fn syslog(address: &SyslogAddress) -> Socket {
+        Socket {
+            to: address.clone(),
+            link: None,
+            around: (Vec::new(), b""),
+            room: Vec::new(),
+            framed: Vec::new(),
+            done: 0,
+        }
+    }
+
+    /// To the journal: a line is an entry's message.
+    pub fn journal(syslog: &Syslog) -> Socket {
+        let before = format!(
+            "PRIORITY={}\nSYSLOG_FACILITY={}\nSYSLOG_IDENTIFIER={}\nMESSAGE=",
+            syslog.severity as u16, syslog.facility as u16, syslog.app_name
+        );
+        let around = (before.into_bytes(), &b"\n"[..]);
+        Socket { around, ..Socket::syslog(&SyslogAddress::Unix(JOURNAL.to_owned())) }
+    }
+
+    /// Sends a batch of lines. What is for later must come again as it was.
+    pub fn send(&mut self, batch: &[u8]) -> Written {
+        let sent = match self.to {
+            SyslogAddress::Tcp(_) => self.send_framed(batch),
+            SyslogAddress::Unix(_) | SyslogAddress::Udp(_) => self.send_datagrams(batch),
+        };
+        if sent.is_later && sent.error.as_ref().is_some_and(|error| error.kind() != io::ErrorKind::TimedOut) {
+            self.link = None;
+        }
+        sent
+    }
+
+    fn send_datagrams(&mut self, batch: &[u8]) -> Written {
+        let mut written = Written::default();
+        for line in batch.split_inclusive(|&byte| byte == b'\n') {
+            match self.send_datagram(line.strip_suffix(b"\n").unwrap_or(line)) {
+                Ok(()) => {}
+                // Too large, which it will be again.
+                Err(error)
+                    if rustix::io::Errno::from_io_error(&error) == Some(rustix::io::Errno::MSGSIZE) =>
+                {
+                    written.lost += 1;
+                    written.error = Some(error);
+                }
+                Err(error) => {
+                    (written.is_later, written.error) = (true, Some(error));
+                    return written;
+                }
+            }
+            written.taken += line.len();
+        }
+        written
+    }
+
+    fn send_datagram(&mut self, line: &[u8]) -> io::Result<()> {
+        let (before, after) = &self.around;
+        let message = match before.is_empty() {
+            true => line,
+            false => {
+                self.room.clear();
+                self.room.extend_from_slice(before);
+                self.room.extend_from_slice(line);
+                self.room.extend_from_slice(after);
+                &self.room
+            }
+        };
+        if self.link.is_none() {
+            self.link = Some(connect(&self.to)?);
+        }
+        let mut is_second = false;
+        loop {
+            let sent = match &self.link {
+                Some(Link::Unix(socket)) => socket.send(message),
+                Some(Link::Udp(socket)) => socket.send(message),
+                Some(Link::Tcp(_)) | None => return Ok(()),
+            };
+            match (sent, &self.link) {
+                (Ok(_), _) => return Ok(()),
+                (Err(error), _) if error.kind() == io::ErrorKind::Interrupted => {}
+                (Err(error), Some(Link::Unix(socket))) if error.kind() == io::ErrorKind::WouldBlock => {
+                    wait_writable(socket)?;
+                }
+                (Err(error), Some(Link::Udp(socket))) if error.kind() == io::ErrorKind::WouldBlock => {
+                    wait_writable(socket)?;
+                }
+                // That is about a datagram of before, which nobody will get: it says nothing of this one.
+                (Err(error), Some(Link::Udp(_)))
+                    if error.kind() == io::ErrorKind::ConnectionRefused && !is_second =>
+                {
+                    is_second = true;
+                }
+                (Err(error), _) => return Err(error),
+            }
+        }
+    }
+
+    fn send_framed(&mut self, batch: &[u8]) -> Written {
+        if self.framed.is_empty() {
+            frame(batch, &mut self.framed);
+            self.done = 0;
+        }
+        match self.write_framed() {
+            Ok(()) => {
+                self.framed.clear();
+                Written::default()
+            }
+            Err(error) => Written { is_later: true, error: Some(error), ..Written::default() },
+        }
+    }
+
+    fn write_framed(&mut self) -> io::Result<()> {
+        if self.link.as_ref().is_some_and(Link::was_closed) {
+            self.link = None;
+        }
+        if self.link.is_none() {
+            self.link = Some(connect(&self.to)?);
+            // A frame that was cut off is sent again, whole.
+            self.done = frame_start(&self.framed, self.done);
+        }
+        while self.done < self.framed.len() {
+            let Some(Link::Tcp(stream)) = &mut self.link else { return Ok(()) };
+            match stream.write(&self.framed[self.done..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => self.done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait_writable(&*stream)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Link {
+    /// Whether the daemon has ended the connection: what is written to it now would be lost in silence (RFC
+    /// 6587 section 3.1). What it says, which syslog has no use for, is read away.
+    fn was_closed(&self) -> bool {
+        let Link::Tcp(stream) = self else { return false };
+        loop {
+            match (&*stream).read(&mut [0; 256]) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+}
+
+fn connect(to: &SyslogAddress) -> io::Result<Link> {
+    Ok(match to {
+        SyslogAddress::Unix(path) => {
+            let socket = UnixDatagram::unbound()?;
+            match path.strip_prefix('@') {
+                Some(name) => socket.connect_addr(&UnixAddr::from_abstract_name(name)?)?,
+                None => socket.connect(path)?,
+            }
+            socket.set_nonblocking(true)?;
+            Link::Unix(socket)
+        }
+        SyslogAddress::Udp(address) => {
+            let any = match address {
+                SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+                SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+            };
+            let socket = UdpSocket::bind(any)?;
+            socket.connect(address)?;
+            socket.set_nonblocking(true)?;
+            Link::Udp(socket)
+        }
+        SyslogAddress::Tcp(address) => {
+            let stream = TcpStream::connect_timeout(address, CONNECT)?;
+            stream.set_nonblocking(true)?;
+            Link::Tcp(stream)
+        }
+    })
+}
+
+/// Puts each line behind its length and a blank (RFC 6587 section 3.4.1).
+fn frame(batch: &[u8], out: &mut Vec<u8>) {
+    for line in batch.split_inclusive(|&byte| byte == b'\n') {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        super::render::number(out, line.len() as u64);
+        out.push(b' ');
+        out.extend_from_slice(line);
+    }
+}
+
+/// Where the frame begins that `done` bytes lead into.
+fn frame_start(framed: &[u8], done: usize) -> usize {
+    let mut start = 0;
+    loop {
+        let rest = framed.get(start..).unwrap_or_default();
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit());
+        let (count, length) =
+            digits.fold((0, 0), |(count, length), byte| (count + 1, length * 10 + usize::from(byte - b'0')));
+        let end = start + count + 1 + length;
+        if count == 0 || end > done {
+            return start;
+        }
+        start = end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn each_line_stands_behind_its_length_and_a_frame_that_was_cut_off_begins_again() {
+        let mut framed = Vec::new();
+        frame(b"<1>one\n<1>three\n\n", &mut framed);
+        assert_eq!(framed, b"6 <1>one8 <1>three0 ");
+        for (done, start) in [(0, 0), (3, 0), (7, 0), (8, 8), (12, 8), (17, 8), (18, 18), (20, 20)] {
+            assert_eq!(frame_start(&framed, done), start, "{done}");
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_is_away_holds_its_lines_and_gets_them_when_it_is_back() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut socket = Socket::syslog(&SyslogAddress::Tcp(address));
+        assert!(!socket.send(b"one\n").is_later);
+        let (mut first, _) = listener.accept().unwrap();
+        drop(listener);
+        let mut got = [0; 5];
+        first.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"3 one");
+        drop(first);
+        // The end of the connection is there before anything is written.
+        let away = socket.send(b"two\nthree\n");
+        assert!(away.is_later && away.error.is_some() && away.lost == 0, "{away:?}");
+        let listener = TcpListener::bind(address).unwrap();
+        assert!(!socket.send(b"two\nthree\n").is_later);
+        let (mut second, _) = listener.accept().unwrap();
+        drop(socket);
+        let mut got = String::new();
+        second.read_to_string(&mut got).unwrap();
+        assert_eq!(got, "3 two5 three");
+    }
+
+    #[test]
+    fn a_line_that_is_too_large_for_a_datagram_is_lost_and_those_around_it_are_not() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let mut socket = Socket::syslog(&SyslogAddress::Udp(receiver.local_addr().unwrap()));
+        let batch = [b"before\n".to_vec(), vec![b'x'; 70_000], b"\nafter\n".to_vec()].concat();
+        let sent = socket.send(&batch);
+        assert!(sent.lost == 1 && !sent.is_later, "{sent:?}");
+        let mut got = [0; 16];
+        assert_eq!(receiver.recv(&mut got).map(|count| got[..count].to_vec()).unwrap(), b"before");
+        assert_eq!(receiver.recv(&mut got).map(|count| got[..count].to_vec()).unwrap(), b"after");
+    }
+
+    #[test]
+    fn an_entry_of_the_journal_names_its_fields() {
+        let name = format!("@weir-journal-{}", std::process::id());
+        let receiver = UnixDatagram::bind_addr(&UnixAddr::from_abstract_name(&name[1..]).unwrap()).unwrap();
+        let mut socket = Socket::journal(&Syslog::default());
+        socket.to = SyslogAddress::Unix(name);
+        assert!(!socket.send(b"{\"status\":200}\n").is_later);
+        let mut got = [0; 256];
+        let count = receiver.recv(&mut got).unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&got[..count]),
+            "PRIORITY=6\nSYSLOG_FACILITY=16\nSYSLOG_IDENTIFIER=weir\nMESSAGE={\"status\":200}\n"
+        );
+    }
+}

@@ -1,0 +1,141 @@
+//! Where the writer thread puts lines: a file, or a socket.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weir_config::{AccessTarget, Syslog};
+
+use super::socket::Socket;
+use super::writer::lines_in;
+
+/// A target that takes nothing for this long is given up for the time being: a file loses the batch, so that
+/// a new target can come into force.
+const STALL: Duration = Duration::from_secs(1);
+
+/// Where lines go.
+pub enum Target {
+    File(LogFile),
+    Socket(Box<Socket>),
+}
+
+/// What became of a batch.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// Bytes at its beginning that are done with; only of use where the rest is for later.
+    pub taken: usize,
+    /// Lines that did not get through, count.
+    pub lost: u64,
+    /// Whether the rest is to be tried again.
+    pub is_later: bool,
+    /// What stood in the way.
+    pub error: Option<io::Error>,
+}
+
+/// A file, or standard output or error.
+pub struct LogFile {
+    file: File,
+    /// For opening it anew; `None` for standard output and error.
+    path: Option<PathBuf>,
+    /// A line was cut off by an error: the next one must not be glued to it.
+    is_torn: bool,
+}
+
+impl Target {
+    /// Opens it; `None` for nowhere. A socket is connected when there is something to send.
+    ///
+    /// # Errors
+    /// The file can't be opened for appending.
+    pub fn open(target: &AccessTarget, syslog: &Syslog) -> io::Result<Option<Target>> {
+        let file = |file, path| Some(Target::File(LogFile { file, path, is_torn: false }));
+        Ok(match target {
+            AccessTarget::Off => None,
+            // A duplicate, unbuffered: the writer must see every error, and a batch is a buffer already.
+            AccessTarget::Stdout => file(rustix::io::dup(io::stdout())?.into(), None),
+            AccessTarget::Stderr => file(rustix::io::dup(io::stderr())?.into(), None),
+            AccessTarget::File(path) => file(append(path)?, Some(path.clone())),
+            AccessTarget::Syslog(address) => Some(Target::Socket(Box::new(Socket::syslog(address)))),
+            AccessTarget::Journal => Some(Target::Socket(Box::new(Socket::journal(syslog)))),
+        })
+    }
+
+    /// One for a file that cannot be opened anew.
+    #[cfg(test)]
+    pub fn unnamed(file: File) -> Target {
+        Target::File(LogFile { file, path: None, is_torn: false })
+    }
+
+    /// Opens a file anew, which log rotation has moved away.
+    ///
+    /// # Errors
+    /// It can't be opened; the old one stays in use.
+    pub fn reopen(&mut self) -> Result<(), (&Path, io::Error)> {
+        let Target::File(LogFile { file, path: Some(path), is_torn }) = self else { return Ok(()) };
+        match append(path) {
+            Ok(opened) => {
+                (*file, *is_torn) = (opened, false);
+                Ok(())
+            }
+            Err(error) => Err((path, error)),
+        }
+    }
+
+    /// Writes whole lines; waits where it must.
+    pub fn write(&mut self, batch: &[u8]) -> Written {
+        match self {
+            Target::File(file) => file.write(batch),
+            Target::Socket(socket) => socket.send(batch),
+        }
+    }
+}
+
+impl LogFile {
+    fn write(&mut self, batch: &[u8]) -> Written {
+        let mut done = 0;
+        let result = self.mend().and_then(|()| write_all(&self.file, batch, &mut done));
+        let Err(error) = result else { return Written::default() };
+        self.is_torn |= done > 0 && batch[done - 1] != b'\n';
+        Written { lost: lines_in(&batch[done..]), error: Some(error), ..Written::default() }
+    }
+
+    /// Ends a line that was cut off earlier.
+    fn mend(&mut self) -> io::Result<()> {
+        if self.is_torn {
+            write_all(&self.file, b"\n", &mut 0)?;
+            self.is_torn = false;
+        }
+        Ok(())
+    }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).create(true).open(path)
+}
+
+fn write_all(mut file: &File, bytes: &[u8], written: &mut usize) -> io::Result<()> {
+    while *written < bytes.len() {
+        match file.write(&bytes[*written..]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => *written += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // Whoever gave us standard output may have made it non-blocking.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait_writable(file)?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Waits until it takes something, for [`STALL`] at most.
+pub(super) fn wait_writable(descriptor: impl AsFd) -> io::Result<()> {
+    let limit = Timespec { tv_sec: STALL.as_secs() as i64, tv_nsec: 0 };
+    let mut watched = [PollFd::new(&descriptor, PollFlags::OUT)];
+    match poll(&mut watched, Some(&limit)) {
+        Ok(0) => Err(io::Error::new(io::ErrorKind::TimedOut, "nothing reads it")),
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,192 @@
+//! Lines on their way to a syslog daemon: rsyslog's own reading of them, and what happens while it is away.
+
+use std::io::Read as _;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use weir_tests::dialogue::{Backend, Setup, Weir, free_address, tool, until};
+
+/// A running rsyslogd, killed when dropped.
+struct Rsyslog(Child);
+
+impl Drop for Rsyslog {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts rsyslogd, which takes messages at these places and writes what it reads in them to `seen`.
+fn rsyslog(dir: &Path, udp: SocketAddr, tcp: SocketAddr) -> Rsyslog {
+    let (udp, tcp, dir_text) = (udp.port(), tcp.port(), dir.display());
+    let config = format!(
+        r#"
+        global(workDirectory="{dir_text}" maxMessageSize="64k")
+        module(load="imudp") input(type="imudp" address="127.0.0.1" port="{udp}")
+        module(load="imtcp") input(type="imtcp" address="127.0.0.1" port="{tcp}")
+        module(load="imuxsock" SysSock.Use="off") input(type="imuxsock" Socket="{dir_text}/log")
+        template(name="seen" type="string" string="%syslogfacility-text%.%syslogseverity-text%|%app-name%|%procid%|%msgid%|%timereported:::date-year%|%msg%\n")
+        *.* action(type="omfile" file="{dir_text}/seen" template="seen")
+        "#
+    );
+    let file = dir.join("rsyslog.conf");
+    std::fs::write(&file, config).expect("write");
+    let mut command = Command::new(tool("rsyslogd", "rsyslog"));
+    command.args(["-n", "-iNONE", "-f"]).arg(file);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("rsyslogd starts");
+    let rsyslog = Rsyslog(child);
+    until("rsyslogd to listen", || {
+        (dir.join("log").exists() && std::net::TcpStream::connect(("127.0.0.1", tcp)).is_ok()).then_some(())
+    });
+    rsyslog
+}
+
+fn ask(weir: &Weir, path: &str) {
+    let mut client = weir.client("web");
+    client.sends(format!(
+        "GET {path} HTTP/1.1\r\nhost: a\r\nuser-agent: caf\u{e9} \"x\"\r\nconnection: close\r\n\r\n"
+    ));
+    client.receives_status(200);
+}
+
+#[test]
+fn rsyslog_reads_what_is_sent_to_its_socket_by_datagram_and_on_a_connection() {
+    let backend = Backend::saying("ok");
+    let (udp, tcp) = (free_address(), free_address());
+    let config = r#"
+        [access_log.local]
+        target = "syslog:unix:@dir/log"
+        syslog = { facility = "daemon", severity = "notice", app_name = "edge" }
+        [access_log.datagrams]
+        target = "@udp"
+        line = "datagram $target $status"
+        [access_log.connection]
+        target = "@tcp"
+        syslog = { facility = "local3" }
+        fields = { at = "tcp" }
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+        "#;
+    let setup = Setup::of(config).with("app", backend.address());
+    let setup = setup.with("udp", format!("syslog:udp:{udp}")).with("tcp", format!("syslog:tcp:{tcp}"));
+    // It does not need to be there when Weir starts.
+    let weir = setup.start();
+    let _rsyslog = rsyslog(weir.dir(), udp, tcp);
+    for number in 0..50 {
+        ask(&weir, &format!("/{number}"));
+    }
+    let lines = weir.lines_of("seen", 150);
+    assert_eq!(lines.len(), 150, "{lines:#?}");
+    let pid = weir.pid().to_string();
+    let mut counts = [0; 3];
+    for line in &lines {
+        let fields: Vec<&str> = line.splitn(6, '|').collect();
+        let [marks, app, process, message_id, year, message] = fields[..] else { panic!("{line}") };
+        assert!(process == pid && year.len() == 4, "{line}");
+        let kind = match (marks, app, message_id) {
+            ("daemon.notice", "edge", _) => 0,
+            ("local0.info", "weir", "access") => 1,
+            ("local3.info", "weir", "access") => 2,
+            other => panic!("{other:?}: {line}"),
+        };
+        counts[kind] += 1;
+        let message = message.trim_start();
+        if kind == 1 {
+            assert!(message.starts_with("datagram /") && message.ends_with(" 200"), "{line}");
+            continue;
+        }
+        let told: Value = serde_json::from_str(message).unwrap_or_else(|problem| panic!("{problem}: {line}"));
+        assert!(told["status"] == 200 && told["user_agent"] == "caf\u{e9} \"x\"", "{line}");
+        assert_eq!(told.get("at").is_some(), kind == 2, "{line}");
+    }
+    assert_eq!(counts, [50; 3]);
+}
+
+/// What a client of RFC 6587 has sent on a connection, frame by frame; panics where lengths are wrong.
+fn frames(mut bytes: &[u8]) -> Vec<String> {
+    let mut frames = Vec::new();
+    while !bytes.is_empty() {
+        let blank = bytes.iter().position(|byte| *byte == b' ').expect("a length");
+        let length: usize = std::str::from_utf8(&bytes[..blank]).expect("text").parse().expect("a number");
+        let frame = bytes.get(blank + 1..blank + 1 + length).expect("a whole frame");
+        frames.push(String::from_utf8(frame.to_vec()).expect("UTF-8"));
+        bytes = &bytes[blank + 1 + length..];
+    }
+    frames
+}
+
+#[test]
+fn a_daemon_that_is_away_holds_up_no_request_and_gets_the_lines_that_waited() {
+    let backend = Backend::saying("ok");
+    let tcp = free_address();
+    let config = r#"
+        [access_log.far]
+        target = "@tcp"
+        line = "$target $header.user-agent"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+        "#;
+    let setup = Setup::of(config).with("app", backend.address());
+    let weir = setup.with("tcp", format!("syslog:tcp:{tcp}")).start();
+    let mut client = weir.client("web");
+    let agent = "x".repeat(6000);
+    const REQUESTS: usize = 2500;
+    for number in 0..REQUESTS {
+        client.sends(format!("GET /{number} HTTP/1.1\r\nhost: a\r\nuser-agent: {agent}\r\n\r\n"));
+        client.receives_status(200);
+    }
+    let missing = |reason: &str| {
+        weir.metric("weir_access_log_missing_total", &[("log", "far"), ("reason", reason)]) as usize
+    };
+    assert!(missing("queue") > 0 && missing("queue") < REQUESTS);
+    // Somebody listens at last: what waited comes, whole and in order, and nothing else is missing.
+    let listener = TcpListener::bind(tcp).expect("the address is free");
+    let (mut stream, _) = listener.accept().expect("a connection");
+    let kept = REQUESTS - missing("queue");
+    let mut bytes = Vec::new();
+    let mut part = vec![0; 1 << 16];
+    while bytes.iter().filter(|byte| **byte == b'/').count() < kept {
+        let count = stream.read(&mut part).expect("read");
+        assert!(count > 0, "the connection ended after {} bytes", bytes.len());
+        bytes.extend_from_slice(&part[..count]);
+    }
+    while !bytes.ends_with(b"xxx") || frames_end(&bytes) != bytes.len() {
+        let count = stream.read(&mut part).expect("read");
+        bytes.extend_from_slice(&part[..count]);
+    }
+    let numbers: Vec<usize> = frames(&bytes)
+        .iter()
+        .map(|frame| {
+            let message = frame.split(" access - /").nth(1).expect("a header");
+            message.split(' ').next().and_then(|number| number.parse().ok()).expect("a number")
+        })
+        .collect();
+    assert_eq!(numbers.len(), kept);
+    assert!(numbers.is_sorted(), "{numbers:?}");
+    assert_eq!(missing("target"), 0);
+    assert!(weir.stderr().contains("access log lines wait for their target"), "{}", weir.stderr());
+}
+
+/// Where the last whole frame ends.
+fn frames_end(bytes: &[u8]) -> usize {
+    let mut end = 0;
+    while let Some(blank) = bytes[end..].iter().position(|byte| *byte == b' ') {
+        let length: usize =
+            std::str::from_utf8(&bytes[end..end + blank]).expect("text").parse().expect("a number");
+        if end + blank + 1 + length > bytes.len() {
+            break;
+        }
+        end += blank + 1 + length;
+    }
+    end
+}
