@@ -82,7 +82,7 @@ impl Maker {
             let table = ROOT.key(name).and_then(|key| key.kind.table()).expect("a table");
             self.table(&format!("[{name}]"), name, table);
         }
-        for (kind, count) in [("listener", 3), ("pool", 4)] {
+        for (kind, count) in [("access_log", 2), ("listener", 3), ("pool", 4)] {
             let table = ROOT.key(kind).and_then(|key| key.kind.table()).expect("a table");
             for number in 0..count {
                 let path = format!("{kind}.{}{number}", &kind[..1]);
@@ -201,7 +201,7 @@ impl Maker {
         let count = self.count;
         match (key, shape.name) {
             ("pool" | "fallback_pool", _) => format!("p{}", self.draw(0..4)),
-            ("access_logs", _) => "main".to_owned(),
+            ("access_logs", _) => self.draw(proptest::sample::select(vec!["main", "a0", "a1"])).to_owned(),
             (_, "a name") => format!("n{count}"),
             // One that any plane can take.
             (_, "an address and port") => format!("192.0.2.1:{}", 10_000 + count),
