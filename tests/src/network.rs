@@ -272,4 +272,4 @@ fn run(words: &[&str]) -> String {
 }
 
 /// Longest wait of a client in another host.
-pub const PATIENCE: Duration = Duration::from_secs(5 * SLOWNESS);
+pub const PATIENCE: Duration = Duration::from_secs(20 * SLOWNESS);

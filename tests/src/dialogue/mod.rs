@@ -41,7 +41,7 @@ use std::time::{Duration, Instant};
 
 /// The fail-safe bound of every wait: long enough for a loaded machine, short enough that a hang is a clear
 /// failure.
-pub const PATIENCE: Duration = Duration::from_secs(10 * SLOWNESS);
+pub const PATIENCE: Duration = Duration::from_secs(30 * SLOWNESS);
 
 /// Of an emulated machine beside others (`make kernels`), everything takes longer.
 pub const SLOWNESS: u64 = if option_env!("WEIR_TEST_SLOW").is_some() { 12 } else { 1 };

@@ -323,7 +323,7 @@ fn the_one_liner_proxies_and_prints_the_config_it_stands_for() {
 /// other tests give it back soon.
 fn take_usual_port() -> Option<std::net::TcpListener> {
     let begun = Instant::now();
-    while begun.elapsed() < PATIENCE / 2 {
+    while begun.elapsed() < PATIENCE / 6 {
         if let Ok(holder) = std::net::TcpListener::bind("127.0.0.1:9900") {
             return Some(holder);
         }

@@ -56,7 +56,7 @@ fn upgrades_under_http2_load_fail_no_request() {
     while !client.is_finished() {
         let old = weir.pid();
         weir.signals_pid(old, Signal::USR2);
-        until_within(Duration::from_secs(30), "the old process to end", || {
+        until_within(Duration::from_secs(120), "the old process to end", || {
             (!weir.is_running(old)).then_some(())
         });
         upgrades += 1;

@@ -30,9 +30,9 @@ password_file = "@password"
 park = "30s"
 "#;
 
-/// From the first write that a server takes to the first that Weir gets there. Much more than it needs: here
-/// other tests share the machine.
-const BOUND: Duration = Duration::from_secs(2);
+/// From the first write that a server takes to the first that Weir gets there. A hundred times what it needs:
+/// how long that is is for the lab to say, and here other tests share the machine.
+const BOUND: Duration = Duration::from_secs(20);
 /// For a member to join, or a group to elect its primary: after a crash the group itself takes 5 to 7 s.
 const LONG: Duration = Duration::from_secs(60);
 
