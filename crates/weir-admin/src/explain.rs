@@ -123,6 +123,9 @@ pub struct Answer {
     /// What the cache of the route would say; `None` where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
+    /// Which shares of the route's requests go where, in words; `None` where all go to one pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<String>,
     /// What is held back for slow clients, in words; `None` where nothing is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffered: Option<String>,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_balance::{BackendStatus, Role, State};
-use weir_config::{Protocol, RouteAction, SqliMode};
+use weir_config::{Protocol, SqliMode};
 use weir_mysql::{LeftBehind, RouteReason};
 use weir_proxy::access_log::Missing;
 use weir_proxy::compiled::CompiledSnapshot;
@@ -363,9 +363,8 @@ fn acme(out: &mut Exposition, control: &Control) {
 /// Whether requests are forwarded to the pool.
 fn takes_requests(pool: &Pool, listeners: &[Arc<Listener>]) -> bool {
     of_http(listeners).any(|listener| {
-        let mut of_routes = listener.config.routes.iter().map(|route| &route.action);
         listener.config.pool.as_ref() == Some(&pool.config.name)
-            || of_routes.any(|action| matches!(action, RouteAction::Pool(name) if *name == pool.config.name))
+            || listener.config.routes.iter().any(|route| route.may_go_to(&pool.config.name))
     })
 }
 

@@ -18,6 +18,7 @@ use crate::report::{Findings, Span};
 use crate::runtime::Runtime;
 use crate::setting::{One as _, Part, Section, Setting};
 use crate::shared;
+use crate::split;
 use crate::uses::Uses;
 
 /// A whole configuration, checked: every pool that is named exists, every bound holds.
@@ -174,6 +175,7 @@ impl Config {
         listener::binds::check(root, &self.listeners, admin, findings);
         listener::check(root, &self.listeners, findings);
         fallback::check(root, findings);
+        split::check(root, findings);
         log::check::check(root, findings);
         pool::check(root, uses, &self.pools, findings);
     }

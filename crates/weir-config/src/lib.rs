@@ -54,6 +54,7 @@ mod screen;
 mod setting;
 mod shared;
 mod source;
+mod split;
 mod sqli;
 mod suggest;
 mod syntax;
@@ -110,6 +111,7 @@ pub use runtime::Runtime;
 /// `rate_limit`, `concurrency_limit`, `deny_…` and `allow_…`.
 pub use screen::ClientScreen;
 pub use shared::TakesOver;
+pub use split::{Split, SplitPool};
 pub use sqli::{Sqli, SqliMode};
 pub use timeout::{ExchangeTimeouts, HttpLimits, NEVER, Timeouts};
 pub use tls::{

@@ -23,6 +23,7 @@ use crate::rewrite::{self, Rewrite};
 use crate::screen;
 use crate::setting::{Section as _, table};
 use crate::shared::TakesOver;
+use crate::split::Split;
 use crate::sqli::Sqli;
 use crate::timeout::{self, ExchangeTimeouts};
 use crate::values::NAME;
@@ -74,6 +75,8 @@ table! {
         any: Vec<Condition> = CONDITIONS.default("none").also(&["any_of", "or"]);
         /// What happens to a request that matches.
         action: RouteAction;
+        /// Shares of the requests that go to other pools than `pool`.
+        split: Option<Split> = below(Split::TABLE).http().default("none").also(&["split_clients", "canary", "weighted"]);
         /// The pool that serves when no backend of `pool` can: none is up, or none takes work.
         fallback_pool: Option<String> =
             text(&NAME).http().default("what the pool says").also(&["fallback", "backup_pool", "sorry_pool"]);
@@ -154,6 +157,15 @@ pub(crate) fn assume(listener: &mut Fields) {
         for (name, value) in &inherited {
             route.assume(name, value.clone());
         }
+    }
+}
+
+impl Route {
+    /// Whether requests that it takes may go to this pool: it is its own, or gets a share.
+    pub fn may_go_to(&self, pool: &str) -> bool {
+        let shares = self.split.iter().flat_map(|split| &split.to);
+        matches!(&self.action, RouteAction::Pool(name) if name == pool)
+            || shares.into_iter().any(|to| to.pool == pool)
     }
 }
 

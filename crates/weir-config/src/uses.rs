@@ -8,6 +8,7 @@ use crate::fields::Fields;
 use crate::plane::{self, Plane};
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, Span};
+use crate::split;
 
 /// A listener that uses a pool, by itself or by a route.
 #[derive(Clone)]
@@ -52,7 +53,8 @@ impl Uses {
                     None | Some(Protocol::Http) => fallback::chain(root, fields),
                     Some(_) => Vec::new(),
                 };
-                for pool in fields.text("pool").into_iter().chain(fallbacks).chain(auth::pools(fields)) {
+                let others = fallbacks.into_iter().chain(auth::pools(fields)).chain(split::pools(fields));
+                for pool in fields.text("pool").into_iter().chain(others) {
                     uses.entry(pool.to_owned()).or_default().push(by.clone());
                 }
             }

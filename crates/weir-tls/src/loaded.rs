@@ -111,10 +111,7 @@ impl Loaded {
 /// Whether an HTTP listener uses the pool, or nobody does.
 fn speaks_http(config: &Config, pool: &str) -> bool {
     let uses = |listener: &weir_config::Listener| {
-        let by_route = listener
-            .routes
-            .iter()
-            .any(|route| matches!(&route.action, weir_config::RouteAction::Pool(name) if name == pool));
+        let by_route = listener.routes.iter().any(|route| route.may_go_to(pool));
         by_route || listener.pool.as_deref() == Some(pool)
     };
     let mut users = config.listeners.iter().filter(|listener| uses(listener)).peekable();

@@ -20,6 +20,7 @@ mod retries;
 mod retry_rules;
 mod routing;
 mod slow_peers;
+mod splitting;
 mod sticky;
 mod timers;
 pub mod upgrades;

@@ -228,6 +228,10 @@ impl Followed<'_> {
                     answer.action +=
                         &format!(", the fallback: none of {} can serve", pools[*asked].config.name);
                 }
+                answer.split = plan
+                    .route
+                    .and_then(|route| route.split.as_deref())
+                    .map(|split| split.words(|index| pools[index].config.name.as_str()));
                 let of_route = plan.route.and_then(|route| route.buffer);
                 answer.buffered = of_route.or(pool.config.buffer).and_then(buffered);
                 answer.breaker =

@@ -252,6 +252,16 @@ fn backend_host(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
+/// What requests are split by. Unlike a key, it may be an id that no two of them have.
+pub(crate) fn split_template(text: &str) -> Result<Template, Refused> {
+    let template = compiled(text, "what to split by")?;
+    if template.as_constant().is_some() {
+        let hint = "expected a variable such as `$cookie.session`";
+        return refuse(format!("{} is the same for every request", quote(text)), hint);
+    }
+    Ok(template)
+}
+
 /// What requests are told apart by; `what` is where it stands.
 pub(crate) fn key_template(text: &str, what: &str) -> Result<Template, Refused> {
     let template = compiled(text, what)?;

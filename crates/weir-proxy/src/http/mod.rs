@@ -51,6 +51,7 @@ pub mod screening;
 mod sending;
 mod session;
 mod sink;
+pub mod split;
 pub mod sqli;
 pub mod sticky;
 mod stream;

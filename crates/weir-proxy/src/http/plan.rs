@@ -296,7 +296,8 @@ pub fn plan<'l, 'r>(
         Decision::Route { route, prefix } => {
             paths.groups = route.groups(paths.compared.or(request.head.path(request.text)));
             let rewritten = || rewrite(rules, (route, prefix), request, values, paths);
-            (Some(route), of_route(route, request, rewritten).unwrap_or_else(Outcome::Refuse))
+            let outcome = of_route(route, request, rewritten).unwrap_or_else(Outcome::Refuse);
+            (Some(route), split(route, outcome, values))
         }
     };
     let outcome = if request.ends_here() { Outcome::Trace } else { outcome };
@@ -373,6 +374,18 @@ fn of_route<'l>(
             Outcome::Forward { pool: *pool }
         }
     })
+}
+
+/// Has a request go to another pool where the route splits them so.
+fn split<'l, 'r>(route: &Route, outcome: Outcome<'l>, values: &dyn Fn() -> Values<'r>) -> Outcome<'l> {
+    match (&route.split, outcome) {
+        (Some(split), Outcome::Forward { pool }) => {
+            let values = values();
+            let chosen = split.choose(&values, values.request_id);
+            Outcome::Forward { pool: chosen.unwrap_or(pool) }
+        }
+        (_, outcome) => outcome,
+    }
 }
 
 /// Leaves in `paths` what a backend is asked for where the route changes that; of the path its own `*` path

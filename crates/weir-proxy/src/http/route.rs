@@ -16,6 +16,7 @@ use crate::http::edit_table::EditTable;
 use crate::http::pages::Pages;
 use crate::http::rewrite::Rewrite;
 use crate::http::screen;
+use crate::http::split::Split;
 
 /// The routes of one listener, first match wins.
 pub struct RouteTable {
@@ -81,6 +82,8 @@ pub struct Route {
     closing: Closing,
     /// What is asked of whoever asks; `None` where everybody may.
     auth: Option<Box<Authenticator>>,
+    /// Which requests go to other pools than its own.
+    pub split: Option<Box<Split>>,
     /// Who serves in the place of its pool, by index, in order.
     fallbacks: Box<[usize]>,
     /// Whether its requests are written to the access log.
@@ -353,7 +356,12 @@ impl Route {
             _ => None,
         };
         let fallbacks = match &config.action {
-            RouteAction::Pool(name) => pools.fallbacks(name, config.fallback_pool.as_deref()),
+            RouteAction::Pool(name) => {
+                let fallbacks = pools.fallbacks(name, config.fallback_pool.as_deref());
+                // Where another pool of a split can't serve, its own one does.
+                let own = config.split.is_some().then(|| pools.index(name)).flatten();
+                own.into_iter().chain(fallbacks).collect()
+            }
             RouteAction::Redirect(_) | RouteAction::Respond(_) => Box::default(),
         };
         let mut route = Route {
@@ -366,6 +374,10 @@ impl Route {
             closing: Closing::compile(None, None),
             // Its listener compiles it, beside those of the other routes.
             auth: None,
+            split: config
+                .split
+                .as_ref()
+                .map(|split| Box::new(Split::compile(split, |name| pools.index(name)))),
             fallbacks,
             rewrite: config.rewrite.as_ref().map(Rewrite::compile).map(Box::new),
             body_limit_bytes: config.body_limit_bytes,

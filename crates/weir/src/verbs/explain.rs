@@ -61,22 +61,17 @@ fn words(answer: &Answer) -> String {
     if let Some(host) = &answer.backend_host {
         let _ = writeln!(out, "by host  {host}");
     }
-    for change in &answer.header_changes {
-        let value = match (&change.value, change.action.as_str()) {
-            (Some(value), _) => format!(": {value}"),
-            (None, "remove") => String::new(),
-            (None, _) => ", which comes out empty and is left out".to_owned(),
-        };
-        let _ = writeln!(
-            out,
-            "header   to the {}, of the {}: {} {}{value}",
-            change.to, change.of, change.action, change.name
-        );
-    }
-    let Answer { cache, buffered, breaker, retry, .. } = answer;
+    of_headers(&mut out, answer);
+    let Answer { split, cache, buffered, breaker, retry, .. } = answer;
     let logs = answer.logs.as_ref().map(|it| if it.is_empty() { "none".to_owned() } else { it.join(", ") });
-    let words =
-        [("cache", cache), ("logs", &logs), ("buffered", buffered), ("breaker", breaker), ("retry", retry)];
+    let words = [
+        ("split", split),
+        ("cache", cache),
+        ("logs", &logs),
+        ("buffered", buffered),
+        ("breaker", breaker),
+        ("retry", retry),
+    ];
     for (name, said) in words.into_iter().filter_map(|(name, said)| Some((name, said.as_ref()?))) {
         let _ = writeln!(out, "{name:<8} {said}");
     }
@@ -100,6 +95,22 @@ fn words(answer: &Answer) -> String {
         }
     }
     out
+}
+
+/// What rules change about header fields.
+fn of_headers(out: &mut String, answer: &Answer) {
+    for change in &answer.header_changes {
+        let value = match (&change.value, change.action.as_str()) {
+            (Some(value), _) => format!(": {value}"),
+            (None, "remove") => String::new(),
+            (None, _) => ", which comes out empty and is left out".to_owned(),
+        };
+        let _ = writeln!(
+            out,
+            "header   to the {}, of the {}: {} {}{value}",
+            change.to, change.of, change.action, change.name
+        );
+    }
 }
 
 fn of_statement(out: &mut String, it: &Statement) {
