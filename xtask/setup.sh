@@ -37,6 +37,7 @@ util-linux        | test  | prlimit takes descriptors away, unshare gives a test
 keepalived        | test  | moves an address between two Weirs; its service is disabled
 redis-server      | test  | a backend that is asked in its own protocol; its service is disabled
 unbound           | test  | a name server whose answers change; its service is disabled
+gunicorn          | test  | a backend of one worker, which slow clients hold
 rsyslog           | test  | a daemon that logs are sent to; its service is disabled
 zstd              | test  | a decoder of what is compressed for clients
 '

@@ -10,6 +10,7 @@ mod conditions;
 mod counters;
 mod forwarded_fields;
 mod framing;
+mod gunicorn;
 mod heads;
 mod large_bodies;
 mod paths;
