@@ -2,10 +2,9 @@
 
 use std::future::poll_fn;
 use std::task::Poll;
-use std::time::Duration;
 
 use weir_http::Violation;
-use weir_http::h1::connection::Busy;
+use weir_http::h1::connection::{Busy, Drained};
 use weir_io::buffers::{LARGE, SMALL};
 use weir_io::clock;
 use weir_stats::table::End;
@@ -74,45 +73,42 @@ pub async fn run(
         let failure = session.requester.judge(failure);
         return Ok(broken_off(session, exchange, forwarding, &chosen, &failure));
     }
+    if let Some(ahead) = ahead.filter(|ahead| !ahead.is_drained()) {
+        let left =
+            Left { chosen, connection, download, ahead, may_keep: (framing.keep_alive, facts.keep_alive) };
+        return Ok(Box::pin(give_rest(session, exchange, forwarding, upload, left)).await);
+    }
+    let ended =
+        exchange.ledger.close(&session.requester, forwarding.listener, &exchange.request_id, End::Done);
+    session.idle_since = Some(ended);
+    let request_drained = take_rest(session, upload);
+    let request_done = request_drained.is_some();
+    if let Some(request) = request_drained
+        && exchange.response.keep_alive()
+    {
+        kept::keep(&chosen, connection, request, download, ended);
+    }
+    Ok(after(request_done, framing.keep_alive, facts.keep_alive))
+}
+
+/// What becomes of the client's connection.
+fn after(request_done: bool, may_keep: bool, wishes_to_keep: bool) -> After {
+    match request_done {
+        true if may_keep => After::Keep,
+        // The client wished to close, or can't frame what comes next: nothing more is expected of it.
+        true if !wishes_to_keep => After::Close,
+        _ => After::Linger,
+    }
+}
+
+/// Gives what the client sent behind its request back to the session; proof that the request is over.
+#[inline]
+fn take_rest(session: &mut Session, upload: &mut Upload) -> Option<Drained> {
     let (rest, request_drained) = upload.take_rest();
     if rest.is_some() {
         session.requester.buffer = rest;
     }
-    let request_done = request_drained.is_some();
-    let release = |now| {
-        if let Some(request) = request_drained
-            && exchange.response.keep_alive()
-        {
-            kept::keep(&chosen, connection, request, download, now);
-        }
-    };
-    let ended = match ahead.filter(|ahead| !ahead.is_drained()) {
-        None => {
-            let ended = exchange.ledger.close(
-                &session.requester,
-                forwarding.listener,
-                &exchange.request_id,
-                End::Done,
-            );
-            release(ended);
-            ended
-        }
-        Some(ahead) => {
-            release(clock::now());
-            drop(chosen);
-            match Box::pin(give_rest(session, exchange, forwarding, ahead)).await {
-                Some(ended) => ended,
-                None => return Ok(After::Reset),
-            }
-        }
-    };
-    session.idle_since = Some(ended);
-    Ok(match request_done {
-        true if framing.keep_alive => After::Keep,
-        // The client wished to close, or can't frame what comes next: nothing more is expected of it.
-        true if !facts.keep_alive => After::Close,
-        _ => After::Linger,
-    })
+    request_drained
 }
 
 /// Whether the client can be sent this response: later it could only be broken off.
@@ -141,14 +137,33 @@ struct Bodies<'a> {
     ahead: &'a mut Option<Box<ReadAhead>>,
 }
 
-/// Gives the client the rest of a response that has left its backend; when it had that, `None` when it was
-/// broken off.
+/// A response that has come whole and that its client has not.
+struct Left {
+    chosen: Chosen,
+    connection: Busy<Connection>,
+    download: Pump,
+    ahead: Box<ReadAhead>,
+    /// Whether the client's connection may be kept, and whether the client wishes so.
+    may_keep: (bool, bool),
+}
+
+/// Lets the backend go, and gives the client the rest.
 async fn give_rest(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
-    mut ahead: Box<ReadAhead>,
-) -> Option<Duration> {
+    upload: &mut Upload,
+    left: Left,
+) -> After {
+    let Left { chosen, connection, download, mut ahead, may_keep } = left;
+    let request_drained = take_rest(session, upload);
+    let request_done = request_drained.is_some();
+    if let Some(request) = request_drained
+        && exchange.response.keep_alive()
+    {
+        kept::keep(&chosen, connection, request, download, clock::now());
+    }
+    drop(chosen);
     forwarding.pool.cells().read_ahead.increment();
     exchange.ledger.leave_places();
     let held = ahead.held_bytes();
@@ -157,7 +172,11 @@ async fn give_rest(
     let failure = given.err().map(|failure| session.requester.judge(failure));
     let end = failure.as_ref().map_or(End::Done, Failure::end);
     let ended = exchange.ledger.close(&session.requester, forwarding.listener, &exchange.request_id, end);
-    failure.is_none().then_some(ended)
+    session.idle_since = Some(ended);
+    match failure {
+        Some(_) => After::Reset,
+        None => after(request_done, may_keep.0, may_keep.1),
+    }
 }
 
 /// Ends an exchange whose response failed on its way.
