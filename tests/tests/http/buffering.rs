@@ -5,7 +5,8 @@ use std::io::Read as _;
 
 use weir_tests::dialogue::http2::{Http2, get, kind, window_update};
 use weir_tests::dialogue::{
-    After, Backend, PATIENCE, Response, Setup, Weir, Wire, fingerprint, pattern, run_tool, tool, until,
+    After, Backend, PATIENCE, Response, ScriptedBackend, Setup, Weir, Wire, fingerprint, pattern, run_tool,
+    tool, until,
 };
 
 /// A backend that takes one request at a time: who holds it is seen by who waits.
@@ -234,6 +235,35 @@ fn a_client_that_leaves_a_response_that_has_left_its_backend_is_not_the_backends
     weir.reaches("weir_ends_total", &[("listener", "web"), ("reason", "client_closed")], 1.0);
     assert_eq!(weir.metric("weir_backend_failures_total", &[("pool", "app")]), 0.0);
     assert_eq!(asks(&weir, "/").status, 200);
+}
+
+/// A server that refuses by the head alone, reads no body and closes nothing.
+#[test]
+fn a_backend_that_answers_before_it_has_all_is_heard_and_its_connection_serves_nobody_else() {
+    let backend = ScriptedBackend::start();
+    let config = r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["@app"]
+        buffer = { requests = "32MiB" }
+        health = { check = "off" }
+    "#;
+    let weir = Setup::of(config).with("app", backend.address()).start();
+    let mut client = weir.client("web");
+    client.sends(format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {BIG}\r\n\r\n"));
+    client.sends(pattern(1, BIG));
+    let mut first = backend.accepts();
+    first.receives_until("\r\n\r\n");
+    first.answers(413, &[], "too much");
+    assert_eq!(client.receives_status(413).text(), "too much");
+    let mut next = weir.client("web");
+    next.sends("GET /next HTTP/1.1\r\nhost: a\r\n\r\n");
+    let mut second = backend.accepts();
+    assert_eq!(second.receives_request().target, "/next");
+    second.answers(200, &[], "ok");
+    assert_eq!(next.receives_status(200).text(), "ok");
 }
 
 /// Without a buffer the same client holds the backend: what the tests above see is not the kernel's doing.

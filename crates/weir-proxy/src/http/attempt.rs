@@ -7,11 +7,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use weir_http::h1::connection::Busy;
-use weir_io::buffers::Buffer;
+use weir_io::buffers::{Buffer, LARGE};
 use weir_io::clock;
-use weir_io::stream::Duplex as _;
-use weir_io::wait::send_all;
-use weir_io::wait::{WaitError, timed_out};
+use weir_io::stream::{Duplex as _, Sight};
+use weir_io::wait::{WaitError, give_way, send_all, timed_out};
 
 use crate::backends::{self, Chosen, ConnectError};
 use crate::http::ask::Call;
@@ -24,6 +23,7 @@ use crate::http::kept::Kept;
 use crate::http::muxed::Muxed;
 use crate::http::reply;
 use crate::http::requester::{Recipient, Requester};
+use crate::http::stream::Stream;
 
 /// How long an idle backend connection may have been idle to carry a request that must not be sent twice: one
 /// that the backend closes at the very moment would lose it.
@@ -31,6 +31,9 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// Wait between two looks at whether a backend's settings have come.
 const SETTINGS_PAUSE: Duration = Duration::from_millis(5);
+
+/// Most bytes of a body that was held back that are sent before others get their turn.
+const TURN_BYTES: usize = 1 << 20;
 
 /// A response whose head is complete.
 pub struct Begun {
@@ -77,8 +80,14 @@ impl<R: Recipient> Call<'_, R> {
         };
         self.requester.wait(sent_at, patience);
         let (outgoing, deadline) = (&self.exchange.outgoing, &self.requester.deadline);
-        match send_all(&mut **connection.connection(), outgoing, deadline, || {}).await {
-            Ok(()) => {}
+        let sent = if outgoing.len() <= LARGE {
+            send_all(&mut **connection.connection(), outgoing, deadline, || {}).await.map(|()| true)
+        } else {
+            Box::pin(send_held(connection.connection(), outgoing, self.requester, timeout.backend)).await
+        };
+        match sent {
+            Ok(true) => {}
+            Ok(false) => self.upload.cut(),
             Err(WaitError::TimedOut) => return Err(failed(Failure::BackendTimeout)),
             // It may have answered before it closed; what it said is worth reading.
             Err(WaitError::Broken(_)) => self.upload.refuse(),
@@ -122,6 +131,41 @@ impl<R: Recipient> Call<'_, R> {
         let opening = pin!(opener.open_stream(facts, upload.is_none()));
         gathering(&mut **recipient, opening).await
     }
+}
+
+/// Sends a head with a body that was held back, of any length, as long as the backend takes some within its
+/// `patience`. Gives whether all of it was sent: one that answers before it has all gets no more, for it may
+/// not read it either, and then both would wait.
+async fn send_held(
+    backend: &mut Stream,
+    outgoing: &[u8],
+    requester: &Requester,
+    patience: Duration,
+) -> Result<bool, WaitError> {
+    let mut sent = 0;
+    poll_fn(|context| {
+        let turn = sent + TURN_BYTES;
+        while sent < turn {
+            match backend.poll_send(context, &outgoing[sent..]) {
+                Poll::Ready(Ok(count)) => sent += count,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(WaitError::Broken(error))),
+                Poll::Pending => {
+                    return match backend.poll_present(context) {
+                        Ok(Sight::Quiet) => timed_out(&requester.deadline),
+                        Ok(Sight::Speaking | Sight::Ended) => Poll::Ready(Ok(false)),
+                        Err(error) => Poll::Ready(Err(WaitError::Broken(error))),
+                    };
+                }
+            }
+            if sent == outgoing.len() {
+                return Poll::Ready(Ok(true));
+            }
+            requester.wait(clock::now(), patience);
+        }
+        give_way(context);
+        Poll::Pending
+    })
+    .await
 }
 
 /// Waits for `other` and takes what comes from the client meanwhile.

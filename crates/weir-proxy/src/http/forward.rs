@@ -44,10 +44,18 @@ pub async fn run(
     let Session { requester, stream, .. } = &mut *session;
     let answered = match held {
         // What stands for the memory is kept as long as another backend may get it.
-        Ok(_charge) => {
+        Ok(charge) => {
             let (facts, upload) = (&facts, &mut upload);
             let try_until = Duration::MAX;
-            Call { requester, recipient: stream, exchange, forwarding, facts, upload, try_until }.ask().await
+            let recipient = &mut *stream;
+            let answered =
+                Call { requester, recipient, exchange: &mut *exchange, forwarding, facts, upload, try_until }
+                    .ask()
+                    .await;
+            if charge.is_some() {
+                exchange.outgoing = Vec::new();
+            }
+            answered
         }
         Err(failure) => Err(failure),
     };
@@ -87,7 +95,7 @@ fn replace(
     exchange.reply.clear();
     let taken = download.take_received(&mut exchange.reply, SMALL);
     chosen.backend().cells().bytes_received.add(response.head_bytes() as u64 + download.received);
-    let is_whole = taken.is_ok() && download.is_done() && response.keep_alive();
+    let is_whole = taken.is_ok() && download.is_done() && response.keep_alive() && !upload.is_cut();
     if let Some(request) = leave(session, exchange, upload)
         && is_whole
     {

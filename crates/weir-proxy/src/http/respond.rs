@@ -85,6 +85,7 @@ pub async fn run(
     let request_done = request_drained.is_some();
     if let Some(request) = request_drained
         && exchange.response.keep_alive()
+        && !upload.is_cut()
     {
         kept::keep(&chosen, connection, request, download, ended);
     }
@@ -160,6 +161,7 @@ async fn give_rest(
     let request_done = request_drained.is_some();
     if let Some(request) = request_drained
         && exchange.response.keep_alive()
+        && !upload.is_cut()
     {
         kept::keep(&chosen, connection, request, download, clock::now());
     }

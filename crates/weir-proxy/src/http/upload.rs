@@ -22,6 +22,9 @@ pub struct Upload {
     streamed: bool,
     /// Whether the backend stopped taking it; it may have answered all the same.
     refused: bool,
+    /// Whether what leaves with the head did not leave whole: the backend's connection is good for no other
+    /// request, which it would take for the rest of this one.
+    cut: bool,
     /// From when on the client's rate counts, pauses left out.
     began: Duration,
     /// Since when nobody reads it; `None` while somebody does.
@@ -31,12 +34,19 @@ pub struct Upload {
 impl Upload {
     /// No body.
     pub fn none() -> Upload {
-        Upload { pump: None, streamed: false, refused: false, began: Duration::ZERO, paused_at: None }
+        Upload {
+            pump: None,
+            streamed: false,
+            refused: false,
+            cut: false,
+            began: Duration::ZERO,
+            paused_at: None,
+        }
     }
 
     /// A body that `pump` will read, from [`Self::resume`] on.
     pub fn of(pump: Pump, now: Duration) -> Upload {
-        Upload { pump: Some(pump), streamed: false, refused: false, began: now, paused_at: Some(now) }
+        Upload { pump: Some(pump), paused_at: Some(now), began: now, ..Upload::none() }
     }
 
     /// The client is read from now on.
@@ -108,10 +118,20 @@ impl Upload {
         self.refused = true;
     }
 
+    /// The backend has answered before it had all that leaves with the head, and gets no more.
+    pub fn cut(&mut self) {
+        (self.refused, self.cut) = (true, true);
+    }
+
+    /// Whether its backend's connection is good for no other request.
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+
     /// Makes ready for another backend, which gets the part that left with the head once more.
     pub fn retry(&mut self, now: Duration) {
         self.pause(now);
-        self.refused = false;
+        (self.refused, self.cut) = (false, false);
         if let Some(pump) = &mut self.pump {
             pump.begin_again();
         }
