@@ -37,7 +37,7 @@ impl Door {
 
     /// From a free TCP address to a Unix socket.
     pub fn to_unix(name: &str) -> Door {
-        Door::open(super::free_address().into(), unix(name), None)
+        Door::open(SocketAddr::from(([127, 0, 0, 1], 0)).into(), unix(name), None)
     }
 
     fn open(at: SockAddr, to: SockAddr, file: Option<PathBuf>) -> Door {
@@ -47,6 +47,8 @@ impl Door {
         }
         socket.bind(&at).unwrap_or_else(|problem| panic!("can't listen at {at:?}: {problem}"));
         socket.listen(4096).expect("listens");
+        // The port is the kernel's choice: one that was found free may be somebody else's by now.
+        let at = if file.is_none() { socket.local_addr().expect("an address") } else { at };
         let connections = Arc::new(AtomicUsize::new(0));
         let stopped = Arc::new(AtomicBool::new(false));
         let acceptor = std::thread::spawn({
