@@ -31,12 +31,15 @@ nghttp2-server    | test  | nghttpd, a backend that speaks HTTP/2
 pebble            | test  | a certificate authority, for the tests of ACME
 golang-go         | test  | builds h2spec, the conformance suite of HTTP/2, and clients
 chromium          | test  | a browser
+nginx             | test  | does what a page of the guide says Weir does; its service is disabled
+haproxy           | test  | does what another page of the guide says Weir does; its service is disabled
 nftables          | test  | NAT of the kernel itself, which packets are compared with
 iproute2          | test  | ip: the lab makes network namespaces and their addresses
 util-linux        | test  | prlimit takes descriptors away, unshare gives a test its own files
 keepalived        | test  | moves an address between two Weirs; its service is disabled
 redis-server      | test  | a backend that is asked in its own protocol; its service is disabled
 unbound           | test  | a name server whose answers change; its service is disabled
+knot              | test  | a name server that takes signed updates; its service is disabled
 gunicorn          | test  | a backend of one worker, which slow clients hold
 rsyslog           | test  | a daemon that logs are sent to; its service is disabled
 zstd              | test  | a decoder of what is compressed for clients
@@ -84,7 +87,7 @@ install_packages() {
     without_services apt-get -q=2 -o=Dpkg::Use-Pty=0 install -y --no-install-recommends "${missing[@]}" >/dev/null
     # Their packages enable services, which would run at each start of the machine; tests start their own.
     local service
-    for service in keepalived redis-server unbound rsyslog; do
+    for service in keepalived nginx haproxy redis-server unbound knot rsyslog; do
         case " ${missing[*]} " in
         *" $service "*) systemctl --quiet disable --now "$service.service" >/dev/null 2>&1 || true ;;
         esac
@@ -132,6 +135,7 @@ install_clients() {
         go build -o "$clients/bin/grpc-benchmark-client" google.golang.org/grpc/benchmark/client
         go build -o "$clients/bin/grpc-benchmark-server" google.golang.org/grpc/benchmark/server
     )
+    (cd tests/oauth2-proxy && go build -o "$clients/bin/oauth2-proxy" github.com/oauth2-proxy/oauth2-proxy/v7)
     cmp -s tests/python/requirements.txt "$clients/python/requirements.txt" && return 0
     say "installing httpx"
     rm -rf "$clients/python"

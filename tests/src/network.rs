@@ -97,6 +97,12 @@ impl Network {
         run(&["ip", "-n", &host, "-6", "route", "add", "default", "via", &format!("fd50:{net}::1")]);
     }
 
+    /// Makes the link between a host and Weir's anew, after one end of it was deleted: other interfaces of
+    /// the same names and addresses.
+    pub fn links_again(&self, host: &str, net: usize) {
+        self.join(host, net);
+    }
+
     /// A link between two hosts, with the networks 10.60.`net`.0/24 and fd60:`net`::/64: the first one has 1
     /// there, the other 2. Its ends are named by the hosts that they lead to.
     pub fn links(&self, one: &str, other: &str, net: usize) {

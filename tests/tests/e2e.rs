@@ -24,6 +24,7 @@ mod reload;
 mod resources;
 mod rfc9111;
 mod screening;
+mod sites;
 mod tcp;
 mod tls;
 mod udp;

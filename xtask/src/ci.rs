@@ -82,6 +82,9 @@ pub fn close(steps: &[(&str, bool)], mut tally: Tally) -> bool {
             println!("step `{name}` failed");
         }
     }
+    for failure in &tally.failures {
+        println!("{failure}");
+    }
     if tally.ignored > 0 {
         println!("{} tests are switched off", tally.ignored);
     }

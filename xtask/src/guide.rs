@@ -10,11 +10,12 @@ use weir_config::{Root, World};
 use crate::fences::fences;
 use crate::tree::Tree;
 
-/// What the pages' configs find around them: a file that is a network as well as a secret, one of users and
-/// one of public keys, folders without files, and addresses in the environment.
+/// What the pages' configs find around them: a file that is a network as well as a secret, one of users,
+/// one of public keys and maps, folders without files, and addresses in the environment.
 struct Around;
 
 const LINE: &str = "192.0.2.1\n";
+const MAP: &str = "192.0.2.1 app\n";
 const USER: &str = "ann:$2b$04$abcdefghijklmnopqrstuuPp7HPfoAs8I2dCQCQ/fW7zEJv8I8C8e\n";
 /// RFC 8037 appendix A.2.
 const KEYS: &str =
@@ -25,6 +26,8 @@ impl World for Around {
         let content = match path.rsplit('/').next() {
             Some("users") => USER,
             Some("jwks.json") => KEYS,
+            Some(name) if name.ends_with(".key") => "c2l4dGVlbiBvY3RldHMuLi4=\n",
+            Some(map) if map.ends_with(".map") => MAP,
             _ => LINE,
         };
         Ok(content.into())

@@ -73,8 +73,15 @@ fn page(path: &str) -> String {
 #[test]
 fn the_guide_shows_every_call_of_the_admin_api_and_no_other() {
     let page = page("docs/guide/admin-api.md");
-    // The page shows calls as they are made: with the pool and the backend of its examples.
-    let example = |path: &str| path.replace("{pool}", "app").replace("{address}", "10.0.0.1:8080");
+    // The page shows calls as they are made: with the names of its examples.
+    let names = [
+        ("{pool}", "app"),
+        ("{address}", "10.0.0.1:8080"),
+        ("{listener}", "secure"),
+        ("{certificate}", "shop"),
+    ];
+    let example =
+        |path: &str| names.iter().fold(path.to_owned(), |path, (name, example)| path.replace(name, example));
     let known = ENDPOINTS.iter().map(|it| format!("{} {}", it.method.word(), example(it.path)));
     let known: BTreeSet<String> = known.collect();
     let shown = first_column(&page, "| call | does |\n|---|---|");

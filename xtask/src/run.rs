@@ -36,7 +36,7 @@ pub fn announce(command: &Command) {
 }
 
 /// What test runs added up to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Tests that passed (count).
     pub passed: u64,
@@ -44,6 +44,8 @@ pub struct Tally {
     pub failed: u64,
     /// Tests that are switched off (count).
     pub ignored: u64,
+    /// What the harness printed of each run's failed tests, for the end of a long output.
+    pub failures: Vec<String>,
 }
 
 impl Tally {
@@ -72,6 +74,7 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.ignored += other.ignored;
+        self.failures.extend(other.failures);
     }
 
     /// Counts a step that is not a test of the harness.
@@ -97,17 +100,51 @@ pub fn tests(command: &mut Command, out: &mut impl Write, tally: &mut Tally) {
 
 fn stream(command: &mut Command, out: &mut impl Write, tally: &mut Tally) -> io::Result<bool> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let mut failures = Failures::default();
     if let Some(stdout) = child.stdout.take() {
         // Bytes, not text: a test may print what is not UTF-8, and that must not end the run.
         for line in BufReader::new(stdout).split(b'\n') {
             let mut line = line?;
             line.push(b'\n');
             out.write_all(&line)?;
-            tally.read(&String::from_utf8_lossy(&line));
+            let line = String::from_utf8_lossy(&line);
+            tally.read(&line);
+            failures.read(&line);
         }
     }
+    tally.failures.extend(failures.text());
     out.flush()?;
     Ok(child.wait()?.success())
+}
+
+/// Picks out of a test program's output what it says of failed tests: what they printed, and behind that
+/// their names, each under a line `failures:`.
+#[derive(Default)]
+struct Failures {
+    headings: usize,
+    lines: Vec<String>,
+}
+
+impl Failures {
+    /// Lines kept of what failed tests printed; their names are kept whole.
+    const PRINTED: usize = 60;
+
+    fn read(&mut self, line: &str) {
+        let line = line.trim_end();
+        self.headings += usize::from(line == "failures:");
+        let kept = match self.headings {
+            0 => false,
+            1 => self.lines.len() < Self::PRINTED,
+            _ => true,
+        };
+        if kept && !line.is_empty() {
+            self.lines.push(line.to_owned());
+        }
+    }
+
+    fn text(self) -> Option<String> {
+        (!self.lines.is_empty()).then(|| self.lines.join("\n"))
+    }
 }
 
 #[cfg(test)]
@@ -123,7 +160,7 @@ mod tests {
         );
         tally.read("test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s\n");
         tally.read("the log says: test result: ok. 100 passed");
-        assert_eq!(tally, Tally { passed: 19, failed: 2, ignored: 1 });
+        assert_eq!(tally, Tally { passed: 19, failed: 2, ignored: 1, ..Tally::default() });
     }
 
     #[test]
@@ -132,17 +169,19 @@ mod tests {
         let mut shown = Vec::new();
         tests(Command::new("sh").args(["-c", "echo 'running 1 test'; kill -9 $$"]), &mut shown, &mut tally);
         assert_eq!(shown, b"running 1 test\n");
-        assert_eq!(tally, Tally { passed: 0, failed: 1, ignored: 0 });
+        assert_eq!(tally, Tally { failed: 1, ..Tally::default() });
     }
 
     #[test]
     fn a_run_with_failed_tests_counts_those_and_no_more() {
         let mut tally = Tally::default();
-        let run = "printf 'test result: FAILED. 1 passed; 2 failed; 0 ignored\\n\\377\\n'; exit 101";
+        let run = "printf 'running\\nfailures:\\n\\n-- it --\\ntest result: FAILED. 1 passed; 2 failed; 0 ignored\\n\\377\\n'; exit 101";
         let mut shown = Vec::new();
         tests(Command::new("sh").args(["-c", run]), &mut shown, &mut tally);
         assert!(shown.ends_with(b"\xff\n"), "what is not text is passed on too: {shown:?}");
-        assert_eq!(tally, Tally { passed: 1, failed: 2, ignored: 0 });
+        assert_eq!((tally.passed, tally.failed, tally.ignored), (1, 2, 0));
+        let said = "failures:\n-- it --\ntest result: FAILED. 1 passed; 2 failed; 0 ignored\n\u{fffd}";
+        assert_eq!(tally.failures, [said], "for the end of the output");
     }
 
     #[test]

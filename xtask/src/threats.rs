@@ -10,15 +10,19 @@ use crate::tree::{Finding, Tree};
 
 const PAGE: &str = "docs/threat-model.md";
 
-/// Rows of the threat model that name a test which does not exist, or neither a test nor what is missing.
+/// Rows of the threat model that name a test which does not exist, or neither a test nor what is missing, or
+/// have the id of a row before them.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let Some(page) = tree.text(PAGE) else {
         return vec![Finding::at(PAGE, 1, "the threat model is missing")];
     };
     let tests = test_names(tree);
-    let mut findings = Vec::new();
+    let (mut findings, mut ids) = (Vec::new(), BTreeSet::new());
     for (line, row) in prose(page).filter(|(_, line)| is_row(line)) {
         let id = row.trim_matches('|').split('|').next().unwrap_or("").trim();
+        if !ids.insert(id) {
+            findings.push(Finding::at(PAGE, line, format!("row {id}: another row has this id")));
+        }
         let proof = row.trim_end().trim_end_matches('|').rsplit('|').next().unwrap_or("").trim();
         let named: Vec<&str> = proof.split('`').skip(1).step_by(2).collect();
         if named.is_empty() && !proof.starts_with("open:") {
@@ -98,6 +102,12 @@ mod tests {
             found[0],
             "docs/threat-model.md:3: row A1: no test is called `h1::three_lengths_are_refused`"
         );
+    }
+
+    #[test]
+    fn two_rows_with_one_id_are_found() {
+        let found = found("| A1 | x | open: no TLS yet |\n| A1 | y | open: no TLS yet |\n");
+        assert_eq!(found, ["docs/threat-model.md:4: row A1: another row has this id"]);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::auth::{Auth, Refusal};
 use crate::endpoints::{Call, Endpoint, openapi};
 use crate::explain::{Question, explain};
 use crate::status;
-use crate::{maintenance, metrics, page, purge};
+use crate::{certificates, maintenance, map_calls, maps, metrics, page, purge};
 use weir_control::control::{ChangeError, Control, Phase};
 use weir_control::events::Event;
 use weir_control::kernel::FlowFilter;
@@ -134,9 +134,24 @@ async fn dispatch(context: &Context, request: Request) -> Result<Response, Error
             let snapshot = control.remove_backend(parameter("pool"), parameter("address")).await?;
             Ok(ok(&edited("removed", &snapshot, parameter("address"), REMOVED)))
         }
+        Call::Certificates => certificates::list(control, parameter("listener")),
+        Call::PutCertificate => {
+            certificates::may_carry_keys(&context.auth)?;
+            let upload = read_json(body).await?;
+            certificates::put(control, parameter("listener"), parameter("certificate"), upload).await
+        }
+        Call::RemoveCertificate => {
+            certificates::remove(control, parameter("listener"), parameter("certificate")).await
+        }
         Call::CachePurge => purge::purge(control, &read_json::<purge::PurgeRequest>(body).await?),
         Call::Maintenance => Ok(maintenance::show(control)),
         Call::SwitchMaintenance => maintenance::switch(control, read_json(body).await?),
+        Call::Maps => Ok(ok(&json!({ "maps": maps::of(control) }))),
+        Call::Map => {
+            let asked = Query::<map_calls::Asked>::try_from_uri(&parts.uri);
+            let Query(asked) = asked.map_err(|error| Error::bad_request(error.body_text()))?;
+            map_calls::show(control, parameter("map"), asked)
+        }
         Call::Explain => {
             let question = read_json::<Question>(body).await?;
             let answer = explain(&control.compiled(), control.kernel(), &question).await;

@@ -1,9 +1,11 @@
 //! Who may call what: the token, and the checks that keep a browser from being used against its own machine
 //! (D10).
 
+use std::fmt;
 use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::{HeaderMap, header};
 
@@ -12,10 +14,21 @@ const TOKEN_BYTES: u64 = 4096;
 /// Shortest token that is taken, in bytes: anything shorter can be guessed over the network.
 const SHORTEST_TOKEN: usize = 16;
 
+/// A token. Nobody is shown it.
+#[derive(Clone)]
+pub struct Token(Arc<str>);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("(token)")
+    }
+}
+
 /// The rules of one admin listener.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Auth {
-    token: Option<String>,
+    /// Another one from the next call on, once a reload has read it.
+    token: Mutex<Option<Token>>,
     /// `None`: a Unix socket, which no browser reaches.
     bind: Option<SocketAddr>,
     /// Over TLS a name that was made to lead here is noticed by the browser: no certificate is for it.
@@ -48,7 +61,7 @@ pub enum Refusal {
 impl Auth {
     /// The rules for `config`. `Err` says why the admin API can't be opened like that.
     pub fn new(config: &weir_config::Admin) -> Result<Auth, String> {
-        let token = config.token_file.as_deref().map(read_token).transpose()?;
+        let token = Auth::token_of(config)?;
         let proves_clients = config.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         if token.is_none() && !proves_clients && !config.bind.is_local() {
             return Err(format!(
@@ -57,7 +70,28 @@ impl Auth {
             ));
         }
         let machine = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
-        Ok(Auth { token, bind: config.bind.inet(), is_secured: config.tls.is_some(), machine })
+        Ok(Auth {
+            token: Mutex::new(token),
+            bind: config.bind.inet(),
+            is_secured: config.tls.is_some(),
+            machine,
+        })
+    }
+
+    /// The token that the file of `config` holds now; `None` where it names none. `Err` says why it can't be
+    /// taken.
+    pub fn token_of(config: &weir_config::Admin) -> Result<Option<Token>, String> {
+        let token = config.token_file.as_deref().map(read_token).transpose()?;
+        Ok(token.map(|token| Token(token.into())))
+    }
+
+    /// Asks for another token from the next call on, over connections that are open too.
+    pub fn ask_for(&self, token: Option<Token>) {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
+    }
+
+    fn token(&self) -> Option<Token> {
+        self.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether a call may go on.
@@ -73,16 +107,21 @@ impl Auth {
         let needs_token = match access {
             Access::Watch => false,
             // Without a token at such an address whoever gets this far has proved to hold a certificate.
-            Access::Read => self.token.is_some() && self.bind.is_some_and(|bind| !is_loopback(bind)),
+            Access::Read => self.token().is_some() && self.bind.is_some_and(|bind| !is_loopback(bind)),
             Access::Change if is_cross_site(headers, host) => return Err(Refusal::CrossSite),
-            Access::Change => self.token.is_some(),
+            Access::Change => self.token().is_some(),
         };
         if needs_token && !has_token { Err(Refusal::Token) } else { Ok(()) }
     }
 
+    /// Whether nobody else can read what is sent: it stays on this machine, or goes over TLS.
+    pub fn is_private(&self) -> bool {
+        self.is_secured || self.bind.is_none_or(is_loopback)
+    }
+
     /// Whether a request carries the right token. Never, where none is set.
     pub fn has_token(&self, headers: &HeaderMap) -> bool {
-        let Some(token) = &self.token else { return false };
+        let Some(Token(token)) = self.token() else { return false };
         let given = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
         let given = given.and_then(|value| {
             let (scheme, rest) = value.split_at_checked("bearer ".len())?;
@@ -165,7 +204,7 @@ mod tests {
 
     fn auth(bind: &str, token: Option<&str>) -> Auth {
         Auth {
-            token: token.map(str::to_owned),
+            token: Mutex::new(token.map(|token| Token(token.into()))),
             bind: bind.parse().ok(),
             is_secured: false,
             machine: "lb1".into(),

@@ -12,6 +12,8 @@ pub enum Method {
     Get,
     /// Acts.
     Post,
+    /// Puts something in its place.
+    Put,
     /// Changes.
     Patch,
     /// Removes.
@@ -24,6 +26,7 @@ impl Method {
         match self {
             Method::Get => "GET",
             Method::Post => "POST",
+            Method::Put => "PUT",
             Method::Patch => "PATCH",
             Method::Delete => "DELETE",
         }
@@ -46,9 +49,14 @@ pub enum Call {
     PatchBackend,
     AddBackend,
     RemoveBackend,
+    Certificates,
+    PutCertificate,
+    RemoveCertificate,
     CachePurge,
     Maintenance,
     SwitchMaintenance,
+    Maps,
+    Map,
     Explain,
     Flows,
     Events,
@@ -103,6 +111,9 @@ const fn endpoint(method: Method, path: &'static str, call: Call, summary: &'sta
 }
 
 const NO_POOL: (u16, &str) = (404, "`not_found`: no such pool");
+const NO_LISTENER: (u16, &str) = (404, "`not_found`: no such listener with TLS, or no such certificate");
+const NO_FOLDER: (u16, &str) =
+    (409, "`conflict`: the listener has no `certificate_folder`, or there are 1,000 already");
 const NO_BACKEND: (u16, &str) = (404, "`not_found`: no such pool or backend");
 
 /// All of them.
@@ -201,6 +212,45 @@ pub const ENDPOINTS: &[Endpoint] = &[
         )
     },
     Endpoint {
+        statuses: &[NO_LISTENER, NO_FOLDER],
+        ..endpoint(
+            Method::Get,
+            "/v1/listeners/{listener}/certificates",
+            Call::Certificates,
+            "Certificates in the `certificate_folder` of a listener: name, file, names that they are for, from when and until when they are good. Never their keys.",
+        )
+    },
+    Endpoint {
+        body: &[
+            ("certificate", "string", "PEM: the certificate, then each that signed the one before"),
+            ("key", "string", "PEM: its private key, without a passphrase"),
+        ],
+        statuses: &[
+            (403, "`forbidden`: keys are taken over TLS, a Unix socket or loopback only"),
+            NO_LISTENER,
+            NO_FOLDER,
+            (
+                422,
+                "`refused`: it can't be served: key and certificate do not belong together, the chain does not hold, or it is not good now",
+            ),
+        ],
+        ..endpoint(
+            Method::Put,
+            "/v1/listeners/{listener}/certificates/{certificate}",
+            Call::PutCertificate,
+            "Checks a certificate and its key, keeps them as `CERTIFICATE.pem` in the `certificate_folder` of a listener, and serves them at once at every listener of that folder. One of that name is replaced. It outlives reloads, upgrades and restarts.",
+        )
+    },
+    Endpoint {
+        statuses: &[NO_LISTENER, NO_FOLDER],
+        ..endpoint(
+            Method::Delete,
+            "/v1/listeners/{listener}/certificates/{certificate}",
+            Call::RemoveCertificate,
+            "Takes a certificate out of the folder; who connects from then on is not shown it.",
+        )
+    },
+    Endpoint {
         body: &[
             ("host", "string?", "of this host, with a port or without; default every host"),
             ("path", "string?", "of this path as backends see it, whatever the query"),
@@ -240,6 +290,25 @@ pub const ENDPOINTS: &[Endpoint] = &[
             "/v1/maintenance",
             Call::SwitchMaintenance,
             "Puts a part of the service into maintenance, or takes it out; without a part everything that speaks HTTP. Clients get 503 and the page of `maintenance`. Lasts over reloads and upgrades.",
+        )
+    },
+    endpoint(
+        Method::Get,
+        "/v1/maps",
+        Call::Maps,
+        "Maps: their files, how many lines are in force, and what is wrong.",
+    ),
+    Endpoint {
+        query: &[
+            ("key", "string?", "answers what the map says of this text, and by which line"),
+            ("limit", "integer?", "without `key`: at most so many lines, up to 100,000; default 1,000"),
+        ],
+        statuses: &[(404, "`not_found`: no such map")],
+        ..endpoint(
+            Method::Get,
+            "/v1/maps/{map}",
+            Call::Map,
+            "One map with its lines in force, or what it says of a text.",
         )
     },
     Endpoint {

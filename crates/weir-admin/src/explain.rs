@@ -19,8 +19,10 @@ use weir_proxy::compiled::CompiledSnapshot;
 use weir_proxy::http::screening::ScreenCheck;
 use weir_proxy::timers::{TimerInForce, in_force};
 use weir_state::key::{Transport, flow_key};
+use weir_state::sockets;
 use weir_state::{Listener, Pool, Snapshot};
 
+use crate::maps::LookedUp;
 use crate::status::reason_of;
 
 pub use sql::{SqlQuestion, Statement, Transaction, Worded};
@@ -104,6 +106,9 @@ pub struct Answer {
     /// place of, where any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errors: Option<String>,
+    /// What each map of the config says of the request.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub maps: Vec<LookedUp>,
     /// Where a redirect leads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
@@ -120,21 +125,38 @@ pub struct Answer {
     /// there is only the one of `[log]`, or none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<Vec<String>>,
+    /// Where the certificate of the name comes from that a client asks for (SNI), where it is one that is
+    /// ordered on demand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
     /// What the cache of the route would say; `None` where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
-    /// Which shares of the route's requests go where, in words; `None` where all go to one pool.
+    /// Which of the route's requests go where, by shares or a map, in words; `None` where all go to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<String>,
+    /// Where copies of the route's requests go, in words; `None` where none are made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror: Option<String>,
     /// What is held back for slow clients, in words; `None` where nothing is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffered: Option<String>,
+    /// What backends are asked in, where they pick it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
     /// How the pool's breaker stands, in words; `None` where it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<String>,
+    /// The cookie that keeps a client on its backend, with its attributes, as one without it is told; `None`
+    /// where the pool has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sticky: Option<String>,
     /// When a failed attempt is made again, in words; `None` for what goes to no pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<String>,
+    /// When a second backend is asked beside the first, in words; `None` where none ever is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hedge: Option<String>,
     /// The timers of what goes to a pool, and who says each; empty for the rest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timers: Vec<Timer>,
@@ -306,6 +328,12 @@ fn listener_at(
     })
 }
 
+/// ` by eth0` where a listener accepts what comes by that interface only: another may accept the rest.
+fn by_interfaces(config: &weir_config::Listener) -> String {
+    let names: Vec<_> = sockets::interfaces_of(config).collect();
+    if names.is_empty() { String::new() } else { format!(" by {}", names.join(" and ")) }
+}
+
 /// What the lists of addresses and limits of rate of a listener that speaks no HTTP say of a client.
 fn of_client(compiled: &CompiledSnapshot, listener: &Listener, client: IpAddr) -> Vec<Screened> {
     let screen = compiled.listener(&listener.config.name).and_then(|listener| listener.screen.as_deref());
@@ -361,7 +389,8 @@ fn session(
     let listener = listener_at(snapshot, protocol, destination)?;
     let pool = listener.config.pool.as_deref().and_then(|name| snapshot.pool(name));
     let pool = pool.ok_or_else(|| format!("listener `{}` has no pool", listener.config.name))?;
-    let mut answer = Answer::of(listener, format!("accepts at {destination}"));
+    let by = by_interfaces(&listener.config);
+    let mut answer = Answer::of(listener, format!("accepts at {destination}{by}"));
     answer.screens = of_client(compiled, listener, source.ip());
     answer.screens.extend(bandwidth(listener));
     if refuse_by_screens(&mut answer) {

@@ -10,10 +10,14 @@
 
 mod api;
 pub mod auth;
+mod certificates;
 pub mod endpoints;
 pub mod explain;
 pub mod maintenance;
+mod map_calls;
+pub mod maps;
 mod metrics;
+pub mod on_demand;
 mod page;
 mod process;
 mod purge;
@@ -21,3 +25,4 @@ pub mod reach;
 pub mod server;
 mod slots;
 pub mod status;
+pub mod token_keys;

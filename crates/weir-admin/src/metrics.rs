@@ -1,23 +1,26 @@
 //! Fills the table of metrics from the cells.
 
+mod mysql;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weir_balance::{BackendStatus, Role, State};
-use weir_config::{Protocol, SqliMode};
-use weir_mysql::{LeftBehind, RouteReason};
+use weir_balance::{BackendStatus, State};
+use weir_config::{PoolProtocol, Protocol, SqliMode};
+use weir_proxy::HedgeRules;
 use weir_proxy::access_log::Missing;
-use weir_proxy::compiled::CompiledSnapshot;
+use weir_proxy::compiled::TemporaryFiles;
+use weir_proxy::compiled::{AdaptiveState, CompiledSnapshot};
 use weir_proxy::http::cache::Cache;
 use weir_quic::counts::{Counts as QuicCounts, DROP_NAMES};
 use weir_stats::expose::{self, Exposition, Metric};
 use weir_stats::table::{
-    AuthResult, CODE_CLASSES, CacheResult, Compressed, End, Handshake, ListenerCells, Login, PoolCells,
-    Rejected, RetryReason, RouteCells, SqliVerdict,
+    AuthResult, CODE_CLASSES, CacheResult, Compressed, End, FileRefusal, Handshake, HedgeResult,
+    ListenerCells, MirrorResult, PoolCells, Rejected, RetryReason, RouteCells, SqliVerdict,
 };
-use weir_stats::{Counter, Histogram, HistogramSum, PerWorker};
+use weir_stats::{Counter, Histogram, PerWorker};
 
-use crate::{process, status};
+use crate::{maps, on_demand, process, status, token_keys};
 use weir_control::acme::{Blame, Standing};
 use weir_control::control::Control;
 use weir_control::reload::Verdict;
@@ -37,6 +40,9 @@ pub(crate) fn text(control: &Control) -> String {
     pools(&mut out, control, &snapshot.pools);
     if let Some(cache) = &compiled.cache {
         about_cache(&mut out, cache);
+    }
+    if let Some(files) = &compiled.files {
+        about_files(&mut out, files);
     }
     about_process(&mut out, control);
     out.into_text()
@@ -60,6 +66,8 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
     }
     out.single(&expose::WORKERS, control.proxy().workers() as f64);
     out.single(&expose::SESSIONS, control.sessions() as f64);
+    of_maps(out, control);
+    token_keys::metrics(out, &control.snapshot());
     out.single(&expose::PANICS, control.proxy().panics() as f64);
     out.single(&expose::LOG_LOST, control.lost_log_lines() as f64);
     let mut missing = out.family(&expose::LOG_MISSING);
@@ -69,6 +77,23 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
         }
     }
     quic(out, control.proxy().quic_counts());
+}
+
+fn of_maps(out: &mut Exposition, control: &Control) {
+    let maps = maps::of(control);
+    let mut lines = out.family(&expose::MAP_LINES);
+    for map in &maps {
+        lines.sample(&[&map.name], map.line_count as f64);
+    }
+    let mut versions = out.family(&expose::MAP_VERSIONS);
+    for map in &maps {
+        versions.sample(&[&map.name, "applied"], map.applied as f64);
+        versions.sample(&[&map.name, "refused"], map.refused as f64);
+    }
+    let mut stale = out.family(&expose::MAP_STALE);
+    for map in &maps {
+        stale.sample(&[&map.name], f64::from(u8::from(map.error.is_some())));
+    }
 }
 
 fn in_kernel(out: &mut Exposition, control: &Control) {
@@ -95,6 +120,17 @@ fn about_cache(out: &mut Exposition, cache: &Cache) {
     out.single(&expose::CACHE_BACKGROUND, f64::from(cache.background().count()));
     out.single(&expose::CACHE_BACKGROUND_REFUSED, cache.background().refused() as f64);
     out.single(&expose::CACHE_ENCODINGS, cache.encodings() as f64);
+}
+
+fn about_files(out: &mut Exposition, files: &TemporaryFiles) {
+    out.single(&expose::BUFFER_FILES, files.files() as f64);
+    out.single(&expose::BUFFER_FILE_BYTES, files.bytes() as f64);
+    out.single(&expose::BUFFER_FILE_LIMIT, files.most_bytes() as f64);
+    out.single(&expose::BUFFER_FILES_MADE, files.made() as f64);
+    let mut refusals = out.family(&expose::BUFFER_FILE_REFUSALS);
+    for reason in FileRefusal::ALL {
+        refusals.sample(&[reason.word()], files.refusals(*reason) as f64);
+    }
 }
 
 fn quic(out: &mut Exposition, workers: &[QuicCounts]) {
@@ -215,9 +251,11 @@ fn listeners(out: &mut Exposition, control: &Control, compiled: &CompiledSnapsho
     all.by_word(out, &expose::ENDS, End::WORDS, |cells| &cells.ends[..]);
     let keeping = counted(listeners.iter().filter(|listener| listener.keeps()));
     keeping.by_word(out, &expose::CACHE_REQUESTS, CacheResult::WORDS, |cells| &cells.cache[..]);
-    logins(out, listeners);
+    mysql::logins(out, listeners);
     tls(out, listeners);
+    ticket_keys(out, listeners);
     acme(out, control);
+    on_demand::metrics(out, listeners);
     compression(out, listeners);
     all.totals(out, &expose::REPLACED, |cells| &cells.replaced);
     let limited = counted(listeners.iter().filter(|it| it.config.bandwidth.is_some()));
@@ -256,6 +294,7 @@ fn screens(out: &mut Exposition, compiled: &CompiledSnapshot, listeners: &[Arc<L
     let overflow =
         with_screens.map(|(it, screens)| ([&*it.config.name], screens.rate_limit_overflow() as f64));
     gauge(out, &expose::RATE_LIMIT_OVERFLOW, overflow);
+    adaptive_limits(out, compiled);
     let asks = |listener: &&Arc<Listener>| {
         let of_routes = listener.config.routes.iter().map(|route| route.sqli.mode);
         of_routes.chain([listener.config.http().sqli.mode]).any(|mode| mode != SqliMode::Off)
@@ -268,6 +307,21 @@ fn screens(out: &mut Exposition, compiled: &CompiledSnapshot, listeners: &[Arc<L
     };
     let guarding = counted(of_http(&compiled.snapshot.listeners).filter(guards));
     guarding.by_word(out, &expose::AUTH, AuthResult::WORDS, |cells| &cells.auth[..]);
+    guarding.totals(out, &expose::AUTH_FORGOTTEN, |cells| &cells.auth_forgotten);
+    let copies = |it: &&Arc<Listener>| it.config.routes.iter().any(|route| route.mirror.is_some());
+    let copying = counted(of_http(&compiled.snapshot.listeners).filter(copies));
+    copying.by_word(out, &expose::MIRRORED, MirrorResult::WORDS, |cells| &cells.mirrored[..]);
+}
+
+/// Of listeners that have one; nothing where there is none.
+fn adaptive_limits(out: &mut Exposition, compiled: &CompiledSnapshot) {
+    let of_listener = compiled.listeners().flat_map(|(listener, compiled)| {
+        compiled.adaptive_limits().map(move |(route, state)| ([&*listener.config.name, route], state))
+    });
+    let all: Vec<_> = of_listener.collect();
+    gauge(out, &expose::ADAPTIVE_LIMIT, all.iter().map(|(labels, state)| (*labels, f64::from(state.limit))));
+    let unloaded = |state: &AdaptiveState| state.unloaded.unwrap_or_default().as_secs_f64();
+    gauge(out, &expose::ADAPTIVE_UNLOADED, all.iter().map(|(labels, state)| (*labels, unloaded(state))));
 }
 
 fn compression(out: &mut Exposition, listeners: &[Arc<Listener>]) {
@@ -287,42 +341,6 @@ fn compression(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     );
 }
 
-fn logins(out: &mut Exposition, listeners: &[Arc<Listener>]) {
-    let mysql = counted(listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Mysql));
-    mysql.by_word(out, &expose::MYSQL_LOGINS, Login::WORDS, |cells| &cells.logins[..]);
-    statements(out, listeners);
-    let pins = LeftBehind::ALL.iter().map(|(_, word, _)| *word).chain(["plugin"]);
-    mysql.worded(out, &expose::MYSQL_PINS, pins, |cells, index| match index < LeftBehind::ALL.len() {
-        true => &cells.pins[index],
-        false => &cells.pinned_by_plugin,
-    });
-    mysql.each(
-        out,
-        &expose::MYSQL_RERUNS,
-        &[("lost", |cells| &cells.rerun_lost), ("read_only", |cells| &cells.rerun_read_only)],
-    );
-    mysql.each(
-        out,
-        &expose::MYSQL_CATCH_UPS,
-        &[("waited", |cells| &cells.catch_ups), ("behind", |cells| &cells.behind)],
-    );
-    mysql.totals(out, &expose::MYSQL_LOGINS_WAITED, |cells| &cells.logins_waited);
-}
-
-/// Only reasons that have come up: most listeners see a few of them.
-fn statements(out: &mut Exposition, listeners: &[Arc<Listener>]) {
-    let mut family = out.family(&expose::MYSQL_STATEMENTS);
-    for listener in listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Mysql) {
-        for (index, reason) in RouteReason::ALL.iter().enumerate() {
-            let count: u64 = listener.cells.iter().map(|cells| cells.statements[index].total()).sum();
-            if count > 0 {
-                let labels = [listener.config.name.as_str(), reason.wants().word(), reason.word()];
-                family.sample(&labels, count as f64);
-            }
-        }
-    }
-}
-
 fn tls(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     let with_tls = counted(listeners.iter().filter(|listener| listener.tls.is_some()));
     with_tls.by_word(out, &expose::TLS_HANDSHAKES, Handshake::WORDS, |cells| &cells.handshakes[..]);
@@ -335,6 +353,18 @@ fn tls(out: &mut Exposition, listeners: &[Arc<Listener>]) {
             }
         }
     }
+}
+
+fn ticket_keys(out: &mut Exposition, listeners: &[Arc<Listener>]) {
+    let mut gauge = |metric, value: fn((u64, bool)) -> f64| {
+        let mut family = out.family(metric);
+        for listener in listeners {
+            let keys = listener.tls.as_ref().and_then(|tls| tls.shared_keys());
+            keys.into_iter().for_each(|keys| family.sample(&[&listener.config.name], value(keys.state())));
+        }
+    };
+    gauge(&expose::TICKET_KEYS_READ, |(read_at, _)| read_at as f64);
+    gauge(&expose::TICKET_KEYS_GOOD, |(_, is_good)| f64::from(u8::from(is_good)));
 }
 
 fn acme(out: &mut Exposition, control: &Control) {
@@ -379,6 +409,7 @@ fn names(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     for (reason, counter) in [("allow_address", &counts.refused), ("max_members", &counts.left_out)] {
         refused.sample(&[reason], count(counter));
     }
+    out.family(&expose::DNS_OTHER_ADDRESS).sample(&[], count(&counts.other_address));
     let mut failed = out.family(&expose::DNS_NAME_FAILED);
     for pool in pools {
         for group in control.names().groups(&pool.config.name) {
@@ -439,6 +470,17 @@ fn backends(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>]
             ("failed", |cells| &cells.tls_failures),
         ],
     );
+    counted(&|pool, _| pool.config.protocol.lets_pick()).each(
+        out,
+        &expose::BACKEND_PICKED,
+        &[
+            ("h3", |cells| &cells.picked_h3),
+            ("h2", |cells| &cells.picked_h2),
+            ("h1", |cells| &cells.picked_h1),
+        ],
+    );
+    let over_quic = counted(&|pool, _| pool.config.protocol == PoolProtocol::H3);
+    over_quic.totals(out, &expose::BACKEND_FELL_BACK, |cells| &cells.fell_back);
     every.totals(out, &expose::BACKEND_FAILURES, |cells| &cells.failures);
     every.totals(out, &expose::BACKEND_EJECTIONS, |cells| &cells.ejections);
     every.totals(out, &expose::BACKEND_ENDED, |cells| &cells.ended);
@@ -457,6 +499,19 @@ fn agents(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
         asked.sample(&[&pool.config.name, &backend.address, "good"], found.good_count as f64);
         asked.sample(&[&pool.config.name, &backend.address, "bad"], found.bad_count as f64);
     }
+}
+
+/// Requests that were, or were due to be, sent to a second backend beside the first.
+fn hedges(out: &mut Exposition, pools: &[Arc<Pool>]) {
+    let counted = Counted(pools.iter().map(|it| (vec![&*it.config.name], &*it.cells)).collect());
+    counted.totals(out, &expose::HEDGES, |cells: &PoolCells| &cells.hedges);
+    counted.by_word(out, &expose::HEDGE_RESULTS, HedgeResult::WORDS, |cells| &cells.hedge_results);
+    let now = weir_io::clock::now();
+    let delays = pools.iter().filter_map(|it| {
+        let delay = HedgeRules::of(&it.config.retry, None)?.delay(it.balance.response_times(), now)?;
+        Some(([&*it.config.name], delay.as_secs_f64()))
+    });
+    gauge(out, &expose::HEDGE_DELAY, delays);
 }
 
 fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
@@ -488,6 +543,7 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     counted.totals(out, &expose::RETRIES, |cells: &PoolCells| &cells.retries);
     counted.by_word(out, &expose::RETRY_REASONS, RetryReason::WORDS, |cells| &cells.retry_reasons);
     counted.totals(out, &expose::REDISPATCHES, |cells| &cells.redispatches);
+    hedges(out, pools);
     counted.totals(out, &expose::BUFFERED_REQUESTS, |cells| &cells.buffered_requests);
     counted.totals(out, &expose::UNBUFFERED_REQUESTS, |cells| &cells.unbuffered_requests);
     counted.totals(out, &expose::READ_AHEAD, |cells| &cells.read_ahead);
@@ -509,51 +565,12 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
         &expose::MYSQL_LOST,
         &[("moved", |cells| &cells.moved), ("failed", |cells| &cells.failed)],
     );
-    clusters(out, control, pools);
+    mysql::clusters(out, control, pools);
     counted.totals(out, &expose::FALLBACKS, |cells| &cells.fallbacks);
     counted.totals(out, &expose::LAST_RESORT, |cells| &cells.last_resort);
     counted.totals(out, &expose::PANIC, |cells| &cells.panics);
     let depths = pools.iter().map(|it| ([&*it.config.name], f64::from(it.queue.depth())));
     gauge(out, &expose::QUEUE_DEPTH, depths);
-}
-
-/// What is found out of MySQL servers that have roles.
-fn clusters(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
-    let mut roles = out.family(&expose::MYSQL_ROLE);
-    for pool in pools.iter().filter(|pool| pool.config.mysql.is_some()) {
-        for backend in &pool.backends {
-            let role = backend.balance.role().map_or("none", Role::word);
-            roles.sample(&[&pool.config.name, &backend.address, role], 1.0);
-        }
-    }
-    let seen = pools.iter().filter_map(|pool| {
-        let seen = control.watch().seen(&pool.config.name)?;
-        Some((&*pool.config.name, seen.status(), seen))
-    });
-    let seen: Vec<_> = seen.collect();
-    let members =
-        || seen.iter().flat_map(|(pool, status, _)| status.members.iter().map(move |member| (*pool, member)));
-    let lags = members().filter_map(|(pool, it)| Some(([pool, &*it.address], it.lag_seconds?)));
-    gauge(out, &expose::MYSQL_LAG_SECONDS, lags);
-    let lags = members().filter_map(|(pool, it)| Some(([pool, &*it.address], it.lag_transactions? as f64)));
-    gauge(out, &expose::MYSQL_LAG_TRANSACTIONS, lags);
-    let mut looks = out.family(&expose::MYSQL_LOOKS);
-    for (pool, status, _) in &seen {
-        for member in &status.members {
-            looks.sample(&[pool, &member.address, "answered"], member.looks as f64);
-            looks.sample(&[pool, &member.address, "failed"], member.failed_looks as f64);
-        }
-    }
-    let mut changes = out.family(&expose::MYSQL_PRIMARY_CHANGES);
-    seen.iter().for_each(|(pool, status, _)| changes.sample(&[pool], status.primary_changes as f64));
-    let mut without = out.family(&expose::MYSQL_WITHOUT_PRIMARY);
-    seen.iter().for_each(|(pool, status, _)| without.sample(&[pool], status.without_primary_seconds));
-    let mut failovers = out.family(&expose::MYSQL_FAILOVER);
-    for (pool, _, seen) in &seen {
-        let mut sum = HistogramSum::default();
-        seen.failover_seconds.add_to(&mut sum);
-        failovers.histogram(&[pool], &sum);
-    }
 }
 
 const STATES: [State; 7] = [

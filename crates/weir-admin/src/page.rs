@@ -41,6 +41,7 @@ pub(crate) fn render(status: &Status, events: &[Event]) -> String {
     banner(&mut out, status);
     listeners(&mut out, &status.listeners);
     certificates(&mut out, &status.listeners);
+    on_demand(&mut out, &status.listeners);
     status.pools.iter().for_each(|it| pool(&mut out, it));
     happened(&mut out, events);
     out.push_str(
@@ -153,6 +154,33 @@ fn certificates(out: &mut String, listeners: &[ListenerStatus]) {
                 it.acme.as_ref().map_or_else(String::new, order),
                 escape(&it.file),
                 escape(it.file.rsplit('/').next().unwrap_or_default()),
+            );
+        }
+    }
+    out.push_str("</table></div>");
+}
+
+/// What is ordered when clients ask for it, and the names that could not be got.
+fn on_demand(out: &mut String, listeners: &[ListenerStatus]) {
+    if listeners.iter().all(|listener| listener.on_demand.is_empty()) {
+        return;
+    }
+    out.push_str(
+        "<h2>Certificates on demand</h2><div class=\"scroll\"><table><tr><th>listener<th class=\"l\">authority<th>in memory\
+         <th>under way<th>handshakes wait<th class=\"l\">could not be got</tr>",
+    );
+    for listener in listeners {
+        for it in &listener.on_demand {
+            let failures = it.failures.iter().map(|failed| format!("{}: {}", failed.name, failed.error));
+            let _ = write!(
+                out,
+                "<tr><td>{}<td class=\"l\">{}<td>{}<td>{}<td>{}<td class=\"why\">{}</tr>",
+                escape(&listener.name),
+                escape(&it.directory),
+                it.certificates,
+                it.names,
+                it.waiting,
+                escape(&failures.take(3).collect::<Vec<_>>().join("; ")),
             );
         }
     }
@@ -281,10 +309,13 @@ fn happened(out: &mut String, events: &[Event]) {
                 format!("certificate for {names} {change}: {detail}")
             }
             What::Kernel { change, interface } => format!("the kernel plane is {change}: {interface}"),
+            What::Interface { change, interface } => format!("interface {interface} is {change}"),
             What::DescriptorsShort { shed } => {
                 format!("file descriptors ran out, {shed} idle connections shed")
             }
             What::Maintenance { of, state } => format!("maintenance of {of}: {state}"),
+            What::Map { map, result, .. } => format!("file of map {map} {result}"),
+            What::TokenKeys { source, result, detail } => format!("keys of {source} {result}: {detail}"),
             What::Process { phase, detail } => format!("{phase}: {detail}"),
         };
         let _ = write!(out, "<tr><td>{}<td class=\"why\">{}</tr>", event.time.rfc3339(), escape(&text));

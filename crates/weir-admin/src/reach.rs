@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
-use weir_config::{AdminBind, HttpVersion, PoolTls, Verify};
+use weir_config::{AdminBind, PoolProtocol, PoolTls, Verify};
 use weir_io::at::{At, UnixName};
 use weir_io::handshake;
 use weir_tls::ClientTls;
@@ -47,7 +47,7 @@ impl Trust {
             verify,
             ..PoolTls::default()
         };
-        ClientTls::load(&config, HttpVersion::H1).map_err(|error| error.to_string())
+        ClientTls::load(&config, PoolProtocol::H1).map_err(|error| error.to_string())
     }
 }
 

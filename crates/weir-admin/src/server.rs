@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -26,6 +26,7 @@ use crate::endpoints::{ENDPOINTS, Method};
 use crate::slots::{CONNECTIONS, During, Slot, Slots};
 use weir_config::AdminBind;
 use weir_control::control::Control;
+use weir_control::reload::{Reread, TakeUp};
 use weir_io::at::UnixName;
 use weir_io::listener::Listener;
 use weir_io::unix_socket::{self, FileId, Permissions};
@@ -46,8 +47,42 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 pub struct Admin {
     listener: Listener,
     bind: AdminBind,
+    files: Arc<AdminFiles>,
+}
+
+/// What the admin API goes by that stands in files: the token, and what TLS needs.
+pub struct AdminFiles {
+    config: weir_config::Admin,
     auth: Arc<Auth>,
-    tls: Option<TlsAcceptor>,
+    /// For connections from now on.
+    tls: Mutex<Option<TlsAcceptor>>,
+}
+
+impl AdminFiles {
+    fn read(config: &weir_config::Admin) -> Result<Arc<AdminFiles>, String> {
+        let (auth, tls) = (Arc::new(Auth::new(config)?), Mutex::new(acceptor(config)?));
+        Ok(Arc::new(AdminFiles { config: config.clone(), auth, tls }))
+    }
+
+    fn tls(&self) -> Option<TlsAcceptor> {
+        self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Reread for AdminFiles {
+    fn read(self: Arc<Self>) -> Result<TakeUp, String> {
+        let (token, tls) = (Auth::token_of(&self.config)?, acceptor(&self.config)?);
+        Ok(Box::new(move || {
+            self.auth.ask_for(token);
+            *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls;
+        }))
+    }
+}
+
+fn acceptor(config: &weir_config::Admin) -> Result<Option<TlsAcceptor>, String> {
+    let tls = config.tls.as_ref().map(ServerTls::for_admin).transpose();
+    let tls = tls.map_err(|error| format!("the admin API can't be served over TLS: {error}"))?;
+    Ok(tls.map(TlsAcceptor::from))
 }
 
 /// The file that the admin API's Unix socket is.
@@ -88,9 +123,7 @@ impl Admin {
         inherited: Option<OwnedFd>,
         when_taken: WhenTaken,
     ) -> Result<Admin, String> {
-        let auth = Auth::new(config)?;
-        let tls = config.tls.as_ref().map(ServerTls::for_admin).transpose();
-        let tls = tls.map_err(|error| format!("the admin API can't be served over TLS: {error}"))?;
+        let files = AdminFiles::read(config)?;
         let opened = match inherited {
             Some(socket) => Ok(socket),
             None => open(config, when_taken),
@@ -101,8 +134,12 @@ impl Admin {
                 if taken { " (another Weir is running, or set admin.bind to a free port)" } else { "" };
             format!("the admin API can't listen on {}: {error}{advice}", config.bind)
         })?;
-        let (bind, auth, tls) = (config.bind.clone(), Arc::new(auth), tls.map(TlsAcceptor::from));
-        Ok(Admin { listener, bind, auth, tls })
+        Ok(Admin { listener, bind: config.bind.clone(), files })
+    }
+
+    /// What a reload reads anew.
+    pub fn files(&self) -> Arc<AdminFiles> {
+        self.files.clone()
     }
 
     /// Where it listens: for port 0 what the kernel chose.
@@ -121,7 +158,7 @@ impl Admin {
 
     /// Serves until the future is dropped; then connections end with the task set they run in.
     pub async fn serve(self, control: Arc<Control>) {
-        let router = router(control, self.auth.clone());
+        let router = router(control, self.files.auth.clone());
         let slots = Arc::new(Slots::default());
         let mut connections = tokio::task::JoinSet::new();
         let mut reported: Option<Instant> = None;
@@ -138,8 +175,8 @@ impl Admin {
                         );
                     }
                     let slot = Arc::new(slot);
-                    let (router, auth) = (router.clone(), self.auth.clone());
-                    let task = match self.tls.clone() {
+                    let (router, auth) = (router.clone(), self.files.auth.clone());
+                    let task = match self.files.tls() {
                         None => connections.spawn(serve_connection(stream, router, slot.clone(), auth)),
                         Some(tls) => {
                             connections.spawn(serve_secured(tls, stream, router, slot.clone(), auth))
@@ -192,6 +229,7 @@ pub(crate) fn router(control: Arc<Control>, auth: Arc<Auth>) -> Router {
         let filter = match endpoint.method {
             Method::Get => MethodFilter::GET,
             Method::Post => MethodFilter::POST,
+            Method::Put => MethodFilter::PUT,
             Method::Patch => MethodFilter::PATCH,
             Method::Delete => MethodFilter::DELETE,
         };

@@ -12,6 +12,9 @@ use weir_stats::table::{BackendCells, CODE_CLASSES, PoolCells, Rejected};
 use weir_stats::{Counter, Histogram, PerWorker};
 use weir_tls::Facts;
 
+use crate::maps::{self, MapStatus};
+use crate::on_demand::{self, OnDemandStatus};
+use crate::token_keys::{self, TokenKeysStatus};
 use weir_control::acme::OrderStatus;
 use weir_control::cluster::seen::PoolSeen;
 pub use weir_control::cluster::seen::{ClusterStatus, MemberStatus};
@@ -21,6 +24,7 @@ use weir_control::health::{AgentFindings, Findings};
 use weir_control::reload::Outcome;
 use weir_control::timestamp::Timestamp;
 use weir_state::plane::Placement;
+use weir_state::sockets;
 use weir_state::{Backend, Listener, Origin, Pool};
 
 /// Everything.
@@ -47,6 +51,12 @@ pub struct Status {
     /// Parts of the service that are in maintenance.
     #[serde(default)]
     pub maintenance: Vec<String>,
+    /// Maps, in the order of the config.
+    #[serde(default)]
+    pub maps: Vec<MapStatus>,
+    /// Keys for tokens that are fetched, in the order of the config.
+    #[serde(default)]
+    pub token_keys: Vec<TokenKeysStatus>,
     /// The last reload; `None` before the first.
     pub last_reload: Option<Outcome>,
     /// In the order of the config.
@@ -67,7 +77,8 @@ pub struct ListenerStatus {
     /// Why it is on the proxy plane although it asks for another, or what it can't do on the one it has;
     /// `None` where there is nothing to say.
     pub plane_reason: Option<String>,
-    /// Interfaces whose packets it gets, on the kernel plane; empty on the other.
+    /// Interfaces whose packets it gets on the kernel plane, or that its sockets are bound to; empty where
+    /// these are bound to none.
     pub interfaces: Vec<String>,
     /// Where it accepts.
     pub bind: Vec<String>,
@@ -94,6 +105,9 @@ pub struct ListenerStatus {
     /// What it serves TLS with, in the order of the config; one on order is the last, whether it is there yet
     /// or not.
     pub certificates: Vec<CertificateStatus>,
+    /// Certificates that are ordered when clients ask for them, by their `acme`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on_demand: Vec<OnDemandStatus>,
 }
 
 /// One certificate of a listener.
@@ -244,6 +258,8 @@ pub fn of(control: &Control) -> Status {
         config_source: control.source_name(),
         generation: snapshot.generation,
         sessions: control.sessions(),
+        maps: maps::of(control),
+        token_keys: token_keys::of(control),
         maintenance: control.maintenance().iter().map(ToString::to_string).collect(),
         last_reload: control.last_reload(),
         listeners: snapshot.listeners.iter().map(|it| listener(control, it)).collect(),
@@ -273,10 +289,14 @@ fn listener(control: &Control, listener: &Listener) -> ListenerStatus {
                     Placement::Proxy(reason) => Some(reason),
                     Placement::Kernel => None,
                 });
-                [why, leaves].into_iter().flatten().reduce(|why, leaves| format!("{why}; {leaves}"))
+                let told = [why, leaves, lost_interfaces(control, config)];
+                told.into_iter().flatten().reduce(|first, more| format!("{first}; {more}"))
             }
         },
-        interfaces: seen.map_or_else(Vec::new, |seen| seen.interfaces.clone()),
+        interfaces: match seen {
+            Some(seen) => seen.interfaces.clone(),
+            None => sockets::interfaces_of(config).map(|name| name.to_string()).collect(),
+        },
         bind: config.bind.iter().map(ToString::to_string).collect(),
         pool: config.pool.clone(),
         route_count: config.routes.len(),
@@ -289,7 +309,15 @@ fn listener(control: &Control, listener: &Listener) -> ListenerStatus {
         bytes_sent: cells.total(|cells| &cells.bytes_sent),
         request_seconds: quantiles(cells, |cells| &cells.request_seconds),
         certificates: certificates(control, listener),
+        on_demand: on_demand::status(listener),
     }
+}
+
+/// By which interfaces nobody comes, though its sockets are bound to them.
+fn lost_interfaces(control: &Control, config: &weir_config::Listener) -> Option<String> {
+    let names: Vec<_> = sockets::interfaces_of(config).collect();
+    let lost = control.lost_interfaces(names.iter().map(|name| &**name));
+    (!lost.is_empty()).then(|| format!("gone, and nobody comes by it until it is back: {}", lost.join(", ")))
 }
 
 /// Why a backend gets no packets though it may be up.
@@ -302,20 +330,22 @@ fn refused_backend(config: &weir_config::Listener, seen: &weir_control::kernel::
 fn certificates(control: &Control, listener: &Listener) -> Vec<CertificateStatus> {
     let Some(tls) = &listener.tls else { return Vec::new() };
     let mut all: Vec<_> = tls.certificates().iter().map(certificate).collect();
-    let Some(acme) = listener.config.tls.as_ref().and_then(|tls| tls.acme.as_ref()) else { return all };
-    let file = weir_tls::acme::file(acme);
-    let name = file.display().to_string();
-    if !all.iter().any(|certificate| certificate.file == name) {
-        let (file, names) = (file.clone(), acme.domains.clone());
-        all.push(certificate(&Facts { file, names, ..Facts::default() }));
-    }
-    for certificate in all.iter_mut().filter(|certificate| certificate.file == name) {
-        certificate.acme = control.orders().standing(&file).map(|standing| standing.status(acme));
+    for acme in listener.config.tls.iter().flat_map(|tls| tls.ordered()) {
+        let file = weir_tls::acme::file(acme);
+        let name = file.display().to_string();
+        if !all.iter().any(|certificate| certificate.file == name) {
+            let (file, names) = (file.clone(), acme.domains.clone());
+            all.push(certificate(&Facts { file, names, ..Facts::default() }));
+        }
+        for certificate in all.iter_mut().filter(|certificate| certificate.file == name) {
+            certificate.acme = control.orders().standing(&file).map(|standing| standing.status(acme));
+        }
     }
     all
 }
 
-fn certificate(facts: &Facts) -> CertificateStatus {
+/// One certificate, as it is now.
+pub(crate) fn certificate(facts: &Facts) -> CertificateStatus {
     let moment = |seconds: Option<i64>| {
         Some(Timestamp::of(UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds?).ok()?)))
     };

@@ -54,6 +54,17 @@ struct Trial {
     went_well: u32,
     /// Openings in a row.
     in_a_row: u32,
+    /// When the last one was let through.
+    last: Duration,
+}
+
+impl Trial {
+    /// Whether another may be let through. One whose client takes its time to send, or that a backend
+    /// thinks about for long, keeps its place no longer than the breaker opens for, or all would wait for it.
+    fn has_room(&self, now: Duration, settings: &BreakerSettings) -> bool {
+        self.under_way + self.went_well < settings.trials.max(1)
+            || (self.under_way > 0 && now.saturating_sub(self.last) >= settings.open)
+    }
 }
 
 /// A request that was let through.
@@ -135,11 +146,15 @@ impl Breaker {
         if nanoseconds(now) < until {
             return Err(Duration::from_nanos(until - nanoseconds(now)));
         }
-        if trial.under_way + trial.went_well >= settings.trials.max(1) {
+        if !trial.has_room(now, settings) {
             // Those under way will tell; nobody knows when.
             return Err(Duration::ZERO);
         }
-        trial.under_way += 1;
+        // Beyond them it takes the place of one that takes too long.
+        if trial.under_way + trial.went_well < settings.trials.max(1) {
+            trial.under_way += 1;
+        }
+        trial.last = now;
         Ok(Admitted::Trial)
     }
 
@@ -150,7 +165,7 @@ impl Breaker {
             BreakerState::Open(_) => false,
             BreakerState::Trying => {
                 let trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
-                trial.under_way + trial.went_well < settings.trials.max(1)
+                trial.has_room(now, settings)
             }
         }
     }
@@ -206,6 +221,27 @@ impl Breaker {
             }
             _ => BreakerState::Trying,
         }
+    }
+
+    /// How long it stays open, which is no time while a few are tried, and how often in a row it has opened;
+    /// `None` while it is closed.
+    pub fn openings(&self, now: Duration) -> Option<(Duration, u32)> {
+        let left = match self.state(now) {
+            BreakerState::Closed => return None,
+            BreakerState::Open(left) => left,
+            BreakerState::Trying => Duration::ZERO,
+        };
+        let trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
+        Some((left, trial.in_a_row))
+    }
+
+    /// Opens it for as long as it was to stay open in another process, but no longer than these settings have
+    /// it.
+    pub fn take_over(&self, (left, in_a_row): (Duration, u32), now: Duration, settings: &BreakerSettings) {
+        let mut trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
+        trial.in_a_row = in_a_row.clamp(1, LONGEST_FACTOR);
+        let left = left.min(settings.open.saturating_mul(trial.in_a_row));
+        self.open_until.store(nanoseconds(now.saturating_add(left)).max(1), Ordering::Release);
     }
 
     fn number(&self, now: Duration, settings: &BreakerSettings) -> u64 {
@@ -309,6 +345,25 @@ mod tests {
     }
 
     #[test]
+    fn another_process_takes_it_over_as_it_stands_but_for_no_longer_than_its_own_settings_say() {
+        assert_eq!(Breaker::default().openings(at(1)), None);
+        let old = opened();
+        assert_eq!(old.openings(at(2)), Some((at(4), 1)));
+        let new = Breaker::default();
+        new.take_over(old.openings(at(2)).unwrap(), at(100), &SETTINGS);
+        assert_eq!(new.admit(at(100), &SETTINGS), Err(at(4)));
+        // It opens for longer the next time, as the old one would.
+        assert_eq!(goes(&new, at(104), true), Some(Turn::Opened(at(10))));
+        assert_eq!(new.openings(at(120)), Some((Duration::ZERO, 2)), "trials are due");
+        let later = Breaker::default();
+        later.take_over((Duration::ZERO, 2), at(9), &SETTINGS);
+        assert_eq!(later.state(at(9)), BreakerState::Trying);
+        let bounded = Breaker::default();
+        bounded.take_over((at(1 << 40), u32::MAX), at(9), &SETTINGS);
+        assert_eq!(bounded.state(at(9)), BreakerState::Open(at(50)));
+    }
+
+    #[test]
     fn a_failed_trial_opens_it_for_longer_up_to_ten_times() {
         let breaker = opened();
         let mut now = at(1);
@@ -327,6 +382,21 @@ mod tests {
         assert!(breaker.admit(at(6), &SETTINGS).is_err());
         breaker.forget(trials[0]);
         assert_eq!(breaker.admit(at(6), &SETTINGS), Ok(Admitted::Trial));
+    }
+
+    /// One request that drips its body was a trial until it was whole, and nobody else was served meanwhile.
+    #[test]
+    fn a_trial_that_takes_longer_than_the_breaker_opens_for_gives_its_place_to_another() {
+        let breaker = opened();
+        let slow = breaker.admit(at(6), &SETTINGS).expect("a trial");
+        assert_eq!(goes(&breaker, at(6), false), None);
+        assert!(!breaker.lets_through(at(10), &SETTINGS) && breaker.admit(at(10), &SETTINGS).is_err());
+        assert!(breaker.lets_through(at(11), &SETTINGS));
+        let other = breaker.admit(at(11), &SETTINGS).expect("another");
+        assert!(breaker.admit(at(11), &SETTINGS).is_err(), "one, and not as many as come");
+        assert_eq!(breaker.observe(other, false, at(12), &SETTINGS), Some(Turn::Closed));
+        assert_eq!(breaker.observe(slow, true, at(13), &SETTINGS), None);
+        assert_eq!(breaker.state(at(13)), BreakerState::Closed);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::admin::AdminState;
 use crate::backend::{Backend, Health, WeightTooLarge};
 use crate::breaker::Breaker;
+use crate::response_times::ResponseTimes;
 use crate::retry_budget::RetryBudget;
 use crate::role::{Role, WantedRole};
 use crate::settings::Settings;
@@ -37,6 +38,7 @@ struct Shared {
     rotation: Alone<AtomicU64>,
     retry_budget: RetryBudget,
     breaker: Breaker,
+    response_times: ResponseTimes,
 }
 
 /// A value on cache lines of its own.
@@ -74,6 +76,7 @@ impl Pool {
             rotation: Alone::default(),
             retry_budget: RetryBudget::new(settings.retries),
             breaker: Breaker::default(),
+            response_times: ResponseTimes::default(),
         });
         let bounded = bounds_load(&settings).then(Arc::default);
         Pool::assemble(settings, members, shared, bounded, now)
@@ -239,6 +242,11 @@ impl Pool {
     /// How many retries this pool may send; deposit per request, withdraw per retry.
     pub fn retry_budget(&self) -> &RetryBudget {
         &self.shared.retry_budget
+    }
+
+    /// How long its backends took to answer, where anybody counts it.
+    pub fn response_times(&self) -> &ResponseTimes {
+        &self.shared.response_times
     }
 
     /// The backends that take new work now, in file order: ordinary ones, or backups when there is none,

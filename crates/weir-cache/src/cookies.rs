@@ -4,7 +4,7 @@
 //! made of both): commas and spaces between pairs, spaces around the `=`, escapes in names, names in any
 //! case. Whatever any of them may take for a keyed cookie is part of the key (threat E1).
 
-use crate::query::unescape;
+use weir_http::form::unescape;
 
 /// The texts in a `cookie` line that may be a cookie of that name, each to the next semicolon. O(length of
 /// the line).

@@ -3,6 +3,8 @@
 
 use std::cmp::Ordering;
 
+use weir_http::form::decoded;
+
 use crate::rules::{QueryRule, Rules};
 
 /// Where the parameters that count stand in a query; room that is used again.
@@ -46,29 +48,6 @@ fn name_of(parameter: &[u8]) -> &[u8] {
 
 fn by_name(one: &[u8], other: &[u8]) -> Ordering {
     decoded(name_of(one)).cmp(decoded(name_of(other)))
-}
-
-/// The bytes of a name as backends that read forms decode it: escapes, and `+` for a space. What is no escape
-/// stands for itself.
-pub(crate) fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        let (byte, behind) = unescape(rest)?;
-        rest = behind;
-        Some(if byte == (b'+', false) { b' ' } else { byte.0 })
-    })
-}
-
-/// The first byte of a text, whether it is escaped, and what stands behind it.
-pub(crate) fn unescape(text: &[u8]) -> Option<((u8, bool), &[u8])> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16);
-    if let [b'%', high, low, behind @ ..] = text
-        && let (Some(high), Some(low)) = (digit(high), digit(low))
-    {
-        return Some((((high << 4 | low) as u8, true), behind));
-    }
-    let (byte, behind) = text.split_first()?;
-    Some(((*byte, false), behind))
 }
 
 #[cfg(test)]

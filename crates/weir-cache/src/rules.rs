@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::query;
+use weir_http::form;
 
 /// Treatment of a response that sets a cookie: it is most likely meant for one client (threat E3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Pattern {
             Some(name) => (name, true),
             None => (text, false),
         };
-        Pattern { text: query::decoded(name).collect(), prefix }
+        Pattern { text: form::decoded(name).collect(), prefix }
     }
 
     /// Whether it means the name of these bytes, decoded. Case matters, as it does in queries.

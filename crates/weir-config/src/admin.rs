@@ -23,7 +23,8 @@ table! {
         /// Who may connect to the Unix socket of `bind`.
         unix_socket: UnixSocket = below(UnixSocket::TABLE).restart();
         /// File whose trimmed content is the bearer token: changing calls need it and, where `bind` is an
-        /// address that is not loopback, all but `/livez` and `/readyz`.
+        /// address that is not loopback, all but `/livez` and `/readyz`. It is read at start and at each
+        /// reload.
         token_file: Option<PathBuf> = text(&FILE).default("none: loopback only").restart();
         /// Serves it over TLS.
         tls: Option<AdminTls> = below(AdminTls::TABLE).default("off").restart().also(&["ssl"]);
@@ -31,7 +32,7 @@ table! {
 }
 
 table! {
-    /// Serves the admin API over TLS. Files are read at start.
+    /// Serves the admin API over TLS. Files are read at start and at each reload.
     #[derive(Eq)]
     pub struct AdminTls at "[admin.tls]" {
         /// PEM file of the certificate chain, Weir's own first.

@@ -1,14 +1,21 @@
 //! `auth` of a listener or a route: who may ask, and who says so.
 
 pub(crate) mod base64;
+pub(crate) mod key_source;
 pub(crate) mod keys;
+mod remember;
 pub(crate) mod users;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub use self::base64::{Alphabet, decode as decode_base64};
-pub use self::keys::{PublicKey, Signing, TokenKey};
+use self::key_source::KEY_SOURCE;
+pub(crate) use self::key_source::is_url;
+pub use self::key_source::{FetchedKeys, KeySource};
+pub use self::keys::{KEYS_OF_A_NAME_MOST, KeySet, PublicKey, Signing, TokenKey};
+pub use self::remember::{QuestionPart, RememberedAnswers};
 pub use self::users::Account;
 use self::users::Mistake;
 use crate::error_page::PageFile;
@@ -21,10 +28,12 @@ use crate::named_pool;
 use crate::report::{Findings, Span, quote};
 use crate::setting::{Section as _, table};
 use crate::units::{Refused, refuse};
-use crate::values::address::FILE;
+use crate::values::address::{FILE, PEM_FILE};
 use crate::values::http::{ADDED_RESPONSE_HEADER, COOKIE_NAME, FRAMING, SET_REQUEST_HEADER, field_name};
 use crate::values::path::PROBE_PATH;
+use crate::values::template::{of_anybody, redirect_to};
 use crate::values::{NAME, TEXT};
+use weir_template::Template;
 
 table! {
     /// Lets requests pass only from those who have shown who they are. On a listener it holds for all of its
@@ -55,10 +64,60 @@ table! {
     /// PS512, ES256, ES384 or EdDSA. Tokens with a shared secret, or with no signature, are never taken.
     #[derive(Eq)]
     pub struct TokenAuth at "[listener.NAME.auth.jwt]" {
-        /// The file of public keys, a JWK set (RFC 7517) of at most 1MiB. It is read when the config is, and
-        /// at every reload.
-        keys: Option<PageFile> =
-            text(&FILE).http().required().also(&["jwks", "jwks_file", "key_file", "auth_jwt_key_file"]);
+        /// The public keys, a JWK set (RFC 7517) of at most 1MiB and 200 keys. A file is read when the config
+        /// is, and at every reload. What a URL has is fetched while the config is in force; `http://` leads
+        /// to this machine only.
+        keys: Option<KeySource> =
+            text(&KEY_SOURCE)
+                .http()
+                .required()
+                .also(&[
+                    "jwks",
+                    "jwks_file",
+                    "key_file",
+                    "auth_jwt_key_file",
+                    "jwks_uri",
+                    "jwks_url",
+                    "remote_jwks",
+                    "auth_jwt_key_request",
+                ]);
+        /// PEM file of the authorities that the certificate of the provider must come from.
+        ca: Option<PathBuf> = text(&PEM_FILE).http().default("those of the system").also(&["ca_file"]);
+        /// How often keys are fetched: earlier where the provider says so (`cache-control: max-age`), down to
+        /// 5 minutes, and before they are `stale`.
+        refresh: Duration =
+            duration(Limit::new(
+                seconds(3600),
+                seconds(1),
+                WEEK,
+                "each asks the provider, and a key that it has taken back is good until then",
+            ))
+            .http()
+            .also(&["cache_duration", "interval", "ttl", "refresh_interval"]);
+        /// A token that none of the keys has signed has them fetched earlier: not sooner than this behind the
+        /// fetch before, whatever clients send.
+        early_refresh: Duration =
+            duration(Limit::new(
+                seconds(10),
+                seconds(1),
+                seconds(3600),
+                "whoever makes up tokens could have the provider asked without end",
+            ))
+            .http()
+            .also(&["cooldown", "refresh_cooldown"]);
+        /// How long keys hold while the provider gives none. Then, and before the first, no token passes
+        /// (503).
+        stale: Duration =
+            duration(Limit::new(DAY, seconds(1), MONTH, "a key that was taken back would be good for ever"))
+                .http()
+                .also(&["stale_if_error", "keep"]);
+        /// For a whole fetch, from the name's look-up to the last byte.
+        fetch_timeout: Duration =
+            duration(Limit::new(seconds(5), millis(100), seconds(60), "requests wait for it"))
+                .http()
+                .also(&["timeout"]);
+        /// Most requests that wait for a fetch. Beyond it they are answered by the keys that are there.
+        waiting: u32 = count(Limit::new(100, 0, 10_000, "each is a connection with what it sent")).http();
         /// Who may have issued it (`iss`).
         issuer: Vec<String> = list(Each::Text(&TEXT)).http().default("whoever has one of the keys").also(&["iss", "issuers"]);
         /// For whom it must be (`aud`), one of them.
@@ -134,6 +193,9 @@ table! {
             .brief()
             .default("what a login needs: see the guide")
             .also(&["request_headers", "auth_request_headers", "headers"]);
+        /// The cookies that the service is told of, where `cookie` is among these; a `*` at the end stands
+        /// for any rest of a name. Others change no answer of its.
+        cookies: Vec<String> = list(Each::Text(&COOKIE_NAME)).http().default("all of them").also(&["cookie_names"]);
         /// Fields of its answer that the backend is told of requests that pass. What a client sends by these
         /// names never reaches the backend.
         copy_to_backend: Vec<String> =
@@ -147,6 +209,11 @@ table! {
             list_or(Each::Text(&ADDED_RESPONSE_HEADER), &["set-cookie"])
                 .http()
                 .also(&["add_auth_cookies_to_response"]);
+        /// Where browsers are led (302) that the service answers with 401: GET and HEAD that accept
+        /// `text/html`. Others get the 401. What is filled in is percent-encoded, so that it stays in its
+        /// parameter.
+        sign_in: Option<Template> =
+            text(&SIGN_IN).http().default("nowhere").also(&["login", "login_url", "auth_signin", "error_page", "on_denied"]);
         /// The field of its answer that names the user, for the log.
         user: Option<String> =
             text(&USER_HEADER).http().default("none").also(&["user_header", "remote_user"]);
@@ -162,11 +229,23 @@ table! {
         /// Most bytes of an answer's content. One that is larger refuses the request with 503.
         body_limit_bytes as "body_limit": u64 =
             size(Limit::new(64 * KIB, 0, MIB, "it is held in memory until it is whole")).http();
+        /// Lets requests pass for some time by an answer that was given before.
+        remember: Option<RememberedAnswers> =
+            below(RememberedAnswers::TABLE)
+                .http()
+                .default("off: each request is asked about")
+                .also(&["cache", "auth_request_cache"]);
     }
 }
 
+const WEEK: Duration = seconds(7 * DAY.as_secs());
+const MONTH: Duration = seconds(30 * DAY.as_secs());
+
 /// A field that the service is told of.
 static ASKED_HEADER: Shape = Shape::new("a header field", "cookie", asked_header);
+/// Where people log in.
+static SIGN_IN: Shape =
+    Shape::new("a target", "/oauth2/sign_in?rd=$scheme://$host$path$query", sign_in).with_variables();
 /// What people are shown.
 static REALM: Shape = Shape::new("a realm", "Staff only", realm);
 /// A field that names a user.
@@ -201,6 +280,14 @@ fn asked_header(text: &str) -> Result<String, Refused> {
     refuse(format!("{} cannot be passed on to the service", quote(text)), hint)
 }
 
+fn sign_in(text: &str) -> Result<String, Refused> {
+    let text = redirect_to(text)?;
+    if let Ok(template) = Template::parse(&text, 0) {
+        of_anybody(&template, "`sign_in`")?;
+    }
+    Ok(text)
+}
+
 fn realm(text: &str) -> Result<String, Refused> {
     let message = || format!("{} is not a realm", quote(text));
     if text.is_empty() || text.chars().count() > 100 {
@@ -216,9 +303,12 @@ fn realm(text: &str) -> Result<String, Refused> {
 }
 
 impl TokenAuth {
-    /// The keys of the file; none where it was not read.
+    /// The keys of the file; none where it was not read, or they are fetched.
     pub fn public_keys(&self) -> Vec<TokenKey> {
-        self.keys.as_ref().map(|file| keys::keys(&file.content).0).unwrap_or_default()
+        match &self.keys {
+            Some(KeySource::File(file)) => keys::keys(&file.content).0,
+            Some(KeySource::Url(_)) | None => Vec::new(),
+        }
     }
 }
 
@@ -302,6 +392,7 @@ fn check_jwt(fields: &Fields, jwt: &Fields, findings: &mut Findings<'_>) {
             hint,
         );
     }
+    key_source::check(jwt, findings);
     let Some(entry) = jwt.get("keys") else { return };
     let Value::Read(path, content) = &entry.value else { return };
     let (keys, mistakes) = keys::keys(content);

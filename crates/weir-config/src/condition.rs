@@ -8,6 +8,7 @@ use weir_screen::{Case, Pattern};
 
 use crate::fields::{Fields, KeyValue, Value};
 use crate::keys::{Each, Key, Shape, list, map};
+use crate::map::MAP_NAME;
 use crate::report::{Findings, Span, quote};
 use crate::setting::{Section as _, Setting, table};
 use crate::units::{Refused, refuse};
@@ -54,6 +55,10 @@ table! {
         /// Cookies, and the value that one of that name must have, as in `header`.
         cookie: BTreeMap<String, Pattern> =
             map(&COOKIE_NAME, &MATCHED_VALUE).http().secret().default("none").also(&["cookies", "cook"]);
+        /// Maps, and the value that each must have for the request, as in `header`; a map without one has
+        /// none that matches.
+        map: BTreeMap<String, Pattern> =
+            map(&MAP_NAME, &MATCHED_VALUE).http().default("none").also(&["maps", "in_map"]);
         /// Networks of clients: who asks, as limits and the log have it.
         client_ip: Vec<IpNet> =
             list(Each::Text(&NETWORK))
@@ -66,7 +71,7 @@ table! {
 impl Others {
     /// Whether nothing is asked.
     pub fn is_empty(&self) -> bool {
-        self.query.is_empty() && self.cookie.is_empty() && self.client_ip.is_empty()
+        self.query.is_empty() && self.cookie.is_empty() && self.map.is_empty() && self.client_ip.is_empty()
     }
 }
 

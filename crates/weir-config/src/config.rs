@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::admin::{self, Admin};
+use crate::buffer;
 use crate::cache::Cache;
 use crate::dns::{self, Dns};
 use crate::fallback;
@@ -12,6 +13,8 @@ use crate::kernel::Kernel;
 use crate::keys::{Key, Kind, Row, Table};
 use crate::listener::{self, Listener};
 use crate::log::{self, AccessLog, Log};
+use crate::map::{self, MapFile};
+use crate::mirror;
 use crate::plane;
 use crate::pool::{self, Pool};
 use crate::report::{Findings, Span};
@@ -41,6 +44,8 @@ pub struct Config {
     pub kernel: Kernel,
     /// `[dns]`
     pub dns: Dns,
+    /// `[map.NAME]`, in file order.
+    pub maps: Vec<Arc<MapFile>>,
     /// `[listener.NAME]`, in file order.
     pub listeners: Vec<Arc<Listener>>,
     /// `[pool.NAME]`, in file order.
@@ -52,7 +57,7 @@ pub struct Config {
 /// The file.
 pub static ROOT: Table = Table {
     path: "the file",
-    doc: "Eight kinds of tables, and two ways to say things once. At least one listener is needed; all the rest has defaults.",
+    doc: "Nine kinds of tables, and two ways to say things once. At least one listener is needed; all the rest has defaults.",
     rows: &[
         Row::Key(shared::INCLUDE),
         Row::Key(Key::new(Kind::Table(Runtime::TABLE)).named("runtime", "Settings of the whole process.")),
@@ -76,6 +81,11 @@ pub static ROOT: Table = Table {
                 .named("dns", "Who is asked what host names of backends stand for."),
         ),
         Row::Key(
+            Key::new(Kind::NamedTables(MapFile::TABLE))
+                .also(&["maps", "geo"])
+                .named("map", "Keys and values from files, for conditions and values."),
+        ),
+        Row::Key(
             Key::new(Kind::NamedTables(Listener::TABLE))
                 .also(&["frontend", "server", "listen"])
                 .named("listener", "Where clients are accepted."),
@@ -91,6 +101,9 @@ pub static ROOT: Table = Table {
 
 /// Says in every table what follows from another one. Gives who uses which pool.
 pub(crate) fn assume(root: &mut Fields) -> Uses {
+    for map in root.below_mut("map") {
+        map::assume(map);
+    }
     for listener in root.below_mut("listener") {
         listener::assume(listener);
     }
@@ -132,6 +145,7 @@ impl Config {
             cache: table(root, "cache"),
             kernel: table(root, "kernel"),
             dns: table(root, "dns"),
+            maps: root.named("map").map(<MapFile as Part>::of).map(Arc::new).collect(),
             listeners: root.named("listener").map(<Listener as Part>::of).map(Arc::new).collect(),
             pools: root.named("pool").map(<Pool as Part>::of).map(Arc::new).collect(),
             hidden: Hidden::default(),
@@ -150,6 +164,9 @@ impl Config {
         root.put("cache", self.cache.write());
         root.put("kernel", self.kernel.write());
         root.put("dns", self.dns.write());
+        if !self.maps.is_empty() {
+            root.put("map", Some(named(&self.maps)));
+        }
         root.put("listener", Some(named(&self.listeners)));
         root.put("pool", Some(named(&self.pools)));
         root
@@ -176,6 +193,9 @@ impl Config {
         listener::check(root, &self.listeners, findings);
         fallback::check(root, findings);
         split::check(root, findings);
+        mirror::check(root, findings);
+        buffer::check(root, findings);
+        map::check(root, findings);
         log::check::check(root, findings);
         pool::check(root, uses, &self.pools, findings);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use crate::fields::{Fields, Value};
-use crate::keys::{DAY, Each, HOUR, Limit, Shape, count, duration, list, millis, seconds};
+use crate::keys::{DAY, Each, HOUR, Limit, Shape, count, duration, list, millis, seconds, timer};
 use crate::pool::Pool;
 use crate::report::{Findings, quote};
 use crate::setting::{one, table};
@@ -38,6 +38,12 @@ table! {
         max_ttl: Duration =
             duration(Limit::new(seconds(300), millis(100), DAY, "backends that are gone are asked until then"))
                 .also(&["valid", "hold"]);
+        /// Where a name stands for one backend and has several addresses, and the one in use has not
+        /// accepted a connection after so long, the next is tried beside it, IPv6 and IPv4 in turn (RFC
+        /// 8305); one that refuses is followed at once. Which works is kept in use. Not for MySQL servers.
+        try_next: Duration =
+            timer(Limit::new(millis(250), millis(10), seconds(10), "every connection to an address that is silent waits so long"))
+                .also(&["happy_eyeballs", "happyeyeballs", "connection_attempt_delay"]);
         /// Most backends that one name stands for; further addresses of it are left out.
         max_members: usize =
             count(Limit::new(64, 1, 1024, "whoever can answer for a name could fill the memory with backends"));
@@ -80,6 +86,16 @@ const PORT: u16 = 53;
 static RESOLVER: Shape = Shape::new("an address or `\"resolv.conf\"`", "10.0.0.53", |text| {
     name_server(text).map(|server| server.to_string())
 });
+
+/// One name server, with its port in the normal form.
+pub(crate) static NAME_SERVER: Shape =
+    Shape::new("the address of a name server", "10.0.0.53", |text| match name_server(text)? {
+        NameServer::At(address) => Ok(address.to_string()),
+        NameServer::ResolvConf => refuse(
+            format!("{} is not one name server", quote(text)),
+            "expected an address such as \"10.0.0.53\" or \"10.0.0.53:5353\"",
+        ),
+    });
 
 one!(
     NameServer,

@@ -3,13 +3,20 @@
 
 use std::sync::Arc;
 
+use crate::auth::is_url;
+use crate::buffer;
 use crate::error_page::PAGE_BYTES;
 use crate::fields::{Fields, Value};
+use crate::map::MAP_FILE_BYTES;
 use crate::report::{Findings, quote};
 use crate::world::World;
 
 /// Puts the content of every file that the tables name in the place of its name.
 pub(crate) fn read(root: &mut Fields, world: &dyn World, findings: &mut Findings<'_>) {
+    buffer::try_directory(root, world, findings);
+    for map in root.below_mut("map") {
+        of_key(map, "file", MAP_FILE_BYTES, world, findings);
+    }
     for listener in root.below_mut("listener") {
         pages(listener, world, findings);
         for route in listener.below_mut("route") {
@@ -22,6 +29,9 @@ fn pages(fields: &mut Fields, world: &dyn World, findings: &mut Findings<'_>) {
     for auth in fields.below_mut("auth") {
         for (way, file) in [("basic", "users"), ("jwt", "keys")] {
             for below in auth.below_mut(way) {
+                if below.text(file).is_some_and(is_url) {
+                    continue;
+                }
                 of_key(below, file, PAGE_BYTES as usize, world, findings);
             }
         }

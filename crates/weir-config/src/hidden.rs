@@ -21,6 +21,18 @@ impl Hidden {
         self
     }
 
+    /// Whether the value of `key` in a route of a listener, or a value in its table, is hidden. A route that
+    /// has no name is known by its place among those of its listener (from 0).
+    pub fn holds_of_route(&self, listener: &str, (number, name): (usize, &str), key: &[&str]) -> bool {
+        let of_route = |route: &str| self.holds(&[&["listener", listener, "route", route], key].concat());
+        !self.0.is_empty() && (of_route(name) || of_route(&number.to_string()))
+    }
+
+    /// Whether what stands at a path, or below it, is hidden.
+    pub fn holds(&self, path: &[&str]) -> bool {
+        self.0.iter().any(|hidden| hidden.len() >= path.len() && hidden.iter().zip(path).all(|(a, b)| a == b))
+    }
+
     /// Marks the entries that are hidden.
     pub(crate) fn mark(&self, root: &mut Fields) {
         if !self.0.is_empty() {

@@ -365,6 +365,12 @@ impl Key {
         self
     }
 
+    /// For UDP only.
+    pub const fn udp(mut self) -> Self {
+        self.only = Only::Udp;
+        self
+    }
+
     /// For TCP and UDP.
     pub const fn transport(mut self) -> Self {
         self.only = Only::Transport;

@@ -1,6 +1,7 @@
 //! `[listener.NAME]`: one place where clients are accepted.
 
 pub(crate) mod binds;
+mod interfaces;
 pub(crate) mod unix;
 
 use std::net::IpAddr;
@@ -26,6 +27,7 @@ use crate::mysql::{self, ListenerMysql};
 use crate::named_pool;
 use crate::plane::forward::{Forward, PORTS, PortRange, SOURCE};
 use crate::plane::{self, Plane};
+use crate::pool::ProxyDatagrams;
 use crate::protocol::{Protocol, applies, audience, spoken};
 use crate::report::{Findings, Span};
 use crate::route::{self, Route};
@@ -60,14 +62,18 @@ table! {
             text(&NAME)
                 .default("none")
                 .also(&["default_backend", "use_backend", "proxy_pass", "backend", "upstream"]);
-        /// Peers that must open with a PROXY protocol header (v1 or v2); nobody else may. `"unix:"`
-        /// stands for all who come by a Unix socket, here and in other lists of networks.
+        /// Peers that must open with a PROXY protocol header (v1 or v2; of udp v2); nobody else may.
+        /// `"unix:"` stands for all who come by a Unix socket, here and in other lists of networks.
         accept_proxy: Vec<IpNet> =
             list(Each::Text(&NETWORK))
                 .default("nobody")
-                .stream()
                 .on(Planes::Proxy("the header stands within the connection, which nobody reads there"))
                 .also(&["proxy_protocol"]);
+        /// Which datagrams of those peers have the header.
+        proxy_datagrams: ProxyDatagrams =
+            word(ProxyDatagrams::WORDS, "first")
+                .udp()
+                .on(Planes::Proxy("the header stands within the datagram, which nobody reads there"));
         /// Most client connections at once, over all workers; for udp, flows.
         max_connections: u32 =
             count(Limit::new(
@@ -95,13 +101,12 @@ table! {
                 .also(&["ssl"]);
         /// Who carries its packets.
         plane: Plane = word(Plane::WORDS, "proxy").transport();
-        /// Interfaces at which packets are taken, by name or pattern (`"eth*"`), whether they are there
-        /// already or come later.
+        /// Interfaces, VRFs among them, by which clients come to the addresses of `bind`; each has sockets of
+        /// its own, and must be there. On the kernel plane those at which packets are taken, by name or
+        /// pattern (`"eth*"`), whether they are there already or come later.
         interfaces as "interface": Vec<InterfacePattern> =
             list(Each::Text(&INTERFACE))
-                .default("those that routes lead to")
-                .transport()
-                .on(Planes::Kernel)
+                .default("all; on the kernel plane those that routes lead to")
                 .also(&["interfaces", "device", "devices", "nic"]);
         /// What is done to packets.
         forward: Forward =
@@ -338,6 +343,7 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
     for (listener, fields) in listeners.iter().zip(root.named("listener")) {
         of_protocol(listener, fields, findings);
         plane::check_listener(root, fields, findings);
+        interfaces::check(fields, findings);
         unix::check(root, listener, fields, findings);
         if matches!(spoken(fields), Some(Protocol::Http | Protocol::Mysql)) {
             plane::ranges(fields, findings);
@@ -347,11 +353,16 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
             versions(fields, findings);
         }
         if let Some(tls) = fields.table("tls") {
+            let spoken = spoken(fields);
             let speaks_h3 = listener.http().versions.contains(&HttpVersion::H3);
             tls::check_listener(&listener.name, tls, speaks_h3, findings);
-            let own = listener.tls.as_ref().and_then(|tls| tls.acme.as_ref());
-            if let (Some(own), Some(fields)) = (own, tls.table("acme")) {
-                acme::check(own, fields, answers_plainly, &orders, findings);
+            let own = listener.tls.iter().flat_map(|tls| &tls.acme);
+            for (own, (_, fields)) in own.zip(tls.tables("acme")) {
+                acme::check(&listener.name, own, fields, answers_plainly, &orders, findings);
+                if let (Some(Protocol::Mysql), Some(entry)) = (spoken, fields.get("on_demand")) {
+                    let hint = "its clients give up before a certificate has come: expected `domains`";
+                    findings.error(entry.key, "`on_demand` is not for `protocol = \"mysql\"`", hint);
+                }
                 orders.push((&listener.name, own));
             }
         }
@@ -384,6 +395,12 @@ fn of_protocol(listener: &Listener, fields: &Fields, findings: &mut Findings<'_>
     inapplicable(fields, fields, protocol, findings);
     if fields.lacks("pool") {
         no_pool(fields, protocol, findings);
+    }
+    if let (Protocol::Udp, Some(entry)) = (protocol, fields.get("proxy_datagrams"))
+        && fields.lacks("accept_proxy")
+    {
+        let hint = "expected `accept_proxy` with those who send a header";
+        findings.warning(entry.key, "`proxy_datagrams` has no effect", hint);
     }
     if let (Some(most), Some(entry)) =
         (listener.max_connections_per_client, fields.get("max_connections_per_client"))

@@ -1,12 +1,18 @@
 //! Keys that name a pool of the file.
 
 use crate::fields::Fields;
-use crate::report::Findings;
+use crate::report::{Findings, Span};
 use crate::suggest::{nearest, one_of};
 
 /// Notes a key such as `pool = "…"` that names none.
 pub(crate) fn exists(root: &Fields, fields: &Fields, key: &str, findings: &mut Findings<'_>) {
-    let Some(name) = fields.text(key) else { return };
+    if let Some(name) = fields.text(key) {
+        is_there(root, fields.at(key), name, findings);
+    }
+}
+
+/// Notes a name that is no pool's.
+pub(crate) fn is_there(root: &Fields, at: Span, name: &str, findings: &mut Findings<'_>) {
     let defined = root.map("pool");
     // `[pool]` itself could not be read: nobody knows what was meant to be there.
     if defined.iter().any(|entry| entry.name == name) || root.is_bad("pool") || root.meant.contains(&"pool") {
@@ -21,5 +27,5 @@ pub(crate) fn exists(root: &Fields, fields: &Fields, key: &str, findings: &mut F
         None if defined.len() <= 8 => format!("expected {}, or a new `[pool.{name}]`", one_of(names())),
         None => format!("expected one of the {} pools of this file, or a new `[pool.{name}]`", defined.len()),
     };
-    findings.error(fields.at(key), format!("no pool is named `{name}`"), hint);
+    findings.error(at, format!("no pool is named `{name}`"), hint);
 }

@@ -14,7 +14,6 @@ use crate::protocol::{Protocol, applies, spoken};
 use crate::report::{Findings, Span};
 use crate::setting::{One as _, words};
 use crate::suggest::one_of;
-use crate::values;
 use crate::values::address::{backend_at, show_backend};
 use crate::values::bind::{Bind, InetBind};
 use crate::values::unix::unix_name;
@@ -65,7 +64,6 @@ pub(crate) fn obstacle(listener: &Fields, pool: Option<&Fields>) -> Option<Strin
 /// Notes what means nothing on the plane of a listener.
 pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Findings<'_>) {
     let (Some(protocol), Some(plane)) = (spoken(listener), asked(listener)) else { return };
-    values::said_once(listener, "interface", findings);
     if plane != Plane::Kernel {
         ranges(listener, findings);
     }
@@ -197,6 +195,7 @@ fn is_default(fields: &Fields, entry: &KeyValue) -> bool {
     match (&entry.value, fields.unsaid(&entry.name)) {
         (Value::Number(said), Some(Value::Number(unsaid))) => *said == unsaid,
         (Value::Duration(said), Some(Value::Duration(unsaid))) => *said == unsaid,
+        (Value::Word(said), Some(Value::Word(unsaid))) => *said == unsaid,
         (Value::Table(below), _) => below.entries.iter().all(|entry| is_default(below, entry)),
         _ => false,
     }

@@ -3,10 +3,11 @@
 pub(crate) mod hash;
 pub(crate) mod health;
 pub(crate) mod passive;
+pub(crate) mod protocol;
 pub(crate) mod source;
+pub(crate) mod sticky;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,14 +16,17 @@ use weir_template::Template;
 
 use self::hash::Hash;
 use self::health::{Check, Health};
+use self::protocol::PoolProtocol;
 use self::source::{ONE_INTERFACE, SOURCE, Source};
+use self::sticky::Sticky;
 use crate::breaker::Breaker;
 use crate::buffer::Buffer;
 use crate::fields::{Fields, Value};
 use crate::headers::{self, Headers};
+use crate::hedge;
 use crate::keys::{
     DAY, Each, HOUR, Key, Kind, Limit, Only, Planes, Word, count, duration, flag, list, millis, seconds,
-    table as below, table_or_true, text, word,
+    table as below, table_or_true, text, timer, word,
 };
 use crate::mysql::{self, PoolMysql};
 use crate::plane::{self, Plane};
@@ -35,8 +39,7 @@ use crate::timeout::{self, ExchangeTimeouts};
 use crate::tls::{self, PoolTls};
 use crate::uses::{Use, Uses};
 use crate::values::NAME;
-use crate::values::address::{BACKEND_ADDRESS, FILE, backend_at, is_host_name, is_service, same_backend};
-use crate::values::http::{COOKIE_NAME, HttpVersion};
+use crate::values::address::{BACKEND_ADDRESS, backend_at, is_host_name, is_service, same_backend};
 use crate::values::template::BACKEND_HOST;
 use crate::values::unix::unix_name;
 
@@ -60,20 +63,23 @@ table! {
         fallback_pool: Option<String> =
             text(&NAME).http().default("none").also(&["fallback", "backup_pool", "sorry_pool"]);
         /// HTTP version towards the backends.
-        protocol: HttpVersion =
-            word(VERSIONS, "h1")
+        protocol: PoolProtocol =
+            word(PoolProtocol::WORDS, "h1")
                 .http()
-                .also(&["http", "proto", "proxy_http_version"])
+                .also(&["http", "proto", "proxy_http_version", "alpn"])
                 .instead(&[
-                    (
-                        &["h3", "http3", "http/3", "quic"],
-                        "expected \"h1\" or \"h2\"; HTTP/3 is spoken with clients only",
-                    ),
+                    (&["http3", "http/3", "quic"], "expected \"h3\""),
                     (
                         &["https", "tls", "ssl"],
-                        "expected \"h1\" or \"h2\"; TLS is what `tls` of the pool asks for",
+                        "expected \"h1\", \"h2\", \"h3\" or \"auto\"; TLS is what `tls` of the pool asks for",
                     ),
                 ]);
+        /// For `protocol = "h3"`: where no QUIC connection has come about after so long, requests go over TCP
+        /// in the version that the backend picks, for a minute; then QUIC is tried again.
+        fall_back_after: Duration =
+            timer(Limit::new(millis(500), millis(10), HOUR, "a request waits so long where UDP does not get through"))
+                .http()
+                .also(&["h3_fallback", "fallback_after"]);
         /// TLS towards the backends.
         tls: Option<PoolTls> =
             table_or_true(PoolTls::TABLE)
@@ -81,13 +87,17 @@ table! {
                 .stream()
                 .on(Planes::Proxy("connections go through to the backend, and nobody encrypts them"))
                 .also(&["ssl", "https"]);
-        /// PROXY protocol header towards the backends.
+        /// PROXY protocol header towards the backends; for udp `"v2"`.
         send_proxy: Option<ProxyVersion> =
             Key::new(Kind::Word(ProxyVersion::WORDS, None))
                 .default("none")
-                .stream()
                 .on(Planes::Proxy("nothing is added to a connection there; by `nat` backends see the client's address"))
                 .also(&["proxy_protocol"]);
+        /// Which datagrams have the header of `send_proxy`.
+        proxy_datagrams: ProxyDatagrams =
+            word(ProxyDatagrams::WORDS, "first")
+                .udp()
+                .on(Planes::Proxy("nothing is added to a datagram there; by `nat` backends see the client's address"));
         /// Whose address backends see: one of this machine's for each family, or the client's own
         /// (`"client"`), which takes `CAP_NET_ADMIN` and routes that lead answers back here.
         source: Vec<Source> =
@@ -229,19 +239,6 @@ table! {
 }
 
 table! {
-    /// Keeps a client on its backend as long as that is up.
-    #[derive(Eq)]
-    pub struct Sticky at "sticky = { … }" {
-        /// Name of the cookie.
-        cookie: String = text(&COOKIE_NAME).required().also(&["name"]);
-        /// File whose trimmed content, 16 bytes at least, seals the cookie; nodes that share it agree.
-        secret_file: Option<PathBuf> = text(&FILE)
-            .default("a secret of this machine (`/etc/machine-id`)")
-            .also(&["secret", "key_file"]);
-    }
-}
-
-table! {
     /// Idle connections kept to backends for the next request, or for MySQL the next session.
     #[derive(Copy, Eq)]
     pub struct KeepAlive at "keep_alive = { … }" {
@@ -267,11 +264,13 @@ words! {
     }
 }
 
-/// HTTP versions towards backends.
-const VERSIONS: &[Word] = &[
-    Word::new("h1", "HTTP/1.1"),
-    Word::new("h2", "HTTP/2: many clients share few connections; without `tls` by prior knowledge"),
-];
+words! {
+    /// Which datagrams of a flow have a PROXY protocol header.
+    pub enum ProxyDatagrams {
+        First = "first": "the first one of a flow",
+        Each = "each": "every one",
+    }
+}
 
 /// The algorithms, with the names that HAProxy, nginx and Envoy have for the same thing.
 const ALGORITHMS: &[Word] = &[
@@ -340,6 +339,7 @@ pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &
         }
         if let Some(retry) = fields.table("retry") {
             retry::check(retry, findings);
+            hedge::check(retry, findings);
         }
         if uses.of(&pool.name).is_empty() {
             let message = format!("pool `{}` is never used", pool.name);
@@ -348,15 +348,11 @@ pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &
         if let Some(health) = fields.table("health") {
             health::check(health, &pool.health, &pool.name, uses, findings);
         }
-        if let (HttpVersion::H2, Some(entry)) = (pool.protocol, fields.get("send_proxy")) {
-            let hint = format!(
-                "a PROXY header names one client for a whole connection, and HTTP/2 has many on one ({})",
-                findings.place(fields.at("protocol"))
-            );
-            findings.error(entry.key, "`send_proxy` cannot stand beside `protocol = \"h2\"`", hint);
-        }
+        protocol::check(fields, pool.protocol, pool.tls.is_some(), findings);
+        proxy_of_udp(pool, fields, uses, findings);
         headers::check_pool(root, fields, findings);
         source::check(fields, pool.protocol, uses, findings);
+        sticky::check(fields, findings);
         mysql::check_pool(fields, uses, findings);
         tls::check_pool(fields, uses, findings);
         if let (Some(entry), Some(_)) = (fields.get("tls"), fields.table("tls"))
@@ -506,6 +502,21 @@ fn on_kernel_plane(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
     }
 }
 
+/// What a PROXY header can't say of datagrams.
+fn proxy_of_udp(pool: &Pool, fields: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
+    let by_udp = uses.first(&pool.name, |protocol| protocol == Protocol::Udp);
+    if let (Some(ProxyVersion::V1), Some(entry), Some(by)) =
+        (pool.send_proxy, fields.get("send_proxy"), by_udp)
+    {
+        let hint = format!("expected \"v2\": v1 has no word for datagrams, and {}", by.speaks(findings));
+        findings.error(entry.at, "`send_proxy = \"v1\"` can't name a client of udp", hint);
+    }
+    if let Some(entry) = fields.get("proxy_datagrams").filter(|_| fields.lacks("send_proxy")) {
+        let hint = "expected `send_proxy = \"v2\"` beside it";
+        findings.warning(entry.key, "`proxy_datagrams` has no effect", hint);
+    }
+}
+
 /// Keys that mean nothing to the listeners which use the pool.
 fn listeners(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
     let tables = [Some(pool), pool.table("timeout")].into_iter().flatten();
@@ -541,7 +552,7 @@ fn listeners(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>) {
             findings.warning(*at, format!("a retry on `{word}` has no effect"), hint);
         }
     }
-    for name in ["non_idempotent", "per_try_timeout", "retry_after"] {
+    for name in ["non_idempotent", "per_try_timeout", "retry_after", "hedge"] {
         if let Some(entry) = retry.get(name) {
             findings.warning(entry.key, format!("`{name}` has no effect"), why.clone());
         }

@@ -68,6 +68,7 @@ pub(crate) fn applies(only: Only, protocol: Protocol) -> bool {
         Only::Routed => &[Protocol::Http, Protocol::Tcp],
         Only::Tcp => &[Protocol::Tcp],
         Only::Transport => &[Protocol::Tcp, Protocol::Udp],
+        Only::Udp => &[Protocol::Udp],
         Only::Kept => &[Protocol::Http, Protocol::Mysql],
         Only::Mysql => &[Protocol::Mysql],
     };
@@ -83,6 +84,7 @@ pub(crate) fn audience(only: Only) -> &'static str {
         Only::Routed => "http and tcp",
         Only::Tcp => "tcp",
         Only::Transport => "tcp and udp",
+        Only::Udp => "udp",
         Only::Kept => "http and mysql",
         Only::Mysql => "mysql",
     }

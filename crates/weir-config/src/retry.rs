@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::fields::{Fields, Value};
+use crate::hedge::{Hedge, RouteHedge};
 use crate::keys::{
-    Each, HOUR, Limit, Word, count, factor, flag, list, list_or, millis, seconds, table as below, timer,
-    timer_off, yes_or_no,
+    Each, HOUR, Limit, Word, count, factor, flag, list, list_or, millis, seconds, table as below,
+    table_or_true, timer, timer_off, yes_or_no,
 };
 use crate::report::Findings;
 use crate::setting::{Section as _, one, table};
@@ -34,6 +35,9 @@ table! {
             timer(Limit::new(seconds(1), millis(0), HOUR, RETRY_AFTER_REASON)).also(&["max_retry_after"]);
         /// How many retries the pool's backends get in all.
         budget: Budget = below(Budget::TABLE).also(&["retry_budget"]);
+        /// Asks another backend beside one that takes its time.
+        hedge: Option<Hedge> =
+            table_or_true(Hedge::TABLE).default("off").also(&["hedging", "hedging_policy", "backup_request"]);
     }
 }
 
@@ -74,6 +78,9 @@ table! {
             timer(Limit::optional(millis(0), HOUR, RETRY_AFTER_REASON))
                 .default("as the pool")
                 .also(&["max_retry_after"]);
+        /// Asks another backend beside one that takes its time.
+        hedge: Option<RouteHedge> =
+            table_or_true(RouteHedge::TABLE).default("as the pool").also(&["hedging", "hedging_policy"]);
     }
 }
 

@@ -14,8 +14,11 @@ use crate::condition::{self, CONDITIONS, Condition, MATCHED_VALUE, Others};
 use crate::error_page::{self, ErrorPage};
 use crate::fields::{Fields, Value};
 use crate::headers::{Headers, Marks};
+use crate::hedge;
 use crate::keys::{Each, Key, Kind, Limit, TIB, flag, list, map, size, table as below, table_or_true, text};
 use crate::maintenance::{self, Maintenance};
+use crate::map::PoolMap;
+use crate::mirror::Mirror;
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, Span};
 use crate::retry::{self, RouteRetry};
@@ -27,7 +30,7 @@ use crate::split::Split;
 use crate::sqli::Sqli;
 use crate::timeout::{self, ExchangeTimeouts};
 use crate::values::NAME;
-use crate::values::host::{HOST, HostPattern};
+use crate::values::host::{HOST, HostPattern, PLAIN_HOST};
 use crate::values::http::{METHOD, PROBED_HEADER};
 use crate::values::path::{PATH, PathPattern};
 use crate::values::template::BACKEND_HOST;
@@ -40,7 +43,8 @@ table! {
         name: String = text(&NAME).default("LISTENER/POSITION, from 0").brief();
         /// What it takes over.
         shared: TakesOver;
-        /// Hosts without port; `*.example` takes any name below it.
+        /// Hosts without port; `*.example` takes any name below it, and what stands behind a `~` is a regular
+        /// expression that matches anywhere in it, whatever its capitals.
         host: Vec<HostPattern> =
             list(Each::Text(&HOST))
                 .http()
@@ -49,7 +53,7 @@ table! {
         /// Server names that TLS clients ask for; without `tls` on the listener they are read from the
         /// greeting and the connection is passed on as it is.
         sni: Vec<HostPattern> =
-            list(Each::Text(&HOST))
+            list(Each::Text(&PLAIN_HOST))
                 .default("every client")
                 .tcp()
                 .also(&["server_names", "hostsni", "req_ssl_sni"]);
@@ -77,6 +81,11 @@ table! {
         action: RouteAction;
         /// Shares of the requests that go to other pools than `pool`.
         split: Option<Split> = below(Split::TABLE).http().default("none").also(&["split_clients", "canary", "weighted"]);
+        /// Has a map say which pool takes a request, in place of `pool`.
+        pool_map: Option<PoolMap> =
+            below(PoolMap::TABLE).http().default("none").also(&["use_backend", "pool_by_map"]);
+        /// Copies of the requests for another pool, whose answers are thrown away.
+        mirror: Option<Mirror> = below(Mirror::TABLE).http().default("none").also(&["mirroring", "shadow", "request_mirror"]);
         /// The pool that serves when no backend of `pool` can: none is up, or none takes work.
         fallback_pool: Option<String> =
             text(&NAME).http().default("what the pool says").also(&["fallback", "backup_pool", "sorry_pool"]);
@@ -164,7 +173,9 @@ impl Route {
     /// Whether requests that it takes may go to this pool: it is its own, or gets a share.
     pub fn may_go_to(&self, pool: &str) -> bool {
         let shares = self.split.iter().flat_map(|split| &split.to);
+        let by_map = self.pool_map.iter().flat_map(|by_map| &by_map.pools);
         matches!(&self.action, RouteAction::Pool(name) if name == pool)
+            || by_map.into_iter().any(|name| name == pool)
             || shares.into_iter().any(|to| to.pool == pool)
     }
 }
@@ -222,6 +233,9 @@ const MOST_MEASURED: usize = 500;
 fn tries(route: &Fields, findings: &mut Findings<'_>) {
     if let Some(timeout) = route.table("timeout") {
         timeout::never_acts(timeout, findings);
+    }
+    if let Some(retry) = route.table("retry") {
+        hedge::check(retry, findings);
     }
     if let Some(retry) = route.table("retry").filter(|retry| retry.get("on").is_some()) {
         retry::check(retry, findings);

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::keys::{DAY, Limit, MIB, TIB, count, duration, seconds, size};
+use crate::keys::{DAY, Limit, MIB, TIB, count, duration, seconds, size, text};
 use crate::setting::table;
+use crate::values::address::FOLDER;
 
 table! {
     /// Settings of the whole process.
@@ -27,5 +28,20 @@ table! {
             ))
             .default("3/4 of the memory this process may use")
             .restart();
+        /// The folder of the files that `buffer` of pools and routes holds bodies in. They have no name, and
+        /// are gone with the process, however it ends.
+        buffer_directory: Option<String> =
+            text(&FOLDER)
+                .default("none: bodies are held in memory alone")
+                .also(&["client_body_temp_path", "proxy_temp_path", "temp_path", "buffer_dir"]);
+        /// Most bytes in all these files; beyond it bodies stream.
+        buffer_files_bytes as "buffer_files": u64 =
+            size(Limit::new(4096 * MIB, MIB, 64 * TIB, "it is disk that others may need as well"));
+        /// Most of these files at once, each a descriptor; beyond it bodies stream.
+        buffer_files_count as "buffer_files_max": u32 =
+            count(Limit::new(1024, 1, 1_000_000, "each is a descriptor beside those of its connections"));
+        /// Most threads that read and write these files, beside the workers.
+        buffer_threads: u32 =
+            count(Limit::new(4, 1, 256, "a disk takes few writes at once"));
     }
 }

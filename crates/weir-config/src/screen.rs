@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use ipnet::IpNet;
-use weir_screen::{Case, Checkpoint, ConcurrencyLimit, Key as CountedBy, Pattern, Rate, RateLimit, Settings};
+use weir_screen::{
+    AdaptiveLimit, Case, Checkpoint, ConcurrencyLimit, Key as CountedBy, Pattern, Rate, RateLimit, Settings,
+};
 use weir_template::{Piece, Template, Variable};
 
+use crate::adaptive;
 use crate::fields::{Fields, Value};
 use crate::keys::{
-    Each, Key, Kind, Limit, Planes, Row, Shape, Table, count, flag, list, text, text_or, word,
+    Each, Key, Kind, Limit, Planes, Row, Shape, Table, count, flag, list, table_or_true, text, text_or, word,
 };
 use crate::keys::{Word, seconds};
 use crate::protocol::{Protocol, spoken};
@@ -19,7 +22,7 @@ use crate::units::{Refused, refuse, show_duration};
 use crate::values::address::NETWORK;
 use crate::values::http::{METHODS, cookie_name, field_name};
 use crate::values::path::plain_path;
-use crate::values::template::key_template;
+use crate::values::template::{key_template, of_anybody};
 
 /// Rate limits, and concurrency limits, of one route or listener (count).
 const LIMIT_COUNT: usize = 16;
@@ -307,6 +310,10 @@ impl Part for ConcurrencyLimit {
                 .also(&["limit", "amount"])
                 .named("max", "At once."),
         ),
+        Row::Key(table_or_true(AdaptiveLimit::TABLE).default("off").also(&["gradient", "auto", "dynamic"]).named(
+            "adaptive",
+            "Finds the limit by itself, up to `max`, from how long answers take. With `key = \"route\"` or `\"listener\"`.",
+        )),
         Row::Part(CountedBy::ROWS),
         Row::Key(AT),
         Row::Key(DRY_RUN),
@@ -316,6 +323,7 @@ impl Part for ConcurrencyLimit {
     fn of(fields: &Fields) -> ConcurrencyLimit {
         ConcurrencyLimit {
             max: u32::read(fields.value("max")).max(1),
+            adaptive: Option::read(fields.value("adaptive")),
             key: CountedBy::of(fields),
             at: Checkpoint::read(fields.value("at")),
             dry_run: fields.flag("dry_run"),
@@ -325,6 +333,7 @@ impl Part for ConcurrencyLimit {
 
     fn put(&self, fields: &mut Fields) {
         fields.put("max", self.max.write());
+        fields.put("adaptive", self.adaptive.write());
         self.key.put(fields);
         fields.put("at", self.at.write());
         fields.put("dry_run", self.dry_run.write());
@@ -373,6 +382,7 @@ fn limit_key(text: &str) -> Result<CountedBy, Refused> {
         ("listener", _) => CountedBy::Listener,
         (text, _) if text.contains('$') => {
             let template = key_template(text, "what a limit counts by")?;
+            of_anybody(&template, "what a limit counts by")?;
             if template.variables().any(|it| matches!(it, Variable::ClientPort)) {
                 let hint = "a client gets another with each connection, and would never come to the limit";
                 return refuse("`$client_port` cannot stand in what a limit counts by", hint);
@@ -484,6 +494,7 @@ fn limits_of(fields: &Fields, here: [&str; 2], findings: &mut Findings<'_>) {
     for (_, limit) in fields.tables("rate_limit") {
         burst(limit, findings);
     }
+    adaptive::check(fields, findings);
 }
 
 fn key(limit: &Fields, [wrong, right]: [&str; 2], findings: &mut Findings<'_>) {

@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use crate::acme::Acme;
 use crate::fields::{Fields, Value};
-use crate::keys::{Each, Key, Kind, Word, flag, list, table as below, text, word};
+use crate::keys::{Each, Key, Kind, Word, flag, list, text, word};
 use crate::protocol::Protocol;
 use crate::report::{Findings, Span};
 use crate::setting::{One, Section as _, table, words};
 use crate::uses::Uses;
-use crate::values::address::PEM_FILE;
+use crate::values::address::{FILE, FOLDER, PEM_FILE};
 use crate::values::host::SERVER_NAME;
+use crate::values::said_once;
 
 table! {
     /// Serves the listener over TLS 1.2 and 1.3. With `protocol = "tcp"` what is inside is relayed as it is.
@@ -21,8 +22,13 @@ table! {
         /// is for everyone else.
         certificates: Vec<Certificate> =
             Key::new(Kind::Many(Each::Table(Certificate::TABLE)))
-                .default("none: expected unless there is `acme`")
+                .default("none: expected unless there is `acme` or `certificate_folder`")
                 .also(&["certificate", "ssl_certificate", "crt", "cert"]);
+        /// Folder of more certificates, which `PUT /v1/listeners/NAME/certificates/CERTIFICATE` of the admin
+        /// API puts there and takes up at once: each a file `CERTIFICATE.pem` with the chain and its key, at
+        /// most 1,000. They stand behind all others. It is made when it is not there.
+        certificate_folder: Option<PathBuf> =
+            text(&FOLDER).default("none: none are taken").also(&["crt_dir", "certificates_dir", "uploads"]);
         /// PEM file of the authorities that client certificates must come from (mutual TLS).
         client_ca: Option<PathBuf> =
             text(&PEM_FILE)
@@ -45,14 +51,21 @@ table! {
         /// Whether clients may resume sessions with tickets (RFC 8446 section 2.2). Their keys are made anew
         /// every 6 hours, are good for 12 more, and outlive reloads and USR2.
         tickets: bool = flag(true).also(&["session_tickets", "ssl_session_tickets"]);
+        /// Files with keys for tickets, for several Weirs to share: one key of 48 or 80 bytes, or one in
+        /// base64 on each line. The first seals tickets, all open them. Files are read again when they
+        /// change; nobody else may read them.
+        ticket_keys: Vec<PathBuf> =
+            list(Each::Text(&FILE))
+                .default("keys of this Weir alone, made anew every 6 hours")
+                .also(&["ssl_session_ticket_key", "tls_ticket_keys", "session_ticket_keys"]);
         /// Whether clients of HTTP/3 that come back may send requests before the handshake is over (0-RTT,
         /// RFC 8470). Of those only GET, HEAD and OPTIONS without a body, from an address that the client has
         /// proved, are served before that, with `early-data: 1` for backends.
         early_data: bool = flag(false).also(&["0rtt", "zero_rtt", "allow_0rtt", "ssl_early_data"]);
-        /// Gets a certificate from a certificate authority and renews it (RFC 8555). It stands behind those
+        /// Gets certificates from certificate authorities and renews them (RFC 8555). They stand behind those
         /// in `certificates`.
-        acme: Option<Acme> =
-            below(Acme::TABLE).default("none").also(&["letsencrypt", "certresolver", "auto"]);
+        acme: Vec<Acme> =
+            list(Each::Table(Acme::TABLE)).default("none").also(&["letsencrypt", "certresolver", "auto"]);
         /// Who decides whether a client of MySQL, which begins every connection without TLS, goes on with it.
         mode: TlsMode =
             word(TlsMode::WORDS, "preferred").mysql().also(&["client_ssl_mode", "ssl_mode"]);
@@ -190,6 +203,11 @@ impl ListenerTls {
     pub fn is_spoken(&self) -> bool {
         matches!(self.mode, TlsMode::Preferred | TlsMode::Required)
     }
+
+    /// The certificates by ACME that are always wanted; none of those that are ordered on demand.
+    pub fn ordered(&self) -> impl Iterator<Item = &Acme> {
+        self.acme.iter().filter(|acme| acme.on_demand.is_none())
+    }
 }
 
 impl PoolTls {
@@ -202,10 +220,10 @@ impl PoolTls {
 /// A listener's `tls`, but for its ACME. `speaks_h3` says whether the listener does.
 pub(crate) fn check_listener(name: &str, tls: &Fields, speaks_h3: bool, findings: &mut Findings<'_>) {
     let is_spoken = ![TlsMode::Disabled, TlsMode::Passthrough].map(TlsMode::word).contains(&tls.word("mode"));
-    if is_spoken && tls.lacks("certificates") && tls.lacks("acme") {
+    let has_any = ["certificates", "acme", "certificate_folder"].iter().any(|name| !tls.lacks(name));
+    if is_spoken && !has_any {
         let message = format!("`[listener.{name}.tls]` has no `certificates`");
-        let hint =
-            "expected `certificates = [{ cert = \"shop.pem\", key = \"shop.key\" }]`, or `acme = { … }`";
+        let hint = "expected `certificates = [{ cert = \"shop.pem\", key = \"shop.key\" }]`, or `acme = { … }` or `certificate_folder`";
         findings.error(tls.at, message, hint);
     }
     if !is_spoken && let Some(entry) = tls.get("certificates").or_else(|| tls.get("acme")) {
@@ -220,6 +238,11 @@ pub(crate) fn check_listener(name: &str, tls: &Fields, speaks_h3: bool, findings
         let hint = "expected `client_ca = \"clients.pem\"` beside it, or leave it out";
         findings.error(entry.key, "`crl` needs a `client_ca`", hint);
     }
+    if let Some(entry) = tls.get("ticket_keys").filter(|_| !tls.flag("tickets")) {
+        let hint = format!("sessions are not resumed ({})", findings.place(tls.at("tickets")));
+        findings.error(entry.key, "`ticket_keys` needs `tickets`", hint);
+    }
+    said_once(tls, "ticket_keys", findings);
     if tls.flag("early_data") {
         early_data(tls, speaks_h3, findings);
     }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use crate::auth;
 use crate::fallback;
 use crate::fields::Fields;
+use crate::map;
+use crate::mirror;
 use crate::plane::{self, Plane};
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, Span};
@@ -53,7 +55,12 @@ impl Uses {
                     None | Some(Protocol::Http) => fallback::chain(root, fields),
                     Some(_) => Vec::new(),
                 };
-                let others = fallbacks.into_iter().chain(auth::pools(fields)).chain(split::pools(fields));
+                let others = fallbacks
+                    .into_iter()
+                    .chain(auth::pools(fields))
+                    .chain(split::pools(fields))
+                    .chain(mirror::pools(fields))
+                    .chain(map::pools(fields));
                 for pool in fields.text("pool").into_iter().chain(others) {
                     uses.entry(pool.to_owned()).or_default().push(by.clone());
                 }

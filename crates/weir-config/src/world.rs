@@ -12,6 +12,12 @@ pub trait World {
 
     /// The value of an environment variable. `Err` says why there is none.
     fn variable(&self, name: &str) -> Result<String, String>;
+
+    /// Whether files can be made in a folder. `Err` says why not, in the system's words; a world that has no
+    /// disk says nothing against it.
+    fn takes_files(&self, _folder: &str) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// For a text that stands alone: whatever it asks for is not there.

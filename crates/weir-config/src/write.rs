@@ -26,8 +26,8 @@ pub fn to_toml(config: &Config) -> String {
 
 /// [`to_toml`] for people, with [`SECRET`] in place of each secret: the value of a header field that a route
 /// asks for, and of one that it gives to backends, since either may be what proves who somebody is; and
-/// whatever came from the environment or a file (`${env:NAME}`). Keys, tokens and passwords are named by
-/// their files.
+/// whatever came from the environment or a file (`${env:NAME}`). Most keys, tokens and passwords are named by
+/// their files; those that stand in the config are left out.
 pub fn to_toml_without_secrets(config: &Config) -> String {
     let mut text = String::new();
     write_table("", &effective(config), Secrets::LeftOut, &mut text);
@@ -169,6 +169,7 @@ pub(crate) fn shown(key: &Key, entry: &KeyValue, secrets: Secrets) -> String {
     let is_left_out = secrets == Secrets::LeftOut;
     match &entry.value {
         _ if entry.is_hidden && is_left_out => quoted(SECRET),
+        Value::Text(_) if key.secret && is_left_out => quoted(SECRET),
         Value::Map(entries) if is_left_out && matches!(key.kind, Kind::Map(..)) => {
             // `*` asks for presence only.
             let is_shown = |text: &str| text == "*" || !key.secret;

@@ -10,7 +10,8 @@
 //! ADDRESS NAME WEIGHT BACKUP` of one that a name stands for, `added POOL ADDRESS WEIGHT BACKUP MOST` of one
 //! that the API added lastingly; BACKUP is `backup` or `-`, MOST `max_connections` or `-`. `resolved POOL
 //! ADDRESS AT` says at which address one is that is given by a host name: nobody may be able to say it when
-//! the new process asks.
+//! the new process asks. `breaker POOL LEFT_MS IN_A_ROW` is of a pool whose breaker is open, for so long yet
+//! and opened so often in a row.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -22,6 +23,8 @@ use weir_config::{Check, Dns, MysqlTopology, is_host_name};
 use weir_mysql::topology::MOST_MEMBERS;
 use weir_state::{Backend, Origin, Pool, Snapshot};
 use weir_tls::{TicketKeys, tickets};
+
+use crate::token_keys::Inherited;
 
 /// The first word of each line.
 pub const WORD: &str = "state";
@@ -38,7 +41,10 @@ const ADDED: &str = "added";
 /// The same of those that say where a host name leads.
 const RESOLVED: &str = "resolved";
 
-/// The lines for every backend of `snapshot`, each with its line end.
+/// The same of those that say which breakers are open.
+const BREAKER: &str = "breaker";
+
+/// The lines for every backend of `snapshot` and every open breaker, each with its line end.
 pub fn lines(snapshot: &Snapshot, now: Duration) -> Vec<String> {
     let of_pool = |pool: &std::sync::Arc<Pool>| {
         let configured = pool.config.backends.iter().map(|configured| configured.weight);
@@ -58,7 +64,11 @@ pub fn lines(snapshot: &Snapshot, now: Duration) -> Vec<String> {
             let at = it.resolved.address()?;
             Some(format!("{RESOLVED} {} {} {at}\n", pool.config.name, it.address))
         });
-        others.chain(resolved).chain(lines).collect::<Vec<_>>()
+        let breaker = pool.balance.breaker().and_then(|(breaker, _)| breaker.openings(now));
+        let breaker = breaker.map(|(left, in_a_row)| {
+            format!("{BREAKER} {} {} {in_a_row}\n", pool.config.name, left.as_millis())
+        });
+        others.chain(resolved).chain(lines).chain(breaker).collect::<Vec<_>>()
     };
     snapshot.pools.iter().flat_map(of_pool).collect()
 }
@@ -250,10 +260,13 @@ pub struct Carried {
     others: Vec<Other>,
     /// Where host names led, by pool and address.
     resolved: HashMap<(String, String), SocketAddr>,
+    /// Open breakers, by pool: for how long yet, and how often in a row they have opened.
+    breakers: HashMap<String, (Duration, u32)>,
     /// Lines of [`weir_tls::tickets`].
     tickets: Vec<String>,
     /// Lines of [`weir_state::maintenance`].
     maintenance: Vec<String>,
+    token_keys: Inherited,
 }
 
 impl Carried {
@@ -262,6 +275,7 @@ impl Carried {
         if line.split(' ').next() == Some(tickets::WORD) {
             self.tickets.push(line.to_owned());
         }
+        self.token_keys.take(line);
         if line.starts_with("maintenance ") && self.maintenance.len() < MOST_MAINTENANCE {
             self.maintenance.push(line.to_owned());
         }
@@ -270,6 +284,12 @@ impl Carried {
             && self.resolved.len() < MOST_OTHERS
         {
             self.resolved.insert((pool.to_owned(), address.to_owned()), at);
+        }
+        if let [BREAKER, pool, left, in_a_row, ..] = line.split(' ').collect::<Vec<_>>()[..]
+            && let (Ok(left), Ok(in_a_row)) = (left.parse(), in_a_row.parse())
+            && self.breakers.len() < MOST_OTHERS
+        {
+            self.breakers.insert(pool.to_owned(), (Duration::from_millis(left), in_a_row));
         }
         if self.others.len() < MOST_OTHERS {
             self.others.extend(Other::of_line(line));
@@ -327,11 +347,18 @@ impl Carried {
     /// Gives the backends of a snapshot that nobody serves yet what was known about them, by pool and
     /// address, and says in the log what did not find its place.
     pub fn apply(&self, snapshot: &Snapshot, now: Duration) {
+        self.token_keys.apply(snapshot, now);
         for line in &self.maintenance {
             snapshot.maintenance.take_line(line);
             tracing::info!(line, "taken over");
         }
         for pool in &snapshot.pools {
+            if let Some((breaker, settings)) = pool.balance.breaker()
+                && let Some(openings) = self.breakers.get(&pool.config.name)
+            {
+                breaker.take_over(*openings, now, settings);
+                tracing::info!(pool = pool.config.name, left = ?openings.0, "open breaker taken over");
+            }
             let Some(known) = self.pools.get(&pool.config.name) else { continue };
             let mut new = Vec::new();
             for backend in &pool.backends {
@@ -378,6 +405,7 @@ fn tell_taken_over(pool: &Pool, backend: &Backend) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_balance::BreakerState;
 
     const NOW: Duration = Duration::from_secs(100);
 
@@ -416,6 +444,30 @@ mod tests {
         assert_eq!((of_new(2).weight(), of_new(0).weight()), (9, 1));
         assert_eq!(of_new(3).health(), Health::Unknown, "the first probe still decides alone");
         assert_eq!(new.pools[0].balance.eligible().len(), 1, "in force at once");
+    }
+
+    #[test]
+    fn an_open_breaker_arrives_where_the_pool_has_one_still() {
+        let text = "backends = [\"10.0.0.1:80\"]\nbreaker = { errors = 0.5, of = 4, within = \"10s\", for = \"5s\" }";
+        let old = snapshot(text);
+        let (breaker, settings) = old.pools[0].balance.breaker().unwrap();
+        assert!(!lines(&old, NOW).concat().contains("breaker"));
+        for _ in 0..4 {
+            let admitted = breaker.admit(NOW, settings).unwrap();
+            breaker.observe(admitted, true, NOW, settings);
+        }
+        let mut carried = Carried::default();
+        carried.take("breaker app soon 1");
+        carried.take("breaker other 1 1");
+        lines(&old, NOW + Duration::from_secs(1)).iter().for_each(|line| carried.take(line.trim_end()));
+        let new = snapshot(text);
+        let now = Duration::from_secs(3);
+        carried.apply(&new, now);
+        let state = |snapshot: &Snapshot| snapshot.pools[0].balance.breaker().map(|(it, _)| it.state(now));
+        assert_eq!(state(&new), Some(BreakerState::Open(Duration::from_secs(4))));
+        let without = snapshot("backends = [\"10.0.0.1:80\"]");
+        carried.apply(&without, now);
+        assert_eq!(state(&without), None);
     }
 
     #[test]

@@ -49,7 +49,9 @@ fn of_listener(config: &Config, listener: &Listener, tls: &ListenerTls, all: &mu
     for certificate in &tls.certificates {
         let one = ListenerTls {
             certificates: vec![certificate.clone()],
-            acme: None,
+            acme: Vec::new(),
+            certificate_folder: None,
+            ticket_keys: Vec::new(),
             client_ca: None,
             ..tls.clone()
         };
@@ -67,7 +69,7 @@ fn of_listener(config: &Config, listener: &Listener, tls: &ListenerTls, all: &mu
             }
         }
     }
-    if let Some(acme) = &tls.acme {
+    for acme in tls.ordered() {
         let file = weir_tls::acme::file(acme);
         let said = match weir_tls::acme::stored(acme) {
             Ok(facts) => describe(&facts, SystemTime::now()),
@@ -77,6 +79,15 @@ fn of_listener(config: &Config, listener: &Listener, tls: &ListenerTls, all: &mu
             Err(error) => Err(format!("{error}; it is ordered anew as soon as this is served")),
         };
         all.push(Found { what: format!("{}/{}", listener.name, file.display()), said });
+    }
+    if tls.certificate_folder.is_some() {
+        let one = ListenerTls { certificates: Vec::new(), acme: Vec::new(), client_ca: None, ..tls.clone() };
+        let facts =
+            load(&with(one)).ok().and_then(|loaded| Some(loaded.listener(&listener.name)?.certificates()));
+        all.extend(facts.into_iter().flatten().map(|facts| Found {
+            what: format!("{}/{}", listener.name, facts.file.display()),
+            said: describe(&facts, SystemTime::now()),
+        }));
     }
     // What is about clients, which only the whole has.
     if are_good && let Err(errors) = load(&with(tls.clone())) {

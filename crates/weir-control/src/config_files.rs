@@ -37,6 +37,10 @@ impl World for Disk {
             Err(std::env::VarError::NotUnicode(_)) => Err("is not UTF-8 text".to_owned()),
         }
     }
+
+    fn takes_files(&self, folder: &str) -> Result<(), String> {
+        weir_io::temporary::unnamed(Path::new(folder)).map(drop).map_err(|error| error.to_string())
+    }
 }
 
 /// The first `most` bytes of a file.

@@ -90,6 +90,26 @@ pub enum What {
         /// `on` (clients get 503) or `off`.
         state: &'static str,
     },
+    /// The file of a map has changed.
+    Map {
+        /// Its name.
+        map: String,
+        /// `applied` or `refused`.
+        result: &'static str,
+        /// What was wrong; empty when nothing was.
+        error: String,
+    },
+    /// Keys for signed tokens were fetched, and are others than before, or there were none to be had; or
+    /// can't be fetched.
+    TokenKeys {
+        /// The URL, without its query.
+        source: String,
+        /// `fetched`, `failed` (those of before hold), `stale` (they hold no more) or `none` (there are
+        /// none yet).
+        result: &'static str,
+        /// How many they are, or why there are none.
+        detail: String,
+    },
     /// A server of a watched cluster has another role now.
     Role {
         /// Name of the pool.
@@ -124,18 +144,25 @@ pub enum What {
         /// What it stands for.
         address: String,
     },
-    /// A certificate was got by ACME, or could not be.
+    /// A certificate was got by ACME, or could not be, or an operator has put one there or taken it out.
     Certificate {
         /// What it is for.
         names: String,
-        /// `issued`, `renewed` or `failed`.
+        /// `issued`, `renewed`, `failed`, `uploaded` or `removed`.
         change: &'static str,
-        /// Until when it is good, or what went wrong.
+        /// Until when it is good, what went wrong, or its file.
         detail: String,
     },
     /// The kernel plane takes packets at an interface, or does so no more.
     Kernel {
         /// `attached` or `detached`.
+        change: &'static str,
+        /// Its name.
+        interface: String,
+    },
+    /// An interface that listeners are bound to is no more, or is listened at again.
+    Interface {
+        /// `gone` or `back`.
         change: &'static str,
         /// Its name.
         interface: String,
@@ -171,8 +198,11 @@ impl What {
             What::Resolved { .. } => "resolved",
             What::Certificate { .. } => "certificate",
             What::Kernel { .. } => "kernel",
+            What::Interface { .. } => "interface",
             What::DescriptorsShort { .. } => "descriptors_short",
             What::Maintenance { .. } => "maintenance",
+            What::Map { .. } => "map",
+            What::TokenKeys { .. } => "token_keys",
             What::Process { .. } => "process",
         }
     }

@@ -20,10 +20,14 @@ pub mod dns;
 pub mod events;
 pub mod health;
 pub mod kernel;
+mod maps;
 pub mod notify;
+mod outgoing;
 pub mod publish;
 pub mod reload;
+mod store;
 pub mod timestamp;
+pub mod token_keys;
 pub mod upgrade;
 
 /// What a mutex guards, whatever became of a thread that held it: no holder leaves half a change behind.

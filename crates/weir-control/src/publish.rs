@@ -20,6 +20,7 @@ use crate::cluster::watch::Watch;
 use crate::dns::Names;
 use crate::health::Board;
 use crate::kernel::KernelPlane;
+use crate::token_keys::Fetches;
 
 /// What is in force, for all who look at it; only [`Publisher`] changes it.
 #[derive(Clone, Default)]
@@ -69,6 +70,8 @@ pub struct Followers {
     pub watch: Watch,
     /// Certificates on order.
     pub orders: Orders,
+    /// Keys for tokens.
+    pub token_keys: Fetches,
 }
 
 impl Followers {
@@ -90,12 +93,13 @@ impl Followers {
         self.board.settle_name_of(change.pool(), backend);
     }
 
-    /// Lets name resolution, probes and orders follow a snapshot that is in force.
+    /// Lets name resolution, probes, orders and fetches follow a snapshot that is in force.
     fn follow(&self, snapshot: &Snapshot) {
         self.names.adopt(snapshot);
         self.board.adopt(snapshot);
         self.watch.follow(snapshot);
         self.orders.adopt(snapshot);
+        self.token_keys.follow(snapshot);
     }
 
     /// As [`Self::follow`], for a change that is in force. What is not about its backend goes on as if
@@ -189,6 +193,11 @@ impl Publisher {
         Ok(())
     }
 
+    /// What is in force, for who looks at it for itself.
+    pub fn in_force(&self) -> InForce {
+        self.in_force.clone()
+    }
+
     /// What is in force now.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.in_force.snapshot().expect("a publisher is there once the first snapshot is in force")
@@ -248,6 +257,15 @@ impl Publisher {
         self.followers.follow_change(&change);
         change.pool().queue.call_all();
         Ok(change.snapshot)
+    }
+
+    /// Has the planes bind anew where interfaces have come back. What is in force stays the very same.
+    pub async fn rebind(&self) -> Result<(), PublishError> {
+        let _turn = self.turn.lock().await;
+        let before = self.snapshot();
+        let placements = self.kernel.placements();
+        let mut changes = self.stage(Next::Config(&before.config, &placements)).await?;
+        self.apply(&mut changes, &before, Some(&before)).await
     }
 
     fn load(&self, config: &Config) -> Result<Loaded, PublishError> {

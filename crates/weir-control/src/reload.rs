@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use weir_config::{Checked, Report, Root};
@@ -195,6 +196,15 @@ impl Ledger {
     }
 }
 
+/// Files that others than the planes go by, which a reload reads anew.
+pub trait Reread: Send + Sync {
+    /// Reads them, and changes nothing yet. `Err` says which can't be used and why: the reload is off then.
+    fn read(self: Arc<Self>) -> Result<TakeUp, String>;
+}
+
+/// Puts what was read in force.
+pub type TakeUp = Box<dyn FnOnce() + Send>;
+
 /// Why a reload did not take effect.
 #[derive(Debug)]
 pub enum ReloadError {
@@ -204,6 +214,8 @@ pub enum ReloadError {
     Publish(PublishError),
     /// The access log's new target can't be opened.
     Log(std::io::Error),
+    /// A file of the admin API can't be used.
+    Admin(String),
     /// There is no file.
     NoFile,
 }
@@ -230,6 +242,7 @@ impl fmt::Display for ReloadError {
             ReloadError::Read(error) => write!(out, "{error}"),
             ReloadError::Publish(error) => write!(out, "{error}"),
             ReloadError::Log(error) => write!(out, "the access log's target can't be opened: {error}"),
+            ReloadError::Admin(error) => write!(out, "{error}"),
             ReloadError::NoFile => {
                 write!(out, "this process was started without a config file; there is nothing to reload")
             }

@@ -6,7 +6,8 @@
 //! numbers in the environment. The sockets stay open in both processes all the time, so no connection in an
 //! accept queue is lost.
 //!
-//! Each message is lines of text, one per descriptor it carries, `tcp 127.0.0.1:80`, `udp …` or `admin …`.
+//! Each message is lines of text, one per descriptor it carries, `tcp 127.0.0.1:80`, `udp …` or `admin …`; of
+//! a socket that is bound to an interface `tcp-of eth0 127.0.0.1:80`.
 //! Messages without descriptors follow, with what is known about the backends ([`crate::carried`]); the last
 //! one is `end`. The new process answers `ready`, or ends; and then, in a message of lines as above without
 //! descriptors, which sockets it has no use for, which are the old one's to give up.
@@ -23,21 +24,26 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
 };
 use weir_config::AdminBind;
-use weir_io::at::At;
-use weir_quic::cid::Owner;
 use weir_quic::forward::ForwardSocket;
 use weir_quic::keys::Keys;
 use weir_quic::process::HandOver;
 use weir_state::sockets::{Endpoint, Sockets, Transport};
 
+mod purpose;
+
+pub use self::purpose::Purpose;
 use crate::carried::Carried;
 
 /// Set for the new process to the process number of the old one, so that a copy of the environment that
 /// survives somewhere else means nothing.
 pub const HANDOFF_VARIABLE: &str = "WEIR_HANDOFF";
 
-/// How long the new process may take until it serves.
+/// How long the new process may take until it serves, or until it is seen to compute.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// So many times that long is waited for one that computes: on a slow or busy machine a start takes what it
+/// takes, above all the kernel's check of the packet program, and the old process serves meanwhile.
+const MOST_WAITS: u32 = 4;
 
 /// Descriptors in one message; the kernel takes at most 253 (SCM_MAX_FD).
 const PER_MESSAGE: usize = 64;
@@ -65,56 +71,6 @@ pub struct Passed {
     pub purpose: Purpose,
     /// The socket.
     pub socket: OwnedFd,
-}
-
-/// What a passed socket is for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// A listener's.
-    Listener(Endpoint),
-    /// The admin API's.
-    Admin(AdminBind),
-    /// To one worker of a process that still has QUIC connections.
-    QuicForward(Owner),
-}
-
-impl Purpose {
-    fn endpoint(self) -> Option<Endpoint> {
-        match self {
-            Purpose::Listener(endpoint) => Some(endpoint),
-            Purpose::Admin(_) | Purpose::QuicForward(_) => None,
-        }
-    }
-
-    fn line(&self) -> String {
-        match self {
-            Purpose::Listener(Endpoint { transport: Transport::Tcp, at }) => format!("tcp {at}\n"),
-            Purpose::Listener(Endpoint { transport: Transport::Udp, at }) => format!("udp {at}\n"),
-            Purpose::Listener(Endpoint { transport: Transport::Quic, at }) => format!("quic {at}\n"),
-            Purpose::Admin(bind) => format!("admin {bind}\n"),
-            Purpose::QuicForward(Owner { process, worker }) => format!("quic-line {process}.{worker}\n"),
-        }
-    }
-
-    fn of_line(line: &str) -> Option<Purpose> {
-        let (kind, address) = line.split_once(' ')?;
-        if kind == "quic-line" {
-            let (process, worker) = address.split_once('.')?;
-            let owner = Owner { process: process.parse().ok()?, worker: worker.parse().ok()? };
-            return Some(Purpose::QuicForward(owner));
-        }
-        if kind == "admin" {
-            return address.parse().ok().map(Purpose::Admin);
-        }
-        let at: At = address.parse().ok()?;
-        let transport = match kind {
-            "tcp" => Transport::Tcp,
-            "udp" => Transport::Udp,
-            "quic" => Transport::Quic,
-            _ => return None,
-        };
-        Some(Purpose::Listener(Endpoint { transport, at }))
-    }
 }
 
 /// The new process's end: what it was given, and the way to say that it serves.
@@ -190,8 +146,14 @@ impl Handoff {
     /// Tells the old process that it may stop accepting, and which of its sockets nobody accepts at then.
     pub fn ready(self, unused: &[Endpoint]) -> io::Result<()> {
         rustix::net::send(&self.channel, b"ready", SendFlags::NOSIGNAL)?;
-        let mut lines: String =
-            unused.iter().map(|endpoint| Purpose::Listener(endpoint.clone()).line()).collect();
+        let mut lines: String = unused
+            .iter()
+            .map(|endpoint| match endpoint.transport {
+                // A process of an older version would withdraw it, and its connections could send no more.
+                Transport::Quic => format!("kept {}", Purpose::Listener(endpoint.clone()).line()),
+                _ => Purpose::Listener(endpoint.clone()).line(),
+            })
+            .collect();
         // What has no room is closed without ceremony.
         lines.truncate(lines[..lines.len().min(MESSAGE_BYTES)].rfind('\n').map_or(0, |at| at + 1));
         // A process of an older version has gone away after the first message.
@@ -210,7 +172,7 @@ pub struct Successor {
 }
 
 /// Starts the new process, hands it `sockets` and what is `known` about the backends (lines), and returns
-/// once it serves. Blocks up to half a minute.
+/// once it serves. Blocks up to half a minute, and up to two while the new process computes.
 ///
 /// On `Err` the new process is gone and nothing has changed here.
 pub fn hand_over(sockets: &[Passed], known: &[String], program: &Program) -> io::Result<Successor> {
@@ -222,7 +184,9 @@ pub fn hand_over(sockets: &[Passed], known: &[String], program: &Program) -> io:
         .env_remove("WATCHDOG_PID")
         .stdin(Stdio::from(theirs))
         .spawn()?;
-    match exchange(&ours, sockets, known) {
+    let pid = child.id();
+    let patience = Patience { once: READY_TIMEOUT, times: MOST_WAITS, computed: &|| computed_by(pid) };
+    match exchange(&ours, sockets, known, &patience) {
         Ok(unused) => Ok(Successor { pid: child.id(), unused }),
         Err(error) => {
             let _ = child.kill();
@@ -237,10 +201,34 @@ pub fn hand_over(sockets: &[Passed], known: &[String], program: &Program) -> io:
     }
 }
 
+/// How long a new process is waited for.
+struct Patience<'c> {
+    /// Longest wait for one that does next to nothing.
+    once: Duration,
+    /// So many such waits for one that computes.
+    times: u32,
+    /// Processor time that it has had, user's and system's.
+    computed: &'c dyn Fn() -> Duration,
+}
+
+/// Processor time that a process has had, all its threads together (proc(5): fields 14 and 15; behind the
+/// command in parentheses comes field 3). None of one that is not there.
+fn computed_by(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
+    let ticks: u64 = fields.skip(14 - 3).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
 /// Gives what the new process does not use.
-fn exchange(channel: &OwnedFd, sockets: &[Passed], known: &[String]) -> io::Result<Vec<Endpoint>> {
+fn exchange(
+    channel: &OwnedFd,
+    sockets: &[Passed],
+    known: &[String],
+    patience: &Patience<'_>,
+) -> io::Result<Vec<Endpoint>> {
     for timeout in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
-        sockopt::set_socket_timeout(channel, timeout, Some(READY_TIMEOUT))?;
+        sockopt::set_socket_timeout(channel, timeout, Some(patience.once))?;
     }
     for chunk in sockets.chunks(PER_MESSAGE) {
         let text: String = chunk.iter().map(|passed| passed.purpose.line()).collect();
@@ -259,24 +247,41 @@ fn exchange(channel: &OwnedFd, sockets: &[Passed], known: &[String]) -> io::Resu
         send(channel, &message, &[])?;
     }
     send(channel, "end", &[])?;
-    match receive(channel) {
-        Ok((answer, _)) if answer == "ready" => {
+    match first_word(channel, patience) {
+        Ok(answer) if answer == "ready" => {
             // From an older version nothing comes any more.
             let unused = receive(channel).map(|(lines, _)| lines).unwrap_or_default();
-            let purposes = unused.lines().filter_map(Purpose::of_line);
+            let lines = unused.lines().map(|line| line.strip_prefix("kept ").unwrap_or(line));
+            let purposes = lines.filter_map(Purpose::of_line);
             Ok(purposes.filter_map(Purpose::endpoint).collect())
         }
-        Ok((answer, _)) if answer.is_empty() => {
+        Ok(answer) if answer.is_empty() => {
             Err(io::Error::other("the new process ended before it was ready; its log says why"))
         }
-        Ok((answer, _)) => {
-            Err(io::Error::other(format!("the new process said {answer:?}, expected \"ready\"")))
-        }
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            Err(io::Error::other(format!("the new process was not ready within {READY_TIMEOUT:?}")))
-        }
+        Ok(answer) => Err(io::Error::other(format!("the new process said {answer:?}, expected \"ready\""))),
         Err(error) => Err(error),
     }
+}
+
+/// What the new process says once it serves; empty when it has ended.
+fn first_word(channel: &OwnedFd, patience: &Patience<'_>) -> io::Result<String> {
+    let mut had = Duration::ZERO;
+    for wait in 1..=patience.times {
+        match receive(channel) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            received => return received.map(|(answer, _)| answer),
+        }
+        let (waited, computed) = (patience.once * wait, (patience.computed)());
+        // A tenth of one processor: one that hangs has next to nothing.
+        if wait == patience.times || computed.saturating_sub(had) < patience.once / 10 {
+            return Err(io::Error::other(format!(
+                "the new process was not ready within {waited:?}, in which it had {computed:.1?} of processor time"
+            )));
+        }
+        tracing::warn!(?waited, ?computed, "the new process is not ready yet, and still computes");
+        had = computed;
+    }
+    Err(io::ErrorKind::TimedOut.into())
 }
 
 fn send(channel: &OwnedFd, text: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -353,9 +358,56 @@ impl Program {
 mod tests {
     use super::*;
     use std::io::{Read as _, Write as _};
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use weir_io::at::At;
     use weir_quic::forward::{Forwarded, MESSAGE_BYTES as MESSAGE_BYTES_QUIC};
     use weir_quic::process::Process;
+
+    fn exchange(channel: &OwnedFd, sockets: &[Passed], known: &[String]) -> io::Result<Vec<Endpoint>> {
+        let patience = Patience { once: READY_TIMEOUT, times: 1, computed: &|| Duration::ZERO };
+        super::exchange(channel, sockets, known, &patience)
+    }
+
+    /// What comes of a new process that never says anything, and computes as these looks at it say.
+    fn silence(looks: &[u64]) -> String {
+        let (old, _new) = pair();
+        let seen = std::cell::Cell::new(0);
+        let computed = || Duration::from_millis(looks[seen.replace(seen.get() + 1)]);
+        let patience = Patience { once: Duration::from_millis(20), times: 4, computed: &computed };
+        let error = super::exchange(&old, &[], &[], &patience).unwrap_err().to_string();
+        assert_eq!(seen.get(), looks.len());
+        error
+    }
+
+    #[test]
+    fn a_new_process_is_waited_for_as_long_as_it_computes_and_no_longer_than_four_times() {
+        let hangs = silence(&[1]);
+        assert!(hangs.contains("not ready within 20ms, in which it had 1.0ms of processor time"), "{hangs}");
+        let stops = silence(&[15, 30, 30]);
+        assert!(stops.contains("not ready within 60ms, in which it had 30.0ms"), "{stops}");
+        let never_ends = silence(&[15, 30, 45, 60]);
+        assert!(never_ends.contains("not ready within 80ms, in which it had 60.0ms"), "{never_ends}");
+    }
+
+    #[test]
+    fn a_new_process_that_is_late_and_has_computed_is_taken() {
+        let (old, new) = pair();
+        let handoff = std::cell::RefCell::new(Some(new));
+        // It says that it is ready only once it has been waited for in vain.
+        let computed = || {
+            Handoff::receive(handoff.take().expect("one look")).unwrap().ready(&[]).unwrap();
+            Duration::from_millis(15)
+        };
+        let patience = Patience { once: Duration::from_millis(20), times: 2, computed: &computed };
+        assert!(super::exchange(&old, &[], &[], &patience).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_this_process_has_computed_is_known() {
+        let begun = computed_by(std::process::id());
+        while computed_by(std::process::id()) <= begun {}
+        assert_eq!(computed_by(u32::MAX), Duration::ZERO);
+    }
 
     fn pair() -> (OwnedFd, OwnedFd) {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
@@ -365,7 +417,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let purpose = match admin {
             true => Purpose::Admin(AdminBind::Inet(address)),
-            false => Purpose::Listener(Endpoint { transport: Transport::Tcp, at: At::Inet(address) }),
+            false => Purpose::Listener(Endpoint::new(Transport::Tcp, At::Inet(address))),
         };
         Passed { purpose, socket: listener.as_fd().try_clone_to_owned().unwrap() }
     }
@@ -376,8 +428,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let admin = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let admin_endpoint =
-            Endpoint { transport: Transport::Tcp, at: At::Inet(admin.local_addr().unwrap()) };
+        let admin_endpoint = Endpoint::new(Transport::Tcp, At::Inet(admin.local_addr().unwrap()));
         let sockets = [passed(&listener, false), passed(&admin, true)];
         let mut client = TcpStream::connect(address).unwrap();
         let old_process =
@@ -423,7 +474,7 @@ mod tests {
         for ((owner, socket), end) in hand_over.sockets.iter().zip(&ends) {
             assert_eq!(owner.process, adopted.process().wrapping_sub(1));
             let datagram = Forwarded {
-                endpoint: "127.0.0.1:443".parse().unwrap(),
+                place: "127.0.0.1:443".parse::<SocketAddr>().unwrap().into(),
                 remote: "192.0.2.1:9".parse().unwrap(),
                 local: None,
                 ecn: 0,

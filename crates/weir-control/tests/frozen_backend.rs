@@ -80,7 +80,12 @@ fn a_frozen_backend_is_out_within_the_promised_time() -> Vec<Duration> {
     let cell = snapshot.pools[0].backends[0].balance.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut took = runtime.block_on(async {
-        let board = Board::new(Arc::new(Bus::default()), InForce::default()).0;
+        let board = Board::new(
+            Arc::new(Bus::default()),
+            InForce::default(),
+            tokio::sync::mpsc::unbounded_channel().0,
+        )
+        .0;
         board.adopt(&snapshot);
         let becomes = async |health| {
             let begun = Instant::now();

@@ -41,6 +41,12 @@ impl DroppedNames {
         self.names.is_empty() && !self.leaves_via
     }
 
+    /// Whether a field of that name goes, in any case and with `_` for `-`: also one that stands behind a
+    /// body.
+    pub fn drops(&self, name: &[u8]) -> bool {
+        self.has(name, true)
+    }
+
     /// Whether one of the names is this one, in any case; where `folds`, also if only `_` for `-` differs.
     pub(crate) fn has(&self, name: &[u8], folds: bool) -> bool {
         let same = |a: u8, b: u8| match (folds, b) {

@@ -18,6 +18,7 @@ pub mod added;
 pub mod body;
 mod body_length;
 mod edits;
+pub mod form;
 pub mod forward;
 pub mod h1;
 pub mod h3;

@@ -308,6 +308,31 @@ pub fn write_v2(addresses: Option<ProxyAddresses>, out: &mut Vec<u8>) {
     out.extend_from_slice(&destination.port().to_be_bytes());
 }
 
+/// Writes a version 2 header that stands at the head of a datagram of this client's.
+pub fn write_v2_datagram(addresses: ProxyAddresses, out: &mut Vec<u8>) {
+    let start = out.len();
+    write_v2(Some(addresses), out);
+    // The low four bits of the fourteenth byte say the transport: 1 a stream, 2 datagrams.
+    if let Some(family) = out.get_mut(start + V2_SIGNATURE.len() + 1) {
+        *family = *family & 0xf0 | 0x02;
+    }
+}
+
+/// Reads the header that a datagram must begin with; gives whom it names, as [`ProxyHeader`] has it, and the
+/// rest of the datagram. Version 1 is none, for it has no word for datagrams. The client may have spoken TCP
+/// to whoever sends this.
+///
+/// # Errors
+/// There is none, or it is not whole.
+pub fn parse_datagram(datagram: &[u8]) -> Result<(Option<ProxyAddresses>, &[u8]), ProxyViolation> {
+    match parse_v2(datagram, V2_DEFAULT_LIMIT_BYTES)? {
+        ProxyProgress::Complete { header, header_bytes } => {
+            Ok((header.addresses, datagram.get(header_bytes..).unwrap_or_default()))
+        }
+        ProxyProgress::Partial => Err(ProxyViolation::Length),
+    }
+}
+
 /// Writes a version 2 header for a client that has no address of a family that can be named: the command
 /// PROXY with an unspecified family and nothing behind it (section 2.2 of the specification).
 pub fn write_v2_unspecified(out: &mut Vec<u8>) {

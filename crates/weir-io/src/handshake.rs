@@ -125,24 +125,48 @@ pub fn subject_of(certificate: Option<&[u8]>) -> Option<Box<str>> {
     certificate.and_then(weir_tls::subject).map(String::into_boxed_str)
 }
 
+/// What a backend is offered to speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// What the pool speaks.
+    Usual,
+    /// HTTP/2 and HTTP/1.1, where the pool lets backends pick.
+    Either,
+}
+
+/// Outcome of a handshake with a backend.
+pub struct Shaken {
+    /// What is said over it is encrypted.
+    pub stream: Stream,
+    /// Full or resumed.
+    pub kind: HandshakeKind,
+    /// Whether the backend picked HTTP/2 (ALPN).
+    pub is_h2: bool,
+}
+
 /// Makes the handshake with a backend. The deadline is the caller's to set; `Err` with `TimedOut` when it
 /// passed.
 pub async fn connect(
     tls: &BackendTls,
+    offer: Offer,
     stream: Stream,
     buffers: &Rc<Buffers>,
     deadline: &Deadline,
-) -> io::Result<(Stream, HandshakeKind)> {
+) -> io::Result<Shaken> {
     let socket = stream.into_socket().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut session = Tls::client(tls.config.clone(), tls.name.clone(), buffers)?;
+    let either = tls.for_either.as_ref().filter(|_| offer == Offer::Either);
+    let config = either.unwrap_or(&tls.config).clone();
+    let mut session = Tls::client(config, tls.name.clone(), buffers)?;
     poll_fn(|context| match session.poll_handshake(&socket, context) {
         Poll::Pending if deadline.has_passed() => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
         polled => polled,
     })
     .await?;
-    tls.check_agreed(session.state().alpn_protocol()).map_err(io::Error::other)?;
+    let agreed = session.state().alpn_protocol();
+    tls.check_agreed(agreed).map_err(io::Error::other)?;
+    let is_h2 = agreed == Some(b"h2");
     let kind = session.state().handshake_kind().unwrap_or(HandshakeKind::Full);
-    Ok((Stream::encrypted(socket, session), kind))
+    Ok(Shaken { stream: Stream::encrypted(socket, session), kind, is_h2 })
 }
 
 /// Which counter a failed handshake goes under.

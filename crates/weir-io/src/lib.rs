@@ -1,7 +1,8 @@
 //! How do bytes get in and out of a socket, in bounded memory and bounded time?
 //!
 //! Buffers that a connection borrows only while bytes are in them, one deadline for each session, TLS
-//! records, pipes for `splice(2)`, batches of datagrams, and the system calls that tokio does not offer. It
+//! records, pipes for `splice(2)`, batches of datagrams, files of no name for what memory shall not hold
+//! ([`temporary`]), and the system calls that tokio does not offer. It
 //! never knows what the bytes mean (no HTTP, no TCP or UDP proxying), who sends them (no listener, no
 //! backend), what the config says, or on which worker it runs: whoever calls brings buffers and deadlines
 //! along.
@@ -20,10 +21,12 @@ pub mod listener;
 pub mod local_end;
 pub mod meter;
 pub mod pipes;
+pub mod race;
 pub mod server_name;
 pub mod socket;
 pub mod stream;
 pub mod system;
+pub mod temporary;
 pub mod tls;
 pub mod unix_socket;
 pub mod wait;

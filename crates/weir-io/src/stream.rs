@@ -327,6 +327,13 @@ impl Stream {
         is_quiet
     }
 
+    /// Whether a peer that waits for something has reset its connection, or closed it without a word. Once it
+    /// has sent something a close may be a half-close, and what it sent a request to be answered: that is not
+    /// looked behind.
+    pub fn poll_left(&mut self, context: &mut Context<'_>) -> bool {
+        matches!(self.poll_present(context), Ok(Sight::Ended) | Err(_))
+    }
+
     /// State of the peer, without taking anything of what it sent. Err when the connection was
     /// reset.
     pub fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight> {

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with};
-use socket2::SockRef;
+use socket2::{SockFilter, SockRef};
 use tokio::net::{TcpListener, TcpStream};
 
 /// CPUs this process may run on, by number; empty when the kernel does not say.
@@ -46,6 +46,11 @@ pub fn accept_ceiling() -> i32 {
     limit - (limit / 8).clamp(8, 1024)
 }
 
+/// A quarter of the descriptors that this process may have, for what is not a connection.
+pub fn quarter_of_descriptors() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX) / 4
+}
+
 /// Has no core be written of this process from now on (core(5)): there are passwords in its memory. A
 /// handler that `core_pattern` pipes to is told of the limit, and systemd-coredump goes by it.
 ///
@@ -83,15 +88,66 @@ const NOWHERE: NonZeroU32 = NonZeroU32::new(i32::MAX as u32).expect("not zero");
 /// from now on finds another socket there, or is refused. Handshakes under way end at it, and what waits in
 /// its queue stays. Nobody has to have a right for that, since Linux 5.7 (`SO_BINDTOIFINDEX`, socket(7)).
 ///
+/// Who is bound to an interface already may leave it by CAP_NET_RAW only. Without, the socket stays where it
+/// is and leaves what asks for a connection unanswered: the client asks again a second later, once the socket
+/// is closed.
+///
 /// # Errors
-/// The kernel is older, or the socket is bound to an interface already; it goes on as it was.
+/// The kernel is older; the socket goes on as it was.
 pub fn withdraw(listener: &impl AsFd) -> io::Result<()> {
-    SockRef::from(listener).bind_device_by_index_v4(Some(NOWHERE))
+    let socket = SockRef::from(listener);
+    match socket.bind_device_by_index_v4(Some(NOWHERE)) {
+        Err(error) if is_not_permitted(&error) && interface_of(listener).is_some() => {
+            socket.attach_filter(&NO_NEW_CONNECTIONS)
+        }
+        bound => bound,
+    }
 }
+
+/// A filter for a listening socket (socket(7), `SO_ATTACH_FILTER`), which is shown packets from the TCP
+/// header on: drops those with SYN and without ACK.
+const NO_NEW_CONNECTIONS: [SockFilter; 5] = {
+    const FLAGS: u32 = 13;
+    const SYN: u32 = 0x02;
+    const SYN_AND_ACK: u32 = 0x12;
+    [
+        // Loads the byte with the flags (BPF_LD | BPF_B | BPF_ABS), and keeps these two (BPF_ALU | BPF_AND).
+        SockFilter::new(0x30, 0, 0, FLAGS),
+        SockFilter::new(0x54, 0, 0, SYN_AND_ACK),
+        // BPF_JMP | BPF_JEQ, then twice BPF_RET.
+        SockFilter::new(0x15, 0, 1, SYN),
+        SockFilter::new(0x06, 0, 0, 0),
+        SockFilter::new(0x06, 0, 0, u32::MAX),
+    ]
+};
 
 /// Whether [`withdraw`] was called for the socket, in this process or another.
 pub fn is_withdrawn(listener: &impl AsFd) -> bool {
-    SockRef::from(listener).device_index_v4().is_ok_and(|index| index == Some(NOWHERE))
+    let interface = interface_of(listener);
+    interface == Some(NOWHERE) || interface.is_some() && datagrams::has_filter(listener)
+}
+
+/// Whether an error says that no interface has the name that was given.
+pub fn is_no_interface(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ENODEV)
+}
+
+/// Whether an error says that this process lacks a right; that ports below 1024 are not for it is another
+/// error (EACCES).
+pub fn is_not_permitted(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EPERM)
+}
+
+/// Index of the interface that a socket is bound to; `None` when it is bound to none.
+pub fn interface_of(socket: &impl AsFd) -> Option<NonZeroU32> {
+    SockRef::from(socket).device_index_v4().ok().flatten()
+}
+
+/// Index of the interface that has this name now, or this other name (ip-link(8), `altname`); `None` when
+/// none has. An interface that goes away and comes back under its name has another index.
+pub fn interface_named(name: &str) -> Option<NonZeroU32> {
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::DGRAM, None).ok()?;
+    NonZeroU32::new(rustix::net::netdevice::name_to_index(&socket, name).ok()?)
 }
 
 /// Makes closing the socket send a reset, so that the peer sees that what it got is not whole.

@@ -11,9 +11,10 @@ use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, RenameFlags, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -69,6 +70,11 @@ impl From<Refusal> for io::Error {
     }
 }
 
+/// How often a folder that is locked is tried, and the wait between two tries: others hold it for as long as
+/// a socket takes to be made.
+const TURN_TRIES: u32 = 100;
+const TURN_PAUSE: Duration = Duration::from_millis(5);
+
 static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// Opens a socket that listens under this name. A file that a process left behind which is gone is replaced.
@@ -85,6 +91,9 @@ pub fn listen(name: &UnixName, permissions: &Permissions, backlog: i32) -> io::R
     };
     let path = Path::new(path);
     let accounts = Accounts::of(permissions)?;
+    // Two that begin at once over what a dead process left would both find nobody there, and the second would
+    // take the place of the first.
+    let _turn = turn_in(path);
     let stale = what_stands(path, &accounts)?;
     let number = MADE.fetch_add(1, Ordering::Relaxed);
     let beside = PathBuf::from(format!("{}.{}.{number}", path.display(), std::process::id()));
@@ -106,6 +115,23 @@ pub fn listen(name: &UnixName, permissions: &Permissions, backlog: i32) -> io::R
 fn open() -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// Keeps other processes that open sockets in the same folder waiting until it is dropped. `None` where the
+/// folder can't be locked, or stays locked by whoever may read it: the socket comes about without, and what
+/// is lost is the order of those that begin at once.
+fn turn_in(path: &Path) -> Option<OwnedFd> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty()).ok()?;
+    for _ in 0..TURN_TRIES {
+        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(folder),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(TURN_PAUSE),
+            Err(_) => return None,
+        }
+    }
+    None
 }
 
 /// Puts a socket in its place. Where nothing stood, nothing is replaced that came meanwhile.
@@ -293,6 +319,40 @@ mod tests {
         let refused = opened(&path).unwrap_err();
         assert_eq!(refused.to_string(), "another program listens there");
         drop(socket);
+        opened(&path).unwrap();
+    }
+
+    #[test]
+    fn of_those_that_begin_at_once_over_what_a_dead_process_left_one_gets_the_place_and_keeps_it() {
+        let folder = Folder::new();
+        let path = folder.path();
+        for _ in 0..200 {
+            drop(UnixListener::bind(&path).unwrap());
+            let barrier = std::sync::Barrier::new(3);
+            let begin = || {
+                barrier.wait();
+                opened(&path)
+            };
+            let all: Vec<io::Result<OwnedFd>> = std::thread::scope(|scope| {
+                let begun = [(); 3].map(|()| scope.spawn(begin));
+                begun.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            let got: Vec<&OwnedFd> = all.iter().flatten().collect();
+            assert_eq!(got.len(), 1, "{all:?}");
+            let _client = UnixStream::connect(&path).unwrap();
+            let listener = UnixListener::from(got[0].try_clone().unwrap());
+            listener.accept().expect("the client came to the one that got the place");
+            std::fs::remove_file(&path).unwrap();
+        }
+        assert_eq!(files(&folder), 0);
+    }
+
+    #[test]
+    fn a_folder_that_somebody_keeps_locked_holds_nobody_up_for_long() {
+        let folder = Folder::new();
+        let path = folder.path();
+        let _locked = turn_in(Path::new(&path)).unwrap();
+        assert!(turn_in(Path::new(&path)).is_none());
         opened(&path).unwrap();
     }
 

@@ -147,7 +147,7 @@ static __always_inline bool fits(struct __sk_buff *skb, struct packet *packet, c
 /* Sends a packet on its way. */
 static __always_inline int send(struct __sk_buff *skb, const struct flow *flow, enum way way)
 {
-	__u8 macs[12];
+	__u8 macs[12] __attribute__((aligned(4)));
 
 	if (way == WAY_NEIGHBOUR && flow->forward == FORWARD_DSR) {
 		struct bpf_redir_neigh to = {};
@@ -164,7 +164,7 @@ static __always_inline int send(struct __sk_buff *skb, const struct flow *flow, 
 		return bpf_redirect_neigh(flow->next_hop.interface, NULL, 0, 0);
 	__builtin_memcpy(macs, flow->next_hop.destination_mac, 6);
 	__builtin_memcpy(macs + 6, flow->next_hop.source_mac, 6);
-	bpf_skb_store_bytes(skb, 0, macs, sizeof(macs), 0);
+	put_words(skb, 0, (__u32 *)macs, sizeof(macs) / 4);
 	if (way == WAY_PEER)
 		return bpf_redirect_peer(flow->next_hop.interface, 0);
 	return bpf_redirect(flow->next_hop.interface, 0);

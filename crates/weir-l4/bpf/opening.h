@@ -69,15 +69,20 @@ __noinline int settle(const struct packet *packet, const struct flow *flow, cons
 	return move_settled(&key, packet->family);
 }
 
-/* What the backend answers. */
-static __always_inline void note_answer(struct flow *flow, const struct packet *packet, const struct flow *other,
+/* What the backend answers, in the flow whose other direction `key` finds. */
+static __always_inline void note_answer(struct flow *flow, const struct packet *packet, const struct flow_key6 *key,
 					__u32 sequence)
 {
+	const struct flow *other;
+
 	flow->sequence = sequence;
 	if (packet->protocol != IPPROTO_TCP)
 		flow->seen |= SEEN_DATA;
+	if (packet->protocol != IPPROTO_TCP || !(packet->tcp_flags & TCP_RST) || flow->seen)
+		return;
 	/* A reset of what began in the middle refuses nothing: who sends such segments is not believed. */
-	else if (packet->tcp_flags & TCP_RST && !flow->seen && other && !(other->seen & ~(SEEN_SYN | SEEN_AGAIN)))
+	other = find(key, packet->family);
+	if (other && !(other->seen & ~(SEEN_SYN | SEEN_AGAIN)))
 		count_failure(flow->backend, true);
 }
 
@@ -115,12 +120,12 @@ __noinline int go_on_opening(struct __sk_buff *skb, const struct packet *packet,
 		return goes_on && settle(packet, flow, NULL);
 	}
 	other_key(&key, flow, packet->protocol);
-	other = find(&key, packet->family);
 	if (flow->direction == TO_CLIENT) {
-		note_answer(flow, packet, other, bpf_ntohl(numbers[0]));
+		note_answer(flow, packet, &key, bpf_ntohl(numbers[0]));
 		follow(flow, packet);
 		return 0;
 	}
+	other = find(&key, packet->family);
 	if (opens(packet) && flow->last_tick != packet->now && other && !other->seen && !(flow->seen & SEEN_AGAIN)) {
 		flow->seen |= SEEN_AGAIN;
 		count_failure(flow->backend, false);

@@ -304,6 +304,23 @@ static __always_inline bool is_martian(const struct packet *packet)
 	return first >> 22 == 0xfe80 >> 6 || first >> 24 == 0xff;
 }
 
+/* Stores words of a packet's heads: where they lie, if the kernel has them in one piece, for the helper takes several times
+ * as long. The sum over the whole packet (CHECKSUM_COMPLETE), if there is one, stays as it is. */
+static __always_inline long put_words(struct __sk_buff *skb, __u32 at, const __u32 *words, __u32 count)
+{
+	void *end = (void *)(long)skb->data_end;
+	__u32 *to;
+
+	if (at >= 2 * HEAD_BYTES)
+		return bpf_skb_store_bytes(skb, at, words, count * 4, 0);
+	to = (void *)(long)skb->data + at;
+	if ((void *)(to + count) > end)
+		return bpf_skb_store_bytes(skb, at, words, count * 4, 0);
+	for (__u32 i = 0; i < count; i++)
+		to[i] = words[i];
+	return 0;
+}
+
 /* Fills in `packet`; false when it is none that a listener may take, and the rest of the host's business. */
 __noinline int parse(struct __sk_buff *skb, struct packet *packet)
 {

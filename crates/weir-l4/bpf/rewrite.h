@@ -28,11 +28,13 @@ static __always_inline bool has_sum(struct __sk_buff *skb, const struct packet *
 	return packet->protocol == IPPROTO_TCP || (!bpf_skb_load_bytes(skb, at, &sum, sizeof(sum)) && sum);
 }
 
-/* What one's complement sums over two words change by, folded to 32 bits. */
-static __always_inline __u32 difference_of(const __be32 *from, const __be32 *to)
+/* What one's complement sums over so many words change by, folded to 32 bits. */
+static __always_inline __u32 difference_of(const __be32 *from, const __be32 *to, __u32 words)
 {
-	__u64 sum = (__u64)(__u32)~from[0] + (__u32)~from[1] + to[0] + to[1];
+	__u64 sum = 0;
 
+	for (__u32 i = 0; i < words; i++)
+		sum += (__u64)(__u32)~from[i] + to[i];
 	sum = (sum & 0xffffffff) + (sum >> 32);
 	return (sum & 0xffffffff) + (sum >> 32);
 }
@@ -49,7 +51,7 @@ static __always_inline long rewrite_ip4(struct __sk_buff *skb, const struct pack
 	} to = { .hop_limit = packet->hop_limit - 1,
 		 .protocol = packet->protocol,
 		 .addresses = { flow->source.words[3], flow->destination.words[3] } };
-	__u32 difference = difference_of(from, to.addresses);
+	__u32 difference = difference_of(from, to.addresses, 2);
 	__u64 flags, sum;
 	__u32 at = sum_of_transport(packet, &flags);
 	long failed = 0;
@@ -60,7 +62,7 @@ static __always_inline long rewrite_ip4(struct __sk_buff *skb, const struct pack
 	sum = (__u64)(__u16)~packet->header_sum + difference + (__u16)~(packet->hop_limit | packet->protocol << 8) +
 	      (__u16)(to.hop_limit | to.protocol << 8);
 	to.sum = ~fold(sum);
-	return failed | bpf_skb_store_bytes(skb, ETH_HLEN + offsetof(struct iphdr, ttl), &to, sizeof(to), 0);
+	return failed | put_words(skb, ETH_HLEN + offsetof(struct iphdr, ttl), (__u32 *)&to, sizeof(to) / 4);
 }
 
 static __always_inline long rewrite_ip6(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
@@ -74,7 +76,7 @@ static __always_inline long rewrite_ip6(struct __sk_buff *skb, const struct pack
 	} to = { .hop_limit = packet->hop_limit - 1, .addresses = { flow->source, flow->destination } };
 	__u64 flags;
 	__u32 sum = sum_of_transport(packet, &flags);
-	__s64 difference = bpf_csum_diff((__be32 *)from, sizeof(from), (__be32 *)to.addresses, sizeof(from), 0);
+	__u32 difference = difference_of((__be32 *)from, (__be32 *)to.addresses, sizeof(from) / 4);
 	long failed = 0;
 
 	/* For a sum over the whole packet (CHECKSUM_COMPLETE) the kernel takes the difference off as IPv4 needs it, whose
@@ -110,7 +112,7 @@ __noinline int age(struct __sk_buff *skb, const struct packet *packet)
 /* Makes of a packet what its flow says, with one hop less to go. Not 0 when the packet can't be written. */
 __noinline int rewrite(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
 {
-	__be16 from[2], to[2];
+	__be16 from[2], to[2] __attribute__((aligned(4)));
 	__u64 flags;
 	__u32 sum;
 	long failed;
@@ -132,8 +134,10 @@ __noinline int rewrite(struct __sk_buff *skb, const struct packet *packet, const
 	sum = sum_of_transport(packet, &flags);
 	/* The change of the sum balances that of the ports, where there is a sum. */
 	failed |= bpf_l4_csum_replace(skb, sum, *(__u32 *)from, *(__u32 *)to, flags | sizeof(to));
-	failed |= bpf_skb_store_bytes(skb, packet->transport, to, sizeof(to),
-				      has_sum(skb, packet, sum) ? 0 : BPF_F_RECOMPUTE_CSUM);
+	if (has_sum(skb, packet, sum))
+		failed |= put_words(skb, packet->transport, (__u32 *)to, 1);
+	else
+		failed |= bpf_skb_store_bytes(skb, packet->transport, to, sizeof(to), BPF_F_RECOMPUTE_CSUM);
 	return failed != 0;
 }
 

@@ -8,8 +8,8 @@ use crate::lexer::ExecutableComment;
 use crate::reading::{Part, Reading};
 use crate::verb::part;
 use crate::verdict::{
-    LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts, SplitAccess,
-    StatementKind, StatementVerdict, TransactionStep,
+    BeyondReadOnly, LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts,
+    SplitAccess, StatementKind, StatementVerdict, TransactionStep,
 };
 
 /// Judges a whole text, as it came in `COM_QUERY` or `COM_STMT_PREPARE`.
@@ -45,9 +45,10 @@ pub fn classify_head(head: &[u8], facts: &SessionFacts) -> StatementVerdict {
     verdict.own_reason = RouteReason::NotWhole;
     verdict.leaves |= LeftBehind::ANYTHING;
     verdict.reads_back |= ReadsBack::ANYTHING;
-    verdict.transaction = TransactionStep::Unclear;
+    verdict.transaction = TransactionStep::Unclear { autocommit: true };
     verdict.resend = Resend::Never;
-    let (wants, reason) = place(RouteReason::NotWhole, facts);
+    verdict.changes = true;
+    let (wants, reason) = place(RouteReason::NotWhole, verdict.beyond_read_only, facts);
     StatementVerdict { wants, reason, ..verdict }
 }
 
@@ -60,14 +61,27 @@ fn add(total: &mut Part, next: &Part, statements: u32) {
     if total.blurs_the_rest {
         total.leaves |= LeftBehind::ANYTHING;
     }
+    if statements == 1 {
+        total.leaves_read_only = leaves_read_only(total);
+        let may_stay = matches!(total.step, TransactionStep::Unclear { .. } | TransactionStep::Autocommit(_));
+        total.ends_at_once = total.leaves_read_only && !may_stay;
+    }
+    total.beyond = Some(beyond(total, next));
+    total.leaves_read_only |= leaves_read_only(next);
+    total.changes |= next.changes;
     total.leaves |= next.leaves;
     total.reads_back |= match statements {
         0 => next.reads_back,
         // What else it asks about is the statement before it in this text.
         _ => next.reads_back.without(ReadsBack::ABOUT_THE_LAST),
     };
+    if next.step.may_switch_autocommit_on() && total.step != TransactionStep::None {
+        // What a transaction that ends in this way said of itself, as READ ONLY, is kept for what comes next.
+        total.leaves |= LeftBehind::NEXT_TRANSACTION;
+    }
     if next.step != TransactionStep::None || total.step != TransactionStep::None {
-        total.step = TransactionStep::Unclear;
+        let autocommit = [total.step, next.step].iter().any(TransactionStep::may_switch_autocommit_on);
+        total.step = TransactionStep::Unclear { autocommit };
     }
     let is_unreadable = [total.reason, next.reason].contains(&RouteReason::Unreadable);
     total.reason = if is_unreadable { RouteReason::Unreadable } else { RouteReason::SeveralStatements };
@@ -78,8 +92,31 @@ fn add(total: &mut Part, next: &Part, statements: u32) {
     total.blurs_the_rest |= next.blurs_the_rest;
 }
 
+/// What of a text is beyond a READ ONLY transaction, where `next` comes behind the statements of `total`.
+fn beyond(total: &Part, next: &Part) -> BeyondReadOnly {
+    let is_open = !total.leaves_read_only && next.beyond_read_only() == BeyondReadOnly::Nothing;
+    match total.beyond_read_only() {
+        BeyondReadOnly::Nothing if is_open || !next.may_change() => BeyondReadOnly::Nothing,
+        BeyondReadOnly::Nothing if total.ends_at_once => BeyondReadOnly::AtOnce,
+        BeyondReadOnly::Nothing => BeyondReadOnly::Later,
+        found => found,
+    }
+}
+
+/// Whether a statement may end a READ ONLY transaction, and not only begin the next as the one before: that
+/// do AND CHAIN, and BEGIN without a word of it.
+fn leaves_read_only(part: &Part) -> bool {
+    match part.step {
+        TransactionStep::None => false,
+        TransactionStep::Begin { .. } => part.beyond_read_only() != BeyondReadOnly::Nothing,
+        TransactionStep::Commit { chain, .. } | TransactionStep::Rollback { chain, .. } => !chain,
+        _ => true,
+    }
+}
+
 fn judge(total: &Part, statements: u32, facts: &SessionFacts) -> StatementVerdict {
-    let (wants, reason) = place(total.reason, facts);
+    let beyond_read_only = total.beyond_read_only();
+    let (wants, reason) = place(total.reason, beyond_read_only, facts);
     let is_alone = facts.transaction == OpenTransaction::None && facts.autocommit;
     let resend = match total.resend {
         _ if !is_alone || total.leaves.has(LeftBehind::ANYTHING) => Resend::Never,
@@ -98,6 +135,8 @@ fn judge(total: &Part, statements: u32, facts: &SessionFacts) -> StatementVerdic
         local_infile: total.local_infile,
         kill: total.kill,
         resend,
+        changes: total.changes,
+        beyond_read_only,
     }
 }
 
@@ -106,7 +145,7 @@ fn is_repeatable(total: &Part) -> bool {
 }
 
 /// Where a statement may run by its own reason, the session's state and the listener.
-fn place(own: RouteReason, facts: &SessionFacts) -> (RoleWanted, RouteReason) {
+fn place(own: RouteReason, beyond: BeyondReadOnly, facts: &SessionFacts) -> (RoleWanted, RouteReason) {
     let own = match own {
         RouteReason::PlainRead if facts.is_in_own_schema => RouteReason::ServerState,
         own => own,
@@ -115,6 +154,8 @@ fn place(own: RouteReason, facts: &SessionFacts) -> (RoleWanted, RouteReason) {
         (SplitAccess::ReadWrite, _) => RouteReason::ReadWriteListener,
         (SplitAccess::ReadOnly, _) => RouteReason::ReadOnlyListener,
         (SplitAccess::Auto, OpenTransaction::ReadWrite) => RouteReason::InTransaction,
+        // The transaction is over when it does what it is for.
+        (SplitAccess::Auto, OpenTransaction::ReadOnly) if beyond == BeyondReadOnly::AtOnce => own,
         (SplitAccess::Auto, OpenTransaction::ReadOnly) => RouteReason::InReadOnlyTransaction,
         (SplitAccess::Auto, OpenTransaction::None) if own.wants() == RoleWanted::Primary => own,
         // It opens one anyway, that says READ ONLY itself.
@@ -129,7 +170,7 @@ impl StatementVerdict {
     /// The verdict on the same text with other facts of its session; one that was found with
     /// [`SessionFacts::default`] and the same dialect.
     pub fn under(&self, facts: &SessionFacts) -> StatementVerdict {
-        let (wants, reason) = place(self.own_reason, facts);
+        let (wants, reason) = place(self.own_reason, self.beyond_read_only, facts);
         let is_alone = facts.transaction == OpenTransaction::None && facts.autocommit;
         let resend = if is_alone { self.resend } else { Resend::Never };
         StatementVerdict { wants, reason, resend, ..*self }
@@ -147,6 +188,32 @@ impl RouteReason {
             | RouteReason::Metadata
             | RouteReason::ReadOnlyTransaction => RoleWanted::AnyMember,
             _ => RoleWanted::Primary,
+        }
+    }
+
+    /// Whether what has this reason changes, or locks, more than what is its connection's own. Of a function
+    /// or a routine that is not known, what a statement leaves says so.
+    pub(crate) const fn changes(self) -> bool {
+        match self {
+            RouteReason::UserVariable
+            | RouteReason::IntoVariable
+            | RouteReason::UnknownFunction
+            | RouteReason::HiddenCode
+            | RouteReason::ServerFunction
+            | RouteReason::LastResult
+            | RouteReason::ConnectionId
+            | RouteReason::ServerState
+            | RouteReason::Setting
+            | RouteReason::Effect
+            | RouteReason::TemporaryTable
+            | RouteReason::Handler
+            | RouteReason::Prepared
+            | RouteReason::Transaction
+            | RouteReason::Kill
+            | RouteReason::Cursor
+            | RouteReason::HintedPrimary
+            | RouteReason::Empty => false,
+            other => matches!(other.wants(), RoleWanted::Primary),
         }
     }
 }

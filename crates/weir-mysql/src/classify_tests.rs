@@ -116,13 +116,113 @@ fn transactions_begin_and_end() {
         ("LOCK TABLES t READ", ImplicitCommit),
         ("UNLOCK TABLES", ImplicitCommit),
         ("FLUSH LOGS", ImplicitCommit),
-        ("CALL p()", Unclear),
-        ("XA START 'a'", Unclear),
-        ("BEGIN; INSERT INTO t VALUES (1); COMMIT", Unclear),
+        ("CALL p()", Unclear { autocommit: true }),
+        ("XA START 'a'", Unclear { autocommit: false }),
+        ("BEGIN; INSERT INTO t VALUES (1); COMMIT", Unclear { autocommit: false }),
+        ("SELECT 1; SET autocommit = 1", Unclear { autocommit: true }),
+        ("SET autocommit = 0; COMMIT", Unclear { autocommit: false }),
         ("INSERT INTO t VALUES (1); SELECT 1", None),
         ("INSERT INTO t VALUES (1)", None),
     ] {
         assert_eq!(verdict(text).transaction, step, "{text}");
+    }
+}
+
+#[test]
+fn a_text_that_may_end_its_transaction_by_autocommit_leaves_what_that_said_of_itself() {
+    let leaves = |text: &str| verdict(text).leaves.has(LeftBehind::NEXT_TRANSACTION);
+    assert!(leaves("START TRANSACTION READ ONLY; SET autocommit = 0; SET autocommit = 1"));
+    assert!(leaves("START TRANSACTION READ ONLY; SET autocommit = 0; SELECT 1; SET autocommit = @x"));
+    assert!(!leaves("START TRANSACTION READ ONLY; SET autocommit = 0"));
+    assert!(!leaves("SELECT 1; SET autocommit = 1"));
+}
+
+#[test]
+fn what_changes_something_is_told_whatever_else_is_said_of_it_first() {
+    for text in [
+        "INSERT INTO t VALUES (1)",
+        "SELECT @a FROM t FOR UPDATE",
+        "SELECT LAST_INSERT_ID() FROM t LOCK IN SHARE MODE",
+        "SELECT CONNECTION_ID() INTO OUTFILE 'x'",
+        "WITH x AS (SELECT ROW_COUNT() AS n) UPDATE t JOIN x SET a = n",
+        "SELECT @a, f(1)",
+        "SET @a = f(1)",
+        "SET GLOBAL read_only = OFF",
+        "SET PASSWORD = 'x'",
+        "DO f(1)",
+        "BEGIN",
+        "START TRANSACTION WITH CONSISTENT SNAPSHOT",
+        "LOCK TABLES t READ",
+        "FLUSH TABLES WITH READ LOCK",
+        "EXECUTE s",
+        "CALL p()",
+        "XA START 'a'",
+        "SELECT 1; DELETE FROM t",
+        "SELECT @a /*! FROM t */",
+        "FROBNICATE t",
+        "SELECT 'a",
+    ] {
+        assert!(verdict(text).may_change(), "{text}");
+    }
+    for text in [
+        "SELECT @a",
+        "SELECT a INTO @a FROM t",
+        "SET @a = 1, time_zone = '+01:00'",
+        "DO RELEASE_LOCK('a')",
+        "SELECT FOUND_ROWS(), CONNECTION_ID()",
+        "SHOW WARNINGS",
+        "SHOW PROCESSLIST",
+        "START TRANSACTION READ ONLY",
+        "COMMIT",
+        "ROLLBACK AND CHAIN",
+        "SAVEPOINT a",
+        "UNLOCK TABLES",
+        "CREATE TEMPORARY TABLE x (a INT)",
+        "HANDLER t READ FIRST",
+        "PREPARE s FROM 'DELETE FROM t'",
+        "DEALLOCATE PREPARE s",
+        "KILL 5",
+        "SELECT @a; SET @b = 1",
+        "",
+    ] {
+        assert!(!verdict(text).may_change(), "{text}");
+    }
+    assert!(classify_head(b"SELECT 'a", &auto()).may_change());
+}
+
+#[test]
+fn what_is_beyond_a_read_only_transaction_is_told() {
+    use BeyondReadOnly::{AtOnce, Later, Nothing};
+    for (text, beyond) in [
+        ("INSERT INTO t VALUES (1)", Nothing),
+        ("CREATE TABLE t (a INT)", AtOnce),
+        ("CREATE TEMPORARY TABLE t (a INT)", Nothing),
+        ("LOCK TABLES t WRITE", AtOnce),
+        ("UNLOCK TABLES", Nothing),
+        ("BEGIN", Nothing),
+        ("START TRANSACTION WITH CONSISTENT SNAPSHOT", Nothing),
+        ("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ WRITE", AtOnce),
+        ("START TRANSACTION READ ONLY", Nothing),
+        ("BEGIN; DELETE FROM t", Nothing),
+        ("START TRANSACTION READ WRITE; SELECT 1", AtOnce),
+        ("COMMIT", Nothing),
+        ("COMMIT; SELECT 1", Nothing),
+        ("COMMIT; SELECT 1; INSERT INTO t VALUES (1)", AtOnce),
+        ("ROLLBACK; BEGIN", AtOnce),
+        ("COMMIT AND CHAIN; INSERT INTO t VALUES (1)", Nothing),
+        ("COMMIT AND CHAIN; COMMIT; INSERT INTO t VALUES (1)", Later),
+        ("SELECT 1; COMMIT", Nothing),
+        ("SELECT 1; COMMIT; INSERT INTO t VALUES (1)", Later),
+        ("SELECT 1; CREATE TABLE t (a INT)", Later),
+        ("INSERT INTO t VALUES (1); SELECT 1", Nothing),
+        ("CALL p()", Nothing),
+        ("CALL p(); INSERT INTO t VALUES (1)", Later),
+        ("SET autocommit = 1; SELECT f(1)", Later),
+    ] {
+        assert_eq!(verdict(text).beyond_read_only, beyond, "{text}");
+        let read_only = SessionFacts { transaction: OpenTransaction::ReadOnly, ..auto() };
+        let wants = if beyond == AtOnce { RoleWanted::Primary } else { RoleWanted::AnyMember };
+        assert_eq!(classify(text.as_bytes(), &read_only).wants, wants, "{text}");
     }
 }
 

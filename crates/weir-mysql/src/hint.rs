@@ -4,7 +4,7 @@
 //! A hint never sends a write anywhere but to the primary, nor a read away from its transaction: it only says
 //! of a read what its text does not tell.
 
-use crate::verdict::{RoleWanted, RouteReason, StatementKind, StatementVerdict};
+use crate::verdict::{LeftBehind, RoleWanted, RouteReason, StatementKind, StatementVerdict};
 
 /// Name of the attribute.
 const ATTRIBUTE: &[u8] = b"weir.role";
@@ -44,7 +44,9 @@ impl StatementVerdict {
                 RouteReason::HintedPrimary
             }
             (Some(RoleWanted::AnyMember), RouteReason::UnknownFunction | RouteReason::ServerState)
-                if matches!(self.kind, StatementKind::Select | StatementKind::Show) =>
+                if matches!(self.kind, StatementKind::Select | StatementKind::Show)
+                    && !self.changes
+                    && !self.leaves.without(LeftBehind::ANYTHING).pins() =>
             {
                 RouteReason::HintedSecondary
             }
@@ -77,9 +79,18 @@ mod tests {
 
     #[test]
     fn no_hint_sends_a_write_or_a_lock_to_a_secondary() {
-        for text in
-            ["UPDATE t SET a = 1", "SELECT a FROM t FOR UPDATE", "CALL p()", "SELECT @a := 1", "SET a = 1"]
-        {
+        for text in [
+            "UPDATE t SET a = 1",
+            "SELECT a FROM t FOR UPDATE",
+            "CALL p()",
+            "SELECT @a := 1",
+            "SET a = 1",
+            // What is said first of these is a function that is not known.
+            "SELECT f(a) FROM t FOR UPDATE",
+            "SELECT f(1), GET_LOCK('a', 1)",
+            "SELECT f(1) INTO @a",
+            "WITH x AS (SELECT f(1)) UPDATE t SET a = 1",
+        ] {
             let hinted = reason(&format!("/* weir: secondary */ {text}"));
             assert_eq!(hinted.wants(), RoleWanted::Primary, "{text}");
         }

@@ -22,6 +22,7 @@ pub mod packet;
 pub mod parameters;
 pub mod response;
 pub mod session_track;
+pub mod turns;
 pub mod value;
 mod wire_error;
 
@@ -50,7 +51,7 @@ pub use lexer::SqlDialect;
 pub use set::{NamesCollation, collation_of_set_names};
 pub use sql_mode::SqlMode;
 pub use verdict::{
-    KillTarget, LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts,
-    SplitAccess, StatementKind, StatementVerdict, TransactionStep,
+    BeyondReadOnly, KillTarget, LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted, RouteReason,
+    SessionFacts, SplitAccess, StatementKind, StatementVerdict, TransactionStep,
 };
 pub use wire_error::WireError;

@@ -3,7 +3,8 @@
 use crate::functions::{Called, called};
 use crate::lexer::{Lexer, SqlDialect, SqlToken};
 use crate::verdict::{
-    KillTarget, LeftBehind, ReadsBack, Resend, RoleWanted, RouteReason, StatementKind, TransactionStep,
+    BeyondReadOnly, KillTarget, LeftBehind, ReadsBack, Resend, RoleWanted, RouteReason, StatementKind,
+    TransactionStep,
 };
 
 /// What is known of one statement of a text.
@@ -19,6 +20,14 @@ pub(crate) struct Part {
     pub resend: Resend,
     /// Whether what follows may be read by other rules, or holds more of the same statement.
     pub blurs_the_rest: bool,
+    /// See [`crate::StatementVerdict::changes`].
+    pub changes: bool,
+    /// What of it is beyond a READ ONLY transaction, where more than its step says so.
+    pub beyond: Option<BeyondReadOnly>,
+    /// Of several statements: one of them may have ended a READ ONLY transaction.
+    pub leaves_read_only: bool,
+    /// Of several statements: the first ends the transaction that it comes in.
+    pub ends_at_once: bool,
 }
 
 impl Part {
@@ -33,11 +42,29 @@ impl Part {
             kill: None,
             resend,
             blurs_the_rest: false,
+            changes: reason.changes(),
+            beyond: None,
+            leaves_read_only: false,
+            ends_at_once: false,
         }
+    }
+
+    /// Whether it may change, or lock, more than what is its connection's own.
+    pub fn may_change(&self) -> bool {
+        self.changes || self.leaves.has(LeftBehind::ANYTHING)
+    }
+
+    /// What of it is beyond a READ ONLY transaction that it comes in. What a routine does there is not seen.
+    pub fn beyond_read_only(&self) -> BeyondReadOnly {
+        self.beyond.unwrap_or(match self.step {
+            TransactionStep::ImplicitCommit if self.changes => BeyondReadOnly::AtOnce,
+            _ => BeyondReadOnly::Nothing,
+        })
     }
 
     /// Notes a reason against reading elsewhere; the first one stays.
     pub fn refuse(&mut self, reason: RouteReason) {
+        self.changes |= reason.changes();
         if self.reason.wants() == RoleWanted::AnyMember {
             self.reason = reason;
         }
@@ -46,9 +73,10 @@ impl Part {
     /// Notes that nobody can say what the statement does.
     pub fn unreadable(&mut self) {
         self.reason = RouteReason::Unreadable;
+        self.changes = true;
         self.leaves |= LeftBehind::ANYTHING;
         self.reads_back |= ReadsBack::ANYTHING;
-        self.step = TransactionStep::Unclear;
+        self.step = TransactionStep::Unclear { autocommit: true };
         self.resend = Resend::Never;
     }
 }

@@ -167,6 +167,7 @@ fn assignment(at: &mut Reading<'_>, part: &mut Part) {
     let is_plain = matches!(at.token, Some(SqlToken::Assign | SqlToken::Symbol(b'=')));
     if scope == Scope::Server {
         part.resend = Resend::IfRefused;
+        part.changes = true;
         return;
     }
     if !is_plain || name.is_empty() {

@@ -4,7 +4,8 @@ use crate::lexer::SqlToken;
 use crate::reading::{Part, Reading, Walk, is_word};
 use crate::set::set;
 use crate::verdict::{
-    KillTarget, LeftBehind, ReadsBack, Resend, RouteReason, StatementKind as Kind, TransactionStep,
+    BeyondReadOnly, KillTarget, LeftBehind, ReadsBack, Resend, RouteReason, StatementKind as Kind,
+    TransactionStep,
 };
 
 /// A walk over a read.
@@ -52,7 +53,7 @@ fn read(at: &mut Reading<'_>, kind: Kind, reason: RouteReason) -> Part {
 fn unknown(at: &mut Reading<'_>) -> Part {
     let mut part = Part::new(Kind::Unknown, RouteReason::Unknown, Resend::Never);
     part.leaves |= LeftBehind::ANYTHING;
-    part.step = TransactionStep::Unclear;
+    part.step = TransactionStep::Unclear { autocommit: true };
     part.blurs_the_rest = true;
     at.walk(&mut part, Walk::default());
     part
@@ -61,7 +62,7 @@ fn unknown(at: &mut Reading<'_>) -> Part {
 /// Notes of a part that it runs statements that are not in the text.
 fn runs_unseen(part: &mut Part) {
     part.leaves |= LeftBehind::ANYTHING;
-    part.step = TransactionStep::Unclear;
+    part.step = TransactionStep::Unclear { autocommit: true };
     part.blurs_the_rest = true;
 }
 
@@ -95,6 +96,7 @@ fn by_verb(at: &mut Reading<'_>, word: &[u8]) -> Part {
         b"BEGIN" => {
             let mut part = simple(Kind::Begin, RouteReason::Transaction, Resend::IfRefused);
             part.step = TransactionStep::Begin { read_only: false };
+            part.changes = true;
             (part, Walk::default())
         }
         b"COMMIT" | b"ROLLBACK" => return end(at, verb == b"COMMIT"),
@@ -125,7 +127,7 @@ fn by_verb(at: &mut Reading<'_>, word: &[u8]) -> Part {
         b"XA" => {
             let mut part = simple(Kind::Xa, RouteReason::Xa, Resend::Never);
             part.leaves |= LeftBehind::XA;
-            part.step = TransactionStep::Unclear;
+            part.step = TransactionStep::Unclear { autocommit: false };
             (part, Walk::default())
         }
         b"FLUSH" => return flush(at),
@@ -177,7 +179,8 @@ fn by_two_words(at: &mut Reading<'_>, verb: &[u8]) -> Part {
             at.walk(&mut part, Walk { assigns: true, ..Walk::default() });
         }
         Kind::Lock => {
-            if verb == b"LOCK" {
+            part.changes = verb == b"LOCK";
+            if part.changes {
                 part.leaves |= LeftBehind::TABLE_LOCK;
             }
             if second(b"TABLES") || second(b"TABLE") {
@@ -192,12 +195,13 @@ fn by_two_words(at: &mut Reading<'_>, verb: &[u8]) -> Part {
 
 fn start_transaction(at: &mut Reading<'_>) -> Part {
     let mut part = Part::new(Kind::Begin, RouteReason::Transaction, Resend::IfRefused);
-    let mut read_only = false;
+    let (mut read_only, mut read_write) = (false, false);
     at.advance();
     while !at.is_at_end() {
         if is_word(at.token, b"READ") && is_word(at.next, b"ONLY") {
             read_only = true;
         }
+        read_write |= is_word(at.token, b"READ") && is_word(at.next, b"WRITE");
         if let Some(SqlToken::Irregular(_)) = at.token {
             at.give_up(&mut part);
             return part;
@@ -205,6 +209,9 @@ fn start_transaction(at: &mut Reading<'_>) -> Part {
         at.advance();
     }
     part.step = TransactionStep::Begin { read_only };
+    part.changes = !read_only;
+    // Without a word of it, it goes on as READ ONLY where the one before was.
+    part.beyond = read_write.then_some(BeyondReadOnly::AtOnce);
     if read_only {
         part.reason = RouteReason::ReadOnlyTransaction;
         part.resend = Resend::Anywhere;
@@ -401,6 +408,7 @@ fn definition(at: &mut Reading<'_>) -> Part {
         if is(b"TEMPORARY") {
             part.leaves |= LeftBehind::TEMPORARY_TABLE;
             part.reason = RouteReason::TemporaryTable;
+            part.changes = false;
             part.step = TransactionStep::None;
         } else if is(b"USER") || is(b"ROLE") {
             part.kind = Kind::Account;
@@ -432,7 +440,7 @@ fn routine(at: &mut Reading<'_>, mut part: Part) -> Part {
         // Whether the routine ends here, nobody knows without its grammar.
         if matches!(token, SqlToken::Semicolon) && at.next.is_some() {
             part.leaves |= LeftBehind::ANYTHING;
-            part.step = TransactionStep::Unclear;
+            part.step = TransactionStep::Unclear { autocommit: true };
             part.resend = Resend::Never;
         }
         if let SqlToken::Irregular(_) = token {

@@ -243,7 +243,30 @@ pub enum TransactionStep {
     /// `SET autocommit`; `None` where the value is no literal. Switching it on commits.
     Autocommit(Option<bool>),
     /// Several of these, or nobody knows: the server's status flags tell.
-    Unclear,
+    Unclear {
+        /// Autocommit may be switched on.
+        autocommit: bool,
+    },
+}
+
+impl TransactionStep {
+    /// Whether it may switch autocommit on, which ends a transaction but keeps what that said of itself, as
+    /// READ ONLY, for the next statement.
+    pub fn may_switch_autocommit_on(&self) -> bool {
+        matches!(self, Self::Autocommit(Some(true) | None) | Self::Unclear { autocommit: true })
+    }
+}
+
+/// Whether a text goes beyond a READ ONLY transaction that it comes in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BeyondReadOnly {
+    /// It changes nothing, or the transaction that it comes in is open meanwhile and refuses that.
+    #[default]
+    Nothing,
+    /// It ends the transaction before anything else, and then may change something.
+    AtOnce,
+    /// It does something else in the transaction first.
+    Later,
 }
 
 /// What `KILL` is to end.
@@ -342,4 +365,24 @@ pub struct StatementVerdict {
     pub kill: Option<KillTarget>,
     /// Whether it may be sent again.
     pub resend: Resend,
+    /// Whether its text says that it changes, or locks, more than what is its connection's own. Of what it
+    /// calls it says nothing: see [`StatementVerdict::may_change`].
+    pub changes: bool,
+    /// Whether it does so behind a READ ONLY transaction that is open before it.
+    pub beyond_read_only: BeyondReadOnly,
+}
+
+impl StatementVerdict {
+    /// Whether it may change, or lock, more than what is its connection's own: what only the primary is to
+    /// do.
+    pub const fn may_change(&self) -> bool {
+        self.changes || self.leaves.has(LeftBehind::ANYTHING)
+    }
+
+    /// Whether it is refused to a session that is kept, by `pins`, at a server that is not the primary. A
+    /// lock of GET_LOCK is asked for where all ask, unless the session has one there.
+    pub const fn is_for_the_primary_alone(&self, pins: LeftBehind) -> bool {
+        let locks = self.leaves.has(LeftBehind::USER_LOCK) && !pins.has(LeftBehind::USER_LOCK);
+        self.may_change() || locks
+    }
 }

@@ -1,36 +1,25 @@
 //! Pools and backends on one worker: choosing and connecting. What is kept of connections belongs to the
 //! protocol that uses them.
 
+mod opening;
+
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::future::Future as _;
-use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::ops::{Deref, DerefMut};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use rustls::HandshakeKind;
-use socket2::Socket;
 use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
 use weir_config::OnDown;
-use weir_io::at::At;
 use weir_io::clock;
-use weir_io::deadline::Deadline;
-use weir_io::handshake;
-use weir_io::local_end::{self, LocalEnd};
+use weir_io::local_end::LocalEnd;
 use weir_io::stream::Stream;
-use weir_io::system;
-use weir_io::wait::{WaitError, send_all, timed_out};
 use weir_state::connections::ConnectionCount;
 use weir_state::counterparts::Counterparts;
 use weir_state::{Backend, Pool};
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
-use weir_tls::BackendTls;
 
 pub use crate::connect_error::ConnectError;
 use crate::enders::{Ender, Enders};
@@ -38,8 +27,6 @@ use crate::events::Event;
 use crate::evictions;
 use crate::worker::Worker;
 
-/// Wait for a descriptor to become free.
-const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(10);
 /// How long a connection to a MySQL server that is drained stays idle: its session may still ask about its
 /// last statement.
 const IDLE_AT_LEAVING: Duration = Duration::from_secs(1);
@@ -72,6 +59,10 @@ pub trait Keep: Any {
     fn hand_over(&self) -> Rc<dyn Keep>;
     /// Closes up to `most` idle connections, those idle longest first; gives how many.
     fn close_idle(&self, most: usize) -> usize;
+    /// Ends connections in use that no [`Ender`] knows; gives how many.
+    fn end_all(&self) -> usize {
+        0
+    }
     /// Drops what has been idle for `longest`, is closed by the backend, or goes to where the backend was
     /// before its last move ([`weir_state::Resolved::moves`]).
     fn retire(&self, now: Duration, longest: Duration, moves: u32);
@@ -84,6 +75,8 @@ pub struct Connection {
     /// [`weir_state::Resolved::moves`] when it was opened: once that is another, this goes to where the
     /// backend was.
     moves: u32,
+    /// Whether the backend picked HTTP/2.
+    is_h2: bool,
 }
 
 /// Counts a connection as open on its backend until dropped.
@@ -118,6 +111,11 @@ impl Connection {
         self.moves
     }
 
+    /// Whether the backend picked HTTP/2 (ALPN).
+    pub fn is_h2(&self) -> bool {
+        self.is_h2
+    }
+
     /// See [`OpenCount::ender`].
     pub fn ender(&self) -> Option<Rc<Ender>> {
         self.count.ender()
@@ -149,16 +147,6 @@ impl Drop for OpenCount {
     fn drop(&mut self) {
         self.cells.of(self.number as usize).connections_ended.increment();
     }
-}
-
-/// What a new connection is for.
-struct OpenHow<'a> {
-    /// What is said first.
-    proxy_header: Option<&'a [u8]>,
-    /// Whose address it may leave from.
-    client: Option<IpAddr>,
-    /// Its place among those that may be open.
-    reserved: Option<Reservation>,
 }
 
 /// A backend that was chosen: it counts as one in flight until this is dropped.
@@ -308,7 +296,8 @@ impl WorkerBackend {
     /// It went down: ends its connections, idle or not, where its pool asks for that.
     fn end_connections(&self) {
         if self.ends_when_down.get() {
-            let ended = self.enders.end_all();
+            let ended = self.enders.end_all()
+                + self.kept.borrow().iter().map(|kept| kept.end_all() as u64).sum::<u64>();
             self.cells().ended.add(ended);
             self.close_idle(usize::MAX);
         }
@@ -321,188 +310,6 @@ impl WorkerBackend {
             closed += kept.close_idle(most - closed);
         }
         closed
-    }
-
-    /// Opens a connection that is ready for the first byte of the protocol above: `proxy_header` was sent
-    /// where there is one, TLS made where the pool wants it. The deadline is the caller's to set. `client` is
-    /// whose address the connection may leave from.
-    ///
-    /// `Err(OutOfDescriptors)` only when none became free in time for a connection before the deadline.
-    pub async fn open(
-        &self,
-        worker: &Worker,
-        deadline: &Deadline,
-        proxy_header: Option<&[u8]>,
-        client: Option<IpAddr>,
-    ) -> Result<Connection, ConnectError> {
-        let opening = OpenHow { proxy_header, client, reserved: None };
-        let connection = self.open_plain(worker, deadline, opening).await?;
-        match &self.shared.tls {
-            None => Ok(connection),
-            Some(tls) => Box::pin(self.secure(tls, worker, connection, deadline)).await,
-        }
-    }
-
-    /// The same without TLS, for a protocol in which that begins in mid-stream ([`Self::secure`]).
-    async fn open_plain(
-        &self,
-        worker: &Worker,
-        deadline: &Deadline,
-        opening: OpenHow<'_>,
-    ) -> Result<Connection, ConnectError> {
-        let mut connection = self.connect(worker, deadline, opening.client).await?;
-        connection.count._reserved = opening.reserved;
-        if let Some(header) = opening.proxy_header {
-            let sent = send_all(&mut *connection, header, deadline, || {}).await;
-            sent.map_err(|error| self.wait_failed(error))?;
-            self.cells().bytes_sent.add(header.len() as u64);
-        }
-        Ok(connection)
-    }
-
-    async fn connect(
-        &self,
-        worker: &Worker,
-        deadline: &Deadline,
-        client: Option<IpAddr>,
-    ) -> Result<Connection, ConnectError> {
-        let mut was_short = false;
-        loop {
-            match self.try_to_connect(deadline, client).await {
-                // Ours is the shortage: others end or make room, and this one waits its time for a
-                // descriptor.
-                Err(ConnectError::OutOfDescriptors) if !deadline.has_passed() => {
-                    was_short = true;
-                    worker.make_room();
-                    tokio::time::sleep(DESCRIPTOR_PAUSE).await;
-                }
-                // The backend was not given the time that it is meant to have.
-                Err(ConnectError::TimedOut { .. }) if was_short => {
-                    return Err(ConnectError::OutOfDescriptors);
-                }
-                connected => {
-                    if let Err(ConnectError::Refused { .. } | ConnectError::TimedOut { .. }) = connected {
-                        self.cells().connect_failures.increment();
-                    }
-                    return connected;
-                }
-            }
-        }
-    }
-
-    /// Makes the TLS handshake. It comes behind the PROXY header, and nothing that comes before it is taken
-    /// for an answer (threat A21); the caller sees to it that nothing was received and not yet read.
-    pub async fn secure(
-        &self,
-        tls: &BackendTls,
-        worker: &Worker,
-        connection: Connection,
-        deadline: &Deadline,
-    ) -> Result<Connection, ConnectError> {
-        let Some(backend) = self.shared.resolved.at() else {
-            return Err(ConnectError::Unresolved { backend: self.shared.address.clone() });
-        };
-        let moves = connection.moves;
-        let (stream, count) = connection.into_parts();
-        match handshake::connect(tls, stream, &worker.buffers, deadline).await {
-            Ok((stream, kind)) => {
-                match kind {
-                    HandshakeKind::Resumed => self.cells().tls_resumed.increment(),
-                    _ => self.cells().tls_full.increment(),
-                }
-                Ok(Connection { stream, count, moves })
-            }
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                self.cells().tls_failures.increment();
-                Err(ConnectError::TimedOut { backend })
-            }
-            Err(error) => {
-                self.cells().tls_failures.increment();
-                Err(ConnectError::Tls { backend, reason: handshake::describe(&error) })
-            }
-        }
-    }
-
-    async fn try_to_connect(
-        &self,
-        deadline: &Deadline,
-        client: Option<IpAddr>,
-    ) -> Result<Connection, ConnectError> {
-        let moves = self.shared.resolved.moves();
-        let Some(at) = self.shared.resolved.at() else {
-            return Err(ConnectError::Unresolved { backend: self.shared.address.clone() });
-        };
-        let from_somewhere = match &at {
-            At::Inet(address) => self.socket_for(*address, client, true)?.map(|socket| (socket, *address)),
-            At::Unix(_) => None,
-        };
-        let mut connecting = pin!(async {
-            match from_somewhere {
-                None => at.connect().await,
-                Some((socket, address)) => local_end::connect(socket, address).await,
-            }
-        });
-        let connected = std::future::poll_fn(|context| match connecting.as_mut().poll(context) {
-            Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
-            Poll::Pending => timed_out(deadline),
-        })
-        .await;
-        match connected {
-            Ok(stream) => {
-                // Heads and bodies go out in separate writes; Nagle would hold the second back.
-                if at.inet().is_some() {
-                    let _ = stream.set_nodelay(true);
-                }
-                let ender = match self.ends_when_down.get() {
-                    false => None,
-                    true => {
-                        let ender = self.enders.register(&stream);
-                        Some(ender.map_err(|_| ConnectError::OutOfDescriptors)?)
-                    }
-                };
-                self.cells().connections.increment();
-                let stream = Stream::plain(stream);
-                let count = OpenCount {
-                    cells: self.shared.cells.clone(),
-                    number: self.number as u32,
-                    _reserved: None,
-                    ender,
-                };
-                Ok(Connection { stream, count, moves })
-            }
-            Err(WaitError::TimedOut) => Err(ConnectError::TimedOut { backend: at.clone() }),
-            Err(WaitError::Broken(source)) if system::is_shortage(&source) => {
-                Err(ConnectError::OutOfDescriptors)
-            }
-            Err(WaitError::Broken(source)) => Err(ConnectError::Refused { backend: at.clone(), source }),
-        }
-    }
-}
-
-impl WorkerBackend {
-    /// A socket that is yet to be connected to `address`, for a client, where the pool says what it leaves
-    /// from;
-    /// `None` where the kernel chooses.
-    ///
-    /// # Errors
-    /// It can't leave from there.
-    pub fn socket_for(
-        &self,
-        address: SocketAddr,
-        client: Option<IpAddr>,
-        is_stream: bool,
-    ) -> Result<Option<Socket>, ConnectError> {
-        let Some(local_end) = &*self.local_end.borrow() else { return Ok(None) };
-        match local_end.open(address, client, is_stream) {
-            Ok(socket) => Ok(Some(socket)),
-            Err(source) if system::is_shortage(&source) => Err(ConnectError::OutOfDescriptors),
-            Err(source) => Err(ConnectError::Source { backend: address.into(), source }),
-        }
-    }
-
-    /// Why a wait on a connection on which nothing of a request was sent yet came to nothing.
-    pub fn wait_failed(&self, error: WaitError) -> ConnectError {
-        ConnectError::from_wait(error, self.shared.resolved.at(), &self.shared.address)
     }
 }
 
@@ -525,20 +332,6 @@ impl Chosen {
             return Ok(Reservation(shared.open.clone()));
         }
         Err(ConnectError::Full { backend: shared.address.clone() })
-    }
-
-    /// Opens a connection on which nothing was said yet but `proxy_header`, where there is one, and which
-    /// counts against the `max_connections` of its backend as long as it is open. The deadline is the
-    /// caller's to set; TLS is the caller's to make ([`WorkerBackend::secure`]).
-    pub async fn open_counted(
-        &self,
-        worker: &Worker,
-        deadline: &Deadline,
-        proxy_header: Option<&[u8]>,
-    ) -> Result<Connection, ConnectError> {
-        let reserved = Some(self.reserve(worker).await?);
-        let opening = OpenHow { proxy_header, client: None, reserved };
-        self.backend().open_plain(worker, deadline, opening).await
     }
 
     /// Tells the latency average that it answered, `latency` after it was asked (or, for TCP, called).

@@ -10,6 +10,9 @@ use std::sync::Arc;
 
 use weir_config::{Bind, Config, Speaks};
 use weir_http::AddedField;
+use weir_io::temporary;
+pub use weir_io::temporary::TemporaryFiles;
+pub use weir_screen::AdaptiveState;
 use weir_screen::Screen;
 use weir_state::memory;
 use weir_state::{Listener, Snapshot};
@@ -30,6 +33,8 @@ pub struct CompiledSnapshot {
     pub listeners: Vec<Arc<CompiledListener>>,
     /// What is kept of responses; `None` where no route keeps any.
     pub cache: Option<Arc<Cache>>,
+    /// Where bodies wait that memory shall not hold; `None` where the config has no folder for it.
+    pub files: Option<Arc<TemporaryFiles>>,
     /// Each worker's part of the memory that is for buffers: what the cache does not take of the budget.
     pub worker_buffer_bytes: u64,
 }
@@ -48,6 +53,8 @@ pub struct CompiledListener {
     pub logs: Option<Box<Logs>>,
     /// What is counted by route; `None` for nothing.
     pub by_route: Option<Box<ByRoute>>,
+    /// See [`CompiledSnapshot::files`].
+    pub files: Option<Arc<TemporaryFiles>>,
 }
 
 impl CompiledSnapshot {
@@ -60,7 +67,8 @@ impl CompiledSnapshot {
         access_log: &AccessLog,
     ) -> CompiledSnapshot {
         let cache = cache_of(&snapshot.config, before);
-        let pools = PoolNames::of(&snapshot.config);
+        let files = files_of(&snapshot.config, before);
+        let pools = PoolNames::of(&snapshot.config, snapshot.token_keys.as_deref());
         let pool_configs: Vec<Arc<weir_config::Pool>> =
             snapshot.pools.iter().map(|pool| pool.config.clone()).collect();
         let old: HashMap<&str, &CompiledListener> =
@@ -69,6 +77,7 @@ impl CompiledSnapshot {
             let old = old.get(listener.config.name.as_str()).copied();
             let mut compiled =
                 CompiledListener::compile(listener, &pool_configs, &pools, cache.as_ref(), old);
+            compiled.files = files.clone();
             compiled.logs = Logs::compile(&snapshot.config, &listener.config, access_log);
             let counted = old.and_then(|old| old.by_route.as_deref());
             compiled.by_route = ByRoute::compile(&listener.config, counted, workers);
@@ -77,7 +86,7 @@ impl CompiledSnapshot {
         let listeners = snapshot.listeners.iter().map(compile).collect();
         drop(pools);
         let worker_buffer_bytes = memory::for_buffers(&snapshot.config) / workers as u64;
-        CompiledSnapshot { listeners, cache, worker_buffer_bytes, snapshot }
+        CompiledSnapshot { listeners, cache, files, worker_buffer_bytes, snapshot }
     }
 
     /// The same for a snapshot that has other backends in a pool and is the same in all else.
@@ -86,14 +95,18 @@ impl CompiledSnapshot {
             snapshot,
             listeners: self.listeners.clone(),
             cache: self.cache.clone(),
+            files: self.files.clone(),
             worker_buffer_bytes: self.worker_buffer_bytes,
         }
     }
 
-    /// Gives the cache its limits again, which are those of what was compiled last.
-    pub fn limit_cache(&self) {
+    /// Gives the cache and the files of bodies their limits again, which are those of what was compiled last.
+    pub fn limit_shared(&self) {
         if let Some(cache) = &self.cache {
             limit(cache, &self.snapshot.config);
+        }
+        if let (Some(files), Some(limits)) = (&self.files, limits_of_files(&self.snapshot.config)) {
+            files.limit(limits);
         }
     }
 
@@ -121,6 +134,28 @@ fn cache_of(config: &Config, before: Option<&CompiledSnapshot>) -> Option<Arc<Ca
     Some(cache)
 }
 
+/// The same over all reloads as long as there is a folder for them.
+fn files_of(config: &Config, before: Option<&CompiledSnapshot>) -> Option<Arc<TemporaryFiles>> {
+    let limits = limits_of_files(config)?;
+    match before.and_then(|before| before.files.clone()) {
+        Some(files) => {
+            files.limit(limits);
+            Some(files)
+        }
+        None => Some(TemporaryFiles::new(limits)),
+    }
+}
+
+fn limits_of_files(config: &Config) -> Option<temporary::Limits> {
+    let runtime = &config.runtime;
+    Some(temporary::Limits {
+        directory: runtime.buffer_directory.as_ref()?.into(),
+        bytes: runtime.buffer_files_bytes,
+        files: u64::from(runtime.buffer_files_count),
+        threads: runtime.buffer_threads as usize,
+    })
+}
+
 /// Gives the cache the limits that `config` has for it.
 fn limit(cache: &Cache, config: &Config) {
     if let Some(budget_bytes) = memory::for_cache(config) {
@@ -146,6 +181,7 @@ impl CompiledListener {
             edits,
             logs: None,
             by_route: None,
+            files: None,
         }
     }
 
@@ -153,6 +189,15 @@ impl CompiledListener {
     pub fn rate_limit_overflow(&self) -> u64 {
         let of_routes = self.routes.routes().iter().filter_map(|route| route.screen.as_deref());
         of_routes.chain(self.screen.as_deref()).map(Screen::overflowed).sum()
+    }
+}
+
+impl CompiledListener {
+    /// What adaptive limits have found: by the route's name, and without one of the listener's own.
+    pub fn adaptive_limits(&self) -> impl Iterator<Item = (&str, AdaptiveState)> {
+        let of_routes = self.routes.routes().iter().map(|route| (&*route.name, route.screen.as_deref()));
+        let all = of_routes.chain([("", self.screen.as_deref())]);
+        all.filter_map(|(name, screen)| Some((name, screen?.adaptive()?)))
     }
 }
 

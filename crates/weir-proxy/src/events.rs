@@ -1,5 +1,6 @@
 //! What workers tell the control side, in messages and in totals.
 
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -16,6 +17,15 @@ pub enum Event {
         until: Duration,
         /// The last of the failures, such as `answered 503`.
         reason: String,
+    },
+    /// The address in use of a name did not accept, and another of the name did.
+    OtherAddress {
+        /// The name, with its port, as the config has it.
+        name: String,
+        /// The address that was in use.
+        first: SocketAddr,
+        /// The one that accepted.
+        address: SocketAddr,
     },
     /// A worker ran out of file descriptors and shed idle connections.
     DescriptorsShort {

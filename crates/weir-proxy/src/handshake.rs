@@ -1,7 +1,9 @@
 //! What a listener does about TLS before it serves a connection: the handshake, or a look at the name that
 //! the client asks for. Both are counted.
 
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 
 use weir_io::buffers::Buffer;
 use weir_io::clock;
@@ -10,7 +12,7 @@ use weir_io::handshake::{self, Secure};
 use weir_io::server_name::{self, Unread};
 use weir_io::stream::Stream;
 use weir_stats::table::{End, Handshake};
-use weir_tls::{acme, hello};
+use weir_tls::{ServerTls, acme, hello};
 
 use crate::worker::{Worker, WorkerListener};
 
@@ -35,12 +37,19 @@ pub async fn with_client(
     deadline.set(now + listener.shared.config.timeout.handshake);
     deadline.set_idle(Some(now));
     let mut config = server.stream_config();
-    if let Some(awaited) = listener.shared.challenges.stream_config() {
+    let awaited = listener.shared.challenges.stream_config();
+    if awaited.is_some() || !server.on_demand().is_empty() {
         let read = Box::pin(server_name(worker, listener, &mut stream, buffer, deadline)).await;
-        read.inspect_err(|_| deadline.set_idle(None))?;
+        let name = read.inspect_err(|_| deadline.set_idle(None))?;
         let received = buffer.as_ref().map_or(&[][..], Buffer::filled);
-        if hello::offers_only(received, acme::PROTOCOL) {
-            config = awaited;
+        match (hello::offers_only(received, acme::PROTOCOL), name) {
+            // An authority that looks whether a domain is ours must not wait for its certificate.
+            (true, _) => config = awaited.unwrap_or(config),
+            (false, Some(name)) => {
+                let waited = Box::pin(certificate(listener, server, &name, &mut stream, deadline)).await;
+                waited.inspect_err(|_| deadline.set_idle(None))?;
+            }
+            (false, None) => {}
         }
     }
     let made = handshake::accept(server, config, stream, &worker.buffers, buffer.take(), deadline).await;
@@ -62,6 +71,34 @@ pub async fn with_client(
             Err(if failed == Handshake::Overload { End::Overload } else { End::Handshake })
         }
     }
+}
+
+/// Waits for the certificate of a name that none is for yet, where one is to be got (`on_demand`); does
+/// nothing else. The deadline is `timeout.handshake` from the end of the wait.
+///
+/// # Errors
+/// The client has left, or must make room.
+async fn certificate(
+    listener: &WorkerListener,
+    server: &ServerTls,
+    name: &str,
+    stream: &mut Stream,
+    deadline: &Deadline,
+) -> Result<(), End> {
+    let Some(mut waiting) = server.wanted(name) else { return Ok(()) };
+    deadline.set(clock::now() + waiting.limit());
+    let waited = poll_fn(|context| match waiting.poll(context) {
+        Poll::Ready(()) => Poll::Ready(Ok(true)),
+        Poll::Pending if deadline.is_shed() => Poll::Ready(Err(End::Overload)),
+        Poll::Pending if stream.poll_left(context) => Poll::Ready(Err(End::ClientClosed)),
+        Poll::Pending if deadline.has_passed() => Poll::Ready(Ok(false)),
+        Poll::Pending => Poll::Pending,
+    });
+    if !waited.await? {
+        waiting.time_out();
+    }
+    deadline.set(clock::now() + listener.shared.config.timeout.handshake);
+    Ok(())
 }
 
 /// The name that a client asks for, which is read and answered nothing. `None` for a client that asks for no

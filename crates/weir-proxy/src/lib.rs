@@ -32,4 +32,4 @@ pub mod timers;
 mod udp;
 mod worker;
 
-pub use reach::RetryRules;
+pub use reach::{HedgeRules, RetryRules};

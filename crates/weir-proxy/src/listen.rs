@@ -5,11 +5,12 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use weir_io::listener::Listener;
-use weir_quic::port::Port;
+use weir_quic::port::{Port, Serving};
+use weir_quic::socket::BoundAt;
 use weir_state::sockets::Transport;
 
 use crate::http::h3::ListenerFront;
-use crate::listener_socket::ListenerSocket;
+use crate::listener_socket::{Closing, ListenerSocket};
 use crate::worker::Worker;
 use crate::{accept, udp};
 
@@ -26,7 +27,7 @@ pub fn serve(worker: &Rc<Worker>, socket: &Rc<ListenerSocket>, descriptor: Owned
             tokio::task::spawn_local(acceptor.run());
         }
         Transport::Quic => {
-            let datagrams = weir_quic::socket::Socket::new(descriptor.into(), address_of(socket)?)?;
+            let datagrams = weir_quic::socket::Socket::new(descriptor.into(), place_of(socket)?)?;
             let driver = worker.quic.driver();
             let front = ListenerFront::new(worker.clone(), socket.clone(), worker.quic.keys());
             front.warm_up();
@@ -34,7 +35,11 @@ pub fn serve(worker: &Rc<Worker>, socket: &Rc<ListenerSocket>, descriptor: Owned
             driver.open(&port);
             driver.steer(&port);
             let closing = socket.clone();
-            tokio::task::spawn_local(driver.run_socket(port, move |waker| closing.is_closing(waker)));
+            tokio::task::spawn_local(driver.run_socket(port, move |waker| match closing.closing(waker) {
+                None => Serving::Open,
+                Some(Closing::After(_)) => Serving::Closing,
+                Some(Closing::IfWithdrawnAfter(_)) => Serving::HandedOver,
+            }));
         }
         Transport::Udp => {
             let datagrams = tokio::net::UdpSocket::from_std(descriptor.into())?;
@@ -45,6 +50,8 @@ pub fn serve(worker: &Rc<Worker>, socket: &Rc<ListenerSocket>, descriptor: Owned
 }
 
 /// Where datagrams come to, which no Unix socket gets.
-fn address_of(socket: &ListenerSocket) -> io::Result<std::net::SocketAddr> {
-    socket.endpoint.at.inet().ok_or_else(|| io::Error::other("datagrams come to addresses only"))
+fn place_of(socket: &ListenerSocket) -> io::Result<BoundAt> {
+    let address = socket.endpoint.at.inet();
+    let address = address.ok_or_else(|| io::Error::other("datagrams come to addresses only"))?;
+    Ok(BoundAt { address, interface: socket.interface })
 }

@@ -1,6 +1,8 @@
 //! A listening socket on one worker: for which listener it accepts, and how it is given up.
 
 use std::cell::{Cell, RefCell};
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
@@ -12,6 +14,8 @@ use crate::worker::ListenerSlot;
 /// A listening socket on one worker.
 pub struct ListenerSocket {
     pub endpoint: Endpoint,
+    /// Index of the interface that it is bound to; `None` where its endpoint names none.
+    pub interface: Option<NonZeroU32>,
     slot: RefCell<Rc<ListenerSlot>>,
     /// For how long it is served on; `None` while it stays open.
     closing: Cell<Option<Closing>>,
@@ -28,10 +32,16 @@ pub enum Closing {
 }
 
 impl ListenerSocket {
-    /// One that stays open, and accepts for `slot`.
-    pub fn new(endpoint: Endpoint, slot: Rc<ListenerSlot>) -> ListenerSocket {
-        let slot = RefCell::new(slot);
-        ListenerSocket { endpoint, slot, closing: Cell::new(None), waker: RefCell::default() }
+    /// One that stays open, and accepts for `slot` at the socket that `descriptor` is of.
+    pub fn new(endpoint: Endpoint, descriptor: &OwnedFd, slot: Rc<ListenerSlot>) -> ListenerSocket {
+        let (interface, slot) = (endpoint.interface_of(descriptor), RefCell::new(slot));
+        ListenerSocket { endpoint, interface, slot, closing: Cell::new(None), waker: RefCell::default() }
+    }
+
+    /// Whether `descriptor`, of a socket for `endpoint`, is of this very one: of one endpoint there are two
+    /// where the interface has come anew.
+    pub fn is_of(&self, endpoint: &Endpoint, descriptor: &OwnedFd) -> bool {
+        self.endpoint == *endpoint && self.interface == endpoint.interface_of(descriptor)
     }
 
     /// Accepts for another listener from now on.
@@ -51,11 +61,6 @@ impl ListenerSocket {
             *stored = Some(waker.clone());
         }
         self.closing.get()
-    }
-
-    /// Whether it is given up, for those who linger nowhere. `waker` is woken when that changes.
-    pub fn is_closing(&self, waker: &Waker) -> bool {
-        self.closing(waker).is_some()
     }
 
     /// Gives it up; whoever serves it is woken.

@@ -1,5 +1,6 @@
 //! The proxy plane as the control side sees it: start the workers, give them a snapshot, drain them.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use weir_io::{clock, system};
 use weir_quic::process::{HandOver, Process};
 use weir_state::Snapshot;
 use weir_state::plane::{Next, Pending, Plane, StageError, StagedChange};
-use weir_state::sockets::{Endpoint, LAST_LINGER, LINGER, Sockets};
+use weir_state::sockets::{Endpoint, InterfaceState, LAST_LINGER, LINGER, Sockets, Transport};
 
 use crate::access_log::AccessLog;
 use crate::compiled::CompiledSnapshot;
@@ -68,6 +69,10 @@ pub enum Leaving<'l> {
 }
 
 /// Has sockets found by no new connection; says it once where that can't be.
+fn is_quic(endpoint: &Endpoint) -> bool {
+    endpoint.transport == Transport::Quic
+}
+
 fn withdraw(sockets: &Sockets, endpoints: &[Endpoint]) {
     static SAID: Once = Once::new();
     if let Err(error) = sockets.withdraw(endpoints) {
@@ -203,12 +208,16 @@ impl ProxyPlane {
     /// Gives the number of sessions that were cut off.
     pub async fn drain(&self, limit: Duration, leaving: Leaving<'_>) -> u64 {
         let linger = self.close_sockets(leaving).await.min(limit);
+        let kept: Arc<[Endpoint]> = match leaving {
+            Leaving::ToNobody => [].into(),
+            Leaving::ToSuccessorBut(unused) => unused.iter().filter(|it| is_quic(it)).cloned().collect(),
+        };
         // Before any worker knows of it: at their own, later moment the sessions end by themselves, and must
         // be told apart from those that were done in time.
         let deadline = clock::now() + limit;
         self.totals.drained_at.store(deadline.as_nanos() as u64, Ordering::Relaxed);
         for worker in &self.workers {
-            let _ = worker.commands.send(Command::Drain { limit, linger });
+            let _ = worker.commands.send(Command::Drain { limit, linger, kept: kept.clone() });
         }
         let is_busy = || self.totals.accepting.load(Ordering::Acquire) > 0 || self.sessions() > 0;
         while is_busy() && clock::now() < deadline + LAST_WORDS {
@@ -240,6 +249,12 @@ impl ProxyPlane {
     /// Endpoints that the process before has handed over in vain, so that it gives them up.
     pub fn unused_endpoints(&self) -> Vec<Endpoint> {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How it stands with each interface that sockets are bound to. Waits for a publication that is under
+    /// way.
+    pub async fn interfaces(&self) -> BTreeMap<Arc<str>, InterfaceState> {
+        self.sockets.lock().await.interfaces()
     }
 
     /// Sessions open now.
@@ -277,7 +292,8 @@ impl ProxyPlane {
                 LAST_LINGER
             }
             Leaving::ToSuccessorBut(unused) => {
-                withdraw(&sockets, unused);
+                let others: Vec<_> = unused.iter().filter(|it| !is_quic(it)).cloned().collect();
+                withdraw(&sockets, &others);
                 LINGER
             }
         };
@@ -352,7 +368,7 @@ impl StagedChange for WholeChange<'_> {
     fn put_back<'s>(&'s mut self, _before: &'s Arc<Snapshot>) -> Pending<'s, io::Result<()>> {
         Box::pin(async {
             let Some(before) = self.before.clone() else { return Ok(()) };
-            before.limit_cache();
+            before.limit_shared();
             self.serve(&before).await
         })
     }
@@ -374,7 +390,8 @@ impl Drop for WholeChange<'_> {
         let gone = self.other.gone_from(&self.in_use);
         if self.before.is_none() {
             // Those are the process's before, which serves them still.
-            *self.plane.unused.lock().unwrap_or_else(PoisonError::into_inner) = gone;
+            let missing = self.other.missing_from(&self.in_use);
+            *self.plane.unused.lock().unwrap_or_else(PoisonError::into_inner) = missing;
         } else if !self.plane.is_handing_over.load(Ordering::Relaxed) {
             withdraw(&self.other, &gone);
             self.in_use.note_leaving(gone);

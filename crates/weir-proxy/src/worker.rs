@@ -68,8 +68,8 @@ pub enum Command {
     /// A backend went down whose pool ends its sessions then.
     EndSessions(Arc<weir_balance::Backend>),
     /// Stop accepting, at sockets that were withdrawn after `linger`; sessions end after what they are doing,
-    /// at the latest after `limit`.
-    Drain { limit: Duration, linger: Duration },
+    /// at the latest after `limit`. What comes to QUIC's endpoints in `kept` no other process receives.
+    Drain { limit: Duration, linger: Duration, kept: Arc<[Endpoint]> },
     /// End the thread.
     Stop,
 }
@@ -285,7 +285,7 @@ async fn serve(setup: Setup) {
             Command::ReceiveForwarded { socket } => worker.quic.receive_from(socket),
             Command::Look => worker.deadlines.wake_all(),
             Command::EndSessions(backend) => end_connections(&worker.pools.borrow(), &backend),
-            Command::Drain { limit, linger } => drain(&worker, clock::now() + limit, linger),
+            Command::Drain { limit, linger, kept } => drain(&worker, clock::now() + limit, linger, &kept),
             Command::Stop => break,
         }
     }
@@ -393,7 +393,7 @@ fn move_sockets(
     for (endpoint, descriptor) in wanted {
         let Some(slot) = slots.iter().find(|slot| accepts_at(slot, &endpoint)) else { continue };
         // The duplicate is of the same socket the worker already polls, so it is simply dropped.
-        let socket = match old.iter().position(|socket| socket.endpoint == endpoint) {
+        let socket = match old.iter().position(|socket| socket.is_of(&endpoint, &descriptor)) {
             Some(index) => {
                 let socket = old.swap_remove(index);
                 socket.belongs_to(slot.clone());
@@ -418,15 +418,20 @@ fn open(
     descriptor: OwnedFd,
     slot: &Rc<ListenerSlot>,
 ) -> io::Result<Rc<ListenerSocket>> {
-    let socket = Rc::new(ListenerSocket::new(endpoint, slot.clone()));
+    let socket = Rc::new(ListenerSocket::new(endpoint, &descriptor, slot.clone()));
     (worker.serve_socket)(worker, &socket, descriptor)?;
     Ok(socket)
 }
 
 /// Stops accepting, at sockets that were withdrawn after `linger`; whoever is connected may finish until
-/// `until`.
-fn drain(worker: &Worker, until: Duration, linger: Duration) {
-    worker.sockets.take().iter().for_each(|socket| socket.close(Closing::IfWithdrawnAfter(linger)));
+/// `until`. QUIC goes on receiving at endpoints in `kept`.
+fn drain(worker: &Worker, until: Duration, linger: Duration, kept: &[Endpoint]) {
+    for socket in worker.sockets.take() {
+        socket.close(match kept.contains(&socket.endpoint) {
+            true => Closing::After(linger),
+            false => Closing::IfWithdrawnAfter(linger),
+        });
+    }
     worker.slots.borrow().iter().for_each(|slot| slot.draining_until.set(Some(until)));
     worker.deadlines.wake_all();
 }

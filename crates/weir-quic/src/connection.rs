@@ -19,11 +19,11 @@ use weir_io::buffers::Held;
 use crate::endpoint::Driver;
 use crate::flood_budget::FloodBudget;
 use crate::path::UnprovedPath;
-use crate::port::{Port, Settings};
+use crate::port::Port;
 use crate::timers::Timer;
 use crate::wakers::{wake, watch};
 
-/// A client's connection.
+/// A connection of a client's, or one to a server.
 pub struct Connection {
     pub(crate) handle: ConnectionHandle,
     pub(crate) port: Rc<Port>,
@@ -39,7 +39,9 @@ pub struct Connection {
     /// The client proved its address before it began.
     is_proved: bool,
     /// Its handshake is over.
-    is_confirmed: Cell<bool>,
+    pub(crate) is_confirmed: Cell<bool>,
+    /// This side began it: the peer is a server.
+    pub(crate) is_ours: Cell<bool>,
     /// Handed to the listener.
     is_served: Cell<bool>,
     /// Counts the connection; dropped when it is over.
@@ -66,8 +68,9 @@ pub(crate) struct Inner {
     pub(crate) held: Held,
     ended: Option<Waker>,
     accepting: [Option<Waker>; 2],
-    closed: Option<Waker>,
-    lost: Option<ConnectionError>,
+    /// Who waits for the end of the connection, and for what concerns all its streams.
+    pub(crate) closed: Option<Waker>,
+    pub(crate) lost: Option<ConnectionError>,
     pub(crate) send_window: u64,
 }
 
@@ -101,6 +104,10 @@ pub(crate) struct Admission {
     pub(crate) is_proved: bool,
     /// Counts the connection; dropped when it is over.
     pub(crate) guard: Box<dyn Any>,
+    /// Longest silence of the connection.
+    pub(crate) idle_timeout: Duration,
+    /// Frames without content that the peer may send ahead of what earns it more.
+    pub(crate) control_frames: u32,
 }
 
 impl Connection {
@@ -109,7 +116,6 @@ impl Connection {
         port: &Rc<Port>,
         quic: quinn_proto::Connection,
         admission: Admission,
-        settings: &Settings,
         now: Instant,
     ) -> Connection {
         let client = Cell::new(quic.remote_address());
@@ -136,10 +142,11 @@ impl Connection {
             is_half_open: Cell::new(false),
             is_proved: admission.is_proved,
             is_confirmed: Cell::new(false),
+            is_ours: Cell::new(false),
             is_served: Cell::new(false),
             guard: RefCell::new(Some(admission.guard)),
-            idle_timeout: settings.idle_timeout,
-            flood_budget: RefCell::new(FloodBudget::new(settings.control_frames, now)),
+            idle_timeout: admission.idle_timeout,
+            flood_budget: RefCell::new(FloodBudget::new(admission.control_frames, now)),
             own_due: Cell::new(None),
             requests: Cell::new(0),
             heard_at: Cell::new(now),
@@ -223,7 +230,11 @@ impl Connection {
     pub(crate) fn confirm(self: &Rc<Self>) {
         self.is_confirmed.set(true);
         self.driver.leave_handshake(self);
-        self.driver.counts().established();
+        if self.is_ours.get() {
+            wake(&mut self.inner.borrow_mut().closed);
+        } else {
+            self.driver.counts().established();
+        }
         self.own_due.set(None);
         if self.requests.get() > 0 {
             self.keep_alive_from(Instant::now());
@@ -547,7 +558,7 @@ impl Inner {
             StreamEvent::Finished { id } => {
                 self.has_ended(*id);
             }
-            StreamEvent::Available { .. } => {}
+            StreamEvent::Available { .. } => wake(&mut self.closed),
         }
     }
 

@@ -5,6 +5,7 @@
 //! put in line once, however many packets and answers there were, so that what belongs together leaves
 //! together.
 
+pub mod connect;
 mod send;
 
 use std::cell::{Cell, RefCell};
@@ -28,7 +29,7 @@ use crate::counts::{Counts, Drop as Dropped};
 use crate::forward::{self, ForwardReceiver, ForwardSender, ForwardSocket, Forwarded};
 use crate::keys::{Keys, RESET_INTERVAL};
 use crate::other_processes::OtherProcesses;
-use crate::port::Port;
+use crate::port::{Port, Serving, Settings};
 use crate::socket::{Arrived, each_datagram};
 use crate::timers::Timers;
 use crate::windows::SendWindows;
@@ -147,15 +148,12 @@ impl Driver {
 
     /// Receives on a socket until it is closed and its last connection is over, or another process receives
     /// for them. One such task runs per socket.
-    pub async fn run_socket(self: Rc<Self>, port: Rc<Port>, is_closing: impl Fn(&Waker) -> bool) {
+    pub async fn run_socket(self: Rc<Self>, port: Rc<Port>, serving: impl Fn(&Waker) -> Serving) {
         let mut inbox = Inbox::empty();
         loop {
             let received = poll_fn(|context| match port.socket.poll_receive(&mut inbox, context) {
                 Poll::Ready(result) => Poll::Ready(Some(result)),
-                Poll::Pending
-                    if is_closing(context.waker())
-                        && port.is_released(self.has_successor(), context.waker()) =>
-                {
+                Poll::Pending if self.is_released(&port, serving(context.waker()), context.waker()) => {
                     Poll::Ready(None)
                 }
                 Poll::Pending => Poll::Pending,
@@ -170,12 +168,20 @@ impl Driver {
                     tracing::debug!(address = %port.socket.address(), %error, "quic receive");
                 }
             }
-            if is_closing(Waker::noop()) && port.is_released(self.has_successor(), Waker::noop()) {
+            if self.is_released(&port, serving(Waker::noop()), Waker::noop()) {
                 break;
             }
             tokio::task::coop::consume_budget().await;
         }
         self.retire(&port);
+    }
+
+    fn is_released(&self, port: &Port, serving: Serving, waker: &Waker) -> bool {
+        match serving {
+            Serving::Open => false,
+            Serving::Closing => port.is_released(false, waker),
+            Serving::HandedOver => port.is_released(self.has_successor(), waker),
+        }
     }
 
     fn has_successor(&self) -> bool {
@@ -232,7 +238,7 @@ impl Driver {
         now: Instant,
         touched: &mut Vec<Rc<Connection>>,
     ) {
-        let is_meant = |port: &&Rc<Port>| port.socket.address() == datagram.endpoint;
+        let is_meant = |port: &&Rc<Port>| port.socket.place().meets(datagram.place);
         let port = self.ports.borrow().iter().rfind(is_meant).cloned();
         let Some(port) = port else { return self.counts().dropped(Dropped::NoSocket) };
         self.take(&port, &datagram.arrived(), now, touched);
@@ -261,7 +267,7 @@ impl Driver {
 
     /// Forwards a datagram to whom it belongs; `false` when there is nobody else.
     fn forward(&self, port: &Port, arrived: &Arrived<'_>, id: &[u8], owner: Owner) -> bool {
-        let datagram = || Forwarded::of(port.socket.address(), arrived);
+        let datagram = || Forwarded::of(port.socket.place(), arrived);
         let sent = if owner.process == self.owner.process {
             let Some(sibling) = self.siblings.get(usize::from(owner.worker)) else { return false };
             // Asked late: few datagrams come this far by chance.
@@ -320,7 +326,7 @@ impl Driver {
                 let Some(connection) = self.connection(handle) else { return };
                 // A connection stays with the listener that it began with, and with its rules.
                 if !Rc::ptr_eq(&connection.port, port)
-                    && connection.port.socket.address() != port.socket.address()
+                    && !connection.port.socket.place().meets(port.socket.place())
                 {
                     return self.counts().dropped(Dropped::OtherListener);
                 }
@@ -366,17 +372,13 @@ impl Driver {
         match endpoint.accept(incoming, now, &mut buffer, Some(settings.server.clone())) {
             Ok((handle, quic)) => {
                 port.socket.put_back(buffer);
-                let admission = Admission { handle, is_proved, guard };
-                let connection = Rc::new(Connection::new(self, port, quic, admission, &settings, now));
+                let Settings { idle_timeout, control_frames, .. } = settings;
+                let admission = Admission { handle, is_proved, guard, idle_timeout, control_frames };
+                let connection = Rc::new(Connection::new(self, port, quic, admission, now));
                 connection.own_due.set(Some(now + settings.handshake_timeout));
                 connection.is_half_open.set(true);
                 self.half_open.set(self.half_open.get() + 1);
-                let connections = &mut *self.connections.borrow_mut();
-                if connections.len() <= handle.0 {
-                    connections.resize(handle.0 + 1, None);
-                }
-                connections[handle.0] = Some(connection.clone());
-                port.connections.set(port.connections.get() + 1);
+                self.enrol(&connection);
                 self.counts().began();
                 note_touched(&connection, touched);
             }
@@ -389,6 +391,16 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Knows a new connection by its handle.
+    fn enrol(&self, connection: &Rc<Connection>) {
+        let (connections, handle) = (&mut *self.connections.borrow_mut(), connection.handle);
+        if connections.len() <= handle.0 {
+            connections.resize(handle.0 + 1, None);
+        }
+        connections[handle.0] = Some(connection.clone());
+        connection.port.connections.set(connection.port.connections.get() + 1);
     }
 
     pub(crate) fn connection(&self, handle: ConnectionHandle) -> Option<Rc<Connection>> {

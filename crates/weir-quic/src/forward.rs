@@ -9,28 +9,34 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair, sockopt};
 use tokio::sync::mpsc;
 
-use crate::socket::Arrived;
+use crate::socket::{Arrived, BoundAt};
 
 /// Datagrams that may wait for one worker.
 const QUEUE: usize = 1024;
 /// Bytes that the kernel keeps for a process that is slow to receive.
 const KERNEL_QUEUE_BYTES: usize = 1 << 20;
 /// Bytes before the payload in a message to another process.
-const HEADER_BYTES: usize = 1 + 3 * ADDRESS_BYTES;
+const HEADER_BYTES: usize = 1 + 3 * ADDRESS_BYTES + 4;
 const ADDRESS_BYTES: usize = 16 + 2 + 4 + 1;
+/// In the first byte, beside the two bits of congestion: whether `local` is known.
+const HAS_LOCAL: u8 = 4;
+/// And whether an interface's index follows the addresses. Processes of versions that know no interfaces have
+/// no socket that is bound to one, and neither send this nor are sent it.
+const HAS_INTERFACE: u8 = 8;
 /// Longest message: a datagram and the header.
 pub const MESSAGE_BYTES: usize = HEADER_BYTES + (64 << 10);
 
 /// A forwarded datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forwarded {
-    /// The address of the socket that received it.
-    pub endpoint: SocketAddr,
+    /// Where the socket is that received it.
+    pub place: BoundAt,
     /// Its sender.
     pub remote: SocketAddr,
     /// Which of our addresses it was sent to.
@@ -42,10 +48,10 @@ pub struct Forwarded {
 }
 
 impl Forwarded {
-    /// A copy of what arrived at the socket bound to `endpoint`.
-    pub fn of(endpoint: SocketAddr, arrived: &Arrived<'_>) -> Forwarded {
+    /// A copy of what arrived at the socket at `place`.
+    pub fn of(place: BoundAt, arrived: &Arrived<'_>) -> Forwarded {
         let Arrived { bytes, remote, local, ecn } = *arrived;
-        Forwarded { endpoint, remote, local, ecn, bytes: bytes.into() }
+        Forwarded { place, remote, local, ecn, bytes: bytes.into() }
     }
 
     /// The datagram as if it had just arrived.
@@ -56,10 +62,15 @@ impl Forwarded {
     /// As a message to another process.
     fn encode(&self) -> Vec<u8> {
         let mut message = Vec::with_capacity(HEADER_BYTES + self.bytes.len());
-        message.push(self.ecn | if self.local.is_some() { 4 } else { 0 });
+        let local = if self.local.is_some() { HAS_LOCAL } else { 0 };
+        let interface = if self.place.interface.is_some() { HAS_INTERFACE } else { 0 };
+        message.push(self.ecn | local | interface);
         let local = self.local.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
-        for address in [self.endpoint, self.remote, SocketAddr::new(local, 0)] {
+        for address in [self.place.address, self.remote, SocketAddr::new(local, 0)] {
             write_address(&mut message, address);
+        }
+        if let Some(interface) = self.place.interface {
+            message.extend_from_slice(&interface.get().to_be_bytes());
         }
         message.extend_from_slice(&self.bytes);
         message
@@ -68,11 +79,19 @@ impl Forwarded {
     /// Reads [`Self::encode`]; `None` when it is something else.
     fn decode(message: &[u8]) -> Option<Forwarded> {
         let (&flags, rest) = message.split_first()?;
-        let (endpoint, rest) = read_address(rest)?;
+        let (address, rest) = read_address(rest)?;
         let (remote, rest) = read_address(rest)?;
-        let (local, bytes) = read_address(rest)?;
-        let local = (flags & 4 != 0).then_some(local.ip());
-        Some(Forwarded { endpoint, remote, local, ecn: flags & 3, bytes: bytes.into() })
+        let (local, rest) = read_address(rest)?;
+        let local = (flags & HAS_LOCAL != 0).then_some(local.ip());
+        let (interface, bytes) = match flags & HAS_INTERFACE {
+            0 => (None, rest),
+            _ => {
+                let (index, rest) = rest.split_first_chunk()?;
+                (Some(NonZeroU32::new(u32::from_be_bytes(*index))?), rest)
+            }
+        };
+        let place = BoundAt { address, interface };
+        Some(Forwarded { place, remote, local, ecn: flags & 3, bytes: bytes.into() })
     }
 }
 
@@ -167,12 +186,17 @@ mod tests {
 
     fn datagram(endpoint: &str, remote: &str, local: Option<&str>) -> Forwarded {
         Forwarded {
-            endpoint: endpoint.parse().unwrap(),
+            place: endpoint.parse::<SocketAddr>().unwrap().into(),
             remote: remote.parse().unwrap(),
             local: local.map(|ip| ip.parse().unwrap()),
             ecn: 2,
             bytes: b"datagram".as_slice().into(),
         }
+    }
+
+    fn bound_to(interface: u32, mut datagram: Forwarded) -> Forwarded {
+        datagram.place.interface = NonZeroU32::new(interface);
+        datagram
     }
 
     #[test]
@@ -183,6 +207,8 @@ mod tests {
             datagram("0.0.0.0:443", "192.0.2.7:5555", Some("198.51.100.1")),
             datagram("[::]:443", "[fe80::1%3]:5555", Some("2001:db8::1")),
             datagram("127.0.0.1:8443", "127.0.0.1:1", None),
+            bound_to(7, datagram("[fe80::2%7]:443", "[fe80::1%7]:5555", Some("fe80::2"))),
+            bound_to(u32::MAX, datagram("0.0.0.0:443", "192.0.2.7:5555", None)),
         ] {
             ours.send(&sent).unwrap();
             assert_eq!(theirs.receive(&mut room).unwrap(), Some(sent));
@@ -203,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_message_cut_short_is_no_datagram() {
-        let whole = datagram("127.0.0.1:443", "[2001:db8::1]:1", Some("127.0.0.1")).encode();
+        let whole = bound_to(2, datagram("127.0.0.1:443", "[2001:db8::1]:1", Some("127.0.0.1"))).encode();
         for length in 0..HEADER_BYTES {
             assert_eq!(Forwarded::decode(&whole[..length]), None, "{length} bytes");
         }

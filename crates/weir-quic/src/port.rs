@@ -52,6 +52,17 @@ pub struct Port {
     pub(crate) unused: RefCell<Option<Waker>>,
 }
 
+/// Whether a socket is still served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serving {
+    /// It is.
+    Open,
+    /// It is given up: what comes to it until it is closed comes to this process alone.
+    Closing,
+    /// It is given up, and the next process, if there is one, has it too.
+    HandedOver,
+}
+
 impl Port {
     /// A socket that serves `front`.
     pub fn new(socket: Socket, front: Rc<dyn Front>) -> Rc<Port> {
@@ -60,11 +71,11 @@ impl Port {
     }
 
     /// For a socket that is being closed: whether nobody needs what arrives at it, because it has no
-    /// connections, or because the next process receives and passes on what is theirs. `waker` is woken when
-    /// that may have changed.
-    pub(crate) fn is_released(&self, has_successor: bool, waker: &Waker) -> bool {
+    /// connections, or because the next process has it too, receives, and passes on what is theirs. `waker`
+    /// is woken when that may have changed.
+    pub(crate) fn is_released(&self, has_another_receiver: bool, waker: &Waker) -> bool {
         self.is_open.set(false);
-        if self.connections.get() == 0 || has_successor {
+        if self.connections.get() == 0 || has_another_receiver {
             return true;
         }
         *self.unused.borrow_mut() = Some(waker.clone());
@@ -72,10 +83,10 @@ impl Port {
     }
 
     /// The port that takes new connections that come to this one: itself, or one of `ports` that was opened
-    /// at its address since it began to close.
+    /// in its place since it began to close.
     pub(crate) fn replacement(self: &Rc<Self>, ports: &[Rc<Port>]) -> Rc<Port> {
-        let address = self.socket.address();
-        let is_replacement = |other: &&Rc<Port>| other.is_open.get() && other.socket.address() == address;
+        let place = self.socket.place();
+        let is_replacement = |other: &&Rc<Port>| other.is_open.get() && other.socket.place().meets(place);
         let replacement = if self.is_open.get() { None } else { ports.iter().rfind(is_replacement) };
         replacement.unwrap_or(self).clone()
     }

@@ -2,6 +2,7 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -10,9 +11,12 @@ use weir_io::buffers::Buffers;
 use crate::cid::Owner;
 use crate::counts::Counts;
 use crate::endpoint::Driver;
+use crate::endpoint::connect::Nobody;
 use crate::forward::{ForwardReceiver, ForwardSender, ForwardSocket, forward_queue};
 use crate::keys::Keys;
 use crate::other_processes::OtherProcesses;
+use crate::port::{Port, Serving};
+use crate::socket::Socket;
 
 /// Things that a process hands to the next one; empty when there was none before.
 #[derive(Default)]
@@ -110,6 +114,8 @@ pub struct WorkerEndpoint {
     setup: RefCell<Option<WorkerSetup>>,
     buffers: Rc<Buffers>,
     driver: OnceCell<Rc<Driver>>,
+    /// Sockets for connections that this side begins, of IPv4 and of IPv6.
+    own_ports: [OnceCell<Rc<Port>>; 2],
 }
 
 impl WorkerEndpoint {
@@ -117,7 +123,13 @@ impl WorkerEndpoint {
     pub fn new(setup: WorkerSetup, buffers: &Rc<Buffers>) -> WorkerEndpoint {
         let keys = setup.keys.clone();
         let setup = RefCell::new(Some(setup));
-        WorkerEndpoint { keys, setup, buffers: buffers.clone(), driver: OnceCell::new() }
+        WorkerEndpoint {
+            keys,
+            setup,
+            buffers: buffers.clone(),
+            driver: OnceCell::new(),
+            own_ports: Default::default(),
+        }
     }
 
     /// The keys of the process.
@@ -137,6 +149,27 @@ impl WorkerEndpoint {
             let _ = self.driver.set(driver);
         }
         self.driver.get().cloned().expect("set when the setup was taken")
+    }
+
+    /// The socket for connections that this side begins to addresses of a family; opened when it is first
+    /// asked for. `flooded` is the code for a server that sends too many frames without content.
+    ///
+    /// # Errors
+    /// The kernel gives no socket.
+    pub fn own_port(&self, is_ipv6: bool, flooded: u64) -> io::Result<Rc<Port>> {
+        let place = &self.own_ports[usize::from(is_ipv6)];
+        if let Some(port) = place.get() {
+            return Ok(port.clone());
+        }
+        let any: IpAddr = if is_ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind(SocketAddr::new(any, 0))?;
+        socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
+        let port = Port::new(Socket::new(socket, address)?, Rc::new(Nobody { flooded }));
+        let driver = self.driver();
+        driver.open(&port);
+        tokio::task::spawn_local(driver.run_socket(port.clone(), |_| Serving::Open));
+        Ok(place.get_or_init(|| port).clone())
     }
 
     /// Receives what another process forwards over `socket`, as long as there may be connections that it is

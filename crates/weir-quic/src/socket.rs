@@ -4,6 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::num::NonZeroU32;
 use std::task::{Context, Poll, ready};
 
 use quinn_proto::{EcnCodepoint, Transmit};
@@ -20,6 +21,31 @@ const SEGMENTS: usize = 40;
 /// allocator.
 const KEPT_BYTES: usize = 16 << 10;
 
+/// Where a socket receives: two of one address may be bound to two interfaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BoundAt {
+    /// The address that it is bound to.
+    pub address: SocketAddr,
+    /// Index of the interface that it is bound to; `None` when datagrams may come by any.
+    pub interface: Option<NonZeroU32>,
+}
+
+impl BoundAt {
+    /// Whether what arrives at the one may be for connections of the other: of one address, a socket of an
+    /// interface and one of any follow each other when a reload changes it, and the kernel takes either. No
+    /// config has both for long, and what comes by one interface is never for another.
+    pub fn meets(self, other: BoundAt) -> bool {
+        let is_any = self.interface.is_none() || other.interface.is_none();
+        self.address == other.address && (is_any || self.interface == other.interface)
+    }
+}
+
+impl From<SocketAddr> for BoundAt {
+    fn from(address: SocketAddr) -> BoundAt {
+        BoundAt { address, interface: None }
+    }
+}
+
 /// One socket of one worker.
 pub struct Socket {
     /// Waited for to receive only: to whoever waits for room as well, the kernel tells of it behind every
@@ -27,7 +53,7 @@ pub struct Socket {
     socket: AsyncFd<UdpSocket>,
     /// The same socket, waited for to send; there while the kernel takes no more.
     blocked: RefCell<Option<AsyncFd<UdpSocket>>>,
-    address: SocketAddr,
+    place: BoundAt,
     outbox: RefCell<Outbox>,
     /// Whether the kernel cuts what we send into datagrams; found out by trying.
     segments: Cell<bool>,
@@ -53,12 +79,14 @@ pub struct Arrived<'a> {
 }
 
 impl Socket {
-    /// Prepares `socket`, bound to `address` and never blocking. What the kernel does not offer is done
+    /// Prepares `socket`, bound at `place` and never blocking. What the kernel does not offer is done
     /// without.
     ///
     /// # Errors
     /// The runtime can't wait for it.
-    pub fn new(socket: UdpSocket, address: SocketAddr) -> io::Result<Socket> {
+    pub fn new(socket: UdpSocket, place: impl Into<BoundAt>) -> io::Result<Socket> {
+        let place = place.into();
+        let address = place.address;
         let is_ipv6 = address.is_ipv6();
         let note = |what: &str, result: io::Result<()>| {
             if let Err(error) = result {
@@ -74,7 +102,7 @@ impl Socket {
         Ok(Socket {
             socket: datagrams::watch(socket, Interest::READABLE)?,
             blocked: RefCell::default(),
-            address,
+            place,
             outbox: RefCell::default(),
             segments: Cell::new(true),
         })
@@ -82,7 +110,12 @@ impl Socket {
 
     /// The address it is bound to.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.place.address
+    }
+
+    /// Where it receives: no other socket of its process does there.
+    pub fn place(&self) -> BoundAt {
+        self.place
     }
 
     /// Has the kernel hand each datagram to the worker that its connection ID names.
@@ -208,7 +241,7 @@ impl Socket {
             && refuses_segments
             && self.segments.replace(false)
         {
-            tracing::debug!(address = %self.address, %error, "quic socket sends datagrams one by one");
+            tracing::debug!(address = %self.address(), %error, "quic socket sends datagrams one by one");
             for (index, part) in bytes.chunks(size).enumerate() {
                 let single = Transmit { size: part.len(), segment_size: None, ..copy(&transmit) };
                 outbox.waiting.insert(index, (single, part.to_vec()));
@@ -216,7 +249,7 @@ impl Socket {
             return;
         }
         // A probe for a larger path that does not fit ends here by design.
-        tracing::trace!(address = %self.address, to = %transmit.destination, %error, "quic send");
+        tracing::trace!(address = %self.address(), to = %transmit.destination, %error, "quic send");
     }
 }
 

@@ -41,6 +41,13 @@ impl Networks {
         Addresses::compile(networks, &[]).map(Networks)
     }
 
+    /// The place in the list of the smallest network that an address is in; `None` where it is in none. As
+    /// [`Self::have`].
+    pub fn place_of(&self, address: IpAddr) -> Option<usize> {
+        let mark = self.0.mark(address);
+        (mark != NOTHING).then_some((mark >> 1) as usize)
+    }
+
     /// Whether an address is in one of them. An IPv4 address is the same when it is written as one of IPv6.
     /// O(log n); does not allocate.
     pub fn have(&self, address: IpAddr) -> bool {
@@ -100,15 +107,20 @@ impl Addresses {
 
     /// The verdict that holds for an address. O(log n); does not allocate.
     pub fn standing(&self, address: IpAddr) -> Standing {
-        let mark = match address.to_canonical() {
-            IpAddr::V4(address) => self.v4.mark(address.into()),
-            IpAddr::V6(address) => self.v6.mark(address.into()),
-        };
+        let mark = self.mark(address);
         let entry = |list: &[IpNet]| list.get((mark >> 1) as usize).copied();
         match mark {
             NOTHING => Standing::Unlisted,
             mark if mark & 1 == 1 => entry(&self.deny).map_or(Standing::Unlisted, Standing::Denied),
             _ => entry(&self.allow).map_or(Standing::Unlisted, Standing::Allowed),
+        }
+    }
+
+    /// The mark of the most specific entry; [`NOTHING`] where none holds it.
+    fn mark(&self, address: IpAddr) -> u32 {
+        match address.to_canonical() {
+            IpAddr::V4(address) => self.v4.mark(address.into()),
+            IpAddr::V6(address) => self.v6.mark(address.into()),
         }
     }
 

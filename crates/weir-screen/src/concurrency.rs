@@ -5,7 +5,9 @@ use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use crate::adaptive::Gradient;
 use crate::digest::Digest;
 use crate::screen::Facts;
 use crate::settings::ConcurrencyLimit;
@@ -22,7 +24,15 @@ type Counts = HashMap<Digest, u32, BuildHasherDefault<Already>>;
 pub(crate) struct ConcurrencyLimiter {
     pub settings: ConcurrencyLimit,
     counts: Shares,
+    adaptive: Option<Adaptive>,
     seed: [u64; 2],
+}
+
+/// A limit that finds its size itself.
+struct Adaptive {
+    gradient: Mutex<Gradient>,
+    /// What it says, for those who only ask.
+    limit: AtomicU32,
 }
 
 enum Shares {
@@ -42,13 +52,33 @@ impl ConcurrencyLimiter {
             true => Shares::One(AtomicU32::new(0)),
             false => Shares::Each((0..SHARDS).map(|_| Mutex::default()).collect()),
         };
-        ConcurrencyLimiter { settings: settings.clone(), counts, seed }
+        let adaptive = settings.adaptive.as_ref().map(|adaptive| {
+            let gradient = Gradient::new(adaptive, settings.max);
+            Adaptive { limit: AtomicU32::new(gradient.in_force()), gradient: Mutex::new(gradient) }
+        });
+        ConcurrencyLimiter { settings: settings.clone(), counts, adaptive, seed }
+    }
+
+    /// As many as may be under way now.
+    pub fn limit(&self) -> u32 {
+        self.adaptive.as_ref().map_or(self.settings.max, |adaptive| adaptive.limit.load(Relaxed))
+    }
+
+    /// What an answer takes when nothing waits, of an adaptive limit that knows it.
+    pub fn unloaded(&self) -> Option<Duration> {
+        self.adaptive.as_ref()?.gradient.lock().unwrap_or_else(PoisonError::into_inner).unloaded()
+    }
+
+    fn answered(&self, now: Duration, took: Option<Duration>) {
+        let (Some(adaptive), Shares::One(count)) = (&self.adaptive, &self.counts) else { return };
+        let mut gradient = adaptive.gradient.lock().unwrap_or_else(PoisonError::into_inner);
+        adaptive.limit.store(gradient.answered(now, took, count.load(Relaxed)), Relaxed);
     }
 
     /// Counts a request in; `None` when as many as may be are under way.
-    pub fn enter(self: &Arc<Self>, facts: &Facts<'_>) -> Option<Slot> {
+    fn enter(self: &Arc<Self>, facts: &Facts<'_>) -> Option<Slot> {
         let key = self.settings.key.digest(self.seed, facts);
-        let max = self.settings.max;
+        let max = self.limit();
         let entered = match (&self.counts, key) {
             (Shares::Each(shards), Some(key)) => {
                 let mut counts = shard(shards, key).lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,6 +96,20 @@ impl ConcurrencyLimiter {
         entered.then(|| Slot { limiter: self.clone(), key })
     }
 
+    /// [`Self::enter`] at `now`; where an adaptive limit refuses, it is asked whether it still holds.
+    pub fn enter_at(self: &Arc<Self>, facts: &Facts<'_>, now: Duration) -> Option<Slot> {
+        self.enter(facts).or_else(|| {
+            let adaptive = self.adaptive.as_ref()?;
+            // Whoever has it looks anyway.
+            let mut gradient = adaptive.gradient.try_lock().ok()?;
+            let before = adaptive.limit.load(Relaxed);
+            let limit = gradient.refused(now);
+            adaptive.limit.store(limit, Relaxed);
+            drop(gradient);
+            (limit > before).then(|| self.enter(facts)).flatten()
+        })
+    }
+
     /// Requests of this key that are under way.
     pub fn under_way(&self, facts: &Facts<'_>) -> u32 {
         match (&self.counts, self.settings.key.digest(self.seed, facts)) {
@@ -76,6 +120,13 @@ impl ConcurrencyLimiter {
             (Shares::One(count), _) => count.load(Relaxed),
             (Shares::Each(_), None) => 0,
         }
+    }
+}
+
+impl Slot {
+    /// As [`Passage::answered`](crate::Passage::answered) says.
+    pub(crate) fn answered(&self, now: Duration, took: Option<Duration>) {
+        self.limiter.answered(now, took);
     }
 }
 
@@ -130,7 +181,8 @@ mod tests {
     use crate::settings::Checkpoint;
 
     fn limiter(key: Key, max: u32) -> Arc<ConcurrencyLimiter> {
-        let settings = ConcurrencyLimit { max, key, at: Checkpoint::Edge, dry_run: false, status: 429 };
+        let (at, adaptive) = (Checkpoint::Edge, None);
+        let settings = ConcurrencyLimit { max, adaptive, key, at, dry_run: false, status: 429 };
         Arc::new(ConcurrencyLimiter::new(&settings, [1, 2]))
     }
 
@@ -161,6 +213,42 @@ mod tests {
             drop((second, third));
             assert_eq!(limiter.under_way(&one), 0);
         }
+    }
+
+    /// Threat D1: whoever reads slowly, and a stream without end, is under way all the time.
+    #[test]
+    fn streams_that_never_end_keep_others_out_for_a_moment_and_not_for_ever() {
+        use crate::settings::AdaptiveLimit;
+        let adaptive = Some(AdaptiveLimit { min: 3, tolerance: 1.5 });
+        let (max, key, at) = (100, Key::Route, Checkpoint::Edge);
+        let settings = ConcurrencyLimit { max, adaptive, key, at, dry_run: false, status: 503 };
+        let limiter = Arc::new(ConcurrencyLimiter::new(&settings, [1, 2]));
+        let client = facts("192.0.2.1");
+        let streams: Vec<Slot> = (0..60).map(|_| limiter.enter(&client).unwrap()).collect();
+        let mut refused_in_a_row = Duration::ZERO;
+        let mut longest = Duration::ZERO;
+        let step = Duration::from_millis(10);
+        for number in 1..60_000 {
+            let now = step * number;
+            match limiter.enter_at(&client, now) {
+                Some(slot) => {
+                    slot.answered(now, Some(Duration::from_millis(5)));
+                    refused_in_a_row = Duration::ZERO;
+                }
+                None => refused_in_a_row += step,
+            }
+            longest = longest.max(refused_in_a_row);
+        }
+        assert!(longest > Duration::ZERO, "it was measured");
+        assert!(longest <= Duration::from_secs(2), "for {longest:?} nobody got in");
+        // A limit below the number of streams grows by one every other second until somebody gets in.
+        let Some(adaptive) = &limiter.adaptive else { panic!() };
+        adaptive.limit.store(adaptive.gradient.lock().unwrap().lowered_to(57), Relaxed);
+        let late = step * 60_000;
+        let got_in =
+            (0..20).find(|second| limiter.enter_at(&client, late + Duration::from_secs(*second)).is_some());
+        assert!(got_in.is_some_and(|second| (4..=10).contains(&second)), "{got_in:?}");
+        drop(streams);
     }
 
     #[test]

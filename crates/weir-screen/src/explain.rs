@@ -118,10 +118,19 @@ fn of_rate(limiter: &RateLimiter, facts: &Facts<'_>, now: Duration) -> ScreenChe
 fn of_concurrency(limiter: &ConcurrencyLimiter, facts: &Facts<'_>) -> ScreenCheck {
     let settings = &limiter.settings;
     let under_way = limiter.under_way(facts);
-    let passes = under_way < settings.max || settings.dry_run;
-    let (max, at, key) = (settings.max, settings.at.word(), settings.key.describe(facts));
+    let max = limiter.limit();
+    let passes = under_way < max || settings.dry_run;
+    let (at, key) = (settings.at.word(), settings.key.describe(facts));
     let dry = if settings.dry_run { ", dry run" } else { "" };
-    let reason = format!("{under_way} of {max} under way for {key}; at {at}{dry}");
+    let adaptive = match (&settings.adaptive, limiter.unloaded()) {
+        (None, _) => String::new(),
+        (Some(adaptive), None) => format!(", adaptive from {} to {}", adaptive.min, settings.max),
+        (Some(adaptive), Some(unloaded)) => {
+            let (min, most, took) = (adaptive.min, settings.max, unloaded.as_secs_f64() * 1e3);
+            format!(", adaptive from {min} to {most}: an answer takes {took:.1} ms when nothing waits")
+        }
+    };
+    let reason = format!("{under_way} of {max} under way for {key}; at {at}{dry}{adaptive}");
     ScreenCheck {
         name: "concurrency_limit".to_owned(),
         passes,

@@ -11,9 +11,11 @@
 //! ([`RateLimit::keys`]), and nobody loses a debt because others make new ones.
 //!
 //! Start reading in `screen.rs`; then `pattern.rs` and `addresses.rs` (lists), `bucket.rs` and `table.rs`
-//! (rates), `concurrency.rs`. Whether a text carries SQL is answered in [`sqli`], which stands alone.
+//! (rates), `concurrency.rs` and `adaptive.rs`. Whether a text carries SQL is answered in [`sqli`], which
+//! stands alone.
 #![forbid(unsafe_code)]
 
+mod adaptive;
 mod addresses;
 mod bucket;
 mod concurrency;
@@ -34,5 +36,5 @@ pub use explain::ScreenCheck;
 pub use key::{Key, address_key};
 pub use pattern::{Case, Groups, Pattern};
 pub use rate::Rate;
-pub use screen::{Facts, FieldLookup, Passage, Reason, Refusal, Screen, admit};
-pub use settings::{Checkpoint, ConcurrencyLimit, RateLimit, Settings};
+pub use screen::{AdaptiveState, Facts, FieldLookup, Passage, Reason, Refusal, Screen, admit};
+pub use settings::{AdaptiveLimit, Checkpoint, ConcurrencyLimit, RateLimit, Settings};

@@ -102,6 +102,12 @@ impl Passage {
         !self.slots.is_empty()
     }
 
+    /// The answer began to come at `now`, so long after a backend was to be asked: adaptive limits go by
+    /// that. `None` for one that says nothing of how long the work takes, such as a refusal.
+    pub fn answered(&self, now: Duration, took: Option<Duration>) {
+        self.slots.iter().for_each(|slot| slot.answered(now, took));
+    }
+
     /// Reasons for which limits with `dry_run` would have refused it.
     pub fn would_refuse(&self) -> impl Iterator<Item = Reason> {
         let bits = self.would_refuse;
@@ -179,6 +185,15 @@ pub fn admit(
     Err(refusal)
 }
 
+/// What an adaptive limit has found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdaptiveState {
+    /// Requests that may be under way now.
+    pub limit: u32,
+    /// What an answer takes when nothing waits; `None` until it is known.
+    pub unloaded: Option<Duration>,
+}
+
 /// The lists and limits of a listener or a route, ready for use and shared by all workers.
 pub struct Screen {
     pub(crate) addresses: Option<Addresses>,
@@ -247,6 +262,12 @@ impl Screen {
         self.asks_at_origin
     }
 
+    /// What its adaptive limit has found; `None` where it has none.
+    pub fn adaptive(&self) -> Option<AdaptiveState> {
+        let limiter = self.concurrencies.iter().find(|limiter| limiter.settings.adaptive.is_some())?;
+        Some(AdaptiveState { limit: limiter.limit(), unloaded: limiter.unloaded() })
+    }
+
     /// Times a key found no bucket of its own, over all limits, count.
     pub fn overflowed(&self) -> u64 {
         self.rates.iter().map(|limiter| limiter.overflowed()).sum()
@@ -292,7 +313,7 @@ impl Screen {
         // Requests under way first: what is counted there is given back by itself.
         for limiter in self.concurrencies.iter().filter(|limiter| limiter.settings.at == checkpoint) {
             let settings = &limiter.settings;
-            match limiter.enter(facts) {
+            match limiter.enter_at(facts, now) {
                 Some(slot) => passage.slots.push(slot),
                 None if settings.dry_run => passage.note(Reason::Concurrency),
                 None => {

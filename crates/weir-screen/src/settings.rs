@@ -95,11 +95,22 @@ pub struct RateLimit {
     pub keys: u32,
 }
 
+/// `adaptive = { … }` of a limit of requests under way.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdaptiveLimit {
+    /// The limit never falls below; at least 1. The first time, answers are measured with so many under way.
+    pub min: u32,
+    /// How many times as long as without a wait answers may take; at least 1.
+    pub tolerance: f64,
+}
+
 /// `concurrency_limit = { … }`
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ConcurrencyLimit {
     /// Requests under way at once; at least 1.
     pub max: u32,
+    /// The limit finds its size itself, up to `max`. Only where all requests are counted together.
+    pub adaptive: Option<AdaptiveLimit>,
     /// The key of the count.
     pub key: Key,
     /// Which requests are counted.

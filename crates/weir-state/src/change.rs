@@ -146,6 +146,8 @@ impl Snapshot {
             listeners: self.listeners.clone(),
             pools,
             maintenance: self.maintenance.clone(),
+            maps: self.maps.clone(),
+            token_keys: self.token_keys.clone(),
             displaced: Vec::new(),
         })
     }

@@ -14,6 +14,7 @@ use weir_tls::{Loaded, ServerTls};
 use crate::bandwidth::Bandwidth;
 use crate::connections::ConnectionCount;
 use crate::maintenance::Maintenance;
+use crate::maps::Maps;
 
 /// One listener and its live cells.
 pub struct Listener {
@@ -25,6 +26,8 @@ pub struct Listener {
     pub challenges: Arc<Challenges>,
     /// What operators have switched off, of all listeners.
     pub maintenance: Arc<Maintenance>,
+    /// All maps of the config; `None` where it has none.
+    pub maps: Option<Arc<Maps>>,
     /// Counters, one copy per worker.
     pub cells: Arc<PerWorker<ListenerCells>>,
     /// Client connections open now, over all workers; bounded by `max_connections`.
@@ -85,7 +88,7 @@ impl Listener {
     pub(crate) fn compile(
         config: &Arc<weir_config::Listener>,
         loaded: &Loaded,
-        maintenance: &Arc<Maintenance>,
+        (maintenance, maps): (&Arc<Maintenance>, Option<&Arc<Maps>>),
         old: Option<&Arc<Listener>>,
         workers: usize,
     ) -> Listener {
@@ -94,6 +97,7 @@ impl Listener {
             tls: loaded.listener(&config.name).cloned(),
             challenges: loaded.challenges().clone(),
             maintenance: maintenance.clone(),
+            maps: maps.cloned(),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             connections: old.map_or_else(Default::default, |old| old.connections.clone()),
             bandwidth: Bandwidth::compile(config.bandwidth, old.map(|old| &old.bandwidth)),

@@ -21,6 +21,7 @@ use crate::connections::ConnectionCount;
 use crate::counterparts::Counterparts;
 use crate::hidden::{self, HiddenNames};
 use crate::nudge::Nudge;
+use crate::picked::Picked;
 use crate::plane::Bell;
 use crate::queue::Queue;
 use crate::server::ServerFacts;
@@ -78,6 +79,8 @@ pub struct Backend {
     pub resolved: Arc<Resolved>,
     /// What TLS is spoken with; `None` where it is not.
     pub tls: Option<BackendTls>,
+    /// What it picked last, where its pool lets it.
+    pub picked: Arc<Picked>,
     /// Connections to it that are open, idle ones too, over all workers; counted where `max_connections`
     /// bounds those: a MySQL server lets nobody in any more once it has as many as it may.
     pub open: Arc<ConnectionCount>,
@@ -116,6 +119,16 @@ impl Origin {
 pub struct Resolved {
     at: ArcSwapOption<At>,
     moves: AtomicU32,
+    choice: ArcSwapOption<Choice>,
+}
+
+/// What there is to choose from where a backend's name has several addresses.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Choice {
+    /// All addresses of the name that may be used, in ascending order.
+    pub addresses: Box<[SocketAddr]>,
+    /// How long the one in use, or the one tried before, may be silent until the next is tried beside it.
+    pub pause: Duration,
 }
 
 impl Resolved {
@@ -124,7 +137,24 @@ impl Resolved {
     pub fn of(name: &str) -> Resolved {
         let unix = weir_config::unix_name(name).map(|name| At::Unix(UnixName::new(name)));
         let at = unix.or_else(|| weir_config::backend_at(name).map(At::Inet));
-        Resolved { at: ArcSwapOption::from(at.map(Arc::new)), moves: AtomicU32::new(0) }
+        let at = ArcSwapOption::from(at.map(Arc::new));
+        Resolved { at, moves: AtomicU32::new(0), choice: ArcSwapOption::empty() }
+    }
+
+    /// The addresses that a connection may go to; `None` where there is only the one in use, or no other is
+    /// to be tried.
+    #[inline]
+    pub fn choice(&self) -> Option<Arc<Choice>> {
+        self.choice.load_full()
+    }
+
+    /// Called by the control side when there are other addresses to choose from; gives whether that is news.
+    pub fn set_choice(&self, choice: Option<Arc<Choice>>) -> bool {
+        let is_new = *self.choice.load() != choice;
+        if is_new {
+            self.choice.store(choice);
+        }
+        is_new
     }
 
     /// `None` while a host name has never been resolved: the backend can't be connected to. Port 0 is the one
@@ -277,6 +307,11 @@ impl Pool {
         self.refresh(now)
     }
 
+    /// Whether one of the servers is the primary, as far as is known.
+    pub fn has_primary(&self) -> bool {
+        self.backends.iter().any(|backend| backend.balance.role() == Some(Role::Primary))
+    }
+
     /// [`weir_balance::Pool::refresh`]; a change calls those who wait for a backend, since it may have made
     /// room.
     pub fn refresh(&self, now: Duration) -> Refreshed {
@@ -427,6 +462,7 @@ impl Backend {
             cells: Arc::new(PerWorker::new(workers)),
             resolved: Arc::new(Resolved::of(&config.address)),
             tls,
+            picked: Arc::default(),
             open: Arc::default(),
             server: Arc::default(),
         }
@@ -473,6 +509,7 @@ impl Backend {
             cells: old.cells.clone(),
             resolved: old.resolved.clone(),
             tls,
+            picked: old.picked.clone(),
             open: old.open.clone(),
             server: old.server.clone(),
         })

@@ -13,7 +13,9 @@ use weir_tls::Loaded;
 use crate::counterparts::Counterparts;
 use crate::listener::Listener;
 use crate::maintenance::Maintenance;
+use crate::maps::Maps;
 use crate::pool::{Displaced, Origin, Pool};
+use crate::token_keys::TokenKeys;
 
 /// What is in force, in one consistent piece. What a plane makes of it is that plane's.
 pub struct Snapshot {
@@ -27,6 +29,10 @@ pub struct Snapshot {
     pub pools: Vec<Arc<Pool>>,
     /// What operators have switched off; the same for the life of the process.
     pub maintenance: Arc<Maintenance>,
+    /// Keys and values from files; `None` where the config has no map.
+    pub maps: Option<Arc<Maps>>,
+    /// Keys for tokens that are fetched; `None` where the config has none.
+    pub token_keys: Option<Arc<TokenKeys>>,
     pub(crate) displaced: Displaced,
 }
 
@@ -55,6 +61,8 @@ impl Snapshot {
             })
             .collect();
         let maintenance = previous.map_or_else(Arc::default, |old| old.maintenance.clone());
+        let maps = Maps::compile(&config, previous.and_then(|old| old.maps.as_deref()));
+        let token_keys = TokenKeys::compile(&config, previous.and_then(|old| old.token_keys.as_deref()));
         let mut old = Counterparts::new(previous.map_or(&[][..], |old| &old.listeners[..]), |listener| {
             &*listener.config.name
         });
@@ -63,7 +71,7 @@ impl Snapshot {
             .iter()
             .map(|listener| {
                 let old = old.find(&*listener.name);
-                Arc::new(Listener::compile(listener, tls, &maintenance, old, workers))
+                Arc::new(Listener::compile(listener, tls, (&maintenance, maps.as_ref()), old, workers))
             })
             .collect();
         let generation = previous.map_or(1, |old| old.generation + 1);
@@ -77,7 +85,7 @@ impl Snapshot {
                 Arc::new(with)
             }
         };
-        Snapshot { generation, config, listeners, pools, maintenance, displaced }
+        Snapshot { generation, config, listeners, pools, maintenance, maps, token_keys, displaced }
     }
 
     /// The config without the backends that came since, and with the names that stand for several: what a

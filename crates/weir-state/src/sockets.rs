@@ -8,17 +8,20 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
-use weir_config::{Bind, Config, HttpVersion, InetBind, Speaks};
+use weir_config::{Bind, Config, HttpVersion, InetBind, Plane, Speaks};
 use weir_io::at::{At, UnixName};
 use weir_io::system;
 use weir_io::unix_socket::{self, FileId, Permissions};
 
 use crate::plane::Placements;
+
+mod opening;
 
 /// How long a socket that was withdrawn is served on, for the handshakes that had begun: one round trip, or
 /// two where the client's last packet was lost (a SYN-ACK is sent again after 1 s, RFC 6298 section 2.1).
@@ -31,8 +34,6 @@ pub const LAST_LINGER: Duration = Duration::from_millis(500);
 const RELEASE_PATIENCE: Duration = Duration::from_millis(200);
 /// The same at start: the process before may still have the address ([`LINGER`]).
 const RELEASE_PATIENCE_AT_START: Duration = Duration::from_millis(2500);
-/// Wait between two tries.
-const RELEASE_PAUSE: Duration = Duration::from_millis(5);
 
 /// What a listening socket carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,6 +60,41 @@ pub struct Endpoint {
     pub transport: Transport,
     /// Where; for connections a Unix socket, too.
     pub at: At,
+    /// Name of the interface that alone it comes by; `None` for all.
+    pub interface: Option<Arc<str>>,
+}
+
+impl Endpoint {
+    /// One that is reached by any interface.
+    pub fn new(transport: Transport, at: At) -> Endpoint {
+        Endpoint { transport, at, interface: None }
+    }
+
+    /// Index of the interface that a socket of this endpoint is bound to; `None` where it is bound to none.
+    pub fn interface_of(&self, socket: &OwnedFd) -> Option<NonZeroU32> {
+        self.interface.as_ref().and_then(|_| system::interface_of(socket))
+    }
+}
+
+/// `10.0.0.1:80`, or `10.0.0.1:80 by eth0`.
+impl fmt::Display for Endpoint {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.interface {
+            None => write!(out, "{}", self.at),
+            Some(interface) => write!(out, "{} by {interface}", self.at),
+        }
+    }
+}
+
+/// How it stands with an interface that sockets are bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum InterfaceState {
+    /// They get what comes by it.
+    Here,
+    /// No interface has the name, or the one that has it lacks the address yet: nothing comes.
+    Gone,
+    /// It has come back, as another one: nothing comes until they are bound anew, which can be done.
+    Anew,
 }
 
 /// Connections a listening socket's accept queue holds while its worker is busy; the kernel caps it at
@@ -109,8 +145,11 @@ impl fmt::Display for BindError {
         write!(
             out,
             "listener `{}` can't bind {transport} {}: {}",
-            self.listener, self.endpoint.at, self.source
+            self.listener, self.endpoint, self.source
         )?;
+        if let Some(said) = self.of_interface() {
+            return write!(out, " ({said})");
+        }
         match self.source.kind() {
             io::ErrorKind::AddrInUse => write!(out, " (another program holds it; see `ss -ltnup`)"),
             io::ErrorKind::PermissionDenied => {
@@ -125,6 +164,29 @@ impl fmt::Display for BindError {
 }
 
 impl std::error::Error for BindError {}
+
+impl BindError {
+    /// What is to be done where an interface is in the way, or one is missing.
+    fn of_interface(&self) -> Option<String> {
+        let is_link_local = |at: SocketAddr| matches!(at.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let error = &self.source;
+        match (&self.endpoint.interface, error.kind()) {
+            (Some(name), _) if system::is_no_interface(error) => {
+                Some(format!("no interface is named `{name}` here; `ip link` shows those that there are"))
+            }
+            (Some(name), _) if system::is_not_permitted(error) => {
+                Some(format!("before Linux 5.7 it takes CAP_NET_RAW to bind to an interface, here `{name}`"))
+            }
+            (Some(name), io::ErrorKind::AddrNotAvailable) => {
+                Some(format!("no interface of this machine has that address, or `{name}` is of another VRF"))
+            }
+            (None, io::ErrorKind::InvalidInput) if self.endpoint.at.inet().is_some_and(is_link_local) => {
+                Some("an address of one link needs `interface`".to_owned())
+            }
+            _ => None,
+        }
+    }
+}
 
 impl Sockets {
     /// The sockets that `config` needs, but for listeners in the kernel, which have none but those of UDP
@@ -191,18 +253,27 @@ impl Sockets {
                 self.files.extend(previous.files.get(endpoint).map(|id| (endpoint.clone(), *id)));
                 old.iter().map(OwnedFd::try_clone).collect()
             }
-            (Some(old), At::Inet(address)) => keep_group(endpoint.transport, *address, old, workers),
+            (Some(old), At::Inet(address)) => {
+                let moved = (has_come_anew(endpoint, old))
+                    .then(|| opening::open_group(endpoint, *address, workers, None))
+                    .and_then(Result::ok);
+                match moved {
+                    Some(opened) => Ok(opened),
+                    // An interface comes first, and its addresses a moment later.
+                    None => opening::keep_group(endpoint, *address, old, workers),
+                }
+            }
             (None, At::Unix(name)) => {
                 let permissions = permissions_of(listener);
                 let open = || unix_socket::listen(name, &permissions, BACKLOG.into());
-                let socket = with_patience(patience, open)?;
+                let socket = opening::with_patience(patience, open)?;
                 let id = name.path().and_then(unix_socket::id_of);
                 self.files.extend(id.map(|id| (endpoint.clone(), id)));
                 Ok(vec![socket])
             }
             (None, At::Inet(address)) => {
                 let is_ours = previous.holds_port_of(endpoint) || self.holds_port_of(endpoint);
-                open_group(endpoint.transport, *address, workers, (!is_ours).then_some(patience))
+                opening::open_group(endpoint, *address, workers, (!is_ours).then_some(patience))
             }
         }
     }
@@ -244,16 +315,46 @@ impl Sockets {
         self.by_endpoint.keys().any(same) || self.leaving.iter().any(|(endpoint, _)| same(endpoint))
     }
 
-    /// Endpoints of connections that `other` does not have.
-    pub fn gone_from(&self, other: &Sockets) -> Vec<Endpoint> {
-        let is_gone = |endpoint: &Endpoint| {
-            endpoint.transport == Transport::Tcp && !other.by_endpoint.contains_key(endpoint)
+    /// Endpoints that `other` does not have, or has on an interface that has come anew.
+    pub fn missing_from(&self, other: &Sockets) -> Vec<Endpoint> {
+        let is_there = |endpoint: &Endpoint, sockets: &[OwnedFd]| {
+            let there = other.by_endpoint.get(endpoint);
+            there.is_some_and(|there| index_of(endpoint, there) == index_of(endpoint, sockets))
         };
-        self.endpoints().filter(is_gone).collect()
+        let missing = self.by_endpoint.iter().filter(|(endpoint, sockets)| !is_there(endpoint, sockets));
+        missing.map(|(endpoint, _)| endpoint.clone()).collect()
     }
 
-    /// Has the sockets of these endpoints found by no new connection, in any process that has them. Whoever
-    /// serves them goes on for [`LINGER`].
+    /// Those of [`Self::missing_from`] whose sockets can be withdrawn: QUIC's connections go on receiving at
+    /// theirs.
+    pub fn gone_from(&self, other: &Sockets) -> Vec<Endpoint> {
+        let mut gone = self.missing_from(other);
+        gone.retain(|endpoint| endpoint.transport != Transport::Quic);
+        gone
+    }
+
+    /// How it stands with each interface that sockets are bound to, by name.
+    pub fn interfaces(&self) -> BTreeMap<Arc<str>, InterfaceState> {
+        let (mut found, mut known) = (BTreeMap::new(), BTreeMap::new());
+        for (endpoint, sockets) in &self.by_endpoint {
+            let Some(name) = &endpoint.interface else { continue };
+            let now = *known.entry(name).or_insert_with(|| system::interface_named(name));
+            let state = if now.is_some() && now == index_of(endpoint, sockets) {
+                InterfaceState::Here
+            } else if now.is_some() && opening::can_be_opened(endpoint) {
+                InterfaceState::Anew
+            } else {
+                InterfaceState::Gone
+            };
+            // What is worst of one of its sockets holds.
+            let worst = found.entry(name.clone()).or_insert(state);
+            *worst = state.max(*worst);
+        }
+        found
+    }
+
+    /// Has the sockets of these endpoints found by no new connection, nor by a datagram, in any process that
+    /// has them. Whoever serves them goes on for [`LINGER`].
     ///
     /// # Errors
     /// Some sockets can't be withdrawn ([`system::withdraw`]); the others are.
@@ -262,7 +363,13 @@ impl Sockets {
         for endpoint in endpoints {
             let sockets = self.by_endpoint.get(endpoint).into_iter().flatten();
             let withdrawn = match &endpoint.at {
-                At::Inet(_) => sockets.map(system::withdraw).fold(Ok(()), io::Result::and),
+                At::Inet(_) => {
+                    let withdraw = match endpoint.transport {
+                        Transport::Udp => system::datagrams::withdraw,
+                        Transport::Tcp | Transport::Quic => system::withdraw,
+                    };
+                    sockets.map(withdraw).fold(Ok(()), io::Result::and)
+                }
                 At::Unix(name) => {
                     // First the file, so that who comes now finds no socket rather than a dead one.
                     if let (Some(path), Some(id)) = (name.path(), self.files.get(endpoint)) {
@@ -341,113 +448,42 @@ pub fn endpoints_of(listener: &weir_config::Listener) -> impl Iterator<Item = En
         }
     };
     let transports = [first, has_quic.then_some(Transport::Quic)].into_iter().flatten();
-    transports.flat_map(|transport| {
+    // Where no interface is named, one socket takes what comes by any.
+    let any = interfaces_of(listener).next().is_none().then_some(None);
+    transports.flat_map(move |transport| {
+        let any = any.clone();
         let inet = listener.bind.iter().filter_map(Bind::inet).flat_map(InetBind::each).map(At::Inet);
+        let inet = inet.flat_map(move |at| {
+            let each = any.clone().into_iter().chain(interfaces_of(listener).map(Some));
+            each.map(move |interface| Endpoint { transport, at: at.clone(), interface })
+        });
         // QUIC comes to addresses only.
         let names = listener.bind.iter().filter_map(Bind::unix).filter(move |_| transport == Transport::Tcp);
-        let unix = names.map(|name| At::Unix(UnixName::new(name)));
-        inet.chain(unix).map(move |at| Endpoint { transport, at })
+        inet.chain(names.map(move |name| Endpoint::new(transport, At::Unix(UnixName::new(name)))))
     })
+}
+
+/// Names of the interfaces that a listener's sockets are bound to; none where they are bound to none. Where
+/// it may be on the kernel plane its `interface` says where packets are taken, and nothing about sockets.
+pub fn interfaces_of(listener: &weir_config::Listener) -> impl Iterator<Item = Arc<str>> + '_ {
+    let said = if listener.plane == Plane::Proxy { &listener.interfaces[..] } else { &[] };
+    said.iter().map(|name| name.to_string().into())
+}
+
+/// Index of the interface that a group of sockets is bound to.
+fn index_of(endpoint: &Endpoint, group: &[OwnedFd]) -> Option<NonZeroU32> {
+    endpoint.interface_of(group.first()?)
+}
+
+/// Whether the interface of a group is another one now, of the same name: by the one before nothing comes any
+/// more.
+fn has_come_anew(endpoint: &Endpoint, group: &[OwnedFd]) -> bool {
+    let Some(name) = &endpoint.interface else { return false };
+    system::interface_named(name).is_some_and(|now| Some(now) != index_of(endpoint, group))
 }
 
 /// Who may connect to Unix sockets of a listener that are files.
 fn permissions_of(listener: &weir_config::Listener) -> Permissions {
     let said = &listener.unix_socket;
     Permissions { mode: said.mode.0, owner: said.owner.clone(), group: said.group.clone() }
-}
-
-/// Second descriptors of a group that exists, and for QUIC further members where an upgrade made the workers
-/// more: two that shared one socket would each get half of what belongs together.
-fn keep_group(
-    transport: Transport,
-    address: SocketAddr,
-    old: &[OwnedFd],
-    workers: usize,
-) -> io::Result<Vec<OwnedFd>> {
-    let mut group = old.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
-    if transport == Transport::Quic
-        && let Some(first) = old.first()
-    {
-        let address = socket2::SockRef::from(first).local_addr()?.as_socket().unwrap_or(address);
-        while group.len() < workers {
-            group.push(open(transport, address, true)?);
-        }
-    }
-    Ok(group)
-}
-
-/// One socket per worker on one endpoint.
-///
-/// `SO_REUSEPORT` lets any process of this user join the group: a second Weir on the same address would
-/// silently take half of the connections. So the address is first bound without it, which fails while anybody
-/// else listens there for longer than `patience`; and while we do ourselves (`None`), as when 127.0.0.1:80
-/// becomes 0.0.0.0:80. Whoever is not of this user, or not in a group, is still noticed then.
-fn open_group(
-    transport: Transport,
-    address: SocketAddr,
-    workers: usize,
-    patience: Option<Duration>,
-) -> io::Result<Vec<OwnedFd>> {
-    // Port 0 is nobody's yet; the kernel chooses it, and all workers share the choice.
-    if address.port() != 0
-        && let Some(patience) = patience
-    {
-        drop(open_alone(transport, address, patience)?);
-    }
-    let first = open(transport, address, true)?;
-    let chosen = socket2::SockRef::from(&first).local_addr()?.as_socket().unwrap_or(address);
-    let rest = (1..workers).map(|_| open(transport, chosen, true));
-    std::iter::once(Ok(first)).chain(rest).collect()
-}
-
-/// Binds without a group. A listener that a reload took out a moment ago may still be serving what waited in
-/// its queue: its address is busy until then, and the reload that puts it back must not fail for it.
-fn open_alone(transport: Transport, address: SocketAddr, patience: Duration) -> io::Result<OwnedFd> {
-    with_patience(patience, || open(transport, address, false))
-}
-
-/// Opens a socket, again and again while somebody else has its place.
-fn with_patience(patience: Duration, open: impl Fn() -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
-    let begun = Instant::now();
-    loop {
-        match open() {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < patience => {
-                std::thread::sleep(RELEASE_PAUSE);
-            }
-            opened => return opened,
-        }
-    }
-}
-
-/// Opens and binds one socket; listens on it only as a member of a group.
-fn open(transport: Transport, address: SocketAddr, in_group: bool) -> io::Result<OwnedFd> {
-    let domain = Domain::for_address(address);
-    let (kind, protocol) = match transport {
-        Transport::Tcp => (Type::STREAM, SocketProtocol::TCP),
-        Transport::Udp | Transport::Quic => (Type::DGRAM, SocketProtocol::UDP),
-    };
-    let socket = Socket::new(domain, kind.nonblocking().cloexec(), Some(protocol))?;
-    if domain == Domain::IPV6 {
-        // `0.0.0.0:80` and `[::]:80` may stand side by side in one list.
-        socket.set_only_v6(true)?;
-    }
-    if transport == Transport::Tcp {
-        socket.set_reuse_address(true)?;
-    } else {
-        // A burst of datagrams waits here while the worker is busy; the kernel caps it at
-        // `net.core.rmem_max`.
-        let _ = socket.set_recv_buffer_size(4 << 20);
-        let _ = socket.set_send_buffer_size(4 << 20);
-    }
-    // Accepted connections inherit it: heads and bodies go out in separate writes, and Nagle would hold the
-    // second back.
-    if transport == Transport::Tcp {
-        socket.set_tcp_nodelay(true)?;
-    }
-    socket.set_reuse_port(in_group)?;
-    socket.bind(&address.into())?;
-    if transport == Transport::Tcp && in_group {
-        socket.listen(BACKLOG.into())?;
-    }
-    Ok(socket.into())
 }

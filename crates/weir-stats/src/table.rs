@@ -77,6 +77,7 @@ words! {
         BackendClosed = "backend_closed", "The backend closed before the response was whole; answered 502, or cut off.";
         BadResponse = "bad_response", "The backend's response broke the protocol; answered 502, or cut off.";
         Overload = "overload", "Weir's own memory or descriptors ran short; answered 503 or closed.";
+        BufferLost = "buffer_lost", "What a file of `buffer` held of a body could not be read back, or its disk hung; answered 500 or closed.";
         TooManyConnections = "too_many_connections", "The listener or the client address was at its connection limit; closed.";
         Maintenance = "maintenance", "The listener, the route or its pool is in maintenance (`weir maintenance on`); answered 503.";
         NotCached = "not_cached", "The client wanted what the cache has or nothing (`only-if-cached`), and it has nothing fit; answered 504.";
@@ -143,8 +144,33 @@ words! {
     /// What came of asking who a client is: label `result` of `weir_auth_requests_total`.
     AuthResult {
         Passed = "passed", "It may pass.";
+        Remembered = "remembered", "It may pass by an answer that the service gave before (`remember`).";
         Denied = "denied", "It may not, or has not shown who it is.";
         Unavailable = "unavailable", "Nobody could say so in time.";
+    }
+}
+
+words! {
+    /// What became of requests that were to be copied: label `result` of `weir_mirrored_requests_total`.
+    MirrorResult {
+        Answered = "answered", "A copy was sent, and a backend of the mirror answered, whatever it said.";
+        Failed = "failed", "A copy was sent, or was to be, and no answer came in time.";
+        Busy = "busy", "No copy: as many as `max` were under way.";
+        Body = "body", "No copy: the body was longer than `body_limit`, or not whole when the answer began.";
+        Memory = "memory", "No copy: memory was short.";
+        Looped = "looped", "No copy: the request was one itself.";
+    }
+}
+
+words! {
+    /// Why bytes of buffered bodies were not put into a file, or not found there: label `reason` of
+    /// `weir_buffer_file_refusals_total`.
+    FileRefusal {
+        Full = "full", "All files together have as many bytes as `runtime.buffer_files` lets them: the body streams.";
+        Count = "count", "There are as many files as `runtime.buffer_files_max` lets there be: the body streams.";
+        Memory = "memory", "Memory is short even for the blocks on their way to and from the disk: the body streams.";
+        Disk = "disk", "The file could not be made or written (no space, no permission): the body streams.";
+        Lost = "lost", "What was written could not be read back: the exchange fails.";
     }
 }
 
@@ -215,6 +241,21 @@ words! {
     }
 }
 
+words! {
+    /// What became of a request that was due to be sent to a second backend as well: label `result` of
+    /// `weir_hedge_results_total`, and the first three `hedge` in the access log.
+    HedgeResult {
+        Won = "won", "Sent, and the second backend's answer counted.";
+        Lost = "lost", "Sent, and the first backend's answer counted.";
+        Failed = "failed", "Sent, and neither gave an answer that counts at once.";
+        Left = "left", "Sent, and the client left before there was an answer.";
+        NoBackend = "no_backend", "Not sent: no other backend takes work.";
+        Busy = "busy", "Not sent: every other backend is at `max_connections`, or requests wait for room.";
+        Breaker = "breaker", "Not sent: the pool's breaker had opened, or tries whether it may close.";
+        NoBudget = "no_budget", "Not sent: the pool's retry budget had nothing left.";
+    }
+}
+
 impl Rejected {
     /// Reasons for which something can be let pass and only counted: label `reason` of
     /// `weir_would_reject_total`.
@@ -262,6 +303,10 @@ pub struct ListenerCells {
     pub sqli: Counters<{ SqliVerdict::ALL.len() }>,
     /// Requests on routes with `auth`, by [`AuthResult`].
     pub auth: [Counter; AuthResult::ALL.len()],
+    /// Answers of services that were forgotten before their time, for there were too many.
+    pub auth_forgotten: Counter,
+    /// Requests on routes with `mirror`, by [`MirrorResult`].
+    pub mirrored: [Counter; MirrorResult::ALL.len()],
     /// Ends by [`End`].
     pub ends: Counters<{ End::ALL.len() }>,
     /// TLS handshakes by [`Handshake`].
@@ -326,6 +371,14 @@ pub struct BackendCells {
     pub tls_resumed: Counter,
     /// TLS handshakes that failed.
     pub tls_failures: Counter,
+    /// Connections for which the backend was free to pick, and picked HTTP/2.
+    pub picked_h2: Counter,
+    /// The same for HTTP/1.1.
+    pub picked_h1: Counter,
+    /// Connections of HTTP/3.
+    pub picked_h3: Counter,
+    /// Times that none of HTTP/3 came about, and TCP was taken.
+    pub fell_back: Counter,
     /// Requests that used a connection kept from before.
     pub reused: Counter,
     /// From the request sent to the response's head received.
@@ -351,6 +404,10 @@ pub struct PoolCells {
     pub retry_reasons: [Counter; RetryReason::ALL.len()],
     /// Of these, on another backend than the first.
     pub redispatches: Counter,
+    /// Requests sent to a second backend beside the first.
+    pub hedges: Counter,
+    /// What became of those that were due to be, by [`HedgeResult`].
+    pub hedge_results: [Counter; HedgeResult::ALL.len()],
     /// Exchanges that waited in the queue.
     pub queued: Counter,
     /// Exchanges that waited because no backend had the role that they asked for.

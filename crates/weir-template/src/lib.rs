@@ -43,12 +43,19 @@ pub enum Variable {
     TlsVersion,
     /// `$client_cert_subject`: the subject of the client's certificate (RFC 4514).
     ClientCertSubject,
+    /// `$user`: who has shown who it is; empty before anybody has asked, and where nobody does.
+    User,
     /// `$header.NAME`: the field's value; several lines of it are one, separated by `, `. In lower case.
     Header(Box<str>),
     /// `$cookie.NAME`: the value of the first cookie of that name.
     Cookie(Box<str>),
     /// `$query.NAME`: the value of the first parameter of that name, as sent: nothing is decoded.
     Parameter(Box<str>),
+    /// `$map.NAME`: what the map of that name has for the request.
+    Map(Box<str>),
+    /// `$claim.NAME`: what the token says that the request was let pass by; `a.b` is the claim `b` within
+    /// `a`.
+    Claim(Box<str>),
     /// `$1` to `$9`: what a group of an expression matched.
     Capture(u8),
     /// What is known when it is over: in lines of a log only.
@@ -59,7 +66,7 @@ pub enum Variable {
 }
 
 /// The names of all variables that stand alone, for messages.
-pub const NAMES: [&str; 12] = [
+pub const NAMES: [&str; 13] = [
     "client_ip",
     "client_port",
     "scheme",
@@ -72,10 +79,11 @@ pub const NAMES: [&str; 12] = [
     "server_name",
     "tls_version",
     "client_cert_subject",
+    "user",
 ];
 
 /// The families of variables: each is followed by a dot and a name.
-pub const FAMILIES: [&str; 3] = ["header", "cookie", "query"];
+pub const FAMILIES: [&str; 5] = ["header", "cookie", "query", "map", "claim"];
 
 /// The family that only lines of a log have.
 pub const LINE_FAMILY: &str = "response_header";
@@ -87,6 +95,8 @@ impl Variable {
             Variable::Header(name) => format!("header.{name}"),
             Variable::Cookie(name) => format!("cookie.{name}"),
             Variable::Parameter(name) => format!("query.{name}"),
+            Variable::Map(name) => format!("map.{name}"),
+            Variable::Claim(name) => format!("claim.{name}"),
             Variable::Capture(number) => number.to_string(),
             Variable::Outcome(outcome) => outcome.name().to_owned(),
             Variable::ResponseHeader(name) => format!("{LINE_FAMILY}.{name}"),
@@ -106,7 +116,7 @@ impl Variable {
 }
 
 /// In the order of [`NAMES`].
-static ALONE: [Variable; 12] = [
+static ALONE: [Variable; 13] = [
     Variable::ClientIp,
     Variable::ClientPort,
     Variable::Scheme,
@@ -119,6 +129,7 @@ static ALONE: [Variable; 12] = [
     Variable::ServerName,
     Variable::TlsVersion,
     Variable::ClientCertSubject,
+    Variable::User,
 ];
 
 /// A part of a template.

@@ -39,6 +39,8 @@ outcomes! {
     Backend = "backend",
     /// What was spoken: `HTTP/1.1`, `TCP`.
     Protocol = "protocol",
+    /// What the backend was asked in: `HTTP/1.1`, `HTTP/2.0`.
+    BackendProtocol = "backend_protocol",
     /// Path and query, as sent.
     Target = "target",
     /// The status that the client got.
@@ -51,6 +53,8 @@ outcomes! {
     Cache = "cache",
     /// Tries after the first.
     Retries = "retries",
+    /// What became of a second backend that was asked beside the first (`hedge`), in one word.
+    Hedge = "hedge",
     /// Seconds from the first byte of the request to the end of its head.
     ClientHeader = "client_header",
     /// Seconds spent waiting for a backend with room.

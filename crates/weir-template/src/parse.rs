@@ -95,6 +95,11 @@ fn variable(text: &str, captures: u8, scope: Scope) -> Result<(Variable, &str), 
         match (family, member.is_empty()) {
             ("header", false) => return Ok((Variable::Header(member.to_ascii_lowercase().into()), behind)),
             ("cookie", false) => return Ok((Variable::Cookie(member.into()), behind)),
+            ("claim", false) => {
+                let (name, behind) = claim(of_family);
+                return Ok((Variable::Claim(name.into()), behind));
+            }
+            ("map", false) => return Ok((Variable::Map(member.into()), behind)),
             (LINE_FAMILY, false) => {
                 return Ok((Variable::ResponseHeader(member.to_ascii_lowercase().into()), behind));
             }
@@ -103,11 +108,25 @@ fn variable(text: &str, captures: u8, scope: Scope) -> Result<(Variable, &str), 
             (family, true) => return Err(Mistake::Nameless { family }),
         }
     }
+    // What is known when it is over says all that is known before.
     let outcome = Outcome::of_name(name).filter(|_| scope == Scope::Line).map(Variable::Outcome);
-    match Variable::of_name(name).or(outcome) {
+    match outcome.or_else(|| Variable::of_name(name)) {
         Some(variable) => Ok((variable, behind)),
         None => Err(Mistake::Unknown { name: name.to_owned() }),
     }
+}
+
+/// The path of a claim that `text` begins with, and what stands behind it: a dot belongs to it where a name
+/// follows.
+fn claim(text: &str) -> (&str, &str) {
+    let is_such = |byte: u8| matches!(byte, b'_' | b'-') || byte.is_ascii_alphanumeric();
+    let mut end = length(text, is_such);
+    while let Some(inner) = text[end..].strip_prefix('.')
+        && let more @ 1.. = length(inner, is_such)
+    {
+        end += 1 + more;
+    }
+    text.split_at(end)
 }
 
 /// How many bytes at the beginning are such.

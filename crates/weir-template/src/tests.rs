@@ -31,6 +31,8 @@ fn variables_stand_anywhere_in_a_text_and_end_where_their_name_ends() {
     assert_eq!(rendered("$cookie.SID/$query.id"), "[cookie.SID]/[query.id]");
     assert_eq!(rendered("$query."), "[query].");
     assert_eq!(rendered("$host-a"), "[host]-a");
+    assert_eq!(rendered("$user@$claim.realm_access.roles."), "[user]@[claim.realm_access.roles].");
+    assert_eq!(rendered("$claim.sub..$claim.a-b/"), "[claim.sub]..[claim.a-b]/");
     assert_eq!(rendered("$1$2$10"), "[1][2][1]0");
 }
 
@@ -110,6 +112,7 @@ fn what_is_known_at_the_end_stands_in_lines_only() {
         assert_eq!(mistake, Mistake::Unknown { name: outcome.name().to_owned() });
         assert!(Variable::of_name(outcome.name()).is_none(), "two variables are named {}", outcome.name());
     }
+    assert_eq!(Template::parse_line("$user").unwrap().variables().next(), Some(&Variable::User));
     let unknown = Mistake::Unknown { name: "response_header".to_owned() };
     assert_eq!(Template::parse("$response_header.x", 0).unwrap_err(), unknown);
     assert_eq!(

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
 use aws_lc_rs::digest;
@@ -20,6 +20,7 @@ use weir_config::{Acme, Certificate, CipherPolicy};
 
 use crate::certificate::{self, Facts};
 use crate::files::LoadError;
+use crate::on_demand::OnDemand;
 use crate::provider;
 
 /// The ALPN name of the handshake that proves a domain (RFC 8737 section 6.1).
@@ -28,13 +29,14 @@ pub const PROTOCOL: &[u8] = b"acme-tls/1";
 /// Bytes of a digest that tell names apart in the store.
 const DIGEST_BYTES: usize = 4;
 
-/// The folder for everything that one authority gave.
+/// The folder for everything that one authority gave, to one of its customers where it knows them.
 pub fn folder(acme: &Acme) -> PathBuf {
     let host = acme.directory.strip_prefix("https://").unwrap_or(&acme.directory);
     let host = host.split(['/', '?']).next().unwrap_or_default();
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-') { c } else { '_' };
     let host: String = host.chars().map(plain).collect();
-    acme.store.join(format!("{host}-{}", short_digest(&[acme.directory.as_str()])))
+    let whose: Vec<&str> = std::iter::once(acme.directory.as_str()).chain(acme.external_key_id()).collect();
+    acme.store.join(format!("{host}-{}", short_digest(&whose)))
 }
 
 /// The file with the certificate's chain and its key, PEM both: one file, so that there is no moment with one
@@ -45,6 +47,8 @@ pub fn file(acme: &Acme) -> PathBuf {
     let first = domains.first().copied().unwrap_or_default();
     // A domain name has at most 253 bytes and a file name 255.
     let first = &first[..first.len().min(200)];
+    // A star in the name of a file would mean something else to a shell.
+    let first = first.replace('*', "_");
     folder(acme).join(format!("{first}-{}.pem", short_digest(&domains)))
 }
 
@@ -99,6 +103,8 @@ pub struct Challenges {
     certificates: Arc<Shelf<Arc<CertifiedKey>>>,
     /// What such handshakes are made with: nobody is asked for a certificate, and nothing is resumed.
     config: OnceLock<Arc<ServerConfig>>,
+    /// What listeners and reloads share of each `acme` with `on_demand`, as long as one of them has it.
+    on_demand: Mutex<Vec<Weak<OnDemand>>>,
 }
 
 /// Things that are there for a while, for many readers.
@@ -153,6 +159,19 @@ impl Challenges {
     #[inline]
     pub fn stream_config(&self) -> Option<&Arc<ServerConfig>> {
         if self.certificates.is_used.load(Ordering::Acquire) { self.config.get() } else { None }
+    }
+
+    /// What the process shares of this `acme`; `None` for one without `on_demand`.
+    pub fn on_demand(&self, acme: &Acme) -> Option<Arc<OnDemand>> {
+        acme.on_demand.as_ref()?;
+        let mut all = self.on_demand.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|each| each.strong_count() > 0);
+        if let Some(own) = all.iter().filter_map(Weak::upgrade).find(|each| each.acme() == acme) {
+            return Some(own);
+        }
+        let new = Arc::new(OnDemand::new(acme)?);
+        all.push(Arc::downgrade(&new));
+        Some(new)
     }
 
     /// Has requests for `token` answered with `authorization`, on every listener that speaks HTTP without
@@ -248,9 +267,8 @@ mod tests {
             directory: "https://ca.example:14000/dir".to_owned(),
             domains: domains.iter().map(|domain| (*domain).to_owned()).collect(),
             contact: Vec::new(),
-            challenges: weir_config::AcmeChallenge::ALL.to_vec(),
-            ca: None,
             store: PathBuf::from("/store"),
+            ..Acme::default()
         }
     }
 
@@ -262,6 +280,17 @@ mod tests {
         assert_ne!(one, file(&acme(&["a.example"])));
         let folder = folder(&acme(&["a.example"])).display().to_string();
         assert!(folder.starts_with("/store/ca.example_14000-"), "{folder}");
+        assert!(file(&acme(&["*.a.example"])).display().to_string().contains("/_.a.example-"));
+    }
+
+    #[test]
+    fn two_customers_of_one_authority_have_accounts_of_their_own() {
+        let of = |key_id: &str| {
+            let external = weir_config::ExternalAccount { key_id: key_id.to_owned(), key: String::new() };
+            folder(&Acme { external_account: Some(external), ..acme(&["a.example"]) })
+        };
+        assert_ne!(of("one"), of("two"));
+        assert_ne!(of("one"), folder(&acme(&["a.example"])));
     }
 
     #[test]

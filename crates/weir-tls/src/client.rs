@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
-use weir_config::{CipherPolicy, HttpVersion, PoolTls, Verify};
+use weir_config::{CipherPolicy, PoolProtocol, PoolTls, Verify};
 
 use crate::files::{self, LoadError};
 use crate::{provider, server};
@@ -32,6 +32,8 @@ const SESSIONS: usize = 64;
 pub struct ClientTls {
     base: ClientConfig,
     server_name: Option<String>,
+    /// What the pool speaks.
+    protocol: PoolProtocol,
     /// A digest of everything that was read.
     digest: [u8; 32],
 }
@@ -43,6 +45,11 @@ pub struct BackendTls {
     pub config: Arc<ClientConfig>,
     /// As `config`, for those who speak HTTP/1.1 whatever the pool does: probes.
     pub for_http1: Arc<ClientConfig>,
+    /// As `config`, with the backend free to pick HTTP/2 or HTTP/1.1; `None` where the pool's config says
+    /// which.
+    pub for_either: Option<Arc<ClientConfig>>,
+    /// As `config`, for HTTP/3; `None` where the pool speaks none.
+    pub for_h3: Option<Arc<ClientConfig>>,
     /// Whom the backend must prove to be.
     pub name: ServerName<'static>,
     digest: [u8; 32],
@@ -72,10 +79,10 @@ impl ClientTls {
     ///
     /// # Errors
     /// A file that can't be used.
-    pub fn load(config: &PoolTls, protocol: HttpVersion) -> Result<ClientTls, LoadError> {
+    pub fn load(config: &PoolTls, protocol: PoolProtocol) -> Result<ClientTls, LoadError> {
         let provider = provider::of(CipherPolicy::Default);
         let mut digest = digest::Context::new(&digest::SHA256);
-        digest.update(&[config.verify as u8, u8::from(protocol == HttpVersion::H2)]);
+        digest.update(&[config.verify as u8, protocol as u8]);
         let verifier: Arc<dyn ServerCertVerifier> = if config.verify != Verify::Nobody {
             let (file, authorities) = authorities(config.ca.as_deref())?;
             authorities.iter().for_each(|each| digest.update(each));
@@ -121,12 +128,12 @@ impl ClientTls {
             }
         };
         base.alpn_protocols = match protocol {
-            HttpVersion::H2 => vec![b"h2".to_vec()],
-            _ => vec![b"http/1.1".to_vec()],
+            PoolProtocol::H2 => vec![b"h2".to_vec()],
+            PoolProtocol::H1 | PoolProtocol::Auto | PoolProtocol::H3 => vec![b"http/1.1".to_vec()],
         };
         let mut bytes = [0; 32];
         bytes.copy_from_slice(digest.finish().as_ref());
-        Ok(ClientTls { base, server_name: config.server_name.clone(), digest: bytes })
+        Ok(ClientTls { base, server_name: config.server_name.clone(), protocol, digest: bytes })
     }
 
     /// As this, for connections whose protocol is not Weir's business.
@@ -170,7 +177,20 @@ impl ClientTls {
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
         let mut http1 = config.clone();
         http1.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(BackendTls { config: Arc::new(config), for_http1: Arc::new(http1), name, digest: self.digest })
+        let offering = |protocols: &[&[u8]]| {
+            let mut offering = config.clone();
+            offering.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+            Arc::new(offering)
+        };
+        let for_either = self.protocol.lets_pick().then(|| offering(&[b"h2", b"http/1.1"]));
+        // A session of TCP is none of QUIC's, which has parameters of its own.
+        let for_h3 = (self.protocol == PoolProtocol::H3).then(|| {
+            let mut h3 = ClientConfig::clone(&offering(&[b"h3"]));
+            h3.resumption = Resumption::in_memory_sessions(SESSIONS);
+            Arc::new(h3)
+        });
+        let (config, for_http1) = (Arc::new(config), Arc::new(http1));
+        Ok(BackendTls { config, for_http1, for_either, for_h3, name, digest: self.digest })
     }
 }
 

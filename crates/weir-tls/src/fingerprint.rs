@@ -7,10 +7,11 @@ use weir_config::{Config, Passwords, Verify};
 
 use crate::client;
 use crate::files;
+use crate::folder;
 
 /// A digest of all files with keys that `config` names: certificates, keys, stapled responses, authorities,
-/// secrets of sticky cookies, passwords. Two that are equal were made of the same files with the same
-/// contents.
+/// secrets of sticky cookies, passwords, what the admin API goes by. Two that are equal were made of
+/// the same files with the same contents.
 ///
 /// `None` when a file can't be read; [`crate::Loaded::load`] says which and why. Reads every file.
 pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {
@@ -31,8 +32,15 @@ pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {
             certificate.ocsp.as_deref().map_or(Some(()), &mut take)?;
         }
         tls.client_ca.as_deref().map_or(Some(()), &mut take)?;
-        tls.crl.iter().try_for_each(|file| take(file))?;
+        tls.crl.iter().chain(&tls.ticket_keys).try_for_each(|file| take(file))?;
+        let mut services = tls.acme.iter().filter_map(|acme| acme.on_demand.as_ref()?.ca.as_deref());
+        services.try_for_each(&mut take)?;
+        if let Some(folder) = &tls.certificate_folder {
+            let names = folder::names(folder).ok()?;
+            names.iter().try_for_each(|name| take(&folder::file(folder, name)))?;
+        }
     }
+    config.fetched_keys().iter().filter_map(|keys| keys.ca.as_deref()).try_for_each(&mut take)?;
     for tls in config.pools.iter().filter_map(|pool| pool.tls.as_ref()) {
         if tls.verify != Verify::Nobody {
             take(&client::authorities_file(tls.ca.as_deref())?)?;
@@ -53,6 +61,14 @@ pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {
         mysql.key_file.as_deref().map_or(Some(()), &mut take)?;
         let accounts = mysql.passwords_file.as_deref().filter(|_| mysql.passwords == Passwords::File);
         accounts.map_or(Some(()), &mut take)?;
+    }
+    if let Some(admin) = &config.admin {
+        admin.token_file.as_deref().map_or(Some(()), &mut take)?;
+        if let Some(tls) = &admin.tls {
+            take(&tls.cert)?;
+            take(&tls.key)?;
+            tls.client_ca.as_deref().map_or(Some(()), &mut take)?;
+        }
     }
     let mut bytes = [0; 32];
     bytes.copy_from_slice(digest.finish().as_ref());

@@ -8,7 +8,7 @@ use weir_config::{Config, Protocol};
 use crate::acme::Challenges;
 use crate::client::ClientTls;
 use crate::client_login::ClientLogin;
-use crate::files::LoadError;
+use crate::files::{self, LoadError};
 use crate::own_account::OwnAccount;
 use crate::server::ServerTls;
 use crate::sticky::StickyKey;
@@ -39,7 +39,7 @@ impl Loaded {
         let mut errors = Vec::new();
         for listener in &config.listeners {
             let Some(tls) = listener.tls.as_ref().filter(|tls| tls.is_spoken()) else { continue };
-            match ServerTls::load(listener, tls, tickets) {
+            match ServerTls::load(listener, tls, tickets, challenges) {
                 Ok(tls) => drop(loaded.listeners.insert(listener.name.clone(), Arc::new(tls))),
                 Err(error) => errors.push(error),
             }
@@ -73,6 +73,10 @@ impl Loaded {
                 }
                 Err(error) => errors.push(error),
             }
+        }
+        // Not when the first token waits for its keys.
+        for ca in config.fetched_keys().iter().filter_map(|keys| keys.ca.as_ref()) {
+            errors.extend(files::certificates(ca).err());
         }
         if errors.is_empty() { Ok(loaded) } else { Err(errors) }
     }

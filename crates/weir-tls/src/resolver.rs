@@ -9,6 +9,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use crate::certificate::Loaded;
+use crate::on_demand::OnDemand;
 
 thread_local! {
     /// The name in the greeting that was read last.
@@ -27,7 +28,24 @@ pub fn observing_name<R>(read: impl FnOnce() -> R) -> (R, Option<Box<str>>) {
 }
 
 /// The certificates of one listener, which one that was renewed joins while they are served.
-pub(crate) struct Resolver(ArcSwap<Served>);
+pub(crate) struct Resolver {
+    served: ArcSwap<Served>,
+    /// Where those come from that are ordered when they are asked for; the first that takes a name has it.
+    on_demand: Vec<Arc<OnDemand>>,
+}
+
+/// The same for QUIC, whose handshakes can't wait: what is missing is got for the next one.
+#[derive(Debug)]
+pub(crate) struct WithoutWaiting(pub Arc<Resolver>);
+
+/// What a client is shown who asks for some name.
+#[derive(PartialEq, Eq)]
+pub(crate) enum Group<'n> {
+    /// A group of [`Served`].
+    Served(u32),
+    /// A certificate for this name alone, there or not.
+    OnDemand(&'n str),
+}
 
 /// Certificates at one moment, by name.
 pub(crate) struct Served {
@@ -43,23 +61,63 @@ pub(crate) struct Served {
 }
 
 impl Resolver {
-    pub fn new(certificates: Vec<Loaded>) -> Resolver {
-        Resolver(ArcSwap::from_pointee(Served::new(certificates)))
+    pub fn new(certificates: Vec<Loaded>, on_demand: Vec<Arc<OnDemand>>) -> Resolver {
+        Resolver { served: ArcSwap::from_pointee(Served::new(certificates)), on_demand }
     }
 
     /// What is served from now on; handshakes that have begun keep what they were given.
     pub fn replace(&self, certificates: Vec<Loaded>) {
-        self.0.store(Arc::new(Served::new(certificates)));
+        self.served.store(Arc::new(Served::new(certificates)));
     }
 
     /// What is served now.
     pub fn served(&self) -> Arc<Served> {
-        self.0.load_full()
+        self.served.load_full()
     }
 
-    /// [`Served::group`].
-    pub fn group(&self, name: Option<&str>) -> u32 {
-        self.0.load().group(name)
+    /// What a client is shown who asks for `name`, which must be lower case.
+    pub fn group<'n>(&self, name: Option<&'n str>) -> Group<'n> {
+        let served = self.served.load().named(name);
+        match (served, name) {
+            (None, Some(name)) if self.taking(name).is_some() => Group::OnDemand(without_dot(name)),
+            _ => Group::Served(served.unwrap_or(0)),
+        }
+    }
+
+    /// All that orders on demand.
+    pub fn on_demand(&self) -> &[Arc<OnDemand>] {
+        &self.on_demand
+    }
+
+    /// Who gets a certificate for `name` (lower case) when it is asked for; `None` when nobody does, or there
+    /// is one that is always served.
+    pub fn orders(&self, name: &str) -> Option<&Arc<OnDemand>> {
+        let found = self.taking(name)?;
+        self.served.load().named(Some(name)).is_none().then_some(found)
+    }
+
+    fn taking(&self, name: &str) -> Option<&Arc<OnDemand>> {
+        self.on_demand.iter().find(|each| each.takes(without_dot(name)))
+    }
+
+    fn choose(&self, hello: &ClientHello<'_>, waits: bool) -> Option<Arc<CertifiedKey>> {
+        let lower = hello.server_name().map(str::to_ascii_lowercase);
+        let on_demand = lower.as_deref().and_then(|name| Some((name, self.orders(name)?)));
+        let got = on_demand.and_then(|(name, on_demand)| on_demand.find(without_dot(name)));
+        if let (None, Some((name, on_demand)), false) = (&got, on_demand, waits) {
+            on_demand.begin(without_dot(name));
+        }
+        let served = self.served.load();
+        let group = served.groups.get(served.named(lower.as_deref()).unwrap_or(0) as usize);
+        ASKED.set(lower.map(String::into_boxed_str));
+        if got.is_some() {
+            return got;
+        }
+        // Without any certificate yet the handshake is refused (access_denied).
+        let group = group?;
+        let taken = group.iter().find(|each| each.key.choose_scheme(hello.signature_schemes()).is_some());
+        // Rustls ends the handshake in its own words when even the first does not fit.
+        taken.or(group.first()).cloned()
     }
 }
 
@@ -99,34 +157,36 @@ impl Served {
         served
     }
 
-    /// The group that a client gets who asks for `name`, which must be lower case.
-    pub fn group(&self, name: Option<&str>) -> u32 {
-        let Some(name) = name else { return 0 };
-        let name = name.strip_suffix('.').unwrap_or(name);
+    /// The group that is for `name`, which must be lower case; `None` when none is, so that a client gets the
+    /// first.
+    fn named(&self, name: Option<&str>) -> Option<u32> {
+        let name = without_dot(name?);
         if let Some(group) = self.exact.get(name) {
-            return *group;
+            return Some(*group);
         }
         let rest = name.split_once('.').map(|(_, rest)| rest);
-        rest.and_then(|rest| self.wildcard.get(rest)).copied().unwrap_or(0)
+        rest.and_then(|rest| self.wildcard.get(rest)).copied()
     }
+}
+
+fn without_dot(name: &str) -> &str {
+    name.strip_suffix('.').unwrap_or(name)
 }
 
 impl ResolvesServerCert for Resolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let lower = hello.server_name().map(str::to_ascii_lowercase);
-        let served = self.0.load();
-        let group = served.groups.get(served.group(lower.as_deref()) as usize);
-        ASKED.set(lower.map(String::into_boxed_str));
-        // Without any certificate yet the handshake is refused (access_denied).
-        let group = group?;
-        let taken = group.iter().find(|each| each.key.choose_scheme(hello.signature_schemes()).is_some());
-        // Rustls ends the handshake in its own words when even the first does not fit.
-        taken.or(group.first()).cloned()
+        self.choose(&hello, true)
+    }
+}
+
+impl ResolvesServerCert for WithoutWaiting {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.0.choose(&hello, false)
     }
 }
 
 impl std::fmt::Debug for Resolver {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "Resolver of {} groups", self.0.load().groups.len())
+        write!(out, "Resolver of {} groups", self.served.load().groups.len())
     }
 }

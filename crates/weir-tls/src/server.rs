@@ -1,12 +1,12 @@
 //! TLS towards the clients of one listener.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use aws_lc_rs::digest;
 use rustls::crypto::CryptoProvider;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
@@ -14,13 +14,16 @@ use weir_config::{
     AdminTls, Certificate, ClientAuth, HttpLimits, HttpVersion, Listener, ListenerTls, TlsVersion,
 };
 
-use crate::acme;
+use crate::acme::{self, Challenges};
 use crate::certificate::{self, Facts, Loaded};
 use crate::files::{self, LoadError};
+use crate::folder;
+use crate::on_demand::{OnDemand, Waiting};
 use crate::provider;
-use crate::resolver::Resolver;
+use crate::resolver::{Resolver, WithoutWaiting};
 use crate::sessions::{BoundSessions, NoTickets};
-use crate::tickets::{BoundTickets, TicketKeys};
+use crate::shared_tickets::SharedKeys;
+use crate::tickets::{BoundTickets, Source, TicketKeys};
 
 /// ALPN names (IANA, TLS ALPN protocol IDs).
 const HTTP_1_1: &[u8] = b"http/1.1";
@@ -42,23 +45,28 @@ pub struct ServerTls {
     stream: Arc<ServerConfig>,
     quic: Option<Arc<ServerConfig>>,
     resolver: Arc<Resolver>,
-    /// The certificate that is got by ACME, once it is there, stands behind those that the config names.
-    ordered: Option<Ordered>,
+    later: Later,
+    shared_keys: Option<Arc<SharedKeys>>,
     asks_for_certificate: bool,
 }
 
-/// A certificate that is got by ACME.
+/// Certificates that come, are replaced and go while the listener serves. They stand behind those that the
+/// config names: first those that are got by ACME, as far as they are there, then those of a folder.
 #[derive(Debug)]
-struct Ordered {
-    file: PathBuf,
+struct Later {
+    /// Files of those by ACME, in the order of the config.
+    ordered: Vec<PathBuf>,
+    folder: Option<PathBuf>,
     provider: Arc<CryptoProvider>,
     /// How many certificates the config names.
     before: usize,
+    /// Held by whoever replaces what is served.
+    replacing: Mutex<()>,
 }
 
 impl ServerTls {
     /// Reads everything that `config`, the `tls` of `listener`, names. Tickets are bound to the listener's
-    /// name.
+    /// name; `challenges` is what the process shares of ACME.
     ///
     /// # Errors
     /// A file that can't be used.
@@ -66,6 +74,7 @@ impl ServerTls {
         listener: &Listener,
         config: &ListenerTls,
         tickets: &Arc<TicketKeys>,
+        challenges: &Challenges,
     ) -> Result<ServerTls, LoadError> {
         let weir_config::Http { versions: http, limits, .. } = listener.http();
         let listener = listener.name.as_str();
@@ -75,17 +84,24 @@ impl ServerTls {
             .iter()
             .map(|each| certificate::load(each, &provider))
             .collect::<Result<_, _>>()?;
-        if certificates.is_empty() && config.acme.is_none() {
+        if certificates.is_empty() && config.acme.is_empty() && config.certificate_folder.is_none() {
             return Err(LoadError::new(Path::new(listener), "has no certificate; expected at least one"));
         }
-        let ordered = config.acme.as_ref().map(|acme| Ordered {
-            file: acme::file(acme),
+        let later = Later {
+            ordered: config.ordered().map(acme::file).collect(),
+            folder: config.certificate_folder.clone(),
             provider: provider.clone(),
             before: certificates.len(),
-        });
+            replacing: Mutex::default(),
+        };
         // One that is not there yet, or can't be used, is ordered: no reason not to serve what there is.
-        certificates.extend(ordered.as_ref().and_then(|ordered| ordered.load().ok()));
-        let resolver = Arc::new(Resolver::new(certificates));
+        certificates.extend(later.ordered.iter().filter_map(|file| acme::load(file, &provider).ok()));
+        if let Some(folder) = &later.folder {
+            certificates.extend(folder::load(folder, &provider)?);
+        }
+        authorities_of_services(config)?;
+        let on_demand = config.acme.iter().filter_map(|acme| challenges.on_demand(acme)).collect();
+        let resolver = Arc::new(Resolver::new(certificates, on_demand));
         let mut bound_to = digest::Context::new(&digest::SHA256);
         bound_to.update(&(listener.len() as u64).to_be_bytes());
         bound_to.update(listener.as_bytes());
@@ -99,24 +115,31 @@ impl ServerTls {
             sessions: tickets.sessions().clone(),
             bound_to: remembered(bytes, limits),
         });
-        let tickets =
-            config.tickets.then(|| Arc::new(BoundTickets { keys: tickets.clone(), bound_to: bytes }));
+        let shared_keys = match &config.ticket_keys[..] {
+            [] => None,
+            files => Some(Arc::new(SharedKeys::load(files)?)),
+        };
+        let keys = shared_keys.clone().map_or_else(|| Source::Own(tickets.clone()), Source::Shared);
+        let tickets = config.tickets.then(|| Arc::new(BoundTickets { keys, bound_to: bytes }));
         let versions: &[&SupportedProtocolVersion] = match config.min_version {
             TlsVersion::V12 => &[&TLS13, &TLS12],
             TlsVersion::V13 => &[&TLS13],
         };
-        let parts = Parts { listener, provider, verifier, resolver: resolver.clone(), tickets };
+        let parts = Parts { listener, provider, verifier, tickets };
         // Rustls takes the first of ours that the client offers too, and whoever knows HTTP/2 is better off
         // with it.
         let alpn = [(HttpVersion::H2, HTTP_2), (HttpVersion::H1, HTTP_1_1)];
         let alpn =
             alpn.into_iter().filter(|(version, _)| http.contains(version)).map(|(_, name)| name.to_vec());
-        let mut stream = parts.config(versions, alpn.collect())?;
+        let mut stream = parts.config(versions, alpn.collect(), resolver.clone())?;
         // Not taken: that would want sessions that the server remembers, and `ticketer` says that it does
         // not.
         stream.max_early_data_size = EARLY_DATA_SKIPPED_BYTES;
         let mut quic = match http.contains(&HttpVersion::H3) {
-            true => Some(parts.config(&[&TLS13], vec![HTTP_3.to_vec()])?),
+            true => {
+                let resolver = Arc::new(WithoutWaiting(resolver.clone()));
+                Some(parts.config(&[&TLS13], vec![HTTP_3.to_vec()], resolver)?)
+            }
             false => None,
         };
         if let Some((quic, early)) = quic.as_mut().zip(early) {
@@ -126,7 +149,8 @@ impl ServerTls {
             stream: Arc::new(stream),
             quic: quic.map(Arc::new),
             resolver,
-            ordered,
+            later,
+            shared_keys,
             asks_for_certificate: config.client_ca.is_some(),
         })
     }
@@ -144,7 +168,7 @@ impl ServerTls {
             client_ca: config.client_ca.clone(),
             ..ListenerTls::default()
         };
-        Ok(ServerTls::load(&listener, &tls, &TicketKeys::new([]))?.stream)
+        Ok(ServerTls::load(&listener, &tls, &TicketKeys::new([]), &Challenges::default())?.stream)
     }
 
     /// For connections over TCP: TLS 1.2 and 1.3, ALPN as the listener's `http` says.
@@ -158,7 +182,8 @@ impl ServerTls {
         self.quic.as_ref()
     }
 
-    /// Those that are served now, in the order of the config; the one that is got by ACME is the last.
+    /// Those that are served now, in the order of the config; those that are got by ACME stand behind,
+    /// and then those of the folder.
     pub fn certificates(&self) -> Vec<Facts> {
         self.resolver.served().certificates.iter().map(|each| each.facts.clone()).collect()
     }
@@ -167,23 +192,69 @@ impl ServerTls {
         self.resolver.served().certificates.iter().map(|each| each.key.clone()).collect()
     }
 
-    /// Reads the certificate that is got by ACME again, and serves it to whoever connects from now on. Open
-    /// connections keep what they began with. `Ok(false)` when it is the one that is served already, or the
-    /// listener has none.
+    /// Reads a certificate that is got by ACME again, and serves it to whoever connects from now on. Open
+    /// connections keep what they began with. `Ok(false)` when it is the one that is served already, or is
+    /// not this listener's.
     ///
     /// # Errors
     /// It is not there or can't be used; what was served is served on.
-    pub fn take_up_ordered(&self) -> Result<bool, LoadError> {
-        let Some(ordered) = &self.ordered else { return Ok(false) };
-        let found = ordered.load()?;
-        let served = self.resolver.served();
-        if served.certificates.get(ordered.before).is_some_and(|own| own.key.cert == found.key.cert) {
+    pub fn take_up_ordered(&self, file: &Path) -> Result<bool, LoadError> {
+        if !self.later.ordered.iter().any(|own| own == file) {
             return Ok(false);
         }
-        let mut certificates = served.certificates[..ordered.before].to_vec();
-        certificates.push(found);
-        self.resolver.replace(certificates);
+        let found = acme::load(file, &self.later.provider)?;
+        let _alone = self.later.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        let served = self.resolver.served();
+        let (named, later) = served.certificates.split_at(self.later.before);
+        let now = |file: &Path| later.iter().find(|each| each.facts.file == file);
+        if now(file).is_some_and(|own| own.key.cert == found.key.cert) {
+            return Ok(false);
+        }
+        let of_file = |own: &PathBuf| if own == file { Some(&found) } else { now(own) };
+        let ordered = self.later.ordered.iter().filter_map(of_file);
+        let of_folder = later.iter().filter(|each| !self.later.ordered.contains(&each.facts.file));
+        self.resolver.replace(named.iter().chain(ordered).chain(of_folder).cloned().collect());
         Ok(true)
+    }
+
+    /// Reads the certificates of a folder again, and serves them to whoever connects from now on. Does
+    /// nothing where it is not this listener's.
+    ///
+    /// # Errors
+    /// One can't be used; what was served is served on.
+    pub fn take_up_folder(&self, folder: &Path) -> Result<(), LoadError> {
+        if self.later.folder.as_deref() != Some(folder) {
+            return Ok(());
+        }
+        let _alone = self.later.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = folder::load(folder, &self.later.provider)?;
+        let served = self.resolver.served();
+        let (named, later) = served.certificates.split_at(self.later.before);
+        let ordered = later.iter().filter(|each| self.later.ordered.contains(&each.facts.file));
+        self.resolver.replace(named.iter().chain(ordered).chain(&found).cloned().collect());
+        Ok(())
+    }
+
+    /// Where certificates come from that are ordered when they are asked for.
+    pub fn on_demand(&self) -> &[Arc<OnDemand>] {
+        self.resolver.on_demand()
+    }
+
+    /// Who gets a certificate for `name` (lower case) when it is asked for; `None` when nobody does, or there
+    /// is one that is always served.
+    pub fn orders(&self, name: &str) -> Option<&Arc<OnDemand>> {
+        self.resolver.orders(name)
+    }
+
+    /// Has a certificate for `name` (lower case) got where it is to be, and gives a place to wait for it;
+    /// `None` when there is nothing to wait for.
+    pub fn wanted(&self, name: &str) -> Option<Waiting> {
+        self.orders(name)?.wanted(name)
+    }
+
+    /// The keys of tickets that it shares with other Weirs; `None` where it has keys of this one.
+    pub fn shared_keys(&self) -> Option<&Arc<SharedKeys>> {
+        self.shared_keys.as_ref()
     }
 
     /// Whether clients are asked for certificates.
@@ -200,18 +271,11 @@ impl ServerTls {
     }
 }
 
-impl Ordered {
-    fn load(&self) -> Result<Loaded, LoadError> {
-        acme::load(&self.file, &self.provider)
-    }
-}
-
 /// What the configs of one listener have in common.
 struct Parts<'p> {
     listener: &'p str,
     provider: Arc<CryptoProvider>,
     verifier: Arc<dyn ClientCertVerifier>,
-    resolver: Arc<Resolver>,
     tickets: Option<Arc<BoundTickets>>,
 }
 
@@ -220,15 +284,15 @@ impl Parts<'_> {
         &self,
         versions: &[&'static SupportedProtocolVersion],
         alpn: Vec<Vec<u8>>,
+        resolver: Arc<dyn ResolvesServerCert>,
     ) -> Result<ServerConfig, LoadError> {
         let builder = ServerConfig::builder_with_provider(self.provider.clone())
             .with_protocol_versions(versions)
             .map_err(|error| {
                 LoadError::new(Path::new(self.listener), format!("can't speak TLS so: {error}"))
             })?;
-        let mut config = builder
-            .with_client_cert_verifier(self.verifier.clone())
-            .with_cert_resolver(self.resolver.clone());
+        let mut config =
+            builder.with_client_cert_verifier(self.verifier.clone()).with_cert_resolver(resolver);
         config.alpn_protocols = alpn;
         // Keys of 256 bits first, whatever a client says that knows several suites.
         config.ignore_client_order = true;
@@ -243,6 +307,13 @@ impl Parts<'_> {
         }
         Ok(config)
     }
+}
+
+/// Makes sure that those can be read that services for `on_demand` come from: not when the first client
+/// waits for it.
+fn authorities_of_services(config: &ListenerTls) -> Result<(), LoadError> {
+    let mut named = config.acme.iter().filter_map(|acme| acme.on_demand.as_ref()?.ca.as_ref());
+    named.try_for_each(|ca| files::certificates(ca).map(drop))
 }
 
 /// Has a config for QUIC take early data. Rustls does so of clients whose session the server remembers, once

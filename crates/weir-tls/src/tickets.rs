@@ -15,13 +15,15 @@ use aws_lc_rs::rand;
 use rustls::server::ProducesTickets;
 
 use crate::sessions::Sessions;
+use crate::shared_tickets::SharedKeys;
 
 /// A key seals tickets for so long.
 pub const ROTATION: Duration = Duration::from_secs(6 * 3600);
 /// And opens them for so long from then on.
 pub const GRACE: Duration = Duration::from_secs(12 * 3600);
 
-const NAME_BYTES: usize = 16;
+/// Bytes of a key's name, with which its tickets begin.
+pub(crate) const NAME_BYTES: usize = 16;
 const NONCE_BYTES: usize = 12;
 const SECRET_BYTES: usize = 32;
 
@@ -37,7 +39,8 @@ pub struct TicketKeys {
     sessions: Arc<Sessions>,
 }
 
-struct Key {
+/// One key. Its name says which one a ticket is sealed with.
+pub(crate) struct Key {
     name: [u8; NAME_BYTES],
     secret: [u8; SECRET_BYTES],
     sealing: LessSafeKey,
@@ -45,7 +48,8 @@ struct Key {
 }
 
 impl Key {
-    fn new(name: [u8; NAME_BYTES], secret: [u8; SECRET_BYTES], made: SystemTime) -> Option<Key> {
+    /// `made` says from when on it is used.
+    pub(crate) fn new(name: [u8; NAME_BYTES], secret: [u8; SECRET_BYTES], made: SystemTime) -> Option<Key> {
         let sealing = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &secret).ok()?);
         Some(Key { name, secret, sealing, made })
     }
@@ -55,6 +59,41 @@ impl Key {
         rand::fill(&mut name).ok()?;
         rand::fill(&mut secret).ok()?;
         Key::new(name, secret, made)
+    }
+
+    /// Whether a ticket says that it is sealed with this one.
+    pub(crate) fn is_named(&self, ticket: &[u8]) -> bool {
+        ticket.starts_with(&self.name)
+    }
+
+    /// Whether two can't be told apart.
+    pub(crate) fn has_name_of(&self, other: &Key) -> bool {
+        self.name == other.name
+    }
+
+    /// A ticket for whoever is `bound_to` the same.
+    pub(crate) fn seal(&self, plain: &[u8], bound_to: &[u8]) -> Option<Vec<u8>> {
+        let mut nonce = [0; NONCE_BYTES];
+        rand::fill(&mut nonce).ok()?;
+        let mut ticket = Vec::with_capacity(NAME_BYTES + NONCE_BYTES + plain.len() + AES_256_GCM.tag_len());
+        ticket.extend_from_slice(&self.name);
+        ticket.extend_from_slice(&nonce);
+        let mut sealed = plain.to_vec();
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        self.sealing.seal_in_place_append_tag(nonce, Aad::from(bound_to), &mut sealed).ok()?;
+        ticket.append(&mut sealed);
+        Some(ticket)
+    }
+
+    /// What a ticket of this key holds; `None` for one that it did not seal, or not for `bound_to`.
+    pub(crate) fn open(&self, ticket: &[u8], bound_to: &[u8]) -> Option<Vec<u8>> {
+        let (_, rest) = ticket.split_at_checked(NAME_BYTES)?;
+        let (nonce, sealed) = rest.split_at_checked(NONCE_BYTES)?;
+        let mut sealed = sealed.to_vec();
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let plain_bytes = self.sealing.open_in_place(nonce, Aad::from(bound_to), &mut sealed).ok()?.len();
+        sealed.truncate(plain_bytes);
+        Some(sealed)
     }
 
     /// Zero for one of the future: a clock that was set back.
@@ -106,30 +145,13 @@ impl TicketKeys {
         if self.keys.load().first().is_none_or(|newest| newest.age(now) >= ROTATION) {
             self.rotate(now);
         }
-        let keys = self.keys.load();
-        let key = keys.first()?;
-        let mut nonce = [0; NONCE_BYTES];
-        rand::fill(&mut nonce).ok()?;
-        let mut ticket = Vec::with_capacity(NAME_BYTES + NONCE_BYTES + plain.len() + AES_256_GCM.tag_len());
-        ticket.extend_from_slice(&key.name);
-        ticket.extend_from_slice(&nonce);
-        let mut sealed = plain.to_vec();
-        let nonce = Nonce::assume_unique_for_key(nonce);
-        key.sealing.seal_in_place_append_tag(nonce, Aad::from(bound_to), &mut sealed).ok()?;
-        ticket.append(&mut sealed);
-        Some(ticket)
+        self.keys.load().first()?.seal(plain, bound_to)
     }
 
     fn open(&self, ticket: &[u8], bound_to: &[u8], now: SystemTime) -> Option<Vec<u8>> {
-        let (name, rest) = ticket.split_at_checked(NAME_BYTES)?;
-        let (nonce, sealed) = rest.split_at_checked(NONCE_BYTES)?;
         let keys = self.keys.load();
-        let key = keys.iter().find(|key| key.name == name && key.age(now) < ROTATION + GRACE)?;
-        let mut sealed = sealed.to_vec();
-        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
-        let plain_bytes = key.sealing.open_in_place(nonce, Aad::from(bound_to), &mut sealed).ok()?.len();
-        sealed.truncate(plain_bytes);
-        Some(sealed)
+        let key = keys.iter().find(|key| key.is_named(ticket) && key.age(now) < ROTATION + GRACE)?;
+        key.open(ticket, bound_to)
     }
 }
 
@@ -139,10 +161,19 @@ impl fmt::Debug for TicketKeys {
     }
 }
 
+/// Whose keys seal tickets.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// This process's, and those of its heirs.
+    Own(Arc<TicketKeys>),
+    /// Those of a file.
+    Shared(Arc<SharedKeys>),
+}
+
 /// The tickets of one listener.
 #[derive(Debug)]
 pub(crate) struct BoundTickets {
-    pub keys: Arc<TicketKeys>,
+    pub keys: Source,
     /// A digest of the listener's name and of everything that a handshake would ask of a client.
     pub bound_to: [u8; 32],
 }
@@ -157,11 +188,17 @@ impl ProducesTickets for BoundTickets {
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        self.keys.seal(plain, &self.bound_to, SystemTime::now())
+        match &self.keys {
+            Source::Own(keys) => keys.seal(plain, &self.bound_to, SystemTime::now()),
+            Source::Shared(keys) => keys.seal(plain, &self.bound_to),
+        }
     }
 
     fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
-        self.keys.open(ticket, &self.bound_to, SystemTime::now())
+        match &self.keys {
+            Source::Own(keys) => keys.open(ticket, &self.bound_to, SystemTime::now()),
+            Source::Shared(keys) => keys.open(ticket, &self.bound_to),
+        }
     }
 }
 

@@ -134,6 +134,11 @@ impl Client {
         &self.admin
     }
 
+    /// Whether it asks over TLS.
+    pub fn is_over_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// One call.
     pub async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, CallError> {
         let broken = |error: &dyn std::fmt::Display| {

@@ -12,7 +12,7 @@ use weir_config::{AdminBind, Config};
 use weir_control::control::{Control, Start};
 use weir_control::events::What;
 use weir_control::notify::Notifier;
-use weir_control::reload::Source;
+use weir_control::reload::{Reread, Source};
 use weir_control::upgrade::{self, Handoff, Passed, Program, Purpose, Successor};
 use weir_proxy::access_log::AccessLog;
 use weir_proxy::plane::{Leaving, Options, ProxyPlane};
@@ -156,6 +156,7 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
         plane,
         reports,
         access_log: access_log.clone(),
+        admin_files: admin.as_ref().map(|(_, admin)| admin.files() as Arc<dyn Reread>),
         carried: given.carried,
         on_level: Box::new(move |level| threshold.set(level)),
         notifier: Notifier::from_environment(),
@@ -198,8 +199,16 @@ fn announce(control: &Control, admin: Option<&Admin>) {
     let snapshot = control.snapshot();
     for listener in &snapshot.listeners {
         let protocol = listener.config.protocol().word();
+        let interfaces: Vec<String> = listener.config.interfaces.iter().map(ToString::to_string).collect();
+        let interface = (!interfaces.is_empty()).then(|| interfaces.join(","));
         for bind in &listener.config.bind {
-            tracing::info!(listener = listener.config.name, protocol, %bind, "listening");
+            tracing::info!(
+                listener = listener.config.name,
+                protocol,
+                %bind,
+                interface = interface.as_deref(),
+                "listening"
+            );
         }
     }
     if let Some(address) = admin.map(Admin::place) {

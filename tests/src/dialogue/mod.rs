@@ -15,12 +15,14 @@ mod message;
 mod name_server;
 mod ports;
 mod process;
+mod program;
 pub mod quic;
 mod quiet;
 mod scripted;
 mod tools;
 mod weir;
 mod wire;
+mod zone_server;
 
 pub use admin::{Admin, Answer, Sample};
 pub use authority::Authority;
@@ -31,11 +33,13 @@ pub use message::{Broken, Fields, Request, Response};
 pub use name_server::NameServer;
 pub use ports::{Unreachable, datagram_socket, free_address, listen_at};
 pub use process::{Usage, processes_mentioning, processor_time_of, usage_of};
+pub use program::{Gunicorn, Program};
 pub use quiet::{Quiet, alone};
 pub use scripted::ScriptedBackend;
 pub use tools::{Finished, client_program, curl, run_tool, tool};
-pub use weir::{Setup, Signal, Weir, weir_binary};
+pub use weir::{ONE_POOL, Setup, Signal, Weir, weir_binary};
 pub use wire::Wire;
+pub use zone_server::{UPDATE_KEY, ZoneServer};
 
 use std::time::{Duration, Instant};
 

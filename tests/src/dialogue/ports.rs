@@ -84,6 +84,18 @@ impl Unreachable {
                 }
             }
         };
+        Unreachable::filled(socket, address)
+    }
+
+    /// At this address, of IPv4.
+    pub fn at(address: SocketAddr) -> Unreachable {
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+        socket.bind(&address.into()).expect("an address of this machine that nobody has");
+        Unreachable::filled(socket, address)
+    }
+
+    fn filled(socket: socket2::Socket, address: SocketAddr) -> Unreachable {
         socket.listen(0).expect("listen");
         let fillers = (0..8)
             .filter_map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(100)).ok())

@@ -143,7 +143,7 @@ impl Quic {
 
     /// A client that has said nothing yet.
     pub fn silent(address: SocketAddr, name: &'static str, config: &Arc<ClientConfig>) -> Quic {
-        let any = if address.is_ipv4() { "127.0.0.1:0" } else { "[::1]:0" };
+        let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
         let socket = UdpSocket::bind(any).expect("a socket");
         socket.connect(address).expect("a route");
         let mut random = [0; 16];

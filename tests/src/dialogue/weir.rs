@@ -75,6 +75,15 @@ struct Output {
 /// Longest wait for the last words of a process that has ended.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
+/// An HTTP listener before a pool of one backend, `app`. What is put behind it is said of the pool.
+pub const ONE_POOL: &str = r#"
+[listener.web]
+bind = "@web"
+pool = "app"
+[pool.app]
+backends = ["@app"]
+"#;
+
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
 impl Setup {

@@ -48,6 +48,8 @@ pub struct Found {
 const IN_READ_ONLY_TRANSACTION: u16 = 1792;
 /// `ER_OPTION_PREVENTS_STATEMENT`.
 const ON_READ_ONLY_SERVER: u16 = 1290;
+/// Weir's own, of what is the primary's alone where a session is kept at a replica.
+const KEPT_AWAY: u16 = 1836;
 
 /// The beginning of `ER_STMT_HAS_NO_OPEN_CURSOR`.
 const NO_CURSOR: &[u8] = b"\xff\x8d\x05#HY000The statement (";
@@ -256,7 +258,7 @@ impl Running {
                 // A transaction that said READ ONLY is on a replica, which names another reason first.
                 found.refused_by_replica += 1;
                 self.is_excused = true;
-            } else if numbers[1] == ON_READ_ONLY_SERVER && self.has_been_read_only() {
+            } else if [ON_READ_ONLY_SERVER, KEPT_AWAY].contains(&numbers[1]) && self.has_been_read_only() {
                 // What pins a session in a READ ONLY transaction keeps it at the replica.
                 found.refused_by_replica += 1;
                 return Err(None);

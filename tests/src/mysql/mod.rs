@@ -1,12 +1,14 @@
 //! MySQL from outside: servers of the tests' own, a client that shows every byte of an answer, and random
 //! sessions.
 
+mod arrivals;
 mod client;
 mod compare;
 mod packets;
 mod programs;
 mod servers;
 
+pub use arrivals::{Arrivals, send_texts, watched_pair};
 pub use client::{Client, Login, LoginFailed, query, trusting};
 pub use compare::{Found, Plan, run_plan};
 pub use packets::{

@@ -1,7 +1,10 @@
 //! Certificates from a certificate authority: Debian's Pebble.
 
+mod dns01;
+mod on_demand;
 mod pebble;
 mod renewal;
+mod several;
 
 use std::os::unix::fs::PermissionsExt as _;
 

@@ -21,6 +21,10 @@ pub struct Pebble {
     authority: Authority,
     config: String,
     names: SocketAddr,
+    /// Where its own name server is told what to say.
+    pub names_management: SocketAddr,
+    /// The name server that it asks in place of its own.
+    asks: Option<SocketAddr>,
     processes: Vec<Child>,
 }
 
@@ -50,13 +54,31 @@ impl Pebble {
         let (address, management, names) = (free_address(), free_address(), free_address());
         let config = format!(
             r#"{{"pebble": {{"listenAddress": "{address}", "managementListenAddress": "{management}", "certificate": "{}", "privateKey": "{}",
-            "httpPort": {}, "tlsPort": {}, "ocspResponderURL": "", "externalAccountBindingRequired": {wants_external_accounts}}}}}"#,
+            "httpPort": {}, "tlsPort": {}, "ocspResponderURL": "", "externalAccountBindingRequired": {wants_external_accounts},
+            "externalAccountMACKeys": {{}}}}}}"#,
             authority.path("localhost.pem"),
             authority.path("localhost.key"),
             ports.http.port(),
             ports.tls.port(),
         );
-        Pebble { address, management, authority, config, names, processes: Vec::new() }
+        let names_management = free_address();
+        let processes = Vec::new();
+        Pebble { address, management, authority, config, names, names_management, asks: None, processes }
+    }
+
+    /// With a customer that has this key, base64url.
+    pub fn knowing(mut self, key_id: &str, key: &str) -> Pebble {
+        let keys = format!("\"externalAccountMACKeys\": {{\"{key_id}\": \"{key}\"");
+        self.config = self.config.replace("\"externalAccountMACKeys\": {", &keys);
+        self
+    }
+
+    /// The same, started anew, asking this name server.
+    pub fn asking(mut self, server: SocketAddr) -> Pebble {
+        self.asks = Some(server);
+        self.stops();
+        self.starts();
+        self
     }
 
     pub fn running(ports: Ports) -> Pebble {
@@ -70,7 +92,8 @@ impl Pebble {
         let file = self.authority.path("pebble.json");
         std::fs::write(&file, &self.config).expect("write");
         let names = self.names.to_string();
-        let management = free_address().to_string();
+        let management = self.names_management.to_string();
+        let asks = self.asks.unwrap_or(self.names).to_string();
         let mut server = Command::new(tool("pebble-challtestsrv", "pebble"));
         server.args([
             "-dns01",
@@ -87,7 +110,7 @@ impl Pebble {
             "",
         ]);
         let mut pebble = Command::new(tool("pebble", "pebble"));
-        pebble.args(["-config", &file, "-dnsserver", &names]);
+        pebble.args(["-config", &file, "-dnsserver", &asks]);
         // Without waits and refusals by chance, and with a look at every domain in every order.
         pebble.env("PEBBLE_VA_NOSLEEP", "1").env("PEBBLE_WFE_NONCEREJECT", "0").env("PEBBLE_AUTHZREUSE", "0");
         for command in [&mut server, &mut pebble] {

@@ -9,7 +9,7 @@ use super::{
     CONFIG, Pebble, Ports, asked, by, certificate, comes_to, is_issued, mirror, orders, setup, shown,
 };
 
-const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+pub const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
 /// Asks on one connection whenever it is told to, and says `ok`.
 const KEEPER: &str = "

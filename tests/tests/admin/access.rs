@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use weir_tests::dialogue::{Backend, Broken, Setup, Weir, Wire, free_address, until};
+use weir_tests::dialogue::{Backend, Broken, Setup, Signal, Weir, Wire, free_address, until};
 
 use super::two;
 
@@ -110,6 +110,16 @@ fn changing_calls_need_the_token_where_one_is_set() {
     let answer = admin.calls("PATCH", &path, &[("authorization", &right)], r#"{"weight": 7}"#);
     assert_eq!(answer.status(), 200, "{:?}", answer.response);
     assert_eq!(admin.calls("POST", "/v1/reload", &[("authorization", &right)], "{}").status(), 200);
+}
+
+#[test]
+fn who_reloads_by_a_token_that_weir_has_not_read_yet_is_told_of_hup() {
+    let (weir, _backend) = with_token();
+    std::fs::write(weir.dir().join("token"), "another-token-of-more-than-enough-letters\n").expect("written");
+    let outcome = weir.command(&["reload"]);
+    assert!(outcome.code == 1 && outcome.stderr.contains("HUP"), "{outcome:?}");
+    weir.signals(Signal::HUP);
+    until("it is read", || (weir.command(&["reload"]).code == 0).then_some(()));
 }
 
 #[test]

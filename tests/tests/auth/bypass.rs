@@ -57,6 +57,34 @@ fn j1_what_the_service_does_not_say_the_backend_is_not_told() {
 }
 
 #[test]
+fn j1_what_a_client_says_of_itself_behind_a_body_reaches_no_backend_either() {
+    let site = Site::start();
+    let mut client = site.weir.client("web");
+    let trailers = "Remote-User: root\r\nremote_groups: wheel\r\nx-checksum: 1\r\n";
+    for path in ["/", "/public/x"] {
+        client.sends(format!(
+            "POST {path} HTTP/1.1\r\nhost: a\r\n{GOOD}\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n{trailers}\r\n"
+        ));
+        client.receives_status(200);
+        let request = site.request();
+        assert_eq!((request.body.as_slice(), request.trailers.all("x-checksum")), (&b"hello"[..], vec!["1"]));
+        let is_guarded = path == "/";
+        assert_eq!(request.trailers.one("remote-user").is_none(), is_guarded, "{request:?}");
+        assert_eq!(request.trailers.one("remote_groups").is_none(), is_guarded, "{request:?}");
+    }
+    // A body that comes piece by piece, whose end nobody has seen when the request is written.
+    client.sends(format!("POST / HTTP/1.1\r\nhost: a\r\n{GOOD}\r\ntransfer-encoding: chunked\r\n\r\n"));
+    for _ in 0..20 {
+        client.sends(format!("2710\r\n{}\r\n", "x".repeat(10_000)));
+    }
+    client.sends(format!("0\r\n{trailers}\r\n"));
+    client.receives_status(200);
+    let request = site.request();
+    assert_eq!((request.body.len(), request.trailers.all("x-checksum")), (200_000, vec!["1"]));
+    assert!(request.trailers.one("remote-user").is_none(), "{:?}", request.trailers);
+}
+
+#[test]
 fn j2_the_service_is_asked_about_the_path_that_the_backend_gets() {
     // It lets all pass but what is below /admin.
     let service = Backend::serving(|request, wire| {

@@ -20,19 +20,21 @@ fn j5_an_answer_that_is_none_lets_nobody_pass() {
             "id=101" => wire.sends("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"),
             "id=large" => wire.answers(401, &[], &large),
             "id=cut" => wire.sends("HTTP/1.1 401 Unauthorized\r\ncontent-length: 9\r\n\r\nwho"),
+            "id=200-large" => wire.answers(200, &[("remote-user", "ann"), ("set-cookie", "mine=1")], &large),
+            "id=200-cut" => wire.sends("HTTP/1.1 200 OK\r\nremote-user: ann\r\ncontent-length: 9\r\n\r\nyou"),
             "id=odd" => wire.sends("HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n"),
             _ => {}
         }
         After::Close
     });
     let site = Site::of(CONFIG, service);
-    for id in ["500", "100", "101", "large", "cut", "odd", "nothing"] {
+    for id in ["500", "100", "101", "large", "cut", "200-large", "200-cut", "odd", "nothing"] {
         refused(&site, &[&format!("cookie: id={id}")]);
     }
-    assert_eq!(site.results("unavailable"), 7.0);
+    assert_eq!(site.results("unavailable"), 9.0);
     let labels = [("listener", "web"), ("reason", "auth_unavailable")];
-    site.weir.reaches("weir_ends_total", &labels, 7.0);
-    site.weir.reaches("weir_rejected_total", &labels, 7.0);
+    site.weir.reaches("weir_ends_total", &labels, 9.0);
+    site.weir.reaches("weir_rejected_total", &labels, 9.0);
     assert!(!site.weir.file("access.log").contains("ann"));
 }
 
@@ -72,6 +74,27 @@ fn j5_a_service_that_says_nothing_is_given_up_in_its_time() {
     connection.receives_request();
     connection.sends("HTTP/1.1 200 OK\r\nremote-");
     assert_eq!(client.receives_response().status, 503);
+    assert_eq!(app.served(), 0);
+}
+
+#[test]
+fn j5_a_request_waits_no_longer_for_the_service_than_it_may_take_itself() {
+    let silent = ScriptedBackend::start();
+    let app = app();
+    let config = CONFIG.replace(
+        "pool = \"app\"\n[listener.web.auth",
+        "pool = \"app\"\ntimeout = { request_total = \"1m\" }\n[listener.web.auth",
+    );
+    let config = config.replace("[pool.app]", "[pool.app]\ntimeout = { request_total = \"300ms\" }");
+    let weir = Setup::of(&config).with("app", app.address()).with("auth", silent.address()).start();
+    let mut client = weir.client("web");
+    client.sends(format!("GET / HTTP/1.1\r\nhost: a\r\n{GOOD}\r\n\r\n"));
+    let mut connection = silent.accepts();
+    connection.receives_request();
+    assert_eq!(client.receives_response().status, 504);
+    weir.reaches("weir_ends_total", &[("listener", "web"), ("reason", "request_total_timeout")], 1.0);
+    weir.reaches("weir_auth_requests_total", &[("listener", "web"), ("result", "unavailable")], 1.0);
+    assert_eq!(weir.metric("weir_backend_failures_total", &[]), 0.0, "nobody is blamed for it");
     assert_eq!(app.served(), 0);
 }
 

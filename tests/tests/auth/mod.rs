@@ -2,8 +2,11 @@
 
 mod bypass;
 mod closed;
+mod fetched;
 mod passwords;
+mod remembered;
 mod service;
+mod sign_in;
 mod tokens;
 
 use weir_tests::dialogue::{After, Backend, PATIENCE, Request, Response, Setup, Weir, run_tool, tool};

@@ -86,6 +86,37 @@ fn who_shows_the_password_passes_and_backends_are_told_the_name_alone() {
 }
 
 #[test]
+fn a_password_of_the_operators_reaches_the_backend_in_place_of_the_clients() {
+    let config = BASIC.replace(
+        "pool = \"app\"\nauth",
+        "pool = \"app\"\nset_request_header = { authorization = \"Basic b3A6c2VjcmV0\" }\nauth",
+    );
+    let (app, weir) = start(&config, &htpasswd("4", "ann", "secret"));
+    assert_eq!(status(&weir, &["--user", "ann:secret"], "/"), "200");
+    assert_eq!(app.requests().pop().unwrap().fields.all("authorization"), ["Basic b3A6c2VjcmV0"]);
+    let url = format!("http://{}/", weir.address("web"));
+    let explained = weir.command(&["explain", "http", "GET", &url]).stdout;
+    assert!(
+        explained.contains("set authorization") && !explained.contains("remove authorization"),
+        "{explained}"
+    );
+}
+
+#[test]
+fn a_line_of_the_log_says_who_it_was() {
+    let config = format!("{BASIC}line = \"$user $status\"\n");
+    let (_app, weir) =
+        start(&config, &(htpasswd("4", "ann", "secret") + &htpasswd("4", "a \" 200\\", "secret")));
+    assert_eq!(status(&weir, &["--user", "ann:secret"], "/"), "200");
+    assert_eq!(weir.lines_of("access.log", 1), ["ann 200"]);
+    assert_eq!(status(&weir, &["--user", "ann:wrong"], "/"), "401");
+    assert_eq!(weir.lines_of("access.log", 2)[1], "- 401");
+    assert_eq!(status(&weir, &["--user", "a \" 200\\:secret"], "/"), "200");
+    let line = weir.lines_of("access.log", 3).remove(2);
+    assert!(line.ends_with(" 200") && !line.contains('"'), "what ends a field is escaped: {line}");
+}
+
+#[test]
 fn who_does_not_is_asked_for_it() {
     let (app, weir) = start(BASIC, &htpasswd("4", "ann", "secret"));
     let answer = asked(&weir, "GET /", &[]);

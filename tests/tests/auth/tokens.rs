@@ -181,6 +181,9 @@ fn a_token_comes_in_one_place_and_is_asked_for_without() {
     assert_eq!((none.status, none.fields.one("www-authenticate")), (401, Some("Bearer")));
     let twice = format!("authorization: Bearer {good}\r\nauthorization: Bearer {good}");
     let cookie = format!("cookie: a=1; token={good}");
+    // A backend may read the other one, wherever it stands.
+    let two_cookies = format!("cookie: token={good}; a=1; token=other");
+    let two_lines = format!("cookie: token={good}\r\ncookie: token=other");
     for (line, field, expected) in [
         ("GET /", format!("authorization: bEARER   {good}"), 200),
         ("GET /", format!("authorization: Basic {good}"), 401),
@@ -190,6 +193,8 @@ fn a_token_comes_in_one_place_and_is_asked_for_without() {
         ("GET /cookie/x", cookie.clone(), 200),
         ("GET /cookie/x", format!("authorization: Bearer {good}"), 401),
         ("DELETE /cookie/x", cookie, 200),
+        ("GET /cookie/x", two_cookies, 401),
+        ("GET /cookie/x", two_lines, 401),
     ] {
         assert_eq!(asked(&weir, line, &[&field]).status, expected, "{line} {field}");
     }
@@ -218,4 +223,102 @@ fn a_reload_takes_new_keys_and_a_secret_among_them_refuses_it() {
     assert!(refused.code != 0 && said.contains("key 1 of"), "{said}");
     assert!(said.contains("it has a secret") && !said.contains("c2VjcmV0"), "{said}");
     assert_eq!(statuses(&weir), [401, 200]);
+}
+
+const VALUES: &str = r#"
+[listener.web]
+bind = "@web"
+http = ["h1", "h2"]
+pool = "app"
+set_request_header = { x-who = "$user", x-all = "$claim.realm.roles/$claim.nothing/$claim.realm" }
+set_response_header = { x-you = "$user" }
+[listener.web.auth.jwt]
+keys = "@dir/jwks.json"
+audience = ["shop", "other"]
+[[listener.web.route]]
+path = "/open/*"
+pool = "app"
+auth = false
+[[listener.web.route]]
+path = "/me"
+redirect = { to = "/users/$user?roles=$claim.realm.roles" }
+[[listener.web.route]]
+path = "/hashed/*"
+pool = "hashed"
+[pool.app]
+backends = ["@app"]
+health = { check = "off", passive = "off" }
+[pool.hashed]
+backends = ["@app", "@second", "@third", "@fourth"]
+balance = "hash"
+hash = { key = "$claim.sub" }
+health = { check = "off", passive = "off" }
+[log]
+access = "@dir/access.log"
+fields = { issuer = "$claim.iss", who = "$user" }
+"#;
+
+#[test]
+fn what_is_known_of_the_user_is_a_value_once_it_is_known_and_ends_no_field() {
+    let tokens = Tokens::made();
+    let all = [app(), app(), app(), app()];
+    let app = &all[0];
+    let weir = Setup::of(VALUES)
+        .with("app", app.address())
+        .with("second", all[1].address())
+        .with("third", all[2].address())
+        .with("fourth", all[3].address())
+        .with_file("jwks.json", &tokens.keys)
+        .start();
+    let own = ["x-who: root", "X_All: root"];
+    for (name, user, roles) in
+        [("good-ES256", "ann", "a,b//"), ("good-injecting", "ann  x-roles: root", "//")]
+    {
+        let answer = bearer(&weir, tokens.of(name), &own);
+        assert_eq!((answer.status, answer.fields.all("x-you")), (200, vec![user]), "{name}: {answer:?}");
+        let request = app.requests().pop().expect("a request");
+        assert_eq!(request.fields.all("x-who"), [user], "{name}");
+        assert_eq!(request.fields.all("x-all"), [roles], "{name}");
+        assert!(!request.head.to_lowercase().contains("x_all"), "{}", request.head);
+        let authorization = format!("authorization: Bearer {}", tokens.of(name));
+        let moved = asked(&weir, "GET /me", &[&authorization]);
+        let to =
+            if user == "ann" { "/users/ann?roles=a,b" } else { "/users/ann%0D%0Ax-roles:%20root?roles=" };
+        assert_eq!((moved.status, moved.fields.one("location")), (308, Some(to)), "{name}");
+    }
+    // Nobody is asked, or nobody passes: nothing is known, and a client's own word is no one's.
+    let open = asked(&weir, "GET /open/x", &own);
+    let request = app.requests().pop().expect("a request");
+    assert_eq!((open.status, open.fields.one("x-you")), (200, None));
+    assert_eq!((request.fields.one("x-who"), request.fields.all("x-all")), (None, vec!["//"]));
+    let refused = bearer(&weir, tokens.of("bad-over"), &own);
+    assert_eq!((refused.status, refused.fields.one("x-you")), (401, None));
+    // One connection after the other, and one for two users.
+    let mut client = weir.client("web");
+    for (authorization, you) in [
+        (format!("authorization: Bearer {}\r\n", tokens.of("good-RS256")), Some("ann")),
+        (String::new(), None),
+    ] {
+        client.sends(format!("GET /open/x HTTP/1.1\r\nhost: a\r\n{authorization}\r\n"));
+        assert_eq!(client.receives_response_to("GET").fields.one("x-you"), None);
+        client.sends(format!("GET / HTTP/1.1\r\nhost: a\r\n{authorization}\r\n"));
+        assert_eq!(client.receives_response_to("GET").fields.one("x-you"), you);
+    }
+    let before: Vec<usize> = all.iter().map(Backend::served).collect();
+    let authorization = format!("authorization: Bearer {}", tokens.of("good-ES256"));
+    for _ in 0..12 {
+        assert_eq!(asked(&weir, "GET /hashed/x", &[&authorization]).status, 200);
+    }
+    let more = all.iter().zip(before).filter(|(backend, before)| backend.served() > *before).count();
+    assert_eq!(more, 1, "one user goes to one backend");
+    let lines = weir.lines_of("access.log", 22);
+    let open = lines.iter().filter(|line| line.contains("/open/x"));
+    let (open, others): (Vec<_>, Vec<_>) =
+        (open.collect(), lines.iter().filter(|line| line.contains("/me")).collect());
+    assert!(open.len() == 3 && open.iter().all(|line| !line.contains("issuer")), "{open:?}");
+    let said = r#""issuer":"https://login.example","who":"ann"#;
+    assert!(others.len() == 2 && others.iter().all(|line| line.contains(said)), "{others:?}");
+    let url = format!("http://{}/", weir.address("web"));
+    let explained = weir.command(&["explain", "http", "GET", &url]).stdout;
+    assert!(explained.contains("($user)") && explained.contains("($claim.realm.roles)"), "{explained}");
 }

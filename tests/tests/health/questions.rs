@@ -2,11 +2,12 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use weir_tests::dialogue::{
-    After, Authority, Backend, Setup, Weir, Wire, client_program, free_address, listen_at, tool, until,
+    After, Authority, Backend, Program, Setup, Weir, Wire, client_program, free_address, listen_at, tool,
+    until,
 };
 
 use super::is_up;
@@ -62,25 +63,6 @@ fn speaking(serve: impl Fn(&mut Wire) + Send + 'static) -> SocketAddr {
         }
     });
     address
-}
-
-/// Another program as the backend. Ended when dropped.
-struct Program(Child);
-
-impl Program {
-    fn start(command: &mut Command, address: SocketAddr) -> Program {
-        let command = command.stdout(Stdio::null()).stderr(Stdio::null());
-        let program = Program(command.spawn().expect("it starts"));
-        until("the backend to listen", || TcpStream::connect(address).ok());
-        program
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]
@@ -212,7 +194,7 @@ impl GrpcHealth {
         let mut child = command.stderr(Stdio::null()).spawn().expect("it starts");
         let told = child.stdin.take().expect("piped");
         let says = BufReader::new(child.stdout.take().expect("piped"));
-        let program = Program(child);
+        let program = Program::of(child);
         until("the server to listen", || TcpStream::connect(address).ok());
         GrpcHealth { program, told, says }
     }
@@ -222,7 +204,7 @@ impl GrpcHealth {
         writeln!(self.told, "{service} {status}").expect("it listens");
         let mut line = String::new();
         self.says.read_line(&mut line).expect("it answers");
-        assert_eq!(line, format!("{service} {status}\n"), "{:?}", self.program.0.try_wait());
+        assert_eq!(line, format!("{service} {status}\n"), "{:?}", self.program.is_running());
     }
 }
 

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use weir_tests::dialogue::{After, Backend, Response, ScriptedBackend, Setup, Weir, until};
+use weir_tests::dialogue::{
+    After, Backend, Response, ScriptedBackend, Setup, Signal, Weir, until, until_within,
+};
 
 /// Answers 500 while `fails`, else 200.
 fn failing(fails: &Arc<AtomicBool>) -> Backend {
@@ -66,6 +69,18 @@ fn once_too_many_have_failed_the_rest_is_refused_and_no_backend_hears_of_it() {
 }
 
 #[test]
+fn an_upgrade_does_not_forget_that_it_is_open() {
+    let backend = failing(&Arc::new(AtomicBool::new(true)));
+    let weir = before(backend.address(), r#"{ of = 2, within = "1h", for = "1h" }"#, "");
+    assert_eq!([(); 2].map(|()| ask(&weir, "/").status), [500, 500]);
+    let old = weir.pid();
+    weir.signals_pid(old, Signal::USR2);
+    until_within(Duration::from_secs(20), "the old process to end", || (!weir.is_running(old)).then_some(()));
+    assert_eq!(ask(&weir, "/").status, 503);
+    assert_eq!((backend.served(), weir.metric("weir_breaker_open", &[("pool", "app")])), (2, 1.0));
+}
+
+#[test]
 fn when_its_trials_go_well_it_closes_and_a_reload_does_not_forget_that_it_is_open() {
     let fails = Arc::new(AtomicBool::new(true));
     let backend = failing(&fails);
@@ -101,6 +116,31 @@ fn a_fallback_pool_serves_while_it_is_open() {
         assert_eq!(ask(&weir, "/").text(), "sorry");
     }
     assert_eq!(weir.metric("weir_fallbacks_total", &[("pool", "app")]), 3.0);
+}
+
+/// While its body dripped in, it was the trial that all others waited for.
+#[test]
+fn a_client_that_drips_its_body_keeps_nobody_out() {
+    let fails = Arc::new(AtomicBool::new(true));
+    let backend = failing(&fails);
+    let weir = before(backend.address(), r#"{ of = 2, within = "1h", for = "100ms", trials = 1 }"#, "");
+    assert_eq!([(); 2].map(|()| ask(&weir, "/").status), [500, 500]);
+    fails.store(false, Ordering::SeqCst);
+    let in_flight = || {
+        let pool = weir.admin().reads("/v1/pools/app").json();
+        pool["backends"][0]["in_flight"].as_u64().unwrap_or_default()
+    };
+    let _dripping = until("a trial", || {
+        let mut client = weir.client("web");
+        client.sends("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\n1");
+        let tried = || match in_flight() {
+            0 => (client.looks() > 0).then_some(false),
+            _ => Some(true),
+        };
+        until("a refusal or a trial", tried).then_some(client)
+    });
+    until("an answer", || (ask(&weir, "/").status == 200).then_some(()));
+    assert_eq!(weir.metric("weir_breaker_open", &[("pool", "app")]), 0.0);
 }
 
 /// The client that leaves is not the pool's fault, and a trial that it had is another's.

@@ -5,8 +5,8 @@ use std::io::Read as _;
 
 use weir_tests::dialogue::http2::{Http2, get, kind, window_update};
 use weir_tests::dialogue::{
-    After, Backend, PATIENCE, Response, ScriptedBackend, Setup, Weir, Wire, fingerprint, pattern, run_tool,
-    tool, until,
+    After, Backend, ONE_POOL, PATIENCE, Response, ScriptedBackend, Setup, Weir, Wire, fingerprint, pattern,
+    run_tool, tool, until,
 };
 
 /// A backend that takes one request at a time: who holds it is seen by who waits.
@@ -241,16 +241,8 @@ fn a_client_that_leaves_a_response_that_has_left_its_backend_is_not_the_backends
 #[test]
 fn a_backend_that_answers_before_it_has_all_is_heard_and_its_connection_serves_nobody_else() {
     let backend = ScriptedBackend::start();
-    let config = r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
-        buffer = { requests = "32MiB" }
-        health = { check = "off" }
-    "#;
-    let weir = Setup::of(config).with("app", backend.address()).start();
+    let config = format!("{ONE_POOL}buffer = {{ requests = \"32MiB\" }}\nhealth = \"off\"");
+    let weir = Setup::of(&config).with("app", backend.address()).start();
     let mut client = weir.client("web");
     client.sends(format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {BIG}\r\n\r\n"));
     client.sends(pattern(1, BIG));

@@ -272,3 +272,47 @@ fn what_is_kept_is_told_apart_by_what_the_backend_is_asked_for() {
     assert_eq!(versions.map(get), expected);
     assert_eq!(backend.served(), 4);
 }
+
+#[test]
+fn a_host_by_expression_is_taken_in_the_order_of_the_file_whatever_its_capitals() {
+    let config = r#"
+        [listener.web]
+        bind = "@web"
+        [[listener.web.route]]
+        name = "eu"
+        host = '~^shop-[0-9]+\.eu\.example$'
+        not = { host = "~-13" }
+        respond = { body = "eu" }
+        [[listener.web.route]]
+        name = "named"
+        host = "shop-1.eu.example"
+        respond = { body = "named" }
+        [[listener.web.route]]
+        name = "thirteen"
+        host = ["shop-13.eu.example", "*.us.example"]
+        respond = { body = "thirteen" }
+        [[listener.web.route]]
+        host = "~(?-i)LAST"
+        respond = { body = "capitals" }
+    "#;
+    let weir = Setup::of(config).start();
+    let asks = |host: &str| {
+        let mut client = weir.client("web");
+        client.sends(format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"));
+        let answer = client.receives_response();
+        (answer.status, answer.text())
+    };
+    let says = |text: &str| (200, text.to_owned());
+    for host in ["shop-2.eu.example", "Shop-2.EU.example:8080", "shop-1.eu.example"] {
+        assert_eq!(asks(host), says("eu"), "{host}");
+    }
+    assert_eq!(asks("shop-13.eu.example"), says("thirteen"));
+    assert_eq!(asks("a.us.example"), says("thirteen"));
+    assert_eq!(asks("xLASTx"), says("capitals"));
+    for host in ["shop-x.eu.example", "shop-2.eu.example.evil", "xlastx"] {
+        assert_eq!(asks(host).0, 404, "{host}");
+    }
+    let url = format!("http://shop-13.eu.example:{}/", weir.address("web").port());
+    let explained = weir.command(&["explain", "http", "GET", &url]).stdout;
+    assert!(explained.contains("thirteen"), "{explained}");
+}

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, Weir, until};
+use weir_tests::dialogue::{After, Backend, ONE_POOL, ScriptedBackend, Setup, Weir, until};
 
 use super::retries::ask;
 
@@ -28,17 +28,7 @@ fn between(bad: impl ToString, good: &Backend, pool: &str, routes: &str) -> Weir
 
 /// One backend alone.
 fn before(backend: &Backend, pool: &str) -> Weir {
-    let config = format!(
-        r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
-        {pool}
-        health = {{ check = "off", passive = "off" }}
-        "#
-    );
+    let config = format!("{ONE_POOL}{pool}\nhealth = {{ check = \"off\", passive = \"off\" }}");
     Setup::of(&config).with("app", backend.address()).start()
 }
 
@@ -72,6 +62,43 @@ fn statuses_that_are_listed_are_tried_elsewhere_and_counted_but_never_for_a_post
         assert_eq!(good.served(), 1);
         assert_eq!(retried_for(&weir, status), 1.0);
     }
+}
+
+#[test]
+fn connections_outlive_an_answer_that_is_tried_elsewhere() {
+    let bad = Backend::serving(|request, wire| {
+        match request.target == "/chunked" {
+            true => {
+                wire.sends("HTTP/1.1 503 Busy\r\ntransfer-encoding: chunked\r\n\r\n3\r\nbad\r\n0\r\n\r\n")
+            }
+            false => wire.answers(503, &[], "bad"),
+        }
+        After::Keep
+    });
+    let good = Backend::saying("good");
+    let weir = between(bad.address(), &good, "retry = { on = [503], non_idempotent = true }", "");
+    let mut client = weir.client("web");
+    for request in [
+        "GET / HTTP/1.1\r\nhost: a\r\n\r\n",
+        "GET /chunked HTTP/1.1\r\nhost: a\r\n\r\n",
+        "POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi",
+    ] {
+        client.sends(request);
+        assert_eq!(client.receives_response().status, 200, "{request}");
+    }
+    assert_eq!((bad.served(), good.served()), (3, 3));
+    // Not a connection for each answer that was not wanted.
+    assert_eq!((bad.connections(), good.connections()), (1, 1));
+    // Where an answer is not whole with its head, its connection is good for nothing.
+    let endless = Backend::serving(|_, wire| {
+        wire.sends("HTTP/1.1 503 Busy\r\ncontent-length: 9\r\n\r\nbad");
+        After::Keep
+    });
+    let weir = between(endless.address(), &good, "retry = { on = [503] }", "");
+    for _ in 0..2 {
+        assert_eq!(ask(&weir, "GET").text(), "good");
+    }
+    assert_eq!((endless.served(), endless.connections()), (2, 2));
 }
 
 #[test]

@@ -172,3 +172,67 @@ fn a_cookie_that_came_over_tls_is_not_to_be_sent_in_the_clear() {
         }
     });
 }
+
+/// curl keeps a jar as browsers do: it is sent back what the attributes allow, and nothing else.
+#[test]
+fn the_cookie_has_the_attributes_that_are_said_and_curl_keeps_to_them() {
+    let backend = Backend::serving(|request, wire| {
+        let cookie = request.fields.one("cookie").unwrap_or("none").to_owned();
+        wire.answers(200, &[], &cookie);
+        After::Keep
+    });
+    let said = [
+        ("web", "", "Path=/; HttpOnly; SameSite=Lax"),
+        (
+            "shop",
+            ", domain = \".Shop.example\", path = \"/cart\", max_age = \"90m\", same_site = \"strict\", http_only = false",
+            "Path=/cart; Domain=shop.example; Max-Age=5400; SameSite=Strict",
+        ),
+        ("framed", ", same_site = \"none\", secure = true", "Path=/; HttpOnly; SameSite=None; Secure"),
+    ];
+    let mut config = String::new();
+    for (name, sticky, _) in said {
+        config += &format!(
+            r#"
+            [listener.{name}]
+            bind = "@{name}"
+            pool = "{name}"
+            [pool.{name}]
+            backends = ["@app"]
+            sticky = {{ cookie = "weir"{sticky} }}
+            health = "off"
+            "#
+        );
+    }
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    for (name, _, attributes) in said {
+        let mut client = weir.client(name);
+        client.sends("GET / HTTP/1.1\r\nhost: shop.example\r\n\r\n");
+        let response = client.receives_status(200);
+        let cookie = response.fields.one("set-cookie").expect("a cookie").to_owned();
+        assert_eq!(cookie.split_once("; ").map(|(_, rest)| rest), Some(attributes), "{name}");
+        let url = format!("http://{}/", weir.address(name));
+        let explained = weir.command(&["explain", "http", "GET", &url]);
+        let line = format!("sticky   cookie weir; {attributes}\n");
+        assert!(explained.stdout.contains(&line), "{name}: {}", explained.stdout);
+    }
+    let jar = weir.dir().join("jar").display().to_string();
+    let port = weir.address("shop").port();
+    let curl = |url: &str| {
+        let to = format!("::127.0.0.1:{port}");
+        let asked = ["-s", "-b", &jar, "-c", &jar, "--connect-to", &to, url];
+        let output = std::process::Command::new("curl").args(asked).output().expect("curl");
+        assert!(output.status.success(), "{url}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    assert_eq!(curl("http://www.shop.example/cart"), "none", "the first has no cookie");
+    for (url, has_it) in [
+        ("http://www.shop.example/cart/1", true),
+        ("http://shop.example/cart", true),
+        ("http://shop.example/other", false),
+        ("http://else.example/cart", false),
+    ] {
+        // Backends are told the cookie, as they always were.
+        assert_eq!(curl(url).starts_with("weir="), has_it, "{url}");
+    }
+}

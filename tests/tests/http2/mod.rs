@@ -8,6 +8,7 @@ mod ignored;
 mod load;
 mod malformed;
 mod matrix;
+mod picking;
 mod remote_calls;
 mod small_frames;
 mod specification;

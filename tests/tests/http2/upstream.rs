@@ -2,8 +2,9 @@
 
 use weir_tests::dialogue::http2::{
     END_HEADERS, END_STREAM, Http2, Outcome, code, frame, headers, kind, request, reset, setting,
+    window_update,
 };
-use weir_tests::dialogue::{ScriptedBackend, Setup, Weir};
+use weir_tests::dialogue::{ScriptedBackend, Setup, Weir, pattern};
 
 use super::connect;
 
@@ -98,6 +99,64 @@ fn a_refused_stream_is_tried_again_where_the_pool_lists_that_and_nothing_else() 
     assert!(is_hello(&outcome), "{outcome:?}");
     let reason = [("pool", "app"), ("reason", "refused-stream")];
     assert_eq!(weir.metric("weir_retry_reasons_total", &reason), 1.0);
+}
+
+/// The first try has got some of what the file holds, or all of it and the end.
+#[test]
+fn a_body_in_a_file_is_sent_once_more_with_its_end_where_its_stream_was_refused() {
+    let backend = ScriptedBackend::start();
+    let config = r#"
+        [runtime]
+        workers = 1
+        buffer_directory = "@dir"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["@app"]
+        protocol = "h2"
+        buffer = { requests = "64KiB", requests_file = "1GiB" }
+        health = { check = "off", passive = "off" }
+        "#;
+    // One worker, so that both clients' requests go over the one connection to the backend.
+    let weir = Setup::of(config).with("app", backend.address()).start();
+    let body = pattern(3, 2 << 20);
+    let mut server: Option<Http2> = None;
+    for most in [500_000, usize::MAX] {
+        let mut client = weir.client("web");
+        client.sends("PUT / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n");
+        client.sends(format!("{:x}\r\n", body.len()));
+        client.sends(&body);
+        client.sends("\r\n0\r\nx-sum: 42\r\n\r\n");
+        let server = server.get_or_insert_with(|| accepts(&backend));
+        let first = server.receives_request();
+        let (some, _) = content_of(server, first, most);
+        assert!(body.starts_with(&some));
+        server.sends(reset(first, code::REFUSED_STREAM));
+        let second = server.receives_request();
+        let (all, has_trailers) = content_of(server, second, usize::MAX);
+        assert!(all == body && has_trailers, "{} bytes, trailers: {has_trailers}", all.len());
+        answers(server, second);
+        assert_eq!(client.receives_status(200).text(), "hello");
+    }
+    assert_eq!(weir.metric("weir_buffered_requests_total", &[("pool", "app")]), 2.0);
+}
+
+/// What comes on a stream, up to its end or `most` bytes; and whether trailers ended it.
+fn content_of(server: &mut Http2, stream: u32, most: usize) -> (Vec<u8>, bool) {
+    server.sends(window_update(0, 4 << 20));
+    server.sends(window_update(stream, 4 << 20));
+    let mut content = Vec::new();
+    while content.len() < most {
+        let found = server.receives_frame().expect("more");
+        if found.stream == stream && found.kind == kind::DATA {
+            content.extend_from_slice(&found.payload);
+        }
+        if found.stream == stream && found.flags & END_STREAM != 0 {
+            return (content, found.kind == kind::HEADERS);
+        }
+    }
+    (content, false)
 }
 
 #[test]

@@ -33,9 +33,13 @@ fn a_service_is_asked_about_requests_in_http_3_and_bodies_wait_for_it() {
             let request = request.header("cookie", cookie).header("remote-user", "root").body(()).unwrap();
             let (mut sending, mut receiving) = client.requests.send_request(request).await.unwrap().split();
             let content = Bytes::from(body.clone());
+            let mut trailers = http::HeaderMap::new();
+            for (name, value) in [("remote-user", "root"), ("x-checksum", "1")] {
+                trailers.insert(name, value.parse().unwrap());
+            }
             // Whoever is refused may be told so before all was sent.
             let sent = tokio::spawn(async move {
-                sending.send_data(content).await.is_ok() && sending.finish().await.is_ok()
+                sending.send_data(content).await.is_ok() && sending.send_trailers(trailers).await.is_ok()
             });
             let answer = receiving.recv_response().await.unwrap();
             let mut got = Vec::new();
@@ -53,4 +57,8 @@ fn a_service_is_asked_about_requests_in_http_3_and_bodies_wait_for_it() {
     assert_eq!((of("x-forwarded-method"), of("x-forwarded-uri")), ("POST", "/b?c"));
     assert_eq!((of("x-forwarded-host"), of("x-forwarded-proto")), ("shop.example", "https"));
     assert_eq!(app.served(), 2);
+    for request in app.requests() {
+        let trailers = &request.trailers;
+        assert_eq!((trailers.one("remote-user"), trailers.one("x-checksum")), (None, Some("1")));
+    }
 }

@@ -127,6 +127,29 @@ fn c7_a_post_waits_for_the_end_of_the_handshake() {
     assert_eq!(weir.metric("weir_quic_early_requests_total", &[]), 0.0);
 }
 
+/// Whoever sends a first flight again must not have the service asked once more.
+#[test]
+fn c7_a_service_is_asked_who_may_pass_only_after_the_handshake() {
+    let (authority, backend) = (authority(), site());
+    let service = Backend::saying("you may");
+    let auth = "[listener.web.auth.forward]\npool = \"auth\"\n[pool.auth]\nbackends = [\"@auth\"]\nhealth = \"off\"\n";
+    let config = CONFIG.replace("[pool.app]", &format!("{auth}[pool.app]")).replace("certificates", EARLY);
+    let setup = authority.setup(&config).with("app", backend.address()).with("auth", service.address());
+    let weir = setup.start();
+    run(async {
+        let returning = Returning::new(&authority, &weir, true).await;
+        let (client, accepted) = returning.comes_back().await;
+        let told = asks(client, b"");
+        tokio::time::sleep(QUIET).await;
+        assert_eq!((service.served(), backend.served()), (1, 1));
+        returning.relay.opens();
+        assert!(accepted.await);
+        assert_eq!(answer(&told).await, (200, b"hello".to_vec()));
+        assert!(!is_early(&reaches(&backend, 2).await), "it is no copy by then");
+        assert_eq!(service.served(), 2);
+    });
+}
+
 /// Whoever names somebody else's address must not have requests done in that one's name.
 #[test]
 fn c7_a_client_that_does_not_prove_its_address_waits_too() {

@@ -3,11 +3,13 @@
 mod answers;
 mod attacks;
 mod auth;
+mod backends;
 mod cached;
 mod drain;
 mod early;
 mod idle;
 mod malformed;
+mod origin;
 mod relay;
 mod sqli;
 
@@ -132,6 +134,26 @@ fn requests_and_large_bodies_pass_in_http_3() {
         assert!(client.asks(&body).await == (200, body), "the content came back changed");
     });
     assert!(weir.lines_of("access.log", 1)[0].contains("HTTP/3"));
+}
+
+/// More than the backend's memory shall hold, in both directions.
+#[test]
+fn bodies_that_wait_in_files_pass_whole_in_http_3() {
+    let (authority, backend) = (authority(), site());
+    let in_files = r#"
+        buffer = { requests = "64KiB", requests_file = "1GiB", responses = "64KiB", responses_file = "1GiB" }
+        [runtime]
+        buffer_directory = "@dir"
+        [log]"#;
+    let config = CONFIG.replace("[log]", in_files);
+    let weir = authority.setup(&config).with("app", backend.address()).start();
+    run(async {
+        let mut client = Client::connect(&authority, weir.address("web")).await;
+        let body = pattern(7, 9 << 20);
+        assert!(client.asks(&body).await == (200, body), "the content came back changed");
+    });
+    assert_eq!(weir.metric("weir_buffered_requests_total", &[("pool", "app")]), 1.0);
+    assert!(weir.metric("weir_buffer_files_made_total", &[]) >= 1.0);
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod views;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use weir_tests::dialogue::{Setup, Weir};
 use weir_tests::network::{Network, PATIENCE};
@@ -67,8 +68,13 @@ impl Talk {
     }
 
     fn try_begin(network: &Network, to: SocketAddr) -> std::io::Result<Talk> {
+        Talk::try_begin_within(PATIENCE, network, to)
+    }
+
+    /// For what may lead to a server that does not answer, and is tried again.
+    fn try_begin_within(patience: Duration, network: &Network, to: SocketAddr) -> std::io::Result<Talk> {
         network.on("client", || {
-            let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+            let mut stream = TcpStream::connect_timeout(&to, patience)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             let mut greeting = [0; 2];
             stream.read_exact(&mut greeting)?;

@@ -8,7 +8,7 @@ mod syslog;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use weir_tests::dialogue::{Authority, Backend, ScriptedBackend, Setup, Weir, until};
+use weir_tests::dialogue::{Authority, Backend, ONE_POOL, ScriptedBackend, Setup, Weir, until};
 use weir_tests::versions::{Client, Front, run};
 
 fn logging(format: &str, backend: impl ToString) -> Weir {
@@ -177,6 +177,30 @@ fn a_haproxy_line_has_method_path_and_status_in_every_version_of_http() {
         // termination, counts, queues.
         let words: Vec<&str> = line.split(' ').collect();
         assert_eq!((words.len(), words[4].split('/').count(), words[5]), (15, 5, "200"), "{line}");
+    }
+}
+
+/// As HAProxy writes them: `CR` for who left within the head, `PR` for what is none.
+#[test]
+fn a_haproxy_line_of_a_head_that_never_came_whole_says_so() {
+    let backend = Backend::saying("hello");
+    let config = format!("[log]\naccess = '@dir/access.log'\nformat = 'haproxy'\n{ONE_POOL}health = \"off\"");
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    for (number, (sent, expected)) in [
+        ("GET /half HTTP/1.1\r\nhost: a\r\n", " CR-- "),
+        ("GARBAGE\r\n\r\n", " PR-- "),
+        ("GET /whole HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n", " ---- "),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut client = weir.client("web");
+        client.sends(sent);
+        client.half_closes();
+        let _ = client.receives_to_the_end();
+        let line = weir.lines_of("access.log", number + 1).pop().expect("a line");
+        let (timers, is_whole) = (line.split(' ').nth(4).unwrap_or_default(), sent.contains("whole"));
+        assert!(line.contains(expected) && timers.starts_with("-1/-1/-1/-1/") != is_whole, "{line}");
     }
 }
 

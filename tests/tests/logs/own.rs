@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use weir_tests::dialogue::{After, Authority, Backend, Setup};
+use weir_tests::dialogue::{After, Authority, Backend, ONE_POOL, Setup};
 use weir_tests::versions::{Client, Front, run};
 
 use super::{NASTY, lines, send_nasty};
@@ -124,16 +124,8 @@ fn what_memory_answers_is_told_with_the_fields_that_were_kept() {
 #[test]
 fn no_client_moves_a_value_into_another_column_or_field() {
     let backend = telling();
-    let rest = r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
-        health = "off"
-        "#;
     let line = r#"line = '$status "$method $target" [$header.user-agent] "$header.referer"|$header.user-agent|$end'"#;
-    let config = format!("[log]\naccess = '@dir/access.log'\n{line}\n{rest}");
+    let config = format!("[log]\naccess = '@dir/access.log'\n{line}\n{ONE_POOL}health = \"off\"");
     let weir = Setup::of(&config).with("app", backend.address()).start();
     let sent = send_nasty(&weir);
     let written = lines(&weir);
@@ -146,7 +138,7 @@ fn no_client_moves_a_value_into_another_column_or_field() {
         assert!(status.is_some_and(|status| (200..600).contains(&status)), "{line}");
         assert!(line.is_ascii(), "{line}");
     }
-    let config = format!("{FIELDS}{rest}").replace("x-tenant", "user-agent");
+    let config = format!("{FIELDS}{ONE_POOL}health = \"off\"").replace("x-tenant", "user-agent");
     let weir = Setup::of(&config).with("app", backend.address()).start();
     let sent = send_nasty(&weir);
     let written = lines(&weir);

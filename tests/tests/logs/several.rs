@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde_json::Value;
-use weir_tests::dialogue::{Backend, Setup, Signal, Weir, Wire, until};
+use weir_tests::dialogue::{After, Backend, Setup, Signal, Weir, Wire, until};
 
 const SEVERAL: &str = r#"
     [log]
@@ -213,4 +214,42 @@ fn reloads_rotations_and_an_upgrade_lose_no_line_of_any_log() {
             (lines == asked).then_some(())
         });
     }
+}
+
+#[test]
+fn a_log_of_what_took_long_and_one_of_its_own_fields_alone() {
+    let config = r#"
+        [log]
+        access = "@dir/hour.log"
+        slower_than = "1h"
+        [access_log.moment]
+        target = "@dir/moment.log"
+        line = "$target"
+        slower_than = "20ms"
+        [access_log.own]
+        target = "@dir/own.log"
+        fields = { who = "$header.x-user", how = "$method" }
+        standard_fields = false
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        access_logs = ["main", "moment", "own"]
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+    "#;
+    // Longer than the limit however fast the machine is, and far from the hour however slow.
+    let backend = Backend::serving(|_, wire| {
+        std::thread::sleep(Duration::from_millis(40));
+        wire.answers(200, &[], "late");
+        After::Keep
+    });
+    let weir = Setup::of(config).with("app", backend.address()).start();
+    assert_eq!(ask(&weir, "web", "/a", "x-user: ann\r\n"), 200);
+    assert_eq!(ask(&weir, "web", "/b", ""), 200);
+    assert_eq!(sorted(weir.lines_of("moment.log", 2)), ["/a", "/b"]);
+    let own = sorted(weir.lines_of("own.log", 2));
+    assert_eq!(own, [r#"{"how":"GET","who":"ann"}"#, r#"{"how":"GET"}"#]);
+    weir.reaches("weir_access_log_missing_total", &[("log", "main"), ("reason", "filter")], 2.0);
+    assert_eq!(weir.file("hour.log"), "");
 }

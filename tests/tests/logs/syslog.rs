@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use weir_tests::dialogue::{Backend, Setup, Weir, free_address, tool, until};
+use weir_tests::dialogue::{Backend, ONE_POOL, Setup, Weir, free_address, tool, until};
 
 /// A running rsyslogd, killed when dropped.
 struct Rsyslog(Child);
@@ -66,14 +66,9 @@ fn rsyslog_reads_what_is_sent_to_its_socket_by_datagram_and_on_a_connection() {
         target = "@tcp"
         syslog = { facility = "local3" }
         fields = { at = "tcp" }
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
-        health = "off"
         "#;
-    let setup = Setup::of(config).with("app", backend.address());
+    let config = format!("{config}{ONE_POOL}health = \"off\"");
+    let setup = Setup::of(&config).with("app", backend.address());
     let setup = setup.with("udp", format!("syslog:udp:{udp}")).with("tcp", format!("syslog:tcp:{tcp}"));
     // It does not need to be there when Weir starts.
     let weir = setup.start();
@@ -129,14 +124,9 @@ fn a_daemon_that_is_away_holds_up_no_request_and_gets_the_lines_that_waited() {
         [access_log.far]
         target = "@tcp"
         line = "$target $header.user-agent"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
-        health = "off"
         "#;
-    let setup = Setup::of(config).with("app", backend.address());
+    let config = format!("{config}{ONE_POOL}health = \"off\"");
+    let setup = Setup::of(&config).with("app", backend.address());
     let weir = setup.with("tcp", format!("syslog:tcp:{tcp}")).start();
     let mut client = weir.client("web");
     let agent = "x".repeat(6000);

@@ -40,6 +40,25 @@ fn runs(client: &mut Client, sql: &str, pair: &Pair) {
     until("it runs", || (count_of(pair, sql) == 1).then_some(()));
 }
 
+/// Sends a statement that has no answer before [`Held::ends`].
+fn runs_held(client: &mut Client, table: &str, pair: &Pair) -> Held {
+    let mut root = pair.primary.root();
+    root.does(&format!("CREATE TABLE shop.{table} (a INT)"));
+    root.does(&format!("LOCK TABLES shop.{table} WRITE"));
+    runs(client, &format!("SELECT COUNT(*) FROM shop.{table}"), pair);
+    Held(root)
+}
+
+/// Who holds the table that a statement waits for.
+struct Held(Client);
+
+impl Held {
+    /// Lets the statement end.
+    fn ends(mut self) {
+        self.0.does("UNLOCK TABLES");
+    }
+}
+
 /// How often a statement runs on the primary.
 fn count_of(pair: &Pair, sql: &str) -> usize {
     let running = pair.primary.root().does("SELECT info FROM performance_schema.processlist").rows();
@@ -82,7 +101,8 @@ fn a_transaction_on_a_drained_server_ends_there_and_the_session_goes_on_elsewher
 #[test]
 fn a_session_that_can_not_leave_a_drained_server_is_told_when_its_time_is_over() {
     let pair = pair();
-    let weir = before(&pair, &config("1s", "0s"));
+    // Long enough for a busy machine to ask within it.
+    let weir = before(&pair, &config("5s", "0s"));
     let backend = pair.primary.address.to_string();
     let mut pinned = client(&weir, "writes");
     pinned.does("SET @a = 1");
@@ -92,13 +112,14 @@ fn a_session_that_can_not_leave_a_drained_server_is_told_when_its_time_is_over()
     let mut talks = client(&weir, "writes");
     talks.does("SET @a = 2");
     let mut long = client(&weir, "writes");
-    runs(&mut long, "SELECT SLEEP(2)", &pair);
+    let held = runs_held(&mut long, "held_in_drain", &pair);
     weir.command(&["drain", "pair", &backend]).succeeded();
     assert!(!is_free(&weir, &backend));
     assert_eq!(pinned.does("SELECT @a").value(), "1", "it has its time");
     // Also one that has a next statement each time.
     while talks.tries("SELECT @a").is_ok_and(|answer| answer.error().is_none()) {}
     assert_eq!((is_told(&mut pinned), is_told(&mut in_transaction)), (SHUTDOWN, SHUTDOWN));
+    held.ends();
     assert_eq!(long.receives(Asked::Results).expect("what runs may end").value(), "0");
     weir.command(&["drain", "pair", &backend, "--wait"]).succeeded();
     until("its lock is free", || {
@@ -197,4 +218,69 @@ fn a_session_that_was_idle_for_too_long_is_told() {
     );
     let mut idle = client(&weir, "reads");
     assert_eq!(is_told(&mut idle), 4031);
+}
+
+/// The config of [`config`], with logins that servers settle themselves.
+fn relayed(drain: &str) -> String {
+    config(drain, "0s") + "passwords = \"relay\"\n"
+}
+
+/// Rows of more than what is moved without being looked at.
+const BULK: &str = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 32) \
+                    SELECT REPEAT('x', 262144) FROM n";
+
+#[test]
+fn clients_whose_login_is_relayed_are_told_before_a_weir_that_ends_closes_them() {
+    let pair = pair();
+    let mut weir = before(&pair, &relayed("1s"));
+    let (mut idle, mut bulk, mut closed) =
+        (client(&weir, "writes"), client(&weir, "writes"), client(&weir, "writes"));
+    idle.does("SET @a = 1");
+    // What went by unseen is over with the commands behind it.
+    bulk.does(BULK);
+    bulk.does("SELECT 1");
+    bulk.does("SELECT 1");
+    closed.sends(b"\x16SELECT 1").expect("sent");
+    let statement = closed.receives(Asked::Statement).expect("an answer").statement().expect("prepared");
+    closed.sends(&[&[0x19], &statement.to_le_bytes()[..]].concat()).expect("sent");
+    let mut under_way = client(&weir, "writes");
+    runs(&mut under_way, "SELECT SLEEP(601)", &pair);
+    weir.signals(Signal::TERM);
+    assert_eq!([&mut idle, &mut bulk, &mut closed].map(is_told), [SHUTDOWN; 3]);
+    let answer = under_way.receives(Asked::Results).expect("an answer");
+    assert_eq!(answer.error().map(|(code, _)| code), Some(SHUTDOWN));
+    assert!(under_way.receives_packet().is_err());
+    weir.exits();
+    until("what ran there is ended", || (count_of(&pair, "SELECT SLEEP(601)") == 0).then_some(()));
+}
+
+#[test]
+fn a_client_whose_login_was_relayed_leaves_a_drained_server_between_two_commands() {
+    let pair = pair();
+    let weir = before(&pair, &relayed("500ms"));
+    let backend = pair.primary.address.to_string();
+    let (mut idle, mut busy) = (client(&weir, "writes"), client(&weir, "writes"));
+    idle.does("SELECT 1");
+    let held = runs_held(&mut busy, "held_in_relay", &pair);
+    weir.command(&["drain", "pair", &backend]).succeeded();
+    assert!(!is_free(&weir, &backend));
+    assert_eq!(is_told(&mut idle), SHUTDOWN);
+    held.ends();
+    assert_eq!(busy.receives(Asked::Results).expect("what runs may end").value(), "0");
+    assert_eq!(is_told(&mut busy), SHUTDOWN);
+    weir.command(&["drain", "pair", &backend, "--wait"]).succeeded();
+    weir.command(&["enable", "pair", &backend, "--wait"]).succeeded();
+}
+
+#[test]
+fn a_client_whose_login_was_relayed_is_told_that_it_was_idle_for_too_long() {
+    let pair = pair();
+    let short = "[listener.writes.timeout]\nclient_idle = \"300ms\"\n[listener.writes]";
+    let weir = before(&pair, &relayed("60s").replace("[listener.writes]", short));
+    let mut idle = client(&weir, "writes");
+    idle.does("SELECT 1");
+    assert_eq!(is_told(&mut idle), 4031);
+    // Silence within an answer is none of an idle client, and no answer is made up.
+    let mut waits = client(&weir, "writes");
+    assert!(waits.tries("SELECT SLEEP(5)").is_err());
 }

@@ -106,6 +106,9 @@ fn who_waits_for_a_primary_that_has_fallen_silent_is_held_no_longer_once_there_i
     pair.primary.freezes();
     reader.sends(&query("SELECT 7")).unwrap();
     writer.sends(&query("INSERT INTO silent VALUES (1)")).unwrap();
+    // Else a busy Weir may not have heard of them before there is another primary.
+    let silent = pair.primary.address.to_string();
+    weir.reaches("weir_backend_in_flight", &[("backend", &silent)], 2.0);
     let mut root = pair.replica.root();
     root.does("SET GLOBAL super_read_only = OFF");
     root.does("SET GLOBAL read_only = OFF");

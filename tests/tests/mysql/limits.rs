@@ -13,7 +13,7 @@ fn an_account_gets_error_1203_beyond_its_sessions_and_others_are_let_in() {
     let (first, mut second) = (log_in("app").expect("let in"), log_in("app").expect("let in"));
     let refused = log_in("app");
     assert!(matches!(refused, Err(LoginFailed::Refused(1203, _))), "{refused:?}");
-    assert_eq!(weir.metric("weir_rejected_total", &[("reason", "account_connections")]), 1.0);
+    weir.reaches("weir_rejected_total", &[("reason", "account_connections")], 1.0);
     log_in("root").expect("another account");
     first.quits();
     let mut third = until("its place is free", || log_in("app").ok());

@@ -1,6 +1,7 @@
 //! MySQL listeners before real servers.
 
 mod accounts;
+mod arrivals;
 mod cluster;
 mod compression;
 mod drain;

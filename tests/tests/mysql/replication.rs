@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use weir_tests::dialogue::{Setup, Weir, until, until_within};
-use weir_tests::mysql::{Asked, BEFORE_PAIR, Client, Pair, query};
+use weir_tests::mysql::{Asked, BEFORE_PAIR, Client, Mysqld, Pair, query};
 
 use super::client;
 
@@ -10,7 +10,7 @@ use super::client;
 const LONG: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Weir before a pair that tells by `read_only` who is the primary; `more` is said of the pool's servers.
-fn before(pair: &Pair, more: &str) -> Weir {
+pub fn before(pair: &Pair, more: &str) -> Weir {
     let watched = "topology = \"replication\"\nuser = \"app\"\npark = \"60s\"\n";
     let config = BEFORE_PAIR.replace("topology = \"static\"\n", watched);
     let setup = Setup::of(&format!("{config}{more}\n")).with("primary", pair.primary.address);
@@ -21,6 +21,12 @@ fn before(pair: &Pair, more: &str) -> Weir {
         roles.into_iter().all(has).then_some(())
     });
     weir
+}
+
+/// Waits until Weir takes this server for the primary.
+pub fn has_primary(weir: &Weir, server: &Mysqld) {
+    let address = server.address.to_string();
+    until_within(LONG, "it is the primary", || (seen(weir)["primary"] == *address).then_some(()));
 }
 
 /// What `/v1/status` says of the cluster.

@@ -1,6 +1,7 @@
 //! Names that stand for several backends (threat H5), by a real name server whose answers change; and
 //! backends that were added lastingly.
 
+mod eyeballs;
 mod trust;
 
 use std::collections::BTreeSet;
@@ -235,6 +236,21 @@ fn a_tcp_session_goes_on_when_its_backend_leaves_and_new_ones_go_elsewhere() {
     client.receives_exactly("still here");
     drop(client);
     until("it to be gone", || (addresses(&weir) == [format!("127.0.1.2:{port}")]).then_some(()));
+}
+
+/// What the pool has already was waited for as for a newcomer, and nobody was ever missed.
+#[test]
+fn members_leave_though_their_name_stands_for_what_the_pool_has_already() {
+    let (server, port) = (NameServer::start(), port());
+    let _backends: Vec<Backend> = (1..=3).map(|last| backend_at(last, port)).collect();
+    server.says("app.weir.test", &["1 A 127.0.1.1", "1 A 127.0.1.2", "1 A 127.0.1.3"]);
+    server.says("other.weir.test", &["1 A 127.0.1.2"]);
+    let (app, other) = (all_of("app.weir.test", port), all_of("other.weir.test", port));
+    let weir = weir_with(&server, &format!("\"127.0.1.1:{port}\", {other}, {app}"), "", UNPROBED);
+    is_answered_by(&weir, &["1", "2", "3"]);
+    server.says("app.weir.test", &["1 A 127.0.1.1", "1 A 127.0.1.2"]);
+    is_answered_by(&weir, &["1", "2"]);
+    until("it to be gone", || (addresses(&weir).len() == 2).then_some(()));
 }
 
 #[test]

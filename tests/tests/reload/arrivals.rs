@@ -1,12 +1,14 @@
 //! Clients that arrive at the very moment at which a listening socket is closed.
 
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use weir_tests::dialogue::{PATIENCE, Setup, Signal, Weir, free_address, until, until_within};
+use weir_tests::dialogue::{
+    PATIENCE, Setup, Signal, Weir, datagram_socket, free_address, until, until_within,
+};
 use weir_tests::network::Network;
 use weir_tests::raw::{ACK, Listener, RST, SYN, Segment, Sender};
 
@@ -20,7 +22,7 @@ fn config(bind: &str) -> String {
 
 /// What became of those who came.
 #[derive(Default)]
-struct Arrivals {
+pub(super) struct Arrivals {
     is_over: AtomicBool,
     served: AtomicU64,
     refused: AtomicU64,
@@ -48,10 +50,19 @@ impl Arrivals {
 
     /// Has clients come without pause while `change` does its work.
     fn during(to: SocketAddr, change: impl FnOnce(&Arrivals)) -> Arrivals {
+        Arrivals::during_from(&|come| come(), to, change)
+    }
+
+    /// As [`Self::during`], from where `there` has them come.
+    pub(super) fn during_from(
+        there: &(dyn Fn(&(dyn Fn() + Sync)) + Sync),
+        to: SocketAddr,
+        change: impl FnOnce(&Arrivals),
+    ) -> Arrivals {
         let arrivals = Arrivals::default();
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| arrivals.come(to));
+                scope.spawn(|| there(&|| arrivals.come(to)));
             }
             // Also where it panics.
             let _end = Ends(&arrivals.is_over);
@@ -65,8 +76,13 @@ impl Arrivals {
         arrivals
     }
 
+    /// Those who found nobody at the address.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
     /// Waits until some more were served.
-    fn go_on(&self) {
+    pub(super) fn go_on(&self) {
         let wanted = self.served.load(Ordering::Relaxed) + 50;
         until("some more to be served", || (self.served.load(Ordering::Relaxed) >= wanted).then_some(()));
     }
@@ -110,6 +126,39 @@ fn no_arrival_is_lost_or_refused_while_reloads_change_the_bind() {
         }
     });
     assert_eq!(arrivals.refused.load(Ordering::Relaxed), 0);
+}
+
+/// The flow goes on sending by the socket of the one address, which the kernel would prefer.
+#[test]
+fn datagrams_reach_the_socket_of_all_addresses_while_a_flow_of_one_goes_on() {
+    let backend = datagram_socket();
+    backend.set_read_timeout(Some(PATIENCE)).expect("a timer");
+    let to = free_address();
+    let config = |bind: SocketAddr| {
+        format!(
+            "[listener.dns]\nprotocol = \"udp\"\nbind = \"{bind}\"\npool = \"names\"\n\
+             [pool.names]\nbackends = [\"{}\"]\nhealth = {{ check = \"off\" }}\n",
+            backend.local_addr().expect("an address")
+        )
+    };
+    let asks = |client: &UdpSocket| {
+        client.set_read_timeout(Some(PATIENCE)).expect("a timer");
+        client.send_to(b"who", to).expect("sent");
+        let (count, flow) = backend.recv_from(&mut [0; 16]).expect("a datagram");
+        backend.send_to(&[7; 16][..count], flow).expect("sent");
+        assert_eq!(client.recv(&mut [0; 16]).expect("an answer"), count);
+        flow
+    };
+    let mut weir = Setup::of(&config(to)).start();
+    let first = datagram_socket();
+    let flow = asks(&first);
+    for ip in [Ipv4Addr::UNSPECIFIED, Ipv4Addr::LOCALHOST, Ipv4Addr::UNSPECIFIED] {
+        weir.reloads(&config(SocketAddr::from((ip, to.port()))));
+        asks(&datagram_socket());
+        // What the backend says by the flow of before still gets to its client.
+        backend.send_to(b"more", flow).expect("sent");
+        assert_eq!(first.recv(&mut [0; 16]).expect("more"), 4);
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod arrivals;
 mod composed;
 mod conversations;
+mod interfaces;
 mod refused;
 mod restart;
 mod running;

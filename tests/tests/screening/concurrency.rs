@@ -7,12 +7,16 @@ use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, Weir, Wire, u
 use super::{ask, rejected};
 
 fn before(backend: SocketAddr, limit: &str) -> Weir {
+    patient(backend, limit, "500ms")
+}
+
+fn patient(backend: SocketAddr, limit: &str, timeout: &str) -> Weir {
     let config = format!(
         r#"
         [listener.web]
         bind = "@web"
         pool = "app"
-        timeout = {{ backend = "500ms" }}
+        timeout = {{ backend = "{timeout}" }}
         concurrency_limit = {limit}
         [[listener.web.route]]
         path = "/own"
@@ -133,4 +137,53 @@ fn at_the_origin_what_is_answered_by_the_config_needs_no_place() {
     assert_eq!(ask(&weir, "GET", "/own", "").status, 200);
     assert_eq!(ask(&weir, "GET", "/", "").status, 503);
     behind.answers(200, &[], "done");
+}
+
+/// Four at once, and each takes 20 ms; what comes beside waits.
+fn of_four_workers() -> Backend {
+    let places = std::sync::Arc::new((std::sync::Mutex::new(4), std::sync::Condvar::new()));
+    Backend::serving(move |_, wire| {
+        let (free, freed) = &*places;
+        let mut free = freed.wait_while(free.lock().unwrap(), |free| *free == 0).unwrap();
+        *free -= 1;
+        drop(free);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        *places.0.lock().unwrap() += 1;
+        freed.notify_one();
+        wire.answers(200, &[], "done");
+        After::Keep
+    })
+}
+
+#[test]
+fn an_adaptive_limit_finds_what_four_workers_do_at_once_and_holds_a_crowd_to_it() {
+    let backend = of_four_workers();
+    let limit = r#"{ max = 1000, key = "listener", status = 503, adaptive = true }"#;
+    let weir = patient(backend.address(), limit, "30s");
+    let limit = || weir.metric("weir_adaptive_limit_requests", &[("listener", "web"), ("route", "")]);
+    let unloaded = || weir.metric("weir_adaptive_limit_unloaded_seconds", &[("listener", "web")]);
+    assert_eq!((limit(), unloaded()), (1000.0, 0.0));
+    let crowd = std::sync::atomic::AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        for _ in 0..60 {
+            scope.spawn(|| {
+                let mut client = weir.client("web");
+                while crowd.load(std::sync::atomic::Ordering::Relaxed) {
+                    client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+                    let answer = client.receives_response();
+                    assert!(matches!(answer.status, 200 | 503), "{answer:?}");
+                    if answer.status == 503 {
+                        std::thread::sleep(std::time::Duration::from_millis(10));
+                    }
+                }
+            });
+        }
+        // Sixty at four workers wait for 15 times as long as the work takes.
+        until("the limit to be found", || (limit() < 30.0 && unloaded() < 0.06).then_some(()));
+        crowd.store(false, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert!(rejected(&weir, "concurrency_limited") > 0.0);
+    let url = format!("http://{}/", weir.address("web"));
+    let explained = weir.command(&["explain", "http", "GET", &url]).stdout;
+    assert!(explained.contains("adaptive from 3 to 1000: an answer takes "), "{explained}");
 }

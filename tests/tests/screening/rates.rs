@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use weir_tests::dialogue::{After, Backend, PATIENCE, Setup, run_tool, tool};
+use weir_tests::dialogue::{After, Backend, PATIENCE, Setup, Weir, alone, run_tool, tool};
 
 use super::{ask, rejected, with_listener, with_route};
 
@@ -136,6 +136,7 @@ fn at_the_origin_only_what_goes_to_a_backend_counts() {
 /// Both workers, many connections, and far more than is allowed, for some seconds of real time.
 #[test]
 fn ten_times_the_rate_from_many_connections_gets_exactly_the_rate() {
+    let _quiet = alone();
     let backend = Backend::saying("hello");
     const RATE: u32 = 100;
     const BURST: u32 = 10;
@@ -254,5 +255,48 @@ fn who_has_nothing_of_a_text_is_counted_by_address_and_ipv6_by_its_64() {
         };
         let clients = ["2001:db8:1:2::1", "2001:db8:1:2:ffff::1", "2001:db8:1:3::1"];
         assert_eq!(clients.map(status), [200, 429, 200], "{key}");
+    }
+}
+
+#[test]
+fn a_network_of_the_length_that_is_said_counts_as_one_client() {
+    let backend = Backend::saying("hello");
+    let by = |prefixes: &str| {
+        let keys = format!(
+            "accept_proxy = [\"127.0.0.0/8\"]\nrate_limit = {{ rate = \"1/h\", burst = 1, {prefixes} }}"
+        );
+        with_listener(&backend, &keys).start()
+    };
+    let status = |weir: &Weir, from: &str| {
+        let (family, to) = if from.contains(':') { ("TCP6", "2001:db8::1") } else { ("TCP4", "192.0.2.1") };
+        let mut client = weir.client("web");
+        client.sends(format!(
+            "PROXY {family} {from} {to} 4711 80\r\nGET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+        ));
+        client.receives_response().status
+    };
+    let weir = by("ipv4_prefix = 24, ipv6_prefix = 48");
+    for (from, expected) in [
+        ("198.51.100.1", 200),
+        ("198.51.100.200", 429),
+        ("198.51.101.1", 200),
+        ("2001:db8:1:2::1", 200),
+        ("2001:db8:1:3::1", 429),
+        ("2001:db8:2:2::1", 200),
+        // An IPv4 address is the same however it is written.
+        ("::ffff:198.51.100.7", 429),
+    ] {
+        assert_eq!(status(&weir, from), expected, "{from}");
+    }
+    // Unless it is said, one address of IPv4, and one /64 of IPv6.
+    let weir = by("status = 429");
+    for (from, expected) in [
+        ("198.51.100.1", 200),
+        ("198.51.100.200", 200),
+        ("2001:db8:1:2::1", 200),
+        ("2001:db8:1:2:3:4:5:6", 429),
+        ("2001:db8:1:3::1", 200),
+    ] {
+        assert_eq!(status(&weir, from), expected, "{from}");
     }
 }

@@ -138,6 +138,16 @@ fn all_connections_of_a_listener_share_what_it_may_pass() {
 }
 
 #[test]
+fn what_all_clients_send_together_is_bounded_too() {
+    let backend = ScriptedBackend::start();
+    let weir = relay(&backend, r#"bandwidth = { total_from_client = "4MiB/s" }"#);
+    let took = moves(&weir, &backend, MIB, false, 8);
+    assert!(took >= Duration::from_millis(1_700), "8 MiB at 4 MiB/s took {took:?}");
+    moves(&weir, &backend, MIB, true, 2);
+    assert_eq!(weir.metric("weir_bandwidth_waits_total", &[("direction", "sent")]), 0.0);
+}
+
+#[test]
 fn a_connection_that_waits_for_its_bandwidth_is_not_idle_and_ends_when_it_should() {
     let backend = ScriptedBackend::start();
     let weir = relay(&backend, "bandwidth = { to_client = \"64KiB/s\" }\ntimeout = { client_idle = \"1s\" }");
@@ -151,4 +161,31 @@ fn a_connection_that_waits_for_its_bandwidth_is_not_idle_and_ends_when_it_should
     assert_eq!(fingerprint(&client.receives(bytes)), fingerprint(&pattern(3, bytes)));
     // Then it is idle, and is ended in order.
     client.receives_close();
+}
+
+#[test]
+fn a_connection_that_waits_for_its_share_for_longer_than_it_may_be_idle_is_not_ended() {
+    let backend = ScriptedBackend::start();
+    let weir = relay(
+        &backend,
+        "bandwidth = { total_to_client = \"16KiB/s\" }\ntimeout = { client_idle = \"200ms\" }",
+    );
+    // 32 KiB for each of two: the second half of them waits for half a second at a time.
+    let bytes = 32 << 10;
+    let mut clients: Vec<_> = (0..2)
+        .map(|_| {
+            let mut client = weir.client("front");
+            client.sends("x");
+            let mut accepted = backend.accepts();
+            accepted.receives_exactly("x");
+            accepted.sends(pattern(5, bytes));
+            (client, accepted)
+        })
+        .collect();
+    for (client, _) in &mut clients {
+        assert_eq!(fingerprint(&client.receives(bytes)), fingerprint(&pattern(5, bytes)));
+    }
+    for (client, _) in &mut clients {
+        client.receives_close();
+    }
 }

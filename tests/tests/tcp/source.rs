@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::{Arc, Mutex};
 
-use weir_tests::dialogue::{PATIENCE, Setup, Weir, datagram_socket, run_tool, tool, until};
+use weir_tests::dialogue::{ONE_POOL, PATIENCE, Setup, Weir, datagram_socket, run_tool, tool, until};
 
 /// A backend that answers each request and notes whom it comes from.
 struct Backend {
@@ -117,16 +117,10 @@ fn backends_see_the_clients_own_address_and_no_connection_of_one_client_serves_a
 #[test]
 fn an_address_that_is_not_here_is_told_and_is_not_the_backends_fault() {
     let backend = Backend::start();
-    let config = r#"
-        [listener.web]
-        bind = "@web"
-        pool = "app"
-        [pool.app]
-        backends = ["@app"]
-        source = "192.0.2.1"
-        health = { check = "off", passive = { errors = 1 } }
-    "#;
-    let weir = Setup::of(config).with("app", backend.address).start();
+    let config = format!(
+        "{ONE_POOL}source = \"192.0.2.1\"\nhealth = {{ check = \"off\", passive = {{ errors = 1 }} }}"
+    );
+    let weir = Setup::of(&config).with("app", backend.address).start();
     for _ in 0..3 {
         assert!(curls(&weir, "web", "127.0.0.1").ends_with("502"));
     }

@@ -2,20 +2,7 @@
 
 use weir_tests::dialogue::{PATIENCE, Weir, run_tool, tool};
 
-use super::{Authority, mirror};
-
-const CONFIG: &str = r#"
-[runtime]
-workers = 1
-[listener.web]
-bind = "@web"
-http = ["h1"]
-pool = "app"
-tls = { certificates = [{ cert = "@dir/shop.pem", key = "@dir/shop.key" }] }
-[pool.app]
-backends = ["@app"]
-health = "off"
-"#;
+use super::{Authority, mirror, shop};
 
 const UNEXPECTED_MESSAGE: u8 = 10;
 const DECODE_ERROR: u8 = 50;
@@ -23,7 +10,7 @@ const DECODE_ERROR: u8 = 50;
 fn started() -> (Authority, Weir) {
     let backend = mirror();
     let authority = Authority::new().signs("shop", &["shop.example"]);
-    let weir = authority.setup(CONFIG).with("app", backend.address()).start();
+    let weir = authority.setup(&shop(1)).with("app", backend.address()).start();
     (authority, weir)
 }
 

@@ -10,11 +10,13 @@ mod probes;
 mod reload;
 mod resumption;
 mod revoked;
+mod shared_tickets;
+mod uploads;
 
 use std::net::SocketAddr;
 
 pub use weir_tests::dialogue::Authority;
-use weir_tests::dialogue::{After, Backend, Finished, PATIENCE, Weir, run_tool, tool};
+use weir_tests::dialogue::{After, Backend, Finished, ONE_POOL, PATIENCE, Weir, run_tool, tool};
 
 /// `openssl s_client`, told to send `input`; it ends when Weir closes or its input does.
 pub fn s_client(address: SocketAddr, words: &str, input: &str) -> Finished {
@@ -38,6 +40,13 @@ pub fn curl(weir: &Weir, listener: &str, host: &str, more: &[&str]) -> Finished 
     arguments.extend(more);
     arguments.push(&url);
     run_tool(&tool("curl", "curl"), &arguments, b"", PATIENCE)
+}
+
+/// A listener of HTTP/1.1 with the certificate `shop`, and so many workers.
+pub fn shop(workers: usize) -> String {
+    let of_listener = "[listener.web]\nhttp = [\"h1\"]\ntls = { certificates = [{ cert = \"@dir/shop.pem\", key = \"@dir/shop.key\" }] }";
+    let of_pool = ONE_POOL.replace("[listener.web]", of_listener);
+    format!("[runtime]\nworkers = {workers}\n{of_pool}health = \"off\"\n")
 }
 
 /// A backend that answers with the request's head.

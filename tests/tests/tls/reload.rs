@@ -112,7 +112,7 @@ fn a_reload_changes_something_only_when_a_file_says_something_new() {
     put("live.pem", &authority.text("next.pem"));
     put("live.key", &authority.text("next.key"));
     let said = reloads();
-    assert!(said.contains("files of certificates, keys or authorities have changed"), "{said}");
+    assert!(said.contains("files of certificates, keys, authorities or tokens have changed"), "{said}");
     assert_eq!(generation(), first + 1.0);
     assert!(reloads().contains("unchanged"));
     assert_eq!(generation(), first + 1.0);

@@ -2,20 +2,7 @@
 
 use weir_tests::dialogue::{Signal, Weir, until};
 
-use super::{Authority, LAST, mirror, s_client};
-
-const CONFIG: &str = r#"
-[runtime]
-workers = 3
-[listener.web]
-bind = "@web"
-http = ["h1"]
-pool = "app"
-tls = { certificates = [{ cert = "@dir/shop.pem", key = "@dir/shop.key" }] }
-[pool.app]
-backends = ["@app"]
-health = "off"
-"#;
+use super::{Authority, LAST, mirror, s_client, shop};
 
 fn begins(weir: &Weir, session: &str, version: &str) {
     let words = format!("-servername shop.example {version} -sess_out {session}");
@@ -37,14 +24,14 @@ fn is_resumed(weir: &Weir, session: &str, version: &str) {
 #[test]
 fn every_worker_takes_the_tickets_of_the_others_and_so_does_who_comes_after_a_reload_or_an_upgrade() {
     let (authority, backend) = (Authority::new().signs("shop", &["shop.example"]), mirror());
-    let mut weir = authority.setup(CONFIG).with("app", backend.address()).start();
+    let mut weir = authority.setup(&shop(3)).with("app", backend.address()).start();
     for version in ["-tls1_3", "-tls1_2"] {
         let session = weir.dir().join(format!("session{version}")).display().to_string();
         begins(&weir, &session, version);
         is_resumed(&weir, &session, version);
-        weir.reloads(&CONFIG.replace("http = [\"h1\"]", "http = [\"h1\"]\nmax_connections = 5000"));
+        weir.reloads(&shop(3).replace("http = [\"h1\"]", "http = [\"h1\"]\nmax_connections = 5000"));
         is_resumed(&weir, &session, version);
-        weir.reloads(CONFIG);
+        weir.reloads(&shop(3));
         let old = weir.pid();
         weir.signals_pid(old, Signal::USR2);
         until("the new process", || {
@@ -59,7 +46,7 @@ fn every_worker_takes_the_tickets_of_the_others_and_so_does_who_comes_after_a_re
 #[test]
 fn without_tickets_no_session_is_resumed() {
     let (authority, backend) = (Authority::new().signs("shop", &["shop.example"]), mirror());
-    let config = CONFIG.replace("shop.key\" }]", "shop.key\" }], tickets = false");
+    let config = shop(3).replace("shop.key\" }]", "shop.key\" }], tickets = false");
     let weir = authority.setup(&config).with("app", backend.address()).start();
     let words =
         format!("-servername shop.example -tls1_2 -reconnect -sess_out {}", weir.dir().join("s").display());

@@ -1,3 +1,4 @@
 //! UDP through the proxy plane: datagrams, relayed by flow.
 
+mod proxied;
 mod relay;

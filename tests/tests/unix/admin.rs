@@ -149,3 +149,89 @@ fn an_open_admin_api_is_refused() {
         assert!(weir.stderr().contains(why), "{}", weir.stderr());
     }
 }
+
+/// Writes the files of one authority's server certificate into the folder of a Weir that runs.
+fn serves_certificate_of(weir: &Weir, authority: &Authority) {
+    for name in ["admin.pem", "admin.key"] {
+        std::fs::copy(authority.path(name), weir.dir().join(name)).expect("copy a file of the test");
+    }
+}
+
+#[test]
+fn a_reload_takes_up_another_certificate_and_token_or_is_refused_and_keeps_both() {
+    let first = Authority::new().signs("admin", &["admin.example"]);
+    let second = Authority::new().signs("admin", &["admin.example"]);
+    let address = free_address();
+    let config = format!(
+        "[admin]\nbind = \"{address}\"\ntoken_file = \"@dir/token\"\ntls = {{ cert = \"@dir/admin.pem\", key = \"@dir/admin.key\" }}\n{WEB}"
+    );
+    const TOKENS: [&str; 2] = ["first-of-two-tokens", "second-of-two-tokens"];
+    let weir = first.setup(&config).with_file("token", TOKENS[0]).launch();
+    let (resolve, url) = (
+        format!("admin.example:{}:127.0.0.1", address.port()),
+        format!("https://admin.example:{}", address.port()),
+    );
+    // The status of a reload that is asked for, or nothing where the certificate is not believed.
+    let reload = |authority: &Authority, token: &str| {
+        let (ca, field) = (authority.path("ca.pem"), format!("authorization: Bearer {token}"));
+        let answer = curl(&[
+            "--resolve",
+            &resolve,
+            "--cacert",
+            &ca,
+            "-X",
+            "POST",
+            "-H",
+            &field,
+            "-w",
+            "\n%{http_code}",
+            &format!("{url}/v1/reload"),
+        ]);
+        let (body, status) = answer.stdout.rsplit_once('\n').unwrap_or_default();
+        (status.to_owned(), body.to_owned())
+    };
+    until("the admin API to be served", || (reload(&first, TOKENS[0]).0 == "200").then_some(()));
+    assert_eq!(reload(&second, TOKENS[0]).0, "000", "that certificate is not there yet");
+
+    // A key that is not the certificate's, and a token that can be guessed.
+    std::fs::copy(second.path("admin.pem"), weir.dir().join("admin.pem")).unwrap();
+    std::fs::write(weir.dir().join("token"), TOKENS[1]).unwrap();
+    let (status, said) = reload(&first, TOKENS[0]);
+    assert!(status == "500" && said.contains("the admin API can't be served over TLS"), "{status} {said}");
+    serves_certificate_of(&weir, &second);
+    std::fs::write(weir.dir().join("token"), "short").unwrap();
+    let (status, said) = reload(&first, TOKENS[0]);
+    assert!(status == "500" && said.contains("expected at least 16"), "{status} {said}");
+    assert_eq!(reload(&first, TOKENS[1]).0, "401", "nothing has changed");
+
+    std::fs::write(weir.dir().join("token"), TOKENS[1]).unwrap();
+    let (status, said) = reload(&first, TOKENS[0]);
+    assert!(status == "200" && said.contains("tokens have changed"), "{status} {said}");
+    assert_eq!(reload(&first, TOKENS[1]).0, "000", "the certificate before is served no more");
+    assert_eq!(reload(&second, TOKENS[0]).0, "401", "nor does the token before open");
+    let (status, said) = reload(&second, TOKENS[1]);
+    assert!(status == "200" && said.contains("unchanged"), "{status} {said}");
+}
+
+#[test]
+fn of_two_that_start_at_once_over_a_socket_of_a_dead_process_one_serves_there() {
+    for _ in 0..4 {
+        let path = fresh("/");
+        drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket that nobody will listen at"));
+        let config = "[listener.web]\nbind = \"unix:@path\"\n[[listener.web.route]]\nrespond = { status = 200, body = \"here\" }\n";
+        let begin = || Setup::of(&config.replace("@path", &path)).launch();
+        let mut both = [begin(), begin()];
+        let door = Door::to_unix(&path);
+        let served = until("the socket to be served", || {
+            let answer = curl(&["--unix-socket", &path, "http://a/"]);
+            (answer.code == 0).then_some(answer.stdout)
+        });
+        assert_eq!(served, "here");
+        // One has given up, and it has not taken the place of the other with it.
+        let other = until("one of them to end", || (0..2).find(|number| both[*number].pids().is_empty()));
+        assert_eq!(both[other].exits().code(), Some(1), "{}", both[other].story());
+        assert!(both[other].stderr().contains("another program listens there"), "{}", both[other].stderr());
+        assert_eq!(curl(&["--unix-socket", &path, "http://a/"]).stdout, "here");
+        drop(door);
+    }
+}

@@ -125,6 +125,7 @@ fn meaning(key: &Key) -> String {
         Only::Routed => text.push_str(" *http and tcp*"),
         Only::Tcp => text.push_str(" *tcp only*"),
         Only::Transport => text.push_str(" *tcp and udp*"),
+        Only::Udp => text.push_str(" *udp only*"),
         Only::Kept => text.push_str(" *http and mysql*"),
         Only::Mysql => text.push_str(" *mysql only*"),
     }

@@ -4,20 +4,25 @@ use std::net::IpAddr;
 
 use weir_balance::BreakerState;
 use weir_config::units::{show_duration, show_size};
-use weir_config::{Bind, Buffer, NEVER, Protocol, Retry};
+use weir_config::{Bind, Buffer, NEVER, PoolProtocol, Protocol, Retry};
 use weir_io::clock;
 use weir_proxy::RetryRules;
 use weir_proxy::compiled::{CompiledListener, CompiledSnapshot};
 use weir_proxy::http::auth::Authenticator;
 use weir_proxy::http::closing;
+use weir_proxy::http::edits::masked;
 use weir_proxy::http::explain::{Answered, Arrival, FieldChange, Request, Words};
 use weir_proxy::http::plan::{Outcome, OverTls, Paths, Plan, Refused, Rules, plan};
+use weir_proxy::http::pool_map::PoolMap;
 use weir_proxy::http::route::{Route, RouteVerdict, without_port};
 use weir_proxy::http::screening::{Checkpoint, Step};
 use weir_proxy::timers::in_force;
-use weir_state::{Listener, Snapshot};
+use weir_state::{Listener, Pool, Snapshot};
 
-use super::{Answer, HeaderChange, Screened, Verdict, choose, timers};
+use super::{Answer, HeaderChange, Screened, Verdict, by_interfaces, choose, timers};
+
+use crate::maps::LookedUp;
+use crate::on_demand;
 
 /// A request that is asked about.
 pub(super) struct Asked<'q> {
@@ -95,6 +100,7 @@ pub(super) fn explain(
     };
     let server_name = server_name.unwrap_or(asked.host());
     let tls = listener.tls.as_deref();
+    answer.certificate = tls.and_then(|tls| on_demand::explain(tls, server_name));
     let tls = tls.map(|server| OverTls {
         server,
         // No greeting names an address.
@@ -103,7 +109,7 @@ pub(super) fn explain(
     let rules =
         Rules { config: &listener.config, routes: &compiled.routes, challenges: &listener.challenges };
     let mut paths = Paths::default();
-    let arrival = Arrival { port: asked.port(), tls };
+    let arrival = Arrival { port: asked.port(), tls, maps: listener.maps.as_deref() };
     let plan = plan(&rules, &request.received(tls), &|| request.values(&arrival), &mut paths);
     Followed { snapshot, listener, compiled, request: &request, arrival, paths: &paths, plan: &plan }
         .tell(&mut answer);
@@ -127,7 +133,11 @@ impl Followed<'_> {
         let path = self.paths.compared(request.path());
         if plan.is_screened || matches!(plan.outcome, Outcome::Refuse(Refused::NoRoute)) {
             answer.path = text(path);
-            let verdicts = request.received(None).with_view(path, |view| compiled.routes.explain(view));
+            let values = || request.values(&self.arrival);
+            let received = request.received(None);
+            let verdicts = received.with_view(path, &values, |view| compiled.routes.explain(view));
+            let maps = request.mapped(self.paths, &self.arrival);
+            answer.maps = maps.into_iter().map(|(map, said)| LookedUp::of(map, said)).collect();
             answer.routes = verdicts.into_iter().map(Verdict::from).collect();
         }
         let is_forwarded = matches!(plan.outcome, Outcome::Forward { .. });
@@ -188,8 +198,24 @@ impl Followed<'_> {
         changes.retain(|change| change.to_client || is_forwarded);
         answer.header_changes = changes.into_iter().map(HeaderChange::from).collect();
         if is_forwarded {
-            answer.backend_host = request.backend_host(table, of, paths, arrival);
+            let hidden = &self.snapshot.config.hidden;
+            let pool = plan.pool().map(|pool| &self.snapshot.pools[pool].config.name);
+            let is_hidden = self.is_hidden(&["backend_host"])
+                || pool.is_some_and(|pool| hidden.holds(&["pool", pool, "backend_host"]));
+            answer.backend_host = match is_hidden {
+                true => table.host(of.0, of.1).map(masked),
+                false => request.backend_host(table, of, paths, arrival),
+            };
         }
+    }
+
+    /// Whether the value of a key in the route came from the environment or from a file: it is shown to
+    /// nobody.
+    fn is_hidden(&self, key: &[&str]) -> bool {
+        self.plan.route.is_some_and(|route| {
+            let (listener, route) = (&self.listener.config.name, (route.number, &*route.name));
+            self.snapshot.config.hidden.holds_of_route(listener, route, key)
+        })
     }
 
     /// What comes of a request that lists and limits let pass.
@@ -203,8 +229,12 @@ impl Followed<'_> {
                 answer.refused(refused, refused.word);
             }
             Outcome::Redirect { to, status } => {
-                answer.answered(*status, format!("redirect {status} to {to}"));
-                answer.location = Some(request.location(to, paths, &self.arrival));
+                let (target, location) = match self.is_hidden(&["redirect"]) {
+                    true => (masked(to), masked(to)),
+                    false => (to.to_string(), request.location(to, paths, &self.arrival)),
+                };
+                answer.answered(*status, format!("redirect {status} to {target}"));
+                answer.location = Some(location);
             }
             Outcome::Respond { status, .. } => answer.answered(*status, format!("respond {status}")),
             Outcome::Trace => {
@@ -215,12 +245,15 @@ impl Followed<'_> {
             }
             Outcome::Forward { pool: asked } => {
                 let path = request.asked_for(paths);
-                // `OPTIONS *` has none.
-                answer.backend_path = Some(text(if path.is_empty() { b"*" } else { &path }));
+                answer.backend_path = Some(match self.is_hidden(&["rewrite"]) {
+                    true => weir_config::SECRET.to_owned(),
+                    // `OPTIONS *` has none.
+                    false => text(if path.is_empty() { b"*" } else { &path }),
+                });
                 answer.cache =
                     plan.route.and_then(|route| request.cached(route, listener.tls.is_some(), paths));
                 let pools = &self.snapshot.pools;
-                let fallbacks = self.compiled.routes.fallbacks(plan.route);
+                let fallbacks = self.compiled.routes.fallbacks(plan.route, *asked);
                 let pool = &pools[closing::serving(*asked, fallbacks, |index| &pools[index].balance)];
                 let (key, sticky) = request.wish(pool, paths, &self.arrival);
                 answer.action = format!("forward to pool {}", pool.config.name);
@@ -232,8 +265,13 @@ impl Followed<'_> {
                     .route
                     .and_then(|route| route.split.as_deref())
                     .map(|split| split.words(|index| pools[index].config.name.as_str()));
+                let by_map = plan.route.and_then(|route| route.pool_map.as_deref());
+                answer.split = answer.split.take().or_else(|| by_map.map(PoolMap::words));
+                let mirror = plan.route.and_then(|route| route.mirror.as_deref());
+                answer.mirror = mirror.map(|it| it.words(|index| pools[index].config.name.as_str()));
                 let of_route = plan.route.and_then(|route| route.buffer);
                 answer.buffered = of_route.or(pool.config.buffer).and_then(buffered);
+                answer.protocol = picked(pool);
                 answer.breaker =
                     pool.balance.breaker().map(|(breaker, _)| match breaker.state(clock::now()) {
                         BreakerState::Closed => "closed".to_owned(),
@@ -244,7 +282,13 @@ impl Followed<'_> {
                     });
                 let of_route = plan.route.and_then(|route| route.timeout.as_ref());
                 let of_pool = pool.config.timeout.if_any();
+                answer.sticky = pool
+                    .config
+                    .sticky
+                    .as_ref()
+                    .map(|it| format!("cookie {}{}", it.cookie, it.attributes(listener.tls.is_some())));
                 answer.retry = Some(retried(&pool.config.retry, plan.route));
+                answer.hedge = request.hedged(pool, plan.route, sticky.is_some());
                 answer.timers = timers(in_force(&listener.config.timeout, of_pool, of_route));
                 answer.pool = Some(choose(pool, key, sticky));
             }
@@ -252,11 +296,40 @@ impl Followed<'_> {
     }
 }
 
+/// What the backends of a pool have picked last, in words; `None` where they do not pick.
+fn picked(pool: &Pool) -> Option<String> {
+    let is_h3 = pool.config.protocol == PoolProtocol::H3;
+    if !pool.config.protocol.lets_pick() {
+        return None;
+    }
+    let each = pool.backends.iter().map(|backend| {
+        let over_tcp = match backend.picked.word() {
+            Some(word) => format!("{} picked {word}", backend.address),
+            None => format!("{} has not yet", backend.address),
+        };
+        if is_h3 && backend.picked.lacks_quic() {
+            return format!("{over_tcp}, and QUIC does not get through to it");
+        }
+        over_tcp
+    });
+    let each = each.collect::<Vec<_>>().join(", ");
+    Some(match is_h3 {
+        true => format!("h3, and over TCP h2 or h1, as each backend picks: {each}"),
+        false => format!("h2 or h1, as each backend picks: {each}"),
+    })
+}
+
 /// What is held back for slow clients, in words; `None` for nothing.
 fn buffered(buffer: Buffer) -> Option<String> {
-    let held = [("requests", buffer.requests), ("responses", buffer.responses)];
-    let words = held.iter().filter(|(_, most)| *most > 0);
-    let words: Vec<String> = words.map(|(what, most)| format!("{what} up to {}", show_size(*most))).collect();
+    let held = [
+        ("requests", buffer.requests, buffer.requests_file),
+        ("responses", buffer.responses, buffer.responses_file),
+    ];
+    let words = held.iter().filter(|(_, most, _)| *most > 0).map(|(what, most, in_file)| match *in_file {
+        0 => format!("{what} up to {}", show_size(*most)),
+        more => format!("{what} up to {}, and {} more in a file", show_size(*most), show_size(more)),
+    });
+    let words: Vec<String> = words.collect();
     (!words.is_empty()).then(|| words.join(", "))
 }
 
@@ -350,7 +423,8 @@ fn listener_for<'s>(
     });
     if let Some(listener) = at_port.next() {
         let shared = if at_port.next().is_some() { ", the first of several" } else { "" };
-        return Ok((listener, format!("accepts at port {port}{shared}")));
+        let by = by_interfaces(&listener.config);
+        return Ok((listener, format!("accepts at port {port}{by}{shared}")));
     }
     let mut rest = all();
     match (rest.next(), rest.next()) {

@@ -75,6 +75,9 @@ pub struct Statement {
     pub leaves: Vec<Worded>,
     /// Whether the session must keep its connection until a reset.
     pub pins: bool,
+    /// Whether it is refused to a session that something else keeps at a server that is not the primary.
+    #[serde(default)]
+    pub for_the_primary_alone: bool,
     /// What it asks about the statement before it.
     pub reads_back: Vec<Worded>,
     /// What it does to the transaction; `None` for nothing.
@@ -116,6 +119,7 @@ impl Statement {
             own_wants: verdict.own_reason.wants().word().to_owned(),
             leaves: left.map(|(_, word, meaning)| Worded::of(word, meaning)).collect(),
             pins: verdict.leaves.pins(),
+            for_the_primary_alone: verdict.is_for_the_primary_alone(LeftBehind::NONE),
             reads_back: asked.map(|(_, word, meaning)| Worded::of(word, meaning)).collect(),
             transaction: step(verdict.transaction),
             resend: Worded::of(verdict.resend.word(), verdict.resend.meaning()),
@@ -141,7 +145,7 @@ fn step(step: TransactionStep) -> Option<String> {
             "autocommit off: any statement opens a transaction".to_owned()
         }
         TransactionStep::Autocommit(None) => "autocommit, on or off".to_owned(),
-        TransactionStep::Unclear => "the server's answer tells".to_owned(),
+        TransactionStep::Unclear { .. } => "the server's answer tells".to_owned(),
     })
 }
 

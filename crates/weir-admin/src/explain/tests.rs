@@ -5,8 +5,30 @@ use std::sync::Arc;
 use weir_proxy::access_log::AccessLog;
 use weir_tls::{Loaded, TicketKeys};
 
+/// An environment in which every variable has the same value, and no file.
+struct Everywhere(&'static str);
+
+impl weir_config::World for Everywhere {
+    fn read(&self, _: &str, _: usize) -> Result<Vec<u8>, String> {
+        Err("is not there".to_owned())
+    }
+
+    fn names(&self, _: &str) -> Result<Vec<String>, String> {
+        Ok(Vec::new())
+    }
+
+    fn variable(&self, _: &str) -> Result<String, String> {
+        Ok(self.0.to_owned())
+    }
+}
+
 fn snapshot(text: &str) -> CompiledSnapshot {
-    let config = weir_config::parse("test.toml", text).unwrap_or_else(|report| panic!("{report}"));
+    snapshot_in(text, &Everywhere("x"))
+}
+
+fn snapshot_in(text: &str, world: &Everywhere) -> CompiledSnapshot {
+    let root = weir_config::Root { name: "test.toml", text };
+    let config = weir_config::check_files(&[root], world).unwrap_or_else(|report| panic!("{report}")).config;
     let loaded = Loaded::load(&config, &TicketKeys::new([]), &Arc::default()).unwrap();
     let log = AccessLog::start(&config.log, &config.access_logs).unwrap();
     let snapshot = Snapshot::compile(Arc::new(config), &loaded, None, 1);
@@ -36,9 +58,13 @@ const CONFIG: &str = "
 ";
 
 fn ask(url: &str) -> Result<Answer, String> {
+    ask_of(&snapshot(CONFIG), url)
+}
+
+fn ask_of(snapshot: &CompiledSnapshot, url: &str) -> Result<Answer, String> {
     let (method, url) = ("GET".to_owned(), url.to_owned());
     on_the_proxy_plane(
-        &snapshot(CONFIG),
+        snapshot,
         &Question::Http { method, url, from: None, headers: Vec::new(), listener: None, server_name: None },
     )
 }
@@ -61,6 +87,75 @@ fn what_no_route_takes_goes_to_the_listeners_pool_and_a_redirect_to_no_pool() {
     let redirected = ask("http://other:8080/old/x").unwrap();
     assert!(redirected.action.starts_with("redirect 308 to "), "{}", redirected.action);
     assert!(redirected.pool.is_none());
+}
+
+#[test]
+fn where_a_redirect_leads_is_not_shown_where_that_came_from_elsewhere() {
+    const GIVEN: &str = "
+        [listener.web]
+        bind = '0.0.0.0:8080'
+        [[listener.web.route]]
+        path = '/plain'
+        redirect = { to = 'https://plain.example' }
+        [[listener.web.route]]
+        path = '/nameless'
+        redirect = { to = 'https://${env:KEY}.example' }
+        [[listener.web.route]]
+        name = 'named'
+        path = '/named/*'
+        redirect = { to = 'https://shop.example$path?key=${env:KEY}' }
+    ";
+    let snapshot = snapshot_in(GIVEN, &Everywhere("s3cret"));
+    for (path, action, location) in [
+        ("plain", "redirect 308 to https://plain.example", "https://plain.example"),
+        ("nameless", "redirect 308 to (secret)", "(secret)"),
+        ("named/x", "redirect 308 to $path with (secret)", "$path with (secret)"),
+    ] {
+        let answer = ask_of(&snapshot, &format!("http://a:8080/{path}")).unwrap();
+        assert_eq!((answer.action.as_str(), answer.location.as_deref()), (action, Some(location)));
+        assert!(!format!("{answer:?}").contains("s3cret"), "{answer:?}");
+    }
+}
+
+#[test]
+fn what_a_backend_is_asked_for_is_not_shown_where_that_came_from_elsewhere() {
+    const GIVEN: &str = "
+        [listener.web]
+        bind = '0.0.0.0:8080'
+        [[listener.web.route]]
+        path = '/key/*'
+        pool = 'app'
+        rewrite = { add_query = 'key=${env:KEY}' }
+        [[listener.web.route]]
+        path = '/host/*'
+        pool = 'app'
+        backend_host = '${env:KEY}.example'
+        [[listener.web.route]]
+        path = '/pool/*'
+        pool = 'of-host'
+        [[listener.web.route]]
+        path = '/plain/*'
+        pool = 'app'
+        rewrite = { add_query = 'a=b' }
+        backend_host = 'plain.example'
+        [pool.app]
+        backends = ['10.0.0.1:80']
+        [pool.of-host]
+        backends = ['10.0.0.2:80']
+        backend_host = '${env:KEY}.example'
+    ";
+    let snapshot = snapshot_in(GIVEN, &Everywhere("s3cret"));
+    for (path, backend_path, host) in [
+        ("/key/1", "(secret)", None),
+        ("/host/1", "/host/1", Some("(secret)")),
+        ("/pool/1", "/pool/1", Some("(secret)")),
+        ("/plain/1", "/plain/1?a=b", Some("plain.example")),
+    ] {
+        let answer = ask_of(&snapshot, &format!("http://a:8080{path}")).unwrap();
+        let told = (answer.backend_path.as_deref(), answer.backend_host.as_deref());
+        assert_eq!(told, (Some(backend_path), host), "{path}");
+        assert!(!format!("{answer:?}").contains("s3cret"), "{answer:?}");
+    }
 }
 
 #[test]
@@ -179,6 +274,7 @@ fn a_statement_says_what_it_leaves_behind_and_asks_for_and_whether_it_may_be_sen
     assert!(statement.pins);
     assert_eq!(statement.resend.word, "if_refused");
     assert_eq!(statement.own_reason.word, "setting");
+    assert!(!statement.for_the_primary_alone, "a session may set what is its own wherever it is kept");
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! The file of keys of `auth.jwt`: a set of public keys in JSON (RFC 7517), as providers publish it.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::base64::{Alphabet, decode};
+use crate::report::quote;
 
 /// How a token is signed (RFC 7518 section 3.1, RFC 8037). Those with a shared secret, and none at all, are
 /// not among them: nothing here can take a public key for a secret.
@@ -62,6 +65,11 @@ pub enum PublicKey {
     Point(Vec<u8>),
 }
 
+/// Most keys of a file that have one name, or none.
+pub const KEYS_OF_A_NAME_MOST: usize = 8;
+/// Most keys of a file.
+const KEYS_MOST: usize = 200;
+
 /// The keys of a file, and what is wrong with it: each with the number of the key from 1, or 0 for all. Keys
 /// that are for encryption say nothing here.
 pub fn keys(content: &[u8]) -> (Vec<TokenKey>, Vec<(usize, String)>) {
@@ -82,7 +90,83 @@ pub fn keys(content: &[u8]) -> (Vec<TokenKey>, Vec<(usize, String)>) {
     if all.is_empty() {
         mistakes.push((0, "it has no keys".to_owned()));
     }
+    if all.len() > KEYS_MOST {
+        mistakes.push((0, format!("it has more than {KEYS_MOST} keys")));
+    }
+    mistakes.extend(too_many_of_a_name(&keys));
     (keys, mistakes)
+}
+
+/// Keys that a provider has published.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeySet {
+    /// Those that can be used.
+    pub keys: Vec<TokenKey>,
+    /// Each of them as JSON of one line that has nothing else, to be read by [`KeySet::of_texts`].
+    pub texts: Vec<String>,
+    /// Keys that can't be used: others than public ones of a known kind.
+    pub skipped: usize,
+}
+
+/// Members of a key that say something here (RFC 7518 section 6, RFC 8037 section 2).
+const MEMBERS: [&str; 9] = ["kty", "crv", "kid", "use", "alg", "n", "e", "x", "y"];
+/// Longest key of a provider as text (bytes): it goes from one process to the next in one message. The
+/// largest that is good, by RSA with 8192 bits, has 1500.
+const KEY_BYTES: usize = 4096;
+
+impl KeySet {
+    /// Reads what a provider has published: what can't be used is skipped, since it serves others, too.
+    ///
+    /// # Errors
+    /// It is no JWK set, has no key that can be used, or more than are taken.
+    pub fn read(content: &[u8]) -> Result<KeySet, String> {
+        let set =
+            serde_json::from_slice::<Value>(content).map_err(|error| format!("it is no JSON: {error}"))?;
+        let Some(Value::Array(all)) = set.get("keys") else { return Err("it has no list `keys`".to_owned()) };
+        if all.len() > KEYS_MOST {
+            return Err(format!("it has more than {KEYS_MOST} keys"));
+        }
+        let mut read = KeySet::default();
+        for value in all {
+            let members =
+                MEMBERS.iter().filter_map(|name| Some(((*name).to_owned(), value.get(name)?.clone())));
+            let text = Value::Object(members.collect()).to_string();
+            match key(value) {
+                Ok(Some(key)) if text.len() <= KEY_BYTES => {
+                    read.texts.push(text);
+                    read.keys.push(key);
+                }
+                Ok(None) => {}
+                Ok(Some(_)) | Err(_) => read.skipped += 1,
+            }
+        }
+        match too_many_of_a_name(&read.keys) {
+            _ if read.keys.is_empty() => Err(format!("none of its {} keys can be used", all.len())),
+            Some((_, mistake)) => Err(mistake),
+            None => Ok(read),
+        }
+    }
+
+    /// The same keys again, from their texts.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn of_texts<'t>(texts: impl IntoIterator<Item = &'t str>) -> Result<KeySet, String> {
+        let texts: Vec<&str> = texts.into_iter().collect();
+        Self::read(format!("{{\"keys\":[{}]}}", texts.join(",")).as_bytes())
+    }
+}
+
+/// What is wrong where many keys have one name, or none: each token is held against all of them, which costs
+/// whoever looks at it more than whoever sends it.
+fn too_many_of_a_name(keys: &[TokenKey]) -> Option<(usize, String)> {
+    let mut counts = BTreeMap::<Option<&str>, usize>::new();
+    for key in keys {
+        *counts.entry(key.id.as_deref()).or_default() += 1;
+    }
+    let (id, _) = counts.into_iter().find(|(_, count)| *count > KEYS_OF_A_NAME_MOST)?;
+    let whose = id.map_or_else(|| "no `kid`".to_owned(), |id| format!("the `kid` {}", quote(id)));
+    Some((0, format!("it has more than {KEYS_OF_A_NAME_MOST} keys with {whose}")))
 }
 
 /// Reads a key; `None` for one that signs nothing.
@@ -156,6 +240,27 @@ mod tests {
     }
 
     #[test]
+    fn what_a_provider_has_published_is_taken_but_for_keys_that_serve_others() {
+        let others = r#"{"kty":"oct","k":"c2VjcmV0"}, {"kty":"EC","crv":"secp256k1"}, 7, {"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo","d":"AA"}"#;
+        let more = GOOD.replace("\"keys\": [", &format!("\"keys\": [{others},"));
+        let read = KeySet::read(more.as_bytes()).unwrap();
+        assert_eq!((read.keys.clone(), read.skipped), (keys(GOOD.as_bytes()).0, 4));
+        let again = KeySet::of_texts(read.texts.iter().map(String::as_str)).unwrap();
+        assert_eq!((again.keys, again.texts, again.skipped), (read.keys, read.texts.clone(), 0));
+        assert!(read.texts.iter().all(|text| !text.contains(['\n', ' '])), "{:?}", read.texts);
+        let error = |content: &str| KeySet::read(content.as_bytes()).unwrap_err();
+        assert!(error("<html>").contains("no JSON") && error("{}").contains("no list"));
+        assert_eq!(error(r#"{"keys": []}"#), "none of its 0 keys can be used");
+        assert_eq!(error(&format!("{{\"keys\": [{others}]}}")), "none of its 4 keys can be used");
+        let long = GOOD.replace(r#""kid":"2011-04-29""#, &format!(r#""kid":"{}""#, "x".repeat(KEY_BYTES)));
+        assert_eq!(KeySet::read(long.as_bytes()).map(|read| read.skipped), Ok(1));
+        let many = vec!["7"; KEYS_MOST + 1].join(",");
+        assert_eq!(error(&format!("{{\"keys\": [{many}]}}")), "it has more than 200 keys");
+        let deep = "[".repeat(100_000);
+        assert!(error(&deep).contains("no JSON"));
+    }
+
+    #[test]
     fn what_is_no_public_key_for_signatures_is_refused() {
         let mistake = |key: &str| keys(format!(r#"{{"keys": [{key}]}}"#).as_bytes()).1;
         for (key, said) in [
@@ -174,6 +279,17 @@ mod tests {
             let found = mistake(key);
             assert!(found.len() == 1 && found[0].0 == 1 && found[0].1.contains(said), "{key}: {found:?}");
         }
+        let many = |key: fn(usize) -> String, count| {
+            let keys: Vec<String> = (0..count).map(key).collect();
+            mistake(&keys.join(","))
+        };
+        const X: &str = "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo";
+        let unnamed: fn(usize) -> String = |_| format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{X}"}}"#);
+        let named: fn(usize) -> String =
+            |number| format!(r#"{{"kty":"OKP","crv":"Ed25519","x":"{X}","kid":"{number}"}}"#);
+        assert_eq!((many(unnamed, 8), many(named, 200)), (vec![], vec![]));
+        assert_eq!(many(unnamed, 9), [(0, "it has more than 8 keys with no `kid`".to_owned())]);
+        assert_eq!(many(named, 201), [(0, "it has more than 200 keys".to_owned())]);
         for (file, said) in [("", "no JSON"), ("[]", "no list"), (r#"{"keys": []}"#, "no keys")] {
             assert!(keys(file.as_bytes()).1[0].1.contains(said), "{file}");
         }

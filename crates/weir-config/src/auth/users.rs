@@ -120,7 +120,13 @@ fn argon2(hash: &str) -> Result<(), (&'static str, String)> {
     };
     let is_known = matches!(version, "v=19" | "v=16");
     let is_long = (11..=64).contains(&salt.len()) && (14..=86).contains(&key.len());
-    if !is_known || !is_long || !is_base64(salt) || !is_base64(key) || memory < 8 * lanes || lanes == 0 {
+    if !is_known
+        || !is_long
+        || !is_base64(salt)
+        || !is_base64(key)
+        || memory < lanes.saturating_mul(8)
+        || lanes == 0
+    {
         return Err(broken());
     }
     if memory > ARGON2_KIB || !(1..=ARGON2_PASSES).contains(&passes) || lanes > 16 {
@@ -172,6 +178,7 @@ mod tests {
         assert!(of(ARGON2.replace("65536", "4194304")).contains("out of bounds"));
         assert!(of(ARGON2.replace("t=3", "t=0")).contains("out of bounds"));
         assert!(of(ARGON2.replace("p=4", "p=0")).contains("broken"));
+        assert!(of(ARGON2.replace("p=4", "p=4294967295")).contains("broken"));
         assert!(of(ARGON2.replace("m=65536,", "")).contains("broken"));
         assert!(of(ARGON2.replace("v=19", "v=20")).contains("broken"));
     }

@@ -6,6 +6,7 @@ use weir_template::{Template, Variable};
 use super::{Headers, MergedHeaders, RuleOf};
 use crate::cache::RouteCache;
 use crate::fields::{Fields, Value};
+use crate::map;
 use crate::protocol::{Protocol, spoken};
 use crate::report::{Findings, Span};
 use crate::rewrite;
@@ -31,6 +32,7 @@ pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Fi
         contradictions(route, findings);
         second_ones(route, findings);
         let groups = rewrite::groups(route);
+        let can_have = can_have.on(listener, route);
         for (at, variables) in used(route) {
             impossible(at, &variables, &can_have, listener, findings);
             unmatched(at, &variables, groups, findings);
@@ -141,17 +143,34 @@ fn used(fields: &Fields) -> Vec<(Span, Vec<Variable>)> {
     in_maps.chain(alone).filter_map(variables).collect()
 }
 
-/// What clients of a listener can have.
+/// What clients of a listener, or of a route, can have.
 struct Has {
     tls: bool,
     certificate: bool,
+    user: bool,
+    claims: bool,
 }
 
 impl Has {
     fn of(listener: &Fields) -> Has {
         let tls = !listener.lacks("tls");
         let certificate = listener.table("tls").is_some_and(|tls| !tls.lacks("client_ca"));
-        Has { tls, certificate: certificate || (tls && listener.is_bad("tls")) }
+        let of_all = || {
+            let routes = listener.tables("route").map(|(_, route)| route);
+            std::iter::once(listener).chain(routes).filter_map(|it| it.get("auth"))
+        };
+        Has {
+            tls,
+            certificate: certificate || (tls && listener.is_bad("tls")),
+            user: of_all().any(|auth| names_users(&auth.value)),
+            claims: of_all().any(|auth| has_claims(&auth.value)),
+        }
+    }
+
+    /// The same on one of its routes.
+    fn on(&self, listener: &Fields, route: &Fields) -> Has {
+        let auth = route.get("auth").or_else(|| listener.get("auth")).map(|auth| &auth.value);
+        Has { user: auth.is_some_and(names_users), claims: auth.is_some_and(has_claims), ..*self }
     }
 
     /// The variables that are always empty, and why.
@@ -161,10 +180,39 @@ impl Has {
             Variable::ClientCertSubject if !self.certificate => {
                 Some("asks for no client certificate (`client_ca` of its `tls`)")
             }
+            Variable::User if !self.user => Some("has no `auth` there that says who asks"),
+            Variable::Claim(_) if !self.claims => Some("has no `auth.jwt` there"),
             _ => None,
         };
         variables.iter().filter_map(|variable| Some((variable, why(variable)?))).collect()
     }
+}
+
+/// Whether `auth` comes to know who asks; what could not be read may.
+fn names_users(auth: &Value) -> bool {
+    match auth {
+        Value::Table(auth) => {
+            has_claims_in(auth)
+                || !auth.lacks("basic")
+                || auth.is_bad("forward")
+                || auth.table("forward").is_some_and(|forward| !forward.lacks("user"))
+        }
+        Value::Bad => true,
+        _ => false,
+    }
+}
+
+/// Whether it asks for tokens.
+fn has_claims(auth: &Value) -> bool {
+    match auth {
+        Value::Table(auth) => has_claims_in(auth),
+        Value::Bad => true,
+        _ => false,
+    }
+}
+
+fn has_claims_in(auth: &Fields) -> bool {
+    !auth.lacks("jwt")
 }
 
 fn impossible(
@@ -205,7 +253,7 @@ fn unmatched(
 /// first client would choose what all others get (threat E1).
 fn cached(root: &Fields, listener: &Fields, route: &Fields, findings: &mut Findings<'_>) {
     let Some(Value::Table(fields)) = route.get("cache").map(|entry| &entry.value) else { return };
-    let cache = <RouteCache as Part>::of(fields);
+    let cached = Cached { root, route, cache: <RouteCache as Part>::of(fields) };
     let pool = route.text("pool").and_then(|name| root.named("pool").find(|pool| pool.name == name));
     let levels = [(RuleOf::Listener, Some(listener)), (RuleOf::Pool, pool), (RuleOf::Route, Some(route))];
     let levels = levels.into_iter().filter_map(|(of, fields)| Some((of, fields?)));
@@ -221,52 +269,67 @@ fn cached(root: &Fields, listener: &Fields, route: &Fields, findings: &mut Findi
             RuleOf::Route => String::new(),
             _ => format!("; `remove_request_header = [\"{}\"]` in the route takes it out there", field.name),
         };
-        not_in_key(&field.value, at, &cache, route, &out, findings);
+        cached.differs_by(&field.value, at, &out, findings);
     }
     let host = [Some(route), pool].into_iter().flatten().find_map(|fields| fields.get("backend_host"));
     if let Some((entry, template)) = host.and_then(|entry| Some((entry, Template::of(&entry.value)?))) {
-        not_in_key(&template, entry.at, &cache, route, "", findings);
+        cached.differs_by(&template, entry.at, "", findings);
     }
     conditions(&merged, route, findings);
 }
 
-fn not_in_key(
-    template: &Template,
-    at: Span,
-    cache: &RouteCache,
-    route: &Fields,
-    way_out: &str,
-    findings: &mut Findings<'_>,
-) {
-    let outside: Vec<&Variable> =
-        template.variables().filter(|variable| !is_in_key(variable, cache, route)).collect();
-    // What a client only is does not let it choose an answer for others; what it sends does.
-    let chosen = |variable: &Variable| {
-        matches!(
-            variable,
-            Variable::Header(_)
-                | Variable::Cookie(_)
-                | Variable::Parameter(_)
-                | Variable::Path
-                | Variable::Query
-                | Variable::Capture(_)
-        )
-    };
-    let place = findings.place(route.at("cache"));
-    let named_here = |variables: Vec<&Variable>| named(variables);
-    let (poison, personal): (Vec<&Variable>, Vec<&Variable>) =
-        outside.into_iter().partition(|variable| chosen(variable));
-    if !poison.is_empty() {
-        let names = named_here(poison);
-        let hint = format!(
-            "whoever asks first would choose the answer for all: the key of the cache ({place}) does not have it; `key_headers` and `key_cookies` add to that{way_out}"
-        );
-        findings.error(at, format!("a cached answer would depend on {names}"), hint);
+/// A route that keeps responses.
+struct Cached<'f> {
+    root: &'f Fields,
+    route: &'f Fields,
+    cache: RouteCache,
+}
+
+impl Cached<'_> {
+    /// Notes what of `template`, said at `at`, its responses would depend on and are not kept by.
+    fn differs_by(&self, template: &Template, at: Span, way_out: &str, findings: &mut Findings<'_>) {
+        let Cached { root, route, cache } = self;
+        let outside: Vec<&Variable> =
+            template.variables().filter(|variable| !is_known(root, variable, cache, route)).collect();
+        // What a client only is does not let it choose an answer for others; what it sends does.
+        let chosen = |variable: &Variable| {
+            matches!(
+                variable,
+                Variable::Header(_)
+                    | Variable::Cookie(_)
+                    | Variable::Parameter(_)
+                    | Variable::Path
+                    | Variable::Query
+                    | Variable::Capture(_)
+                    | Variable::Map(_)
+                    | Variable::User
+                    | Variable::Claim(_)
+            )
+        };
+        let place = findings.place(route.at("cache"));
+        let named_here = |variables: Vec<&Variable>| named(variables);
+        let (poison, personal): (Vec<&Variable>, Vec<&Variable>) =
+            outside.into_iter().partition(|variable| chosen(variable));
+        if !poison.is_empty() {
+            let names = named_here(poison);
+            let hint = format!(
+                "whoever asks first would choose the answer for all: the key of the cache ({place}) does not have it; `key_headers` and `key_cookies` add to that{way_out}"
+            );
+            findings.error(at, format!("a cached answer would depend on {names}"), hint);
+        }
+        if !personal.is_empty() {
+            let names = named_here(personal);
+            let hint = format!("an answer that is made for one client is given to all ({place}){way_out}");
+            findings.warning(at, format!("a cached answer may depend on {names}"), hint);
+        }
     }
-    if !personal.is_empty() {
-        let names = named_here(personal);
-        let hint = format!("an answer that is made for one client is given to all ({place}){way_out}");
-        findings.warning(at, format!("a cached answer may depend on {names}"), hint);
+}
+
+/// As [`is_in_key`]; what a map says depends on what it is asked for.
+fn is_known(root: &Fields, variable: &Variable, cache: &RouteCache, route: &Fields) -> bool {
+    match variable {
+        Variable::Map(name) => map::key_of(root, name).iter().all(|asked| is_in_key(asked, cache, route)),
+        other => is_in_key(other, cache, route),
     }
 }
 

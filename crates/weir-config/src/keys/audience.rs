@@ -15,6 +15,8 @@ pub enum Only {
     Tcp,
     /// `protocol = "tcp"` and `"udp"`.
     Transport,
+    /// `protocol = "udp"`: datagrams.
+    Udp,
     /// `protocol = "http"` and `"mysql"`, whose connections to backends are kept for others.
     Kept,
     /// `protocol = "mysql"`.

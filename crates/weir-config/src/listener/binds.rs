@@ -23,6 +23,10 @@ struct Bound {
     /// On the kernel plane there is none: packets are taken before sockets see them, and what is not taken
     /// goes on to them.
     is_socket: bool,
+    /// The interfaces that its sockets are bound to; empty for all. Only listeners have such.
+    interfaces: Rc<[String]>,
+    /// Whether sockets of others may wait for what comes by other interfaces.
+    is_listener: bool,
     /// `listener `web``
     owner: Rc<str>,
     at: Option<Span>,
@@ -43,7 +47,9 @@ pub(crate) fn check(
     if let Some(address) = admin.filter(|address| address.port() != 0) {
         let at = said.map(|entry| entry.at);
         let owner = if at.is_some() { "the admin API" } else { "the admin API (`[admin]` moves it)" }.into();
-        taken.entry((false, address.port())).or_default().push(Bound { address, is_socket: true, owner, at });
+        let bound =
+            Bound { address, is_socket: true, interfaces: Rc::default(), is_listener: false, owner, at };
+        taken.entry((false, address.port())).or_default().push(bound);
     }
     let mut sockets: BTreeMap<Arc<str>, (Rc<str>, Span)> = BTreeMap::new();
     if let Some((entry, AdminBind::Unix(name))) =
@@ -59,6 +65,9 @@ pub(crate) fn check(
         // One of `auto` may have a socket.
         let is_socket = plane::asked(fields) != Some(Plane::Kernel);
         let owner: Rc<str> = format!("listener `{}`", listener.name).into();
+        // Of the other planes they say where packets are taken, of whatever listener.
+        let said = if listener.plane == Plane::Proxy { &listener.interfaces[..] } else { &[] };
+        let interfaces: Rc<[String]> = said.iter().map(ToString::to_string).collect();
         for (at, value) in fields.list("bind") {
             if let Some(Bind::Unix(name)) = Bind::of(value) {
                 match sockets.get(&name) {
@@ -86,14 +95,21 @@ pub(crate) fn check(
                 bind.each().flat_map(|at| transports(listener).map(move |is_udp| (at, is_udp)))
             {
                 let others = taken.entry((is_udp, address.port())).or_default();
-                if let Some(other) = others.iter().find(|other| other.clashes(address, is_socket))
+                let bound = Bound {
+                    address,
+                    is_socket,
+                    interfaces: interfaces.clone(),
+                    is_listener: true,
+                    owner: owner.clone(),
+                    at: Some(*at),
+                };
+                if let Some(other) = others.iter().find(|other| other.clashes(&bound))
                     && !std::mem::replace(&mut is_reported, true)
                 {
-                    let (message, hint) = explain(address, other, findings);
+                    let (message, hint) = explain(&bound, other, findings);
                     findings.error(*at, message, hint);
                 }
-                let (owner, at) = (owner.clone(), Some(*at));
-                others.push(Bound { address, is_socket, owner, at });
+                others.push(bound);
             }
         }
     }
@@ -114,12 +130,27 @@ fn transports(listener: &Listener) -> impl Iterator<Item = bool> + use<> {
 
 impl Bound {
     /// Whether it and another with the same port take the same clients.
-    fn clashes(&self, address: SocketAddr, is_socket: bool) -> bool {
-        if self.is_socket && is_socket {
-            overlap(address, self.address)
+    fn clashes(&self, other: &Bound) -> bool {
+        if self.is_socket && other.is_socket {
+            overlap(other.address, self.address) && !self.is_apart_from(other)
         } else {
-            address.ip().to_canonical() == self.address.ip().to_canonical()
+            other.address.ip().to_canonical() == self.address.ip().to_canonical()
         }
+    }
+
+    /// Whether the kernel tells by the interface which of both a client has come to. Of two at one address of
+    /// which one names none it takes whichever it finds first, where they are groups (`SO_REUSEPORT`); but it
+    /// looks for the exact address before the unspecified one, whatever the interfaces.
+    fn is_apart_from(&self, other: &Bound) -> bool {
+        let (own, others) = (&self.interfaces, &other.interfaces);
+        let is_apart = match (own.is_empty(), others.is_empty()) {
+            (true, true) => false,
+            (false, false) => !own.iter().any(|name| others.contains(name)),
+            (true, false) | (false, true) => {
+                self.address.ip().to_canonical() != other.address.ip().to_canonical()
+            }
+        };
+        self.is_listener && other.is_listener && is_apart
     }
 }
 
@@ -130,11 +161,17 @@ fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
     a.is_ipv4() == b.is_ipv4() && (a == b || a.is_unspecified() || b.is_unspecified())
 }
 
-fn explain(address: SocketAddr, other: &Bound, findings: &Findings<'_>) -> (String, String) {
+fn explain(bound: &Bound, other: &Bound, findings: &Findings<'_>) -> (String, String) {
+    let address = bound.address;
     let place = other.at.map_or_else(String::new, |at| format!(" ({})", findings.place(at)));
     let Bound { address: taken, owner, .. } = other;
     if address.ip().to_canonical() == taken.ip().to_canonical() {
-        return (format!("{address} is bound twice"), format!("{owner} has it already{place}"));
+        let mut hint = format!("{owner} has it already{place}");
+        let are_sockets = bound.is_socket && other.is_socket && other.is_listener;
+        if are_sockets && bound.interfaces.is_empty() != other.interfaces.is_empty() {
+            hint += ", and one of both names no `interface`: expected the interfaces of each";
+        }
+        return (format!("{address} is bound twice"), hint);
     }
     let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
     let port = address.port();

@@ -11,7 +11,7 @@ use crate::setting::One as _;
 use crate::suggest::{nearest, one_of};
 
 /// Fields that a JSON line has by itself.
-pub(crate) const STANDARD_FIELDS: [&str; 29] = [
+pub(crate) const STANDARD_FIELDS: [&str; 32] = [
     "time",
     "listener",
     "route",
@@ -28,7 +28,9 @@ pub(crate) const STANDARD_FIELDS: [&str; 29] = [
     "request_id",
     "cache",
     "retries",
+    "hedge",
     "client_header",
+    "auth",
     "queue",
     "connect",
     "backend_header",
@@ -36,6 +38,7 @@ pub(crate) const STANDARD_FIELDS: [&str; 29] = [
     "end",
     "would_reject",
     "sqli",
+    "user",
     "user_agent",
     "referer",
     "tls_version",

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 
 use crate::fields::{Fields, Value};
 use crate::keys::Shape;
+use crate::pool::protocol::PoolProtocol;
 use crate::protocol::Protocol;
 use crate::report::{Findings, quote};
 use crate::setting::{One as _, one};
 use crate::units::{Refused, refuse};
 use crate::uses::Uses;
-use crate::values::http::HttpVersion;
 use crate::values::interface::INTERFACE;
 
 /// Whose address backends see.
@@ -66,7 +66,7 @@ fn source(text: &str) -> Result<Source, Refused> {
 }
 
 /// Notes what contradicts itself, and what cannot be.
-pub(super) fn check(pool: &Fields, protocol: HttpVersion, uses: &Uses, findings: &mut Findings<'_>) {
+pub(super) fn check(pool: &Fields, protocol: PoolProtocol, uses: &Uses, findings: &mut Findings<'_>) {
     let listed = pool.list("source").iter().filter_map(|(at, value)| Some((*at, Source::of(value)?)));
     let listed: Vec<_> = listed.collect();
     for (number, (at, source)) in listed.iter().enumerate() {
@@ -80,10 +80,12 @@ pub(super) fn check(pool: &Fields, protocol: HttpVersion, uses: &Uses, findings:
         }
     }
     let Some((at, _)) = listed.iter().find(|(_, source)| *source == Source::Client) else { return };
-    if protocol == HttpVersion::H2 {
+    if protocol.may_share() {
         let hint =
             format!("HTTP/2 has many clients on one connection ({})", findings.place(pool.at("protocol")));
-        findings.error(*at, "`source = \"client\"` cannot stand beside `protocol = \"h2\"`", hint);
+        let message =
+            format!("`source = \"client\"` cannot stand beside `protocol = \"{}\"`", protocol.word());
+        findings.error(*at, message, hint);
     }
     if let Some(by) = uses.first(&pool.name, |protocol| protocol == Protocol::Mysql) {
         let hint = format!("sessions share connections to MySQL servers, and {}", by.speaks(findings));

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use weir_screen::{Case, Pattern};
+
 use super::address::host_name;
 use crate::fields::Value;
 use crate::keys::Shape;
@@ -16,11 +18,24 @@ pub enum HostPattern {
     Exact(String),
     /// `*.example`: any name that ends in `.example` (the string kept here, with its dot).
     Suffix(String),
+    /// Any host in which this expression matches, without regard to case (written behind a `~`).
+    Regex(Pattern),
 }
 
-/// A host or a wildcard.
+/// A host, a wildcard or an expression.
 pub(crate) static HOST: Shape =
     Shape::new("a host", "*.shop.example", |text| host(text).map(|host| host.to_string()));
+
+/// A host or a wildcard.
+pub(crate) static PLAIN_HOST: Shape = Shape::new("a host", "*.shop.example", |text| {
+    match text.strip_prefix('~') {
+        Some(_) => refuse(
+            format!("{} is not a host", quote(text)),
+            "expressions are for the hosts of HTTP: name these, or write `*.` before what they have in common",
+        ),
+        None => host(text).map(|host| host.to_string()),
+    }
+});
 
 /// A host name that a TLS client asks for: no wildcard.
 pub(crate) static SERVER_NAME: Shape = Shape::new("a host name", "app.internal", server_name);
@@ -35,6 +50,7 @@ impl fmt::Display for HostPattern {
         match self {
             HostPattern::Exact(host) => f.write_str(host),
             HostPattern::Suffix(suffix) => write!(f, "*{suffix}"),
+            HostPattern::Regex(expression) => write!(f, "{expression}"),
         }
     }
 }
@@ -47,7 +63,9 @@ impl HostPattern {
             (HostPattern::Suffix(a), HostPattern::Exact(b) | HostPattern::Suffix(b)) => {
                 b.ends_with(a.as_str())
             }
-            (HostPattern::Exact(_), HostPattern::Suffix(_)) => false,
+            (HostPattern::Regex(a), HostPattern::Exact(b)) => a.matches(b.as_bytes()),
+            (HostPattern::Regex(a), HostPattern::Regex(b)) => a == b,
+            _ => false,
         }
     }
 }
@@ -56,6 +74,11 @@ pub(crate) fn host(text: &str) -> Result<HostPattern, Refused> {
     let message = format!("{} is not a host", quote(text));
     if text.is_empty() || text == "*" {
         return refuse(message, "leave `host` out to match every host");
+    }
+    if text.starts_with('~') {
+        return Pattern::parse(text, Case::Ignored)
+            .map(HostPattern::Regex)
+            .map_err(|hint| Refused { message, hint });
     }
     if let Some((_, rest)) = text.split_once("://") {
         return refuse(

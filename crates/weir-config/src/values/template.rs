@@ -114,7 +114,7 @@ fn meant_in_line(name: &str) -> Option<String> {
         "upstream_connect_time" => "connect",
         "upstream_cache_status" => "cache",
         "ssl_cipher" => "tls_cipher",
-        "remote_user" => return Some("leave it out, or write `-`: Weir asks nobody for a name".to_owned()),
+        "remote_user" => "user",
         _ => {
             let of_response = ["sent_http_", "upstream_http_"].into_iter().find_map(|prefix| {
                 let member = name.strip_prefix(prefix).filter(|member| !member.is_empty())?;
@@ -145,12 +145,14 @@ fn meant_by(name: &str) -> Option<String> {
         "ssl_server_name" | "sni" | "ssl_fc_sni" => "server_name",
         "ssl_protocol" | "ssl_fc_protocol" => "tls_version",
         "ssl_client_s_dn" | "ssl_c_s_dn" => "client_cert_subject",
+        "remote_user" | "auth_user" => "user",
         "request_uri" => return Some("did you mean `$path$query`?".to_owned()),
         "proxy_add_x_forwarded_for" | "proxy_protocol_addr" => {
             return Some("backends are told it in `x-forwarded-for` anyway".to_owned());
         }
         _ => {
-            let families = [("http_", "header"), ("cookie_", "cookie"), ("arg_", "query")];
+            let families =
+                [("http_", "header"), ("cookie_", "cookie"), ("arg_", "query"), ("jwt_claim_", "claim")];
             let of_nginx = families.into_iter().find_map(|(prefix, family)| {
                 let member = name.strip_prefix(prefix).filter(|member| !member.is_empty())?;
                 let dashed = if family == "header" { member.replace('_', "-") } else { member.to_owned() };
@@ -158,12 +160,24 @@ fn meant_by(name: &str) -> Option<String> {
             });
             return of_nginx.or_else(|| {
                 let near = nearest(name, NAMES.into_iter().chain(FAMILIES))?;
-                let dotted = if near == "header" || near == "cookie" { ".NAME" } else { "" };
+                let dotted = if matches!(near, "header" | "cookie" | "claim") { ".NAME" } else { "" };
                 Some(format!("did you mean `${near}{dotted}`?"))
             });
         }
     };
     Some(format!("did you mean `${ours}`?"))
+}
+
+/// Refuses what is known only once it is known who asks, where `what` is decided before.
+pub(crate) fn of_anybody(template: &Template, what: &str) -> Result<(), Refused> {
+    match template.variables().find(|it| matches!(it, Variable::User | Variable::Claim(_))) {
+        None => Ok(()),
+        Some(bad) => {
+            let hint = "who asks is not known yet: it is in values of header fields, `backend_host`, `redirect`, the key of \
+                        `hash` and access logs";
+            refuse(format!("`${}` cannot stand in {what}", bad.name()), hint)
+        }
+    }
 }
 
 /// What is taken is the text as it was written.
@@ -173,7 +187,7 @@ fn header_value(text: &str) -> Result<String, Refused> {
     Ok(text.to_owned())
 }
 
-fn redirect_to(text: &str) -> Result<String, Refused> {
+pub(crate) fn redirect_to(text: &str) -> Result<String, Refused> {
     let message = format!("{} is not a redirect target", quote(text));
     if text.is_empty() {
         return refuse(message, "expected something like \"https://$host$path$query\"");
@@ -186,6 +200,7 @@ fn redirect_to(text: &str) -> Result<String, Refused> {
 fn rewritten_path(text: &str) -> Result<String, Refused> {
     let message = format!("{} is not a path to ask for", quote(text));
     let template = compiled(text, "a rewritten path")?;
+    of_anybody(&template, "a rewritten path")?;
     if !text.starts_with('/') {
         let hint = match template.pieces().first() {
             Some(Piece::Value(Variable::Path)) => "the path is kept where `rewrite` has no `path`".to_owned(),
@@ -210,6 +225,7 @@ fn rewritten_path(text: &str) -> Result<String, Refused> {
 fn rewritten_query(text: &str) -> Result<String, Refused> {
     let message = format!("{} is not a query", quote(text));
     let template = compiled(text, "a rewritten query")?;
+    of_anybody(&template, "a rewritten query")?;
     if let Some(rest) = text.strip_prefix('?') {
         return refuse(message, format!("leave out the `?`: \"{rest}\""));
     }
@@ -255,6 +271,7 @@ fn backend_host(text: &str) -> Result<String, Refused> {
 /// What requests are split by. Unlike a key, it may be an id that no two of them have.
 pub(crate) fn split_template(text: &str) -> Result<Template, Refused> {
     let template = compiled(text, "what to split by")?;
+    of_anybody(&template, "what to split by")?;
     if template.as_constant().is_some() {
         let hint = "expected a variable such as `$cookie.session`";
         return refuse(format!("{} is the same for every request", quote(text)), hint);

@@ -82,7 +82,7 @@ impl Maker {
             let table = ROOT.key(name).and_then(|key| key.kind.table()).expect("a table");
             self.table(&format!("[{name}]"), name, table);
         }
-        for (kind, count) in [("access_log", 2), ("listener", 3), ("pool", 4)] {
+        for (kind, count) in [("access_log", 2), ("map", 2), ("listener", 3), ("pool", 4)] {
             let table = ROOT.key(kind).and_then(|key| key.kind.table()).expect("a table");
             for number in 0..count {
                 let path = format!("{kind}.{}{number}", &kind[..1]);
@@ -168,7 +168,7 @@ impl Maker {
             Kind::Map(names, values) => {
                 let parts: Vec<String> = (0..self.draw(1..3))
                     .map(|number| {
-                        let any = names.name != "the name of a field";
+                        let any = !matches!(names.name, "the name of a field" | "the name of a map");
                         let rest =
                             if any { self.draw("[a-z0-9!#$%&'*+.^_`|~-]{0,5}") } else { String::new() };
                         let name = format!("{}{number}{rest}", names.example);
@@ -200,7 +200,8 @@ impl Maker {
         self.count += 1;
         let count = self.count;
         match (key, shape.name) {
-            ("pool" | "fallback_pool", _) => format!("p{}", self.draw(0..4)),
+            ("map", "a name") => format!("m{}", self.draw(0..2)),
+            ("pool" | "pools" | "fallback_pool", _) => format!("p{}", self.draw(0..4)),
             ("access_logs", _) => self.draw(proptest::sample::select(vec!["main", "a0", "a1"])).to_owned(),
             (_, "a name") => format!("n{count}"),
             // One that any plane can take.
@@ -209,6 +210,7 @@ impl Maker {
             (_, "an interface") => format!("eth{count}*"),
             (_, name) if name.starts_with("an address and port") => format!("127.0.0.1:{}", 10_000 + count),
             (_, "a backend") => format!("b{count}.internal:80"),
+            (_, "the address of a name server") => format!("192.0.{}.{}", count / 256, count % 256),
             ("resolvers", _) => format!("192.0.{}.{}", 3 + count / 256, count % 256),
             (_, "a header value with variables") => {
                 let text = self.draw("[!-~é]{0,3}[ \t\"\\\\]?[!-~é]").replace('$', "$$");
@@ -221,6 +223,7 @@ impl Maker {
             }
             (_, "a header value") => self.draw("[!-~é\u{80}-\u{9f}]{0,3}[ \t\"\\\\]?[!-~é]"),
             (_, "a text") => self.draw(any::<String>()),
+            ("ticket_keys", _) => format!("/keys/{count}"),
             (_, "a file name") => self.draw("/[ -~é]{1,10}[a-z]\\.pem"),
             (_, "a host") => {
                 self.draw(proptest::sample::select(vec!["a.example", "*.b.example", "[::1]", "c"])).to_owned()
@@ -245,6 +248,9 @@ impl Maker {
             (_, "a value to compare with") => {
                 let values = vec!["weir", "be*", "*a", "*b*", "*", "~^c"];
                 self.draw(proptest::sample::select(values)).to_owned()
+            }
+            (_, "what a map is asked for") => {
+                self.draw(proptest::sample::select(vec!["$host", "$path"])).to_owned()
             }
             (_, "a path with variables") => "/new$path/$host".to_owned(),
             (_, "a query with variables") => "id=$header.x-a".to_owned(),

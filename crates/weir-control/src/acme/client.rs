@@ -6,23 +6,19 @@ use std::fmt;
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
+use http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
 use http::{Request, Response, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use weir_config::{HttpVersion, PoolTls};
-use weir_io::handshake;
+use weir_config::{PoolProtocol, PoolTls};
 use weir_tls::{ClientTls, LoadError};
 
-use crate::health::probe::plain;
-use crate::lock;
+use crate::{lock, outgoing};
 
 /// For one request, from the look-up of the name to the last byte of the answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -31,15 +27,14 @@ const ANSWER_BYTES: usize = 1 << 20;
 /// How long an answer is good that does not say (RFC 9773 section 4.3 requires that it does).
 const GOOD_FOR: &str = "21600";
 
-/// How we name ourselves (RFC 8555 section 6.1 wants that).
-const NAME: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
-
 /// Speaks with one authority.
 #[derive(Clone)]
 pub struct Client {
     tls: Arc<ClientTls>,
     /// How long the last answer that said no asked us to wait.
     asked_for: Arc<Mutex<Option<Duration>>>,
+    /// Whether the last request has had no answer.
+    is_away: Arc<AtomicBool>,
 }
 
 impl Client {
@@ -49,8 +44,8 @@ impl Client {
     /// They can't be read.
     pub fn new(ca: Option<&Path>) -> Result<Client, LoadError> {
         let tls = PoolTls { ca: ca.map(Path::to_owned), ..PoolTls::default() };
-        let tls = ClientTls::load(&tls, HttpVersion::H1)?;
-        Ok(Client { tls: Arc::new(tls), asked_for: Arc::default() })
+        let tls = ClientTls::load(&tls, PoolProtocol::H1)?;
+        Ok(Client { tls: Arc::new(tls), asked_for: Arc::default(), is_away: Arc::default() })
     }
 
     /// How long the authority has asked us to wait since the last time this was called.
@@ -58,11 +53,17 @@ impl Client {
         lock(&self.asked_for).take()
     }
 
+    /// Whether the authority has not answered the last request.
+    pub fn is_away(&self) -> bool {
+        self.is_away.load(Ordering::Relaxed)
+    }
+
     async fn ask(&self, request: Request<BodyWrapper<Bytes>>) -> Result<Response<Full<Bytes>>, Away> {
         let uri = request.uri().clone();
         let from = uri.authority().map_or_else(String::new, ToString::to_string);
-        let asking = tokio::time::timeout(PATIENCE, self.exchange(&uri, request));
-        match asking.await {
+        let asked = tokio::time::timeout(PATIENCE, self.exchange(&uri, request)).await;
+        self.is_away.store(!matches!(asked, Ok(Ok(_))), Ordering::Relaxed);
+        match asked {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(what)) => Err(Away { from, what }),
             Err(_) => Err(Away { from, what: format!("no whole answer within {PATIENCE:?}") }),
@@ -78,37 +79,14 @@ impl Client {
         if uri.scheme_str() != Some("https") {
             return Err(format!("{uri} is not an https URL"));
         }
-        let host = uri.host().ok_or_else(|| format!("{uri} has no host"))?;
-        let address = format!("{host}:{}", uri.port_u16().unwrap_or(443));
-        let shape = || format!("{address} can't be connected to");
-        let tls = self.tls.for_backend(&address, None).map_err(|_| shape())?;
-        let stream = TcpStream::connect(&address)
-            .await
-            .map_err(|error| format!("no connection: {}", plain(&error)))?;
-        let stream = TlsConnector::from(tls.config.clone()).connect(tls.name.clone(), stream).await;
-        let stream = stream.map_err(|error| format!("no TLS: {}", handshake::describe(&error)))?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| error.to_string())?;
-        let authority = uri.authority().map_or(host, http::uri::Authority::as_str);
-        let value = HeaderValue::from_str(authority).map_err(|error| error.to_string())?;
-        request.headers_mut().insert(HOST, value);
-        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(NAME));
         request.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        *request.uri_mut() = uri
-            .path_and_query()
-            .map_or("/", http::uri::PathAndQuery::as_str)
-            .parse()
-            .map_err(|error: http::uri::InvalidUri| error.to_string())?;
-        let driver = tokio::spawn(connection);
-        let asking = async {
-            let (head, body) = sender.send_request(request).await?.into_parts();
+        let stream = outgoing::connect(uri, Some(&self.tls)).await?;
+        outgoing::ask(stream, uri, request, async |answer| {
+            let (head, body) = answer.into_parts();
             let body = Limited::new(body, ANSWER_BYTES).collect().await?;
             Ok::<_, Box<dyn StdError + Send + Sync>>(Response::from_parts(head, Full::new(body.to_bytes())))
-        };
-        let answer = asking.await;
-        driver.abort();
-        answer.map_err(|error| error.to_string())
+        })
+        .await
     }
 }
 

@@ -3,12 +3,15 @@
 //! One task for each certificate, however many listeners serve it. A new certificate is written to the store
 //! first, and then taken up from there by the listeners, as it is after a restart; no snapshot is published
 //! for it and no connection notices. Challenges reach the workers by [`Challenges`], which they look into.
-//! Start reading at [`Orders::adopt`], then at [`keep`].
+//! Start reading at [`Orders::adopt`], then at [`keep`]. What
+//! clients ask for is ordered by `on_demand`.
 
+mod ask;
 mod client;
+mod dns01;
+mod on_demand;
 mod order;
 mod schedule;
-mod store;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -24,22 +27,26 @@ use weir_tls::acme::Challenges;
 use weir_tls::{Facts, ServerTls};
 
 use self::client::Client;
+use self::on_demand::{Common, Demands};
 use self::order::{Accounts, Failure};
 pub use self::schedule::Blame;
 use self::schedule::{Life, Window};
 use crate::events::{Bus, What};
 use crate::lock;
+use crate::store;
 use crate::timestamp::Timestamp;
 
 /// Longest sleep: the wall clock, which certificates go by, may be set meanwhile, and another process may
 /// have renewed the certificate.
 const NAP: Duration = Duration::from_secs(600);
-/// From an order's first word to its last; an authority that dawdles is asked again later.
+/// From an order's first word to its last, besides the time for records to get about; an authority that
+/// dawdles is asked again later.
 const ORDER_TIME: Duration = Duration::from_secs(300);
 
 /// All certificates on order.
 pub struct Orders {
     orders: Mutex<HashMap<PathBuf, Running>>,
+    demands: Demands,
     challenges: Arc<Challenges>,
     bus: Arc<Bus>,
 }
@@ -88,6 +95,8 @@ pub struct Standing {
     pub failures_in_a_row: u32,
     /// Why the last attempt failed; empty when it did not.
     pub error: String,
+    /// Whether the authority could not be spoken with at the end of the last attempt.
+    pub is_unreachable: bool,
 }
 
 /// How one order stands, in the status.
@@ -124,7 +133,7 @@ impl Standing {
 impl Orders {
     /// None yet.
     pub fn new(bus: Arc<Bus>) -> Orders {
-        Orders { orders: Mutex::default(), challenges: Arc::default(), bus }
+        Orders { orders: Mutex::default(), demands: Demands::default(), challenges: Arc::default(), bus }
     }
 
     /// What the workers show to certificate authorities.
@@ -139,20 +148,28 @@ impl Orders {
             listener.protocol() == Protocol::Http && listener.tls.is_none()
         };
         let has_plain_http = snapshot.config.listeners.iter().any(|listener| speaks_plain_http(listener));
+        let open = |way: &AcmeChallenge| *way != AcmeChallenge::Http01 || has_plain_http;
+        let ways = |acme: &Acme| -> Vec<_> { acme.challenges.iter().copied().filter(open).collect() };
+        let served = snapshot.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+        let on_demand = served.flat_map(|tls| tls.on_demand());
+        let on_demand = on_demand.map(|each| (each.clone(), ways(each.acme()))).collect();
+        let common = Common { challenges: self.challenges.clone(), bus: self.bus.clone() };
+        self.demands.adopt(on_demand, &common);
         let mut wanted: HashMap<PathBuf, (Wanted, Vec<Arc<ServerTls>>)> = HashMap::new();
         for listener in &snapshot.listeners {
-            let acme = listener.config.tls.as_ref().and_then(|tls| tls.acme.as_ref());
-            let Some((acme, served)) = acme.zip(listener.tls.as_ref()) else { continue };
-            let open = |way: &AcmeChallenge| *way != AcmeChallenge::Http01 || has_plain_http;
-            let ways = acme.challenges.iter().copied().filter(open).collect();
-            let entry = wanted.entry(weir_tls::acme::file(acme));
-            entry.or_insert_with(|| (Wanted { acme: acme.clone(), ways }, Vec::new())).1.push(served.clone());
+            let Some(served) = &listener.tls else { continue };
+            for acme in listener.config.tls.iter().flat_map(|tls| tls.ordered()) {
+                let ways = ways(acme);
+                let entry = wanted.entry(weir_tls::acme::file(acme));
+                let entry = entry.or_insert_with(|| (Wanted { acme: acme.clone(), ways }, Vec::new()));
+                entry.1.push(served.clone());
+            }
         }
         let mut orders = lock(&self.orders);
         orders.retain(|file, running| wanted.get(file).is_some_and(|(wanted, _)| *wanted == running.wanted));
         for (file, (wanted, listeners)) in wanted {
             // What came while these listeners were read is not served by them yet.
-            listeners.iter().for_each(|listener| drop(listener.take_up_ordered()));
+            listeners.iter().for_each(|listener| drop(listener.take_up_ordered(&file)));
             if let Some(running) = orders.get(&file) {
                 *lock(&running.shared.listeners) = listeners;
                 continue;
@@ -172,11 +189,13 @@ impl Orders {
     /// Has every order looked at again now, and tried again if it failed: an operator has changed something.
     pub fn hasten(&self) {
         lock(&self.orders).values().for_each(|running| running.shared.hasten.notify_waiters());
+        self.demands.hasten();
     }
 
     /// Ends all orders: what is half done is done again by the process that comes after.
     pub fn stop(&self) {
         lock(&self.orders).clear();
+        self.demands.stop();
     }
 
     /// How the order for the certificate in `file` stands; `None` when it is not on order.
@@ -314,9 +333,10 @@ impl Keeper {
     async fn attempt(&self) -> Option<Duration> {
         lock(&self.shared.standing).is_ordering = true;
         let mut asked_for = None;
-        let limited = tokio::time::timeout(ORDER_TIME, self.order(&mut asked_for)).await;
+        let longest = ORDER_TIME + dns01::longest(&self.wanted.acme);
+        let limited = tokio::time::timeout(longest, self.order(&mut asked_for)).await;
         let done = limited.unwrap_or_else(|_| {
-            Err(Failure { blame: Blame::Away, reason: format!("no certificate came within {ORDER_TIME:?}") })
+            Err(Failure { blame: Blame::Away, reason: format!("no certificate came within {longest:?}") })
         });
         let mut standing = lock(&self.shared.standing);
         standing.is_ordering = false;
@@ -367,6 +387,7 @@ impl Keeper {
         let replaces = now.as_ref().and_then(|facts| facts.identity.as_ref());
         let ordered = order::run(&accounts, &self.challenges, &self.wanted.ways, turn, replaces).await;
         *asked_for = accounts.client.take_asked_for();
+        lock(&self.shared.standing).is_unreachable = accounts.client.is_away();
         let written = store::write(self.file.clone(), self.checked(ordered?)?.into_bytes()).await;
         written.map_err(|error| Failure::store(&error))?;
         match weir_tls::acme::stored(&self.wanted.acme) {
@@ -394,7 +415,7 @@ impl Keeper {
     /// Has the listeners serve what is stored.
     fn take_up(&self) {
         for listener in lock(&self.shared.listeners).iter() {
-            if let Err(error) = listener.take_up_ordered() {
+            if let Err(error) = listener.take_up_ordered(&self.file) {
                 tracing::debug!(%error, "stored certificate");
             }
         }

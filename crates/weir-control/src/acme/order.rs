@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use instant_acme::{
     Account, AccountCredentials, AuthorizationStatus, CertificateIdentifier, ChallengeType, Error,
-    Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
+    ExternalAccountKey, Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use serde::{Deserialize, Serialize};
@@ -17,8 +17,9 @@ use weir_tls::Identity;
 use weir_tls::acme::{Challenges, Offer};
 
 use super::client::{Away, Client};
+use super::dns01::{self, InZone};
 use super::schedule::Blame;
-use super::store::{self, Lock};
+use crate::store::{self, Lock};
 
 /// For an authority to look at challenges, and then to sign.
 const VALIDATION: Duration = Duration::from_secs(120);
@@ -125,6 +126,10 @@ impl Accounts<'_> {
 
     /// The account that is kept, or a new one. Held against others meanwhile, who would make another.
     async fn any(&self) -> Result<Account, Failure> {
+        // Nothing is to be written: many orders need not wait for each other.
+        if let Some(kept) = self.read()?.filter(|kept| kept.contact == self.acme.contact) {
+            return self.open(kept.credentials).await;
+        }
         let _lock = Lock::take(&self.path()).await.map_err(|error| Failure::store(&error))?;
         let contact: Vec<&str> = self.acme.contact.iter().map(String::as_str).collect();
         if let Some(kept) = self.read()? {
@@ -141,7 +146,11 @@ impl Accounts<'_> {
         let wanted =
             NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
         let builder = Account::builder_with_http(Box::new(self.client.clone()));
-        let (account, credentials) = builder.create(&wanted, self.acme.directory.clone(), None).await?;
+        let external = self.acme.external_account.as_ref();
+        let external =
+            external.map(|account| ExternalAccountKey::new(account.key_id.clone(), &account.key_bytes()));
+        let directory = self.acme.directory.clone();
+        let (account, credentials) = builder.create(&wanted, directory, external.as_ref()).await?;
         store::write(self.path(), self.text(&credentials)?).await.map_err(|error| Failure::store(&error))?;
         tracing::info!(directory = self.acme.directory, "account made with the certificate authority");
         Ok(account)
@@ -205,7 +214,7 @@ pub async fn run(
 ) -> Result<String, Failure> {
     let mut order = accounts.order(replaces).await?;
     // Kept until the authority has decided.
-    let offers = offer(&mut order, challenges, ways, turn).await?;
+    let proofs = offer(&mut order, accounts.acme, challenges, ways, turn).await?;
     let policy =
         RetryPolicy::new().initial_delay(Duration::from_millis(250)).backoff(1.5).timeout(VALIDATION);
     let status = match order.state().status {
@@ -216,7 +225,7 @@ pub async fn run(
     if status != OrderStatus::Ready {
         return Err(Failure::refused(why_not(&mut order).await));
     }
-    drop(offers);
+    drop(proofs);
     let (key, request) = request(&accounts.acme.domains).map_err(|error| Failure {
         blame: Blame::Store,
         reason: format!("no key and request could be made: {error}"),
@@ -226,14 +235,23 @@ pub async fn run(
     Ok(format!("{key}{chain}"))
 }
 
-/// Has workers meet a challenge for each domain that is not proved yet, then tells the authority to look.
+/// What meets a challenge for as long as it is kept.
+#[expect(dead_code, reason = "its being there is what counts")]
+enum Proof {
+    ByWorkers(Offer),
+    InZone(InZone),
+}
+
+/// Has a challenge met for each domain that is not proved yet, by workers or by a record, and tells the
+/// authority to look.
 async fn offer(
     order: &mut Order,
+    acme: &Acme,
     challenges: &Arc<Challenges>,
     ways: &[AcmeChallenge],
     turn: usize,
-) -> Result<Vec<Offer>, Failure> {
-    let mut offers = Vec::new();
+) -> Result<Vec<Proof>, Failure> {
+    let mut proofs = Vec::new();
     let mut authorizations = order.authorizations();
     while let Some(authorization) = authorizations.next().await {
         let mut authorization = authorization?;
@@ -247,35 +265,55 @@ async fn offer(
             }
         }
         let domain = authorization.identifier().to_string();
-        let kind = |way: &AcmeChallenge| match way {
-            AcmeChallenge::Http01 => ChallengeType::Http01,
-            AcmeChallenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
-        };
+        is_ordered(acme, &domain)?;
         let in_turn = (0..ways.len()).map(|step| ways[(turn + step) % ways.len()]);
         let offered =
-            |way: &AcmeChallenge| authorization.challenges.iter().any(|each| each.r#type == kind(way));
+            |way: &AcmeChallenge| authorization.challenges.iter().any(|each| each.r#type == kind(*way));
         let Some(way) = in_turn.clone().find(offered) else {
             let ours = in_turn.map(AcmeChallenge::word).collect::<Vec<_>>().join(" and ");
             return Err(Failure::refused(format!(
                 "the authority offers no challenge for {domain} that can be met here ({ours})"
             )));
         };
-        let Some(mut challenge) = authorization.challenge(kind(&way)) else { continue };
+        let Some(mut challenge) = authorization.challenge(kind(way)) else { continue };
         let proof = challenge.key_authorization();
-        offers.push(match way {
-            AcmeChallenge::Http01 => challenges.offer_token(&challenge.token, proof.as_str()),
+        proofs.push(match way {
+            AcmeChallenge::Http01 => {
+                Proof::ByWorkers(challenges.offer_token(&challenge.token, proof.as_str()))
+            }
             AcmeChallenge::TlsAlpn01 => {
                 let mut digest = [0; 32];
                 digest.copy_from_slice(proof.digest().as_ref());
-                challenges
-                    .offer_handshake(&domain, &digest)
-                    .map_err(|reason| Failure { blame: Blame::Store, reason })?
+                let offer = challenges.offer_handshake(&domain, &digest);
+                Proof::ByWorkers(offer.map_err(|reason| Failure { blame: Blame::Store, reason })?)
+            }
+            AcmeChallenge::Dns01 => {
+                let put = dns01::put(acme, &domain, proof.dns_value()).await;
+                Proof::InZone(put.map_err(|reason| Failure { blame: Blame::Dns, reason })?)
             }
         });
         tracing::debug!(domain, challenge = way.word(), "certificate authority told to look");
         challenge.set_ready().await?;
     }
-    Ok(offers)
+    Ok(proofs)
+}
+
+/// Refuses a domain that is not the config's: zones are updated and programs run with it.
+fn is_ordered(acme: &Acme, domain: &str) -> Result<(), Failure> {
+    match acme.domains.iter().any(|own| own == domain) {
+        true => Ok(()),
+        false => Err(Failure::refused(format!(
+            "the authority wants a proof of {domain:?}, for which nothing was ordered"
+        ))),
+    }
+}
+
+fn kind(way: AcmeChallenge) -> ChallengeType {
+    match way {
+        AcmeChallenge::Http01 => ChallengeType::Http01,
+        AcmeChallenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
+        AcmeChallenge::Dns01 => ChallengeType::Dns01,
+    }
 }
 
 /// What the authority found of the challenges.
@@ -302,4 +340,20 @@ fn request(domains: &[String]) -> Result<(String, Vec<u8>), rcgen::Error> {
     let key = KeyPair::generate()?;
     let request = params.serialize_request(&key)?;
     Ok((key.serialize_pem(), request.der().to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_that_nobody_ordered_is_proved_to_nobody() {
+        let domains = ["shop.example", "*.shop.example"].map(str::to_owned).to_vec();
+        let acme = Acme { domains, ..Acme::default() };
+        assert!(is_ordered(&acme, "shop.example").is_ok() && is_ordered(&acme, "*.shop.example").is_ok());
+        for other in ["", "www.shop.example", "shop.example.", "-rf", "shop.example;id", "SHOP.EXAMPLE"] {
+            let failure = is_ordered(&acme, other).unwrap_err();
+            assert_eq!(failure.blame, Blame::Refused, "{other}");
+        }
+    }
 }

@@ -13,11 +13,13 @@ pub enum Blame {
     Refused,
     /// Our own disk.
     Store,
+    /// The record for `dns-01` could not be put into its zone, or name servers did not have it in time.
+    Dns,
 }
 
 impl Blame {
     /// Every one, for metrics.
-    pub const ALL: [Blame; 3] = [Blame::Away, Blame::Refused, Blame::Store];
+    pub const ALL: [Blame; 4] = [Blame::Away, Blame::Refused, Blame::Store, Blame::Dns];
 
     /// The word in metrics and the log.
     pub fn word(self) -> &'static str {
@@ -25,6 +27,7 @@ impl Blame {
             Blame::Away => "away",
             Blame::Refused => "refused",
             Blame::Store => "store",
+            Blame::Dns => "dns",
         }
     }
 
@@ -33,6 +36,8 @@ impl Blame {
         match self {
             Blame::Away | Blame::Store => (Duration::from_secs(1), Duration::from_secs(15 * 60)),
             Blame::Refused => (Duration::from_secs(60), Duration::from_secs(12 * 3600)),
+            // An order was placed, which authorities count as well, if not as strictly.
+            Blame::Dns => (Duration::from_secs(15), Duration::from_secs(3600)),
         }
     }
 }

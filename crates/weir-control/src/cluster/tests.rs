@@ -129,7 +129,8 @@ fn watch(servers: &[&Server], more: &str) -> Scene {
     let snapshot = Snapshot::compile(Arc::new(config), &Default::default(), None, 1);
     let pool = snapshot.pools[0].clone();
     let (bus, in_force) = (Arc::new(Bus::default()), InForce::of(snapshot));
-    let board = Arc::new(Board::new(bus.clone(), in_force.clone()).0);
+    let board =
+        Arc::new(Board::new(bus.clone(), in_force.clone(), tokio::sync::mpsc::unbounded_channel().0).0);
     let (watch, roster) = Watch::new(bus.clone(), in_force.clone(), board.clone());
     watch.follow(&in_force.snapshot().unwrap());
     Scene { pool, bus, board, watch, roster }

@@ -8,7 +8,7 @@ use weir_state::Pool;
 use super::Control;
 use crate::events::What;
 use crate::lock;
-use crate::reload::{Outcome, ReloadError, Source, Verdict};
+use crate::reload::{Outcome, ReloadError, Reread, Source, Verdict};
 use crate::timestamp::Timestamp;
 
 impl Control {
@@ -64,6 +64,8 @@ impl Control {
         let running = self.snapshot();
         let (config, needs_restart) = weir_config::until_restart(&checked.config, &running.config);
         let config = Arc::new(config);
+        let admin_files =
+            self.admin_files.clone().map(Reread::read).transpose().map_err(ReloadError::Admin)?;
         // The log first: a path that can't be opened must refuse the reload before anything else has changed.
         self.access_log.reconfigure(&config.log, &config.access_logs).map_err(ReloadError::Log)?;
         let mut changes = Vec::new();
@@ -79,19 +81,23 @@ impl Control {
                 changes.push("files of error pages have changed".to_owned());
             }
             if *before == *config && !are_files_as_before {
-                changes.push("files of certificates, keys or authorities have changed".to_owned());
+                changes.push("files of certificates, keys, authorities or tokens have changed".to_owned());
             }
             Ok::<_, ReloadError>(Some(config.clone()))
         });
         match published.await {
             Ok(snapshot) => {
                 *lock(&self.files) = files;
+                if let Some(take_up) = admin_files {
+                    take_up();
+                }
                 if let Some(snapshot) = &snapshot {
                     (self.on_level)(snapshot.config.log.level);
                 }
                 // Whoever reloads wants to see something done, if only what another process has put in the
                 // store.
                 self.orders().hasten();
+                self.followers.token_keys.hasten();
                 let result = if snapshot.is_some() { Verdict::Applied } else { Verdict::Unchanged };
                 Ok(Outcome { result, warnings, changes, needs_restart, ..Outcome::default() })
             }

@@ -161,6 +161,9 @@ impl Control {
             events::Event::Ejected { pool: name, backend: address, until, reason } => {
                 self.tell_ejection(name, address, until, reason);
             }
+            events::Event::OtherAddress { name, first, address } => {
+                self.followers.names.settle(&name, first, address);
+            }
             events::Event::DescriptorsShort { shed } => {
                 tracing::error!(
                     shed,

@@ -13,6 +13,7 @@ use super::Control;
 use crate::carried;
 use crate::events::What;
 use crate::timestamp::Timestamp;
+use crate::token_keys;
 use crate::upgrade::{self, Passed, Purpose};
 
 /// Where the process is in its life.
@@ -99,6 +100,7 @@ impl Control {
         let mut lines = carried::lines(&snapshot, clock::now());
         lines.extend(snapshot.maintenance.lines().into_iter().map(|line| line + "\n"));
         lines.extend(self.publisher.tickets().lines());
+        lines.extend(token_keys::lines(&snapshot, clock::now()));
         lines
     }
 

@@ -48,7 +48,9 @@ impl Control {
         let snapshot = self.snapshot();
         let Some(pool) = snapshot.pool(&group.pool) else { return };
         let present = self.present(pool, group);
-        for change in self.names().compare(group, &present, clock::now()) {
+        let others = pool.backends.iter().filter(|it| !dns::is_of(it, group));
+        let others: Vec<_> = others.filter_map(|it| it.address.parse().ok()).collect();
+        for change in self.names().compare(group, &present, &others, clock::now()) {
             self.do_and_tell(group, &change).await;
         }
     }

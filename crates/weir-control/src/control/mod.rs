@@ -2,17 +2,22 @@
 //!
 //! One file for each thing that is asked of it: [`apply`] puts the config file in force, [`change`] does what
 //! an operator asks about single backends, [`maintenance`] about parts of the service, [`roster`] what the
-//! watch of a cluster does, [`members`] what names do, [`house`] what time and the workers ask for, and
-//! [`life`] ends the process.
+//! watch of a cluster does, [`members`] what names do, [`uploads`] does what is asked about
+//! certificates, [`shared_keys`] looks after files of ticket keys, [`interfaces`] after those that listeners
+//! are bound to, [`house`] does what time and the workers
+//! ask for, and [`life`] ends the process.
 
 mod apply;
 mod change;
 mod house;
+mod interfaces;
 mod life;
 mod maintenance;
 mod members;
 mod rates;
 mod roster;
+mod shared_keys;
+mod uploads;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU8;
@@ -35,13 +40,16 @@ use crate::dns::{Moved, Names};
 use crate::events::{Bus, What};
 use crate::health::Board;
 use crate::kernel::KernelPlane;
+use crate::maps;
 use crate::notify::Notifier;
 use crate::publish::{Followers, InForce, Planes, PublishError, Publisher};
-use crate::reload::{Ledger, Source};
+use crate::reload::{Ledger, Reread, Source};
 use crate::timestamp::Timestamp;
+use crate::token_keys::Fetches;
 
 pub use change::ChangeError;
 pub use life::Phase;
+pub use uploads::UploadError;
 
 /// What the control side is started with.
 pub struct Start {
@@ -58,6 +66,8 @@ pub struct Start {
     pub reports: mpsc::UnboundedReceiver<events::Event>,
     /// The access log, reconfigured at each reload.
     pub access_log: AccessLog,
+    /// What the admin API goes by, read anew at each reload; `None` where there is none.
+    pub admin_files: Option<Arc<dyn Reread>>,
     /// What an older process knew about the backends.
     pub carried: Carried,
     /// Told the log level at each reload.
@@ -76,11 +86,14 @@ pub struct Control {
     ledger: Mutex<Ledger>,
     /// The last failure of each backend that passive health ejected, by pool and address.
     ejections: Mutex<BTreeMap<(String, String), String>>,
+    /// What the last look at interfaces has found.
+    interfaces: Mutex<interfaces::States>,
     /// One reload at a time; the next one waits and then reads the file anew.
     reloading: tokio::sync::Mutex<()>,
     source: Source,
     /// What the files for TLS said when the config in force was read.
     files: Mutex<Option<[u8; 32]>>,
+    admin_files: Option<Arc<dyn Reread>>,
     workers: Option<usize>,
     access_log: AccessLog,
     on_level: Box<dyn Fn(weir_config::Level) + Send + Sync>,
@@ -99,13 +112,14 @@ impl Control {
         let files = Mutex::new(weir_tls::fingerprint(&config));
         let bus = Arc::new(Bus::default());
         let (moved, in_force) = (Arc::new(Moved::default()), InForce::default());
-        let (board, fallen) = Board::new(bus.clone(), in_force.clone());
+        let (kernel_reports, of_kernel) = mpsc::unbounded_channel();
+        let (board, fallen) = Board::new(bus.clone(), in_force.clone(), kernel_reports.clone());
         let board = Arc::new(board);
         let (watch, roster) = Watch::new(bus.clone(), in_force.clone(), board.clone());
         let (names, answered) = Names::new(bus.clone(), moved.clone());
-        let followers = Arc::new(Followers { names, board, watch, orders: Orders::new(bus.clone()) });
+        let (orders, token_keys) = (Orders::new(bus.clone()), Fetches::new(bus.clone()));
+        let followers = Arc::new(Followers { names, board, watch, orders, token_keys });
         let proxy = Arc::new(start.plane);
-        let (kernel_reports, of_kernel) = mpsc::unbounded_channel();
         let kernel = Arc::new(KernelPlane::new(bus.clone(), kernel_reports));
         let others = vec![proxy.clone() as Arc<dyn Plane>];
         // One copy of each counter for every worker, and one for the thread of the kernel plane.
@@ -117,9 +131,11 @@ impl Control {
             bus,
             ledger: Mutex::default(),
             ejections: Mutex::default(),
+            interfaces: Mutex::default(),
             reloading: tokio::sync::Mutex::default(),
             source: start.source,
             files,
+            admin_files: start.admin_files,
             workers: start.workers,
             access_log: start.access_log,
             on_level: start.on_level,
@@ -133,9 +149,12 @@ impl Control {
         });
         control.bus.tell(What::Process { phase: "started", detail: control.summary() });
         tokio::spawn(house::keep(control.clone(), start.reports, of_kernel, moved));
+        tokio::spawn(maps::keep(control.publisher.in_force(), control.bus.clone()));
         tokio::spawn(roster::keep(control.clone(), roster));
         tokio::spawn(house::end_sessions(control.proxy.clone(), fallen));
         tokio::spawn(members::keep(control.clone(), answered));
+        tokio::spawn(shared_keys::keep(control.clone()));
+        tokio::spawn(interfaces::keep(control.clone()));
         Ok(control)
     }
 

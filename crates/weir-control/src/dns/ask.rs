@@ -73,9 +73,14 @@ impl Resolver {
     /// The addresses of a host. Empty where there are none, or there is no such name. `Err` says why nobody
     /// knows.
     pub async fn addresses(&self, host: &str) -> Result<Found, String> {
-        if self.servers == Servers::System {
-            return self.ask_system(host).await;
+        match self.servers {
+            Servers::System => self.ask_system(host).await,
+            Servers::ResolvConf | Servers::Given(_) => self.addresses_by_servers(host).await,
         }
+    }
+
+    /// The same by name servers, those of the system where the config names none.
+    pub async fn addresses_by_servers(&self, host: &str) -> Result<Found, String> {
         let (v4, v6) = tokio::join!(self.ask(host, Kind::A), self.ask(host, Kind::Aaaa));
         let mut found = Found::default();
         let mut failed = None;
@@ -141,7 +146,15 @@ impl Resolver {
         Err(last)
     }
 
+    /// Asks one server, again without extensions where it does not know them.
     async fn ask_server(&self, server: SocketAddr, question: &Question) -> Result<Said, String> {
+        match self.ask_once(server, question).await? {
+            Said::NotExtended => self.ask_once(server, &question.plain(random()?)).await,
+            said => Ok(said),
+        }
+    }
+
+    async fn ask_once(&self, server: SocketAddr, question: &Question) -> Result<Said, String> {
         let in_time = |limited| async {
             tokio::time::timeout(self.timeout, limited)
                 .await
@@ -168,9 +181,13 @@ async fn over_udp(server: SocketAddr, question: &Question) -> Result<Said, Strin
     let socket = UdpSocket::bind((own, 0)).await.map_err(told)?;
     socket.connect(server).await.map_err(told)?;
     socket.send(&question.bytes()?).await.map_err(told)?;
-    let mut bytes = vec![0; usize::from(DATAGRAM_BYTES)];
+    // With room for one byte more than may come: what does not fit was cut by us.
+    let mut bytes = vec![0; usize::from(DATAGRAM_BYTES) + 1];
     for _ in 0..MOST_FORGED {
         let size = socket.recv(&mut bytes).await.map_err(told)?;
+        if size == bytes.len() && question.has_number_of(&bytes) {
+            return Ok(Said::Cut);
+        }
         if let Some(said) = question.answer_in(&bytes[..size]) {
             return Ok(said);
         }
@@ -317,6 +334,25 @@ mod tests {
         let found = resolver(servers).addresses("app.example").await.unwrap();
         assert_eq!((found.addresses.len(), found.is_partial), (1, false));
         let error = resolver(vec![server(failing).await]).addresses("app.example").await.unwrap_err();
+        assert!(error.contains("the name server answered"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_knows_no_extensions_is_asked_again_without() {
+        // The header alone, as servers of before RFC 6891 answer what they can't read.
+        let old = |question: &[u8]| {
+            let has_extension = question[11] == 1;
+            let refusal = [&question[..2], &[0x81, 0x81, 0, 0, 0, 0, 0, 0, 0, 0]].concat();
+            vec![if has_extension { refusal } else { answer_to(question) }]
+        };
+        let found = resolver(vec![server(old).await]).addresses("app.example").await.unwrap();
+        assert_eq!((found.addresses.len(), found.is_partial), (1, false));
+        // One that understands nothing at all is passed over at once.
+        let none = |question: &[u8]| vec![[&question[..2], &[0x81, 0x81, 0, 0, 0, 0, 0, 0, 0, 0]].concat()];
+        let servers = vec![server(none).await, server(old).await];
+        let found = resolver(servers).addresses("app.example").await.unwrap();
+        assert_eq!((found.addresses.len(), found.is_partial), (1, false));
+        let error = resolver(vec![server(none).await]).addresses("app.example").await.unwrap_err();
         assert!(error.contains("the name server answered"), "{error}");
     }
 

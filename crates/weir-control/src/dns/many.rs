@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use weir_config::Dns;
 
 use super::ask::Found;
-use super::members::{self, Change, Ledger, Present, Wanted};
+use super::members::{self, Change, Gap, Ledger, Present, Wanted};
 use super::message::Service;
 use super::settings::{Counts, Settings, tell_refused};
 use crate::lock;
@@ -46,7 +46,7 @@ pub(super) struct Heard {
 
 struct Answer {
     entries: Entries,
-    is_partial: bool,
+    gap: Gap,
 }
 
 enum Entries {
@@ -90,10 +90,12 @@ impl Heard {
         Some(wanted)
     }
 
-    /// What is to be done about the members of the name. An answer is compared once.
+    /// What is to be done about the members of the name, in a pool that has `others` at some addresses
+    /// already. An answer is compared once.
     pub fn compare(
         &mut self,
         members: &[Present],
+        others: &[SocketAddr],
         most: usize,
         counts: &Counts,
         now: Duration,
@@ -101,9 +103,11 @@ impl Heard {
         if !std::mem::take(&mut self.is_new) {
             return Vec::new();
         }
-        let Some(wanted) = self.wanted(members, most, counts) else { return Vec::new() };
-        let is_partial = self.answer.as_ref().is_some_and(|answer| answer.is_partial);
-        let changes = self.ledger.compare(&wanted, members, is_partial, now);
+        let Some(mut wanted) = self.wanted(members, most, counts) else { return Vec::new() };
+        // They can't join, so nobody may wait for them to be tried.
+        wanted.retain(|it| !others.contains(&it.address));
+        let gap = self.answer.as_ref().map_or(Gap::Any, |answer| answer.gap);
+        let changes = self.ledger.compare(&wanted, members, gap, now);
         if self.ledger.doubts() {
             self.hasten.notify_one();
         }
@@ -140,11 +144,11 @@ pub(super) async fn follow(following: Following, answered: watch::Sender<bool>) 
                 Ok(Look { entries, .. }) if entries.is_empty() => {
                     note_failure(group, &mut heard, "the name has no address that may be used".to_owned())
                 }
-                Ok(Look { entries, ttl, is_partial, .. }) => {
+                Ok(Look { entries, ttl, gap, .. }) => {
                     if heard.error.take().is_some() {
                         tracing::info!(pool = group.pool, name = group.name, "name resolved again");
                     }
-                    heard.answer = Some(Answer { entries, is_partial });
+                    heard.answer = Some(Answer { entries, gap });
                     (heard.is_new, heard.ttl) = (true, ttl);
                     // Nobody listens once the process ends.
                     let _ = tell.send(group.clone());
@@ -181,8 +185,8 @@ struct Look {
     entries: Entries,
     /// How long that lasts.
     ttl: Option<Duration>,
-    /// Whether there may be more.
-    is_partial: bool,
+    /// What there may be besides.
+    gap: Gap,
     /// How many more there were that may not be used (count).
     refused_count: usize,
 }
@@ -193,7 +197,8 @@ async fn look_up(name: &str, settings: &Arc<Settings>, counts: &Arc<Counts>) -> 
     }
     let (addresses, found) = settings.addresses_of(name, counts).await?;
     let Found { ttl, is_partial, refused_count, .. } = found;
-    Ok(Look { entries: Entries::Addresses(addresses), ttl, is_partial, refused_count })
+    let gap = if is_partial { Gap::Family } else { Gap::None };
+    Ok(Look { entries: Entries::Addresses(addresses), ttl, gap, refused_count })
 }
 
 async fn services(name: &str, settings: &Arc<Settings>, counts: &Arc<Counts>) -> Result<Look, String> {
@@ -214,22 +219,29 @@ async fn services(name: &str, settings: &Arc<Settings>, counts: &Arc<Counts>) ->
     for host in hosts {
         let (settings, counts) = (settings.clone(), counts.clone());
         asking.spawn(async move {
-            let found = settings.addresses_of_host(&host, &counts).await;
+            let found = settings.addresses_of_target(&host, &counts).await;
             (host, found)
         });
     }
-    let (mut known, mut is_partial, mut refused_count, mut failed) = (HashMap::new(), false, 0, None);
+    let (mut known, mut gap, mut refused_count, mut failed) = (HashMap::new(), Gap::None, 0, None);
     while let Some(asked) = asking.join_next().await {
         match asked {
-            Ok((host, Ok(found))) => {
+            Ok((host, Ok(mut found))) => {
+                // In an order of their own: which are left out must not change with each answer.
+                found.addresses.sort();
+                Counts::add(
+                    &counts.left_out,
+                    found.addresses.len().saturating_sub(settings.config.max_members),
+                );
+                found.addresses.truncate(settings.config.max_members);
                 ttl = [ttl, found.ttl].into_iter().flatten().min();
-                is_partial |= found.is_partial;
+                gap = if found.is_partial { Gap::Any } else { gap };
                 refused_count += found.refused_count;
                 known.insert(host, found.addresses);
             }
             // The others may come; nobody is missed for a host that could not be asked about.
-            Ok((_, Err(error))) => (is_partial, failed) = (true, Some(error)),
-            Err(panicked) => (is_partial, failed) = (true, Some(panicked.to_string())),
+            Ok((_, Err(error))) => (gap, failed) = (Gap::Any, Some(error)),
+            Err(panicked) => (gap, failed) = (Gap::Any, Some(panicked.to_string())),
         }
     }
     let place = |service: Service| {
@@ -240,6 +252,6 @@ async fn services(name: &str, settings: &Arc<Settings>, counts: &Arc<Counts>) ->
     let entries = Entries::Services(services.into_iter().map(place).collect());
     match failed {
         Some(error) if entries.is_empty() => Err(error),
-        _ => Ok(Look { entries, ttl, is_partial, refused_count }),
+        _ => Ok(Look { entries, ttl, gap, refused_count }),
     }
 }

@@ -1,7 +1,7 @@
 //! What becomes of the backends that a name stands for when it stands for others: who joins, who is drained,
 //! who leaves. Pure: it compares an answer with what is there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -57,6 +57,28 @@ pub enum Change {
     Leave(SocketAddr),
 }
 
+/// What an answer may have left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gap {
+    /// Nothing.
+    None,
+    /// Addresses of a family of which it has none: the question for them failed. Some name servers never
+    /// answer it, and whoever is missing in the other family is missing.
+    Family,
+    /// Anything.
+    Any,
+}
+
+impl Gap {
+    fn may_hide(self, address: SocketAddr, answer: &[Wanted]) -> bool {
+        match self {
+            Gap::None => false,
+            Gap::Family => answer.iter().all(|it| it.address.is_ipv4() != address.is_ipv4()),
+            Gap::Any => true,
+        }
+    }
+}
+
 /// How often in a row members were missing, and since when they leave.
 #[derive(Debug, Default)]
 pub struct Ledger {
@@ -65,14 +87,14 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Compares a good answer with the members. `is_partial` says that others may have been left out, so
-    /// nobody is missing. Nobody is drained either while those who come have not shown what they are: where
-    /// all are replaced, the old ones serve until then.
+    /// Compares a good answer with the members. Whom the `gap` may hide is not missing. Nobody is drained
+    /// either while those who come have not shown what they are: where all are replaced, the old ones serve
+    /// until then.
     pub fn compare(
         &mut self,
         answer: &[Wanted],
         members: &[Present],
-        is_partial: bool,
+        gap: Gap,
         now: Duration,
     ) -> Vec<Change> {
         let mut changes = Vec::new();
@@ -96,9 +118,9 @@ impl Ledger {
                 }
             }
         }
-        for member in members.iter().filter(|member| !member.is_leaving && !is_partial) {
+        for member in members.iter().filter(|member| !member.is_leaving) {
             let address = member.wanted.address;
-            if answer.iter().any(|wanted| wanted.address == address) {
+            if answer.iter().any(|wanted| wanted.address == address) || gap.may_hide(address, answer) {
                 continue;
             }
             let missed = self.missed.entry(address).or_insert(0);
@@ -167,26 +189,26 @@ pub(super) fn of_services(
         weight if heaviest > MOST_WEIGHT || has_zero => (weight * MOST_WEIGHT / heaviest).max(1),
         weight => weight,
     };
-    let mut all: Vec<Wanted> = Vec::new();
+    let mut all: HashMap<SocketAddr, Wanted> = HashMap::new();
     for (service, addresses) in services {
         for address in addresses {
             let (weight, is_backup) = (weight_of(service.weight), service.priority > first);
             let wanted = Wanted { address: *address, weight, is_backup };
-            match all.iter_mut().find(|other| other.address == *address) {
-                // Two records that lead to one place are one member, in the better of the two tiers.
-                Some(other) if other.is_backup && !is_backup => *other = wanted,
-                Some(_) => {}
-                None => all.push(wanted),
+            let said = all.entry(*address).or_insert(wanted);
+            // Two records that lead to one place are one member, in the better of the two tiers.
+            if said.is_backup && !is_backup {
+                *said = wanted;
             }
         }
     }
-    bounded(all, members, most)
+    bounded(all.into_values().collect(), members, most)
 }
 
 /// At most so many, members first and then by address; and how many were left out. Where every answer has
 /// others, those who leave count too: there are twice as many at most.
 fn bounded(mut all: Vec<Wanted>, members: &[Present], most: usize) -> (Vec<Wanted>, usize) {
-    let is_member = |wanted: &Wanted| members.iter().any(|it| it.wanted.address == wanted.address);
+    let present: HashSet<SocketAddr> = members.iter().map(|it| it.wanted.address).collect();
+    let is_member = |wanted: &Wanted| present.contains(&wanted.address);
     all.sort_by_key(|wanted| (!is_member(wanted), wanted.address));
     all.dedup_by_key(|wanted| wanted.address);
     let member_count = all.iter().filter(|wanted| is_member(wanted)).count();
@@ -225,11 +247,11 @@ mod tests {
     fn who_is_new_joins_at_once_and_who_is_missing_twice_is_drained() {
         let (mut ledger, members) = (Ledger::default(), [member(1), member(2)]);
         let answer = [wanted(1), wanted(3)];
-        assert_eq!(ledger.compare(&answer, &members, false, seconds(0)), [Change::Join(wanted(3))]);
+        assert_eq!(ledger.compare(&answer, &members, Gap::None, seconds(0)), [Change::Join(wanted(3))]);
         assert!(ledger.doubts());
         let members = [member(1), member(2), member(3)];
-        assert_eq!(ledger.compare(&answer, &members, false, seconds(1)), []);
-        assert_eq!(ledger.compare(&answer, &members, false, seconds(2)), [Change::Drain(at(2))]);
+        assert_eq!(ledger.compare(&answer, &members, Gap::None, seconds(1)), []);
+        assert_eq!(ledger.compare(&answer, &members, Gap::None, seconds(2)), [Change::Drain(at(2))]);
         assert!(!ledger.doubts());
     }
 
@@ -238,19 +260,19 @@ mod tests {
         let mut ledger = Ledger::default();
         let untried = [member(1), Present { is_untried: true, ..member(2) }];
         for _ in 0..5 {
-            assert_eq!(ledger.compare(&[wanted(2)], &untried, false, seconds(0)), []);
+            assert_eq!(ledger.compare(&[wanted(2)], &untried, Gap::None, seconds(0)), []);
             assert!(ledger.doubts(), "the name is worth asking again soon");
         }
         let tried = [member(1), member(2)];
-        assert_eq!(ledger.compare(&[wanted(2)], &tried, false, seconds(1)), []);
-        assert_eq!(ledger.compare(&[wanted(2)], &tried, false, seconds(2)), [Change::Drain(at(1))]);
+        assert_eq!(ledger.compare(&[wanted(2)], &tried, Gap::None, seconds(1)), []);
+        assert_eq!(ledger.compare(&[wanted(2)], &tried, Gap::None, seconds(2)), [Change::Drain(at(1))]);
     }
 
     #[test]
     fn one_that_was_missing_once_stays_and_its_count_begins_anew() {
         let (mut ledger, members) = (Ledger::default(), [member(1), member(2)]);
         for answer in [&[wanted(1)][..], &[wanted(1), wanted(2)], &[wanted(1)]] {
-            assert_eq!(ledger.compare(answer, &members, false, seconds(0)), []);
+            assert_eq!(ledger.compare(answer, &members, Gap::None, seconds(0)), []);
         }
     }
 
@@ -258,8 +280,19 @@ mod tests {
     fn a_partial_answer_takes_nobody_out() {
         let (mut ledger, members) = (Ledger::default(), [member(1), member(2)]);
         for _ in 0..5 {
-            assert_eq!(ledger.compare(&[wanted(1)], &members, true, seconds(0)), []);
+            assert_eq!(ledger.compare(&[wanted(1)], &members, Gap::Any, seconds(0)), []);
         }
+    }
+
+    /// A name server that never answers for IPv6 made every answer a partial one, and nobody ever left.
+    #[test]
+    fn where_one_family_is_not_answered_for_those_of_the_other_leave_as_ever() {
+        let six = SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, 80));
+        let of_six = Present { wanted: Wanted { address: six, ..wanted(0) }, ..member(0) };
+        let (mut ledger, members) = (Ledger::default(), [member(1), member(2), of_six]);
+        assert_eq!(ledger.compare(&[wanted(1)], &members, Gap::Family, seconds(0)), []);
+        let changes = ledger.compare(&[wanted(1)], &members, Gap::Family, seconds(1));
+        assert_eq!(changes, [Change::Drain(at(2))]);
     }
 
     #[test]
@@ -278,7 +311,7 @@ mod tests {
     fn one_that_leaves_and_is_named_again_returns() {
         let mut ledger = Ledger::default();
         let members = [member(1), leaving(2, 3)];
-        let changes = ledger.compare(&[wanted(1), wanted(2)], &members, false, seconds(0));
+        let changes = ledger.compare(&[wanted(1), wanted(2)], &members, Gap::None, seconds(0));
         assert_eq!(changes, [Change::Return(at(2))]);
     }
 
@@ -325,10 +358,24 @@ mod tests {
         assert_eq!(all, [Wanted { address: at(1), weight: 2, is_backup: false }]);
     }
 
+    /// A server that lies could name sixty hosts of thousands of addresses each. Compared with each other
+    /// they would keep the control thread for minutes.
+    #[test]
+    fn hosts_of_very_many_addresses_are_put_together_without_comparing_each_with_all() {
+        let addresses = |host: u32| {
+            (0..4000)
+                .map(|last| SocketAddr::from(((host * 4000 + last).to_be_bytes(), 80)))
+                .collect::<Vec<_>>()
+        };
+        let services: Vec<_> = (0..64).map(|host| (service(0, 1, 0).0, addresses(host))).collect();
+        let (all, left_out) = of_services(&services, &[], 64);
+        assert_eq!((all.len(), left_out), (64, 64 * 3999));
+    }
+
     #[test]
     fn another_weight_alters_a_member() {
         let mut ledger = Ledger::default();
         let heavier = Wanted { weight: 9, ..wanted(1) };
-        assert_eq!(ledger.compare(&[heavier], &[member(1)], false, seconds(0)), [Change::Alter(heavier)]);
+        assert_eq!(ledger.compare(&[heavier], &[member(1)], Gap::None, seconds(0)), [Change::Alter(heavier)]);
     }
 }

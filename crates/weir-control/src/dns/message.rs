@@ -41,6 +41,8 @@ pub(super) struct Question {
     number: u16,
     name: Name,
     kind: Kind,
+    /// Whether it says that longer datagrams are taken (EDNS, RFC 6891).
+    is_extended: bool,
 }
 
 /// A record of SRV.
@@ -67,6 +69,8 @@ pub(super) enum Said {
     NoSuchName,
     /// The answer does not fit into a datagram.
     Cut,
+    /// The server does not know the extension that the question has (RFC 6891 section 7).
+    NotExtended,
     /// The server can't or won't answer: why.
     Failed(String),
 }
@@ -76,7 +80,12 @@ impl Question {
     pub fn new(number: u16, name: &str, kind: Kind) -> Result<Question, String> {
         let mut name = Name::from_ascii(name).map_err(|error| format!("{name:?} is no name: {error}"))?;
         name.set_fqdn(true);
-        Ok(Question { number, name, kind })
+        Ok(Question { number, name, kind, is_extended: true })
+    }
+
+    /// The same for a server that knows no extensions.
+    pub fn plain(&self, number: u16) -> Question {
+        Question { number, name: self.name.clone(), kind: self.kind, is_extended: false }
     }
 
     /// As it is sent.
@@ -84,36 +93,54 @@ impl Question {
         let mut message = Message::new(self.number, MessageType::Query, OpCode::Query);
         message.metadata.recursion_desired = true;
         message.add_query(Query::query(self.name.clone(), self.kind.record_type()));
-        let mut edns = Edns::new();
-        edns.set_max_payload(DATAGRAM_BYTES);
-        message.set_edns(edns);
+        if self.is_extended {
+            let mut edns = Edns::new();
+            edns.set_max_payload(DATAGRAM_BYTES);
+            message.set_edns(edns);
+        }
         message.to_vec().map_err(|error| format!("the question can't be written: {error}"))
     }
 
     /// What these bytes say. `None` where they are no answer to this question, whoever sent them.
     pub fn answer_in(&self, bytes: &[u8]) -> Option<Said> {
         // The number first: most of what is not ours is not worth reading.
-        if bytes.get(..2)? != self.number.to_be_bytes() {
+        if !self.has_number_of(bytes) {
             return None;
         }
         let message = Message::from_vec(bytes).ok()?;
-        let [query] = &message.queries[..] else { return None };
-        let is_ours = message.metadata.message_type == MessageType::Response
-            && message.metadata.op_code == OpCode::Query
-            && query.query_type == self.kind.record_type()
-            && query.query_class == DNSClass::IN
-            && query.name == self.name;
-        if !is_ours {
+        let code = message.metadata.response_code;
+        let is_not_understood = matches!(code, ResponseCode::FormErr | ResponseCode::NotImp);
+        let is_ours = match &message.queries[..] {
+            [query] => {
+                query.query_type == self.kind.record_type()
+                    && query.query_class == DNSClass::IN
+                    && query.name == self.name
+            }
+            // Who does not understand a question can't repeat it.
+            [] => is_not_understood,
+            _ => false,
+        };
+        let is_answer = message.metadata.message_type == MessageType::Response
+            && message.metadata.op_code == OpCode::Query;
+        if !(is_ours && is_answer) {
             return None;
+        }
+        if is_not_understood && self.is_extended {
+            return Some(Said::NotExtended);
         }
         if message.metadata.truncation {
             return Some(Said::Cut);
         }
-        Some(match message.metadata.response_code {
+        Some(match code {
             ResponseCode::NoError => self.records(&message.answers),
             ResponseCode::NXDomain => Said::NoSuchName,
             code => Said::Failed(format!("the name server answered {code}")),
         })
+    }
+
+    /// Whether a message has the number of this question.
+    pub fn has_number_of(&self, bytes: &[u8]) -> bool {
+        bytes.starts_with(&self.number.to_be_bytes())
     }
 
     /// The records of the name that the question leads to.
@@ -252,6 +279,29 @@ mod tests {
         assert_eq!(with(ResponseCode::NXDomain, false), Said::NoSuchName);
         assert!(matches!(with(ResponseCode::ServFail, false), Said::Failed(_)));
         assert_eq!(with(ResponseCode::NoError, true), Said::Cut);
+    }
+
+    #[test]
+    fn who_does_not_understand_a_question_may_leave_it_out_and_is_asked_without_extensions() {
+        let extended = question(Kind::A);
+        let plain = extended.plain(7);
+        for code in [ResponseCode::FormErr, ResponseCode::NotImp] {
+            for repeats in [true, false] {
+                let mut message = answer(&extended, Vec::new());
+                message.metadata.response_code = code;
+                if !repeats {
+                    message.queries.clear();
+                }
+                assert_eq!(said(&extended, &message), Some(Said::NotExtended), "{code} {repeats}");
+                assert!(matches!(said(&plain, &message), Some(Said::Failed(_))), "{code} {repeats}");
+            }
+        }
+        // Any other failure repeats the question.
+        let mut message = answer(&extended, Vec::new());
+        message.metadata.response_code = ResponseCode::ServFail;
+        message.queries.clear();
+        assert_eq!(said(&extended, &message), None);
+        assert!(Message::from_vec(&plain.bytes().unwrap()).unwrap().edns.is_none());
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod one;
 mod settings;
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ use self::one::Known;
 pub use self::one::{Member, Moved};
 pub use self::settings::Counts;
 use self::settings::Settings;
-use crate::events::Bus;
+use crate::events::{Bus, What};
 use crate::lock;
 
 /// For the first answers of new names before they are served: without one, a backend starts out as down.
@@ -159,6 +160,25 @@ impl Names {
         }
     }
 
+    /// The address in use of a name did not accept, and another did: that one is in use from now on, for all
+    /// its backends. False where nothing changes.
+    pub fn settle(&self, name: &str, first: SocketAddr, address: SocketAddr) -> bool {
+        let known = lock(&self.table).ones.get(name).map(|followed| followed.shared.clone());
+        let Some(known) = known else { return false };
+        let members = {
+            let mut known = lock(&known);
+            if !known.settle(first, address) {
+                return false;
+            }
+            known.members.clone()
+        };
+        self.moved.tell(&members);
+        Counts::add(&self.counts.other_address, 1);
+        tracing::warn!(name, silent = %first, %address, "an address does not accept; another of the name does");
+        self.bus.tell(What::Resolved { backend: name.to_owned(), address: address.to_string() });
+        true
+    }
+
     /// Ends what was begun for a backend that is no longer in its pool, or has not come into it.
     pub fn remove(&self, backend: &Arc<Backend>) {
         let mut table = lock(&self.table);
@@ -253,12 +273,19 @@ impl Names {
         heard.and_then(|heard| lock(&heard).wanted(&[], most, &self.counts)).unwrap_or_default()
     }
 
-    /// What is to be done about the members of a name, after an answer that nobody has compared yet.
-    pub fn compare(&self, group: &Group, members: &[Present], now: Duration) -> Vec<Change> {
+    /// What is to be done about the members of a name, after an answer that nobody has compared yet. At
+    /// `others` the pool has backends for another reason.
+    pub fn compare(
+        &self,
+        group: &Group,
+        members: &[Present],
+        others: &[SocketAddr],
+        now: Duration,
+    ) -> Vec<Change> {
         let table = lock(&self.table);
         let most = table.settings.config.max_members;
         let Some(followed) = table.many.get(group) else { return Vec::new() };
-        lock(&followed.shared).compare(members, most, &self.counts, now)
+        lock(&followed.shared).compare(members, others, most, &self.counts, now)
     }
 
     /// Members of a name that have left and are done.
@@ -350,7 +377,7 @@ mod tests {
         let (one, other) = (backend("app.invalid:80"), backend("app.invalid:80"));
         names.add("app", &one);
         let address = std::net::SocketAddr::from(([10, 0, 0, 1], 80));
-        lock(&lock(&names.table).ones["app.invalid:80"].shared).take(Ok(vec![address]));
+        lock(&lock(&names.table).ones["app.invalid:80"].shared).take(Ok(vec![address]), false);
         let task = lock(&names.table).ones["app.invalid:80"].task.id();
         names.add("shop", &other);
         assert_eq!(other.resolved.address(), Some(address));

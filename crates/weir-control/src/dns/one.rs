@@ -3,10 +3,11 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
-use weir_config::Dns;
-use weir_state::Backend;
+use weir_config::{Dns, NEVER};
+use weir_state::{Backend, Choice};
 
 use super::settings::{Counts, Settings, tell_refused};
 use crate::events::{Bus, What};
@@ -38,7 +39,7 @@ impl Moved {
         std::mem::take(&mut *lock(&self.members))
     }
 
-    fn tell(&self, members: &[Member]) {
+    pub(super) fn tell(&self, members: &[Member]) {
         lock(&self.members).extend_from_slice(members);
         self.arrived.notify_one();
     }
@@ -48,6 +49,8 @@ impl Moved {
 #[derive(Default)]
 pub(super) struct Known {
     address: Option<SocketAddr>,
+    /// What there is to choose from, where there is a choice.
+    choice: Option<Arc<Choice>>,
     pub error: Option<String>,
     pub members: Vec<Member>,
     /// Addresses of the last answer that may not be used (count).
@@ -67,6 +70,37 @@ impl Known {
             self.address = None;
             self.members.iter().for_each(|member| member.backend.resolved.forget());
         }
+        // The next answer says what there is.
+        self.choice = None;
+        self.offer();
+    }
+
+    /// Takes addresses of an answer to choose from when the one in use does not accept, and the time until
+    /// then; gives whether that is news.
+    pub fn choose_among(&mut self, answer: &[SocketAddr], pause: Duration) -> bool {
+        let mut addresses = answer[..answer.len().min(ADDRESSES)].to_vec();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let has_choice = addresses.len() > 1 && pause != NEVER;
+        self.choice = has_choice.then(|| Arc::new(Choice { addresses: addresses.into(), pause }));
+        self.offer()
+    }
+
+    fn offer(&self) -> bool {
+        let resolved = self.members.iter().map(|member| &member.backend.resolved);
+        resolved.fold(false, |is_new, it| it.set_choice(self.choice.clone()) | is_new)
+    }
+
+    /// The address in use did not accept, and another did: that one is in use from now on. False where
+    /// it is already, or the name has it no more.
+    pub fn settle(&mut self, first: SocketAddr, address: SocketAddr) -> bool {
+        let has_it = self.choice.as_ref().is_some_and(|choice| choice.addresses.contains(&address));
+        if self.address != Some(first) || !has_it {
+            return false;
+        }
+        self.address = Some(address);
+        self.point_to(address);
+        true
     }
 
     pub fn serve(&mut self, members: Vec<Member>) {
@@ -74,6 +108,7 @@ impl Known {
         if let Some(address) = self.address {
             self.point_to(address);
         }
+        self.offer();
     }
 
     fn point_to(&self, address: SocketAddr) {
@@ -81,13 +116,26 @@ impl Known {
         resolved.filter(|it| it.address() != Some(address)).for_each(|it| it.set(address));
     }
 
-    /// Takes an answer; gives the new address if it is another.
-    pub fn take(&mut self, answer: Result<Vec<SocketAddr>, String>) -> Option<SocketAddr> {
-        let chosen = match answer {
-            Ok(addresses) => {
+    /// Whether an answer with these addresses says what there is; one that `is_partial` has nothing of one
+    /// family, and says nothing where the address in use is of it.
+    fn is_told_by(&self, addresses: &[SocketAddr], is_partial: bool) -> bool {
+        let is_missing = |in_use: SocketAddr| addresses.iter().all(|it| it.is_ipv4() != in_use.is_ipv4());
+        !(addresses.is_empty() || is_partial && self.address.is_some_and(is_missing))
+    }
+
+    /// Takes an answer; gives the new address if it is another. One that
+    /// `is_partial` has nothing of one family, and says nothing of an address in use that is of it.
+    pub fn take(&mut self, answer: Result<Vec<SocketAddr>, String>, is_partial: bool) -> Option<SocketAddr> {
+        let chosen = match (answer, self.address) {
+            (Ok(addresses), Some(in_use))
+                if !addresses.is_empty() && !self.is_told_by(&addresses, is_partial) =>
+            {
+                Ok(in_use)
+            }
+            (Ok(addresses), _) => {
                 choose(self.address, &addresses).ok_or_else(|| "the name has no address".to_owned())
             }
-            Err(error) => Err(error),
+            (Err(error), _) => Err(error),
         };
         match chosen {
             Ok(address) => {
@@ -126,18 +174,24 @@ pub(super) struct Following {
 pub(super) async fn follow(following: Following, answered: watch::Sender<bool>) {
     let Following { name, known, settings, counts, moved, bus } = &following;
     loop {
-        let (answer, ttl) = match settings.addresses_of(name, counts).await {
+        let (answer, ttl, is_partial) = match settings.addresses_of(name, counts).await {
             Ok((addresses, found)) => {
                 tell_refused(name, found.refused_count, &mut lock(known).refused_count);
-                (Ok(addresses), found.ttl)
+                (Ok(addresses), found.ttl, found.is_partial)
             }
-            Err(error) => (Err(error), None),
+            Err(error) => (Err(error), None, false),
         };
         let (before, found, error, is_resolved) = {
             let mut known = lock(known);
             let before = known.error.clone();
-            let found = known.take(answer);
-            if found.is_some() {
+            let has_other_choice = match &answer {
+                Ok(addresses) if known.is_told_by(addresses, is_partial) => {
+                    known.choose_among(addresses, settings.config.try_next)
+                }
+                _ => false,
+            };
+            let found = known.take(answer, is_partial);
+            if found.is_some() || has_other_choice {
                 moved.tell(&known.members);
             }
             (before, found, known.error.clone(), known.address.is_some())
@@ -174,15 +228,45 @@ mod tests {
     #[test]
     fn a_failing_or_empty_answer_keeps_the_last_good_address() {
         let mut known = Known::default();
-        assert_eq!(known.take(Ok(vec![address(1)])), Some(address(1)));
-        assert_eq!(known.take(Err("server failure".into())), None);
-        assert_eq!(known.take(Ok(Vec::new())), None);
+        assert_eq!(known.take(Ok(vec![address(1)]), false), Some(address(1)));
+        assert_eq!(known.take(Err("server failure".into()), false), None);
+        assert_eq!(known.take(Ok(Vec::new()), false), None);
         assert_eq!(
             (known.address, known.error.as_deref()),
             (Some(address(1)), Some("the name has no address"))
         );
-        assert_eq!(known.take(Ok(vec![address(1)])), None, "no change is no news");
+        assert_eq!(known.take(Ok(vec![address(1)]), false), None, "no change is no news");
         assert_eq!(known.error, None);
+    }
+
+    /// The addresses of one family were not answered for once: that is no reason to move to the other.
+    #[test]
+    fn the_address_in_use_stays_while_answers_are_partial() {
+        let mut known = Known::default();
+        let six = SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, 80));
+        assert_eq!(known.take(Ok(vec![six]), true), Some(six), "better than none");
+        assert_eq!(known.take(Ok(vec![address(2)]), true), None);
+        assert_eq!((known.address, known.error.as_deref()), (Some(six), None));
+        assert_eq!(known.take(Ok(vec![address(2)]), false), Some(address(2)));
+        // Some servers never answer for IPv6.
+        assert_eq!(known.take(Ok(vec![address(3)]), true), Some(address(3)));
+    }
+
+    #[test]
+    fn an_address_that_accepted_is_in_use_as_long_as_the_name_has_it() {
+        let mut known = Known::default();
+        let pause = Duration::from_millis(250);
+        known.choose_among(&[address(2), address(1)], pause);
+        known.take(Ok(vec![address(2), address(1)]), false);
+        assert!(!known.settle(address(2), address(3)), "not an address of the name");
+        assert!(!known.settle(address(1), address(2)), "not the one in use");
+        assert!(known.settle(address(2), address(1)));
+        assert!(!known.settle(address(2), address(1)), "told by another worker");
+        assert_eq!(known.take(Ok(vec![address(2), address(1)]), false), None, "it stays");
+        known.choose_among(&[address(1)], pause);
+        assert!(known.choice.is_none() && !known.settle(address(1), address(2)));
+        known.choose_among(&[address(1), address(2)], NEVER);
+        assert!(known.choice.is_none(), "switched off");
     }
 
     #[test]

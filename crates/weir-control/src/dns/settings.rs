@@ -40,8 +40,17 @@ impl Settings {
     }
 
     /// The addresses of a host that may be used, and what else its answer says.
-    pub async fn addresses_of_host(&self, host: &str, counts: &Counts) -> Result<Found, String> {
-        let found = self.resolver.addresses(host).await;
+    async fn addresses_of_host(&self, host: &str, counts: &Counts) -> Result<Found, String> {
+        self.usable(self.resolver.addresses(host).await, counts)
+    }
+
+    /// The same of a host that a record of a service names: those who said so are asked, so that no search
+    /// domain makes another of it, and one that is gone is told from one that could not be asked about.
+    pub async fn addresses_of_target(&self, host: &str, counts: &Counts) -> Result<Found, String> {
+        self.usable(self.resolver.addresses_by_servers(host).await, counts)
+    }
+
+    fn usable(&self, found: Result<Found, String>, counts: &Counts) -> Result<Found, String> {
         let mut found = found.inspect_err(|_| Counts::add(&counts.failed, 1))?;
         let before = found.addresses.len();
         found.addresses.retain(|at| self.config.allows(*at));
@@ -100,6 +109,8 @@ pub struct Counts {
     pub failed: AtomicU64,
     /// Addresses that `allow_address` did not let in.
     pub refused: AtomicU64,
+    /// Times that another address of a name came into use because the one before did not accept.
+    pub other_address: AtomicU64,
     /// Addresses beyond `max_members`.
     pub left_out: AtomicU64,
 }

@@ -16,6 +16,7 @@ mod tidings;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,10 +25,11 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use weir_balance::{Health, HealthMachine, Transition};
-use weir_config::{Check, GrpcProbe, HttpProbe, HttpVersion};
+use weir_config::{Check, GrpcProbe, HttpProbe};
 use weir_io::at::At;
 use weir_io::clock;
-use weir_state::{Backend, Origin, Pool, Snapshot};
+use weir_proxy::events::Event;
+use weir_state::{Backend, Choice, Origin, Pool, Snapshot};
 
 use crate::dns::Member;
 use crate::events::Bus;
@@ -132,9 +134,13 @@ pub struct Findings {
 
 impl Board {
     /// No probers yet. `in_force` is where the pools are looked up that a verdict concerns; out of the
-    /// receiver come those whose sessions are to end.
-    pub fn new(bus: Arc<Bus>, in_force: InForce) -> (Board, mpsc::UnboundedReceiver<Fallen>) {
-        let (tidings, fallen) = Tidings::new(bus, in_force);
+    /// receiver come those whose sessions are to end. What probes find out as workers do goes to `reports`.
+    pub fn new(
+        bus: Arc<Bus>,
+        in_force: InForce,
+        reports: mpsc::UnboundedSender<Event>,
+    ) -> (Board, mpsc::UnboundedReceiver<Fallen>) {
+        let (tidings, fallen) = Tidings::new(bus, in_force, reports);
         let board =
             Board { table: Mutex::default(), agents: agent::Agents::default(), tidings: Arc::new(tidings) };
         (board, fallen)
@@ -361,7 +367,7 @@ fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
         Check::Mysql => Question::Login(pool.account.clone().map(LoginAccount)),
         Check::Http(probe) => Question::Http {
             probe: HttpProbe { host: Some(probe.host.clone().unwrap_or_else(host)), ..probe.clone() },
-            over_h2: pool.config.protocol == HttpVersion::H2,
+            protocol: pool.config.protocol,
         },
         Check::Grpc(probe) => {
             Question::Grpc(GrpcProbe { host: Some(probe.host.clone().unwrap_or_else(host)), ..probe.clone() })
@@ -374,8 +380,21 @@ fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
         address.set_port(port);
     }
     let local_end = pool.local_end.as_ref().map(|end| end.without_client()).unwrap_or_default();
-    let target = Target { at, local_end, tls, send_proxy, question };
+    let port = at.inet().map(|address| address.port()).filter(|_| pool.config.mysql.is_none());
+    let choice = choice_at(backend, port);
+    let target = Target { at, choice, local_end, tls, send_proxy, question };
     Some(Key { target, pace: Pace::of(health) })
+}
+
+/// What there is to choose from where a backend is probed, at this port. A MySQL server is known by what it
+/// said.
+fn choice_at(backend: &Backend, port: Option<u16>) -> Option<Arc<Choice>> {
+    let (choice, port) = (backend.resolved.choice()?, port?);
+    if choice.addresses.iter().all(|address| address.port() == port) {
+        return Some(choice);
+    }
+    let addresses = choice.addresses.iter().map(|address| SocketAddr::new(address.ip(), port));
+    Some(Arc::new(Choice { addresses: addresses.collect(), pause: choice.pause }))
 }
 
 /// What a backend is called by those who ask it: one that came by a name has that, and its own port.
@@ -420,12 +439,16 @@ async fn run(key: Arc<Key>, mut schedule: Schedule, shared: Arc<Shared>, tidings
                 let key = key.clone();
                 probes.spawn(async move {
                     let began = clock::now();
-                    let result = probe::probe(&key.target, limit).await;
-                    (number, result, clock::now().saturating_sub(began))
+                    let mut other = None;
+                    let result = probe::probe(&key.target, limit, &mut other).await;
+                    (number, (result, other), clock::now().saturating_sub(began))
                 });
             }
             Due::Wait(until) => tokio::select! {
-                Some(ended) = probes.join_next() => if let Ok((number, result, took)) = ended {
+                Some(ended) = probes.join_next() => if let Ok((number, (result, other), took)) = ended {
+                    if let Some(other) = other {
+                        shared.tell_other(other, &tidings);
+                    }
                     let ending = match &result {
                         Ok(_) => Ending::Good,
                         Err(failure) if failure.is_late() => Ending::Late,
@@ -469,6 +492,16 @@ impl Shared {
         let subscribers = &mut lock(&self.state).subscribers;
         subscribers.retain(|subscriber| id(&subscriber.backend) != id(backend));
         !subscribers.is_empty()
+    }
+
+    /// Tells that another address of a name accepted than the one in use.
+    fn tell_other(&self, accepted: SocketAddr, tidings: &Tidings) {
+        for subscriber in &lock(&self.state).subscribers {
+            if let Some(first) = subscriber.backend.resolved.address() {
+                let address = SocketAddr::new(accepted.ip(), first.port());
+                tidings.other_address(&subscriber.backend.address, first, address);
+            }
+        }
     }
 
     /// Takes the result of one probe and tells everybody concerned when it changes the verdict.

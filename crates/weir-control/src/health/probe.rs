@@ -4,18 +4,21 @@
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
-use weir_config::{GrpcProbe, HttpProbe, ProxyVersion, Step};
+use weir_config::{GrpcProbe, HttpProbe, PoolProtocol, ProxyVersion, Step};
 use weir_io::at::At;
 use weir_io::handshake;
 use weir_io::local_end::LocalEnd;
-use weir_state::ServerFacts;
+use weir_io::race;
+use weir_state::{Choice, ServerFacts};
 use weir_tls::{BackendTls, OwnAccount};
 
 use super::{probe_grpc, probe_h2, probe_http, probe_mysql, probe_tcp};
@@ -31,6 +34,8 @@ pub const USER_AGENT: &str = concat!("weir-health/", env!("CARGO_PKG_VERSION"));
 pub struct Target {
     /// Where.
     pub at: At,
+    /// Where else, when nobody accepts there.
+    pub choice: Option<Arc<Choice>>,
     /// Where it leaves from.
     pub local_end: LocalEnd,
     /// TLS; for a mere connect its handshake is part of the question.
@@ -99,8 +104,8 @@ pub enum Question {
     Http {
         /// The request, with its host, and what is good.
         probe: HttpProbe,
-        /// In HTTP/2, as exchanges are spoken with this backend.
-        over_h2: bool,
+        /// In the version that exchanges with this backend are in.
+        protocol: PoolProtocol,
     },
     /// Does it say by gRPC's health protocol that it serves?
     Grpc(GrpcProbe),
@@ -109,7 +114,7 @@ pub enum Question {
 impl Question {
     /// Whether HTTP/2 is spoken to ask it; over TLS both sides agree on that first.
     fn is_in_h2(&self) -> bool {
-        matches!(self, Question::Http { over_h2: true, .. } | Question::Grpc(_))
+        matches!(self, Question::Http { protocol: PoolProtocol::H2, .. } | Question::Grpc(_))
     }
 }
 
@@ -135,6 +140,8 @@ pub enum Answer {
 pub(super) struct Progress {
     /// Whether the connection has come about.
     pub connected: bool,
+    /// The other address that accepted it, where it was another.
+    pub other: Option<SocketAddr>,
     /// What has come of an answer that is not whole.
     pub came: Vec<u8>,
     /// What is still expected in it, for people; `None` before something of an answer is waited for.
@@ -266,13 +273,19 @@ pub(crate) fn plain(error: &io::Error) -> String {
     text.split(" (os error").next().unwrap_or(&text).to_ascii_lowercase()
 }
 
-/// Probes once.
-pub async fn probe(target: &Target, limit: Duration) -> Result<Answer, Failure> {
+/// Probes once. `other` says afterwards which other address accepted, where one did.
+pub async fn probe(
+    target: &Target,
+    limit: Duration,
+    other: &mut Option<SocketAddr>,
+) -> Result<Answer, Failure> {
     let mut progress = Progress::default();
-    if let Ok(answer) = timeout(limit, ask(target, &mut progress)).await {
+    let asked = timeout(limit, ask(target, &mut progress)).await;
+    *other = progress.other;
+    if let Ok(answer) = asked {
         return answer;
     }
-    let Progress { connected, came, expected } = progress;
+    let Progress { connected, came, expected, .. } = progress;
     Err(match expected.filter(|_| !came.is_empty()) {
         Some(expected) => Failure::Unexpected { came, expected, end: End::Late(limit) },
         None => Failure::TimedOut { after: limit, connected },
@@ -280,7 +293,7 @@ pub async fn probe(target: &Target, limit: Duration) -> Result<Answer, Failure> 
 }
 
 async fn ask(target: &Target, progress: &mut Progress) -> Result<Answer, Failure> {
-    let mut stream = target.local_end.connect(&target.at).await.map_err(Failure::Connect)?;
+    let mut stream = connect(target, progress).await.map_err(Failure::Connect)?;
     progress.connected = true;
     if let Some(version) = target.send_proxy {
         stream.write_all(announcement(version)).await.map_err(Failure::Broken)?;
@@ -291,22 +304,37 @@ async fn ask(target: &Target, progress: &mut Progress) -> Result<Answer, Failure
         return Ok(greeted.map_or(Answer::Accepted, Answer::Greeted));
     }
     match &target.tls {
-        None => put(stream, &target.question, "http", progress).await,
+        None => put(stream, &target.question, ("http", target.question.is_in_h2()), progress).await,
         Some(Secured(tls)) => {
             let config = match &target.question {
-                Question::Http { over_h2: false, .. } => tls.for_http1.clone(),
+                Question::Http { protocol: PoolProtocol::H1, .. } => tls.for_http1.clone(),
+                Question::Http { protocol: PoolProtocol::Auto | PoolProtocol::H3, .. } => {
+                    tls.for_either.as_ref().unwrap_or(&tls.for_http1).clone()
+                }
                 question if question.is_in_h2() => with_h2(&tls.config),
                 _ => tls.config.clone(),
             };
             let shaken = TlsConnector::from(config).connect(tls.name.clone(), stream).await;
             let stream = shaken.map_err(|error| Failure::Tls(handshake::describe(&error)))?;
-            let agreed = stream.get_ref().1.alpn_protocol();
-            if target.question.is_in_h2() && agreed != Some(b"h2") {
+            let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            if target.question.is_in_h2() && !is_h2 {
                 return Err(Failure::Tls("it does not agree to HTTP/2 (ALPN)".to_owned()));
             }
-            put(stream, &target.question, "https", progress).await
+            put(stream, &target.question, ("https", is_h2), progress).await
         }
     }
+}
+
+/// Connects as the data path does: where the address in use does not accept, to another of its name.
+async fn connect(target: &Target, progress: &mut Progress) -> io::Result<TcpStream> {
+    let (Some(choice), Some(first)) = (&target.choice, target.at.inet()) else {
+        return target.local_end.connect(&target.at).await;
+    };
+    let addresses = race::order(first, &choice.addresses);
+    let try_one = |address: SocketAddr| async move { target.local_end.connect(&At::Inet(address)).await };
+    let (address, stream) = race::connect(&addresses, choice.pause, try_one).await?;
+    progress.other = (address != first).then_some(address);
+    Ok(stream)
 }
 
 /// As `config`, for HTTP/2 whatever the pool speaks.
@@ -319,18 +347,18 @@ fn with_h2(config: &Arc<ClientConfig>) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// Puts the question on a connection that came about. `scheme` is that of the connection.
+/// Puts the question on a connection that came about, of this scheme, and in HTTP/2 or not.
 async fn put(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     question: &Question,
-    scheme: &str,
+    (scheme, is_h2): (&str, bool),
     progress: &mut Progress,
 ) -> Result<Answer, Failure> {
     match question {
         Question::Connect | Question::Login(_) => Ok(Answer::Accepted),
         Question::Talk(steps) => probe_tcp::talk(stream, steps, progress).await,
-        Question::Http { probe, over_h2: true } => probe_h2::ask(stream, scheme, probe, progress).await,
-        Question::Http { probe, over_h2: false } => probe_http::ask(stream, probe, progress).await,
+        Question::Http { probe, .. } if is_h2 => probe_h2::ask(stream, scheme, probe, progress).await,
+        Question::Http { probe, .. } => probe_http::ask(stream, probe, progress).await,
         Question::Grpc(probe) => probe_grpc::ask(stream, scheme, probe).await,
     }
 }
@@ -355,7 +383,6 @@ fn ranges(ranges: &[(u16, u16)]) -> String {
 pub(super) mod tests {
     use super::*;
     use std::collections::BTreeMap;
-    use std::net::SocketAddr;
     use tokio::io::AsyncReadExt as _;
     use tokio::net::TcpListener;
 
@@ -374,10 +401,11 @@ pub(super) mod tests {
         let probe = http_probe("/healthz");
         Target {
             at: address.into(),
+            choice: None,
             local_end: LocalEnd::default(),
             tls: None,
             send_proxy,
-            question: Question::Http { probe, over_h2: false },
+            question: Question::Http { probe, protocol: PoolProtocol::H1 },
         }
     }
 
@@ -397,6 +425,10 @@ pub(super) mod tests {
             asked
         });
         (address, task)
+    }
+
+    async fn probe(target: &Target, limit: Duration) -> Result<Answer, Failure> {
+        super::probe(target, limit, &mut None).await
     }
 
     const LONG: Duration = Duration::from_secs(20);

@@ -1,11 +1,13 @@
 //! Who is told what was found out about a backend.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use weir_balance::Health;
 use weir_config::OnDown;
+use weir_proxy::events::Event;
 use weir_state::Pool;
 
 use crate::dns::Member;
@@ -20,14 +22,24 @@ pub(super) struct Tidings {
     pub bus: Arc<Bus>,
     in_force: InForce,
     fallen: mpsc::UnboundedSender<Fallen>,
+    reports: mpsc::UnboundedSender<Event>,
 }
 
 impl Tidings {
     /// `in_force` is where the pools are looked up that a finding concerns; who is to lose its sessions comes
     /// out of the receiver.
-    pub fn new(bus: Arc<Bus>, in_force: InForce) -> (Tidings, mpsc::UnboundedReceiver<Fallen>) {
+    pub fn new(
+        bus: Arc<Bus>,
+        in_force: InForce,
+        reports: mpsc::UnboundedSender<Event>,
+    ) -> (Tidings, mpsc::UnboundedReceiver<Fallen>) {
         let (fallen, receiver) = mpsc::unbounded_channel();
-        (Tidings { bus, in_force, fallen }, receiver)
+        (Tidings { bus, in_force, fallen, reports }, receiver)
+    }
+
+    /// The address `first`, in use of a name, did not accept, and `address` did.
+    pub fn other_address(&self, name: &str, first: SocketAddr, address: SocketAddr) {
+        let _ = self.reports.send(Event::OtherAddress { name: name.to_owned(), first, address });
     }
 
     /// Shows the pool as it is now what has become of its backend.

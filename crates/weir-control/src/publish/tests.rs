@@ -88,8 +88,10 @@ async fn publisher(fails_to: &'static str) -> (Publisher, Diary) {
     let planes = vec![plane("a", ""), plane("b", fails_to), plane("c", "")];
     let (bus, in_force) = (Arc::new(Bus::default()), InForce::default());
     let kernel = Arc::new(KernelPlane::new(bus.clone(), tokio::sync::mpsc::unbounded_channel().0));
-    let board = Arc::new(Board::new(bus.clone(), in_force.clone()).0);
+    let board =
+        Arc::new(Board::new(bus.clone(), in_force.clone(), tokio::sync::mpsc::unbounded_channel().0).0);
     let followers = Arc::new(Followers {
+        token_keys: Fetches::new(Arc::default()),
         names: Names::new(bus.clone(), Arc::new(Moved::default())).0,
         watch: Watch::new(bus.clone(), in_force.clone(), board.clone()).0,
         board,

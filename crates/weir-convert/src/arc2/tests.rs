@@ -205,7 +205,7 @@ fn certificates_are_got_where_somebody_is_named_for_them() {
         matches!(&web.routes[0].action, RouteAction::Redirect(redirect) if redirect.to.to_string() == "https://$host$path$query")
     );
     assert_eq!(secure.bind, ["0.0.0.0:8443".parse().unwrap()]);
-    let acme = secure.tls.as_ref().and_then(|tls| tls.acme.as_ref()).unwrap();
+    let acme = secure.tls.as_ref().and_then(|tls| tls.acme.first()).unwrap();
     assert_eq!(acme.domains, ["shop.example"]);
     assert_eq!(secure.routes[0].action, RouteAction::Pool("shop.example".to_owned()));
 }

@@ -138,6 +138,11 @@ pub(crate) fn connection_options(
     }
     let mut count = 0;
     for line in fields.lines.iter().filter(|line| line.known == KnownHeader::Connection) {
+        // Nearly every line is one of these words, which need no splitting.
+        if count < most && note_option(options, line.value.of(buffer)) {
+            count += 1;
+            continue;
+        }
         for option in elements(line, buffer) {
             let text = option.of(buffer);
             if text.is_empty() {
@@ -150,15 +155,23 @@ pub(crate) fn connection_options(
             if count > most {
                 return Err(Violation::TooManyConnectionOptions);
             }
-            match text.len() {
-                5 if text.eq_ignore_ascii_case(b"close") => options.close = true,
-                10 if text.eq_ignore_ascii_case(b"keep-alive") => options.keep_alive = true,
-                7 if text.eq_ignore_ascii_case(b"upgrade") => options.upgrade = true,
-                _ => options.others.push(option),
+            if !note_option(options, text) {
+                options.others.push(option);
             }
         }
     }
     Ok(())
+}
+
+/// Notes an option that is acted upon here; `false` for any other.
+fn note_option(options: &mut ConnectionOptions, text: &[u8]) -> bool {
+    match text.len() {
+        5 if text.eq_ignore_ascii_case(b"close") => options.close = true,
+        10 if text.eq_ignore_ascii_case(b"keep-alive") => options.keep_alive = true,
+        7 if text.eq_ignore_ascii_case(b"upgrade") => options.upgrade = true,
+        _ => return false,
+    }
+    true
 }
 
 /// Comma-separated elements of one line, trimmed, empty ones included.

@@ -207,6 +207,13 @@ impl RequestStream {
         }
     }
 
+    /// The section read last was an interim response: another head follows (RFC 9114 §4.1).
+    pub fn await_final_head(&mut self) {
+        if self.phase == Phase::Content {
+            self.phase = Phase::Head;
+        }
+    }
+
     /// The peer ended the stream, and all of its bytes were given to [`Self::advance`].
     ///
     /// # Errors

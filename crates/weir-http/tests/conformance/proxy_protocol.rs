@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use weir_http::proxy_protocol::{
-    ProxyAddresses, ProxyProgress, ProxyVersion, ProxyViolation, V2_DEFAULT_LIMIT_BYTES, parse, write_v1,
-    write_v2,
+    ProxyAddresses, ProxyProgress, ProxyVersion, ProxyViolation, V2_DEFAULT_LIMIT_BYTES, parse,
+    parse_datagram, write_v1, write_v2, write_v2_datagram,
 };
 
 fn read(bytes: &[u8]) -> Result<ProxyProgress, ProxyViolation> {
@@ -178,4 +178,34 @@ fn written_headers_are_read_back() {
             assert_eq!(ends(&out), (None, out.len()));
         }
     }
+}
+
+#[test]
+fn the_header_of_a_datagram_says_datagrams_and_what_follows_is_the_clients() {
+    for (source, destination, family) in
+        [("192.0.2.1:56324", "198.51.100.2:53", 0x12), ("[2001:db8::1]:1", "[2001:db8::2]:53", 0x22)]
+    {
+        let addresses =
+            ProxyAddresses { source: source.parse().unwrap(), destination: destination.parse().unwrap() };
+        let mut datagram = Vec::new();
+        write_v2_datagram(addresses, &mut datagram);
+        assert_eq!(datagram[12..14], [0x21, family]);
+        let header_bytes = datagram.len();
+        datagram.extend_from_slice(b"content");
+        assert_eq!(parse_datagram(&datagram), Ok((Some(addresses), &b"content"[..])));
+        assert_eq!(parse_datagram(&datagram[..header_bytes]), Ok((Some(addresses), &b""[..])));
+        for end in 0..header_bytes {
+            assert!(parse_datagram(&datagram[..end]).is_err(), "{end}");
+        }
+    }
+    assert_eq!(
+        parse_datagram(&[&v2(0x20, 0, b"")[..], b"x"].concat()),
+        Ok((None, &b"x"[..])),
+        "the sender's own"
+    );
+    assert_eq!(
+        parse_datagram(b"PROXY TCP4 192.0.2.1 198.51.100.2 1 53\r\nx"),
+        Err(ProxyViolation::Signature),
+        "version 1 has no word for datagrams"
+    );
 }

@@ -1,5 +1,5 @@
 //! Many datagrams per system call, with the address each was sent to: `recvmmsg(2)` and `sendmmsg(2)`. And
-//! what a socket has not sent yet, for that call needs `unsafe` as these do.
+//! what a socket has not sent yet and whether it has a filter, for these calls need `unsafe` as well.
 #![allow(unsafe_code)]
 // The lengths of control messages are `size_t` in one C library and `socklen_t` in another.
 #![allow(clippy::unnecessary_cast)]
@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr;
 
 use libc::{c_int, c_void, iovec, mmsghdr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -241,6 +242,46 @@ pub fn steer_group(socket: &impl AsFd, program: &[libc::sock_filter]) -> io::Res
         )
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Takes a socket that flows may still send by out of the search for receivers, for good: connected to
+/// nobody, it is found by what comes from there only. Its port stays, and so does its interface. Without that
+/// it would go on getting what another socket at a less exact address, or of any interface, is to get.
+///
+/// # Errors
+/// It goes on as it was, or without its interface.
+pub fn withdraw(socket: &impl AsFd) -> io::Result<()> {
+    /// Nobody answers there (RFC 863).
+    const DISCARD: u16 = 9;
+    let interface = super::interface_of(socket);
+    if interface.is_some() {
+        // There is no way to nobody by it. To leave it so, and to come back, takes no capability.
+        rustix::net::connect_unspec(socket)?;
+    }
+    let socket = SockRef::from(socket);
+    let is_ipv6 = socket.local_addr()?.is_ipv6();
+    let nobody: IpAddr = if is_ipv6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
+    let connected = socket.connect(&SocketAddr::new(nobody, DISCARD).into());
+    if interface.is_some() {
+        socket.bind_device_by_index_v4(interface)?;
+    }
+    connected
+}
+
+/// Whether a socket has a filter (`SO_ATTACH_FILTER`).
+pub(super) fn has_filter(socket: &impl AsFd) -> bool {
+    let mut instructions: libc::socklen_t = 0;
+    // SAFETY: of a length of 0 the kernel writes nothing but the length, which outlives the call.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_GET_FILTER,
+            ptr::null_mut(),
+            &raw mut instructions,
+        )
+    };
+    result == 0 && instructions > 0
 }
 
 /// Addresses of a datagram of an unconnected socket.

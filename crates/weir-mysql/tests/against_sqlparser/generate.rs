@@ -17,11 +17,11 @@ impl Draws {
     }
 
     /// True one time in `times`.
-    fn once_in(&mut self, times: u64) -> bool {
+    pub fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
-    fn one_of<'t>(&mut self, texts: &[&'t str]) -> &'t str {
+    pub fn one_of<'t>(&mut self, texts: &[&'t str]) -> &'t str {
         texts[self.below(texts.len() as u64) as usize]
     }
 }

@@ -12,6 +12,8 @@ pub struct Asked {
     request: Vec<Variable>,
     /// Of the response that came of it: [`Variable::ResponseHeader`] only.
     response: Vec<Variable>,
+    /// Of who has shown who it is: [`Variable::Claim`] only.
+    user: Vec<Variable>,
 }
 
 impl Asked {
@@ -26,9 +28,11 @@ impl Asked {
                 | Variable::ServerName
                 | Variable::TlsVersion
                 | Variable::ClientCertSubject
+                | Variable::User
                 | Variable::Outcome(_)
                 | Variable::Capture(_) => continue,
                 Variable::ResponseHeader(_) => &mut self.response,
+                Variable::Claim(_) => &mut self.user,
                 Variable::Scheme
                 | Variable::Host
                 | Variable::Path
@@ -36,6 +40,7 @@ impl Asked {
                 | Variable::ListenerPort
                 | Variable::Header(_)
                 | Variable::Cookie(_)
+                | Variable::Map(_)
                 | Variable::Parameter(_) => &mut self.request,
             };
             if !side.contains(variable) {
@@ -46,7 +51,12 @@ impl Asked {
 
     /// Whether nothing is asked for.
     pub fn is_empty(&self) -> bool {
-        self.request.is_empty() && self.response.is_empty()
+        self.request.is_empty() && self.response.is_empty() && self.user.is_empty()
+    }
+
+    /// Whether anything is asked of who has shown who it is.
+    pub fn is_of_user(&self) -> bool {
+        !self.user.is_empty()
     }
 }
 
@@ -73,6 +83,13 @@ impl Captured {
     /// Keeps what is asked of a request.
     pub fn note_request(&mut self, asked: &Asked, source: &impl Source) {
         for variable in &asked.request {
+            self.note(variable, |variable, out| source.put(variable, out));
+        }
+    }
+
+    /// Keeps what is asked of who has shown who it is.
+    pub fn note_user(&mut self, asked: &Asked, source: &impl Source) {
+        for variable in &asked.user {
             self.note(variable, |variable, out| source.put(variable, out));
         }
     }

@@ -5,7 +5,7 @@ use weir_http::{encode_decimal, write_address};
 use weir_template::{Outcome, Piece, Variable};
 
 use super::captured::Captured;
-use super::record::Record;
+use super::record::{Record, Spoken};
 use super::render::{Renderer, json_text, put_seconds, put_words};
 use super::{escape, render};
 use crate::client::is_unix;
@@ -189,6 +189,7 @@ fn of_peer<'s>(variable: &Variable, said: Said<'s>) -> Option<Option<&'s [u8]>> 
         Variable::ServerName => of_tls(record.tls.and_then(|tls| tls.server_name.as_deref())),
         Variable::ClientCertSubject => of_tls(record.tls.and_then(|tls| tls.client_subject.as_deref())),
         Variable::Outcome(Outcome::Target) => record.path,
+        Variable::User => record.user,
         Variable::Outcome(Outcome::Sqli) => record.sqli.map(str::as_bytes),
         Variable::Outcome(_)
         | Variable::ClientIp
@@ -202,6 +203,8 @@ fn of_peer<'s>(variable: &Variable, said: Said<'s>) -> Option<Option<&'s [u8]>> 
         | Variable::Query
         | Variable::Header(_)
         | Variable::Cookie(_)
+        | Variable::Map(_)
+        | Variable::Claim(_)
         | Variable::Parameter(_)
         | Variable::ResponseHeader(_) => captured.value(variable),
     })
@@ -233,7 +236,9 @@ fn outcome(renderer: &mut Renderer, fact: Outcome, record: &Record<'_>, out: &mu
         Outcome::Pool => word(record.pool),
         Outcome::Backend => word(record.backend),
         Outcome::Protocol => word(Some(record.protocol.word())),
+        Outcome::BackendProtocol => word(record.backend_protocol.map(Spoken::word)),
         Outcome::Cache => word(record.cache),
+        Outcome::Hedge => word(record.hedge),
         Outcome::End => word(Some(record.end.word())),
         Outcome::TlsCipher => word(record.tls.map(|tls| tls.cipher_word())),
         Outcome::WouldReject => put_words(out, record.would_reject),

@@ -88,6 +88,17 @@ impl Logs {
         captured.note_request(&self.asked, source);
     }
 
+    /// Keeps what lines will say of who has shown who it is.
+    pub fn note_user(&self, captured: &mut Captured, source: &impl Source) {
+        captured.note_user(&self.asked, source);
+    }
+
+    /// Whether lines say anything of it but a name.
+    #[inline]
+    pub fn asks_of_user(&self) -> bool {
+        self.asked.is_of_user()
+    }
+
     /// Keeps what lines will say of the response.
     pub fn note_response(&self, captured: &mut Captured, head: &ResponseHead, text: &[u8]) {
         captured.note_response(&self.asked, head, text);

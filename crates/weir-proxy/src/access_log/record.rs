@@ -19,6 +19,8 @@ pub struct Record<'a> {
     pub pool: Option<&'a str>,
     /// The backend that was used last, as configured.
     pub backend: Option<&'a str>,
+    /// What that was asked in.
+    pub backend_protocol: Option<Spoken>,
     /// The client: the TCP peer, or whom a believed PROXY header names.
     pub client: SocketAddr,
     /// What was spoken.
@@ -41,6 +43,8 @@ pub struct Record<'a> {
     pub cache: Option<&'a str>,
     /// Attempts after the first (count).
     pub retries: u32,
+    /// What became of a second backend that was asked beside the first, in one word.
+    pub hedge: Option<&'a str>,
     /// How long each phase took.
     pub timers: Timers,
     /// Why it ended.
@@ -101,7 +105,7 @@ pub struct Timers {
     pub total: Duration,
 }
 
-/// What a client speaks.
+/// What a client or a backend is spoken to in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Spoken {

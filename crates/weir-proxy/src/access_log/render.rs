@@ -67,6 +67,7 @@ impl Renderer {
         json_text(out, "request_id", record.request_id);
         json_text(out, "cache", record.cache.map(str::as_bytes));
         json_number(out, "retries", Some(u64::from(record.retries)));
+        json_text(out, "hedge", record.hedge.map(str::as_bytes));
         json_seconds(out, "client_header", record.timers.client_header);
         json_seconds(out, "auth", record.timers.auth);
         json_seconds(out, "queue", record.timers.queue);
@@ -219,7 +220,7 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
         End::BackendDown => [b'D', phase],
         End::BackendClosed => [b'S', if phase == b'R' { b'H' } else { phase }],
         End::BadResponse => *b"PH",
-        End::Overload => [b'R', phase],
+        End::Overload | End::BufferLost => [b'R', phase],
         End::TooManyConnections | End::AccountConnections => *b"PC",
         End::Draining | End::Killed => [b'K', phase],
         End::Internal => [b'I', phase],

@@ -17,6 +17,8 @@ use super::target::{Written, wait_writable};
 const JOURNAL: &str = "/run/systemd/journal/socket";
 /// For a connection to come about.
 const CONNECT: Duration = Duration::from_secs(1);
+/// Reads of what a daemon says before a batch is written to it (count).
+const READS: usize = 16;
 
 /// A daemon's socket.
 pub struct Socket {
@@ -179,13 +181,15 @@ impl Link {
     /// 6587 section 3.1). What it says, which syslog has no use for, is read away.
     fn was_closed(&self) -> bool {
         let Link::Tcp(stream) = self else { return false };
-        loop {
+        // Not all that it may say: one that never stops would keep the writer from writing.
+        for _ in 0..READS {
             match (&*stream).read(&mut [0; 256]) {
                 Ok(0) => return true,
                 Ok(_) => {}
                 Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
             }
         }
+        false
     }
 }
 
@@ -283,6 +287,24 @@ mod tests {
         let mut got = String::new();
         second.read_to_string(&mut got).unwrap();
         assert_eq!(got, "3 two5 three");
+    }
+
+    #[test]
+    fn a_daemon_that_talks_without_end_is_written_to() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut socket = Socket::syslog(&SyslogAddress::Tcp(listener.local_addr().unwrap()));
+        assert!(!socket.send(b"one\n").is_later);
+        let (mut daemon, _) = listener.accept().unwrap();
+        let mut talk = daemon.try_clone().unwrap();
+        let talking = std::thread::spawn(move || while talk.write_all(&[b'x'; 1 << 16]).is_ok() {});
+        for _ in 0..100 {
+            assert!(!socket.send(b"two\n").is_later);
+        }
+        let mut got = vec![0; 5 * 101];
+        daemon.read_exact(&mut got).unwrap();
+        assert_eq!(&got[500..], b"3 two");
+        drop(socket);
+        talking.join().unwrap();
     }
 
     #[test]

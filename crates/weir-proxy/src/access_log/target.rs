@@ -3,10 +3,13 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use weir_config::{AccessTarget, Syslog};
 
 use super::socket::Socket;
@@ -111,8 +114,15 @@ impl LogFile {
     }
 }
 
+/// Opens a file for appending. At a pipe without a reader open(2) would wait for one, and with it whoever
+/// starts or reloads; like this it fails. For other files the flag means nothing.
 fn append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).open(path)
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let opened = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path);
+    opened.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NXIO) => io::Error::new(error.kind(), "nobody reads the pipe"),
+        _ => error,
+    })
 }
 
 fn write_all(mut file: &File, bytes: &[u8], written: &mut usize) -> io::Result<()> {
@@ -135,7 +145,31 @@ pub(super) fn wait_writable(descriptor: impl AsFd) -> io::Result<()> {
     let mut watched = [PollFd::new(&descriptor, PollFlags::OUT)];
     match poll(&mut watched, Some(&limit)) {
         Ok(0) => Err(io::Error::new(io::ErrorKind::TimedOut, "nothing reads it")),
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType, Mode};
+
+    use super::*;
+
+    /// It kept the program from starting, and from hearing a signal; at a reload, from its probes.
+    #[test]
+    fn a_pipe_without_a_reader_is_refused_at_once() {
+        let path = std::env::temp_dir().join(format!("weir-log-pipe-{}", std::process::id()));
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let target = AccessTarget::File(path.clone());
+        let refused = Target::open(&target, &Syslog::default()).err().expect("nobody reads");
+        assert_eq!(refused.to_string(), "nobody reads the pipe");
+        let reader =
+            OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(&path);
+        let mut opened = Target::open(&target, &Syslog::default()).unwrap().expect("a target");
+        assert_eq!(opened.write(b"line\n").lost, 0);
+        let mut got = [0; 16];
+        assert_eq!(std::io::Read::read(&mut reader.unwrap(), &mut got).unwrap(), 5);
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -22,6 +22,7 @@ fn request<'a>() -> Record<'a> {
         pool: Some("app"),
         backend: Some("10.0.0.1:8080"),
         client: "192.0.2.7:40312".parse().unwrap(),
+        backend_protocol: Some(Spoken::Http2),
         protocol: Spoken::Http11,
         method: Some(b"GET"),
         host: Some(b"shop.example"),
@@ -32,6 +33,7 @@ fn request<'a>() -> Record<'a> {
         request_id: Some(b"0f3c"),
         cache: None,
         retries: 1,
+        hedge: None,
         timers: Timers {
             client_header: Some(Duration::from_micros(120)),
             queue: Some(Duration::ZERO),
@@ -53,6 +55,7 @@ fn request<'a>() -> Record<'a> {
 fn relayed<'a>() -> Record<'a> {
     Record {
         route: None,
+        backend_protocol: None,
         protocol: Spoken::Tcp,
         method: None,
         host: None,

@@ -64,7 +64,7 @@ pub async fn redirect(
     to: &Template,
     status: u16,
 ) -> After {
-    let location = request_values::location(to, &Values::of(&session.requester, exchange));
+    let location = request_values::location(to, &Values::of(&session.requester, listener, exchange));
     let keep = may_keep(session, exchange);
     let answer = OwnAnswer::Redirect { status, location: &location };
     send(session, listener, exchange, &answer, End::Responded, keep).await

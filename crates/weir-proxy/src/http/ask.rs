@@ -19,9 +19,12 @@ use crate::http::connection::Connection;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
+use crate::http::race::Race;
 use crate::http::requester::{Recipient, Requester};
+use crate::http::retried;
 use crate::http::upload::Upload;
 use crate::reach::{Attempt, Reach, RetryRules, Verdict};
+use crate::worker::Worker;
 
 /// A request that a pool is asked, with all that the steps from here to the response's head need.
 pub struct Call<'a, R> {
@@ -33,6 +36,8 @@ pub struct Call<'a, R> {
     pub upload: &'a mut Upload,
     /// When the attempt under way is to give way to another; [`Duration::MAX`] where none may follow.
     pub try_until: Duration,
+    /// What is sent, where two backends may be asked at once.
+    pub race: Option<&'a Race>,
 }
 
 /// A response whose head, in `exchange.response`, is complete.
@@ -48,7 +53,12 @@ impl<R: Recipient> Call<'_, R> {
     /// Asks until there is a final response, be it an error of the backend's, or no use in asking again.
     pub async fn ask(mut self) -> Result<Answered, Failure> {
         let passed = Passed::ask(&self.forwarding.pool, || self.exchange.ledger.nearly_now())?;
+        let limited_since =
+            self.exchange.ledger.passage.is_counted().then(|| self.exchange.ledger.nearly_now());
         let answered = self.tries().await;
+        if let Some(since) = limited_since {
+            self.tell_limits(since, answered.as_ref().map(|_| self.exchange.response.status()));
+        }
         if let Some(passed) = passed {
             match &answered {
                 Ok(_) => passed.tell(self.exchange.response.status() >= 500),
@@ -59,21 +69,47 @@ impl<R: Recipient> Call<'_, R> {
         answered
     }
 
+    /// Tells limits of requests under way how long the answer took, where that says how long work takes: an
+    /// error mostly comes sooner than what was asked for.
+    #[cold]
+    fn tell_limits(&self, since: Duration, status: Result<u16, &Failure>) {
+        let ledger = &self.exchange.ledger;
+        let (now, is_told) = match status {
+            Ok(status) => (ledger.response_at(), status < 500),
+            Err(failure) => (clock::now(), matches!(failure, Failure::BackendTimeout)),
+        };
+        ledger.passage.answered(now, is_told.then(|| now.saturating_sub(since)));
+    }
+
     async fn tries(&mut self) -> Result<Answered, Failure> {
         let mut reach = Reach::begin(&self.forwarding.pool, self.facts.wish, self.exchange.ledger.head)
             .until(self.requester.last_moment());
+        let mut hedge = self.hedge_rules();
+        if hedge.is_some() && self.forwarding.pool.shared.config.retry.attempts == 0 {
+            // Else the first choice has.
+            let now = self.exchange.ledger.nearly_now();
+            self.forwarding.pool.shared.balance.retry_budget().deposit(now);
+        }
         let mut only_new = false;
         loop {
             let chosen = self.choose(&mut reach).await?;
             self.exchange.ledger.note_backend(&chosen);
             self.try_until = self.end_of_try(&reach);
-            let tried = self.attempt(&chosen, only_new).await;
+            let (chosen, tried) = match hedge {
+                None => {
+                    let tried = self.attempt(&chosen, only_new).await;
+                    (chosen, tried)
+                }
+                Some(rules) => Box::pin(self.hedged(&mut reach, chosen, only_new, rules)).await?,
+            };
+            // One is enough: the next try is another backend anyway.
+            hedge = hedge.filter(|_| self.exchange.ledger.hedge.is_none());
             let attempt = Attempt {
                 idempotent: self.facts.method.is_idempotent(),
                 replayable: self.upload.is_replayable(),
                 reused: matches!(tried, Err(Failed { reused: true, .. })),
                 kind: match &tried {
-                    Ok(_) => Some(RetryOn::Status(self.exchange.response.status())),
+                    Ok(begun) => Some(RetryOn::Status(begun.status)),
                     Err(failed) => failed.failure.retried_as(),
                 },
                 retry_after: tried.as_ref().ok().and_then(|begun| self.retry_after(begun)),
@@ -81,19 +117,29 @@ impl<R: Recipient> Call<'_, R> {
             };
             let cells = self.forwarding.listener.shared.cells.of(self.requester.worker.number);
             let verdict = reach.after(&self.forwarding.pool, &chosen, &attempt, cells);
-            self.observe(&chosen, &tried, verdict);
+            // A connection that aged out says nothing about the backend.
+            if verdict != Verdict::Reconnect {
+                let ledger = &self.exchange.ledger;
+                let now = if tried.is_ok() { ledger.response_at() } else { clock::now() };
+                observe(&self.requester.worker, &chosen, &tried, now);
+            }
             only_new = match verdict {
                 Verdict::Again => false,
                 Verdict::Reconnect => true,
                 Verdict::Leave => {
-                    let Begun { connection, received } = tried.map_err(|failed| failed.failure)?;
+                    let Begun { connection, received, .. } = tried.map_err(|failed| failed.failure)?;
                     return Ok(Answered { chosen, connection, received });
                 }
             };
+            if let Ok(begun) = tried {
+                retried::let_go(self, &chosen, begun);
+            }
             self.exchange.ledger.retries = reach.retries();
+            // What was in a file is counted here; nothing else that is sent again left behind the head.
+            chosen.backend().cells().bytes_sent.add(self.upload.streamed_bytes());
             self.upload.retry(clock::now());
             if let Some(pause) = reach.pause() {
-                drop((tried, chosen));
+                drop(chosen);
                 Box::pin(self.pause(pause)).await?;
             }
         }
@@ -154,34 +200,6 @@ impl<R: Recipient> Call<'_, R> {
         .await
     }
 
-    /// Tells passive health and the latency average what became of an attempt, and counts it.
-    fn observe(&self, chosen: &Chosen, tried: &Result<Begun, Failed>, verdict: Verdict) {
-        let cells = chosen.backend().cells();
-        let ledger = &self.exchange.ledger;
-        let worker = &self.requester.worker;
-        let now = match tried {
-            Ok(_) => ledger.response_at(),
-            Err(_) => clock::now(),
-        };
-        match tried {
-            // A connection that aged out says nothing about the backend.
-            _ if verdict == Verdict::Reconnect => {}
-            Ok(_) => {
-                let status = self.exchange.response.status();
-                cells.requests[usize::from(status / 100).min(5)].increment();
-                match status >= 400 && is_failure(&chosen.pool.shared.config, status) {
-                    true => chosen.observe_failure(worker, now, || format!("answered {status}")),
-                    false => chosen.observe_success(now, ledger.backend_header.unwrap_or_default()),
-                }
-            }
-            Err(failed) if failed.failure.blames_backend() => {
-                cells.requests[0].increment();
-                chosen.observe_failure(worker, now, || failed.failure.of_backend());
-            }
-            Err(_) => {}
-        }
-    }
-
     /// Chooses a backend; in line where all are busy.
     async fn choose(&mut self, reach: &mut Reach) -> Result<Chosen, Failure> {
         let Call { requester, recipient, exchange, forwarding, .. } = self;
@@ -213,6 +231,25 @@ impl<R: Recipient> Call<'_, R> {
                 Err(requester.judge(unavailable.into()))
             }
         }
+    }
+}
+
+/// Tells passive health and the latency average what became of an attempt, and counts it.
+pub fn observe(worker: &Worker, chosen: &Chosen, tried: &Result<Begun, Failed>, now: Duration) {
+    let cells = chosen.backend().cells();
+    match tried {
+        Ok(Begun { status, latency, .. }) => {
+            cells.requests[usize::from(status / 100).min(5)].increment();
+            match *status >= 400 && is_failure(&chosen.pool.shared.config, *status) {
+                true => chosen.observe_failure(worker, now, || format!("answered {status}")),
+                false => chosen.observe_success(now, *latency),
+            }
+        }
+        Err(failed) if failed.failure.blames_backend() => {
+            cells.requests[0].increment();
+            chosen.observe_failure(worker, now, || failed.failure.of_backend());
+        }
+        Err(_) => {}
     }
 }
 

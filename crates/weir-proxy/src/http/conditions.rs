@@ -1,12 +1,14 @@
 //! What a route asks of a request before it takes it: the one place that decides it, for the data path and
 //! for `weir explain`. Pure.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use weir_config::{Condition, HostPattern, Others, PathPattern, Pattern};
+use weir_http::form;
 use weir_screen::{FieldLookup, Groups, Networks};
+
+use crate::http::cookies;
 
 /// What a route looks at.
 pub struct RequestView<'a> {
@@ -22,9 +24,14 @@ pub struct RequestView<'a> {
     pub header: &'a FieldLookup<'a>,
     /// Shows every line of `cookie` until one satisfies; whether one did.
     pub cookies: &'a AnyLine<'a>,
+    /// Shows the value of a map for the request, `None` where it has none; whether it satisfies.
+    pub mapped: &'a Mapped<'a>,
     /// Who asks.
     pub client: IpAddr,
 }
+
+/// Looks a map up by its name.
+pub type Mapped<'a> = dyn Fn(&str, &mut dyn FnMut(Option<&[u8]>) -> bool) -> bool + 'a;
 
 /// Whether any line satisfies.
 pub type AnyLine<'a> = dyn Fn(&mut dyn FnMut(&[u8]) -> bool) -> bool + 'a;
@@ -47,6 +54,7 @@ type Values = Box<[(Box<[u8]>, Pattern)]>;
 struct More {
     query: Values,
     cookie: Values,
+    map: Box<[(Box<str>, Pattern)]>,
     client_ip: Option<Networks>,
     not: Box<[Asked]>,
     any: Box<[Asked]>,
@@ -67,6 +75,8 @@ pub enum Mismatch {
     Query(usize),
     /// The cookie of this place is missing or has another value.
     Cookie(usize),
+    /// The map of this place has no value for it, or another one.
+    Map(usize),
     /// Its client is in none of the networks.
     Client,
     /// The condition of this place in `not` holds.
@@ -132,6 +142,7 @@ impl Asked {
                     host.len() > suffix.len()
                         && host[host.len() - suffix.len()..].eq_ignore_ascii_case(suffix.as_bytes())
                 }
+                HostPattern::Regex(expression) => expression.matches(host),
             })
     }
 
@@ -181,6 +192,7 @@ impl Asked {
             let rest = [
                 ("query", more.query.is_empty()),
                 ("cookie", more.cookie.is_empty()),
+                ("map", more.map.is_empty()),
                 ("client_ip", more.client_ip.is_none()),
                 ("any", more.any.is_empty()),
             ];
@@ -210,12 +222,10 @@ impl Asked {
                 values.and_then(|values| values.get(place)).map_or_else(String::new, |(name, _)| text(name));
             format!("{what} `{name}` is missing or has another value")
         };
+        let mut refusal = "a map says nothing of it".to_owned();
         match mismatch {
             Mismatch::Host => {
-                let wanted = self.host.iter().map(|host| match host {
-                    HostPattern::Exact(name) => name.clone(),
-                    HostPattern::Suffix(suffix) => format!("*{suffix}"),
-                });
+                let wanted = self.host.iter().map(ToString::to_string);
                 format!("host `{}` is not {}", text(request.host), list(wanted))
             }
             Mismatch::Path => {
@@ -229,6 +239,18 @@ impl Asked {
             Mismatch::Header(place) => other("header", Some(&self.header), place),
             Mismatch::Query(place) => other("query parameter", more(|more| &more.query), place),
             Mismatch::Cookie(place) => other("cookie", more(|more| &more.cookie), place),
+            Mismatch::Map(place) => {
+                let map = self.more.as_ref().and_then(|more| more.map.get(place));
+                let (name, wanted) = map.map_or(("", String::new()), |(name, it)| (&**name, it.to_string()));
+                (request.mapped)(name, &mut |value| match value {
+                    Some(value) => {
+                        refusal = format!("map `{name}` says `{}`, and not `{wanted}`", text(value));
+                        true
+                    }
+                    None => false,
+                });
+                refusal
+            }
             Mismatch::Client => {
                 format!("client {} is in none of its networks", request.client.to_canonical())
             }
@@ -247,9 +269,10 @@ impl More {
         if others.is_empty() && not.is_empty() && any.is_empty() {
             return None;
         }
-        let Others { query, cookie, client_ip } = others;
+        let Others { query, cookie, map, client_ip } = others;
         let client_ip = Networks::compile(client_ip);
-        Some(Box::new(More { query: values(query), cookie: values(cookie), client_ip, not, any }))
+        let map = map.iter().map(|(name, pattern)| (name.as_str().into(), pattern.clone())).collect();
+        Some(Box::new(More { query: values(query), cookie: values(cookie), map, client_ip, not, any }))
     }
 
     fn matches(&self, request: &RequestView<'_>) -> Result<(), Mismatch> {
@@ -260,10 +283,17 @@ impl More {
         lacking(&self.query, |name, wanted| has_parameter(query, name, wanted)).map_err(Mismatch::Query)?;
         let has_cookie = |name: &[u8], wanted: &Pattern| {
             (request.cookies)(&mut |line| {
-                cookies(line).any(|(this, value)| this == name && wanted.matches(value))
+                cookies::pairs(line).any(|(this, value)| this == name && wanted.matches(value))
             })
         };
         lacking(&self.cookie, has_cookie).map_err(Mismatch::Cookie)?;
+        // Behind what costs less.
+        let says = |(name, wanted): &(Box<str>, Pattern)| {
+            (request.mapped)(name, &mut |value| value.is_some_and(|value| wanted.matches(value)))
+        };
+        if let Some(place) = self.map.iter().position(|map| !says(map)) {
+            return Err(Mismatch::Map(place));
+        }
         if let Some(place) = self.not.iter().position(|condition| condition.matches(request).is_ok()) {
             return Err(Mismatch::Not(place));
         }
@@ -282,46 +312,17 @@ fn lacking(values: &Values, has: impl Fn(&[u8], &Pattern) -> bool) -> Result<(),
 }
 
 /// Whether any parameter of that name has such a value. A guard in `not` must see it however it is spelt, and
-/// wherever it stands: applications differ in which of several they take.
+/// wherever it stands: applications differ in which of several they take, and in whether a `;` ends one too.
+/// Both readings count.
 fn has_parameter(query: &[u8], name: &[u8], wanted: &Pattern) -> bool {
-    let pairs = query.split(|byte| *byte == b'&').filter(|pair| !pair.is_empty());
-    { pairs }.any(|pair| {
+    let is_wanted = |pair: &[u8]| {
         let at = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
         let value = pair.get(at + 1..).unwrap_or_default();
-        *decoded(&pair[..at]) == *name && wanted.matches(&decoded(value))
-    })
-}
-
-/// Without escapes, `+` being a space (application/x-www-form-urlencoded). A `%` that begins no escape stays.
-fn decoded(text: &[u8]) -> Cow<'_, [u8]> {
-    if !text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
-        return Cow::Borrowed(text);
-    }
-    let digit = |byte: &u8| char::from(*byte).to_digit(16);
-    let (mut out, mut rest) = (Vec::with_capacity(text.len()), text);
-    while let [byte, behind @ ..] = rest {
-        rest = behind;
-        out.push(match (byte, behind) {
-            (b'+', _) => b' ',
-            (b'%', [high, low, behind @ ..]) => match (digit(high), digit(low)) {
-                (Some(high), Some(low)) => {
-                    rest = behind;
-                    (high << 4 | low) as u8
-                }
-                _ => b'%',
-            },
-            _ => *byte,
-        });
-    }
-    Cow::Owned(out)
-}
-
-/// Name and value of each cookie of a line (RFC 6265 section 4.2.1).
-fn cookies(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-    line.split(|byte| *byte == b';').filter_map(|pair| {
-        let pair = pair.trim_ascii();
-        let at = pair.iter().position(|byte| *byte == b'=')?;
-        Some((&pair[..at], &pair[at + 1..]))
+        !pair.is_empty() && form::is(&pair[..at], name) && wanted.matches(&form::unescaped(value))
+    };
+    query.split(|byte| *byte == b'&').any(|parameter| {
+        is_wanted(parameter)
+            || (parameter.contains(&b';') && parameter.split(|byte| *byte == b';').any(is_wanted))
     })
 }
 
@@ -341,6 +342,8 @@ fn list(words: impl Iterator<Item = String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use weir_config::parse;
 
     use super::*;
@@ -352,8 +355,19 @@ mod tests {
         cookies: &[&str],
         client: &str,
     ) -> Result<usize, String> {
+        judged_with(conditions, "", (path, query), cookies, client)
+    }
+
+    /// The same, where the file says more.
+    fn judged_with(
+        conditions: &str,
+        more: &str,
+        (path, query): (&str, Option<&str>),
+        cookies: &[&str],
+        client: &str,
+    ) -> Result<usize, String> {
         let text = format!(
-            "[listener.web]\nbind = \"0.0.0.0:80\"\n[[listener.web.route]]\npool = \"app\"\n{conditions}\n[pool.app]\nbackends = [\"10.0.0.1:80\"]\n"
+            "[listener.web]\nbind = \"0.0.0.0:80\"\n[[listener.web.route]]\npool = \"app\"\n{conditions}\n[pool.app]\nbackends = [\"10.0.0.1:80\"]\n{more}"
         );
         let config = parse("a.toml", &text).unwrap_or_else(|report| panic!("{report}"));
         let asked = Asked::of_route(&config.listeners[0].routes[0]);
@@ -364,6 +378,7 @@ mod tests {
             method: b"GET",
             header: &|name| (name == b"x-tenant").then_some(Cow::Borrowed(b"acme-7")),
             cookies: &|look| cookies.iter().any(|line| look(line.as_bytes())),
+            mapped: &|name, look| look((name == "tier").then_some(&b"gold-1"[..])),
             client: client.parse().unwrap(),
         };
         asked.matches(&view).map_err(|mismatch| asked.refusal(mismatch, &view))
@@ -386,6 +401,18 @@ mod tests {
         assert!(by_query(r#"query = { v = "2" }"#, "v=1&v=2") && !by_query(r#"query = { v = "2" }"#, "v=22"));
         assert!(by_query(r#"query = { v = "%" }"#, "v=%") && by_query(r#"query = { v = "%2" }"#, "v=%2"));
         assert!(judged(condition, ("/", None), &[], "192.0.2.1").is_err());
+    }
+
+    #[test]
+    fn a_parameter_behind_a_semicolon_is_seen_and_so_is_a_value_with_one() {
+        for query in ["a=1;debug=1", ";debug", "a=1&b=2;%64ebug;c", "debug;a=1"] {
+            assert!(by_query(r#"query = { debug = "*" }"#, query), "{query}");
+            assert!(!by_query(r#"not = [{ query = { debug = "*" } }]"#, query), "{query}");
+        }
+        for query in ["a=1%3Bdebug=1", "xdebug;debugx=1"] {
+            assert!(by_query(r#"not = [{ query = { debug = "*" } }]"#, query), "{query}");
+        }
+        assert!(by_query(r#"query = { v = "1;2" }"#, "v=1;2") && by_query(r#"query = { v = "1" }"#, "v=1;2"));
     }
 
     #[test]
@@ -433,6 +460,20 @@ mod tests {
         for pattern in ["acme", "ACME-7", "-7*", "~^me"] {
             assert_eq!(by(pattern).unwrap_err(), "header `x-tenant` is missing or has another value");
         }
+    }
+
+    #[test]
+    fn what_a_map_says_is_compared_and_a_map_that_says_nothing_never_matches() {
+        let by = |condition: &str| {
+            let map = "[map.tier]\nfile = 'a'\nkey = '$host'\n[map.other]\nfile = 'a'\nkey = '$host'\n";
+            judged_with(condition, map, ("/", None), &[], "192.0.2.1")
+        };
+        assert!(by(r#"map = { tier = "gold*" }"#).is_ok() && by(r#"map = { tier = "*" }"#).is_ok());
+        let refusal = by(r#"map = { tier = "silver" }"#).unwrap_err();
+        assert_eq!(refusal, "map `tier` says `gold-1`, and not `silver`");
+        let refusal = by(r#"map = { tier = "*", other = "*" }"#).unwrap_err();
+        assert_eq!(refusal, "a map says nothing of it");
+        assert!(by(r#"not = { map = { other = "*" } }"#).is_ok());
     }
 
     #[test]

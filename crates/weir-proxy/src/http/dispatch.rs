@@ -25,6 +25,7 @@ use crate::http::route::Route;
 use crate::http::screening;
 use crate::http::session::Session;
 use crate::http::sqli;
+use crate::timers::ExchangeTimers;
 use crate::worker::{Worker, WorkerListener};
 
 /// Answers what can't be served and closes.
@@ -44,7 +45,7 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
     note_request(session, &listener, exchange);
     let decided = decide(session, &listener, exchange);
     if let Some(logs) = listener.compiled.logs.as_deref().filter(|logs| logs.asks()) {
-        capture(logs, &session.requester, exchange);
+        capture(logs, &session.requester, &listener, exchange);
     }
     let ended = match decided {
         Err(failure) => Err(failure),
@@ -54,7 +55,7 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
             Ok(Some(after)) => return after,
             Ok(None) => match outcome {
                 Outcome::Forward { pool: asked } => {
-                    let fallbacks = listener.compiled.routes.fallbacks(route);
+                    let fallbacks = listener.compiled.routes.fallbacks(route, asked);
                     let serving =
                         closing::serving(asked, fallbacks, |index| &listener.pools[index].shared.balance);
                     let is_fallback = serving != asked;
@@ -107,7 +108,15 @@ async fn admit(
 ) -> Result<Option<After>, Failure> {
     match listener.compiled.routes.auth(route) {
         Some(authenticator) if outcome.is_guarded() => {
-            Box::pin(gate::ask(session, listener, exchange, authenticator)).await
+            // The time for the whole request is that of who is asked first as well.
+            let pool = exchange.pool.and_then(|index| listener.pools.get(index));
+            let of_pool = pool.and_then(|pool| pool.shared.config.timeout.if_any());
+            let of_route = route.and_then(|route| route.timeout.as_ref());
+            let timers = ExchangeTimers::of(&listener.shared.config.timeout, of_pool, of_route);
+            session.requester.begin_total(exchange.ledger.head, timers.request_total);
+            let asked = Box::pin(gate::ask(session, listener, exchange, authenticator)).await;
+            session.requester.end_total();
+            asked
         }
         _ => Ok(None),
     }
@@ -133,7 +142,7 @@ fn decide<'l>(
     };
     let client = ledger.client(requester).address;
     let received = Received { head: request, text, tls, client: client.ip() };
-    let values = || Values { request_id, ..Values::of_head(requester, &received, client) };
+    let values = || Values { request_id, ..Values::of_head(requester, listener, &received, client) };
     let plan = plan(&rules, &received, &values, paths);
     if let Some(route) = plan.route {
         exchange.route = Some(route.number);
@@ -175,20 +184,44 @@ fn note_request(session: &Session, listener: &WorkerListener, exchange: &mut Exc
 
 /// Keeps what logs ask of the request's bytes.
 #[cold]
-fn capture(logs: &Logs, requester: &Requester, exchange: &mut Exchange) {
+fn capture(logs: &Logs, requester: &Requester, listener: &WorkerListener, exchange: &mut Exchange) {
     let mut captured = std::mem::take(&mut exchange.ledger.captured);
-    logs.note_request(&mut captured, &Values::of(requester, exchange));
+    logs.note_request(&mut captured, &Values::of(requester, listener, exchange));
     exchange.ledger.captured = captured;
 }
 
 /// 128 random bits in hexadecimal.
 fn make_request_id(worker: &Worker, out: &mut Vec<u8>) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [0; 32];
-    let bits = (u128::from(worker.draw()) << 64) | u128::from(worker.draw());
-    for (place, byte) in text.chunks_exact_mut(2).zip(bits.to_be_bytes()) {
-        place[0] = DIGITS[usize::from(byte >> 4)];
-        place[1] = DIGITS[usize::from(byte & 15)];
+    let bits = [worker.draw(), worker.draw()];
+    let halves = bits.into_iter().flat_map(|bits| [(bits >> 32) as u32, bits as u32]);
+    for (place, half) in text.chunks_exact_mut(8).zip(halves) {
+        place.copy_from_slice(&hexadecimal(half));
     }
     out.extend_from_slice(&text);
+}
+
+/// Eight digits, all at once: each request has an id, and a digit at a time takes three times as long.
+fn hexadecimal(bits: u32) -> [u8; 8] {
+    let mut digits = u64::from(bits);
+    // One in each byte.
+    digits = (digits | digits << 16) & 0x0000_ffff_0000_ffff;
+    digits = (digits | digits << 8) & 0x00ff_00ff_00ff_00ff;
+    digits = (digits | digits << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+    // 1 where it is a letter.
+    let letters = (digits + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
+    let to_letter = u64::from(b'a' - b'0' - 10);
+    (digits + 0x3030_3030_3030_3030 + letters * to_letter).to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_those_that_the_standard_library_writes() {
+        for bits in [0, 1, 0x0123_4567, 0x89ab_cdef, 0x9a9a_a9a9, u32::MAX] {
+            assert_eq!(hexadecimal(bits).as_slice(), format!("{bits:08x}").as_bytes());
+        }
+    }
 }

@@ -42,12 +42,13 @@ impl<R: Recipient> Call<'_, R> {
                 if polled.is_ready() {
                     return polled;
                 }
-                if watched && self.upload.is_done() {
+                if watched && self.upload.is_received() {
                     watched = self.requester.look_at(self.recipient, context)? == Sight::Quiet;
                 }
                 if self.requester.is_late() {
                     return Poll::Ready(Err(match self.upload.is_awaited() {
                         _ if self.requester.is_drained() => Failure::Drained,
+                        _ if self.upload.awaits_disk() => Failure::BufferLost,
                         true => Failure::BodyTimeout,
                         false => Failure::BackendTimeout,
                     }));
@@ -80,7 +81,15 @@ impl<R: Recipient> Call<'_, R> {
         if !reply::passes_on(&self.exchange.response, &context) {
             return Ok(());
         }
-        self.recipient.pass_on(self.requester, self.exchange, &context, received).await
+        let Some(race) = self.race else {
+            return self.recipient.pass_on(self.requester, self.exchange, &context, received).await;
+        };
+        if !race.speak() {
+            return Ok(());
+        }
+        let passed = self.recipient.pass_on(self.requester, self.exchange, &context, received).await;
+        race.spoken();
+        passed
     }
 
     /// Moves the body on and renews the deadline while it moves.
@@ -166,6 +175,8 @@ impl<R: Recipient> Call<'_, R> {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 Err(Failure::Connect(ConnectError::Declined))
             }
+            // It may have been dead for long: nobody told.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Err(Failure::Empty),
             Err(_) => Err(Failure::BackendClosed),
         })
     }
@@ -251,7 +262,7 @@ pub async fn until_sent(
         // seldom.
         let turn = match upload.is_awaited() {
             false if awaits_backend => Turn::of_backend(timers, download),
-            false => Turn::of_client(timers, Failure::ClientStalled),
+            false => Turn::of_client(timers, stalled(ahead.as_deref())),
             // Neither has anything to say, as on a gRPC stream between two messages.
             true if download.waits_for_source() && has_all && !upload.is_owed() => Turn::of_either(timers),
             true => Turn::of_client(timers, Failure::BodyTimeout),
@@ -274,9 +285,17 @@ pub async fn until_drained(
         if let Poll::Ready(result) = ahead.poll_drain(context, stream, &mut moved) {
             return Poll::Ready(result.map_err(download_failure));
         }
-        go_on(requester, moved, Turn::of_client(&forwarding.timers, Failure::ClientStalled))
+        go_on(requester, moved, Turn::of_client(&forwarding.timers, stalled(Some(ahead))))
     })
     .await
+}
+
+/// What it is when a client has not taken what is there for it, or is thought to be.
+fn stalled(ahead: Option<&ReadAhead>) -> Failure {
+    match ahead {
+        Some(ahead) if ahead.awaits_disk() => Failure::BufferLost,
+        _ => Failure::ClientStalled,
+    }
 }
 
 /// Who is waited for while a response is under way, and for how long.
@@ -321,5 +340,6 @@ pub fn download_failure(error: PumpError) -> Failure {
         PumpError::Malformed(violation) => Failure::BadResponse(violation),
         PumpError::SinkClosed => Failure::ClientClosed,
         PumpError::OutOfMemory | PumpError::TooLarge => Failure::OutOfMemory,
+        PumpError::Lost => Failure::BufferLost,
     }
 }

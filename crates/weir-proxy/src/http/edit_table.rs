@@ -38,7 +38,8 @@ pub struct Edits {
 
 /// What is changed about one message.
 pub(super) struct Side {
-    dropped: DroppedNames,
+    /// Shared with the bodies under way, whose trailers lose the same names.
+    dropped: Arc<DroppedNames>,
     /// Whether lines come of what is known of the user.
     tells_user: bool,
     /// All lines, where none of them is filled in.
@@ -125,8 +126,9 @@ impl EditTable {
             let (_, pool) = self.config_of(None, pool);
             let merged = MergedHeaders::of(pool.map(|pool| (RuleOf::Pool, &pool.headers)));
             let marks = self.listener.http().marks;
+            let forwarded: &[&str] = if marks.forwarded { &[] } else { &["forwarded"] };
             Edits {
-                request: Side::compile(&merged.request, marks.via, !marks.forwarded, &[]),
+                request: Side::compile(&merged.request, marks.via, forwarded, &[]),
                 response: None,
                 host: pool.and_then(|pool| pool.backend_host.clone()),
             }
@@ -138,9 +140,12 @@ impl EditTable {
         self.merged[cell].get_or_init(|| {
             let (merged, marks) = self.merged(route, pool);
             let (to_backend, to_client) = self.told_of_user(route);
+            let forwarded = (!marks.forwarded).then_some("forwarded");
+            let password = self.takes_authorization(route).then_some("authorization");
+            let taken: Vec<&str> = forwarded.into_iter().chain(password).collect();
             Edits {
-                request: Side::compile(&merged.request, marks.via, !marks.forwarded, &to_backend),
-                response: Side::compile(&merged.response, marks.via, false, &to_client),
+                request: Side::compile(&merged.request, marks.via, &taken, &to_backend),
+                response: Side::compile(&merged.response, marks.via, &[], &to_client),
                 host: self.host(route, pool).cloned(),
             }
         })
@@ -179,12 +184,10 @@ impl EditTable {
         let mut to_backend: Vec<&str> = copied.iter().map(String::as_str).collect();
         to_backend.extend(basic.and_then(|it| it.user_header.as_deref()));
         to_backend.extend(auth.jwt.iter().flat_map(|it| it.claims.keys().map(String::as_str)));
-        // A line of it is never made: the client's own is taken out.
-        to_backend.extend(basic.filter(|it| !it.pass_authorization).map(|_| "authorization"));
         (to_backend, to_client.iter().map(String::as_str).collect())
     }
 
-    /// Whether the client's password goes no further.
+    /// Whether the client's password goes no further. What the operator's rules say of `authorization` stays.
     pub(super) fn takes_authorization(&self, route: Option<usize>) -> bool {
         let of_listener = &self.listener.http().auth;
         let auth = self.config_of(route, None).0.map_or(of_listener, |route| &route.auth);
@@ -233,17 +236,13 @@ fn implied(http: &weir_config::Http) -> Headers {
 }
 
 impl Side {
-    /// What is known of the user in `of_user` stands for all that others say by these names.
-    fn compile(
-        merged: &MergedSide,
-        writes_via: bool,
-        without_forwarded: bool,
-        of_user: &[&str],
-    ) -> Option<Side> {
-        let forwarded = without_forwarded.then_some("forwarded");
+    /// What others sent by the names `taken` goes. What is known of the user in `of_user` stands for all that
+    /// others, and rules, say by these names.
+    fn compile(merged: &MergedSide, writes_via: bool, taken: &[&str], of_user: &[&str]) -> Option<Side> {
         // Each of these is a cookie of its own.
         let replaced = of_user.iter().copied().filter(|name| *name != "set-cookie");
-        let names = merged.dropped.iter().map(|(name, _)| name.as_str()).chain(forwarded).chain(replaced);
+        let names = merged.dropped.iter().map(|(name, _)| name.as_str()).chain(taken.iter().copied());
+        let names = names.chain(replaced);
         let mut dropped = DroppedNames::new(names);
         if !writes_via {
             dropped = dropped.leaving_via();
@@ -272,7 +271,7 @@ impl Side {
             [Lines::Constant(lines)] => Some(std::mem::take(lines)),
             _ => None,
         };
-        Some(Side { dropped, tells_user, constant, steps: steps.into() })
+        Some(Side { dropped: Arc::new(dropped), tells_user, constant, steps: steps.into() })
     }
 
     /// Fills in what depends on the request; `of_user` are the lines of what is known of the user.
@@ -338,6 +337,11 @@ impl Edits {
     /// What is changed about the request, once it is filled in.
     pub fn of_request<'a>(&'a self, rendered: &'a Rendered) -> Option<FieldEdits<'a>> {
         Some(self.request.as_ref()?.edits(&rendered.request))
+    }
+
+    /// Names that the trailers of the request lose; `None` for none.
+    pub fn dropped_of_request(&self) -> Option<Arc<DroppedNames>> {
+        self.request.as_ref().map(|side| side.dropped.clone())
     }
 
     /// The host that the backend is asked by, once it is filled in; `None` for the client's.

@@ -2,7 +2,7 @@
 
 use weir_config::NewField;
 use weir_http::{FieldEdits, Violation};
-use weir_template::Piece;
+use weir_template::{Piece, Template};
 
 use crate::http::edit_table::{Edits, Rendered, put_line};
 use crate::http::exchange::Exchange;
@@ -15,7 +15,7 @@ use crate::worker::WorkerListener;
 /// that may be secret are masked where `is_secret`.
 pub fn value_of(field: &NewField, values: &Values<'_>, is_secret: bool) -> Option<String> {
     if let Some(constant) = field.value.as_constant() {
-        return Some(if is_secret { weir_config::SECRET.to_owned() } else { constant.to_owned() });
+        return Some(if is_secret { masked(&field.value) } else { constant.to_owned() });
     }
     let mut line = Vec::new();
     put_line(b"", &field.value, values, &mut line);
@@ -25,13 +25,18 @@ pub fn value_of(field: &NewField, values: &Values<'_>, is_secret: bool) -> Optio
     let says_something =
         |piece: &Piece| matches!(piece, Piece::Text(text) if text.contains(char::is_alphanumeric));
     if is_secret && field.value.pieces().iter().any(says_something) {
-        return Some(format!(
-            "{} with {}",
-            field.value.variables().map(|it| format!("${}", it.name())).collect::<Vec<_>>().join(", "),
-            weir_config::SECRET
-        ));
+        return Some(masked(&field.value));
     }
     Some(String::from_utf8_lossy(line.trim_ascii_end()).into_owned())
+}
+
+/// A value that may be secret, for people: its variables alone, and that there is more.
+pub fn masked(value: &Template) -> String {
+    let variables: Vec<String> = value.variables().map(|it| format!("${}", it.name())).collect();
+    match variables.is_empty() {
+        true => weir_config::SECRET.to_owned(),
+        false => format!("{} with {}", variables.join(", "), weir_config::SECRET),
+    }
 }
 
 /// The rules for the exchange; `None` where there are none at all.
@@ -61,7 +66,7 @@ fn fill_in_response(requester: &Requester, listener: &WorkerListener, exchange: 
     }
     if let Some(side) = &edits.response {
         let mut out = std::mem::take(&mut exchange.rendered.response);
-        side.render(&Values::of(requester, exchange), &exchange.user.to_client, &mut out);
+        side.render(&Values::of(requester, listener, exchange), &exchange.user.to_client, &mut out);
         exchange.rendered.response = out;
     }
 }
@@ -86,10 +91,11 @@ pub(crate) fn of_response<'a>(
 pub(crate) fn fill_in_request(
     edits: &Edits,
     requester: &Requester,
+    listener: &WorkerListener,
     exchange: &mut Exchange,
 ) -> Result<(), Failure> {
     let mut rendered = std::mem::take(&mut exchange.rendered);
-    let values = Values::of(requester, exchange);
+    let values = Values::of(requester, listener, exchange);
     if let Some(side) = &edits.request {
         side.render(&values, &exchange.user.to_backend, &mut rendered.request);
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_cache::KeyBuffer;
 use weir_http::values::accept::Wants;
-use weir_http::{RequestHead, ResponseHead};
+use weir_http::{BodyLength, RequestHead, ResponseHead};
 
 use crate::http::auth::UserFacts;
 use crate::http::edit_table::Rendered;
@@ -32,6 +32,10 @@ pub struct Exchange {
     pub outgoing: Vec<u8>,
     /// The head for backends that are spoken to in HTTP/2: then `outgoing` holds content only.
     pub stream_head: Option<::http::Request<()>>,
+    /// Beside it the head for those that pick HTTP/1.1, where they pick.
+    pub wire_head: Vec<u8>,
+    /// Such a request as it goes to the one that picked HTTP/1.1.
+    pub framed: Vec<u8>,
     /// The response's head, and small bodies, as they go to the client.
     pub reply: Vec<u8>,
     /// Text of a response's head that went to the encoder of a stream, bytes.
@@ -58,6 +62,8 @@ pub struct Exchange {
     /// Whether it is a question about another exchange, which the rules of its pool alone change.
     pub is_question: bool,
     pub ledger: Ledger,
+    /// Most bytes of the request's body that are kept for a copy; 0: nothing is.
+    pub keep_body: usize,
     /// The key that the request is looked up by.
     pub key: KeyBuffer,
     /// Whether a backend is asked by the parts of `key`, and by nothing else of host and query.
@@ -95,6 +101,9 @@ impl Exchange {
             self.outgoing = Vec::new();
             self.reply = Vec::new();
         }
+        if self.framed.capacity() > KEPT_BYTES {
+            self.framed = Vec::new();
+        }
         self.rendered.shrink(KEPT_BYTES);
         UNUSED.with_borrow_mut(|unused| {
             if unused.len() < KEPT {
@@ -111,6 +120,8 @@ impl Exchange {
             response: ResponseHead::new(),
             outgoing: Vec::new(),
             stream_head: None,
+            wire_head: Vec::new(),
+            framed: Vec::new(),
             reply: Vec::new(),
             reply_head_bytes: 0,
             paths: Paths::default(),
@@ -123,6 +134,7 @@ impl Exchange {
             rendered: Rendered::default(),
             user: UserFacts::default(),
             is_question: false,
+            keep_body: 0,
             ledger: Ledger::default(),
             key: KeyBuffer::new(),
             is_keyed: false,
@@ -132,11 +144,19 @@ impl Exchange {
         }
     }
 
+    /// The length of the request's body as HTTP/1.1 announces it to backends.
+    pub fn body_to_backends(&self) -> BodyLength {
+        let body = self.request.body();
+        if body.is_open_ended() { BodyLength::Chunked } else { body }
+    }
+
     /// Makes ready for a request whose first byte came at `now`.
     pub fn begin(&mut self, now: Duration) {
         self.request.clear();
         self.outgoing.clear();
         self.stream_head = None;
+        self.wire_head.clear();
+        self.framed.clear();
         self.reply.clear();
         self.reply_head_bytes = 0;
         self.request_id.clear();
@@ -149,6 +169,7 @@ impl Exchange {
         self.rendered.clear();
         self.user.clear();
         self.is_question = false;
+        self.keep_body = 0;
         self.continued = false;
         self.forwarded = false;
         self.body_left = false;

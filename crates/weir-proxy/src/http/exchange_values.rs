@@ -6,13 +6,18 @@ use weir_http::Scheme;
 
 use crate::http::exchange::Exchange;
 use crate::http::plan::Received;
-use crate::http::request_values::{TlsValues, Values};
+use crate::http::request_values::{TlsValues, Values, Who};
 use crate::http::requester::Requester;
+use crate::worker::WorkerListener;
 
 impl<'a> Values<'a> {
     /// Of the request in `exchange`, as long as its bytes are there.
-    pub(crate) fn of(requester: &'a Requester, exchange: &'a Exchange) -> Values<'a> {
-        let Exchange { request, paths, request_id, ledger, key, .. } = exchange;
+    pub(crate) fn of(
+        requester: &'a Requester,
+        listener: &'a WorkerListener,
+        exchange: &'a Exchange,
+    ) -> Values<'a> {
+        let Exchange { request, paths, request_id, ledger, key, user, .. } = exchange;
         let is_here = request.is_complete() && !exchange.forwarded;
         let text = requester.received();
         // What is fetched for all is asked for in the words of its key, and not in those of who asked first
@@ -29,6 +34,9 @@ impl<'a> Values<'a> {
             request_id,
             listener_port: requester.identity.port(),
             tls: tls.map(TlsValues::of),
+            maps: listener.shared.maps.as_deref(),
+            // What is fetched for all is nobody's.
+            user: if exchange.is_keyed { Who::Nobody } else { Who::Known(user) },
         }
     }
 
@@ -36,6 +44,7 @@ impl<'a> Values<'a> {
     /// [`Self::along`].
     pub(crate) fn of_head(
         requester: &'a Requester,
+        listener: &'a WorkerListener,
         request: &Received<'a>,
         client: SocketAddr,
     ) -> Values<'a> {
@@ -51,6 +60,8 @@ impl<'a> Values<'a> {
             request_id: b"",
             listener_port: requester.identity.port(),
             tls: tls.map(TlsValues::of),
+            maps: listener.shared.maps.as_deref(),
+            user: Who::Nobody,
         }
     }
 }

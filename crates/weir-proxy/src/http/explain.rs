@@ -6,8 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 use weir_config::{MergedSide, Sqli};
 use weir_http::values::accept::Wants;
 use weir_http::{Progress, RequestHead, Scheme, parse_request};
+use weir_io::clock;
 use weir_screen::Screen;
-use weir_state::Pool;
+use weir_state::maps::{Map, MapAnswer};
+use weir_state::{Maps, Pool};
 use weir_template::Template;
 
 use crate::client::Client;
@@ -17,12 +19,13 @@ use crate::http::edits;
 use crate::http::failure::Failure;
 use crate::http::pages::{self, Pages};
 use crate::http::plan::{self, OverTls, Paths, Received, Refused};
-use crate::http::request_values::{self, TlsValues, Values};
+use crate::http::request_values::{self, TlsValues, Values, Who};
 use crate::http::route::Route;
 use crate::http::screening::{self, Step};
 use crate::http::session::limits_of;
 use crate::http::sqli;
 use crate::http::sticky::Sticky;
+use crate::reach::{HedgeAsked, HedgeRules};
 
 /// The words of a request.
 #[derive(Clone, Copy)]
@@ -74,6 +77,8 @@ pub struct Arrival<'a> {
     pub port: u16,
     /// Over which TLS; `None` without.
     pub tls: Option<OverTls<'a>>,
+    /// What `$map.NAME` is looked up in; `None` where there are no maps.
+    pub maps: Option<&'a Maps>,
 }
 
 /// A header field that rules change.
@@ -151,8 +156,35 @@ impl Request {
 
     /// What the pool chooses by: the key, and the backend that the cookie names.
     pub fn wish(&self, pool: &Pool, paths: &Paths, arrival: &Arrival<'_>) -> (Option<u64>, Option<u64>) {
-        let key = plan::key_of(&pool.config, &self.values(arrival).along(paths));
+        // A name that stands in for a user would have a backend of its own.
+        let values = Values { user: Who::Nobody, ..self.values(arrival).along(paths) };
+        let key = plan::key_of(&pool.config, &values);
         (key, Sticky::of(pool, self.received(None).cookies()).wanted)
+    }
+
+    /// When a second backend of the pool is asked beside the first, in words; `None` where none ever is.
+    pub fn hedged(&self, pool: &Pool, route: Option<&Route>, is_sticky: bool) -> Option<String> {
+        let of_route = route.and_then(|route| route.retry.as_deref());
+        let rules = HedgeRules::of(&pool.config.retry, of_route)?;
+        let asked = HedgeAsked {
+            method: self.head.method(),
+            is_whole: true,
+            is_tunnel: self.head.upgrade(&self.text).is_some(),
+            is_early: false,
+            is_sticky,
+        };
+        let mut told = rules.words(&asked, pool.balance.response_times(), clock::now());
+        if rules.hindrance(&asked).is_none() && pool.balance.eligible().len() < 2 {
+            told += "; no other takes work now";
+        }
+        Some(told)
+    }
+
+    /// What each map says of it.
+    pub fn mapped<'a>(&self, paths: &Paths, arrival: &Arrival<'a>) -> Vec<(&'a Map, MapAnswer)> {
+        let values = self.values(arrival).along(paths);
+        let maps = arrival.maps.into_iter().flat_map(Maps::all);
+        maps.map(|map| (&**map, map.explain(&values))).collect()
     }
 
     /// How the client is told of an error with this status.
@@ -217,7 +249,6 @@ impl Request {
             changes.retain(|other| is_added || other.to_client != is_to_client || other.name != name);
             let action = match name {
                 "set-cookie" => "add",
-                "authorization" if table.takes_authorization(route) => "remove",
                 _ => "set",
             };
             changes.push(FieldChange {
@@ -225,8 +256,13 @@ impl Request {
                 of: "auth",
                 action,
                 name: name.to_owned(),
-                value: (action != "remove").then(|| "(what is known of the user)".to_owned()),
+                value: Some("(what is known of the user)".to_owned()),
             });
+        }
+        let name = "authorization".to_owned();
+        let is_set = changes.iter().any(|other| !other.to_client && other.name == name);
+        if pool.is_some() && table.takes_authorization(route) && !is_set {
+            changes.push(FieldChange { to_client: false, of: "auth", action: "remove", name, value: None });
         }
         if pool.is_some() && !marks.forwarded {
             let of = if route.is_some() { "route" } else { "listener" };
@@ -275,6 +311,8 @@ impl Request {
                 version: "TLSv1.3",
                 subject: None,
             }),
+            maps: arrival.maps,
+            user: Who::Asked,
         }
     }
 }

@@ -77,6 +77,8 @@ pub enum Failure {
     ClientStalled,
     /// The memory budget is used up.
     OutOfMemory,
+    /// What a file held of the request or the response could not be read back, or its disk hung.
+    BufferLost,
     /// The drain time was over.
     Drained,
     /// Nothing fit to answer with is kept, and the client wants nothing else (RFC 9111 §5.2.1.7).
@@ -222,6 +224,7 @@ impl Failure {
             | Failure::StreamTimeout { .. }
             | Failure::RequestTotal { is_client: false }
             | Failure::NotCached => 504,
+            Failure::BufferLost => 500,
             Failure::Fetch(failed) => failed.status,
             Failure::Replaced(answer) => answer.status,
             Failure::Connect(_)
@@ -262,6 +265,7 @@ impl Failure {
             Failure::BadResponse(_) | Failure::InterimFlood => End::BadResponse,
             Failure::ClientClosed => End::ClientClosed,
             Failure::OutOfMemory => End::Overload,
+            Failure::BufferLost => End::BufferLost,
             Failure::Drained => End::Draining,
             Failure::NotCached => End::NotCached,
             Failure::Fetch(failed) => failed.end,
@@ -372,6 +376,7 @@ impl Failure {
                 | Failure::ClientClosed
                 | Failure::ClientStalled
                 | Failure::OutOfMemory
+                | Failure::BufferLost
                 | Failure::Drained
         )
     }

@@ -14,6 +14,7 @@ use crate::http::ask::{Answered, Call};
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
+use crate::http::mirror::copies;
 use crate::http::pages::Replaced;
 use crate::http::pump::Pump;
 use crate::http::session::Session;
@@ -31,6 +32,10 @@ pub async fn run(
     forwarding: &Forwarding<'_>,
 ) -> Result<After, Failure> {
     screening::at_origin(&session.requester, exchange, forwarding)?;
+    let copy = match forwarding.route.and_then(|route| route.mirror.as_deref()) {
+        Some(mirror) => copies::begin(&session.requester, exchange, forwarding, mirror),
+        None => None,
+    };
     let mut facts = request::serialise(&session.requester, exchange, forwarding, Conditions::AsSent)?;
     let mut upload = request::begin_upload(session, exchange, forwarding, &facts)?;
     let looked_at = match &facts.inspected {
@@ -45,15 +50,27 @@ pub async fn run(
     let answered = match held {
         // What stands for the memory is kept as long as another backend may get it.
         Ok(charge) => {
-            let (facts, upload) = (&facts, &mut upload);
-            let try_until = Duration::MAX;
+            let facts = &facts;
+            let (try_until, race) = (Duration::MAX, None);
             let recipient = &mut *stream;
-            let answered =
-                Call { requester, recipient, exchange: &mut *exchange, forwarding, facts, upload, try_until }
-                    .ask()
-                    .await;
+            let upload = &mut upload;
+            let call = Call {
+                requester,
+                recipient,
+                exchange: &mut *exchange,
+                forwarding,
+                facts,
+                upload,
+                try_until,
+                race,
+            };
+            let answered = call.ask().await;
+            if let Some(copy) = copy {
+                copy.send(upload);
+            }
+            upload.leave_file();
             if charge.is_some() {
-                exchange.outgoing = Vec::new();
+                (exchange.outgoing, exchange.framed) = (Vec::new(), Vec::new());
             }
             answered
         }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use weir_config::{Buffer, Coding, Compress, HttpVersion, RouteRetry, Sqli};
+use weir_config::{Buffer, Coding, Compress, PoolProtocol, RouteRetry, Sqli};
 use weir_http::forward::Negotiated;
 use weir_http::{AddedField, Limits, Method, ResponseContext, Version};
 use weir_screen::sqli::BodyKind;
@@ -65,11 +65,6 @@ impl<'l> Forwarding<'l> {
     pub fn sqli(&self) -> Sqli {
         self.route.map_or(self.listener.shared.config.http().sqli, |route| route.sqli)
     }
-
-    /// Whether the pool's backends are spoken to in HTTP/2.
-    pub fn over_h2(&self) -> bool {
-        self.pool.shared.config.protocol == HttpVersion::H2
-    }
 }
 
 /// The request's facts that outlive its bytes.
@@ -81,6 +76,8 @@ pub struct Facts {
     pub upgrade: bool,
     /// Whether the client takes any 2xx for the beginning of a tunnel (RFC 8441 §4).
     pub extended_connect: bool,
+    /// What backends are asked in; `Auto` where each picks, and the request is written for both.
+    pub protocol: PoolProtocol,
     pub handshake: Handshake,
     pub expect_continue: bool,
     /// How the body is read before it is forwarded; `None`: it is not.

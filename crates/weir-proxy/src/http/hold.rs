@@ -2,17 +2,18 @@
 //! a client.
 
 use std::future::poll_fn;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use weir_http::BodyLength;
 use weir_io::buffers::Charge;
 use weir_io::clock;
+use weir_io::temporary::TemporaryFile;
 
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
+use crate::http::pump::PumpError;
 use crate::http::reply;
-use crate::http::requester::Requester;
 use crate::http::session::Session;
 use crate::http::upload::{Upload, failure_of};
 
@@ -34,16 +35,48 @@ pub(super) async fn whole(
         _ => most,
     };
     let cells = forwarding.pool.cells();
-    let Some(charge) = session.requester.worker.buffers.charge(expected) else {
+    // Framed for a backend that picks HTTP/1.1 it is there a second time.
+    let copies = if facts.protocol.lets_pick() { 2 } else { 1 };
+    let Some(charge) = session.requester.worker.buffers.charge(expected * copies) else {
         cells.unbuffered_requests.increment();
         return Ok(None);
     };
     hold(session, exchange, forwarding, facts, upload, most).await?;
+    if !upload.is_received() && !upload.is_done() {
+        file(session, exchange, forwarding, upload).await?;
+    }
     match upload.is_received() {
         true => cells.buffered_requests.increment(),
         false => cells.unbuffered_requests.increment(),
     }
     Ok(Some(charge))
+}
+
+/// Receives what is beyond memory into a file, where there is to be one and the body may fit.
+async fn file(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    upload: &mut Upload,
+) -> Result<(), Failure> {
+    let Some(buffer) = forwarding.buffer else { return Ok(()) };
+    let may_fit = match exchange.request.body() {
+        BodyLength::Length(length) => length <= buffer.requests.saturating_add(buffer.requests_file),
+        _ => buffer.requests_file > 0,
+    };
+    let Some(files) = forwarding.listener.compiled.files.as_ref().filter(|_| may_fit) else { return Ok(()) };
+    let buffers = &session.requester.worker.buffers;
+    let Some(file) = TemporaryFile::begin(files, buffer.requests_file, buffers) else { return Ok(()) };
+    upload.begin_file(file);
+    upload.resume(clock::now());
+    wait_for(session, forwarding, upload, |context, session, upload| {
+        upload.poll_file(context, &mut session.stream, &session.requester.worker.buffers)
+    })
+    .await?;
+    upload.end_file();
+    upload.pause(clock::now());
+    exchange.ledger.note_wait();
+    Ok(())
 }
 
 /// Receives into `exchange.outgoing`, behind the head, until the body is over or there are `most` bytes of
@@ -61,27 +94,36 @@ pub(super) async fn hold(
         reply::send_continue(&mut session.stream, &session.requester.deadline).await?;
     }
     upload.resume(clock::now());
-    receive(session, exchange, forwarding, upload, most).await?;
+    wait_for(session, forwarding, upload, |context, Session { stream, requester, .. }, upload| {
+        upload.poll_hold(context, stream, &requester.worker.buffers, &mut exchange.outgoing, most)
+    })
+    .await?;
     upload.pause(clock::now());
     exchange.ledger.note_wait();
     Ok(())
 }
 
-async fn receive(
+/// Receives by `poll` until that is ready, as long as the client sends.
+async fn wait_for(
     session: &mut Session,
-    exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     upload: &mut Upload,
-    most: u64,
+    mut poll: impl FnMut(&mut Context<'_>, &mut Session, &mut Upload) -> Poll<Result<(), PumpError>>,
 ) -> Result<(), Failure> {
     let config = &forwarding.listener.shared.config;
     let patience = forwarding.timers.client_body;
     let mut held = u64::MAX;
+    let mut is_stuck = false;
     poll_fn(|context| {
-        let Session { stream, requester: Requester { worker, .. }, .. } = &mut *session;
-        let polled = upload.poll_hold(context, stream, &worker.buffers, &mut exchange.outgoing, most);
-        if let Poll::Ready(result) = polled {
+        if let Poll::Ready(result) = poll(context, session, upload) {
             return Poll::Ready(result.map_err(failure_of));
+        }
+        // Time that the disk takes is not the client's.
+        let was_stuck = std::mem::replace(&mut is_stuck, upload.is_stuck());
+        match (was_stuck, is_stuck) {
+            (false, true) => upload.pause(clock::now()),
+            (true, false) => upload.resume(clock::now()),
+            _ => {}
         }
         if held != upload.received_bytes() {
             held = upload.received_bytes();
@@ -91,7 +133,7 @@ async fn receive(
             }
             session.requester.wait(now, patience);
         } else if session.requester.deadline.has_passed() {
-            return Poll::Ready(Err(Failure::BodyTimeout));
+            return Poll::Ready(Err(if is_stuck { Failure::BufferLost } else { Failure::BodyTimeout }));
         }
         Poll::Pending
     })

@@ -1,5 +1,5 @@
 //! Connections to one backend that HTTP keeps for further exchanges, on one worker: idle ones of HTTP/1.1,
-//! shared ones of HTTP/2.
+//! shared ones of HTTP/2 and HTTP/3.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,6 +10,7 @@ use weir_http::h1::connection::{Busy, Drained, Idle};
 use crate::backends::{Chosen, Keep, WorkerBackend};
 use crate::http::connection::Connection;
 use crate::http::h2::BackendConnections;
+use crate::http::h3::QuicConnections;
 use crate::http::pump::Pump;
 
 /// HTTP's connections to one backend.
@@ -18,6 +19,8 @@ pub struct Kept {
     idle: RefCell<Vec<IdleSince>>,
     /// Connections that are shared, of a pool whose backends are spoken to in HTTP/2.
     pub h2: Rc<BackendConnections>,
+    /// The same for HTTP/3.
+    pub h3: Rc<QuicConnections>,
 }
 
 struct IdleSince {
@@ -96,18 +99,23 @@ impl IdleSince {
 
 impl Keep for Kept {
     fn hand_over(&self) -> Rc<dyn Keep> {
-        Rc::new(Kept { idle: RefCell::new(self.idle.take()), h2: self.h2.clone() })
+        Rc::new(Kept { idle: RefCell::new(self.idle.take()), h2: self.h2.clone(), h3: self.h3.clone() })
     }
 
     fn close_idle(&self, most: usize) -> usize {
         let mut idle = self.idle.borrow_mut();
         let count = idle.len().min(most);
         idle.drain(..count);
-        count
+        count + self.h3.close_idle(most - count)
+    }
+
+    fn end_all(&self) -> usize {
+        self.h3.end_all()
     }
 
     fn retire(&self, now: Duration, longest: Duration, moves: u32) {
         self.h2.retire(now, longest, moves);
+        self.h3.retire(now, longest, moves);
         self.idle.borrow_mut().retain(|idle| {
             now.saturating_sub(idle.since) < longest
                 && idle.is_at(moves)

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use weir_http::{KnownHeader, RequestHead, ResponseHead, Version};
 use weir_io::clock;
 use weir_screen::Passage;
-use weir_stats::table::{CacheResult, End, ListenerCells, Rejected};
+use weir_stats::table::{CacheResult, End, HedgeResult, ListenerCells, Rejected};
 
 use crate::access_log::{Captured, Reasons, Record, Spoken, Timers};
 use crate::backends::{Chosen, WorkerPool};
@@ -28,9 +28,13 @@ pub struct Ledger {
     pub queue: Option<Duration>,
     pub connect: Option<Duration>,
     pub backend_header: Option<Duration>,
+    /// What the backend was asked in.
+    pub backend_protocol: Option<Spoken>,
     /// How long it took to know whether the client may ask.
     pub auth: Option<Duration>,
     pub retries: u32,
+    /// What became of a second backend that was asked beside the first.
+    pub hedge: Option<HedgeResult>,
     pub bytes_received: u64,
     pub bytes_sent: u64,
     /// Bytes of a tunnel, which the counters have been told already.
@@ -147,19 +151,22 @@ impl Ledger {
         Origin {
             backend: self.backend,
             retries: self.retries,
+            hedge: self.hedge,
             queue: self.queue,
             connect: self.connect,
             backend_header: self.backend_header,
+            backend_protocol: self.backend_protocol,
         }
     }
 
     /// Notes what the fetch took that this exchange had made.
     pub fn note_origin(&mut self, origin: Origin) {
-        let Origin { backend, retries, queue, connect, backend_header } = origin;
+        let Origin { backend, retries, hedge, queue, connect, backend_header, backend_protocol } = origin;
         let known = self.pool.as_ref().map_or(0, |pool| pool.backends.len());
         self.backend = backend.filter(|backend| *backend < known);
         (self.retries, self.queue, self.connect, self.backend_header) =
             (retries, queue, connect, backend_header);
+        (self.backend_protocol, self.hedge) = (backend_protocol, hedge);
     }
 
     /// Notes and counts what would have refused the request, but for a dry run; once per request.
@@ -284,6 +291,7 @@ impl Ledger {
             pool: pool.map(|pool| pool.shared.config.name.as_str()),
             backend: pool.zip(self.backend).map(|(pool, index)| pool.backends[index].shared.address.as_str()),
             client: self.client(requester).address,
+            backend_protocol: self.backend_protocol,
             protocol: match text.version {
                 Version::Http10 => Spoken::Http10,
                 Version::Http11 => Spoken::Http11,
@@ -299,8 +307,10 @@ impl Ledger {
             request_id: (!request_id.is_empty()).then_some(request_id),
             cache: self.cache.result.map(CacheResult::word),
             retries: self.retries,
+            hedge: self.hedge.map(HedgeResult::word),
             timers: Timers {
-                client_header: Some(self.head.saturating_sub(self.began)),
+                // A head that never came whole has no method, and took no time that is known.
+                client_header: (!text.method.is_empty()).then(|| self.head.saturating_sub(self.began)),
                 queue: self.queue,
                 connect: self.connect.or_else(|| self.backend_header.map(|_| Duration::ZERO)),
                 backend_header: self.backend_header,

@@ -10,6 +10,7 @@ use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
 use weir_io::buffers::Buffer;
 use weir_io::deadline::Deadline;
 
+use crate::access_log::Spoken;
 use crate::http::failure::Failure;
 use crate::http::{h2, h3};
 
@@ -17,7 +18,7 @@ use crate::http::{h2, h3};
 pub enum Muxed {
     /// Of an HTTP/2 connection.
     H2(h2::Stream),
-    /// Of an HTTP/3 connection; the peer is a client.
+    /// Of an HTTP/3 connection.
     H3(h3::Stream),
 }
 
@@ -43,6 +44,14 @@ impl Muxed {
         match self {
             Muxed::H2(stream) => stream.poll_readable(context),
             Muxed::H3(stream) => stream.poll_readable(context),
+        }
+    }
+
+    /// What is spoken on its connection.
+    pub fn spoken(&self) -> Spoken {
+        match self {
+            Muxed::H2(_) => Spoken::Http2,
+            Muxed::H3(_) => Spoken::Http3,
         }
     }
 
@@ -191,8 +200,7 @@ impl Muxed {
     ) -> Poll<io::Result<Result<(), Violation>>> {
         match self {
             Muxed::H2(stream) => stream.poll_response(context, limits, asked, head, text),
-            // Backends are not spoken to in HTTP/3.
-            Muxed::H3(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
+            Muxed::H3(stream) => stream.poll_response(context, limits, asked, head, text),
         }
     }
 
@@ -200,7 +208,7 @@ impl Muxed {
     pub fn give_up_connection(&self) {
         match self {
             Muxed::H2(stream) => stream.give_up_connection(),
-            Muxed::H3(_) => {}
+            Muxed::H3(stream) => stream.give_up_connection(),
         }
     }
 }

@@ -16,10 +16,10 @@ use weir_template::Template;
 use weir_tls::ServerTls;
 use weir_tls::acme::Challenges;
 
+use crate::http::cookies;
 use crate::http::request_values::Values;
 use crate::http::rewrite::{New, Old};
 use crate::http::route::{Action, Decision, RequestView, Route, RouteTable, without_port};
-use crate::http::sticky;
 
 /// What is in force where a request comes in.
 #[derive(Clone, Copy)]
@@ -80,8 +80,14 @@ impl<'a> Received<'a> {
         self.head.values(KnownHeader::Cookie, self.text)
     }
 
-    /// Shows `look` the request as routes look at it. `path` is the normalised one.
-    pub fn with_view<R>(&self, path: &[u8], look: impl FnOnce(&RequestView<'_>) -> R) -> R {
+    /// Shows `look` the request as routes look at it. `path` is the normalised one; `values` are those of the
+    /// request without it, which maps are asked by.
+    pub fn with_view<'r, R>(
+        &self,
+        path: &[u8],
+        values: &dyn Fn() -> Values<'r>,
+        look: impl FnOnce(&RequestView<'_>) -> R,
+    ) -> R {
         look(&RequestView {
             host: self.host(),
             path,
@@ -89,6 +95,7 @@ impl<'a> Received<'a> {
             method: self.head.method_text(self.text),
             header: &|name| self.head.combined(name, self.text),
             cookies: &|look| self.cookies().any(look),
+            mapped: &|name, look| Values { path, ..values() }.with_mapped(name, look),
             client: self.client,
         })
     }
@@ -286,7 +293,7 @@ pub fn plan<'l, 'r>(
 ) -> Plan<'l> {
     paths.clear();
     let unscreened = |outcome| Plan { route: None, is_screened: false, outcome };
-    let decision = match taken_by(rules, request, paths) {
+    let decision = match taken_by(rules, request, values, paths) {
         Ok(decision) => decision,
         Err(outcome) => return unscreened(outcome),
     };
@@ -297,7 +304,7 @@ pub fn plan<'l, 'r>(
             paths.groups = route.groups(paths.compared.or(request.head.path(request.text)));
             let rewritten = || rewrite(rules, (route, prefix), request, values, paths);
             let outcome = of_route(route, request, rewritten).unwrap_or_else(Outcome::Refuse);
-            (Some(route), split(route, outcome, values))
+            (Some(route), split(route, outcome, &|| values().along(paths)))
         }
     };
     let outcome = if request.ends_here() { Outcome::Trace } else { outcome };
@@ -305,9 +312,10 @@ pub fn plan<'l, 'r>(
 }
 
 /// Which route or pool takes the request; `Err` with what happens to one that never comes so far.
-fn taken_by<'l>(
+fn taken_by<'l, 'r>(
     rules: &Rules<'l>,
     request: &Received<'_>,
+    values: &dyn Fn() -> Values<'r>,
     paths: &mut Paths,
 ) -> Result<Decision<'l>, Outcome<'l>> {
     let (head, sent) = (request.head, request.head.path(request.text));
@@ -332,7 +340,7 @@ fn taken_by<'l>(
         .map_err(|violation| Outcome::Refuse(Refused::BadRequest(violation)))?;
     Ok(match rules.routes.is_empty() {
         true => rules.routes.default_pool().map_or(Decision::Nowhere, |pool| Decision::Default { pool }),
-        false => request.with_view(paths.compared(sent), |view| rules.routes.decide(view)),
+        false => request.with_view(paths.compared(sent), values, |view| rules.routes.decide(view)),
     })
 }
 
@@ -376,16 +384,19 @@ fn of_route<'l>(
     })
 }
 
-/// Has a request go to another pool where the route splits them so.
+/// Has a request go to another pool where the route splits them so, or has a map say it.
 fn split<'l, 'r>(route: &Route, outcome: Outcome<'l>, values: &dyn Fn() -> Values<'r>) -> Outcome<'l> {
-    match (&route.split, outcome) {
-        (Some(split), Outcome::Forward { pool }) => {
+    let chosen = match (&route.split, &route.pool_map, &outcome) {
+        (Some(split), _, Outcome::Forward { .. }) => {
             let values = values();
-            let chosen = split.choose(&values, values.request_id);
-            Outcome::Forward { pool: chosen.unwrap_or(pool) }
+            split.choose(&values, values.request_id)
         }
-        (_, outcome) => outcome,
-    }
+        (None, Some(pools), Outcome::Forward { .. }) => {
+            values().with_mapped(pools.map(), |value| pools.choose(value))
+        }
+        _ => None,
+    };
+    chosen.map_or(outcome, |pool| Outcome::Forward { pool })
 }
 
 /// Leaves in `paths` what a backend is asked for where the route changes that; of the path its own `*` path
@@ -417,7 +428,7 @@ pub fn key_of(pool: &weir_config::Pool, values: &Values<'_>) -> Option<u64> {
         path: head.path(text),
         target: head.target(text),
         header: &|name| head.combined(name, text),
-        cookie: &|name| sticky::cookie(head.values(KnownHeader::Cookie, text), name),
+        cookie: &|name| cookies::first(head.values(KnownHeader::Cookie, text), name),
         values,
     };
     choice_key(pool, &source)

@@ -4,14 +4,17 @@
 //! The same for both directions. Back-pressure is the buffer: nothing more is read while it has not been
 //! sent.
 
+mod twin;
+
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use weir_http::h1::connection::Drained;
-use weir_http::{BodyReader, Violation};
+use weir_http::{BodyReader, DroppedNames, Field, Violation};
 use weir_io::buffers::{Buffer, Buffers, LARGE};
 use weir_io::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
 use weir_io::socket::poll_call;
@@ -56,6 +59,28 @@ pub struct Pump {
     copy: Option<Vec<u8>>,
     /// Content bytes that it moved.
     held: u64,
+    /// Names that its trailers lose.
+    dropped: Option<Arc<DroppedNames>>,
+    /// The content, for somebody else besides.
+    kept: Option<Box<Kept>>,
+}
+
+/// Content that goes on, and is kept besides as long as it is not too long.
+struct Kept {
+    content: Vec<u8>,
+    most: usize,
+    is_too_long: bool,
+}
+
+impl Kept {
+    fn take(&mut self, content: &[u8]) {
+        self.is_too_long |= self.content.len() + content.len() > self.most;
+        if self.is_too_long {
+            self.content = Vec::new();
+        } else {
+            self.content.extend_from_slice(content);
+        }
+    }
 }
 
 /// Why a body did not get across.
@@ -71,6 +96,8 @@ pub enum PumpError {
     TooLarge,
     /// No buffer could be had within the memory budget.
     OutOfMemory,
+    /// What was put into a file can't be read back.
+    Lost,
 }
 
 impl PumpError {
@@ -101,7 +128,35 @@ impl Pump {
             limit: limit.unwrap_or(u64::MAX),
             copy: None,
             held: 0,
+            dropped: None,
+            kept: None,
         }
+    }
+
+    /// The same body, whose trailers lose these names: what a head loses must not come behind the body.
+    pub fn dropping(mut self, names: Option<Arc<DroppedNames>>) -> Pump {
+        self.dropped = names;
+        self
+    }
+
+    /// What stands behind the body, and goes on.
+    fn trailers(&self) -> impl Iterator<Item = Field<'_>> {
+        trailers(&self.reader, self.dropped.as_deref())
+    }
+
+    /// The same body, of which at most so many bytes are kept besides for somebody else; 0: none.
+    pub fn keeping(mut self, most: usize) -> Pump {
+        self.kept = (most > 0).then(|| Box::new(Kept { content: Vec::new(), most, is_too_long: false }));
+        self
+    }
+
+    /// All of the content, where it was kept, has come, and was not too long.
+    pub fn take_kept(&mut self) -> Option<Vec<u8>> {
+        if !self.is_received() {
+            return None;
+        }
+        let kept = self.kept.take().filter(|kept| !kept.is_too_long)?;
+        Some(kept.content)
     }
 
     /// Has what leaves with the head kept, to be looked at before.
@@ -259,7 +314,7 @@ impl Pump {
                 }
             }
             if self.framer.kind() == Framing::Stream && self.is_at_end() && !self.framer.is_told() {
-                ready!(sink.poll_end(context, self.reader.trailers())).map_err(|_| PumpError::SinkClosed)?;
+                ready!(sink.poll_end(context, self.trailers())).map_err(|_| PumpError::SinkClosed)?;
                 self.framer.ended();
             }
             if self.is_done() {
@@ -291,7 +346,7 @@ impl Pump {
     /// An empty pipe for no more than belongs to the body, when what is to come is better spliced.
     fn bulk(&mut self, sink: &impl Sink, buffers: &Rc<Buffers>) -> Option<Pipe> {
         let most = self.reader.remaining().filter(|remaining| *remaining >= BULKY_BYTES)?;
-        if self.encoding.is_some() {
+        if self.encoding.is_some() || self.kept.is_some() {
             return None;
         }
         if self.framer.kind() != Framing::Plain
@@ -357,6 +412,36 @@ impl Pump {
         self.framer.begin_again();
     }
 
+    /// What it has moved until now has gone to where it waits for another sink, which gets no end yet.
+    pub fn begin_behind(&mut self) {
+        self.framer.begin_again();
+        self.streamed = 0;
+    }
+
+    /// Makes ready for a sink that is told otherwise where the body ends. `held` is the content that was
+    /// moved without framing; it goes, framed, behind what is in `out`. Behind it go `filed` bytes of content
+    /// from elsewhere. Nothing else has left. Gives what goes behind those, where there are any.
+    pub fn frame_anew(&mut self, framing: Framing, held: &[u8], filed: u64, out: &mut Vec<u8>) -> Vec<u8> {
+        self.framer = Framer::new(framing, Vec::new());
+        if !held.is_empty() {
+            self.framer.begin(held.len());
+            self.framer.put(out, held, true);
+        }
+        let mut behind = Vec::new();
+        if filed > 0 {
+            self.framer.begin(usize::try_from(filed).unwrap_or(usize::MAX));
+            self.framer.put(out, b"", false);
+            self.framer.put(&mut behind, b"", true);
+        }
+        if self.content > 0 {
+            self.framer.begin(self.content);
+        } else if self.is_at_end() {
+            self.framer.end(self.reader.trailers());
+            self.framer.put(if filed > 0 { &mut behind } else { out }, b"", false);
+        }
+        behind
+    }
+
     /// Reads the framing of what was received until there is content to send or nothing is left to look at.
     fn frame_next(&mut self) -> Result<(), PumpError> {
         if self.encoding.is_some() {
@@ -372,7 +457,7 @@ impl Pump {
             }
         }
         if self.content == 0 && self.is_at_end() {
-            self.framer.end(self.reader.trailers());
+            self.framer.end(trailers(&self.reader, self.dropped.as_deref()));
         }
         Ok(())
     }
@@ -433,9 +518,8 @@ impl Pump {
 
     fn poll_send(&mut self, context: &mut Context<'_>, sink: &mut impl Sink) -> Poll<io::Result<()>> {
         let content = outgoing(&self.encoding, &self.buffer, self.content);
-        let is_last = self.framer.kind() == Framing::Stream
-            && self.is_at_end()
-            && self.reader.trailers().next().is_none();
+        let is_last =
+            self.framer.kind() == Framing::Stream && self.is_at_end() && self.trailers().next().is_none();
         let sent = ready!(sink.poll_take(context, &self.framer.parts(content, is_last)))?;
         if sent == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
@@ -450,6 +534,9 @@ impl Pump {
 
     /// Counts `count` content bytes as sent.
     fn content_sent(&mut self, count: usize) {
+        if let (Some(kept), Some(buffer)) = (&mut self.kept, &self.buffer) {
+            kept.take(&buffer.filled()[..count]);
+        }
         self.content -= count;
         match &mut self.encoding {
             Some(encoding) => encoding.sent(count),
@@ -484,6 +571,13 @@ impl Pump {
         let done = self.is_done();
         (self.buffer, if done { self.reader.drained() } else { None })
     }
+}
+
+fn trailers<'a>(
+    reader: &'a BodyReader,
+    dropped: Option<&'a DroppedNames>,
+) -> impl Iterator<Item = Field<'a>> {
+    reader.trailers().filter(move |field| dropped.is_none_or(|names| !names.drops(field.name)))
 }
 
 /// What is to be sent next, where `content` bytes are.

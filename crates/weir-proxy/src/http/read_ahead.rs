@@ -4,18 +4,19 @@
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use tokio::net::TcpStream;
 use weir_http::Field;
 use weir_io::buffers::{Buffer, Buffers, LARGE};
+use weir_io::temporary::{TemporaryFile, TemporaryFiles};
 
 use crate::http::cache::around::Trailer;
 use crate::http::pump::{Pump, PumpError};
 use crate::http::sink::{Parts, Sink};
 use crate::http::stream::Stream;
 
-/// A response on its way, in memory.
+/// A response on its way, in memory and in a file behind it.
 pub struct ReadAhead {
     /// Framed as the client gets it. The last one stays when it is empty, so that there always is one.
     pieces: VecDeque<Buffer>,
@@ -24,6 +25,10 @@ pub struct ReadAhead {
     /// Most bytes in them.
     most: u64,
     buffers: Rc<Buffers>,
+    /// Where a file may be made, and for how many bytes, as long as none was.
+    files: Option<(Arc<TemporaryFiles>, u64)>,
+    /// What came when memory was full, and all that came until the client had that.
+    file: Option<Box<TemporaryFile>>,
     /// Trailers, once the end of the client's stream is to be told; `None` before.
     end: Option<Vec<Trailer>>,
     /// Whether the end was told.
@@ -35,17 +40,35 @@ impl ReadAhead {
     pub fn new(most: u64, buffers: &Rc<Buffers>) -> Option<ReadAhead> {
         let first = buffers.borrow(LARGE)?;
         let pieces = VecDeque::from([first]);
-        Some(ReadAhead { pieces, held: 0, most, buffers: buffers.clone(), end: None, is_told: false })
+        let buffers = buffers.clone();
+        let (files, file, end) = (None, None, None);
+        Some(ReadAhead { pieces, held: 0, most, buffers, files, file, end, is_told: false })
+    }
+
+    /// The same, with room for `most` more bytes in a file; 0: without.
+    pub fn before_file(mut self, files: Option<&Arc<TemporaryFiles>>, most: u64) -> ReadAhead {
+        self.files = files.filter(|_| most > 0).map(|files| (files.clone(), most));
+        self
     }
 
     /// Whether the client has all that has come.
     pub fn is_drained(&self) -> bool {
-        self.held == 0 && (self.end.is_none() || self.is_told)
+        self.held_bytes() == 0 && (self.end.is_none() || self.is_told)
     }
 
     /// Bytes that the client has not got.
     pub fn held_bytes(&self) -> u64 {
-        self.held
+        self.held + self.filed_bytes()
+    }
+
+    /// Those of them that are behind what memory holds.
+    fn filed_bytes(&self) -> u64 {
+        self.file.as_ref().map_or(0, |file| file.unread())
+    }
+
+    /// Whether the client can be given more only once the disk has done something.
+    pub fn awaits_disk(&self) -> bool {
+        self.held == 0 && self.file.as_ref().is_some_and(|file| file.awaits_disk())
     }
 
     /// Moves what can be moved on both sides; `Ready(Ok)` once all of the response has come, wherever the
@@ -79,7 +102,7 @@ impl ReadAhead {
         moved: &mut bool,
     ) -> Poll<Result<(), PumpError>> {
         while self.held > 0 {
-            let is_last = self.end.as_ref().is_some_and(Vec::is_empty) && self.pieces.len() == 1;
+            let is_last = self.is_last_told() && self.pieces.len() == 1 && self.filed_bytes() == 0;
             let Some(front) = self.pieces.front_mut() else { break };
             let parts = Parts { before: b"", content: front.filled(), behind: b"", is_last };
             let sent = ready!(client.poll_take(context, &parts)).map_err(|_| PumpError::SinkClosed)?;
@@ -93,6 +116,7 @@ impl ReadAhead {
                 self.pieces.pop_front();
             }
         }
+        ready!(self.poll_drain_file(context, client, moved))?;
         if let Some(trailers) = self.end.as_ref().filter(|_| !self.is_told) {
             ready!(client.poll_end(context, trailers.iter().map(Trailer::field)))
                 .map_err(|_| PumpError::SinkClosed)?;
@@ -101,8 +125,75 @@ impl ReadAhead {
         Poll::Ready(Ok(()))
     }
 
+    /// Gives the client what it takes of the file.
+    fn poll_drain_file(
+        &mut self,
+        context: &mut Context<'_>,
+        client: &mut Stream,
+        moved: &mut bool,
+    ) -> Poll<Result<(), PumpError>> {
+        let is_last_told = self.is_last_told();
+        let Some(file) = &mut self.file else { return Poll::Ready(Ok(())) };
+        loop {
+            let unread = file.unread();
+            if unread == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            let content = ready!(file.poll_next(context)).map_err(|_| PumpError::Lost)?;
+            let is_last = is_last_told && content.len() as u64 == unread;
+            let parts = Parts { before: b"", content, behind: b"", is_last };
+            let sent = ready!(client.poll_take(context, &parts)).map_err(|_| PumpError::SinkClosed)?;
+            if sent == 0 {
+                return Poll::Ready(Err(PumpError::SinkClosed));
+            }
+            *moved = true;
+            file.consume(sent);
+        }
+    }
+
+    /// Whether the end has come, and nothing is to be told with it.
+    fn is_last_told(&self) -> bool {
+        self.end.as_ref().is_some_and(Vec::is_empty)
+    }
+
     fn has_room(&self) -> bool {
-        self.held < self.most
+        let in_file = match &self.file {
+            Some(file) => file.has_room(),
+            None => self.files.is_some(),
+        };
+        in_file || self.filed_bytes() == 0 && self.held < self.most
+    }
+
+    /// Takes some of `bytes`; 0 where there is no room now.
+    fn take_some(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> usize {
+        if self.filed_bytes() == 0 {
+            let count = self.take_in_memory(bytes);
+            if count > 0 {
+                return count;
+            }
+            if let Some(file) = &mut self.file {
+                file.restart();
+            }
+        }
+        if let Some((files, most)) = self.files.take() {
+            self.file = TemporaryFile::begin(&files, most, &self.buffers).map(Box::new);
+        }
+        match self.file.as_mut().map(|file| file.poll_put(context, bytes)) {
+            Some(Poll::Ready(count)) => count,
+            Some(Poll::Pending) | None => 0,
+        }
+    }
+
+    fn take_in_memory(&mut self, bytes: &[u8]) -> usize {
+        let room = self.most.saturating_sub(self.held) as usize;
+        let Some(last) = self.last().filter(|_| room > 0) else { return 0 };
+        if last.free().is_empty() {
+            last.compact();
+        }
+        let count = bytes.len().min(room).min(last.free().len());
+        last.append(&bytes[..count]);
+        self.held += count as u64;
+        count
     }
 
     /// The piece that takes more; `None` when memory is short.
@@ -116,21 +207,15 @@ impl ReadAhead {
 
 impl Sink for ReadAhead {
     /// Where there is no room, whoever gives the client something asks again.
-    fn poll_take(&mut self, _: &mut Context<'_>, parts: &Parts<'_>) -> Poll<io::Result<usize>> {
+    fn poll_take(&mut self, context: &mut Context<'_>, parts: &Parts<'_>) -> Poll<io::Result<usize>> {
         let mut taken = 0;
         for part in [parts.before, parts.content, parts.behind] {
             let mut rest = part;
             while !rest.is_empty() {
-                let room = self.most.saturating_sub(self.held) as usize;
-                let Some(last) = self.last().filter(|_| room > 0) else {
+                let count = self.take_some(context, rest);
+                if count == 0 {
                     return if taken > 0 { Poll::Ready(Ok(taken)) } else { Poll::Pending };
-                };
-                if last.free().is_empty() {
-                    last.compact();
                 }
-                let count = rest.len().min(room).min(last.free().len());
-                last.append(&rest[..count]);
-                self.held += count as u64;
                 taken += count;
                 rest = &rest[count..];
             }
@@ -145,9 +230,5 @@ impl Sink for ReadAhead {
     ) -> Poll<io::Result<()>> {
         self.end = Some(trailers.map(|field| Trailer::of(&field)).collect());
         Poll::Ready(Ok(()))
-    }
-
-    fn socket(&self) -> Option<&TcpStream> {
-        None
     }
 }

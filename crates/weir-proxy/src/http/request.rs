@@ -1,12 +1,14 @@
 //! A request as it goes to backends: written anew once, the same for every attempt.
 
+use weir_config::PoolProtocol;
 use weir_http::{
-    BodyLength, BodyReader, Conditions, KnownHeader, Query, RequestContext, Scheme, Violation,
+    BodyReader, Conditions, KnownHeader, Query, RequestContext, RequestHead, Scheme, Violation,
     request_fields, write_request,
 };
 use weir_io::buffers::SMALL;
 
 use crate::http::compress;
+use crate::http::edit_table::Edits;
 use crate::http::edits;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
@@ -41,7 +43,7 @@ pub fn serialise(
 ) -> Result<Facts, Failure> {
     let edits = edits::of(forwarding.listener, exchange);
     if let Some(edits) = edits {
-        edits::fill_in_request(edits, requester, exchange)?;
+        edits::fill_in_request(edits, requester, forwarding.listener, exchange)?;
     }
     if requester.identity.is_trusted() {
         edits::note_client(requester, exchange);
@@ -67,12 +69,17 @@ pub fn serialise(
     }
     context.early = exchange.early;
     context.upgrade = upgrade.is_some();
-    let over_h2 = forwarding.over_h2();
-    let handshake = upgrade.map_or(Handshake::Theirs, |protocol| {
-        Handshake::of(request, received, protocol, over_h2, || requester.worker.draw())
+    let pool = &forwarding.pool.shared.config;
+    // A tunnel takes a connection of its own, and who picks HTTP/2 need not take extended CONNECT.
+    let protocol = match pool.protocol {
+        PoolProtocol::Auto | PoolProtocol::H3 if upgrade.is_some() => PoolProtocol::H1,
+        protocol => protocol,
+    };
+    let over_h2 = protocol == PoolProtocol::H2;
+    let handshake = upgrade.map_or(Handshake::Theirs, |to| {
+        Handshake::of(request, received, to, over_h2, || requester.worker.draw())
     });
     context.websocket_key = handshake.key();
-    let pool = &forwarding.pool.shared.config;
     //= https://www.rfc-editor.org/rfc/rfc9112#section-9.3
     //# A client that does not support persistent connections MUST send the
     //# "close" connection option in every request message.
@@ -86,25 +93,22 @@ pub fn serialise(
     }
     context.client = requester.identity.is_trusted().then_some(exchange.rendered.client());
     context.conditions = conditions;
-    let is_upgrade = if over_h2 {
-        let mut head = h2::RequestParts::default();
-        let connect = request_fields(request, received, &context, &mut |name, value| head.field(name, value));
-        // No backend would take it: a try would cost the pool's retry budget, and a backend its good name.
-        let head = head.into_request().map_err(|_| Failure::BadRequest(Violation::TargetNotForHttp2))?;
-        exchange.stream_head = Some(head);
-        connect.is_some()
-    } else {
-        write_request(request, received, &context, &mut exchange.outgoing);
-        upgrade.is_some()
+    let heads = Heads {
+        only: &mut exchange.outgoing,
+        picked: &mut exchange.wire_head,
+        stream: &mut exchange.stream_head,
     };
-    let key = pool.balance.needs_key().then(|| key_of(pool, &Values::of(requester, exchange))).flatten();
+    let (protocol, is_tunnel) = heads.write(request, received, &context, protocol)?;
+    let values = || Values::of(requester, forwarding.listener, exchange);
+    let key = pool.balance.needs_key().then(|| key_of(pool, &values())).flatten();
     let sticky = Sticky::of(&forwarding.pool.shared, request.values(KnownHeader::Cookie, received));
     Ok(Facts {
         method: request.method(),
         version: request.version(),
         keep_alive: request.keep_alive(),
-        upgrade: is_upgrade,
+        upgrade: is_tunnel,
         extended_connect: request.is_extended_connect(),
+        protocol,
         handshake,
         expect_continue: request.expect_continue(),
         inspected: sqli::body_kind(forwarding.sqli(), request, received).ok().flatten(),
@@ -113,6 +117,48 @@ pub fn serialise(
         wish: Wish { key, sticky: sticky.wanted, ..Wish::default() },
         sticky,
     })
+}
+
+/// Where the head goes in each version that backends are asked in.
+struct Heads<'a> {
+    /// For HTTP/1.1 alone.
+    only: &'a mut Vec<u8>,
+    /// For HTTP/1.1 where backends pick.
+    picked: &'a mut Vec<u8>,
+    /// For HTTP/2.
+    stream: &'a mut Option<::http::Request<()>>,
+}
+
+impl Heads<'_> {
+    /// Writes those that `protocol` takes. Gives what remains of it, and whether a tunnel is asked for.
+    fn write(
+        self,
+        request: &RequestHead,
+        received: &[u8],
+        context: &RequestContext<'_>,
+        protocol: PoolProtocol,
+    ) -> Result<(PoolProtocol, bool), Failure> {
+        if protocol == PoolProtocol::H1 {
+            write_request(request, received, context, self.only);
+            return Ok((protocol, context.upgrade));
+        }
+        let mut head = h2::RequestParts::default();
+        let connect = request_fields(request, received, context, &mut |name, value| head.field(name, value));
+        match (head.into_request(), protocol) {
+            (Ok(head), _) => *self.stream = Some(head),
+            // Those that pick may still be asked in HTTP/1.1.
+            (Err(_), PoolProtocol::Auto | PoolProtocol::H3) => {
+                return self.write(request, received, context, PoolProtocol::H1);
+            }
+            // No backend would take it: a try would cost the pool's retry budget, and a backend its good
+            // name.
+            (Err(_), _) => return Err(Failure::BadRequest(Violation::TargetNotForHttp2)),
+        }
+        if protocol.lets_pick() {
+            write_request(request, received, context, self.picked);
+        }
+        Ok((protocol, connect.is_some()))
+    }
 }
 
 /// Takes the head off the client's buffer and, with it, what came of the body.
@@ -132,9 +178,12 @@ pub fn begin_upload(
         true => BodyReader::of_stream(body),
         false => BodyReader::new(body, &facts.limits),
     };
-    let announced = if body.is_open_ended() { BodyLength::Chunked } else { body };
-    let framing = Framing::on(forwarding.over_h2(), announced);
-    let mut pump = Pump::new(reader, framing, session.requester.buffer.take(), limit);
+    let announced = exchange.body_to_backends();
+    // Where backends pick it is framed for each when it has picked.
+    let framing = Framing::on(facts.protocol != PoolProtocol::H1, announced);
+    let mut pump = Pump::new(reader, framing, session.requester.buffer.take(), limit)
+        .dropping(edits::of(forwarding.listener, exchange).and_then(Edits::dropped_of_request))
+        .keeping(exchange.keep_body);
     if facts.inspected.is_some() {
         pump.keep_copy();
         return Ok(Upload::of(pump, exchange.ledger.head));

@@ -6,11 +6,13 @@ use std::net::SocketAddr;
 use weir_http::{KnownHeader, RequestHead, Scheme, encode_decimal, write_address};
 use weir_io::handshake::Secure;
 use weir_screen::Groups;
+use weir_state::Maps;
 use weir_template::{Source, Template, Variable};
 
 use crate::client::is_unix;
+use crate::http::auth::UserFacts;
+use crate::http::cookies;
 use crate::http::route::without_port;
-use crate::http::sticky::cookie;
 
 /// The values of one request. What is taken of it stands as it was sent: nothing is decoded.
 pub struct Values<'a> {
@@ -32,6 +34,21 @@ pub struct Values<'a> {
     pub listener_port: u16,
     /// Of the client's TLS; `None` without.
     pub tls: Option<TlsValues<'a>>,
+    /// What `$map.NAME` is looked up in; `None` where there are no maps.
+    pub maps: Option<&'a Maps>,
+    /// Who has shown who it is.
+    pub user: Who<'a>,
+}
+
+/// What is known of who asks.
+#[derive(Clone, Copy)]
+pub enum Who<'a> {
+    /// Nothing: nobody has asked, or not yet.
+    Nobody,
+    /// This.
+    Known(&'a UserFacts),
+    /// Nothing here, but there would be: for explanations.
+    Asked,
 }
 
 /// What is known of a client by its TLS.
@@ -66,9 +83,30 @@ impl<'a> Values<'a> {
             }
             Variable::Cookie(name) => {
                 let values = head.values(KnownHeader::Cookie, text);
-                out.extend_from_slice(cookie(values, name.as_bytes()).unwrap_or_default());
+                out.extend_from_slice(cookies::first(values, name.as_bytes()).unwrap_or_default());
             }
             _ => {}
+        }
+    }
+
+    /// Shows `look` what the map of that name says of the request; `None` where it says nothing.
+    #[inline(never)]
+    pub fn with_mapped<R>(&self, name: &str, look: impl FnOnce(Option<&[u8]>) -> R) -> R {
+        match self.maps.and_then(|maps| maps.find(name)) {
+            Some(map) => map.with_value(self, look),
+            None => look(None),
+        }
+    }
+
+    fn put_of_user(&self, variable: &Variable, out: &mut Vec<u8>) {
+        match (self.user, variable) {
+            (Who::Known(user), Variable::User) => out.extend_from_slice(&user.name),
+            (Who::Known(user), Variable::Claim(path)) => {
+                let told = user.claims.as_ref().and_then(|claims| claims.told(path));
+                out.extend_from_slice(told.unwrap_or_default().as_bytes());
+            }
+            (Who::Asked, _) => out.extend_from_slice(format!("(${})", variable.name()).as_bytes()),
+            (Who::Nobody | Who::Known(_), _) => {}
         }
     }
 
@@ -118,6 +156,10 @@ impl Source for Values<'_> {
             | Variable::Parameter(_)
             | Variable::Header(_)
             | Variable::Cookie(_) => self.put_of_head(variable, out),
+            Variable::User | Variable::Claim(_) => self.put_of_user(variable, out),
+            Variable::Map(name) => {
+                self.with_mapped(name, |value| out.extend_from_slice(value.unwrap_or_default()));
+            }
             Variable::Capture(number) => {
                 if let Some(groups) = self.groups {
                     out.extend_from_slice(groups.of(*number, self.path));
@@ -186,6 +228,8 @@ mod tests {
             request_id: b"id-1",
             listener_port: 8443,
             tls: Some(TlsValues { server_name: Some("a.test"), version: "TLSv1.3", subject: None }),
+            maps: None,
+            user: Who::Nobody,
         };
         String::from_utf8(render(&Template::parse(template, 0).unwrap(), &values)).unwrap()
     }

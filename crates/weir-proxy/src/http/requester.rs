@@ -43,21 +43,44 @@ pub struct Requester {
 
 /// Whom a response goes to.
 pub trait Recipient {
+    /// Whether anybody waits for it, for whom it is worth asking two backends.
+    const WAITS: bool = true;
+
     /// What the request came by, and the rest of its body comes by; `None` for memory, which asks without
     /// content.
-    fn stream(&mut self) -> Option<&mut Stream>;
+    fn stream(&mut self) -> Option<&mut Stream> {
+        None
+    }
 
     /// What is to be seen of it without taking anything of what it sent. Err when it is gone.
     fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight>;
 
-    /// Passes the interim response in `exchange.response` on, whose text is the front of `received`.
+    /// Passes the interim response in `exchange.response` on, whose text is the front of `received`; whoever
+    /// waits for the final one alone lets it go by.
     async fn pass_on(
         &mut self,
-        requester: &Requester,
-        exchange: &mut Exchange,
-        context: &ResponseContext<'_>,
-        received: &[u8],
-    ) -> Result<(), Failure>;
+        _requester: &Requester,
+        _exchange: &mut Exchange,
+        _context: &ResponseContext<'_>,
+        _received: &[u8],
+    ) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// Nobody: the response is thrown away, or somebody else hands it on.
+#[derive(Default)]
+pub struct Nobody {
+    /// Bytes of it.
+    pub taken: usize,
+}
+
+impl Recipient for Nobody {
+    const WAITS: bool = false;
+
+    fn poll_present(&mut self, _: &mut Context<'_>) -> io::Result<Sight> {
+        Ok(Sight::Quiet)
+    }
 }
 
 impl Requester {
@@ -117,6 +140,11 @@ impl Requester {
     #[inline]
     pub fn begin_total(&self, head: Duration, total: Duration) {
         self.total_until.set(if total == NEVER { Duration::MAX } else { head + total });
+    }
+
+    /// Has all waits end by `moment` as well, where that is earlier.
+    pub fn end_by(&self, moment: Duration) {
+        self.total_until.set(self.total_until.get().min(moment));
     }
 
     /// Has waits last as long as each may.

@@ -225,7 +225,10 @@ async fn send(
     }
     let most = forwarding.buffer.map_or(0, |buffer| buffer.responses);
     if most > 0 {
-        *ahead = ReadAhead::new(most, &session.requester.worker.buffers).map(Box::new);
+        let files = forwarding.listener.compiled.files.as_ref();
+        let in_file = forwarding.buffer.map_or(0, |buffer| buffer.responses_file);
+        let in_memory = ReadAhead::new(most, &session.requester.worker.buffers);
+        *ahead = in_memory.map(|ahead| Box::new(ahead.before_file(files, in_file)));
     }
     let (backend, ahead) = (connection.connection(), ahead.as_deref_mut());
     Box::pin(drive::until_sent(session, backend, forwarding, upload, download, ahead)).await

@@ -92,10 +92,8 @@ impl Rewrite {
                 path.extend_from_slice(prefix);
                 path.extend_from_slice(old.path.get(old.prefix..).unwrap_or_default());
                 // The rest of `/static../secret` behind `/static` is no dot segment before it stands behind a
-                // slash.
-                if has_dot_segment(path) {
-                    return Err(Violation::PathAboveRoot);
-                }
+                // slash, and of a prefix that ends in a slash and a rest that begins with one come two.
+                settle(path, old.merges_slashes)?;
             }
             NewPath::Whole(template) => {
                 template.render_mended(source, path, |variable, out, start| {
@@ -163,8 +161,8 @@ struct Unescaped {
 impl Unescaped {
     fn path(variable: &Variable) -> Unescaped {
         match variable {
-            // Part of a path in its normal form.
-            Variable::Path | Variable::Capture(_) => {
+            // Part of a path in its normal form, or what an operator wrote to be one.
+            Variable::Path | Variable::Capture(_) | Variable::Map(_) => {
                 Unescaped { stays: b"/!$&'()*+,;=:@", has_escapes: true }
             }
             Variable::Parameter(_) => Unescaped { stays: b"!$&'()*+,=:@", has_escapes: true },
@@ -173,7 +171,10 @@ impl Unescaped {
     }
 
     fn query(variable: &Variable) -> Unescaped {
-        let has_escapes = matches!(variable, Variable::Path | Variable::Capture(_) | Variable::Parameter(_));
+        let has_escapes = matches!(
+            variable,
+            Variable::Path | Variable::Capture(_) | Variable::Map(_) | Variable::Parameter(_)
+        );
         Unescaped { stays: b"/?:@!$'()*,", has_escapes }
     }
 }
@@ -257,6 +258,22 @@ mod tests {
         ] {
             assert_eq!(path(text, value), Err(Violation::PathAboveRoot), "{text} with {value}");
         }
+    }
+
+    #[test]
+    fn a_prefix_before_what_is_left_makes_no_empty_segment_where_slashes_are_merged() {
+        let config = weir_config::Rewrite { prefix: Some("/new/".to_owned()), ..Default::default() };
+        let by = |path: &str, merges_slashes: bool| {
+            let (mut new_path, mut query) = (Vec::new(), Vec::new());
+            let old = Old { path: path.as_bytes(), prefix: 4, query: None, merges_slashes };
+            let mut new = New { path: &mut new_path, query: &mut query };
+            Rewrite::compile(&config).write(&old, &Given(""), &mut new)?;
+            Ok(String::from_utf8(new_path).unwrap())
+        };
+        assert_eq!(by("/old/x", true).as_deref(), Ok("/new/x"));
+        assert_eq!(by("/old/x%2F", true).as_deref(), Ok("/new/x%2F"));
+        assert_eq!(by("/old/x", false).as_deref(), Ok("/new//x"));
+        assert_eq!(by("/old../x", true), Err(Violation::PathAboveRoot));
     }
 
     #[test]

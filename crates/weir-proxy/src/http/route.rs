@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use weir_config::{ExchangeTimeouts, HostPattern, RouteAction, RouteRetry, Sqli};
 use weir_screen::{Groups, Screen};
+use weir_state::token_keys::TokenKeys;
 use weir_template::Template;
 
 use crate::http::auth::{Authenticator, Passwords};
@@ -13,7 +14,9 @@ use crate::http::closing::Closing;
 use crate::http::conditions::Asked;
 pub use crate::http::conditions::{Mismatch, RequestView};
 use crate::http::edit_table::EditTable;
+use crate::http::mirror::Mirror;
 use crate::http::pages::Pages;
+use crate::http::pool_map::PoolMap;
 use crate::http::rewrite::Rewrite;
 use crate::http::screen;
 use crate::http::split::Split;
@@ -37,17 +40,19 @@ pub struct RouteTable {
     auth: Option<Box<Authenticator>>,
 }
 
-/// The pools of a snapshot, by name.
+/// What routes of a snapshot name: its pools, by name, and keys that are fetched.
 pub struct PoolNames<'c> {
     config: &'c weir_config::Config,
+    token_keys: Option<&'c TokenKeys>,
     indexes: HashMap<&'c str, usize>,
 }
 
 impl<'c> PoolNames<'c> {
-    /// Of the pools of `config`, in its order.
-    pub fn of(config: &'c weir_config::Config) -> PoolNames<'c> {
+    /// Of the pools of `config`, in its order, and of `token_keys`.
+    pub fn of(config: &'c weir_config::Config, token_keys: Option<&'c TokenKeys>) -> PoolNames<'c> {
         let numbered = config.pools.iter().enumerate();
-        PoolNames { config, indexes: numbered.map(|(index, pool)| (pool.name.as_str(), index)).collect() }
+        let indexes = numbered.map(|(index, pool)| (pool.name.as_str(), index)).collect();
+        PoolNames { config, token_keys, indexes }
     }
 
     fn index(&self, name: &str) -> Option<usize> {
@@ -82,8 +87,12 @@ pub struct Route {
     closing: Closing,
     /// What is asked of whoever asks; `None` where everybody may.
     auth: Option<Box<Authenticator>>,
+    /// Where copies of its requests go; `None` where none are made.
+    pub mirror: Option<Box<Mirror>>,
     /// Which requests go to other pools than its own.
     pub split: Option<Box<Split>>,
+    /// Which pools a map may name for its requests.
+    pub pool_map: Option<Box<PoolMap>>,
     /// Who serves in the place of its pool, by index, in order.
     fallbacks: Box<[usize]>,
     /// Whether its requests are written to the access log.
@@ -198,7 +207,7 @@ impl RouteTable {
         let elsewhere = numbered()
             .filter(|(_, route)| {
                 let hosts = &route.asked.host;
-                hosts.is_empty() || hosts.iter().any(|host| matches!(host, HostPattern::Suffix(_)))
+                hosts.is_empty() || hosts.iter().any(|host| !matches!(host, HostPattern::Exact(_)))
             })
             .map(|(number, _)| number)
             .collect();
@@ -295,9 +304,14 @@ impl RouteTable {
         all.filter_map(|auth| auth.as_ref()?.passwords().cloned()).collect()
     }
 
-    /// Who serves in the place of the pool that this route names, or the listener, by index, in order.
+    /// Who serves in the place of `asked`: the pool that this route names, or its map, or the listener; by
+    /// index, in order.
     #[inline]
-    pub fn fallbacks<'l>(&'l self, route: Option<&'l Route>) -> &'l [usize] {
+    pub fn fallbacks<'l>(&'l self, route: Option<&'l Route>, asked: usize) -> &'l [usize] {
+        let of_map = route.and_then(|route| route.pool_map.as_deref()?.fallbacks(asked));
+        if let Some(of_map) = of_map {
+            return of_map;
+        }
         route.map_or(&self.default_fallbacks, |route| &route.fallbacks)
     }
 
@@ -323,7 +337,7 @@ fn http_auth(
     pools: &PoolNames<'_>,
     known: &mut Vec<Arc<Passwords>>,
 ) -> Option<Box<Authenticator>> {
-    Authenticator::compile(config, |name| pools.index(name), known).map(Box::new)
+    Authenticator::compile(config, |name| pools.index(name), known, pools.token_keys).map(Box::new)
 }
 
 /// What a route is compiled with.
@@ -374,10 +388,15 @@ impl Route {
             closing: Closing::compile(None, None),
             // Its listener compiles it, beside those of the other routes.
             auth: None,
+            mirror: None,
             split: config
                 .split
                 .as_ref()
                 .map(|split| Box::new(Split::compile(split, |name| pools.index(name)))),
+            pool_map: config.pool_map.as_ref().map(|by_map| {
+                let fallbacks = |pool: &str| pools.fallbacks(pool, config.fallback_pool.as_deref());
+                Box::new(PoolMap::compile(by_map, |name| pools.index(name), fallbacks))
+            }),
             fallbacks,
             rewrite: config.rewrite.as_ref().map(Rewrite::compile).map(Box::new),
             body_limit_bytes: config.body_limit_bytes,
@@ -391,6 +410,9 @@ impl Route {
         };
         // A route is known again by what it asks for: its name may be only its position.
         let before = old.and_then(|old| old.routes.iter().find(|old| old.asked == route.asked));
+        let mirror = config.mirror.as_ref();
+        let old = before.and_then(|old| old.mirror.as_deref());
+        route.mirror = mirror.and_then(|it| Some(Box::new(Mirror::compile(it, pools.index(&it.pool)?, old))));
         route.screen = screen::compile(&config.screen, before.and_then(|old| old.screen.as_deref()));
         Some(route)
     }

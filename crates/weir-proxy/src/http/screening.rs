@@ -9,6 +9,7 @@ pub use weir_screen::{Checkpoint, ScreenCheck};
 use weir_stats::table::ListenerCells;
 
 use crate::admission::{counted_as, end_of};
+use crate::http::cookies;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::Forwarding;
@@ -17,7 +18,6 @@ use crate::http::plan::{Paths, Received};
 use crate::http::request_values::Values;
 use crate::http::requester::Requester;
 use crate::http::route::Route;
-use crate::http::sticky;
 use crate::worker::WorkerListener;
 
 /// Asks for a request whose route is known, on the edge.
@@ -35,7 +35,7 @@ pub(super) fn at_edge(
         return Ok(());
     }
     let cells = listener.shared.cells.of(requester.worker.number);
-    let values = Values::of_head(requester, request, ledger.client(requester).address).along(paths);
+    let values = Values::of_head(requester, listener, request, ledger.client(requester).address).along(paths);
     with_facts(request, &values, |facts| ask(screens, Checkpoint::Edge, facts, cells, ledger))
 }
 
@@ -58,7 +58,7 @@ pub(super) fn at_origin(
     let cells = shared.cells.of(requester.worker.number);
     let client = ledger.client(requester).address;
     let request = Received { head: request, text, tls: None, client: client.ip() };
-    let values = Values::of_head(requester, &request, client).along(paths);
+    let values = Values::of_head(requester, forwarding.listener, &request, client).along(paths);
     with_facts(&request, &values, |facts| ask(screens, Checkpoint::Origin, facts, cells, ledger))
 }
 
@@ -72,7 +72,7 @@ fn with_facts<R>(request: &Received<'_>, values: &Values<'_>, look: impl FnOnce(
         method: head.method_text(text),
         user_agent: user_agent.as_deref().unwrap_or_default(),
         header: &|name| head.combined(name, text),
-        cookie: &|name| sticky::cookie(head.values(KnownHeader::Cookie, text), name),
+        cookie: &|name| cookies::first(head.values(KnownHeader::Cookie, text), name),
         values,
     })
 }

@@ -18,15 +18,20 @@ pub trait Sink {
     /// Takes as much as there is room for now, at least one byte when ready; gives how much.
     fn poll_take(&mut self, context: &mut Context<'_>, parts: &Parts<'_>) -> Poll<io::Result<usize>>;
 
-    /// The body is over, with `trailers` behind it where there are any.
+    /// The body is over, with `trailers` behind it where there are any; memory that keeps the content alone
+    /// has nothing to do then.
     fn poll_end<'a>(
         &mut self,
-        context: &mut Context<'_>,
-        trailers: impl Iterator<Item = Field<'a>>,
-    ) -> Poll<io::Result<()>>;
+        _context: &mut Context<'_>,
+        _trailers: impl Iterator<Item = Field<'a>>,
+    ) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
 
-    /// The socket, where what it is given goes out as it is.
-    fn socket(&self) -> Option<&TcpStream>;
+    /// The socket, where what it is given goes out as it is; `None` for memory, and where it is framed.
+    fn socket(&self) -> Option<&TcpStream> {
+        None
+    }
 }
 
 /// Content, and the framing around it where a sink is told so where the body ends.
@@ -90,6 +95,7 @@ impl Framing {
 }
 
 /// Frames content, and knows how much of the framing was taken.
+#[derive(Clone)]
 pub struct Framer {
     kind: Framing,
     /// What goes out before the next content.

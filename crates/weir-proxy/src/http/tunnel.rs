@@ -12,7 +12,7 @@ use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::reply;
 use crate::http::requester::Requester;
 use crate::http::session::Session;
-use crate::tcp::relay::{self, FirstBytes, Paces, Pair, Terms};
+use crate::tcp::relay::{self, FirstBytes, Heard, Paces, Pair, Terms};
 
 /// Passes the 101 on and relays until either side ends.
 ///
@@ -65,6 +65,7 @@ pub async fn run(
             ends_unsaid: false,
             paces: Paces::default(),
             ender,
+            heard: Heard::default(),
         },
         || slot.draining_until(),
         |from_client, from_backend| {

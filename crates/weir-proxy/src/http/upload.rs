@@ -1,15 +1,20 @@
 //! The request's body on its way to a backend.
 
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use weir_http::h1::connection::Drained;
 use weir_http::{BodyLength, BodyReader, Limits};
 use weir_io::buffers::{Buffer, Buffers};
+use weir_io::clock;
+use weir_io::stream::Duplex as _;
+use weir_io::temporary::TemporaryFile;
 
 use crate::http::failure::Failure;
+use crate::http::filed::Filed;
 use crate::http::pump::{Pump, PumpError};
+use crate::http::sink::Framing;
 use crate::http::stream::Stream;
 
 /// A client may be slow for this long before its rate is looked at.
@@ -29,6 +34,10 @@ pub struct Upload {
     began: Duration,
     /// Since when nobody reads it; `None` while somebody does.
     paused_at: Option<Duration>,
+    /// What of it waits in a file behind what leaves with the head.
+    filed: Option<Box<Filed>>,
+    /// Bytes sent to the last backend out of a file that was given up since.
+    filed_bytes: u64,
 }
 
 impl Upload {
@@ -41,6 +50,8 @@ impl Upload {
             cut: false,
             began: Duration::ZERO,
             paused_at: None,
+            filed: None,
+            filed_bytes: 0,
         }
     }
 
@@ -69,7 +80,28 @@ impl Upload {
     /// Whether all of it was received and sent.
     #[inline]
     pub fn is_done(&self) -> bool {
-        self.pump.as_ref().is_none_or(Pump::is_done)
+        self.pump.as_ref().is_none_or(Pump::is_done) && !self.is_filed()
+    }
+
+    /// Whether some of it is in a file and not sent yet.
+    #[inline]
+    fn is_filed(&self) -> bool {
+        self.filed.as_ref().is_some_and(|filed| !filed.is_sent())
+    }
+
+    /// Whether all of it is here, to be sent and sent again.
+    pub fn is_here(&self) -> bool {
+        self.is_done() || (self.filed.is_some() && self.is_received())
+    }
+
+    /// Whether it can only go on once the disk has done something.
+    pub fn awaits_disk(&self) -> bool {
+        !self.refused && self.filed.as_ref().is_some_and(|filed| filed.awaits_disk())
+    }
+
+    /// Whether the client is not read for the disk has not taken what it sent.
+    pub fn is_stuck(&self) -> bool {
+        self.filed.as_ref().is_some_and(|filed| filed.is_stuck())
     }
 
     /// Whether all of it was received.
@@ -77,9 +109,32 @@ impl Upload {
         self.pump.as_ref().is_none_or(Pump::is_received)
     }
 
+    /// Whether all of it leaves with the head, or there is none; so never where a part is in a file.
+    pub fn is_whole(&self) -> bool {
+        !self.streamed && self.filed.is_none() && self.pump.as_ref().is_none_or(Pump::is_whole)
+    }
+
+    /// The same body for another backend, which gets it beside the first; of one that is whole.
+    pub fn twin(&self) -> Upload {
+        Upload { pump: self.pump.as_ref().map(Pump::twin), ..Upload::none() }
+    }
+
+    /// Goes on with the backend that its twin went to.
+    pub fn stand_in(&mut self, twin: Upload) {
+        (self.refused, self.cut) = (twin.refused, twin.cut);
+        if let (Some(pump), Some(twin)) = (&mut self.pump, twin.pump) {
+            pump.stand_in(twin);
+        }
+    }
+
     /// What leaves with the head, where it was kept.
     pub fn take_copy(&mut self) -> Vec<u8> {
         self.pump.as_mut().map_or_else(Vec::new, Pump::take_copy)
+    }
+
+    /// The whole body, where it was to be kept, has come, and was not too long; empty where there is none.
+    pub fn take_kept(&mut self) -> Option<Vec<u8>> {
+        self.pump.as_mut().map_or_else(|| Some(Vec::new()), Pump::take_kept)
     }
 
     /// Moves what comes behind the head in `out`, until the body is over or `most` bytes of content were
@@ -98,8 +153,47 @@ impl Upload {
         }
     }
 
+    /// Receives into a file, behind what [`Self::poll_hold`] moved, until the body is over or no more goes
+    /// into it.
+    pub fn poll_file(
+        &mut self,
+        context: &mut Context<'_>,
+        client: &mut Stream,
+        buffers: &Rc<Buffers>,
+    ) -> Poll<Result<(), PumpError>> {
+        let (Some(pump), Some(filed)) = (&mut self.pump, &mut self.filed) else { return Poll::Ready(Ok(())) };
+        match pump.poll(context, client, &mut **filed, buffers, &mut false) {
+            Poll::Pending if filed.is_full() => Poll::Ready(Ok(())),
+            polled => polled,
+        }
+    }
+
+    /// What goes on from now on has a file behind it.
+    pub fn begin_file(&mut self, file: TemporaryFile) {
+        self.filed = Some(Box::new(Filed::new(file)));
+    }
+
+    /// What is in the file waits for a backend from now on.
+    pub fn end_file(&mut self) {
+        if let Some(pump) = &mut self.pump {
+            pump.begin_behind();
+        }
+    }
+
+    /// Gives the file up where all of it was sent, to a backend whose answer is here.
+    pub fn leave_file(&mut self) {
+        if let Some(filed) = self.filed.take_if(|filed| filed.is_sent()) {
+            self.filed_bytes += filed.sent();
+        }
+    }
+
     /// Whether the client is still to send some of it, as far as is known.
     pub fn is_awaited(&self) -> bool {
+        !self.is_filed() && self.waits_for_client()
+    }
+
+    /// As [`Self::is_awaited`], whatever of it is still to be sent.
+    fn waits_for_client(&self) -> bool {
         self.pump.as_ref().is_some_and(|pump| !pump.is_done() && pump.waits_for_source())
     }
 
@@ -125,7 +219,7 @@ impl Upload {
 
     /// Whether its backend's connection is good for no other request.
     pub fn is_cut(&self) -> bool {
-        self.cut
+        self.cut || self.is_filed()
     }
 
     /// Makes ready for another backend, which gets the part that left with the head once more.
@@ -134,6 +228,20 @@ impl Upload {
         (self.refused, self.cut) = (false, false);
         if let Some(pump) = &mut self.pump {
             pump.begin_again();
+        }
+        if let Some(filed) = &mut self.filed {
+            filed.begin_again();
+        }
+    }
+
+    /// Frames for another backend what leaves with the head: of the body that is `held`, which goes behind
+    /// what is in `out`. What is in a file goes behind it.
+    pub fn frame_anew(&mut self, framing: Framing, held: &[u8], out: &mut Vec<u8>) {
+        let Some(pump) = &mut self.pump else { return };
+        let length = self.filed.as_ref().map_or(0, |filed| filed.length());
+        let behind = pump.frame_anew(framing, held, length, out);
+        if let Some(filed) = &mut self.filed {
+            filed.set_behind(behind);
         }
     }
 
@@ -150,7 +258,8 @@ impl Upload {
 
     /// Bytes sent to the backend after what left with the head, framing included.
     pub fn streamed_bytes(&self) -> u64 {
-        self.pump.as_ref().map_or(0, |pump| pump.streamed)
+        let filed = self.filed_bytes + self.filed.as_ref().map_or(0, |filed| filed.sent());
+        self.pump.as_ref().map_or(0, |pump| pump.streamed) + filed
     }
 
     /// Moves what can be moved. `Ready` when it is over or the backend takes no more.
@@ -162,7 +271,15 @@ impl Upload {
         buffers: &Rc<Buffers>,
         moved: &mut bool,
     ) -> Poll<Result<(), Failure>> {
+        if self.is_filed() {
+            self.pause(clock::now());
+            ready!(self.poll_filed(context, client, backend, moved))?;
+            self.resume(clock::now());
+        }
         let Some(pump) = &mut self.pump else { return Poll::Ready(Ok(())) };
+        if self.refused {
+            return Poll::Ready(Ok(()));
+        }
         let mut now_moved = false;
         let polled = pump.poll(context, client, backend, buffers, &mut now_moved);
         self.streamed |= now_moved;
@@ -178,13 +295,42 @@ impl Upload {
         }
     }
 
+    /// Moves what is in the file to the backend, which may be sent it again.
+    fn poll_filed(
+        &mut self,
+        context: &mut Context<'_>,
+        client: &mut Stream,
+        backend: &mut Stream,
+        moved: &mut bool,
+    ) -> Poll<Result<(), Failure>> {
+        let Some(filed) = &mut self.filed else { return Poll::Ready(Ok(())) };
+        match filed.poll_send(context, backend, moved) {
+            Poll::Pending => {
+                client.gather(context);
+                Poll::Pending
+            }
+            Poll::Ready(Err(PumpError::SinkClosed)) => {
+                self.refused = true;
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(result) => Poll::Ready(result.map_err(failure_of)),
+        }
+    }
+
     /// Whether the client has sent less than `rate` bytes per second on average, while it was its turn (D1).
     pub fn is_too_slow(&self, now: Duration, rate: u64) -> bool {
         let spent = now.saturating_sub(self.began);
         rate > 0
             && spent > RATE_GRACE
-            && self.is_awaited()
+            && self.paused_at.is_none()
+            && self.waits_for_client()
             && (self.received_bytes() as f64) < rate as f64 * spent.as_secs_f64()
+    }
+
+    /// Proof that all of it was sent to the backend that was asked last; `None` where it was not.
+    pub fn sent(&self) -> Option<Drained> {
+        let is_sent = self.is_done() && !self.refused && !self.cut;
+        is_sent.then(|| BodyReader::new(BodyLength::None, &Limits::default()).drained()).flatten()
     }
 
     /// What the client sent behind the body, and proof that the body is over. Without a body there is nothing
@@ -204,6 +350,7 @@ pub fn failure_of(error: PumpError) -> Failure {
         PumpError::Malformed(violation) => Failure::BadRequest(violation),
         PumpError::TooLarge => Failure::BodyTooLarge,
         PumpError::OutOfMemory => Failure::OutOfMemory,
+        PumpError::Lost => Failure::BufferLost,
         PumpError::SinkClosed => Failure::BackendClosed,
     }
 }

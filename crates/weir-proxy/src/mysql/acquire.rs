@@ -20,9 +20,8 @@ use super::own::{self, Own, OwnAnswer};
 use super::server::{IdleServers, ServerConnection};
 use super::session::{LeftAt, Session};
 use super::talk::TalkError;
-use crate::backends::{Chosen, WorkerBackend, WorkerPool, elapsed};
+use crate::backends::{Chosen, WorkerPool, elapsed};
 use crate::reach::{Attempt, Park, Reach, Unavailable, Verdict, Wish};
-use crate::tcp::session::poll_left;
 use crate::worker::Worker;
 
 /// Most bytes that are read of what a server has executed: a group has one source, and few intervals.
@@ -34,9 +33,30 @@ const CATCH_UP: &str = "1";
 pub struct Attached {
     pub chosen: Chosen,
     pub server: Box<ServerConnection>,
+    /// Whether the server was the primary when its role was known last.
+    is_primary: bool,
+    /// Whether it has been the primary since the session has it.
+    pub was_primary: bool,
 }
 
 impl Attached {
+    pub fn new(chosen: Chosen, server: Box<ServerConnection>) -> Attached {
+        let mut attached = Attached { chosen, server, is_primary: false, was_primary: false };
+        attached.is_at_primary();
+        attached
+    }
+
+    /// Whether the server is the primary. One without a role is what it was before, while nobody else is the
+    /// primary: it may have been missed by a look, and says itself whether it takes writes.
+    pub fn is_at_primary(&mut self) -> bool {
+        match self.role() {
+            Some(role) => self.is_primary = role == Role::Primary,
+            None => self.is_primary &= !self.chosen.pool.shared.has_primary(),
+        }
+        self.was_primary |= self.is_primary;
+        self.is_primary
+    }
+
     /// The role that the server has now.
     pub fn role(&self) -> Option<Role> {
         self.chosen.backend().shared.balance.role()
@@ -55,7 +75,7 @@ impl Attached {
 
     /// Gives the connection to whoever needs one next; the mark by which it is known as long as nobody has.
     pub fn give_back(self) -> u64 {
-        let Attached { chosen, mut server } = self;
+        let Attached { chosen, mut server, .. } = self;
         let stamp = next_stamp();
         server.stamp = stamp;
         let most = chosen.pool.shared.config.keep_alive.max;
@@ -197,7 +217,7 @@ impl Session {
             let client_gone = |context: &mut Context<'_>| {
                 let until = slot.draining_until();
                 until.iter().for_each(|until| deadline.no_later_than(*until));
-                until.is_some_and(|until| until <= clock::now()) || poll_left(stream, context)
+                until.is_some_and(|until| until <= clock::now()) || stream.poll_left(context)
             };
             let got = reach.choose(worker, &pool, deadline, now, client_gone).await;
             if let Some(queued) = got.as_ref().map_or_else(|why| why.queued(), |got| got.queued) {
@@ -213,8 +233,18 @@ impl Session {
             self.report.backend = Some(chosen.index);
             let unfit = match self.ready(&chosen, role, whose).await {
                 Ok(server) => {
+                    let mut attached = Attached::new(chosen, server);
+                    if role == WantedRole::Primary && attached.role() == Some(Role::Secondary) {
+                        // It was the primary when it was chosen: making it ready takes time.
+                        attached.give_back();
+                        now = clock::now();
+                        continue;
+                    }
+                    if role == WantedRole::Primary {
+                        (attached.is_primary, attached.was_primary) = (true, true);
+                    }
                     self.report.pool = Some(pool);
-                    return Ok(Some(Attached { chosen, server }));
+                    return Ok(Some(attached));
                 }
                 Err(unfit) => unfit,
             };
@@ -249,8 +279,7 @@ impl Session {
 
     /// Whether the chosen server is one that hears of what the primary does, and there is a primary.
     fn is_behind_primary(&self, pool: &WorkerPool, chosen: &Chosen) -> bool {
-        let is_primary = |backend: &WorkerBackend| backend.shared.balance.role() == Some(Role::Primary);
-        !is_primary(chosen.backend()) && pool.backends.iter().any(|backend| is_primary(backend))
+        chosen.backend().shared.balance.role() != Some(Role::Primary) && pool.shared.has_primary()
     }
 
     /// A connection to the chosen server, ready for the session's next statement.
@@ -363,7 +392,7 @@ impl Session {
                 let input = PickInput { now: clock::now(), sticky, ..PickInput::default() };
                 let chosen = pool.choose(&input).ok().filter(|chosen| chosen.index == index);
                 let Some(chosen) = chosen else { return false };
-                let attached = Attached { chosen, server };
+                let attached = Attached::new(chosen, server);
                 self.killable.note(Some(&attached));
                 (self.attached, self.here) = (Some(attached), left_at.here);
                 return true;

@@ -11,8 +11,8 @@ use weir_mysql::packet::HEADER_BYTES;
 use weir_mysql::packet::PacketHeader;
 use weir_mysql::parameters::{ANY_CURSOR, ExecuteParts, QueryParts};
 use weir_mysql::{
-    LeftBehind, NamesCollation, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts, StatementKind,
-    StatementVerdict, TransactionStep, classify, classify_head, collation_of_set_names,
+    BeyondReadOnly, LeftBehind, NamesCollation, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts,
+    StatementKind, StatementVerdict, TransactionStep, classify, classify_head, collation_of_set_names,
 };
 use weir_state::hidden;
 use weir_stats::table::End;
@@ -29,7 +29,7 @@ use super::server::ConnectionKind;
 use super::session::{Incoming, Session, wanted_role};
 use super::statement::{Attempted, Losses, Running};
 use super::upload::{Beginning, Source};
-use crate::tcp::relay::{self, FirstBytes, Paces, Pair, Terms};
+use crate::tcp::relay::{self, FirstBytes, Heard, Paces, Pair, Terms};
 
 impl Session {
     /// Serves one command.
@@ -156,6 +156,8 @@ impl Session {
             local_infile: false,
             kill: None,
             resend: if wants == RoleWanted::AnyMember { Resend::Anywhere } else { Resend::Never },
+            changes: false,
+            beyond_read_only: BeyondReadOnly::Nothing,
         };
         verdict.under(&self.facts)
     }
@@ -180,7 +182,13 @@ impl Session {
             | ClientCommand::Clone
             | ClientCommand::SubscribeGroupReplicationStream => return self.dedicate(incoming).await,
             ClientCommand::ChangeUser => return self.change_user(incoming).await,
-            _ => self.verdict_of(RoleWanted::Primary, LeftBehind::NONE),
+            ClientCommand::ProcessInfo | ClientCommand::ProcessKill => {
+                self.verdict_of(RoleWanted::Primary, LeftBehind::NONE)
+            }
+            _ => {
+                let verdict = self.verdict_of(RoleWanted::Primary, LeftBehind::NONE);
+                StatementVerdict { changes: true, ..verdict }
+            }
         };
         let running = Running { incoming, command, verdict, prepares: None, executes: None };
         let passes_over =
@@ -273,6 +281,8 @@ impl Session {
             reads_back: ReadsBack::NONE,
             transaction: TransactionStep::None,
             resend: Resend::Anywhere,
+            changes: false,
+            beyond_read_only: BeyondReadOnly::Nothing,
             ..verdict.under(&self.facts)
         };
         let running = Running {
@@ -420,10 +430,18 @@ impl Session {
         }
         let (text, verdict) = (statement.text.clone(), statement.verdict.under(&self.facts));
         let verdict = bound_to_its_connection(verdict, &self.facts);
-        self.statements.set_bound(id, |bound| bound.has_pieces = true);
+        // What a piece is for is asked when all are there.
+        let verdict = StatementVerdict {
+            changes: false,
+            leaves: LeftBehind::NONE,
+            beyond_read_only: BeyondReadOnly::Nothing,
+            ..verdict
+        };
         if self.attach_for(&verdict, None).await.is_err() {
             return Err(End::NoBackend);
         }
+        // Behind that: what is bound keeps its connection, wherever it is.
+        self.statements.set_bound(id, |bound| bound.has_pieces = true);
         let Ok(Ok(on_server)) = self.prepared_on_attached(&text).await else {
             return Err(End::BackendClosed);
         };
@@ -528,6 +546,7 @@ impl Session {
             ends_unsaid: true,
             paces: Paces::default(),
             ender: attached.server.connection.ender(),
+            heard: Heard::default(),
         };
         let first = FirstBytes { from_client: self.buffer.take(), from_backend: None };
         let pair = Pair { client: &mut self.stream, backend: &mut *attached.server.connection };

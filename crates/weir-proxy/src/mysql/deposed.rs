@@ -4,12 +4,10 @@
 //! or cut off holds them for ever, while the next primary takes writes. Nobody knows what becomes of such a
 //! write, and the client is told so: the connection counts as lost.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use weir_balance::Role;
 use weir_mysql::RoleWanted;
-use weir_state::Backend;
 
 use crate::backends::Chosen;
 
@@ -42,8 +40,6 @@ impl<'a> PrimaryAsked<'a> {
     /// A primary that hands its role over stays, as a secondary, and ends what is under way there; one that
     /// leaves the group, or is cut off from it, may hold what it was sent for as long as it likes.
     pub fn is_deposed(&self) -> bool {
-        let is_primary = |backend: &Arc<Backend>| backend.balance.role() == Some(Role::Primary);
-        let pool = &self.server.pool.shared;
-        self.server.backend().shared.balance.role().is_none() && pool.backends.iter().any(is_primary)
+        self.server.backend().shared.balance.role().is_none() && self.server.pool.shared.has_primary()
     }
 }

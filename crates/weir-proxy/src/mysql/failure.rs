@@ -179,6 +179,25 @@ impl Refusal {
         Refusal::goes_on(GENERAL, &GENERAL_STATE, message)
     }
 
+    /// The session keeps a connection, for these reasons, to a server that is not the primary, and the
+    /// statement is the primary's. One whose server was the primary ends: it would be refused for ever, and
+    /// finds the next one with a new connection.
+    pub fn kept_away(pins: &str, was_primary: bool) -> Refusal {
+        let message = format!(
+            "Running in read-only mode: the session is kept at a server that is not the primary, by {pins}; \
+             it can write again behind a reset of its connection"
+        );
+        let error = ServerError::new(READ_ONLY_MODE, GENERAL_STATE, message);
+        Refusal { error, end: was_primary.then_some(End::BackendClosed) }
+    }
+
+    /// A text would do something in a READ ONLY transaction at a secondary, end that, and then write.
+    pub fn read_only_transaction() -> Refusal {
+        let message = "Running in read-only mode: a READ ONLY transaction is open at a server that is not \
+             the primary; end it with a statement of its own";
+        Refusal::goes_on(READ_ONLY_MODE, &GENERAL_STATE, message)
+    }
+
     /// Weir, or the listener, is going away.
     pub fn draining() -> Refusal {
         let error = ServerError::new(SERVER_SHUTDOWN, *b"08S01", "Server shutdown in progress");
@@ -231,26 +250,30 @@ pub enum Loss {
 /// Decides what follows. `is_in_transaction` is the session's state before the statement; `is_pinned` says
 /// that the session had something on that connection that no other has.
 pub fn loss(verdict: &StatementVerdict, is_in_transaction: bool, is_pinned: bool) -> Loss {
-    let commits = matches!(
-        verdict.transaction,
-        TransactionStep::Commit { .. }
-            | TransactionStep::ImplicitCommit
-            | TransactionStep::Unclear
-            | TransactionStep::Autocommit(_)
-            | TransactionStep::Begin { .. }
-    );
     if is_pinned {
         return Loss::End;
     }
     if is_in_transaction {
-        return if commits { Loss::End } else { Loss::RolledBack };
+        return if commits(verdict) { Loss::End } else { Loss::RolledBack };
     }
     // A transaction that nobody knows of has done nothing.
     let only_begins = verdict.kind == StatementKind::Begin;
     if verdict.resend == Resend::Anywhere || only_begins { Loss::Again } else { Loss::End }
 }
 
-/// The error of [`Loss::RolledBack`].
+/// Whether a statement may commit the transaction that it comes in.
+pub fn commits(verdict: &StatementVerdict) -> bool {
+    matches!(
+        verdict.transaction,
+        TransactionStep::Commit { .. }
+            | TransactionStep::ImplicitCommit
+            | TransactionStep::Unclear { .. }
+            | TransactionStep::Autocommit(_)
+            | TransactionStep::Begin { .. }
+    )
+}
+
+/// The error of a transaction that was rolled back, as of [`Loss::RolledBack`].
 pub fn rolled_back() -> ServerError {
     let message = "Deadlock found when trying to get lock; try restarting transaction (its server was lost)";
     ServerError::new(LOCK_DEADLOCK, *b"40001", message)

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use weir_balance::Role;
 use weir_mysql::capability::StatusFlags;
 use weir_mysql::{
-    LeftBehind, OpenTransaction, ReadsBack, RoleWanted, RouteReason, SplitAccess, StatementKind,
-    StatementVerdict, TransactionStep,
+    BeyondReadOnly, LeftBehind, OpenTransaction, ReadsBack, RoleWanted, RouteReason, SplitAccess,
+    StatementVerdict,
 };
 use weir_stats::table::End;
 
@@ -39,12 +39,15 @@ impl Session {
         // A write may ask, too, and belongs to the primary all the same; so does what is to stay on its
         // connection, where writes may come behind it.
         let only_asks = !verdict.leaves.pins()
+            && !verdict.changes
+            && !verdict.reads_back.has(ReadsBack::CONNECTION_ID)
             && (verdict.own_reason.wants() == RoleWanted::AnyMember
                 || verdict.own_reason == RouteReason::LastResult);
         if let Some(attached) = &self.attached {
             let is_fit = verdict.wants == RoleWanted::Primary && attached.role() == Some(Role::Primary);
             let is_fit = is_fit && !attached.is_leaving();
             if !self.is_only_holding() || is_fit || (!asks.is_empty() && only_asks) {
+                self.stay_for(verdict)?;
                 return self.recreate(asks).await;
             }
             self.release_held().await;
@@ -58,16 +61,12 @@ impl Session {
         self.recreate(asks).await
     }
 
-    /// Ends a transaction that is READ ONLY, on a server that takes no writes, before a statement that would
-    /// commit it on the way and is for the primary.
+    /// Ends a transaction that is READ ONLY, on a server that takes no writes, before a text that would end
+    /// it first and is for the primary.
     async fn leave_read_only(&mut self, verdict: &StatementVerdict) -> Result<(), Refusal> {
-        let commits = verdict.transaction == TransactionStep::ImplicitCommit;
-        // UNLOCK TABLES commits only where tables are locked, and none are here.
-        let unlocks = verdict.kind == StatementKind::Lock && !verdict.leaves.has(LeftBehind::TABLE_LOCK);
         let is_away = |attached: &Attached| attached.role() != Some(Role::Primary);
         let is_movable = self.pins.is_empty() && !self.statements.is_any_bound();
-        if !commits
-            || unlocks
+        if verdict.beyond_read_only != BeyondReadOnly::AtOnce
             || !is_movable
             || self.facts.transaction != OpenTransaction::ReadOnly
             || self.facts.access != SplitAccess::Auto
@@ -75,7 +74,7 @@ impl Session {
         {
             return Ok(());
         }
-        self.ask_attached(Own::Query(b"COMMIT")).await?;
+        self.ask_attached(Own::Query(b"COMMIT AND NO CHAIN NO RELEASE")).await?;
         self.end_transaction();
         self.leave();
         Ok(())

@@ -211,7 +211,7 @@ impl Session {
         tokio::task::spawn_local(async move {
             let waker = std::future::poll_fn(|context| std::task::Poll::Ready(context.waker().clone())).await;
             let deadline = worker.deadlines.register(waker);
-            let Attached { chosen, server } = attached;
+            let Attached { chosen, server, .. } = attached;
             let address = chosen.backend().shared.address.clone();
             let sender = Sender { worker: &worker, kind: &server.kind, deadline: &deadline, connect };
             // Where it is, whether or not that would be chosen now.
@@ -259,11 +259,11 @@ impl Sender<'_> {
         let asked = Own::Query(sql.as_bytes());
         match own::ask(&mut server, &self.worker.buffers, self.deadline, asked).await {
             Ok(OwnAnswer::Refused(error)) => {
-                Attached { chosen, server }.give_back();
+                Attached::new(chosen, server).give_back();
                 Err(Refusal::of_server(error))
             }
             Ok(_) => {
-                Attached { chosen, server }.give_back();
+                Attached::new(chosen, server).give_back();
                 Ok(())
             }
             Err(failure) => Err(Refusal::failed(&failure.to_string(), &pool.shared.config.name)),

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use weir_io::buffers::SMALL;
 use weir_io::clock;
-use weir_io::stream::Duplex as _;
+use weir_io::deadline::Deadline;
+use weir_io::stream::{Duplex as _, Stream};
 use weir_io::wait::receive;
 use weir_stats::table::End;
 
@@ -18,7 +19,7 @@ use crate::worker::{ListenerSlot, Worker};
 
 /// Longest wait for the client to have read why it is closed: less than the process gives its sessions for
 /// their last words.
-const LONGEST_GOODBYE: Duration = Duration::from_millis(500);
+pub const LONGEST_GOODBYE: Duration = Duration::from_millis(500);
 /// Most bytes of a command that are read away meanwhile.
 const MOST_READ_AWAY: usize = 1 << 20;
 
@@ -46,34 +47,33 @@ impl Session {
         self.detach();
         let end = refusal.end.unwrap_or(End::Internal);
         self.refuse(0, refusal).await.ok();
-        self.until_quiet().await;
+        self.buffer = None;
+        until_quiet(&mut self.stream, &self.deadline, &self.worker).await;
         end
     }
+}
 
-    /// Says that nothing more comes, and reads away what the client sends meanwhile: closing with bytes
-    /// unread makes the kernel send a reset, which can destroy the error before the client has read it.
-    async fn until_quiet(&mut self) {
-        self.buffer = None;
-        if poll_fn(|context| self.stream.poll_shutdown(context)).await.is_err() {
+/// Says that nothing more comes, and reads away what the client sends meanwhile: closing with bytes unread
+/// makes the kernel send a reset, which can destroy the error before the client has read it.
+pub async fn until_quiet(stream: &mut Stream, deadline: &Deadline, worker: &Worker) {
+    if poll_fn(|context| stream.poll_shutdown(context)).await.is_err() {
+        return;
+    }
+    deadline.set(clock::now() + LONGEST_GOODBYE);
+    let mut read = 0;
+    while read < MOST_READ_AWAY {
+        let readable = poll_fn(|context| match stream.poll_readable(context) {
+            Poll::Ready(result) => Poll::Ready(result.is_ok()),
+            Poll::Pending if deadline.has_passed() || deadline.is_shed() => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
+        });
+        if !readable.await {
             return;
         }
-        let Session { stream, deadline, worker, .. } = self;
-        deadline.set(clock::now() + LONGEST_GOODBYE);
-        let mut read = 0;
-        while read < MOST_READ_AWAY {
-            let readable = poll_fn(|context| match stream.poll_readable(context) {
-                Poll::Ready(result) => Poll::Ready(result.is_ok()),
-                Poll::Pending if deadline.has_passed() || deadline.is_shed() => Poll::Ready(false),
-                Poll::Pending => Poll::Pending,
-            });
-            if !readable.await {
-                return;
-            }
-            let Some(mut waste) = worker.buffers.borrow(SMALL) else { return };
-            match receive(stream, &mut waste, deadline).await {
-                Ok(0) | Err(_) => return,
-                Ok(count) => read += count,
-            }
+        let Some(mut waste) = worker.buffers.borrow(SMALL) else { return };
+        match receive(stream, &mut waste, deadline).await {
+            Ok(0) | Err(_) => return,
+            Ok(count) => read += count,
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::worker::{ListenerSlot, Worker, WorkerListener};
 mod account;
 mod acquire;
 mod attach;
+mod away;
 mod commands;
 mod compress;
 mod confirm;

@@ -1,24 +1,28 @@
 //! Clients whose login one server settles with them: all of them where `passwords = "relay"`, else those
 //! whose account has no password. Weir keeps none, and the client stays with that server. No statement is
-//! looked at.
+//! looked at: only whose turn it is, so that the client can be told why its connection ends.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
-use weir_io::stream::Stream;
+use weir_io::stream::{Duplex as _, Stream};
+use weir_mysql::compressed::CompressedHeader;
 use weir_mysql::packet::write_packet_with;
+use weir_mysql::turns::{Turn, Turns};
 use weir_stats::table::End;
 
 use super::failure::Refusal;
 use super::kill::next_connection_id;
+use super::leaving::{LONGEST_GOODBYE, until_quiet};
 use super::login::{self, ClientLoggedIn, LoginTerms, Undecided};
 use super::session::Report;
 use crate::backends::{Chosen, Connection};
 use crate::client::Client;
 use crate::reach::Reach;
-use crate::tcp::relay::{self, FirstBytes, Paces, Pair, Terms};
+use crate::tcp::relay::{self, FirstBytes, Heard, Paces, Pair, Terms};
 use crate::worker::{ListenerSlot, Worker};
 
 /// Where such a client is served.
@@ -106,6 +110,21 @@ impl Relaying<'_> {
         cells.requests[0].increment();
         let idle = listener.shared.config.timeout.client_idle;
         let ender = server.ender();
+        let is_compressed = client.candidate.compression.is_some();
+        let turns = RefCell::new(Turns::new(is_compressed));
+        if let Some(first) = &client.first {
+            turns.borrow_mut().client_said(Some(first.filled()));
+        }
+        let heard = Heard {
+            from_client: Some(&|bytes| turns.borrow_mut().client_said(bytes)),
+            from_backend: Some(&|bytes| turns.borrow_mut().server_said(bytes)),
+        };
+        let draining_until = || {
+            let leaves = self.worker.to_be_left_by(&chosen.backend().shared);
+            // A statement that runs there may end.
+            let leaves = leaves.filter(|_| turns.borrow().turn() == Some(Turn::Between));
+            leaves.into_iter().chain(self.slot.draining_until()).min()
+        };
         let relayed = relay::run(
             Pair { client: &mut client.stream, backend: &mut *server },
             FirstBytes { from_client: client.first.take(), from_backend: None },
@@ -118,8 +137,9 @@ impl Relaying<'_> {
                 ends_unsaid: true,
                 paces: Paces::default(),
                 ender,
+                heard,
             },
-            || self.slot.draining_until(),
+            draining_until,
             |from_client, from_backend| {
                 client_cells.bytes_received.add(from_client);
                 client_cells.bytes_sent.add(from_backend);
@@ -129,6 +149,32 @@ impl Relaying<'_> {
         );
         let relayed = relayed.await;
         (report.from_client, report.to_client) = (relayed.from_client, relayed.from_backend);
+        if relayed.is_quiet {
+            drop(server);
+            let turn = turns.borrow().turn();
+            self.tell_why(&mut client.stream, turn, is_compressed, relayed.end).await;
+        }
         relayed.end
+    }
+
+    /// Tells a client why its connection ends, where it is known as what it takes the next packet.
+    async fn tell_why(&self, stream: &mut Stream, turn: Option<Turn>, is_compressed: bool, end: End) {
+        let (refusal, sequence) = match (end, turn) {
+            (End::Draining, Some(Turn::Between)) => (Refusal::draining(), 0),
+            (End::Draining, Some(Turn::Answer(sequence))) => (Refusal::draining(), sequence),
+            (End::ClientIdle, Some(Turn::Between)) => (Refusal::idle(), 0),
+            (_, Some(Turn::Between)) => return,
+            _ => return stream.reset_on_close(),
+        };
+        let mut packet = Vec::with_capacity(256);
+        refusal.error.write(&mut packet, sequence);
+        if is_compressed {
+            let header = CompressedHeader { payload_bytes: packet.len() as u32, sequence, content_bytes: 0 };
+            packet.splice(..0, header.to_bytes());
+        }
+        self.deadline.set(clock::now() + LONGEST_GOODBYE);
+        if weir_io::wait::send_all(stream, &packet, self.deadline, || {}).await.is_ok() {
+            until_quiet(stream, self.deadline, self.worker).await;
+        }
     }
 }

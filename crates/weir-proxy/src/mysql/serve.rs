@@ -200,6 +200,7 @@ impl Newcomer {
             pool: pool.map(|pool| pool.shared.config.name.as_str()),
             backend: backend.map(|backend| backend.shared.address.as_str()),
             client: client.address,
+            backend_protocol: None,
             protocol: Spoken::Mysql,
             method: None,
             host: None,
@@ -210,6 +211,7 @@ impl Newcomer {
             request_id: None,
             cache: None,
             retries: report.retries,
+            hedge: None,
             timers: Timers {
                 client_header: None,
                 queue: report.queue,

@@ -12,7 +12,8 @@ use weir_mysql::capability::StatusFlags;
 use weir_mysql::command::ClientCommand;
 use weir_mysql::response::DEFAULT_HEAD_BYTES;
 use weir_mysql::{
-    LeftBehind, ReadsBack, Resend, RoleWanted, RouteReason, StatementKind, StatementVerdict, TransactionStep,
+    LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted, RouteReason, StatementKind, StatementVerdict,
+    TransactionStep,
 };
 use weir_stats::table::{End, PIN_REASONS, STATEMENT_REASONS};
 
@@ -162,7 +163,7 @@ impl Session {
         let Running { incoming, command, verdict, .. } = running;
         let listener = self.slot.current();
         let Session { worker, slot, stream, buffer, deadline, attached, kind, .. } = &mut *self;
-        let Some(Attached { chosen, server }) = attached else { return Err(End::Internal) };
+        let Some(Attached { chosen, server, .. }) = attached else { return Err(End::Internal) };
         let (name, reason) = (command.name(), verdict.reason.word());
         tracing::trace!(backend = chosen.backend().shared.address, command = name, reason, "statement");
         let cells = chosen.backend().cells();
@@ -279,6 +280,7 @@ impl Session {
     fn settle(&mut self, running: &Running<'_>, outcome: &Outcome) -> Option<End> {
         let verdict = &running.verdict;
         let pinned_before = self.pins;
+        let was_read_only = self.facts.transaction == OpenTransaction::ReadOnly;
         let attached = self.attached.as_mut()?;
         attached.server.has_insert_id |= outcome.may_have_insert_id(verdict);
         let state = attached.server.state.clone();
@@ -302,11 +304,16 @@ impl Session {
             // The number that it was told is that of this connection.
             self.pins |= LeftBehind::ANYTHING;
         }
-        // Of all that ends a transaction only these surely forget what was said of the next one.
+        // Of all that ends a transaction only these surely forget what was said of the next one;
+        // `SET autocommit = 1` keeps READ ONLY of this one for it as well.
         let is_ended =
             matches!(verdict.transaction, TransactionStep::Commit { .. } | TransactionStep::Rollback { .. });
-        if is_ended && outcome.error.is_none() && !self.is_in_transaction() {
-            self.pins = self.pins.without(LeftBehind::NEXT_TRANSACTION);
+        if !self.is_in_transaction() {
+            if is_ended && outcome.error.is_none() {
+                self.pins = self.pins.without(LeftBehind::NEXT_TRANSACTION);
+            } else if was_read_only && verdict.transaction.may_switch_autocommit_on() {
+                self.pins |= LeftBehind::NEXT_TRANSACTION;
+            }
         }
         tracing::trace!(
             pins = ?self.pins.words().collect::<Vec<_>>(),

@@ -4,6 +4,7 @@
 //! the retry budget mean the same in each. What an attempt consists of (a connection, an answer, a socket) is
 //! the protocol's own.
 
+mod hedge;
 mod line;
 mod retry;
 
@@ -12,11 +13,12 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use weir_balance::{AdminState, NoPick, PickInput, WantedRole};
+use weir_balance::{AdminState, BreakerState, NoPick, PickInput, WantedRole};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
-use weir_stats::table::{End, ListenerCells, Rejected};
+use weir_stats::table::{End, HedgeResult, ListenerCells, Rejected};
 
+pub use self::hedge::{HedgeAsked, HedgeRules};
 pub use self::retry::{Attempt, RetryRules, Verdict};
 
 use crate::backends::{Chosen, WorkerPool};
@@ -205,6 +207,54 @@ impl Reach {
         Ok(chosen)
     }
 
+    /// Another backend to ask beside `chosen`, for a retry of the pool's budget. It is never one that was
+    /// tried already, and nobody who waits in line is passed over for it.
+    ///
+    /// # Errors
+    /// There is none, the pool's breaker is not closed, or the budget has nothing left: says which.
+    pub fn beside(
+        &self,
+        worker: &Worker,
+        pool: &Rc<WorkerPool>,
+        chosen: &Chosen,
+        now: Duration,
+    ) -> Result<Chosen, HedgeResult> {
+        if pool.shared.queue.depth_of(self.wish.role) > 0 {
+            return Err(HedgeResult::Busy);
+        }
+        let breaker = pool.shared.balance.breaker();
+        if breaker.is_some_and(|(breaker, _)| breaker.state(now) != BreakerState::Closed) {
+            return Err(HedgeResult::Breaker);
+        }
+        if !self.has_elsewhere(pool, chosen) {
+            return Err(HedgeResult::NoBackend);
+        }
+        let budget = pool.shared.balance.retry_budget();
+        // A choice that comes to nothing would disturb the turns of the others, and in a brown-out most do.
+        if budget.available(now) == 0 {
+            return Err(HedgeResult::NoBudget);
+        }
+        let mut exclude = self.tried.clone();
+        exclude.extend(pool.index_of(chosen));
+        let second = pick(worker, pool, self.wish, &exclude, now).map_err(|no_pick| match no_pick {
+            NoPick::AllBusy => HedgeResult::Busy,
+            _ => HedgeResult::NoBackend,
+        })?;
+        // Backups are there for when the others are down, and not for when they are slow.
+        if !second.backend().shared.balance.is_up() || is_backup(&second) != is_backup(chosen) {
+            return Err(HedgeResult::NoBackend);
+        }
+        match budget.withdraw(now) {
+            true => Ok(second),
+            false => Err(HedgeResult::NoBudget),
+        }
+    }
+
+    /// Notes a backend that has failed beside another: what comes next goes elsewhere.
+    pub fn note_failed(&mut self, pool: &WorkerPool, chosen: &Chosen) {
+        self.tried.extend(pool.index_of(chosen));
+    }
+
     /// Counts an attempt that is about to be made on `chosen`.
     #[inline]
     fn note(&mut self, pool: &WorkerPool, chosen: &Chosen) {
@@ -267,6 +317,10 @@ impl Reach {
             takes_work && Some(index) != tried && !self.tried.contains(&index)
         })
     }
+}
+
+fn is_backup(chosen: &Chosen) -> bool {
+    chosen.backend().shared.balance.is_backup()
 }
 
 /// One draw of the pool's algorithm.

@@ -35,7 +35,7 @@ impl<'c> RetryRules<'c> {
 
     /// Whether a failure of this kind is one that is tried again. `connect` has said what `refused-stream`
     /// says since before that was a word; and who breaks off without a byte has broken off.
-    fn lists(&self, kind: RetryOn) -> bool {
+    pub fn lists(&self, kind: RetryOn) -> bool {
         let also = match kind {
             RetryOn::RefusedStream => Some(RetryOn::Connect),
             RetryOn::Empty => Some(RetryOn::Reset),

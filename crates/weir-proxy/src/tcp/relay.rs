@@ -60,6 +60,19 @@ pub struct Terms<'a> {
     /// The backend's connection, where it is ended once the backend is down; that end is no end of the
     /// stream.
     pub ender: Option<Rc<Ender>>,
+    /// Who is told of what is said, where that is to be known at the end.
+    pub heard: Heard<'a>,
+}
+
+/// Who is told of the bytes that one side has said, before the other hears them; of those that are moved
+/// without being looked at, `None`.
+pub type Listening<'a> = Option<&'a dyn Fn(Option<&[u8]>)>;
+
+/// Who listens to each direction.
+#[derive(Clone, Copy, Default)]
+pub struct Heard<'a> {
+    pub from_client: Listening<'a>,
+    pub from_backend: Listening<'a>,
 }
 
 /// How fast bytes may pass in each direction.
@@ -77,6 +90,9 @@ pub struct Relayed {
     pub from_client: u64,
     /// Bytes from the backend that the client's socket took.
     pub from_backend: u64,
+    /// Both sides have all that the other has said, where somebody has listened and time was over. The
+    /// client's connection is left open then, for a last word.
+    pub is_quiet: bool,
 }
 
 /// Relays until both sides have ended their streams, or something cuts the session off.
@@ -92,13 +108,13 @@ pub async fn run<C: Duplex, B: Duplex>(
     draining_until: impl Fn() -> Option<Duration>,
     mut moved: impl FnMut(u64, u64),
 ) -> Relayed {
-    let ends_unsaid = terms.ends_unsaid;
+    let (ends_unsaid, heard) = (terms.ends_unsaid, terms.heard);
     let Paces { from_client, to_client } = std::mem::take(&mut terms.paces);
     let mut relay = Relay {
         pair,
         terms,
-        up: Direction::new(first.from_client, ends_unsaid, from_client),
-        down: Direction::new(first.from_backend, ends_unsaid, to_client),
+        up: Direction::new(first.from_client, ends_unsaid, from_client, heard.from_client),
+        down: Direction::new(first.from_backend, ends_unsaid, to_client, heard.from_backend),
         at_break: 0,
         due: Duration::ZERO,
     };
@@ -115,6 +131,9 @@ pub async fn run<C: Duplex, B: Duplex>(
             moved(now_moved.0 - told.0, now_moved.1 - told.1);
             told = now_moved;
             relay.renew(draining_until());
+        } else if relay.is_held_back() {
+            // There are bytes, and it is not for the peers that none of them moves.
+            relay.renew(draining_until());
         }
         if settled.is_ready() {
             return settled;
@@ -124,20 +143,24 @@ pub async fn run<C: Duplex, B: Duplex>(
         checked
     })
     .await;
+    let is_over = relay.up.ended.is_none() && relay.down.ended.is_none() && close.end != End::BackendDown;
+    let is_quiet = heard.from_client.is_some() && is_over && relay.up.is_empty() && relay.down.is_empty();
     if !close.is_clean {
-        relay.pair.client.reset_on_close();
+        if !is_quiet {
+            relay.pair.client.reset_on_close();
+        }
         relay.pair.backend.reset_on_close();
     }
-    Relayed { end: close.end, from_client: relay.up.moved, from_backend: relay.down.moved }
+    Relayed { end: close.end, from_client: relay.up.moved, from_backend: relay.down.moved, is_quiet }
 }
 
 struct Relay<'a, C, B> {
     pair: Pair<'a, C, B>,
     terms: Terms<'a>,
     /// From the client to the backend.
-    up: Direction,
+    up: Direction<'a>,
     /// From the backend to the client.
-    down: Direction,
+    down: Direction<'a>,
     /// Bytes that the other direction had moved when a sink broke.
     at_break: u64,
     /// The deadline as last set.
@@ -176,7 +199,7 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         Poll::Ready(Close { end, is_clean })
     }
 
-    fn said_more(&self, last: Ended, direction: &Direction) -> bool {
+    fn said_more(&self, last: Ended, direction: &Direction<'_>) -> bool {
         last == Ended::Whole && direction.moved > self.at_break
     }
 
@@ -210,6 +233,11 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         }
     }
 
+    /// Whether a pace lets bytes wait that are there.
+    fn is_held_back(&self) -> bool {
+        self.up.resume_at.is_some() || self.down.resume_at.is_some()
+    }
+
     /// Brings the deadline forward to when a pace will let something pass.
     fn pause(&self) {
         let resume = self.up.resume_at.into_iter().chain(self.down.resume_at).min();
@@ -227,7 +255,7 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
 }
 
 /// What follows from the end of one direction while the other goes on.
-fn settle_one(ended: &Direction, other: &Direction, sink: &impl Duplex, at_break: &mut u64) {
+fn settle_one(ended: &Direction<'_>, other: &Direction<'_>, sink: &impl Duplex, at_break: &mut u64) {
     match ended.ended {
         // With both directions over the sockets are closed right away, which says the same and saves a call.
         Some(Ended::Whole) if other.ended.is_none() => {
@@ -242,7 +270,7 @@ fn settle_one(ended: &Direction, other: &Direction, sink: &impl Duplex, at_break
 }
 
 /// One direction.
-struct Direction {
+struct Direction<'a> {
     transfer: Transfer,
     /// As in [`Terms`].
     ends_unsaid: bool,
@@ -257,6 +285,8 @@ struct Direction {
     pace: Option<Box<Pace>>,
     /// When the pace will let something pass, where it lets nothing.
     resume_at: Option<Duration>,
+    /// As in [`Heard`].
+    heard: Listening<'a>,
 }
 
 /// How bytes are moved, and what holds those under way, if there are any.
@@ -278,8 +308,13 @@ enum Ended {
     NoMemory,
 }
 
-impl Direction {
-    fn new(first: Option<Buffer>, ends_unsaid: bool, pace: Option<Box<Pace>>) -> Direction {
+impl<'a> Direction<'a> {
+    fn new(
+        first: Option<Buffer>,
+        ends_unsaid: bool,
+        pace: Option<Box<Pace>>,
+        heard: Listening<'a>,
+    ) -> Direction<'a> {
         Direction {
             transfer: Transfer::Copy(first),
             ends_unsaid,
@@ -289,6 +324,7 @@ impl Direction {
             streak: 0,
             pace,
             resume_at: None,
+            heard,
         }
     }
 
@@ -384,6 +420,9 @@ impl Direction {
                 return Poll::Ready(Ok(()));
             }
             self.count(count);
+            if let Some(heard) = self.heard {
+                heard(Some(buffer.filled()));
+            }
             self.streak = if count == buffer.capacity() { self.streak + 1 } else { 0 };
             self.transfer = Transfer::Copy(Some(buffer));
         }
@@ -422,6 +461,10 @@ impl Direction {
             if self.source_ended {
                 return Poll::Ready(Err(Ended::Whole));
             }
+            if self.pace.is_some() {
+                // Who has nothing to say waits for nothing.
+                ready!(source.poll_read_ready(context)).map_err(|_| Ended::SourceBroke)?;
+            }
             let room = ready!(self.room());
             let Some(mut pipe) = Pipe::borrow(buffers, room) else {
                 self.transfer = Transfer::Copy(None);
@@ -434,6 +477,9 @@ impl Direction {
                 return Poll::Ready(Ok(()));
             }
             self.count(count);
+            if let Some(heard) = self.heard {
+                heard(None);
+            }
             self.streak = if count < SMALL_PIECE { self.streak + 1 } else { 0 };
             self.transfer = Transfer::Splice(Some(pipe));
         }
@@ -444,7 +490,9 @@ impl Direction {
             self.moved += drained.map_err(|_| Ended::SinkBroke)? as u64;
         }
         *held = None;
-        if self.streak >= SMALL_PIECES {
+        // Who listens hears again as soon as the bulk is over.
+        let enough = if self.heard.is_some() { 1 } else { SMALL_PIECES };
+        if self.streak >= enough {
             self.streak = 0;
             self.transfer = Transfer::Copy(None);
         }

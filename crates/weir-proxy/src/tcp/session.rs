@@ -14,13 +14,12 @@ use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake::Secure;
 use weir_io::stream::Duplex as _;
-use weir_io::stream::Sight;
 use weir_io::stream::Stream;
 use weir_state::key::{Transport, flow_key};
 use weir_state::listener::ClientConnection;
 use weir_stats::table::{End, Rejected};
 
-use super::relay::{self, FirstBytes, Paces, Pair, Relayed, Terms};
+use super::relay::{self, FirstBytes, Heard, Paces, Pair, Relayed, Terms};
 use crate::access_log::{Record, Spoken, Timers};
 use crate::admission;
 use crate::backends::{Chosen, ConnectError, Connection, WorkerPool, elapsed};
@@ -203,6 +202,7 @@ impl Session {
             method: b"",
             header: &|_| None,
             cookies: &|_| false,
+            mapped: &|_, look| look(None),
             client: self.client.address.ip(),
         };
         match self.listener.compiled.routes.decide(&view) {
@@ -234,7 +234,7 @@ impl Session {
         let wish = Wish { key, ..self.wish };
         let mut reach = Reach::begin(pool, wish, self.report.begun);
         loop {
-            let client_gone = |context: &mut Context<'_>| !has_spoken && poll_left(stream, context);
+            let client_gone = |context: &mut Context<'_>| !has_spoken && stream.poll_left(context);
             let got = reach.choose(&self.worker, pool, &self.deadline, clock::now(), client_gone).await;
             let queued = got.as_ref().map_or_else(|refusal| refusal.queued(), |got| got.queued);
             if let Some(queued) = queued {
@@ -315,6 +315,7 @@ impl Session {
                 to_client: Pace::of(&self.listener.shared, self.worker.number, Way::ToClient),
             },
             ender: backend.ender(),
+            heard: Heard::default(),
         };
         let relayed = relay::run(
             Pair { client: stream, backend: &mut *backend },
@@ -328,7 +329,7 @@ impl Session {
                 backend_cells.bytes_received.add(from_backend);
             },
         );
-        let Relayed { end, from_client, from_backend } = relayed.await;
+        let Relayed { end, from_client, from_backend, .. } = relayed.await;
         self.report.from_client = from_client;
         self.report.from_backend = from_backend;
         end
@@ -359,6 +360,7 @@ impl Session {
             pool: pool.map(|pool| pool.shared.config.name.as_str()),
             backend,
             client: self.client.address,
+            backend_protocol: None,
             protocol: self.spoken,
             method: None,
             host: None,
@@ -369,6 +371,7 @@ impl Session {
             request_id: None,
             cache: None,
             retries: report.retries,
+            hedge: None,
             timers: Timers {
                 client_header: None,
                 queue: report.queue,
@@ -387,13 +390,6 @@ impl Session {
         };
         self.listener.log(&self.worker, &record);
     }
-}
-
-/// Whether a client that waits in line has reset its connection, or closed it without a word. Once it has
-/// sent something a close may be a half-close, and what it sent a request to be answered: that is not looked
-/// behind.
-pub fn poll_left(client: &mut Stream, context: &mut Context<'_>) -> bool {
-    matches!(client.poll_present(context), Ok(Sight::Ended) | Err(_))
 }
 
 /// Which refusals an end is counted under; of MySQL's sessions too.

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
+use rustix::io::Errno;
 use tokio::net::UdpSocket;
 use weir_balance::NoPick;
-use weir_config::RetryOn;
+use weir_config::{ProxyDatagrams, RetryOn};
+use weir_http::proxy_protocol::{self, ProxyAddresses};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::local_end::LocalEnd;
@@ -43,6 +45,8 @@ pub struct Flow {
     paces: RefCell<Paces>,
     /// Of the task that serves it, woken when it must listen to another socket.
     waker: RefCell<Option<Waker>>,
+    /// The address that the client sent to, as a PROXY header says.
+    asked: Option<SocketAddr>,
 }
 
 /// The way to one backend.
@@ -58,6 +62,30 @@ struct Leg {
     socket: Rc<UdpSocket>,
     since: Duration,
     has_answered: bool,
+    /// The PROXY header that its datagrams begin with, or its first one.
+    header: Option<Header>,
+}
+
+/// What names the client to a backend, at the head of datagrams.
+struct Header {
+    bytes: Vec<u8>,
+    /// Whether only the first datagram has it.
+    is_once: bool,
+    /// Whether one has got away.
+    is_sent: bool,
+}
+
+impl Header {
+    fn of(pool: &weir_config::Pool, client: SocketAddr, asked: Option<SocketAddr>) -> Header {
+        let mut bytes = Vec::new();
+        match asked {
+            Some(destination) => {
+                proxy_protocol::write_v2_datagram(ProxyAddresses { source: client, destination }, &mut bytes);
+            }
+            None => proxy_protocol::write_v2(None, &mut bytes),
+        }
+        Header { bytes, is_once: pool.proxy_datagrams == ProxyDatagrams::First, is_sent: false }
+    }
 }
 
 impl Leg {
@@ -67,15 +95,18 @@ impl Leg {
         relay: &Relay,
         listener: Rc<WorkerListener>,
         exclude: Option<usize>,
-        key: Key,
+        (key, asked): (Key, Option<SocketAddr>),
         now: Duration,
     ) -> Result<Leg, Rejected> {
         let worker = &relay.worker;
         let index = listener.compiled.routes.default_pool().ok_or(Rejected::NoBackend)?;
         let pool = listener.pools[index].clone();
         let generation = pool.shared.balance.generation();
-        let client = key.0.ip();
-        let key = flow_key(&pool.shared.config, Transport::Udp, key.0, || relay.destination(key));
+        let client = key.client.ip();
+        let asked = || asked.or_else(|| relay.destination(key));
+        let header = pool.shared.config.send_proxy;
+        let header = header.map(|_| Header::of(&pool.shared.config, key.client, asked()));
+        let key = flow_key(&pool.shared.config, Transport::Udp, key.client, asked);
         let wish = Wish { key, ..Wish::default() };
         let mut reach = Reach::begin(&pool, wish, now).elsewhere(exclude);
         loop {
@@ -98,6 +129,7 @@ impl Leg {
                     socket,
                     since,
                     has_answered: false,
+                    header,
                 });
             }
             let attempt = Attempt::unsent(Some(RetryOn::Connect));
@@ -105,6 +137,27 @@ impl Leg {
             if reach.after(&pool, &chosen, &attempt, cells) == Verdict::Leave {
                 return Err(Rejected::NoBackend);
             }
+        }
+    }
+
+    /// Whether the next datagram begins with a header.
+    fn wants_header(&self) -> bool {
+        self.header.as_ref().is_some_and(|header| !(header.is_once && header.is_sent))
+    }
+
+    /// Sends a datagram behind the header. One that is too long with it is lost, as on a way with a smaller
+    /// MTU, and so the header is with it; that is nobody's failure.
+    fn send_behind_header(&mut self, datagram: &[u8]) -> io::Result<()> {
+        let Some(header) = &mut self.header else { return Ok(()) };
+        let whole = [&header.bytes[..], datagram].concat();
+        match datagrams::send(&*self.socket, &[&whole], None) {
+            Ok(_) => {
+                self.chosen.backend().cells().bytes_sent.add(whole.len() as u64);
+                header.is_sent = true;
+                Ok(())
+            }
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::MSGSIZE) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 
@@ -220,8 +273,14 @@ fn connect(address: SocketAddr, from_somewhere: Option<socket2::Socket>) -> io::
 
 impl Flow {
     /// A flow to a backend that takes work. Nothing is sent yet.
-    pub fn open(relay: &Relay, slot: Rc<ListenerSlot>, key: Key, now: Duration) -> Result<Flow, Rejected> {
-        let leg = Leg::open(relay, slot.current(), None, key, now)?;
+    pub fn open(
+        relay: &Relay,
+        slot: Rc<ListenerSlot>,
+        key: Key,
+        asked: Option<SocketAddr>,
+        now: Duration,
+    ) -> Result<Flow, Rejected> {
+        let leg = Leg::open(relay, slot.current(), None, (key, asked), now)?;
         let shared = &slot.current().shared;
         Ok(Flow {
             key,
@@ -237,6 +296,7 @@ impl Flow {
                 to_client: Pace::of(shared, relay.worker.number, Way::ToClient),
             }),
             waker: RefCell::default(),
+            asked,
         })
     }
 
@@ -274,8 +334,14 @@ impl Flow {
     }
 
     fn send(&self, datagrams: &[&[u8]]) -> io::Result<()> {
-        let leg = self.leg.borrow();
         let mut rest = datagrams;
+        while self.leg.borrow().wants_header()
+            && let Some((first, others)) = rest.split_first()
+        {
+            self.leg.borrow_mut().send_behind_header(first)?;
+            rest = others;
+        }
+        let leg = self.leg.borrow();
         while !rest.is_empty() {
             let sent = datagrams::send(&*leg.socket, rest, None)?;
             let bytes = rest[..sent].iter().map(|datagram| datagram.len() as u64).sum();
@@ -288,7 +354,11 @@ impl Flow {
     /// The backend's host said that nobody listens there, or the way to it is broken.
     fn note_failure(&self, relay: &Relay, error: &io::Error, now: Duration) {
         {
-            let leg = self.leg.borrow();
+            let mut leg = self.leg.borrow_mut();
+            // Whoever listens there from now on has not heard it.
+            if let Some(header) = &mut leg.header {
+                header.is_sent = false;
+            }
             tracing::debug!(backend = %leg.chosen.backend().shared.address, %error, "udp flow");
             leg.chosen.observe_failure(&relay.worker, now, || error.to_string());
         }
@@ -299,7 +369,7 @@ impl Flow {
     fn move_on(&self, relay: &Relay, now: Duration) {
         let listener = self.slot.current();
         let exclude = home(&listener, self.leg.borrow().chosen.backend()).map(|(_, index)| index);
-        let Ok(leg) = Leg::open(relay, listener, exclude, self.key, now) else { return };
+        let Ok(leg) = Leg::open(relay, listener, exclude, (self.key, self.asked), now) else { return };
         leg.pool.cells().redispatches.increment();
         self.moves.set(self.moves.get() + 1);
         *self.leg.borrow_mut() = leg;
@@ -372,7 +442,7 @@ impl Flow {
             bytes += datagram.len() as u64;
         }
         self.note_answer(bytes, now);
-        let route = Route { to: self.key.0, from: self.key.1 };
+        let route = Route { to: self.key.peer, from: self.key.own };
         let datagrams = &datagrams[..inbox.count()];
         let allowed = admitted(&mut self.paces.borrow_mut().to_client, datagrams, now);
         if allowed < datagrams.len() {
@@ -418,7 +488,8 @@ impl Flow {
             route: None,
             pool: Some(&leg.pool.shared.config.name),
             backend: Some(&leg.chosen.backend().shared.address),
-            client: self.key.0,
+            client: self.key.client,
+            backend_protocol: None,
             protocol: Spoken::Udp,
             method: None,
             host: None,
@@ -429,6 +500,7 @@ impl Flow {
             request_id: None,
             cache: None,
             retries: self.moves.get(),
+            hedge: None,
             timers: Timers { total: elapsed(self.begun), ..Timers::default() },
             end,
             would_reject: Default::default(),

@@ -6,6 +6,7 @@
 //! addresses, so all of a client's datagrams meet the same worker and flows are never shared.
 
 mod flow;
+mod named;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,24 +14,39 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::task::{Poll, ready};
+use std::task::{Poll, Waker, ready};
 
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use weir_stats::table::Rejected;
 
 use crate::admission;
-use crate::listener_socket::ListenerSocket;
+use crate::listener_socket::{Closing, ListenerSocket};
 use crate::worker::{SessionCount, Worker};
 use flow::Flow;
+use named::Named;
 use weir_io::clock;
 use weir_io::system::datagrams::{self, BATCH, Inbox};
 
 /// Full batches from one socket before other tasks get their turn.
 const BATCHES_PER_TURN: u32 = 4;
 
-/// Who a flow belongs to: the client's address, and ours if the socket has several.
-type Key = (SocketAddr, Option<IpAddr>);
+/// Who a flow belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    /// Who sends its datagrams, and gets what is answered.
+    peer: SocketAddr,
+    /// Which of our addresses it sends to, if the socket has several.
+    own: Option<IpAddr>,
+    /// The client: the peer, or whom a PROXY header of its names.
+    client: SocketAddr,
+}
+
+impl Key {
+    fn of_peer(peer: SocketAddr, own: Option<IpAddr>) -> Key {
+        Key { peer, own, client: peer }
+    }
+}
 
 /// What the listening socket's task and its flows share.
 struct Relay {
@@ -40,6 +56,8 @@ struct Relay {
     /// One for all: between receiving and sending on nothing else runs.
     inbox: RefCell<Inbox>,
     flows: RefCell<HashMap<Key, Rc<Flow>, foldhash::quality::RandomState>>,
+    /// Whom peers have named.
+    named: Named,
 }
 
 /// Relays what arrives on one socket until it is closed. Flows go on until they are idle or draining is over.
@@ -58,33 +76,42 @@ pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, datagrams: UdpS
         datagrams,
         inbox: RefCell::new(Inbox::empty()),
         flows: RefCell::default(),
+        named: Named::default(),
     });
-    loop {
-        let mut full_batches = 0;
-        loop {
-            match relay.next_batch().await {
-                None => return,
-                Some(Ok(count)) => {
-                    relay.deliver();
-                    full_batches += u32::from(count == BATCH);
-                }
-                Some(Err(error)) => tracing::debug!(%address, %error, "udp receive"),
-            }
-            if full_batches >= BATCHES_PER_TURN {
-                break;
-            }
-        }
-        tokio::task::yield_now().await;
+    let closing = relay.receive_until(|waker| relay.socket.closing(waker)).await;
+    if let Closing::After(linger) = closing {
+        // The control side withdraws it only now: what comes until then is nobody else's.
+        let _ = tokio::time::timeout(linger, relay.receive_until(|_| None::<Closing>)).await;
     }
 }
 
 impl Relay {
-    /// Waits for datagrams; `None` once the socket is closed and what had arrived has been received.
-    async fn next_batch(&self) -> Option<io::Result<usize>> {
+    /// Delivers what arrives until `end` says that it is over and what had arrived is delivered.
+    async fn receive_until<E>(self: &Rc<Self>, end: impl Fn(&Waker) -> Option<E>) -> E {
+        loop {
+            let mut full_batches = 0;
+            while full_batches < BATCHES_PER_TURN {
+                match self.next_batch(&end).await {
+                    Err(end) => return end,
+                    Ok(Ok(count)) => {
+                        self.deliver();
+                        full_batches += u32::from(count == BATCH);
+                    }
+                    Ok(Err(error)) => {
+                        let at = &self.socket.endpoint;
+                        tracing::debug!(%at, %error, "udp receive");
+                    }
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Waits for datagrams; `Err` with what `end` gives once none has arrived.
+    async fn next_batch<E>(&self, end: &impl Fn(&Waker) -> Option<E>) -> Result<io::Result<usize>, E> {
         poll_fn(|context| match poll_batch(&self.datagrams, &mut self.inbox.borrow_mut(), context) {
-            Poll::Ready(result) => Poll::Ready(Some(result)),
-            Poll::Pending if self.socket.is_closing(context.waker()) => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
+            Poll::Ready(result) => Poll::Ready(Ok(result)),
+            Poll::Pending => end(context.waker()).map_or(Poll::Pending, |end| Poll::Ready(Err(end))),
         })
         .await
     }
@@ -99,15 +126,19 @@ impl Relay {
         let mut group: [&[u8]; BATCH] = [&[]; BATCH];
         let mut start = 0;
         while start < inbox.count() {
-            let key = key_of(start);
+            let from = key_of(start);
             let mut count = 0;
-            while start + count < inbox.count() && (count == 0 || key_of(start + count) == key) {
+            while start + count < inbox.count() && (count == 0 || key_of(start + count) == from) {
                 group[count] = inbox.datagram(start + count).bytes;
                 count += 1;
             }
             start += count;
-            if let Some(key) = key {
-                self.deliver_to(key, &group[..count]);
+            let Some((peer, own)) = from else { continue };
+            let listener = self.socket.slot().current();
+            if listener.shared.expects_proxy_header(peer.ip()) {
+                self.deliver_named(&listener, (peer, own), &group[..count]);
+            } else {
+                self.deliver_to(Key::of_peer(peer, own), None, &group[..count]);
             }
         }
     }
@@ -115,36 +146,46 @@ impl Relay {
     /// The address that the client of a flow sends to.
     fn destination(&self, key: Key) -> Option<SocketAddr> {
         let bound = self.datagrams.local_addr().ok()?;
-        Some(SocketAddr::new(key.1.unwrap_or(bound.ip()), bound.port()))
+        Some(SocketAddr::new(key.own.unwrap_or(bound.ip()), bound.port()))
     }
 
-    fn deliver_to(self: &Rc<Self>, key: Key, datagrams: &[&[u8]]) {
+    /// `asked` is the address that a PROXY header says the client sent to.
+    fn deliver_to(self: &Rc<Self>, key: Key, asked: Option<SocketAddr>, datagrams: &[&[u8]]) {
         let known = self.flows.borrow().get(&key).cloned();
         match known {
             Some(flow) => flow.forward(self, datagrams),
             None => {
-                if let Err(reason) = self.open_flow(key, datagrams) {
-                    let cells = self.socket.slot().current().shared.clone();
-                    cells.cells.of(self.worker.number).rejected[reason as usize].increment();
+                if let Err(reason) = self.open_flow(key, asked, datagrams) {
+                    self.refuse(reason);
                 }
             }
         }
     }
 
-    fn open_flow(self: &Rc<Self>, key: Key, datagrams: &[&[u8]]) -> Result<(), Rejected> {
+    fn refuse(&self, reason: Rejected) {
+        let listener = self.socket.slot().current();
+        listener.shared.cells.of(self.worker.number).rejected[reason as usize].increment();
+    }
+
+    fn open_flow(
+        self: &Rc<Self>,
+        key: Key,
+        asked: Option<SocketAddr>,
+        datagrams: &[&[u8]],
+    ) -> Result<(), Rejected> {
         let slot = self.socket.slot();
         let listener = slot.current();
-        admission::admit(&self.worker, &listener, key.0.ip()).map_err(admission::counted_as)?;
+        admission::admit(&self.worker, &listener, key.client.ip()).map_err(admission::counted_as)?;
         if !listener.shared.admit() {
             return Err(Rejected::FlowLimit);
         }
-        let Ok(counted) = listener.shared.count_client(key.0.ip()) else {
+        let Ok(counted) = listener.shared.count_client(key.client.ip()) else {
             listener.shared.leave();
             return Err(Rejected::ClientConnections);
         };
         // From here on the count is given back when it is dropped.
         let count = SessionCount::enter(&self.worker, &listener.shared);
-        let flow = Rc::new(Flow::open(self, slot, key, clock::now())?);
+        let flow = Rc::new(Flow::open(self, slot, key, asked, clock::now())?);
         self.flows.borrow_mut().insert(key, flow.clone());
         flow.forward(self, datagrams);
         let relay = self.clone();
@@ -167,6 +208,7 @@ struct Listed<'a> {
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
         self.relay.flows.borrow_mut().remove(&self.key);
+        self.relay.named.forget(&self.key);
     }
 }
 

@@ -22,7 +22,7 @@ use crate::endpoint::Driver;
 use crate::forward::{ForwardSocket, forward_queue};
 use crate::keys::Keys;
 use crate::other_processes::OtherProcesses;
-use crate::port::{Front, Port, Settings};
+use crate::port::{Front, Port, Serving, Settings};
 use crate::socket::Socket;
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -105,12 +105,12 @@ impl Rig {
             let port = Port::new(socket, Rc::new(front));
             driver.open(&port);
             let closing = closing.clone();
-            let is_closing = move |waker: &Waker| {
+            let serving = move |waker: &Waker| {
                 let mut closing = closing.borrow_mut();
                 closing.1.push(waker.clone());
-                closing.0
+                if closing.0 { Serving::HandedOver } else { Serving::Open }
             };
-            tokio::task::spawn_local(driver.clone().run_socket(port, is_closing));
+            tokio::task::spawn_local(driver.clone().run_socket(port, serving));
             tokio::task::spawn_local(driver.clone().run_sender());
             tokio::task::spawn_local(driver.clone().run_timers());
             tokio::task::spawn_local(driver.clone().run_forwarded(receiver));

@@ -15,7 +15,8 @@ fn rate(rate: &str, burst: u32, key: Key) -> RateLimit {
 }
 
 fn concurrency(max: u32) -> ConcurrencyLimit {
-    ConcurrencyLimit { max, key: Key::Route, at: Checkpoint::Edge, dry_run: false, status: 503 }
+    let (key, at) = (Key::Route, Checkpoint::Edge);
+    ConcurrencyLimit { max, adaptive: None, key, at, dry_run: false, status: 503 }
 }
 
 fn patterns(texts: &[&str]) -> Vec<Pattern> {

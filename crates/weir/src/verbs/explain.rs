@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use hyper::Method;
-use weir_admin::explain::{Answer, Question, Statement, Timer, Worded};
+use weir_admin::explain::{Answer, Choice, Question, Statement, Timer, Worded};
 
 use crate::arguments::Running;
 use crate::client::ask_and_print;
@@ -32,6 +32,7 @@ fn words(answer: &Answer) -> String {
             route.reason
         );
     }
+    of_maps(&mut out, answer);
     for screen in &answer.screens {
         let mark = if screen.passes { "  " } else { " !" };
         let _ = writeln!(out, "{mark} {} of the {}: {}", screen.name, screen.of, screen.reason);
@@ -62,15 +63,22 @@ fn words(answer: &Answer) -> String {
         let _ = writeln!(out, "by host  {host}");
     }
     of_headers(&mut out, answer);
-    let Answer { split, cache, buffered, breaker, retry, .. } = answer;
+    let Answer {
+        certificate, split, mirror, cache, buffered, protocol, breaker, sticky, retry, hedge, ..
+    } = answer;
     let logs = answer.logs.as_ref().map(|it| if it.is_empty() { "none".to_owned() } else { it.join(", ") });
     let words = [
+        ("tls", certificate),
         ("split", split),
+        ("mirror", mirror),
         ("cache", cache),
         ("logs", &logs),
         ("buffered", buffered),
+        ("protocol", protocol),
         ("breaker", breaker),
+        ("sticky", sticky),
         ("retry", retry),
+        ("hedge", hedge),
     ];
     for (name, said) in words.into_iter().filter_map(|(name, said)| Some((name, said.as_ref()?))) {
         let _ = writeln!(out, "{name:<8} {said}");
@@ -79,22 +87,38 @@ fn words(answer: &Answer) -> String {
         let _ = writeln!(out, "timer    {name} {value}, of the {from}");
     }
     if let Some(choice) = &answer.pool {
-        let chosen = choice.backend.as_deref().unwrap_or("no backend");
-        let _ = writeln!(out, "pool     {}, {}: {chosen}, {}", choice.pool, choice.balance, choice.reason);
-        for it in &choice.backends {
-            let mark = if choice.backend.as_ref() == Some(&it.address) { " *" } else { "  " };
-            let refusal =
-                if it.refusal.is_empty() { String::new() } else { format!(": not chosen, {}", it.refusal) };
-            let (address, state, in_flight, weight) = (&it.address, &it.state, it.in_flight, it.weight);
-            let role = it.role.as_deref().map(|role| format!(" {role}")).unwrap_or_default();
-            let why = if it.why.is_empty() { String::new() } else { format!(" ({})", it.why) };
-            let _ = writeln!(
-                out,
-                "{mark} {address} {state}{role}{why}, {in_flight} in flight, weight {weight}{refusal}"
-            );
-        }
+        of_choice(&mut out, choice);
     }
     out
+}
+
+/// Who was chosen, and of whom.
+fn of_choice(out: &mut String, choice: &Choice) {
+    let chosen = choice.backend.as_deref().unwrap_or("no backend");
+    let _ = writeln!(out, "pool     {}, {}: {chosen}, {}", choice.pool, choice.balance, choice.reason);
+    for it in &choice.backends {
+        let mark = if choice.backend.as_ref() == Some(&it.address) { " *" } else { "  " };
+        let refusal =
+            if it.refusal.is_empty() { String::new() } else { format!(": not chosen, {}", it.refusal) };
+        let (address, state, in_flight, weight) = (&it.address, &it.state, it.in_flight, it.weight);
+        let role = it.role.as_deref().map(|role| format!(" {role}")).unwrap_or_default();
+        let why = if it.why.is_empty() { String::new() } else { format!(" ({})", it.why) };
+        let _ = writeln!(
+            out,
+            "{mark} {address} {state}{role}{why}, {in_flight} in flight, weight {weight}{refusal}"
+        );
+    }
+}
+
+/// What maps said.
+fn of_maps(out: &mut String, answer: &Answer) {
+    for map in &answer.maps {
+        let by = match (&map.key, &map.line) {
+            (Some(key), Some(line)) => format!("by `{key}` ({line})"),
+            _ => "no line has it".to_owned(),
+        };
+        let _ = writeln!(out, "map      {} of `{}`: `{}`, {by}", map.map, map.asked, map.value);
+    }
 }
 
 /// What rules change about header fields.
@@ -130,6 +154,12 @@ fn of_statement(out: &mut String, it: &Statement) {
     list("asks for", &it.reads_back);
     if it.pins {
         let _ = writeln!(out, "pins     the session keeps its connection until a reset");
+    }
+    if it.for_the_primary_alone {
+        let _ = writeln!(
+            out,
+            "kept     a session that is kept at a server that is not the primary gets error 1836"
+        );
     }
     if let Some(step) = &it.transaction {
         let _ = writeln!(out, "transaction {step}");

@@ -16,7 +16,7 @@ pub fn reload(running: &Running) -> Result<Exit, Exit> {
     reads_the_same_file(running, &client)?;
     let answered = block_on(client.call(Method::POST, "/v1/reload", None))?;
     let answer = answered.map_err(|error| match error {
-        CallError::NotRunning(message) => not_running(running, &message),
+        CallError::NotRunning(message) => not_running(running, &client, &message),
         CallError::Broken(_) => error.report(),
     })?;
     let outcome = &answer.body["reload"];
@@ -47,9 +47,18 @@ pub fn reload(running: &Running) -> Result<Exit, Exit> {
             );
             Err(Exit::Refused)
         }
+        StatusCode::UNAUTHORIZED => {
+            let exit = Exit::Failed.saying(answer.error());
+            eprintln!("{FILES_HAVE_CHANGED}");
+            Err(exit)
+        }
         _ => Err(Exit::Failed.saying(answer.error())),
     }
 }
+
+/// What helps where the files that the admin API is guarded by are newer than what the process has read.
+const FILES_HAVE_CHANGED: &str = "weir: if the token or the certificate of its admin API has changed in the file since it was read: \
+                                  send it HUP, which needs neither";
 
 /// Whether the running Weir reads the file that is meant here. It reads its own again, whatever `--config`
 /// says: told about another it would answer "unchanged", which is true, and misleads.
@@ -85,7 +94,7 @@ fn reads_the_same_file(running: &Running, client: &Client) -> Result<(), Exit> {
 }
 
 /// Nobody to tell. A file with mistakes is the more useful news of the two.
-fn not_running(running: &Running, message: &str) -> Exit {
+fn not_running(running: &Running, client: &Client, message: &str) -> Exit {
     let paths = config_paths(&running.config);
     if !paths.is_empty()
         && let Err(error @ ReadError::Refused(_)) = Source::Files(paths).read()
@@ -93,6 +102,9 @@ fn not_running(running: &Running, message: &str) -> Exit {
         return Exit::refusing(&error).saying(format_args!("and {message}"));
     }
     let exit = CallError::NotRunning(message.to_owned()).report();
+    if client.is_over_tls() {
+        eprintln!("{FILES_HAVE_CHANGED}");
+    }
     if running.admin.is_none() {
         eprintln!(
             "weir: if it runs and its `admin.bind` was changed in the file: that takes a restart, or USR2. To reload the rest until \

@@ -7,6 +7,7 @@ use hyper::Method;
 use weir_admin::status::{
     BackendStatus, ClusterStatus, ListenerStatus, MemberStatus, NameStatus, Quantiles, Status,
 };
+use weir_admin::token_keys::complaint;
 
 use crate::arguments::Running;
 use crate::client::ask_and_print;
@@ -35,6 +36,13 @@ fn words(status: &Status, colours: bool) -> String {
         status.sessions
     );
     let _ = writeln!(out, "config {}, generation {}", status.config_source, status.generation);
+    for map in status.maps.iter().filter(|map| map.error.is_some()) {
+        let error = map.error.as_deref().unwrap_or_default().lines().next().unwrap_or_default();
+        let _ = writeln!(out, "map {}: {} lines of before stay in force: {error}", map.name, map.line_count);
+    }
+    for complaint in status.token_keys.iter().filter_map(complaint) {
+        let _ = writeln!(out, "{complaint}");
+    }
     for part in &status.maintenance {
         let _ = writeln!(out, "in maintenance: {part}");
     }
@@ -68,6 +76,7 @@ fn words(status: &Status, colours: bool) -> String {
         let _ = writeln!(out, "  {} is on the {} plane: {}", it.name, it.plane, paint(reason, "33", colours));
     }
     certificates(&mut out, status, colours);
+    on_demand(&mut out, status);
     for pool in &status.pools {
         let (ready, all) = (pool.ready_count, pool.backends.len());
         let _ = writeln!(
@@ -107,12 +116,30 @@ fn words_of(it: &NameStatus, colours: bool) -> String {
     format!("{} stands for {}{leaving}{ttl}{}", it.name, it.backend_count, error.unwrap_or_default())
 }
 
-/// `kernel at eth0,eth1` or `proxy`.
+/// `kernel at eth0,eth1`, `proxy`, or `proxy at eth0`.
 fn plane(it: &ListenerStatus) -> String {
     if it.interfaces.is_empty() {
         it.plane.clone()
     } else {
         format!("{} at {}", it.plane, it.interfaces.join(","))
+    }
+}
+
+/// What is ordered on demand, and which names could not be got.
+fn on_demand(out: &mut String, status: &Status) {
+    for listener in &status.listeners {
+        for it in &listener.on_demand {
+            let (name, directory) = (&listener.name, &it.directory);
+            let _ = writeln!(
+                out,
+                "\non demand at {name} by {directory}: {} certificates in memory, {} names under way, {} handshakes wait",
+                it.certificates, it.names, it.waiting
+            );
+            for failed in &it.failures {
+                let again = span(failed.again_in_seconds);
+                let _ = writeln!(out, "   {}: {} (again in {again})", failed.name, failed.error);
+            }
+        }
     }
 }
 

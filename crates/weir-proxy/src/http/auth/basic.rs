@@ -1,23 +1,20 @@
 //! Asks for a name and a password (RFC 7617).
 
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use weir_config::{Alphabet, decode_base64};
 use weir_http::KnownHeader;
 use weir_io::clock;
-use weir_io::stream::Sight;
 use zeroize::Zeroizing;
 
 use super::passwords::{Check, Passwords, Waiting};
+use super::presence::while_present;
 use crate::http::exchange::Exchange;
 use crate::http::failure::{Denied, Failure};
 use crate::http::session::Session;
 
-/// Longest wait for a place among those that are computed, and for the computation.
+/// Longest wait for a place among those that are computed, and for the computation, both together.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest `authorization` that is looked at, bytes.
 const CREDENTIALS_BYTES: usize = 4096;
@@ -61,12 +58,13 @@ async fn compute(
     tag: &[u8; 32],
     (password, hash): (Zeroizing<Vec<u8>>, Arc<str>),
 ) -> Result<bool, Failure> {
+    let until = clock::now() + PATIENCE;
     let place = match passwords.places().clone().try_acquire_owned() {
         Ok(place) => place,
         Err(_) => {
             let _waiting = Waiting::begin(passwords).ok_or(Failure::AuthUnavailable)?;
             let place = passwords.places().clone().acquire_owned();
-            while_present(session, place).await?.map_err(|_| Failure::AuthUnavailable)?
+            while_present(session, until, place).await?.map_err(|_| Failure::AuthUnavailable)?
         }
     };
     // Browsers ask for several things at once: who was before it may have had the same.
@@ -74,29 +72,7 @@ async fn compute(
         return Ok(true);
     }
     let told = Check { place, password, hash }.spawn().map_err(|_| Failure::AuthUnavailable)?;
-    while_present(session, told).await?.map_err(|_| Failure::AuthUnavailable)
-}
-
-/// Waits for `other`, unless the client leaves or it takes too long.
-async fn while_present<T>(session: &mut Session, other: impl Future<Output = T>) -> Result<T, Failure> {
-    let Session { requester, stream, .. } = session;
-    let mut other = pin!(other);
-    requester.wait(clock::now(), PATIENCE);
-    let mut watched = true;
-    poll_fn(|context| {
-        if let Poll::Ready(done) = other.as_mut().poll(context) {
-            return Poll::Ready(Ok(done));
-        }
-        if watched {
-            watched = requester.look_at(stream, context)? == Sight::Quiet;
-        }
-        match requester.is_late() {
-            true if requester.is_drained() => Poll::Ready(Err(Failure::Drained)),
-            true => Poll::Ready(Err(Failure::AuthUnavailable)),
-            false => Poll::Pending,
-        }
-    })
-    .await
+    while_present(session, until, told).await?.map_err(|_| Failure::AuthUnavailable)
 }
 
 /// Name and password as the client shows them; `None` where it shows none that could be good.

@@ -7,10 +7,12 @@ use weir_http::values::accept::Wants;
 use weir_io::clock;
 use weir_stats::table::AuthResult;
 
-use super::{Authenticator, Refused, basic, service};
+use super::{Authenticator, Refused, basic, service, sign_in};
 use crate::http::answer;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::{Denied, Failure};
+use crate::http::request_values::Values;
+use crate::http::requester::Requester;
 use crate::http::session::Session;
 use crate::worker::WorkerListener;
 
@@ -29,26 +31,32 @@ pub async fn ask(
     let answered = match authenticator {
         Authenticator::Service(service) => service::ask(session, listener, exchange, service).await,
         Authenticator::Passwords(passwords) => basic::ask(passwords, session, exchange).await.map(|()| None),
-        Authenticator::Tokens(tokens) => tokens.ask(session, exchange).map(|()| None),
+        Authenticator::Tokens(tokens) => tokens.ask(session, exchange).await.map(|()| None),
         Authenticator::Nobody => Err(Failure::AuthUnavailable),
     };
-    let answered = answered.map_err(closed);
+    let answered = answered.map_err(|failure| closed(failure, &session.requester));
     exchange.ledger.note_wait();
     exchange.ledger.auth = Some(clock::now().saturating_sub(began));
-    if session.requester.worker.log.enabled() {
+    if listener.is_logged(&session.requester.worker) {
         exchange.ledger.note_user(&exchange.user.name);
     }
+    if let Some(logs) = listener.compiled.logs.as_deref().filter(|logs| logs.asks_of_user()) {
+        let mut captured = std::mem::take(&mut exchange.ledger.captured);
+        logs.note_user(&mut captured, &Values::of(&session.requester, listener, exchange));
+        exchange.ledger.captured = captured;
+    }
     let result = match &answered {
+        Ok(None) if exchange.user.is_remembered => Some(AuthResult::Remembered),
         Ok(None) => Some(AuthResult::Passed),
         Ok(Some(_)) | Err(Failure::AuthDenied(_)) => Some(AuthResult::Denied),
-        Err(Failure::AuthUnavailable) => Some(AuthResult::Unavailable),
+        Err(Failure::AuthUnavailable | Failure::RequestTotal { .. }) => Some(AuthResult::Unavailable),
         // The client has left, or Weir's own memory or time was over.
         Err(_) => None,
     };
     if let Some(result) = result {
         listener.shared.cells.of(session.requester.worker.number).auth[result as usize].increment();
     }
-    let Some(refused) = answered? else { return Ok(None) };
+    let Some(mut refused) = answered? else { return Ok(None) };
     if matches!(exchange.wants, Wants::Grpc | Wants::GrpcWeb) {
         // A call is told by its trailers, whatever the service says.
         let Refused { status, fields, .. } = refused;
@@ -57,13 +65,21 @@ pub async fn ask(
         let fields = fields.into_iter().filter(|field| field.name().eq_ignore_ascii_case(b"set-cookie"));
         return Err(Failure::AuthDenied(Box::new(Denied { status, fields: fields.collect() })));
     }
+    if let Authenticator::Service(service) = authenticator
+        && let Some(to) = &service.sign_in
+        && sign_in::is_due(&session.requester, exchange, &refused)
+    {
+        refused = sign_in::redirect(to, &Values::of(&session.requester, listener, exchange), refused);
+    }
     Ok(Some(answer::denied(session, listener, exchange, &refused).await))
 }
 
 /// What a failure of the service means for the request that was asked about: it does not pass.
-fn closed(failure: Failure) -> Failure {
+fn closed(failure: Failure, requester: &Requester) -> Failure {
     match failure {
         Failure::AuthDenied(_) | Failure::ClientClosed | Failure::Drained | Failure::OutOfMemory => failure,
+        // Whoever decides had no more time than the request itself.
+        _ if requester.last_moment() <= clock::now() => Failure::RequestTotal { is_client: false },
         _ => Failure::AuthUnavailable,
     }
 }

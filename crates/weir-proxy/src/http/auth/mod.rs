@@ -5,19 +5,26 @@
 //! the backend by [`super::edit_table`], which also takes out what clients send by the same names.
 
 mod basic;
+mod claims;
 pub(super) mod gate;
 mod passwords;
+mod presence;
 mod question;
+mod remembered;
 mod service;
+mod sign_in;
 mod tokens;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use weir_http::AddedField;
-use weir_template::clean_field_value;
+use weir_state::token_keys::TokenKeys;
+use weir_template::{Template, clean_field_value};
 
+pub use self::claims::Claims;
 pub use self::passwords::Passwords;
+pub use self::remembered::Remembered;
 pub use self::tokens::Tokens;
 
 /// What a listener or a route asks of whoever asks.
@@ -42,10 +49,16 @@ pub struct AuthService {
     pub target: Box<str>,
     /// Names of fields of the request that it is told, in lower case.
     pub told: Box<[Box<str>]>,
+    /// Names of cookies that it is told, each perhaps with a `*` at its end; all where it is empty.
+    pub cookies: Box<[Box<str>]>,
+    /// What it has let pass; `None` where each request is asked about.
+    pub remembered: Option<Arc<Remembered>>,
     /// Names of fields of its answer that the backend is told.
     pub to_backend: Box<[Box<str>]>,
     /// Names of fields of its answer that the client is told.
     pub to_client: Box<[Box<str>]>,
+    /// Where browsers are led that it answers with 401.
+    pub sign_in: Option<Template>,
     /// The field of its answer that names the user.
     pub user: Option<Box<str>>,
     /// For its answer, with all waits and tries.
@@ -56,15 +69,18 @@ pub struct AuthService {
 
 impl Authenticator {
     /// Compiles; `pool` gives the index of a pool by its name, and `known` are files of passwords that go on
-    /// where nothing has changed. `None` where everybody may ask.
+    /// where nothing has changed; `token_keys` are those that are fetched. `None` where everybody may
+    /// ask.
     pub fn compile(
         config: Option<&weir_config::Authentication>,
         pool: impl Fn(&str) -> Option<usize>,
         known: &mut Vec<Arc<Passwords>>,
+        token_keys: Option<&TokenKeys>,
     ) -> Option<Authenticator> {
         let config = config?;
         if let (Some(jwt), None, None) = (&config.jwt, &config.basic, &config.forward) {
-            return Some(Authenticator::Tokens(Box::new(Tokens::compile(jwt))));
+            let tokens = Tokens::compile(jwt, token_keys).map(Box::new);
+            return Some(tokens.map_or(Authenticator::Nobody, Authenticator::Tokens));
         }
         if let (Some(basic), None) = (&config.basic, &config.forward) {
             let passwords = Passwords::compile(basic, known);
@@ -79,8 +95,11 @@ impl Authenticator {
             pool_name: forward.pool.as_str().into(),
             target: forward.path.as_str().into(),
             told: names(&forward.request_headers),
+            cookies: names(&forward.cookies),
+            remembered: forward.remember.as_ref().and_then(Remembered::compile),
             to_backend: names(&forward.copy_to_backend),
             to_client: names(&forward.copy_to_client),
+            sign_in: forward.sign_in.clone(),
             user: forward.user.as_deref().map(Into::into),
             timeout: forward.timeout,
             body_limit_bytes: forward.body_limit_bytes,
@@ -112,6 +131,12 @@ impl Authenticator {
                 words += &format!("; {} of its answer for the {whom}", names.join(", "));
             }
         }
+        if let Some(to) = &service.sign_in {
+            words += &format!("; browsers that it answers with 401 are led to {to}");
+        }
+        if let Some(remembered) = &service.remembered {
+            words += &format!("; {}", remembered.words());
+        }
         words
     }
 }
@@ -133,8 +158,12 @@ pub struct UserFacts {
     pub to_backend: Vec<u8>,
     /// Lines for the client.
     pub to_client: Vec<u8>,
-    /// The name, for the log.
+    /// The name.
     pub name: Vec<u8>,
+    /// What its token says.
+    pub claims: Option<Claims>,
+    /// Whether it was known without a question.
+    pub is_remembered: bool,
 }
 
 impl UserFacts {
@@ -143,6 +172,8 @@ impl UserFacts {
         for part in [&mut self.to_backend, &mut self.to_client, &mut self.name] {
             part.clear();
         }
+        self.claims = None;
+        self.is_remembered = false;
     }
 }
 

@@ -26,8 +26,8 @@ pub struct Passwords {
     config: weir_config::BasicAuth,
     /// By name.
     hashes: HashMap<Box<str>, Arc<str>>,
-    /// For names that nobody has: so that the answer takes as long.
-    nobody: Arc<str>,
+    /// All hashes in the order of the file, of which a name that nobody has gets one.
+    in_order: Box<[Arc<str>]>,
     challenge: Option<AddedField>,
     key: hmac::Key,
     /// Until when, by keyed hash of name, password and hash.
@@ -43,15 +43,16 @@ impl Passwords {
             return same.clone();
         }
         let accounts = config.accounts();
-        let hashes: HashMap<Box<str>, Arc<str>> =
-            accounts.iter().map(|account| (account.name.into(), account.hash.into())).collect();
+        let in_order: Box<[Arc<str>]> = accounts.iter().map(|account| account.hash.into()).collect();
+        let names = accounts.iter().map(|account| Box::<str>::from(account.name));
+        let hashes: HashMap<Box<str>, Arc<str>> = names.zip(in_order.iter().cloned()).collect();
         let mut secret = Zeroizing::new([0; 32]);
         // Without randomness nobody can be remembered by a key that others don't know: the process could make
         // no TLS either, and has ended long before.
         let is_random = aws_lc_rs::rand::fill(&mut secret[..]).is_ok();
         let challenge = format!("Basic realm=\"{}\", charset=\"UTF-8\"", config.realm);
         Arc::new(Passwords {
-            nobody: accounts.first().map_or_else(|| "".into(), |account| account.hash.into()),
+            in_order,
             hashes: if is_random { hashes } else { HashMap::new() },
             challenge: AddedField::new(b"www-authenticate", challenge.as_bytes()).ok(),
             key: hmac::Key::new(hmac::HMAC_SHA256, &secret[..]),
@@ -74,12 +75,19 @@ impl Passwords {
         format!("a name and a password of {count} users are asked for, realm {realm:?}")
     }
 
-    /// The hash of a name's password; of a name that nobody has, with `false`, one that takes as long.
+    /// The hash of a name's password; of a name that nobody has, with `false`, one of somebody's.
+    ///
+    /// Where hashes of several costs are in a file, one and the same for all unknown names would tell by its
+    /// time that a name with another cost is there. Each unknown name has one for itself, always the same, as
+    /// often of each cost as the names in the file have it: whatever time a name takes, it may be nobody's.
     pub(super) fn hash_of(&self, user: &str) -> (Arc<str>, bool) {
-        match self.hashes.get(user) {
-            Some(hash) => (hash.clone(), true),
-            None => (self.nobody.clone(), false),
+        if let Some(hash) = self.hashes.get(user) {
+            return (hash.clone(), true);
         }
+        let tag = self.tag(user, b"", "");
+        let drawn = tag.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        let place = drawn.checked_rem(self.in_order.len() as u64).unwrap_or(0) as usize;
+        (self.in_order.get(place).cloned().unwrap_or_else(|| "".into()), false)
     }
 
     /// What clients are asked for.
@@ -187,6 +195,21 @@ fn is_hash_of(hash: &str, password: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_nobody_has_costs_what_one_of_the_names_does_and_always_the_same() {
+        let cheap = "$2y$04$7aIzu6Rjrs2LKtwzFt0Ij.bKywsrI1jOw6Mu/ySZUsHvDh9ISFtE2";
+        let dear = cheap.replace("$04$", "$14$");
+        let content = format!("ann:{cheap}\nbob:{dear}\n");
+        let users = weir_config::PageFile { path: "users".to_owned(), content: content.into_bytes().into() };
+        let config = weir_config::BasicAuth { users: Some(users), ..Default::default() };
+        let passwords = Passwords::compile(&config, &[]);
+        assert_eq!(passwords.hash_of("bob"), (dear.as_str().into(), true));
+        let of = |number: u32| passwords.hash_of(&format!("nobody{number}"));
+        let dear_ones = (0..1000).filter(|number| &*of(*number).0 == dear.as_str()).count();
+        assert!((0..1000).all(|number| !of(number).1 && of(number) == of(number)));
+        assert!((300..700).contains(&dear_ones), "{dear_ones} of 1000 cost as much as one of two does");
+    }
 
     #[test]
     fn hashes_of_other_programs_are_read() {

@@ -1,9 +1,14 @@
 //! The question that a service is asked about a request: a request of Weir's own, written as text and read
 //! as a client's would be, so that nothing gets into it that the parser did not check.
 
-use weir_http::{KnownHeader, Limits, Progress, RequestHead, parse_request};
+use std::borrow::Cow;
+
+use weir_config::QuestionPart;
+use weir_http::{Field, KnownHeader, Limits, Progress, RequestHead, parse_request};
 
 use super::AuthService;
+use super::remembered::{Remembered, Tag};
+use crate::http::cookies;
 use crate::http::exchange::Exchange;
 use crate::http::requester::Requester;
 
@@ -45,8 +50,11 @@ pub fn write(
     }
     let is_trusted = requester.identity.is_trusted();
     for field in request.fields(text) {
-        let is_told = || service.told.iter().any(|name| field.name.eq_ignore_ascii_case(name.as_bytes()));
-        if is_told() || (is_trusted && OF_PROXIES.contains(&field.known)) {
+        if is_told(service, &field) {
+            if let Some(value) = told_value(service, &field) {
+                put(&[field.name, b": ", &value, b"\r\n"]);
+            }
+        } else if is_trusted && OF_PROXIES.contains(&field.known) {
             put(&[field.name, b": ", field.value, b"\r\n"]);
         }
     }
@@ -66,4 +74,85 @@ pub fn write(
         ..*limits
     };
     matches!(parse_request(out, &limits, head), Ok(Progress::Complete { head_bytes }) if head_bytes == out.len())
+}
+
+fn is_told(service: &AuthService, field: &Field<'_>) -> bool {
+    service.told.iter().any(|name| field.name.eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// What the service is told of a field; `None` for cookies none of which it is told of.
+fn told_value<'f>(service: &AuthService, field: &Field<'f>) -> Option<Cow<'f, [u8]>> {
+    if field.known != KnownHeader::Cookie || service.cookies.is_empty() {
+        return Some(Cow::Borrowed(field.value));
+    }
+    let is_named = |name: &[u8]| {
+        service.cookies.iter().any(|wanted| match wanted.strip_suffix('*') {
+            Some(front) => name.starts_with(front.as_bytes()),
+            None => name == wanted.as_bytes(),
+        })
+    };
+    let named = cookies::pairs(field.value).filter(|(name, _)| is_named(name));
+    let pairs: Vec<Vec<u8>> = named.map(|(name, value)| [name, b"=", value].concat()).collect();
+    (!pairs.is_empty()).then(|| Cow::Owned(pairs.join(&b"; "[..])))
+}
+
+/// Fields by which proxies say from where somebody asks, and not what.
+const OF_ADDRESSES: [KnownHeader; 3] =
+    [KnownHeader::Forwarded, KnownHeader::XForwardedFor, KnownHeader::XRealIp];
+
+/// What the answer to the question about the request in `exchange` is remembered by: all that the service is
+/// told, and what header rules of its pool could tell it besides, but for what `memory` leaves out.
+pub(super) fn tag(
+    requester: &Requester,
+    exchange: &Exchange,
+    service: &AuthService,
+    memory: &Remembered,
+) -> Tag {
+    let Exchange { request, paths, .. } = exchange;
+    let text = requester.received();
+    let mut question = memory.question();
+    if let Some(secure) = &requester.secure {
+        question.put(b"server name", secure.server_name.as_deref().unwrap_or_default().as_bytes());
+        question.put(b"tls version", secure.version_word().as_bytes());
+        if let Some(certificate) = &secure.client_certificate {
+            question.put(b"client certificate", certificate);
+        }
+    }
+    question.put(b"port", &requester.identity.port().to_be_bytes());
+    let is_trusted = requester.identity.is_trusted();
+    question.put(b"trusted", &[u8::from(is_trusted)]);
+    if let Some(host) = request.host(text).filter(|_| memory.is_by(QuestionPart::Host)) {
+        question.put(b"host", host);
+    }
+    if memory.is_by(QuestionPart::Method) {
+        question.put(b"method", request.method_text(text));
+    }
+    if memory.is_by(QuestionPart::Path) {
+        question.put(b"path", paths.compared(request.path(text)));
+    }
+    if let Some(query) = request.query(text).filter(|_| memory.is_by(QuestionPart::Query)) {
+        question.put(b"query", query);
+    }
+    let by_client = memory.is_by(QuestionPart::ClientIp);
+    if by_client {
+        let client = exchange.ledger.client(requester).address.ip().to_canonical();
+        question.put(b"client", client.to_string().as_bytes());
+        question.put(b"peer", requester.identity.address());
+    }
+    for field in request.fields(text) {
+        let of_proxy = || {
+            is_trusted
+                && OF_PROXIES.contains(&field.known)
+                && (by_client || !OF_ADDRESSES.contains(&field.known))
+        };
+        let value = match is_told(service, &field) {
+            true => told_value(service, &field),
+            false => of_proxy().then_some(Cow::Borrowed(field.value)),
+        };
+        if let Some(value) = value {
+            // In front of it no part above has such a name.
+            question.put(&[b":", &*field.name.to_ascii_lowercase()].concat(), &value);
+        }
+    }
+    question.tag()
 }

@@ -5,8 +5,7 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use tokio::net::TcpStream;
-use weir_http::{AddedField, Conditions, Field, KnownHeader, ResponseContext, ResponseHead, Violation};
+use weir_http::{AddedField, Conditions, Field, KnownHeader, ResponseHead, Violation};
 use weir_io::buffers::LARGE;
 use weir_io::clock;
 use weir_io::stream::Sight;
@@ -17,17 +16,18 @@ use crate::http::collect::{self, Incoming};
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::Forwarding;
+use crate::http::muxed::confirm;
 use crate::http::pump::Pump;
 use crate::http::request;
-use crate::http::requester::{Recipient, Requester};
+use crate::http::requester::Recipient;
 use crate::http::session::{Session, limits_of};
 use crate::http::sink::{Framing, Parts, Sink};
 use crate::http::stream::Stream;
 use crate::http::upload::Upload;
 use crate::worker::WorkerListener;
 
-/// Asks about the request in `exchange`. `Ok(None)` lets it pass: what is known of the user is in
-/// `exchange.user` then.
+/// Asks about the request in `exchange`, unless its answer is remembered. `Ok(None)` lets it pass: what is
+/// known of the user is in `exchange.user` then.
 ///
 /// # Errors
 /// There is no answer, or none that means anything.
@@ -37,11 +37,55 @@ pub async fn ask(
     exchange: &mut Exchange,
     service: &AuthService,
 ) -> Result<Option<Refused>, Failure> {
+    let known = service.remembered.as_deref();
+    let known = known.map(|memory| (memory, question::tag(&session.requester, exchange, service, memory)));
+    if let Some((memory, tag)) = &known
+        && memory.recall(tag, exchange.ledger.nearly_now(), &mut exchange.user)
+    {
+        return Ok(None);
+    }
+    await_handshake(session, exchange, service).await?;
     let mut asked = Exchange::take();
     asked.begin(clock::now());
-    let answered = about(session, listener, exchange, (service, &mut asked)).await;
+    let said = about(session, listener, exchange, (service, &mut asked)).await;
     asked.give_back();
-    answered
+    match (&said, known) {
+        (Ok(Said { refused: None, sets_cookie: false }), Some((memory, tag))) => {
+            let forgotten = memory.keep(tag, clock::now(), &exchange.user);
+            listener.shared.cells.of(session.requester.worker.number).auth_forgotten.add(forgotten);
+        }
+        (Ok(_), _) => {}
+        // What half an answer says of the user is said by nobody.
+        (Err(_), _) => exchange.user.clear(),
+    }
+    said.map(|said| said.refused)
+}
+
+/// Has early data wait for the end of the handshake: whoever sends a first flight again must not have the
+/// service asked in the name of its client. It may count, or take a password that is good once (RFC 8470
+/// section 3, threat C7).
+async fn await_handshake(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    service: &AuthService,
+) -> Result<(), Failure> {
+    let Session { requester, stream, .. } = session;
+    if exchange.early
+        && let Some(stream) = stream.as_muxed()
+    {
+        requester.wait(clock::now(), service.timeout);
+        confirm(stream, &requester.deadline).await?;
+        exchange.early = false;
+    }
+    Ok(())
+}
+
+/// What a service has said.
+struct Said {
+    /// `None` where it lets pass.
+    refused: Option<Refused>,
+    /// Whether it sets a cookie, which is for who asked, once.
+    sets_cookie: bool,
 }
 
 async fn about(
@@ -49,7 +93,7 @@ async fn about(
     listener: &Rc<WorkerListener>,
     exchange: &mut Exchange,
     (service, asked): (&AuthService, &mut Exchange),
-) -> Result<Option<Refused>, Failure> {
+) -> Result<Said, Failure> {
     let Session { requester: of_client, stream, .. } = session;
     let mut text = Vec::new();
     let limits = limits_of(&listener.shared.config.http().limits);
@@ -58,6 +102,7 @@ async fn about(
     }
     let mut requester = of_client.beside(exchange.ledger.client(of_client)).await;
     requester.begin_total(clock::now(), service.timeout);
+    requester.end_by(of_client.last_moment());
     let mut buffer = requester.worker.buffers.borrow(text.len()).ok_or(Failure::OutOfMemory)?;
     buffer.append(&text);
     requester.buffer = Some(buffer);
@@ -85,6 +130,7 @@ async fn about(
         facts: &facts,
         upload,
         try_until: std::time::Duration::MAX,
+        race: None,
     };
     let mut answered = call.ask().await?;
     let status = asked.response.status();
@@ -96,6 +142,7 @@ async fn about(
     }
     let reader = answered.body_reader(&asked.response, &facts);
     let Answered { chosen, connection, mut received } = answered;
+    let sets_cookie = asked.response.values(KnownHeader::SetCookie, received.filled()).next().is_some();
     let told = match status {
         200..=299 => {
             note_user(&asked.response, received.filled(), service, &mut exchange.user);
@@ -109,15 +156,13 @@ async fn about(
     let download = Pump::new(reader, framing, Some(received), None);
     let incoming = Incoming { chosen, connection, download };
     let ended = collect::content(&mut asker, &requester, asked, &forwarding, incoming).await;
-    let Some(fields) = told else {
-        // What it has said lets the request pass, whatever becomes of the rest.
-        return Ok(None);
-    };
     if asker.is_too_large {
         return Err(Failure::AuthUnavailable);
     }
+    // An answer that breaks off is none, also where what there is of it would let the request pass.
     ended?;
-    Ok(Some(Refused { status, fields, content: asker.content }))
+    let refused = told.map(|fields| Refused { status, fields, content: asker.content });
+    Ok(Said { refused, sets_cookie })
 }
 
 /// Notes what is told of the user by the answer.
@@ -165,22 +210,8 @@ struct Asker<'s> {
 }
 
 impl Recipient for Asker<'_> {
-    fn stream(&mut self) -> Option<&mut Stream> {
-        None
-    }
-
     fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight> {
         Stream::poll_present(self.client, context)
-    }
-
-    async fn pass_on(
-        &mut self,
-        _: &Requester,
-        _: &mut Exchange,
-        _: &ResponseContext<'_>,
-        _: &[u8],
-    ) -> Result<(), Failure> {
-        Ok(())
     }
 }
 
@@ -192,17 +223,5 @@ impl Sink for Asker<'_> {
         }
         self.content.extend_from_slice(parts.content);
         Poll::Ready(Ok(parts.content.len()))
-    }
-
-    fn poll_end<'a>(
-        &mut self,
-        _: &mut Context<'_>,
-        _: impl Iterator<Item = Field<'a>>,
-    ) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn socket(&self) -> Option<&TcpStream> {
-        None
     }
 }

@@ -4,37 +4,91 @@
 //! of them it may have used: what a token says of it chooses among these and nothing else (RFC 8725 section
 //! 3.1).
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::signature::{
     self, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm,
 };
 use serde_json::{Map, Value};
-use weir_config::{Alphabet, PublicKey, Signing, TokenAuth, TokenKey, decode_base64};
+use weir_config::{Alphabet, KEYS_OF_A_NAME_MOST, PublicKey, Signing, TokenAuth, TokenKey, decode_base64};
 use weir_http::{AddedField, KnownHeader};
+use weir_io::clock;
+use weir_state::token_keys::{FetchedSet, Held, TokenKeys};
 
+use super::claims::Claims;
+use super::presence::while_present;
 use super::{UserFacts, put_line};
+use crate::http::cookies;
 use crate::http::exchange::Exchange;
 use crate::http::failure::{Denied, Failure};
 use crate::http::session::Session;
-use crate::http::sticky;
 
+/// Most keys that one token is held against: a token costs a computation for each, whoever sends it. A file
+/// of keys has at most half as many of one name, and as many without one.
+const KEYS_TRIED_MOST: usize = 2 * KEYS_OF_A_NAME_MOST;
 /// Longest token that is looked at, bytes.
 const TOKEN_BYTES: usize = 16 << 10;
 
 /// The keys of a listener or a route, and what tokens must say.
 pub struct Tokens {
     config: TokenAuth,
-    keys: Vec<TokenKey>,
+    keys: Keys,
+}
+
+/// What tokens are held against.
+enum Keys {
+    /// Those of a file.
+    OfFile(Vec<TokenKey>),
+    /// Those that are fetched.
+    Fetched(Arc<FetchedSet>),
 }
 
 /// Why a token is not taken: the word that the client is told (RFC 6750 section 3).
 type Why = &'static str;
 
+/// Why a token is not good.
+#[derive(Debug)]
+struct Bad {
+    why: Why,
+    /// Whether it could be by a key that is not at hand: none of those has signed it, and none has the name
+    /// that it says.
+    may_be_of_another_key: bool,
+}
+
+impl From<Why> for Bad {
+    fn from(why: Why) -> Bad {
+        Bad { why, may_be_of_another_key: false }
+    }
+}
+
+/// Why a request does not pass by the keys at hand.
+enum Closed {
+    /// Whatever keys there are.
+    Denied(Failure),
+    /// Unless there are others: because of the token where there are keys, which are these.
+    ByKeys(Option<(Why, Arc<Held>)>),
+}
+
+impl Closed {
+    /// As it is where no other keys come.
+    fn in_the_end(self) -> Failure {
+        match self {
+            Closed::Denied(failure) => failure,
+            Closed::ByKeys(Some((why, _))) => not_good(why),
+            Closed::ByKeys(None) => Failure::AuthUnavailable,
+        }
+    }
+}
+
 impl Tokens {
-    /// Compiles.
-    pub fn compile(config: &TokenAuth) -> Tokens {
-        Tokens { keys: config.public_keys(), config: config.clone() }
+    /// Compiles; `None` where the keys are fetched and are not among `fetched`.
+    pub fn compile(config: &TokenAuth, fetched: Option<&TokenKeys>) -> Option<Tokens> {
+        let keys = match config.fetched() {
+            Some(wanted) => Keys::Fetched(fetched?.find(&wanted)?.clone()),
+            None => Keys::OfFile(config.public_keys()),
+        };
+        Some(Tokens { keys, config: config.clone() })
     }
 
     /// In words.
@@ -43,69 +97,122 @@ impl Tokens {
             Some(name) => format!("in the cookie {name}"),
             None => "in `authorization: Bearer`".to_owned(),
         };
-        let mut words =
-            format!("a token that one of {} keys has signed is asked for, {place}", self.keys.len());
+        let keys = match &self.keys {
+            Keys::OfFile(keys) => format!("{} keys", keys.len()),
+            Keys::Fetched(set) => words_of(set, clock::now()),
+        };
+        let mut words = format!("a token that one of {keys} has signed is asked for, {place}");
         for (name, claim) in &self.config.claims {
             words += &format!("; {claim} of it for the backend as {name}");
         }
         words
     }
 
-    /// Asks for the exchange. `Ok` lets it pass; who it is is in `exchange.user` then.
+    /// Asks for the exchange. `Ok` lets it pass; who it is is in `exchange.user` then. Where keys are fetched
+    /// and none of those at hand has signed the token, it waits for the next fetch, if that begins now.
     ///
     /// # Errors
-    /// It may not.
-    pub(super) fn ask(&self, session: &Session, exchange: &mut Exchange) -> Result<(), Failure> {
+    /// It may not; or there are no keys.
+    pub(super) async fn ask(&self, session: &mut Session, exchange: &mut Exchange) -> Result<(), Failure> {
+        let closed = match self.look(session, exchange) {
+            Ok(()) => return Ok(()),
+            Err(closed) => closed,
+        };
+        let (Keys::Fetched(set), Closed::ByKeys(looked)) = (&self.keys, &closed) else {
+            return Err(closed.in_the_end());
+        };
+        let now = clock::now();
+        match set.ask(now) {
+            Some(mut waiting) => {
+                // A fetch ends by itself; one more second is for who is late to say so.
+                let until = now + self.config.fetch_timeout + Duration::from_secs(1);
+                while_present(session, until, waiting.end()).await?;
+            }
+            None => {
+                let at_hand = set.good(now);
+                let looked = looked.as_ref().map(|(_, held)| Arc::as_ptr(held));
+                // They may have come in between.
+                if at_hand.as_ref().map(Arc::as_ptr) == looked {
+                    return Err(closed.in_the_end());
+                }
+            }
+        }
+        self.look(session, exchange).map_err(Closed::in_the_end)
+    }
+
+    /// Holds what the client shows against the keys at hand.
+    fn look(&self, session: &Session, exchange: &mut Exchange) -> Result<(), Closed> {
         let Exchange { request, user, .. } = exchange;
         let text = session.requester.received();
         let shown = match &self.config.cookie {
-            Some(name) => sticky::cookie(request.values(KnownHeader::Cookie, text), name.as_bytes()),
+            // Of two a backend may take the one that nobody looked at.
+            Some(name) => cookies::only(request.values(KnownHeader::Cookie, text), name.as_bytes()),
             None => {
                 let mut lines = request.values(KnownHeader::Authorization, text);
                 let only = (lines.next(), lines.next());
                 if let (Some(line), None) = only { of_bearer(line) } else { None }
             }
         };
-        let Some(shown) = shown.filter(|token| !token.is_empty()) else { return Err(denied("Bearer")) };
+        let Some(shown) = shown.filter(|token| !token.is_empty()) else {
+            return Err(Closed::Denied(denied("Bearer")));
+        };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
-        match self.verified(shown, now) {
-            Ok(claims) => {
-                self.note(&claims, user);
-                Ok(())
+        let claims = match &self.keys {
+            Keys::OfFile(keys) => {
+                self.verified(keys, shown, now).map_err(|bad| Closed::Denied(not_good(bad.why)))?
             }
-            Err(why) => Err(denied(&format!("Bearer error=\"invalid_token\", error_description=\"{why}\""))),
+            Keys::Fetched(set) => match set.good(clock::now()) {
+                Some(held) => self
+                    .verified(&held.set.keys, shown, now)
+                    .map_err(|bad| self.closed(bad, shown, now, Some(held.clone())))?,
+                None => {
+                    let bad = Bad { why: "", may_be_of_another_key: true };
+                    return Err(self.closed(bad, shown, now, None));
+                }
+            },
+        };
+        self.note(Claims(claims), user);
+        Ok(())
+    }
+
+    /// What a token that is not good by `held` comes to. One that other keys would not make good asks for
+    /// none.
+    #[cold]
+    fn closed(&self, bad: Bad, token: &[u8], now: f64, held: Option<Arc<Held>>) -> Closed {
+        let is_worth_it = || -> Result<(), Why> {
+            let Parts { payload, .. } = Parts::of(token)?;
+            self.is_in_force(&object(payload)?, now)
+        };
+        match (bad.may_be_of_another_key, held) {
+            (false, _) => Closed::Denied(not_good(bad.why)),
+            (true, held) => match (is_worth_it(), held) {
+                (Ok(()), held) => Closed::ByKeys(held.map(|held| (bad.why, held))),
+                (Err(_), Some(_)) => Closed::Denied(not_good(bad.why)),
+                (Err(why), None) => Closed::Denied(not_good(why)),
+            },
         }
     }
 
-    /// The claims of a token that is good at `now`, in seconds since 1970.
-    fn verified(&self, token: &[u8], now: f64) -> Result<Map<String, Value>, Why> {
-        let token = std::str::from_utf8(token).ok().filter(|token| token.len() <= TOKEN_BYTES);
-        let token = token.ok_or("not a token")?;
-        let (signed, signature) = token.rsplit_once('.').ok_or("not a token")?;
-        let (head, payload) = signed.split_once('.').ok_or("not a token")?;
-        let head = object(head)?;
-        let signing = head.get("alg").and_then(Value::as_str).and_then(Signing::of_name);
-        let signing = signing.ok_or("signed in a way that is not taken")?;
-        if head.contains_key("crit") {
-            // RFC 7515 section 4.1.11: what must be understood is not.
-            return Err("has a critical header");
-        }
-        let id = match head.get("kid") {
-            None => None,
-            Some(Value::String(id)) => Some(id.as_str()),
-            Some(_) => return Err("not a token"),
-        };
-        let signature = decode_base64(signature.as_bytes(), Alphabet::Url).ok_or("not a token")?;
+    /// The claims of a token that is good by one of `keys` at `now`, in seconds since 1970.
+    fn verified(&self, keys: &[TokenKey], token: &[u8], now: f64) -> Result<Map<String, Value>, Bad> {
+        let Parts { signed, signing, id, payload, signature } = Parts::of(token)?;
+        let id = id.as_deref();
         let may_be = |key: &&TokenKey| {
             let is_named = id.is_none_or(|id| key.id.as_deref().is_none_or(|own| own == id));
             is_named && key.signings.contains(&signing)
         };
-        let mut keys = self.keys.iter().filter(may_be).peekable();
-        if keys.peek().is_none() {
-            return Err("signed by a key that is not known");
+        let candidates = || keys.iter().filter(may_be);
+        let by_none = |why| {
+            let is_known = id.is_some() && keys.iter().any(|key| key.id.as_deref() == id);
+            Bad { why, may_be_of_another_key: !is_known }
+        };
+        match candidates().count() {
+            0 => return Err(by_none("signed by a key that is not known")),
+            1..=KEYS_TRIED_MOST => {}
+            _ => return Err("does not name which of many keys has signed it".into()),
         }
-        if !keys.any(|key| has_signed(key, signing, signed.as_bytes(), &signature)) {
-            return Err("its signature is not good");
+        if !candidates().any(|key| has_signed(key, signing, signed.as_bytes(), &signature)) {
+            return Err(by_none("its signature is not good"));
         }
         let claims = object(payload)?;
         self.is_in_force(&claims, now)?;
@@ -144,16 +251,16 @@ impl Tokens {
     }
 
     /// Notes what backends and the log are told.
-    fn note(&self, claims: &Map<String, Value>, user: &mut UserFacts) {
+    fn note(&self, claims: Claims, user: &mut UserFacts) {
         for (name, claim) in &self.config.claims {
-            let value = found(claims, claim).and_then(told);
-            if let Some(value) = value.filter(|value| !value.is_empty()) {
+            if let Some(value) = claims.told(claim).filter(|value| !value.is_empty()) {
                 put_line(&mut user.to_backend, name, value.as_bytes());
             }
         }
-        if let Some(name) = found(claims, &self.config.user).and_then(told) {
+        if let Some(name) = claims.told(&self.config.user) {
             user.name.extend_from_slice(name.as_bytes());
         }
+        user.claims = Some(claims);
     }
 }
 
@@ -161,6 +268,60 @@ impl Tokens {
 fn of_bearer(line: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = line.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+/// Where fetched keys stand, in words.
+fn words_of(set: &FetchedSet, now: Duration) -> String {
+    let mut words = match set.held() {
+        Some(held) => {
+            let age = held.age(now).as_secs();
+            let is_stale = if set.good(now).is_none() { ", too long ago: 503" } else { "" };
+            format!("{} keys from {} (fetched {age}s ago{is_stale}", held.set.keys.len(), set.config.shown())
+        }
+        None => format!("the keys from {} (none were fetched yet: 503", set.config.shown()),
+    };
+    if let Some(error) = set.error() {
+        words += &format!("; the last fetch failed: {error}");
+    }
+    words + ")"
+}
+
+/// A token, read and not yet believed.
+struct Parts<'t> {
+    /// What the signature is of.
+    signed: &'t str,
+    signing: Signing,
+    /// What it says its key is called.
+    id: Option<String>,
+    payload: &'t str,
+    signature: Vec<u8>,
+}
+
+impl Parts<'_> {
+    fn of(token: &[u8]) -> Result<Parts<'_>, Why> {
+        let token = std::str::from_utf8(token).ok().filter(|token| token.len() <= TOKEN_BYTES);
+        let token = token.ok_or("not a token")?;
+        let (signed, signature) = token.rsplit_once('.').ok_or("not a token")?;
+        let (head, payload) = signed.split_once('.').ok_or("not a token")?;
+        let mut head = object(head)?;
+        let signing = head.get("alg").and_then(Value::as_str).and_then(Signing::of_name);
+        let signing = signing.ok_or("signed in a way that is not taken")?;
+        if head.contains_key("crit") {
+            // RFC 7515 section 4.1.11: what must be understood is not.
+            return Err("has a critical header");
+        }
+        let id = match head.remove("kid") {
+            None => None,
+            Some(Value::String(id)) => Some(id),
+            Some(_) => return Err("not a token"),
+        };
+        let signature = decode_base64(signature.as_bytes(), Alphabet::Url).ok_or("not a token")?;
+        Ok(Parts { signed, signing, id, payload, signature })
+    }
+}
+
+fn not_good(why: Why) -> Failure {
+    denied(&format!("Bearer error=\"invalid_token\", error_description=\"{why}\""))
 }
 
 fn denied(challenge: &str) -> Failure {
@@ -208,25 +369,6 @@ fn of_curve(signing: Signing) -> Option<&'static dyn VerificationAlgorithm> {
     })
 }
 
-/// The claim of that name, or within another by a path of names.
-fn found<'c>(claims: &'c Map<String, Value>, path: &str) -> Option<&'c Value> {
-    if let Some(value) = claims.get(path) {
-        return Some(value);
-    }
-    let (first, rest) = path.split_once('.')?;
-    found(claims.get(first)?.as_object()?, rest)
-}
-
-/// As a field says it: texts, numbers, and lists of them; `None` for what has more inside.
-fn told(value: &Value) -> Option<String> {
-    match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
-        Value::Array(all) => Some(all.iter().filter_map(told).collect::<Vec<_>>().join(",")),
-        Value::Null | Value::Object(_) => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -250,16 +392,22 @@ mod tests {
     }
 
     #[test]
-    fn claims_are_found_by_their_whole_name_or_by_a_path_and_told_flat() {
-        let claims = serde_json::from_str(
-            r#"{"a.b": "whole", "a": {"c": ["x", 1, {"y": 2}], "d": {"e": true}}, "https://x.example/r": "url"}"#,
-        );
-        let claims: Map<String, Value> = claims.unwrap();
-        let of = |path: &str| found(&claims, path).and_then(told);
-        assert_eq!(of("a.b").as_deref(), Some("whole"));
-        assert_eq!(of("a.c").as_deref(), Some("x,1"));
-        assert_eq!(of("a.d.e").as_deref(), Some("true"));
-        assert_eq!(of("https://x.example/r").as_deref(), Some("url"));
-        assert_eq!((of("a"), of("a.x"), of("b.c")), (None, None, None));
+    fn a_token_is_held_against_few_keys_however_many_there_are() {
+        let point = decode_base64(KEY.as_bytes(), Alphabet::Url).unwrap();
+        let key = |number: usize| TokenKey {
+            id: Some(number.to_string()),
+            signings: vec![Signing::EdDsa],
+            public: PublicKey::Point(point.clone()),
+        };
+        let why = |count: usize, head: &str| {
+            let tokens = Tokens::compile(&TokenAuth::default(), None).unwrap();
+            let keys: Vec<TokenKey> = (0..count).map(key).collect();
+            tokens.verified(&keys, format!("{head}.e30.{SIGNATURE}").as_bytes(), 0.0).unwrap_err().why
+        };
+        // {"alg":"EdDSA"}, and {"alg":"EdDSA","kid":"7"}
+        let (unnamed, named) = ("eyJhbGciOiJFZERTQSJ9", "eyJhbGciOiJFZERTQSIsImtpZCI6IjcifQ");
+        assert_eq!(why(KEYS_TRIED_MOST, unnamed), "its signature is not good");
+        assert_eq!(why(KEYS_TRIED_MOST + 1, unnamed), "does not name which of many keys has signed it");
+        assert_eq!(why(KEYS_TRIED_MOST + 1, named), "its signature is not good");
     }
 }

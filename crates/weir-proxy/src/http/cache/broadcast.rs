@@ -150,9 +150,11 @@ pub struct Origin {
     /// Its number in the pool.
     pub backend: Option<usize>,
     pub retries: u32,
+    pub hedge: Option<weir_stats::table::HedgeResult>,
     pub queue: Option<Duration>,
     pub connect: Option<Duration>,
     pub backend_header: Option<Duration>,
+    pub backend_protocol: Option<crate::access_log::Spoken>,
 }
 
 /// What a waiting client learns first.

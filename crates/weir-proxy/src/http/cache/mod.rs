@@ -3,7 +3,7 @@
 //! What may be kept and reused is decided in `weir-cache`. Start reading at [`serve::run`].
 
 pub(in crate::http) mod around;
-mod background;
+pub(in crate::http) mod background;
 mod broadcast;
 mod encodings;
 pub mod explain;

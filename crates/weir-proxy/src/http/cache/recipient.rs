@@ -7,7 +7,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::net::TcpStream;
 use weir_cache::{
     Body, Crowd, Exchange as Asked, KeyBuffer, NotStored, Object, PurgeSequence, RequestFacts, Storing,
     Unkept, freshen, judge_response, outlasts_error, unkept, validators,
@@ -24,7 +23,6 @@ use crate::http::exchange::Exchange;
 use crate::http::failure::{FailedFetch, Failure, Meets};
 use crate::http::requester::{Recipient, Requester};
 use crate::http::sink::{Parts, Sink};
-use crate::http::stream::Stream;
 use crate::worker::WorkerListener;
 
 /// Pieces of content smaller than this on average are put together before they are kept.
@@ -233,10 +231,6 @@ impl Fetch {
 }
 
 impl Recipient for Fetch {
-    fn stream(&mut self) -> Option<&mut Stream> {
-        None
-    }
-
     /// It is gone once nobody wants the answer any more.
     fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight> {
         match self.lease.sender.poll_unwanted(context) {
@@ -271,10 +265,6 @@ impl Sink for Fetch {
     ) -> Poll<io::Result<()>> {
         self.finish(trailers);
         Poll::Ready(Ok(()))
-    }
-
-    fn socket(&self) -> Option<&TcpStream> {
-        None
     }
 }
 

@@ -16,7 +16,7 @@ use weir_io::deadline::Deadline;
 use weir_io::wait::{WaitError, timed_out};
 
 use crate::backends::{Connection, OpenCount};
-use crate::http::h2::connections::{BackendConnection, BackendConnections, Opening, StreamSlot};
+use crate::http::h2::connections::{BackendConnection, BackendConnections, StreamSlot};
 use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::Wire;
 
@@ -52,10 +52,10 @@ impl StreamSlot {
     }
 }
 
-impl Opening {
+impl BackendConnections {
     /// Begins HTTP/2 on a new connection and takes room on it.
     pub async fn begin(
-        self,
+        self: &Rc<Self>,
         connection: Connection,
         header_bytes: u32,
         deadline: &Deadline,
@@ -87,7 +87,7 @@ impl Opening {
             opened: clock::now(),
             idle_since: Cell::new(clock::now()),
         });
-        let owner = self.0.clone();
+        let owner = self.clone();
         tokio::task::spawn_local(drive(frames, Rc::downgrade(&connection), Rc::downgrade(&owner), count));
         owner.open.borrow_mut().push(connection.clone());
         Ok(StreamSlot { connection, owner })

@@ -3,25 +3,19 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
 use weir_io::clock;
 
+use crate::http::shared_connections::SharedConnections;
+
 /// A backend has this long to say what it takes (RFC 9113 §3.4: its settings come first).
 const SETTINGS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The connections to one backend.
-#[derive(Default)]
-pub struct BackendConnections {
-    pub(super) open: RefCell<Vec<Rc<BackendConnection>>>,
-    /// Whether somebody opens a connection; others wait for it instead of opening one each.
-    pub(super) opening: Cell<bool>,
-    /// Who waits for it, or for a stream to end.
-    pub(super) waiting: RefCell<Vec<Waker>>,
-}
+pub type BackendConnections = SharedConnections<BackendConnection>;
 
 /// One connection.
 pub struct BackendConnection {
@@ -77,21 +71,6 @@ impl BackendConnections {
         Some(StreamSlot { connection: connection.clone(), owner: self.clone() })
     }
 
-    /// Leave to open a connection; `None` when another exchange has it: wait with [`Self::poll_changed`].
-    pub fn open(self: &Rc<Self>) -> Option<Opening> {
-        (!self.opening.replace(true)).then(|| Opening(self.clone()))
-    }
-
-    /// Ready once something may have changed since the caller looked. `asked` tells whether this was polled
-    /// before.
-    pub fn poll_changed(&self, context: &mut std::task::Context<'_>, asked: &mut bool) -> Poll<()> {
-        if std::mem::replace(asked, true) {
-            return Poll::Ready(());
-        }
-        self.waiting.borrow_mut().push(context.waker().clone());
-        Poll::Pending
-    }
-
     /// Drops connections that carry nothing and have not for `longest`, or that lead to where the backend no
     /// longer is.
     pub fn retire(&self, now: Duration, longest: Duration, moves: u32) {
@@ -100,21 +79,6 @@ impl BackendConnections {
             let is_useless = connection.is_over.get() || connection.moves != moves;
             !(is_useless || (connection.streams.get() == 0 && is_old))
         });
-    }
-
-    pub(super) fn wake_waiting(&self) {
-        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
-        waiting.into_iter().for_each(Waker::wake);
-    }
-}
-
-/// Leave to open a connection. Others wait until this is dropped.
-pub struct Opening(pub(super) Rc<BackendConnections>);
-
-impl Drop for Opening {
-    fn drop(&mut self) {
-        self.0.opening.set(false);
-        self.0.wake_waiting();
     }
 }
 

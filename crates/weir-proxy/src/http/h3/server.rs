@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use quinn_proto::{Dir, StreamId};
 use rustls::ProtocolVersion;
-use weir_http::h3::{self, Code, Config, Event, Fault, PeerStream};
+use weir_http::h3::{self, Code, Config};
 use weir_http::{Method, Version};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
@@ -30,8 +30,6 @@ use crate::http::tasks;
 use crate::http::under_way::{ExchangeCount, UnderWay};
 use crate::worker::{ListenerSlot, Worker};
 
-/// Bytes taken at once from a stream that steers the connection.
-const READ_BYTES: usize = 4 << 10;
 /// A client that is asked whether it is there, and says nothing for so long while the connection is being
 /// closed, has gone.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -49,6 +47,8 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
         quic,
         own: [Cell::new(None), Cell::new(None)],
         blocked: RefCell::default(),
+        refused_from: Cell::new(u64::MAX),
+        awaited: RefCell::default(),
         flood_budget: RefCell::new(Budget::new(limits.control_frames, clock::now())),
         is_flooded: Cell::new(false),
         under_way: UnderWay::new(&worker.buffers),
@@ -163,7 +163,7 @@ impl Driver {
         if self.shared.quic.poll_lost(context).is_ready() {
             return Poll::Ready(None);
         }
-        if let Err(fault) = self.steer(context) {
+        if let Err(fault) = self.shared.steer(&mut self.steering, context) {
             self.shared.fail(fault);
             return Poll::Ready(None);
         }
@@ -186,31 +186,6 @@ impl Driver {
             None if self.is_stalled(context) => Poll::Ready(Some((End::ClientBody, Code::NoError))),
             None => Poll::Pending,
         }
-    }
-
-    /// Takes what the client's control and QPACK streams say.
-    fn steer(&mut self, context: &mut Context<'_>) -> Result<(), Fault> {
-        while let Poll::Ready(Some(id)) = self.shared.quic.poll_accept(Dir::Uni, context) {
-            self.steering.push(id);
-        }
-        let shared = self.shared.clone();
-        let mut fault = Ok(());
-        self.steering.retain(|&id| match read_steering(&shared, id, context) {
-            Ok(goes_on) => goes_on,
-            Err(error) => {
-                fault = Err(error);
-                false
-            }
-        });
-        fault?;
-        while let Some(event) = shared.protocol.borrow_mut().poll_event() {
-            if let Event::Unblocked(id) = event
-                && let Some(Some(waker)) = shared.blocked.borrow_mut().remove(&id)
-            {
-                waker.wake();
-            }
-        }
-        Ok(())
     }
 
     /// Begins an exchange for each new request, as many as may be under way at once.
@@ -327,28 +302,6 @@ impl Driver {
         }
         self.asked_at.get_or_insert(now);
         silence >= SILENCE && self.asked_at.is_some_and(|asked| now >= asked + SILENCE)
-    }
-}
-
-/// Whether a unidirectional stream of the client goes on.
-fn read_steering(shared: &Shared, id: StreamId, context: &mut Context<'_>) -> Result<bool, Fault> {
-    loop {
-        match shared.quic.poll_read(id, READ_BYTES, context) {
-            Poll::Ready(Ok(Some(bytes))) => {
-                let said = shared.protocol.borrow_mut().receive(number(id), &bytes)?;
-                if said == PeerStream::Ignore {
-                    shared.quic.stop(id, Code::StreamCreationError.value());
-                    shared.quic.forget(id);
-                    return Ok(false);
-                }
-            }
-            Poll::Ready(_) => {
-                shared.quic.forget(id);
-                shared.protocol.borrow_mut().closed(number(id))?;
-                return Ok(false);
-            }
-            Poll::Pending => return Ok(true),
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quinn_proto::{Dir, StreamId};
-use weir_http::h3::{self, Code, Fault, OwnStream};
+use weir_http::h3::{self, Code, Event, Fault, OwnStream, PeerStream};
 use weir_io::clock;
 use weir_io::flood::{Budget, RESET_COST};
 use weir_quic::connection::{Connection, StreamError};
@@ -26,6 +26,9 @@ const LONGEST_ROUND_TRIPS: Duration = Duration::from_millis(500);
 /// along.
 const INSTRUCTION_BYTES: usize = 64;
 
+/// Bytes taken at once from a stream that steers the connection.
+const READ_BYTES: usize = 4 << 10;
+
 /// Streams whose fields wait for the client's encoder, and who waits for them.
 pub type Blocked = HashMap<u64, Option<Waker>, foldhash::fast::RandomState>;
 
@@ -37,6 +40,10 @@ pub struct Shared {
     pub(super) own: [Cell<Option<StreamId>>; 2],
     /// Streams that wait for the client's encoder.
     pub(super) blocked: RefCell<Blocked>,
+    /// A server does nothing with requests on streams from this one on (RFC 9114 section 5.2).
+    pub(super) refused_from: Cell<u64>,
+    /// Who waits for the head of a response, by stream.
+    pub(super) awaited: RefCell<HashMap<u64, Waker, foldhash::fast::RandomState>>,
     /// What requests that are broken off are charged to: the client's frames are, where they are received.
     pub(super) flood_budget: RefCell<Budget>,
     pub(super) is_flooded: Cell<bool>,
@@ -93,6 +100,38 @@ impl Shared {
         if self.protocol.borrow_mut().pending(OwnStream::QpackDecoder).len() >= INSTRUCTION_BYTES {
             self.under_way.wake_driver();
         }
+    }
+
+    /// Takes what the peer's control and QPACK streams say, of which `steering` are open.
+    pub(super) fn steer(&self, steering: &mut Vec<StreamId>, context: &mut Context<'_>) -> Result<(), Fault> {
+        while let Poll::Ready(Some(id)) = self.quic.poll_accept(Dir::Uni, context) {
+            steering.push(id);
+        }
+        let mut fault = Ok(());
+        steering.retain(|&id| match read_steering(self, id, context) {
+            Ok(goes_on) => goes_on,
+            Err(error) => {
+                fault = Err(error);
+                false
+            }
+        });
+        fault?;
+        while let Some(event) = self.protocol.borrow_mut().poll_event() {
+            match event {
+                Event::Unblocked(id) => {
+                    if let Some(Some(waker)) = self.blocked.borrow_mut().remove(&id) {
+                        waker.wake();
+                    }
+                }
+                // To a server it says something of pushes, of which there are none.
+                Event::GoAway(id) => {
+                    self.refused_from.set(id);
+                    self.awaited.borrow_mut().drain().for_each(|(_, waker)| waker.wake());
+                }
+                Event::Settings(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Sends what our own unidirectional streams have to say.
@@ -156,6 +195,28 @@ impl Shared {
             shared.late.set(shared.late.get() - 1);
             shared.under_way.wake_driver();
         });
+    }
+}
+
+/// Whether a unidirectional stream of the peer goes on.
+fn read_steering(shared: &Shared, id: StreamId, context: &mut Context<'_>) -> Result<bool, Fault> {
+    loop {
+        match shared.quic.poll_read(id, READ_BYTES, context) {
+            Poll::Ready(Ok(Some(bytes))) => {
+                let said = shared.protocol.borrow_mut().receive(number(id), &bytes)?;
+                if said == PeerStream::Ignore {
+                    shared.quic.stop(id, Code::StreamCreationError.value());
+                    shared.quic.forget(id);
+                    return Ok(false);
+                }
+            }
+            Poll::Ready(_) => {
+                shared.quic.forget(id);
+                shared.protocol.borrow_mut().closed(number(id))?;
+                return Ok(false);
+            }
+            Poll::Pending => return Ok(true),
+        }
     }
 }
 

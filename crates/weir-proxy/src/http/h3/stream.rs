@@ -18,6 +18,7 @@ use weir_http::{
 use weir_io::buffers::Buffer;
 use weir_quic::connection::StreamError as Broken;
 
+use super::connections::QuicSlot;
 use super::shared::Shared;
 
 /// Most content put into one DATA frame: it is copied, and copies count against nobody's budget until they
@@ -28,31 +29,33 @@ const READ_BYTES: usize = 64 << 10;
 
 /// One stream.
 pub struct Stream {
-    shared: Rc<Shared>,
-    id: StreamId,
-    reader: RequestStream,
+    pub(super) shared: Rc<Shared>,
+    pub(super) id: StreamId,
+    pub(super) reader: RequestStream,
     /// Received and not yet looked at.
-    input: Bytes,
+    pub(super) input: Bytes,
     /// The head or the trailers, found and not yet read; they lie at the start of `input`, and are so long.
-    section: Option<(Section, usize)>,
+    pub(super) section: Option<(Section, usize)>,
     /// Content found and not yet taken.
-    content: Bytes,
+    pub(super) content: Bytes,
     /// The client ended the stream.
-    is_ended: bool,
+    pub(super) is_ended: bool,
     /// Any 2xx makes a tunnel of it (RFC 9220).
-    asks_for_tunnel: bool,
-    trailers: Option<Box<Trailers>>,
+    pub(super) asks_for_tunnel: bool,
+    pub(super) trailers: Option<Box<Trailers>>,
     /// What is wrong with the request.
-    violation: Option<Violation>,
-    sending: Sending,
+    pub(super) violation: Option<Violation>,
+    pub(super) sending: Sending,
     /// To be sent before anything else.
-    pending: Bytes,
+    pub(super) pending: Bytes,
     /// The content of the frame whose header is pending, to be sent behind it from where it is kept.
-    pending_content: Bytes,
+    pub(super) pending_content: Bytes,
+    /// Room on a connection to a backend, where the peer is one.
+    pub(super) slot: Option<QuicSlot>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sending {
+pub(super) enum Sending {
     /// No final head was sent.
     Head,
     Content,
@@ -113,6 +116,7 @@ impl Stream {
             sending: Sending::Head,
             pending: Bytes::new(),
             pending_content: Bytes::new(),
+            slot: None,
         }
     }
 
@@ -158,7 +162,7 @@ impl Stream {
     }
 
     /// Gives the fields of the section that was found to `visit`.
-    fn poll_fields(
+    pub(super) fn poll_fields(
         &mut self,
         context: &mut Context<'_>,
         mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), Violation>,
@@ -195,7 +199,7 @@ impl Stream {
     }
 
     /// Receives until there is content, a section, or the end of the stream.
-    fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_advance(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.content.is_empty() && self.section.is_none() && !self.is_ended {
             if self.input.is_empty() {
                 match ready!(self.shared.quic.poll_read(self.id, READ_BYTES, context)) {
@@ -305,7 +309,7 @@ impl Stream {
     }
 
     /// Sends what is pending, and the end behind it if nothing else follows.
-    fn poll_pending(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_pending(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.pending.is_empty() {
             if let Err(broken) = ready!(self.shared.quic.poll_write(self.id, &mut self.pending, context)) {
                 return Poll::Ready(Err(self.refused(&broken)));
@@ -418,7 +422,7 @@ impl Stream {
         self.reset_with(self.malformed_code().unwrap_or(why.h3_code()));
     }
 
-    fn reset_with(&mut self, code: u64) {
+    pub(super) fn reset_with(&mut self, code: u64) {
         self.pending = Bytes::new();
         self.pending_content = Bytes::new();
         if self.sending != Sending::Ended {
@@ -428,7 +432,7 @@ impl Stream {
         self.stop_reading(code);
     }
 
-    fn stop_reading(&mut self, code: u64) {
+    pub(super) fn stop_reading(&mut self, code: u64) {
         if !self.is_ended {
             self.is_ended = true;
             self.shared.quic.stop(self.id, code);
@@ -453,6 +457,9 @@ impl Stream {
 
     /// The client broke off what it sends.
     fn abandoned(&mut self, broken: &Broken) -> io::Error {
+        if self.slot.is_some() {
+            return self.abandoned_by_backend(broken);
+        }
         if let Broken::Reset(_) = broken {
             self.is_ended = true;
             self.shared.abandon(self.id);
@@ -463,6 +470,9 @@ impl Stream {
 
     /// The client does not want what we send.
     fn refused(&mut self, broken: &Broken) -> io::Error {
+        if self.slot.is_some() {
+            return self.refused_by_backend(broken);
+        }
         if let Broken::Reset(_) = broken
             && self.sending != Sending::Ended
         {
@@ -477,7 +487,9 @@ impl Stream {
         match fault.scope() {
             Scope::Connection => self.shared.fail(fault),
             Scope::Stream => {
-                self.shared.count_broken();
+                if self.slot.is_none() {
+                    self.shared.count_broken();
+                }
                 self.reset_with(fault.code().value());
             }
         }
@@ -487,6 +499,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if self.slot.is_some() {
+            return self.leave_backend();
+        }
         let malformed_code = self.malformed_code();
         // Nobody answered: it is to be seen that this is no answer.
         if matches!(self.sending, Sending::Head | Sending::Content) {

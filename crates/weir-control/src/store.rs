@@ -1,4 +1,4 @@
-//! What is kept on disk: the account's key, certificates with theirs. Nobody else may read it, and no moment
+//! What is kept on disk: keys of accounts, certificates with theirs. Nobody else may read it, and no moment
 //! leaves half of it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -52,7 +52,10 @@ impl Lock {
 
 /// Makes a folder that is for us alone, and those above it that are missing. One that is there already is
 /// closed to others.
-fn make_folder(folder: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// It can't be made, or closed; names it.
+pub fn make_folder(folder: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(naming(folder))?;
     let mode = fs::metadata(folder).map_err(naming(folder))?.permissions().mode();
     if mode & 0o077 != 0 {
@@ -85,6 +88,16 @@ fn write_at_once(path: &Path, content: &[u8]) -> io::Result<()> {
 pub async fn write(path: PathBuf, content: Vec<u8>) -> io::Result<()> {
     let written = tokio::task::spawn_blocking(move || write_at_once(&path, &content)).await;
     written.unwrap_or_else(|panicked| Err(io::Error::other(panicked.to_string())))
+}
+
+/// Makes an empty file, for us alone, where there is none, and has it count as written at `when`. Waits for
+/// the disk.
+///
+/// # Errors
+/// The store can't be written.
+pub fn touch(path: &Path, when: SystemTime) -> io::Result<()> {
+    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path);
+    file.and_then(|file| file.set_modified(when)).map_err(naming(path))
 }
 
 /// The text of a file of the store; `None` when there is none.

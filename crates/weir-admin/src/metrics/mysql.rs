@@ -1,0 +1,90 @@
+//! Metrics of MySQL: of listeners that speak it, and of servers that have roles.
+
+use std::sync::Arc;
+
+use weir_balance::Role;
+use weir_config::Protocol;
+use weir_control::control::Control;
+use weir_mysql::{LeftBehind, RouteReason};
+use weir_state::{Listener, Pool};
+use weir_stats::HistogramSum;
+use weir_stats::expose::{self, Exposition};
+use weir_stats::table::Login;
+
+use super::{counted, gauge};
+
+/// Of listeners that speak it.
+pub(super) fn logins(out: &mut Exposition, listeners: &[Arc<Listener>]) {
+    let mysql = counted(listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Mysql));
+    mysql.by_word(out, &expose::MYSQL_LOGINS, Login::WORDS, |cells| &cells.logins[..]);
+    statements(out, listeners);
+    let pins = LeftBehind::ALL.iter().map(|(_, word, _)| *word).chain(["plugin"]);
+    mysql.worded(out, &expose::MYSQL_PINS, pins, |cells, index| match index < LeftBehind::ALL.len() {
+        true => &cells.pins[index],
+        false => &cells.pinned_by_plugin,
+    });
+    mysql.each(
+        out,
+        &expose::MYSQL_RERUNS,
+        &[("lost", |cells| &cells.rerun_lost), ("read_only", |cells| &cells.rerun_read_only)],
+    );
+    mysql.each(
+        out,
+        &expose::MYSQL_CATCH_UPS,
+        &[("waited", |cells| &cells.catch_ups), ("behind", |cells| &cells.behind)],
+    );
+    mysql.totals(out, &expose::MYSQL_LOGINS_WAITED, |cells| &cells.logins_waited);
+}
+
+/// Only reasons that have come up: most listeners see a few of them.
+fn statements(out: &mut Exposition, listeners: &[Arc<Listener>]) {
+    let mut family = out.family(&expose::MYSQL_STATEMENTS);
+    for listener in listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Mysql) {
+        for (index, reason) in RouteReason::ALL.iter().enumerate() {
+            let count: u64 = listener.cells.iter().map(|cells| cells.statements[index].total()).sum();
+            if count > 0 {
+                let labels = [listener.config.name.as_str(), reason.wants().word(), reason.word()];
+                family.sample(&labels, count as f64);
+            }
+        }
+    }
+}
+
+/// What is found out of MySQL servers that have roles.
+pub(super) fn clusters(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
+    let mut roles = out.family(&expose::MYSQL_ROLE);
+    for pool in pools.iter().filter(|pool| pool.config.mysql.is_some()) {
+        for backend in &pool.backends {
+            let role = backend.balance.role().map_or("none", Role::word);
+            roles.sample(&[&pool.config.name, &backend.address, role], 1.0);
+        }
+    }
+    let seen = pools.iter().filter_map(|pool| {
+        let seen = control.watch().seen(&pool.config.name)?;
+        Some((&*pool.config.name, seen.status(), seen))
+    });
+    let seen: Vec<_> = seen.collect();
+    let members =
+        || seen.iter().flat_map(|(pool, status, _)| status.members.iter().map(move |member| (*pool, member)));
+    let lags = members().filter_map(|(pool, it)| Some(([pool, &*it.address], it.lag_seconds?)));
+    gauge(out, &expose::MYSQL_LAG_SECONDS, lags);
+    let lags = members().filter_map(|(pool, it)| Some(([pool, &*it.address], it.lag_transactions? as f64)));
+    gauge(out, &expose::MYSQL_LAG_TRANSACTIONS, lags);
+    let mut looks = out.family(&expose::MYSQL_LOOKS);
+    for (pool, status, _) in &seen {
+        for member in &status.members {
+            looks.sample(&[pool, &member.address, "answered"], member.looks as f64);
+            looks.sample(&[pool, &member.address, "failed"], member.failed_looks as f64);
+        }
+    }
+    let mut changes = out.family(&expose::MYSQL_PRIMARY_CHANGES);
+    seen.iter().for_each(|(pool, status, _)| changes.sample(&[pool], status.primary_changes as f64));
+    let mut without = out.family(&expose::MYSQL_WITHOUT_PRIMARY);
+    seen.iter().for_each(|(pool, status, _)| without.sample(&[pool], status.without_primary_seconds));
+    let mut failovers = out.family(&expose::MYSQL_FAILOVER);
+    for (pool, _, seen) in &seen {
+        let mut sum = HistogramSum::default();
+        seen.failover_seconds.add_to(&mut sum);
+        failovers.histogram(&[pool], &sum);
+    }
+}

@@ -1,0 +1,134 @@
+//! Certificates that are ordered on demand, as the operator sees them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+use weir_state::Listener;
+use weir_stats::expose::{self, Exposition};
+use weir_tls::ServerTls;
+use weir_tls::on_demand::{NameResult, OnDemand, Verdict, WaitResult};
+
+/// Failed names in the status (count): a hostile client may have had thousands fail.
+const FAILURES: usize = 20;
+
+/// One `acme` with `on_demand` of a listener.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OnDemandStatus {
+    /// The certificate authority's directory.
+    pub directory: String,
+    /// Handshakes that wait for a certificate now.
+    pub waiting: usize,
+    /// Names that are asked about or ordered now.
+    pub names: usize,
+    /// Certificates in memory; more may be in the store.
+    pub certificates: usize,
+    /// Names that could not be got and are left alone for now, those that are the longest first; at most 20.
+    pub failures: Vec<FailedName>,
+}
+
+/// A name that no certificate could be got for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FailedName {
+    /// The name.
+    pub name: String,
+    /// Attempts that failed in a row.
+    pub count: u32,
+    /// Why the last one did.
+    pub error: String,
+    /// Until it is tried again, if it is asked for then.
+    pub again_in_seconds: f64,
+}
+
+/// All of one listener, in the order of the config.
+pub(crate) fn status(listener: &Listener) -> Vec<OnDemandStatus> {
+    of(listener).iter().map(one).collect()
+}
+
+fn one(on_demand: &Arc<OnDemand>) -> OnDemandStatus {
+    let [waiting, names, certificates] = on_demand.sizes();
+    let now = Instant::now();
+    let failures = on_demand.failures(FAILURES).into_iter().map(|(name, failed)| FailedName {
+        name,
+        count: failed.count,
+        again_in_seconds: failed.until.saturating_duration_since(now).as_secs_f64(),
+        error: failed.reason,
+    });
+    OnDemandStatus {
+        directory: on_demand.acme().directory.clone(),
+        waiting,
+        names,
+        certificates,
+        failures: failures.collect(),
+    }
+}
+
+fn of(listener: &Listener) -> &[Arc<OnDemand>] {
+    listener.tls.as_ref().map_or(&[], |tls| tls.on_demand())
+}
+
+/// By directory; nothing where there is none.
+pub(crate) fn metrics(out: &mut Exposition, listeners: &[Arc<Listener>]) {
+    let mut all: Vec<&Arc<OnDemand>> = Vec::new();
+    for each in listeners.iter().flat_map(|listener| of(listener)) {
+        if !all.iter().any(|other| Arc::ptr_eq(each, other)) {
+            all.push(each);
+        }
+    }
+    let mut by_directory: BTreeMap<&str, Vec<&OnDemand>> = BTreeMap::new();
+    for each in all {
+        by_directory.entry(&each.acme().directory).or_default().push(each);
+    }
+    let sum = |all: &[&OnDemand], value: &dyn Fn(&OnDemand) -> u64| -> f64 {
+        all.iter().map(|each| value(each)).sum::<u64>() as f64
+    };
+    let mut names = out.family(&expose::ON_DEMAND_NAMES);
+    for (directory, all) in &by_directory {
+        for result in NameResult::ALL {
+            names.sample(&[directory, result.word()], sum(all, &|it| it.counts.names(result)));
+        }
+    }
+    let mut waits = out.family(&expose::ON_DEMAND_HANDSHAKES);
+    for (directory, all) in &by_directory {
+        for result in WaitResult::ALL {
+            waits.sample(&[directory, result.word()], sum(all, &|it| it.counts.waits(result)));
+        }
+    }
+    let sizes = [&expose::ON_DEMAND_WAITING, &expose::ON_DEMAND_UNDER_WAY, &expose::ON_DEMAND_HELD];
+    for (index, metric) in sizes.into_iter().enumerate() {
+        let mut family = out.family(metric);
+        for (directory, all) in &by_directory {
+            family.sample(&[directory], sum(all, &|it| it.sizes()[index] as u64));
+        }
+    }
+    let mut evictions = out.family(&expose::ON_DEMAND_EVICTIONS);
+    for (directory, all) in &by_directory {
+        evictions.sample(&[directory], sum(all, &|it| it.counts.evictions()));
+    }
+}
+
+/// What a handshake that asks for `name` would come to, in words; `None` where that is for no on-demand
+/// certificate.
+pub(crate) fn explain(tls: &ServerTls, name: &str) -> Option<String> {
+    let name = name.to_ascii_lowercase();
+    let name = name.strip_suffix('.').unwrap_or(&name);
+    let on_demand = tls.orders(name)?;
+    let settings = on_demand.settings();
+    let otherwise = "the handshake is served as one for an unknown name";
+    Some(match on_demand.verdict(name) {
+        Verdict::Kept => "on demand: in memory".to_owned(),
+        Verdict::Begun => format!("on demand: under way; the handshake waits up to {:?}", settings.wait),
+        Verdict::Unknown => format!(
+            "on demand: from the store, or else ordered if `ask` allows it; the handshake waits up to {:?}",
+            settings.wait
+        ),
+        Verdict::Refused => format!("on demand: `ask` refused it a moment ago; {otherwise}"),
+        Verdict::Failed(reason) => format!("on demand: none came a moment ago ({reason}); {otherwise}"),
+        Verdict::Away => {
+            format!("on demand: from the store; if not there, {otherwise}, for the authority is away")
+        }
+        Verdict::Full => format!("on demand: `max_waiting` names are looked for; {otherwise}"),
+        Verdict::Closed => format!("on demand: no names are taken any more; {otherwise}"),
+    })
+}

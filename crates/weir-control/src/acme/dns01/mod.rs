@@ -1,0 +1,118 @@
+//! Proves domains by records in their zones (`dns-01`, RFC 8555 section 8.4): puts a record there, by a
+//! signed update or by the operator's program, waits until the name servers answer with it, and takes it out
+//! when it is dropped.
+
+mod message;
+mod program;
+mod tsig;
+mod update;
+mod wait;
+
+use std::time::Duration;
+
+use weir_config::{Acme, DnsProgram, DnsUpdate};
+
+/// What stands in front of a domain whose record an authority asks for.
+const PREFIX: &str = "_acme-challenge";
+
+/// A record that was put into a zone. Taken out when dropped, on a task of its own: nobody waits for that.
+#[must_use = "the record is there for as long as this is kept"]
+pub struct InZone(Option<Record>);
+
+/// A record, and the way into its zone.
+#[derive(Clone)]
+struct Record {
+    /// Without the dot at its end.
+    name: String,
+    /// The domain that is proved, without a wildcard's star.
+    domain: String,
+    value: String,
+    way: Way,
+}
+
+#[derive(Clone)]
+enum Way {
+    Update { update: DnsUpdate, zone: String },
+    Program(DnsProgram),
+}
+
+/// How long orders of `acme` may take longer than others, whose proofs nobody has to wait for.
+pub fn longest(acme: &Acme) -> Duration {
+    let for_each = match (&acme.dns_update, &acme.dns_program) {
+        (Some(update), _) => update.wait + 3 * message::PATIENCE,
+        (None, Some(program)) => program.wait + program.timeout,
+        (None, None) => Duration::ZERO,
+    };
+    for_each.saturating_mul(u32::try_from(acme.domains.len()).unwrap_or(u32::MAX))
+}
+
+/// Puts the record that proves `domain` into its zone, and gives it once all name servers answer with it.
+///
+/// # Errors
+/// Says who would not take it, or who did not answer with it. It is taken out then.
+pub async fn put(acme: &Acme, domain: &str, value: String) -> Result<InZone, String> {
+    let domain = domain.strip_prefix("*.").unwrap_or(domain).to_owned();
+    let name = format!("{PREFIX}.{domain}");
+    let way = match (&acme.dns_update, &acme.dns_program) {
+        (Some(update), _) => {
+            let zone = match &update.zone {
+                Some(zone) => zone.clone(),
+                None => update::zone_of(update.server, &name).await?,
+            };
+            Way::Update { update: update.clone(), zone }
+        }
+        (None, Some(program)) => Way::Program(program.clone()),
+        (None, None) => return Err("neither `dns_update` nor `dns_program` is there".to_owned()),
+    };
+    let record = Record { name, domain, value, way };
+    // From here on it may be there, whatever an error says.
+    let kept = InZone(Some(record.clone()));
+    record.set(true).await?;
+    record.waited_for().await?;
+    Ok(kept)
+}
+
+impl Record {
+    /// Puts it there, or takes it out.
+    async fn set(&self, is_there: bool) -> Result<(), String> {
+        match &self.way {
+            Way::Update { update, zone } => {
+                update::send(update, zone, &self.name, &self.value, is_there).await
+            }
+            Way::Program(program) => {
+                program::run(program, &self.domain, &self.name, &self.value, is_there).await
+            }
+        }
+    }
+
+    async fn waited_for(&self) -> Result<(), String> {
+        let (servers, longest) = match &self.way {
+            Way::Update { update, zone } if update.wait_for.is_empty() => {
+                (update::servers_of(update.server, zone).await?, update.wait)
+            }
+            Way::Update { update, .. } => (wait::alone(&update.wait_for), update.wait),
+            Way::Program(program) => (wait::alone(&program.wait_for), program.wait),
+        };
+        wait::until_all_have(&servers, &self.name, &self.value, longest).await
+    }
+}
+
+impl Drop for InZone {
+    fn drop(&mut self) {
+        let (Some(record), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) else {
+            return;
+        };
+        drop(runtime.spawn(async move {
+            match record.set(false).await {
+                Ok(()) => tracing::debug!(record = record.name, "record taken out of its zone"),
+                Err(reason) => {
+                    tracing::warn!(
+                        record = record.name,
+                        reason,
+                        "a record could not be taken out of its zone"
+                    );
+                }
+            }
+        }));
+    }
+}

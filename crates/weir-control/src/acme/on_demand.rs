@@ -1,0 +1,325 @@
+//! Certificates that are ordered when a client asks for a name: takes the names that handshakes wait for, and
+//! those whose certificates come to their end.
+//!
+//! One task for each `acme` with `on_demand`, and one for each name that it gets a certificate for. Start
+//! reading at [`serve`], then at [`Server::get`].
+
+mod used;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, JoinSet};
+use weir_config::AcmeChallenge;
+use weir_tls::acme::Challenges;
+use weir_tls::on_demand::{Begun, NameResult, OnDemand, Stored};
+
+use super::ask::Service;
+use super::{Keeper, Shared, Standing, Wanted};
+use crate::events::{Bus, What};
+use crate::lock;
+
+/// Between two looks at what is used and what comes to its end.
+const LOOK_EVERY: Duration = Duration::from_secs(600);
+/// Between two notes on the disk of what was used.
+const NOTE_EVERY: Duration = Duration::from_secs(10);
+/// How long a name is left alone for which the service did not answer, a quarter more or less.
+const UNANSWERED: Duration = Duration::from_secs(5);
+/// Least time between two words about whether the service answers.
+const SAY_EVERY: Duration = Duration::from_secs(60);
+/// Longest time for which a name is left alone because there were too many orders.
+const LIMITED_MOST: Duration = Duration::from_secs(60);
+
+/// Who gets certificates on demand, for each `acme` that says so.
+#[derive(Default)]
+pub(super) struct Demands {
+    running: Mutex<Vec<Running>>,
+    /// Of entries that are in force no more, as long as something of theirs is under way.
+    retired: Mutex<Vec<JoinHandle<()>>>,
+}
+
+struct Running {
+    on_demand: Arc<OnDemand>,
+    service: Arc<Service>,
+    ways: Arc<Mutex<Vec<AcmeChallenge>>>,
+    hasten: Arc<Notify>,
+    task: JoinHandle<()>,
+}
+
+/// What all have in common.
+#[derive(Clone)]
+pub(super) struct Common {
+    pub challenges: Arc<Challenges>,
+    pub bus: Arc<Bus>,
+}
+
+impl Demands {
+    /// Serves those in `wanted`, each with the ways to prove a domain that are open to it. Others take no
+    /// more names, and bring what is under way to its end.
+    pub fn adopt(&self, wanted: Vec<(Arc<OnDemand>, Vec<AcmeChallenge>)>, common: &Common) {
+        let mut all = lock(&self.running);
+        let mut retired = lock(&self.retired);
+        retired.retain(|task| !task.is_finished());
+        let is_unwanted =
+            |running: &mut Running| !wanted.iter().any(|(each, _)| Arc::ptr_eq(each, &running.on_demand));
+        for running in all.extract_if(.., is_unwanted) {
+            running.on_demand.close();
+            retired.push(running.task);
+        }
+        for (on_demand, ways) in wanted {
+            if let Some(running) = all.iter().find(|running| Arc::ptr_eq(&on_demand, &running.on_demand)) {
+                *lock(&running.ways) = ways;
+                continue;
+            }
+            on_demand.open();
+            let (ways, hasten) = (Arc::new(Mutex::new(ways)), Arc::<Notify>::default());
+            let service = Arc::new(Service::new(on_demand.settings()));
+            let server = Server {
+                on_demand: on_demand.clone(),
+                service: service.clone(),
+                ways: ways.clone(),
+                common: common.clone(),
+                is_silent: AtomicBool::new(false),
+                said: Mutex::default(),
+            };
+            let task = tokio::spawn(serve(Arc::new(server), hasten.clone()));
+            all.push(Running { on_demand, service, ways, hasten, task });
+        }
+    }
+
+    /// Has names tried again that failed, and looks again at what is to be renewed.
+    pub fn hasten(&self) {
+        for running in lock(&self.running).iter() {
+            running.on_demand.forget();
+            running.service.forget();
+            running.hasten.notify_one();
+        }
+    }
+
+    /// Ends all orders at once; who waits goes on without a certificate.
+    pub fn stop(&self) {
+        for running in lock(&self.running).drain(..) {
+            running.on_demand.close();
+            running.task.abort();
+        }
+        lock(&self.retired).drain(..).for_each(|task| task.abort());
+    }
+}
+
+struct Server {
+    on_demand: Arc<OnDemand>,
+    service: Arc<Service>,
+    ways: Arc<Mutex<Vec<AcmeChallenge>>>,
+    common: Common,
+    /// Whether the service did not answer the last question.
+    is_silent: AtomicBool,
+    /// When that was said last.
+    said: Mutex<Option<Instant>>,
+}
+
+/// Gets a certificate for each name that comes, until no more come and all are got.
+async fn serve(server: Arc<Server>, hasten: Arc<Notify>) {
+    let mut under_way = JoinSet::new();
+    let look = async {
+        loop {
+            server.look().await;
+            let _ = tokio::time::timeout(LOOK_EVERY, hasten.notified()).await;
+        }
+    };
+    let note = async {
+        loop {
+            tokio::time::sleep(NOTE_EVERY).await;
+            server.note().await;
+        }
+    };
+    let take = async {
+        loop {
+            tokio::select! {
+                next = server.on_demand.next() => match next {
+                    Some(begun) => drop(under_way.spawn(server.clone().get(begun))),
+                    None => break,
+                },
+                Some(_) = under_way.join_next() => {}
+            }
+        }
+    };
+    tokio::select! {
+        () = take => {}
+        () = look => {}
+        () = note => {}
+    }
+    while under_way.join_next().await.is_some() {}
+    server.note().await;
+}
+
+impl Server {
+    /// Gets the certificate for one name: from the store, or else by an order, if the service has nothing
+    /// against it.
+    async fn get(self: Arc<Server>, begun: Begun) {
+        let stored = self.stored(begun.name()).await;
+        let is_stored = stored.is_some();
+        if let Some(stored) = stored {
+            begun.serve(stored, NameResult::Stored);
+        }
+        if is_stored && !begun.is_renewal() {
+            return;
+        }
+        if let Err(reason) = begun.may_ask() {
+            tracing::debug!(name = begun.name(), ?reason, "no certificate on demand now");
+            return;
+        }
+        if let Some(reason) = self.refusal(&begun).await {
+            // Not in the log of every day: clients choose the names.
+            tracing::debug!(name = begun.name(), reason, "no certificate on demand");
+            return;
+        }
+        // Another process may have got it while the service was asked.
+        if let Some(stored) = self.stored(begun.name()).await
+            && !(begun.is_renewal() && used::is_due(&stored, begun.name(), SystemTime::now()))
+        {
+            begun.serve(stored, NameResult::Stored);
+            return;
+        }
+        self.order(&begun, is_stored).await;
+    }
+
+    /// Why no certificate is ordered for the name; `None` when one is.
+    async fn refusal(&self, begun: &Begun) -> Option<String> {
+        let allowed = match self.on_demand.answer(begun.name()) {
+            Some(known) => known,
+            None => match self.service.allows(begun.name()).await {
+                Ok(allowed) => {
+                    self.note_service(None);
+                    begun.answered(allowed);
+                    allowed
+                }
+                Err(unanswered) => {
+                    self.note_service(Some(&unanswered.to_string()));
+                    let pause = UNANSWERED.min(self.on_demand.settings().remember);
+                    let pause = pause.mul_f64(0.75 + super::draw() / 2.0);
+                    begun.failed(NameResult::Unanswered, pause, unanswered.to_string());
+                    return Some(unanswered.to_string());
+                }
+            },
+        };
+        if !allowed {
+            return Some("the service at `ask` refuses it".to_owned());
+        }
+        if begun.is_renewal() {
+            return None;
+        }
+        let wait = self.on_demand.take_order().err()?;
+        let reason = "more orders than `rate` and `burst` allow".to_owned();
+        begun.failed(NameResult::Limited, wait.min(LIMITED_MOST), reason.clone());
+        Some(reason)
+    }
+
+    /// Says when the service answers no more, and when it does again; not for each name.
+    fn note_service(&self, error: Option<&str>) {
+        let was_silent = self.is_silent.load(Ordering::Relaxed);
+        let mut said = lock(&self.said);
+        // It may be one name that it stumbles over, and clients choose the names.
+        if said.is_some_and(|said| said.elapsed() < SAY_EVERY) || was_silent == error.is_some() {
+            return;
+        }
+        self.is_silent.store(error.is_some(), Ordering::Relaxed);
+        *said = Some(Instant::now());
+        match error {
+            Some(reason) => {
+                tracing::warn!(reason, "no certificates on demand");
+                let names = "names on demand".to_owned();
+                self.common.bus.tell(What::Certificate {
+                    names,
+                    change: "failed",
+                    detail: reason.to_owned(),
+                });
+            }
+            None => tracing::info!("the service at `ask` answers again"),
+        }
+    }
+
+    async fn order(&self, begun: &Begun, is_stored: bool) {
+        let acme = self.on_demand.acme().of_name(begun.name());
+        let file = weir_tls::acme::file(&acme);
+        let failed = begun.failures();
+        let standing = Standing {
+            came: is_stored.then(SystemTime::now),
+            failures_in_a_row: failed.as_ref().map_or(0, |failed| failed.count),
+            error: failed.map_or_else(String::new, |failed| failed.reason),
+            ..Standing::default()
+        };
+        let keeper = Keeper {
+            file: file.clone(),
+            wanted: Wanted { acme, ways: lock(&self.ways).clone() },
+            shared: Arc::new(Shared { standing: Mutex::new(standing), ..Shared::default() }),
+            challenges: self.common.challenges.clone(),
+            bus: self.common.bus.clone(),
+        };
+        let pause = keeper.attempt().await;
+        let standing = lock(&keeper.shared.standing).clone();
+        self.on_demand.note_authority(pause.filter(|_| standing.is_unreachable));
+        if let Some(pause) = pause {
+            begun.failed(NameResult::Failed, pause, standing.error);
+            return;
+        }
+        match self.stored(begun.name()).await {
+            Some(stored) => {
+                // A renewal is no use of it, or one that nobody asks for would be renewed for ever.
+                if !begun.is_renewal() {
+                    let used = vec![(begun.name().into(), SystemTime::now())];
+                    used::note(self.on_demand.acme(), used).await;
+                }
+                begun.serve(stored, NameResult::Issued);
+            }
+            // It was there a moment ago.
+            None => {
+                let reason = format!("{} can't be served", file.display());
+                begun.failed(NameResult::Failed, Duration::from_secs(60), reason);
+            }
+        }
+    }
+
+    /// The certificate that is kept on the disk; `None` when there is none that is good.
+    async fn stored(&self, name: &str) -> Option<Stored> {
+        let file = weir_tls::acme::file(&self.on_demand.acme().of_name(name));
+        let loaded = tokio::task::spawn_blocking(move || Stored::load(&file)).await;
+        match loaded.ok()? {
+            Ok(stored) if stored.facts().names.iter().any(|own| own == name) => Some(stored),
+            Ok(stored) => {
+                tracing::warn!(name, file = %stored.facts().file.display(), "the stored certificate is for others");
+                None
+            }
+            Err(error) => {
+                tracing::debug!(name, %error, "no stored certificate");
+                None
+            }
+        }
+    }
+
+    /// Notes on the disk which certificates are used, for this process after a restart and for others.
+    async fn note(&self) {
+        let used = self.on_demand.take_used();
+        if !used.is_empty() {
+            used::note(self.on_demand.acme(), used).await;
+        }
+    }
+
+    /// Renews what was used lately and comes to its end, and takes up what another process has renewed.
+    async fn look(&self) {
+        self.note().await;
+        let on_demand = self.on_demand.clone();
+        let found = tokio::task::spawn_blocking(move || used::look(&on_demand)).await.unwrap_or_default();
+        for (name, stored) in found.newer {
+            self.on_demand.refresh(&name, stored);
+        }
+        let mut begun = 0usize;
+        for name in &found.due {
+            begun += usize::from(self.on_demand.renew(name));
+        }
+        if !found.due.is_empty() {
+            tracing::debug!(due = found.due.len(), begun, "certificates on demand come to their end");
+        }
+    }
+}

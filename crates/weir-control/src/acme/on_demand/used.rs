@@ -1,0 +1,118 @@
+//! Which certificates that were ordered on demand are used: noted in the store, beside each of them, so that
+//! those are renewed after a restart that clients ask for, and no others.
+//!
+//! The note for `FILE.pem` is `FILE.pem.used`, an empty file that was written when the certificate was used.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use weir_config::Acme;
+use weir_tls::on_demand::{OnDemand, Stored};
+
+use crate::acme::schedule::{self, Life};
+use crate::store;
+
+/// What there is to do.
+#[derive(Default)]
+pub(super) struct Found {
+    /// Names whose certificates are to be renewed.
+    pub due: Vec<String>,
+    /// Certificates that are others than those in memory.
+    pub newer: Vec<(String, Stored)>,
+}
+
+/// Notes that certificates are used. One that can't be noted is not renewed after a restart, if nobody asks
+/// for it then: that is said, and no reason not to serve it.
+pub(super) async fn note(acme: &Acme, used: Vec<(Box<str>, SystemTime)>) {
+    let note = |name: &str| note_of(&weir_tls::acme::file(&acme.of_name(name)));
+    let notes: Vec<_> = used.iter().map(|(name, when)| (note(name), *when)).collect();
+    let noting = tokio::task::spawn_blocking(move || {
+        for (note, when) in notes {
+            if let Err(error) = store::touch(&note, when) {
+                tracing::warn!(%error, "that a certificate is used could not be noted");
+            }
+        }
+    });
+    let _ = noting.await;
+}
+
+fn note_of(file: &Path) -> PathBuf {
+    let mut note = file.as_os_str().to_owned();
+    note.push(".used");
+    note.into()
+}
+
+/// Looks at all that was used lately. Waits for the disk.
+pub(super) fn look(on_demand: &OnDemand) -> Found {
+    let mut found = Found::default();
+    let folder = weir_tls::acme::folder(on_demand.acme());
+    let now = SystemTime::now();
+    let is_lately = |noted: SystemTime| {
+        now.duration_since(noted).map_or(true, |age| age < on_demand.settings().renew_used_within)
+    };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let note = entry.path();
+        if note.extension().is_none_or(|it| it != "used") || !store::written(&note).is_some_and(is_lately) {
+            continue;
+        }
+        let file = note.with_extension("");
+        let stored = match Stored::load(&file) {
+            Ok(stored) => stored,
+            // It has expired, or is gone: it is ordered when it is asked for.
+            Err(error) => {
+                tracing::debug!(%error, "no certificate to renew");
+                continue;
+            }
+        };
+        // A note beside something else is not about a certificate of ours.
+        let is_own = |name: &&String| weir_tls::acme::file(&on_demand.acme().of_name(name)) == file;
+        let Some(name) = stored.facts().names.iter().find(is_own).cloned() else { continue };
+        if !on_demand.takes(&name) {
+            continue;
+        }
+        on_demand.found(&name);
+        if is_due(&stored, &name, now) {
+            found.due.push(name.clone());
+        }
+        if on_demand.is_older(&name, stored.facts()) {
+            found.newer.push((name, stored));
+        }
+    }
+    found
+}
+
+/// Whether a certificate is to be renewed.
+pub(super) fn is_due(stored: &Stored, name: &str, now: SystemTime) -> bool {
+    due(stored, name).is_some_and(|due| due <= now)
+}
+
+/// `None` when it does not say until when it is good.
+fn due(stored: &Stored, name: &str) -> Option<SystemTime> {
+    let moment = |seconds: Option<i64>| Some(UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds?).ok()?));
+    let facts = stored.facts();
+    let came = store::written(&facts.file)?;
+    let life = Life { begins: moment(facts.not_before)?, ends: moment(facts.not_after)?, came };
+    Some(schedule::renewal(life, None, draw_of(name)))
+}
+
+/// From 0 to 1, the same for a name each time: else it would be another moment at each look.
+fn draw_of(name: &str) -> f64 {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    (hash >> 11) as f64 / (1u64 << 53) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_name_has_a_draw_of_its_own_that_stays() {
+        let draws = ["a.example", "b.example", "c.example"].map(draw_of);
+        assert!(draws.iter().all(|draw| (0.0..1.0).contains(draw)));
+        assert!(draws[0] != draws[1] && draws[1] != draws[2]);
+        assert_eq!(draws[0], draw_of("a.example"));
+    }
+}

@@ -1,0 +1,127 @@
+//! Certificates that an operator's programs put into the folder of a listener, and take out of it.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use std::{fmt, io};
+
+use weir_tls::{Facts, folder};
+
+use super::Control;
+use crate::events::What;
+use crate::store;
+
+/// Why a certificate was not taken, or not taken out.
+#[derive(Debug)]
+pub enum UploadError {
+    /// No listener with TLS has that name.
+    NoListener(String),
+    /// The listener has no `certificate_folder`.
+    NoFolder(String),
+    /// There is none of that name.
+    NoCertificate(String),
+    /// It can't be served, or can't have that name; says why.
+    Refused(String),
+    /// There are as many as there may be.
+    Full,
+    /// The folder can't be read or written.
+    Store(io::Error),
+}
+
+impl fmt::Display for UploadError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UploadError::NoListener(name) => write!(out, "no listener with TLS is named `{name}`"),
+            UploadError::NoFolder(name) => {
+                write!(out, "listener `{name}` takes none; expected `certificate_folder` in its `tls`")
+            }
+            UploadError::NoCertificate(name) => write!(out, "there is no certificate `{name}`"),
+            UploadError::Refused(reason) => write!(out, "{reason}"),
+            UploadError::Full => {
+                write!(out, "there are {} certificates; expected no more", folder::MOST_CERTIFICATES)
+            }
+            UploadError::Store(error) => write!(out, "{error}"),
+        }
+    }
+}
+
+impl Control {
+    /// Checks a certificate and its key, PEM both, keeps them in the listener's folder under `name`, and
+    /// serves them to whoever connects from then on, at all listeners of that folder. One of that name is
+    /// replaced.
+    ///
+    /// # Errors
+    /// Nothing has changed then; says why.
+    pub async fn put_certificate(
+        &self,
+        listener: &str,
+        name: &str,
+        certificate: &str,
+        key: &str,
+    ) -> Result<Facts, UploadError> {
+        if !folder::is_name(name) {
+            let expected = "expected up to 100 letters, digits, `.`, `-` and `_`, and no `.` in front";
+            return Err(UploadError::Refused(format!("a certificate can't have that name; {expected}")));
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let (facts, text) = folder::check(certificate, key, now).map_err(UploadError::Refused)?;
+        // A reload at the same time might have read the folder before, and be put in force afterwards.
+        let _turn = self.reloading.lock().await;
+        let kept_in = self.certificate_folder(listener)?;
+        let others = folder::names(&kept_in).map_err(UploadError::Store)?;
+        if others.len() >= folder::MOST_CERTIFICATES && !others.iter().any(|other| other == name) {
+            return Err(UploadError::Full);
+        }
+        let file = folder::file(&kept_in, name);
+        store::make_folder(&kept_in).map_err(UploadError::Store)?;
+        store::write(file.clone(), text.into_bytes()).await.map_err(UploadError::Store)?;
+        self.take_up(&kept_in)?;
+        self.tell_of(&facts.names, "uploaded", &file);
+        Ok(Facts { file, ..facts })
+    }
+
+    /// Takes a certificate out of the listener's folder; who is connected keeps what it was shown.
+    ///
+    /// # Errors
+    /// Nothing has changed then; says why.
+    pub async fn remove_certificate(&self, listener: &str, name: &str) -> Result<(), UploadError> {
+        let _turn = self.reloading.lock().await;
+        let kept_in = self.certificate_folder(listener)?;
+        let found = folder::names(&kept_in).map_err(UploadError::Store)?;
+        if !found.iter().any(|other| other == name) {
+            return Err(UploadError::NoCertificate(name.to_owned()));
+        }
+        let file = folder::file(&kept_in, name);
+        std::fs::remove_file(&file).map_err(UploadError::Store)?;
+        self.take_up(&kept_in)?;
+        self.tell_of(&[name.to_owned()], "removed", &file);
+        Ok(())
+    }
+
+    /// Where certificates of a listener are put.
+    ///
+    /// # Errors
+    /// There is no such listener, or it takes none.
+    pub fn certificate_folder(&self, listener: &str) -> Result<PathBuf, UploadError> {
+        let snapshot = self.snapshot();
+        let found = snapshot.config.listeners.iter().find(|it| it.name == listener);
+        let Some(tls) = found.and_then(|it| it.tls.as_ref()) else {
+            return Err(UploadError::NoListener(listener.to_owned()));
+        };
+        tls.certificate_folder.clone().ok_or_else(|| UploadError::NoFolder(listener.to_owned()))
+    }
+
+    /// Has all listeners of a folder serve what it holds now.
+    fn take_up(&self, kept_in: &Path) -> Result<(), UploadError> {
+        for listener in self.snapshot().listeners.iter().filter_map(|listener| listener.tls.as_ref()) {
+            let taken = listener.take_up_folder(kept_in);
+            taken.map_err(|error| UploadError::Store(io::Error::other(error.to_string())))?;
+        }
+        Ok(())
+    }
+
+    fn tell_of(&self, names: &[String], change: &'static str, file: &Path) {
+        let (names, detail) = (names.join(", "), file.display().to_string());
+        tracing::info!(names, file = detail, "operator: certificate {change}");
+        self.bus.tell(What::Certificate { names, change, detail });
+    }
+}

@@ -1,0 +1,183 @@
+//! Looks at the files of maps, and has those taken over that have changed.
+//!
+//! A file is looked at by its place on the disk, its length and its times, through links: so a rename over
+//! it, a rewrite in place and another target of a link are all seen. It is read once two looks have found the
+//! same, so that a file that is just being written is not taken half; and only what it holds then decides
+//! whether it has changed.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use weir_config::{MAP_FILE_BYTES, World as _};
+use weir_state::maps::Map;
+
+use crate::config_files::Disk;
+use crate::events::{Bus, What};
+use crate::publish::InForce;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(1);
+/// Looks in a row that may find a file changed before it is told (count): it is never read like that.
+const MOST_UNREST: u32 = 30;
+/// Mistakes that the log has of one version (count); `weir check` has all.
+const MOST_LOGGED: usize = 20;
+
+/// Looks until the process ends. Files are read on a thread where reading may take its time.
+pub(crate) async fn keep(in_force: InForce, bus: Arc<Bus>) {
+    let mut looks = HashMap::new();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let maps = in_force.snapshot().and_then(|snapshot| snapshot.maps.clone());
+        let Some(maps) = maps else { continue };
+        let bus = bus.clone();
+        let looked = tokio::task::spawn_blocking(move || {
+            for map in maps.all() {
+                let look: &mut Look = looks.entry(map.config.name.clone()).or_default();
+                look.at(map, &bus);
+            }
+            looks.retain(|name: &String, _| maps.find(name).is_some());
+            looks
+        });
+        looks = looked.await.unwrap_or_default();
+    }
+}
+
+/// What tells one version of a file from another without reading it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mark {
+    device: u64,
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// What was seen of a map's file.
+#[derive(Default)]
+struct Look {
+    /// Of which map: another one of that name is looked at anew.
+    map: Weak<Map>,
+    seen: Option<Result<Mark, String>>,
+    /// Looks in a row that found something else than the one before.
+    unrest: u32,
+    /// What was read, or why it could not be.
+    done: Option<Result<Mark, String>>,
+}
+
+impl Look {
+    fn at(&mut self, map: &Arc<Map>, bus: &Bus) {
+        if !std::ptr::eq(self.map.as_ptr(), Arc::as_ptr(map)) {
+            *self = Look { map: Arc::downgrade(map), ..Look::default() };
+        }
+        let path = map.config.path();
+        let now = mark(path);
+        let is_at_rest = self.seen.as_ref() == Some(&now);
+        self.seen = Some(now.clone());
+        if !is_at_rest {
+            self.unrest += 1;
+            if self.unrest == MOST_UNREST {
+                let why = format!("{path} is written all the time: it is read once two looks find the same");
+                // What was told of it before would be told again only where that has changed.
+                self.done = None;
+                tell(map, bus, Err(vec![why]));
+            }
+            return;
+        }
+        self.unrest = 0;
+        if self.done.as_ref() == Some(&now) {
+            return;
+        }
+        let read = now.clone().and_then(|_| Disk.read(path, MAP_FILE_BYTES + 1));
+        if mark(path) != now {
+            // Somebody has just begun to write it.
+            return;
+        }
+        self.done = Some(now);
+        let taken = read.map_err(|why| vec![format!("{path} can't be read: {why}")]);
+        let taken = taken.and_then(|bytes| match bytes.len() > MAP_FILE_BYTES {
+            true => Err(vec![format!("{path} is longer than {MAP_FILE_BYTES} bytes")]),
+            false => take(map, bytes.into()),
+        });
+        tell(map, bus, taken);
+    }
+}
+
+fn mark(path: &str) -> Result<Mark, String> {
+    let found = std::fs::metadata(path).map_err(|error| error.to_string())?;
+    Ok(Mark {
+        device: found.dev(),
+        inode: found.ino(),
+        length: found.len(),
+        modified: (found.mtime(), found.mtime_nsec()),
+        changed: (found.ctime(), found.ctime_nsec()),
+    })
+}
+
+/// Whether anything has changed.
+fn take(map: &Map, bytes: Arc<[u8]>) -> Result<bool, Vec<String>> {
+    if map.holds(&bytes) {
+        map.is_as_it_was();
+        return Ok(false);
+    }
+    map.take_over(&bytes).map(|()| true)
+}
+
+fn tell(map: &Map, bus: &Bus, taken: Result<bool, Vec<String>>) {
+    let name = map.config.name.clone();
+    match taken {
+        Ok(false) => {}
+        Ok(true) => {
+            let lines = map.content().line_count();
+            tracing::info!(map = name, lines, "the file has changed and is in force");
+            bus.tell(What::Map { map: name, result: "applied", error: String::new() });
+        }
+        Err(mistakes) => {
+            let mut error = mistakes.iter().take(MOST_LOGGED).cloned().collect::<Vec<_>>().join("\n");
+            if mistakes.len() > MOST_LOGGED {
+                error += &format!("\nand {} more", mistakes.len() - MOST_LOGGED);
+            }
+            tracing::error!(
+                map = name,
+                "the file can't be taken over, the lines before stay in force:\n{error}"
+            );
+            map.refuse(error.clone());
+            bus.tell(What::Map { map: name, result: "refused", error });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_config::Root;
+    use weir_state::Maps;
+
+    #[test]
+    fn a_file_that_is_written_all_the_time_is_told_and_taken_over_once_it_is_at_rest() {
+        let file = std::env::temp_dir().join(format!("weir-control-map-{}", std::process::id()));
+        let write =
+            |lines: usize| std::fs::write(&file, "a b\n".to_owned() + &"# more\n".repeat(lines)).unwrap();
+        write(0);
+        let text = format!(
+            "[listener.web]\nbind = '127.0.0.1:80'\npool = 'app'\n[pool.app]\nbackends = ['10.0.0.1:80']\n[map.names]\nfile = '{}'\nkey = '$path'\n",
+            file.display()
+        );
+        let root = Root { name: "weir.toml", text: &text };
+        let config =
+            weir_config::check_files(&[root], &Disk).unwrap_or_else(|report| panic!("{report}")).config;
+        let maps = Maps::compile(&config, None).unwrap();
+        let (map, bus, mut look) = (maps.find("names").unwrap(), Bus::default(), Look::default());
+        for number in 1..=MOST_UNREST {
+            assert_eq!(map.error(), None, "look {number}");
+            write(number as usize);
+            look.at(map, &bus);
+        }
+        assert!(map.error().is_some_and(|why| why.contains("is written all the time")), "{:?}", map.error());
+        write(0);
+        (0..2).for_each(|_| look.at(map, &bus));
+        assert_eq!((map.error(), map.versions()), (None, (0, 1)), "it says what is in force");
+        std::fs::remove_file(&file).unwrap();
+    }
+}

@@ -1,0 +1,86 @@
+//! HTTP requests of Weir's own to services that a URL names: one on a connection of its own, in the clear or
+//! over TLS that is verified. Who asks bounds the time, and the size of what it reads.
+
+use std::fmt::Display;
+use std::pin::pin;
+
+use http::header::{HOST, USER_AGENT};
+use http::{HeaderValue, Request, Response, Uri};
+use hyper::body::{Body, Incoming};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use weir_io::handshake;
+use weir_tls::ClientTls;
+
+use crate::health::probe::plain;
+
+/// How we name ourselves (RFC 8555 section 6.1 wants that).
+pub(crate) const NAME: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
+
+/// Most bytes of the head of an answer.
+const HEAD_BYTES: usize = 16 << 10;
+
+/// A connection, in the clear or not.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Connects to where `uri` leads; over TLS by `tls` where there is one.
+///
+/// # Errors
+/// Why there is no connection, for people.
+pub(crate) async fn connect(uri: &Uri, tls: Option<&ClientTls>) -> Result<Box<dyn Stream>, String> {
+    let host = uri.host().ok_or_else(|| format!("{uri} has no host"))?;
+    let port = uri.port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
+    let address = format!("{host}:{port}");
+    let tls = tls.map(|tls| tls.for_backend(&address, None)).transpose();
+    let tls = tls.map_err(|_| format!("{address} has no name for TLS"))?;
+    let stream = TcpStream::connect(&address).await;
+    let stream = stream.map_err(|error| format!("no connection to {address}: {}", plain(&error)))?;
+    let Some(tls) = tls else { return Ok(Box::new(stream)) };
+    let stream = TlsConnector::from(tls.config.clone()).connect(tls.name.clone(), stream).await;
+    Ok(Box::new(stream.map_err(|error| format!("no TLS: {}", handshake::describe(&error)))?))
+}
+
+/// Asks `uri` by `request` over a connection, and has the answer read by `read`. Nothing of it goes on once
+/// this ends, in whatever way.
+///
+/// # Errors
+/// What went wrong, for people.
+pub(crate) async fn ask<B, T, E, Read>(
+    stream: Box<dyn Stream>,
+    uri: &Uri,
+    mut request: Request<B>,
+    read: impl FnOnce(Response<Incoming>) -> Read,
+) -> Result<T, String>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
+    Read: Future<Output = Result<T, E>>,
+    E: Display,
+{
+    let authority = uri.authority().map_or("", http::uri::Authority::as_str);
+    let value = HeaderValue::from_str(authority).map_err(|error| error.to_string())?;
+    request.headers_mut().insert(HOST, value);
+    request.headers_mut().insert(USER_AGENT, HeaderValue::from_static(NAME));
+    *request.uri_mut() = uri
+        .path_and_query()
+        .map_or("/", http::uri::PathAndQuery::as_str)
+        .parse()
+        .map_err(|error: http::uri::InvalidUri| error.to_string())?;
+    let connecting =
+        hyper::client::conn::http1::Builder::new().max_buf_size(HEAD_BYTES).handshake(TokioIo::new(stream));
+    let (mut sender, connection) = connecting.await.map_err(|error| error.to_string())?;
+    let mut asking = pin!(async {
+        let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        read(answer).await.map_err(|error| error.to_string())
+    });
+    // Driven here: it ends with the question, also when that takes too long.
+    tokio::select! {
+        biased;
+        asked = &mut asking => asked,
+        // The answer may have been the last of it.
+        _ = connection => asking.await,
+    }
+}

@@ -1,0 +1,101 @@
+//! What each socket is for that a process hands to the next: a line of text.
+
+use weir_config::AdminBind;
+use weir_io::at::At;
+use weir_quic::cid::Owner;
+use weir_state::sockets::{Endpoint, Transport};
+
+/// Behind the word of a transport: an interface comes before the address.
+const OF_INTERFACE: &str = "-of";
+
+/// What a passed socket is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A listener's.
+    Listener(Endpoint),
+    /// The admin API's.
+    Admin(AdminBind),
+    /// To one worker of a process that still has QUIC connections.
+    QuicForward(Owner),
+}
+
+impl Purpose {
+    pub(super) fn endpoint(self) -> Option<Endpoint> {
+        match self {
+            Purpose::Listener(endpoint) => Some(endpoint),
+            Purpose::Admin(_) | Purpose::QuicForward(_) => None,
+        }
+    }
+
+    pub(super) fn line(&self) -> String {
+        match self {
+            Purpose::Listener(Endpoint { transport, at, interface: None }) => {
+                format!("{} {at}\n", kind_of(*transport))
+            }
+            Purpose::Listener(Endpoint { transport, at, interface: Some(interface) }) => {
+                format!("{}{OF_INTERFACE} {interface} {at}\n", kind_of(*transport))
+            }
+            Purpose::Admin(bind) => format!("admin {bind}\n"),
+            Purpose::QuicForward(Owner { process, worker }) => format!("quic-line {process}.{worker}\n"),
+        }
+    }
+
+    pub(super) fn of_line(line: &str) -> Option<Purpose> {
+        let (kind, address) = line.split_once(' ')?;
+        if kind == "quic-line" {
+            let (process, worker) = address.split_once('.')?;
+            let owner = Owner { process: process.parse().ok()?, worker: worker.parse().ok()? };
+            return Some(Purpose::QuicForward(owner));
+        }
+        if kind == "admin" {
+            return address.parse().ok().map(Purpose::Admin);
+        }
+        let (kind, interface, at) = match kind.strip_suffix(OF_INTERFACE) {
+            None => (kind, None, address),
+            Some(kind) => {
+                let (interface, at) = address.split_once(' ')?;
+                (kind, Some(interface.into()), at)
+            }
+        };
+        let at: At = at.parse().ok()?;
+        let kinds = [Transport::Tcp, Transport::Udp, Transport::Quic];
+        let transport = kinds.into_iter().find(|transport| kind_of(*transport) == kind)?;
+        Some(Purpose::Listener(Endpoint { transport, at, interface }))
+    }
+}
+
+/// The word of a transport in these lines.
+fn kind_of(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tcp => "tcp",
+        Transport::Udp => "udp",
+        Transport::Quic => "quic",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_which_socket_is_meant() {
+        let listener = |transport, at: &str, interface: Option<&str>| {
+            let interface = interface.map(Into::into);
+            Purpose::Listener(Endpoint { transport, at: at.parse().unwrap(), interface })
+        };
+        for (line, purpose) in [
+            ("tcp 127.0.0.1:80", listener(Transport::Tcp, "127.0.0.1:80", None)),
+            ("quic [::]:443", listener(Transport::Quic, "[::]:443", None)),
+            ("tcp unix:/run/a b.sock", listener(Transport::Tcp, "unix:/run/a b.sock", None)),
+            ("tcp-of eth0 127.0.0.1:80", listener(Transport::Tcp, "127.0.0.1:80", Some("eth0"))),
+            ("udp-of vrf-a 0.0.0.0:53", listener(Transport::Udp, "0.0.0.0:53", Some("vrf-a"))),
+            ("quic-of eth0 [fe80::1]:443", listener(Transport::Quic, "[fe80::1]:443", Some("eth0"))),
+        ] {
+            assert_eq!(Purpose::of_line(line).as_ref(), Some(&purpose));
+            assert_eq!(purpose.line(), format!("{line}\n"));
+        }
+        for line in ["tcp-of eth0", "tcp-of 127.0.0.1:80", "sctp 127.0.0.1:80", "tcp eth0 127.0.0.1:80", ""] {
+            assert_eq!(Purpose::of_line(line), None, "{line}");
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Opens connections to backends: TCP, the PROXY header, TLS.
+
+use std::future::Future as _;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use quinn_proto::ClientConfig;
+use rustls::HandshakeKind;
+use socket2::Socket;
+use tokio::net::TcpStream;
+use weir_io::at::At;
+use weir_io::deadline::Deadline;
+use weir_io::handshake::{self, Offer, Shaken};
+use weir_io::local_end;
+use weir_io::race;
+use weir_io::stream::Stream;
+use weir_io::system;
+use weir_io::wait::{WaitError, send_all, timed_out};
+use weir_quic::connection::Connection as QuicConnection;
+use weir_quic::endpoint::connect::Wanted;
+use weir_state::Choice;
+use weir_tls::BackendTls;
+
+use super::{Chosen, ConnectError, Connection, OpenCount, Reservation, WorkerBackend};
+use crate::events::Event;
+use crate::worker::Worker;
+
+/// Wait for a descriptor to become free.
+const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(10);
+
+/// What a new connection is for.
+struct OpenHow<'a> {
+    /// What is said first.
+    proxy_header: Option<&'a [u8]>,
+    /// Whose address it may leave from.
+    client: Option<IpAddr>,
+    /// Its place among those that may be open.
+    reserved: Option<Reservation>,
+    /// Whether another address of its name will do: not where the backend is known by what it said.
+    takes_any: bool,
+}
+
+impl WorkerBackend {
+    /// Opens a connection that is ready for the first byte of the protocol above: `proxy_header` was sent
+    /// where there is one, TLS made where the pool wants it. The deadline is the caller's to set. `client` is
+    /// whose address the connection may leave from.
+    ///
+    /// `Err(OutOfDescriptors)` only when none became free in time for a connection before the deadline.
+    pub async fn open(
+        &self,
+        worker: &Worker,
+        deadline: &Deadline,
+        proxy_header: Option<&[u8]>,
+        client: Option<IpAddr>,
+    ) -> Result<Connection, ConnectError> {
+        let opening = OpenHow { proxy_header, client, reserved: None, takes_any: true };
+        let connection = self.open_plain(worker, deadline, opening).await?;
+        match &self.shared.tls {
+            None => Ok(connection),
+            Some(tls) => Box::pin(self.secure(tls, worker, connection, deadline)).await,
+        }
+    }
+
+    /// The same where the backend picks between HTTP/2 and HTTP/1.1 ([`Connection::is_h2`]): others are told
+    /// of it.
+    pub async fn open_either(
+        &self,
+        worker: &Worker,
+        deadline: &Deadline,
+        client: IpAddr,
+    ) -> Result<Connection, ConnectError> {
+        let opening = OpenHow { proxy_header: None, client: Some(client), reserved: None, takes_any: true };
+        let connection = self.open_plain(worker, deadline, opening).await?;
+        // Without TLS nobody picks; the check of the config lets no such pool through.
+        let Some(tls) = &self.shared.tls else { return Ok(connection) };
+        let connection = Box::pin(self.shake(tls, Offer::Either, worker, connection, deadline)).await?;
+        self.shared.picked.note(connection.is_h2);
+        let cells = self.cells();
+        let counter = if connection.is_h2 { &cells.picked_h2 } else { &cells.picked_h1 };
+        counter.increment();
+        Ok(connection)
+    }
+
+    /// The same without TLS, for a protocol in which that begins in mid-stream ([`Self::secure`]).
+    async fn open_plain(
+        &self,
+        worker: &Worker,
+        deadline: &Deadline,
+        opening: OpenHow<'_>,
+    ) -> Result<Connection, ConnectError> {
+        let mut connection = self.connect(worker, deadline, &opening).await?;
+        connection.count._reserved = opening.reserved;
+        if let Some(header) = opening.proxy_header {
+            let sent = send_all(&mut *connection, header, deadline, || {}).await;
+            sent.map_err(|error| self.wait_failed(error))?;
+            self.cells().bytes_sent.add(header.len() as u64);
+        }
+        Ok(connection)
+    }
+
+    async fn connect(
+        &self,
+        worker: &Worker,
+        deadline: &Deadline,
+        opening: &OpenHow<'_>,
+    ) -> Result<Connection, ConnectError> {
+        let mut was_short = false;
+        loop {
+            match self.try_to_connect(worker, deadline, opening).await {
+                // Ours is the shortage: others end or make room, and this one waits its time for a
+                // descriptor.
+                Err(ConnectError::OutOfDescriptors) if !deadline.has_passed() => {
+                    was_short = true;
+                    worker.make_room();
+                    tokio::time::sleep(DESCRIPTOR_PAUSE).await;
+                }
+                // The backend was not given the time that it is meant to have.
+                Err(ConnectError::TimedOut { .. }) if was_short => {
+                    return Err(ConnectError::OutOfDescriptors);
+                }
+                connected => {
+                    if let Err(ConnectError::Refused { .. } | ConnectError::TimedOut { .. }) = connected {
+                        self.cells().connect_failures.increment();
+                    }
+                    return connected;
+                }
+            }
+        }
+    }
+
+    /// Makes the TLS handshake. It comes behind the PROXY header, and nothing that comes before it is taken
+    /// for an answer (threat A21); the caller sees to it that nothing was received and not yet read.
+    pub async fn secure(
+        &self,
+        tls: &BackendTls,
+        worker: &Worker,
+        connection: Connection,
+        deadline: &Deadline,
+    ) -> Result<Connection, ConnectError> {
+        self.shake(tls, Offer::Usual, worker, connection, deadline).await
+    }
+
+    async fn shake(
+        &self,
+        tls: &BackendTls,
+        offer: Offer,
+        worker: &Worker,
+        connection: Connection,
+        deadline: &Deadline,
+    ) -> Result<Connection, ConnectError> {
+        let Some(backend) = self.shared.resolved.at() else {
+            return Err(ConnectError::Unresolved { backend: self.shared.address.clone() });
+        };
+        let moves = connection.moves;
+        let (stream, count) = connection.into_parts();
+        match handshake::connect(tls, offer, stream, &worker.buffers, deadline).await {
+            Ok(Shaken { stream, kind, is_h2 }) => {
+                match kind {
+                    HandshakeKind::Resumed => self.cells().tls_resumed.increment(),
+                    _ => self.cells().tls_full.increment(),
+                }
+                Ok(Connection { stream, count, moves, is_h2 })
+            }
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                self.cells().tls_failures.increment();
+                Err(ConnectError::TimedOut { backend })
+            }
+            Err(error) => {
+                self.cells().tls_failures.increment();
+                Err(ConnectError::Tls { backend, reason: handshake::describe(&error) })
+            }
+        }
+    }
+
+    async fn try_to_connect(
+        &self,
+        worker: &Worker,
+        deadline: &Deadline,
+        opening: &OpenHow<'_>,
+    ) -> Result<Connection, ConnectError> {
+        let client = opening.client;
+        let moves = self.shared.resolved.moves();
+        let Some(at) = self.shared.resolved.at() else {
+            return Err(ConnectError::Unresolved { backend: self.shared.address.clone() });
+        };
+        let choice = self.shared.resolved.choice().filter(|_| opening.takes_any);
+        let from_somewhere = match &at {
+            At::Inet(address) => self.socket_for(*address, client, true)?.map(|socket| (socket, *address)),
+            At::Unix(_) => None,
+        };
+        let mut connecting = pin!(async {
+            match (from_somewhere, choice, at.inet()) {
+                (_, Some(choice), Some(first)) => {
+                    Box::pin(self.connect_to_any(worker, first, &choice, client)).await
+                }
+                (None, ..) => at.connect().await,
+                (Some((socket, address)), ..) => local_end::connect(socket, address).await,
+            }
+        });
+        let connected = std::future::poll_fn(|context| match connecting.as_mut().poll(context) {
+            Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
+            Poll::Pending => timed_out(deadline),
+        })
+        .await;
+        match connected {
+            Ok(stream) => {
+                // Heads and bodies go out in separate writes; Nagle would hold the second back.
+                if at.inet().is_some() {
+                    let _ = stream.set_nodelay(true);
+                }
+                let ender = match self.ends_when_down.get() {
+                    false => None,
+                    true => {
+                        let ender = self.enders.register(&stream);
+                        Some(ender.map_err(|_| ConnectError::OutOfDescriptors)?)
+                    }
+                };
+                self.cells().connections.increment();
+                let stream = Stream::plain(stream);
+                let count = OpenCount {
+                    cells: self.shared.cells.clone(),
+                    number: self.number as u32,
+                    _reserved: None,
+                    ender,
+                };
+                Ok(Connection { stream, count, moves, is_h2: false })
+            }
+            Err(WaitError::TimedOut) => Err(ConnectError::TimedOut { backend: at.clone() }),
+            Err(WaitError::Broken(source)) if system::is_shortage(&source) => {
+                Err(ConnectError::OutOfDescriptors)
+            }
+            Err(WaitError::Broken(source)) => Err(ConnectError::Refused { backend: at.clone(), source }),
+        }
+    }
+
+    /// Opens a QUIC connection, with `config`, that is ready for the first request. The deadline is the
+    /// caller's to set.
+    pub async fn open_quic(
+        &self,
+        worker: &Worker,
+        deadline: &Deadline,
+        (config, tls): (ClientConfig, &BackendTls),
+        (idle_timeout, flooded): (Duration, u64),
+    ) -> Result<(Rc<QuicConnection>, OpenCount, u32), ConnectError> {
+        let moves = self.shared.resolved.moves();
+        let Some((at, remote)) = self.shared.resolved.at().and_then(|at| Some((at.clone(), at.inet()?)))
+        else {
+            return Err(ConnectError::Unresolved { backend: self.shared.address.clone() });
+        };
+        let refused = |source: io::Error| ConnectError::Refused { backend: at.clone(), source };
+        let port = worker.quic.own_port(remote.is_ipv6(), flooded).map_err(refused)?;
+        let name = tls.name.to_str();
+        let wanted = Wanted { config, remote, name: &name, idle_timeout };
+        let begun = worker.quic.driver().connect(&port, wanted);
+        let quic = begun.map_err(|error| refused(io::Error::other(error)))?;
+        let established = std::future::poll_fn(|context| match quic.poll_established(context) {
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+            Poll::Pending if deadline.has_passed() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await;
+        match established {
+            Some(Ok(())) => {
+                let cells = self.cells();
+                cells.connections.increment();
+                cells.tls_full.increment();
+                cells.picked_h3.increment();
+                let cells = self.shared.cells.clone();
+                let count = OpenCount { cells, number: self.number as u32, _reserved: None, ender: None };
+                Ok((quic, count, moves))
+            }
+            failed => {
+                quic.close(0, "");
+                self.cells().connect_failures.increment();
+                match failed {
+                    Some(Err(why)) => Err(ConnectError::Tls { backend: at, reason: why }),
+                    _ => Err(ConnectError::TimedOut { backend: at }),
+                }
+            }
+        }
+    }
+
+    /// Connects to the address in use or, where that does not accept, to another of its name, which is in use
+    /// from then on.
+    async fn connect_to_any(
+        &self,
+        worker: &Worker,
+        first: SocketAddr,
+        choice: &Choice,
+        client: Option<IpAddr>,
+    ) -> io::Result<TcpStream> {
+        let local_end = self.local_end.borrow().clone();
+        let addresses = race::order(first, &choice.addresses);
+        let (address, stream) = race::connect(&addresses, choice.pause, |address| {
+            let local_end = local_end.clone();
+            async move {
+                match &local_end {
+                    None => TcpStream::connect(address).await,
+                    Some(end) => local_end::connect(end.open(address, client, true)?, address).await,
+                }
+            }
+        })
+        .await?;
+        if address != first {
+            let event = Event::OtherAddress { name: self.shared.address.clone(), first, address };
+            let _ = worker.events.send(event);
+        }
+        Ok(stream)
+    }
+
+    /// A socket that is yet to be connected to `address`, for a client, where the pool says what it leaves
+    /// from;
+    /// `None` where the kernel chooses.
+    ///
+    /// # Errors
+    /// It can't leave from there.
+    pub fn socket_for(
+        &self,
+        address: SocketAddr,
+        client: Option<IpAddr>,
+        is_stream: bool,
+    ) -> Result<Option<Socket>, ConnectError> {
+        let Some(local_end) = &*self.local_end.borrow() else { return Ok(None) };
+        match local_end.open(address, client, is_stream) {
+            Ok(socket) => Ok(Some(socket)),
+            Err(source) if system::is_shortage(&source) => Err(ConnectError::OutOfDescriptors),
+            Err(source) => Err(ConnectError::Source { backend: address.into(), source }),
+        }
+    }
+
+    /// Why a wait on a connection on which nothing of a request was sent yet came to nothing.
+    pub fn wait_failed(&self, error: WaitError) -> ConnectError {
+        ConnectError::from_wait(error, self.shared.resolved.at(), &self.shared.address)
+    }
+}
+
+impl Chosen {
+    /// Opens a connection on which nothing was said yet but `proxy_header`, where there is one, and which
+    /// counts against the `max_connections` of its backend as long as it is open. The deadline is the
+    /// caller's to set; TLS is the caller's to make ([`WorkerBackend::secure`]).
+    pub async fn open_counted(
+        &self,
+        worker: &Worker,
+        deadline: &Deadline,
+        proxy_header: Option<&[u8]>,
+    ) -> Result<Connection, ConnectError> {
+        let reserved = Some(self.reserve(worker).await?);
+        let opening = OpenHow { proxy_header, client: None, reserved, takes_any: false };
+        self.backend().open_plain(worker, deadline, opening).await
+    }
+}

@@ -1,0 +1,60 @@
+//! What a token says of who has it, in words for header fields and logs.
+
+use serde_json::{Map, Value};
+
+/// The claims of a token that is good.
+pub struct Claims(pub(super) Map<String, Value>);
+
+impl Claims {
+    /// What a claim says, by its name or by a path of names; `None` where it is not there, or is nothing that
+    /// stands in one line. Text of somebody else: nothing of it is escaped.
+    pub fn told(&self, path: &str) -> Option<String> {
+        found(&self.0, path).and_then(told)
+    }
+}
+
+/// The claim of that name, or within another by a path of names.
+fn found<'c>(claims: &'c Map<String, Value>, path: &str) -> Option<&'c Value> {
+    if let Some(value) = claims.get(path) {
+        return Some(value);
+    }
+    let (first, rest) = path.split_once('.')?;
+    found(claims.get(first)?.as_object()?, rest)
+}
+
+/// As a field says it: texts, numbers, and lists of them; `None` for what has more inside, and for a list
+/// with a text that has a comma, which a backend would take for two.
+fn told(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
+        Value::Array(all) => {
+            let all: Vec<String> = all.iter().filter_map(told).collect();
+            all.iter().all(|one| !one.contains(',')).then(|| all.join(","))
+        }
+        Value::Null | Value::Object(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_are_found_by_their_whole_name_or_by_a_path_and_told_flat() {
+        let claims = serde_json::from_str(
+            r#"{"a.b": "whole", "a": {"c": ["x", 1, {"y": 2}], "d": {"e": true}}, "https://x.example/r": "url"}"#,
+        );
+        let claims: Map<String, Value> = claims.unwrap();
+        let of = |path: &str| found(&claims, path).and_then(told);
+        assert_eq!(of("a.b").as_deref(), Some("whole"));
+        assert_eq!(of("a.c").as_deref(), Some("x,1"));
+        assert_eq!(of("a.d.e").as_deref(), Some("true"));
+        let list = |text: &str| told(&serde_json::from_str(text).unwrap());
+        assert_eq!(list(r#"["a,admin"]"#), None, "one role must not become two");
+        assert_eq!(list(r#"["b", ["a", "admin"]]"#), None);
+        assert_eq!((list(r#""a,b""#).as_deref(), list("[]").as_deref()), (Some("a,b"), Some("")));
+        assert_eq!(of("https://x.example/r").as_deref(), Some("url"));
+        assert_eq!((of("a"), of("a.x"), of("b.c")), (None, None, None));
+    }
+}

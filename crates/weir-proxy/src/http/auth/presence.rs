@@ -1,0 +1,43 @@
+//! Waits for something on behalf of a client, as long as it is there.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use weir_io::clock;
+use weir_io::stream::Sight;
+
+use crate::http::failure::Failure;
+use crate::http::session::Session;
+
+/// Waits for `other` to `until` at the most, or until the time for the whole request is over, unless the
+/// client leaves.
+///
+/// # Errors
+/// The client has left, or the time is over.
+pub(super) async fn while_present<T>(
+    session: &mut Session,
+    until: Duration,
+    other: impl Future<Output = T>,
+) -> Result<T, Failure> {
+    let Session { requester, stream, .. } = session;
+    let mut other = pin!(other);
+    let now = clock::now();
+    requester.wait(now, until.saturating_sub(now));
+    let mut watched = true;
+    poll_fn(|context| {
+        if let Poll::Ready(done) = other.as_mut().poll(context) {
+            return Poll::Ready(Ok(done));
+        }
+        if watched {
+            watched = requester.look_at(stream, context)? == Sight::Quiet;
+        }
+        match requester.is_late() {
+            true if requester.is_drained() => Poll::Ready(Err(Failure::Drained)),
+            true => Poll::Ready(Err(Failure::AuthUnavailable)),
+            false => Poll::Pending,
+        }
+    })
+    .await
+}

@@ -1,0 +1,140 @@
+//! A request stream whose peer is a backend: the head and content of a request out, a response in.
+
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use weir_http::h3::{Code, RequestStream};
+use weir_http::section::{Asked, ResponseBuilder};
+use weir_http::{Limits, ResponseHead, Version, Violation};
+use weir_quic::connection::StreamError as Broken;
+
+use super::connections::QuicSlot;
+use super::shared::{Shared, number};
+use super::stream::{HeadError, Sending, Stream};
+
+impl Stream {
+    /// A stream to a backend, with the request's head to be sent first; `is_whole` when nothing follows it.
+    pub fn of_backend(
+        shared: &Rc<Shared>,
+        reader: RequestStream,
+        head: Bytes,
+        is_whole: bool,
+        slot: QuicSlot,
+    ) -> Stream {
+        let mut stream = Stream::of_client(shared, slot.id, reader);
+        stream.slot = Some(slot);
+        stream.pending = head;
+        stream.sending = if is_whole { Sending::Ending } else { Sending::Content };
+        // As far as there is room now. What is wrong with the stream, whoever reads the answer finds out.
+        let _ = stream.poll_pending(&mut Context::from_waker(std::task::Waker::noop()));
+        stream
+    }
+
+    /// A backend's next head: an interim one, or the final one, after which its content can be received.
+    pub fn poll_response(
+        &mut self,
+        context: &mut Context<'_>,
+        limits: &Limits,
+        asked: Asked<'_>,
+        head: &mut ResponseHead,
+        text: &mut Vec<u8>,
+    ) -> Poll<io::Result<Result<(), Violation>>> {
+        // What of the request there was no room for. A backend that wants no more of it may answer still.
+        let _ = self.poll_pending(context);
+        //= https://www.rfc-editor.org/rfc/rfc9114#section-5.2
+        //# Requests on stream IDs greater than or equal to the indicated identifier
+        //# are rejected by the sender of the GOAWAY.
+        if number(self.id) >= self.shared.refused_from.get() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionRefused.into()));
+        }
+        self.shared.awaited.borrow_mut().insert(number(self.id), context.waker().clone());
+        if self.section.is_none() && !self.reader.is_blocked() {
+            if let Err(error) = ready!(self.poll_advance(context)) {
+                return Poll::Ready(Err(error));
+            }
+            if self.section.is_none() {
+                // The end stands where a head should, or content before it, which is a fault.
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+        let start = text.len();
+        let mut builder = ResponseBuilder::new(Version::Http3, limits, asked, &mut *head, text);
+        let mut is_interim = false;
+        let read = self.poll_fields(context, |name, value| {
+            is_interim |= name == b":status" && value.first() == Some(&b'1');
+            builder.field(name, value)
+        });
+        let Poll::Ready(read) = read else {
+            drop(builder);
+            text.truncate(start);
+            return Poll::Pending;
+        };
+        Poll::Ready(match read {
+            Ok(()) if is_interim => {
+                self.reader.await_final_head();
+                Ok(builder.finish(false))
+            }
+            // What is known of the end now decides whether the response has a body at all.
+            Ok(()) => match self.poll_advance(context) {
+                Poll::Ready(Err(error)) => Err(error),
+                Poll::Ready(Ok(())) => Ok(builder.finish(self.is_ended())),
+                Poll::Pending => Ok(builder.finish(false)),
+            },
+            Err(HeadError::Refused(violation)) => Ok(Err(violation)),
+            Err(HeadError::Gone) => Err(io::ErrorKind::ConnectionReset.into()),
+        })
+    }
+
+    /// Nothing was heard of a backend for too long: its connection is not used for further requests.
+    pub fn give_up_connection(&self) {
+        if let Some(slot) = &self.slot {
+            slot.give_up_connection();
+        }
+    }
+
+    /// The backend broke off its answer. `ConnectionRefused`: it promises that it did nothing with the
+    /// request. `ConnectionAborted`: all of the connection is gone.
+    pub(super) fn abandoned_by_backend(&mut self, broken: &Broken) -> io::Error {
+        match broken {
+            Broken::Reset(code) => {
+                self.is_ended = true;
+                self.shared.abandon(self.id);
+                match *code == Code::RequestRejected.value() {
+                    true => io::ErrorKind::ConnectionRefused.into(),
+                    false => io::ErrorKind::ConnectionReset.into(),
+                }
+            }
+            Broken::ConnectionLost => io::ErrorKind::ConnectionAborted.into(),
+        }
+    }
+
+    //= https://www.rfc-editor.org/rfc/rfc9114#section-4.1
+    //# Clients MUST NOT discard complete responses as a result of
+    //# having their request terminated abruptly
+    /// The backend takes no more of the request; its answer is read all the same.
+    pub(super) fn refused_by_backend(&mut self, broken: &Broken) -> io::Error {
+        (self.pending, self.pending_content) = (Bytes::new(), Bytes::new());
+        if self.sending != Sending::Ended {
+            self.sending = Sending::Ended;
+            if let Broken::Reset(code) = broken {
+                self.shared.quic.reset(self.id, *code);
+            }
+        }
+        io::ErrorKind::ConnectionReset.into()
+    }
+
+    /// Nobody needs the stream any more: what is not whole is broken off.
+    pub(super) fn leave_backend(&mut self) {
+        let code = Code::RequestCancelled.value();
+        self.shared.awaited.borrow_mut().remove(&number(self.id));
+        let is_unsent = !self.pending.is_empty() || !self.pending_content.is_empty();
+        if self.sending == Sending::Content || (self.sending == Sending::Ending && is_unsent) {
+            self.reset_with(code);
+        }
+        self.stop_reading(code);
+        self.shared.quic.leave_request();
+        self.shared.quic.forget(self.id);
+    }
+}

@@ -1,0 +1,132 @@
+//! HTTP/3 connections to one backend on one worker, which the exchanges of many clients share: which there
+//! are, and which has room.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use quinn_proto::{Dir, StreamId};
+use weir_http::h3::Code;
+use weir_io::clock;
+
+use super::shared::Shared;
+use crate::http::shared_connections::SharedConnections;
+
+/// Most requests under way on one connection, however many the backend allows: so many windows of answers it
+/// can fill ([`super::backend`]).
+pub const STREAMS: usize = 100;
+
+/// The connections to one backend.
+pub type QuicConnections = SharedConnections<QuicConnection>;
+
+/// One connection.
+pub struct QuicConnection {
+    pub(super) shared: Rc<Shared>,
+    pub(super) streams: Cell<usize>,
+    /// No further requests go over it: the backend said so, or it seems dead.
+    pub(super) is_over: Cell<bool>,
+    /// [`weir_state::Resolved::moves`] when it was opened.
+    pub(super) moves: u32,
+    pub(super) idle_since: Cell<Duration>,
+}
+
+/// Room for one request on a connection; kept by its stream until it is gone.
+pub struct QuicSlot {
+    pub(super) connection: Rc<QuicConnection>,
+    owner: Rc<QuicConnections>,
+    /// The stream, which is open.
+    pub(super) id: StreamId,
+    /// Whether a request was put on it, which ends it.
+    pub(super) is_used: Cell<bool>,
+}
+
+impl Drop for QuicSlot {
+    fn drop(&mut self) {
+        let QuicConnection { shared, streams, idle_since, .. } = &*self.connection;
+        if !self.is_used.get() {
+            shared.quic.reset(self.id, Code::RequestCancelled.value());
+            shared.quic.stop(self.id, Code::RequestCancelled.value());
+            shared.quic.forget(self.id);
+        }
+        streams.set(streams.get() - 1);
+        idle_since.set(clock::now());
+        self.owner.wake_waiting();
+    }
+}
+
+impl QuicSlot {
+    /// Nothing was heard for too long: later requests had better go over another connection.
+    pub fn give_up_connection(&self) {
+        self.connection.is_over.set(true);
+    }
+}
+
+impl QuicConnection {
+    fn slot(self: &Rc<Self>, owner: &Rc<QuicConnections>) -> Option<QuicSlot> {
+        if self.is_over.get() || self.shared.quic.is_over() || self.streams.get() >= STREAMS {
+            return None;
+        }
+        // The backend says how many may be open.
+        let id = self.shared.quic.open(Dir::Bi)?;
+        self.streams.set(self.streams.get() + 1);
+        let (connection, owner, is_used) = (self.clone(), owner.clone(), Cell::new(false));
+        Some(QuicSlot { connection, owner, id, is_used })
+    }
+}
+
+impl QuicConnections {
+    /// Room on an open connection that goes to where the backend is now; `None` when there is none.
+    pub fn stream_slot(self: &Rc<Self>, moves: u32) -> Option<QuicSlot> {
+        let mut open = self.open.borrow_mut();
+        if open.is_empty() {
+            return None;
+        }
+        open.retain(|connection| !connection.is_over.get() || connection.streams.get() > 0);
+        open.iter().filter(|connection| connection.moves == moves).find_map(|it| it.slot(self))
+    }
+
+    /// Takes a new connection up.
+    pub(super) fn take_up(self: &Rc<Self>, connection: &Rc<QuicConnection>) -> Option<QuicSlot> {
+        self.open.borrow_mut().push(connection.clone());
+        connection.slot(self)
+    }
+
+    /// Closes connections that carry nothing and have not for `longest`, or that lead to where the backend no
+    /// longer is.
+    pub fn retire(&self, now: Duration, longest: Duration, moves: u32) {
+        self.open.borrow_mut().retain(|connection| {
+            let is_old = now.saturating_sub(connection.idle_since.get()) >= longest;
+            let is_useless = connection.is_over.get() || connection.moves != moves || is_old;
+            let is_done = is_useless && connection.streams.get() == 0;
+            if is_done {
+                connection.shared.quic.close(Code::NoError.value(), "");
+            }
+            !is_done
+        });
+    }
+
+    /// Closes up to `most` of those that carry nothing; gives how many.
+    pub fn close_idle(&self, most: usize) -> usize {
+        let mut closed = 0;
+        self.open.borrow_mut().retain(|connection| {
+            let is_closed = closed < most && connection.streams.get() == 0;
+            if is_closed {
+                closed += 1;
+                connection.is_over.set(true);
+                connection.shared.quic.close(Code::NoError.value(), "");
+            }
+            !is_closed
+        });
+        closed
+    }
+
+    /// Ends all, whatever they carry; gives how many.
+    pub fn end_all(&self) -> usize {
+        let all = std::mem::take(&mut *self.open.borrow_mut());
+        for connection in &all {
+            connection.is_over.set(true);
+            connection.shared.quic.close(Code::NoError.value(), "");
+        }
+        all.len()
+    }
+}

@@ -1,0 +1,312 @@
+//! Makes copies of requests, and sends them. A copy is a request of Weir's own, written as text and read as
+//! a client's would be, and asked for by a task of its own: the request that it was made of waits for
+//! nothing, and its body is kept as it goes by.
+//!
+//! What proves who somebody is stays away from copies, and so do the rules about header fields of listener
+//! and route, which may hold secrets for the backends that the request is for (threat J14).
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use weir_config::PoolProtocol;
+use weir_http::{
+    BodyLength, BodyReader, ClientIdentity, Conditions, DroppedNames, KnownHeader, Progress, parse_request,
+};
+use weir_io::buffers::{Charge, LARGE};
+use weir_io::clock;
+use weir_io::handshake::Secure;
+use weir_stats::table::MirrorResult;
+
+use crate::backends::WorkerPool;
+use crate::client::Client;
+use crate::http::ask::{Answered, Call};
+use crate::http::cache::background::{Background, Permit};
+use crate::http::collect::{self, Incoming};
+use crate::http::edit_table::Edits;
+use crate::http::edits;
+use crate::http::exchange::Exchange;
+use crate::http::failure::Failure;
+use crate::http::forwarding::Forwarding;
+use crate::http::mirror::Mirror;
+use crate::http::plan::Paths;
+use crate::http::pump::Pump;
+use crate::http::request;
+use crate::http::requester::{Nobody, Requester};
+use crate::http::session::limits_of;
+use crate::http::sink::{Framing, Parts, Sink};
+use crate::http::upload::Upload;
+use crate::worker::{self, ListenerSlot, Worker, WorkerListener};
+
+/// What says that a request is a copy, so that none is made of it in turn.
+const MARK: &[u8] = b"x-mirrored";
+/// Most bytes of an answer that are read so that its connection can be kept.
+const ANSWER_BYTES: usize = 1 << 20;
+/// Header fields that a copy has more than its request (count), and bytes of them.
+const MORE_FIELDS: usize = 2;
+const MORE_BYTES: usize = 64;
+
+/// Fields that frame the request, and are written anew or mean nothing to a copy.
+const OF_FRAMING: [KnownHeader; 6] = [
+    KnownHeader::Host,
+    KnownHeader::ContentLength,
+    KnownHeader::TransferEncoding,
+    KnownHeader::Expect,
+    KnownHeader::Upgrade,
+    KnownHeader::Trailer,
+];
+/// Fields that prove who somebody is.
+const CREDENTIALS: [&[u8]; 3] = [b"authorization", b"proxy-authorization", b"cookie"];
+
+/// A copy that is to be sent once all of the request is here.
+pub(crate) struct Copy {
+    worker: Rc<Worker>,
+    slot: Rc<ListenerSlot>,
+    listener: Rc<WorkerListener>,
+    pool: (usize, Rc<WorkerPool>),
+    secure: Option<Rc<Secure>>,
+    client: Client,
+    identity: Rc<ClientIdentity>,
+    paths: Paths,
+    request_id: Vec<u8>,
+    is_early: bool,
+    /// The head, but for the length of the body and the end.
+    text: Vec<u8>,
+    has_body: bool,
+    timeout: Duration,
+    under_way: Arc<Background>,
+    /// Counts its body as memory in use until it is over.
+    _charge: Option<Charge>,
+}
+
+/// Begins a copy of the request in `exchange`, whose bytes are here, where one is to be made; one without a
+/// body is sent at once.
+#[cold]
+pub(crate) fn begin(
+    requester: &Requester,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    mirror: &Mirror,
+) -> Option<Box<Copy>> {
+    let text = requester.received();
+    let request = &exchange.request;
+    let is_tunnel = request.upgrade(text).is_some() || request.is_extended_connect();
+    if is_tunnel || !mirror.takes(&exchange.request_id) {
+        return None;
+    }
+    let copy = match copy_of(requester, exchange, forwarding, mirror) {
+        Ok(copy) => Box::new(copy),
+        Err(left_out) => {
+            count(&requester.worker, forwarding.listener, left_out);
+            return None;
+        }
+    };
+    if copy.has_body {
+        exchange.keep_body = mirror.body_limit;
+        return Some(copy);
+    }
+    copy.send(&mut Upload::none());
+    None
+}
+
+fn copy_of(
+    requester: &Requester,
+    exchange: &Exchange,
+    forwarding: &Forwarding<'_>,
+    mirror: &Mirror,
+) -> Result<Copy, MirrorResult> {
+    let text = requester.received();
+    let Exchange { request, .. } = exchange;
+    if request.value_by_name(MARK, text).is_some() {
+        return Err(MirrorResult::Looped);
+    }
+    let expected = match request.body() {
+        BodyLength::Length(length) => length,
+        body if body.is_empty() => 0,
+        _ => mirror.body_limit as u64,
+    };
+    let has_body = !request.body().is_empty();
+    if expected > mirror.body_limit as u64 || (has_body && mirror.body_limit == 0) {
+        return Err(MirrorResult::Body);
+    }
+    let charge = match expected {
+        0 => None,
+        expected => Some(requester.worker.buffers.charge(expected).ok_or(MirrorResult::Memory)?),
+    };
+    let dropped = edits::of(forwarding.listener, exchange).and_then(Edits::dropped_of_request);
+    let pool = forwarding.listener.pools.get(mirror.pool).ok_or(MirrorResult::Failed)?.clone();
+    Ok(Copy {
+        worker: requester.worker.clone(),
+        slot: requester.slot.clone(),
+        listener: forwarding.listener.clone(),
+        pool: (mirror.pool, pool),
+        secure: requester.secure.clone(),
+        client: exchange.ledger.client(requester),
+        identity: requester.identity.clone(),
+        paths: exchange.paths.clone(),
+        request_id: exchange.request_id.clone(),
+        is_early: exchange.early,
+        text: head_of(exchange, text, mirror.credentials, dropped.as_deref()),
+        has_body,
+        timeout: mirror.timeout,
+        under_way: mirror.under_way.clone(),
+        _charge: charge,
+    })
+}
+
+/// The head of a copy, but for its end. What backends do not get of a client (`dropped`), a mirror does not
+/// either: it would take the client's word for who it is.
+fn head_of(
+    exchange: &Exchange,
+    text: &[u8],
+    with_credentials: bool,
+    dropped: Option<&DroppedNames>,
+) -> Vec<u8> {
+    let request = &exchange.request;
+    let mut out = Vec::with_capacity(request.head_bytes() + MORE_BYTES);
+    let mut put = |parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
+    let (method, target) = (request.method_text(text), request.target(text));
+    match request.host(text) {
+        Some(host) => put(&[method, b" ", target, b" HTTP/1.1\r\nhost: ", host, b"\r\n"]),
+        None => put(&[method, b" ", target, b" HTTP/1.0\r\n"]),
+    }
+    for field in request.fields(text) {
+        let is_credential = || CREDENTIALS.iter().any(|name| field.name.eq_ignore_ascii_case(name));
+        let is_dropped = || dropped.is_some_and(|dropped| dropped.drops(field.name));
+        if OF_FRAMING.contains(&field.known) || (!with_credentials && is_credential()) || is_dropped() {
+            continue;
+        }
+        put(&[field.name, b": ", field.value, b"\r\n"]);
+    }
+    put(&[MARK, b": 1\r\n"]);
+    out
+}
+
+fn count(worker: &Worker, listener: &WorkerListener, result: MirrorResult) {
+    listener.shared.cells.of(worker.number).mirrored[result as usize].increment();
+}
+
+impl Copy {
+    /// Has it sent, where the body is whole by now.
+    pub(crate) fn send(mut self: Box<Self>, upload: &mut Upload) {
+        let Some(body) = upload.take_kept() else {
+            return count(&self.worker, &self.listener, MirrorResult::Body);
+        };
+        // Not before: clients that take their time to send would take all places.
+        let Some(permit) = self.under_way.admit() else {
+            return count(&self.worker, &self.listener, MirrorResult::Busy);
+        };
+        if self.has_body {
+            self.text.extend_from_slice(format!("content-length: {}\r\n", body.len()).as_bytes());
+        }
+        self.text.extend_from_slice(b"\r\n");
+        let worker = self.worker.clone();
+        worker::spawn(&worker, serve(self, body, permit));
+    }
+}
+
+/// Asks the mirror.
+async fn serve(copy: Box<Copy>, body: Vec<u8>, permit: Permit) {
+    let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+    let deadline = copy.worker.deadlines.register(waker);
+    deadline.belongs_to(copy.listener.shared.number());
+    let mut requester = Requester {
+        worker: copy.worker.clone(),
+        slot: copy.slot.clone(),
+        secure: copy.secure.clone(),
+        client: copy.client,
+        identity: copy.identity.clone(),
+        deadline,
+        total_until: Cell::new(Duration::MAX),
+        buffer: None,
+    };
+    let mut exchange = Exchange::take();
+    exchange.begin(clock::now());
+    requester.begin_total(clock::now(), copy.timeout);
+    let asked = ask(&copy, &mut requester, &mut exchange, &body).await;
+    exchange.give_back();
+    drop(permit);
+    let result = if asked.is_ok() { MirrorResult::Answered } else { MirrorResult::Failed };
+    count(&copy.worker, &copy.listener, result);
+}
+
+async fn ask(
+    copy: &Copy,
+    requester: &mut Requester,
+    exchange: &mut Exchange,
+    body: &[u8],
+) -> Result<(), Failure> {
+    let Copy { text, listener, pool: (index, pool), .. } = copy;
+    let mut limits = limits_of(&listener.shared.config.http().limits);
+    limits.field_count += MORE_FIELDS;
+    limits.header_block_bytes += limits.request_line_bytes + MORE_BYTES;
+    let parsed = parse_request(text, &limits, &mut exchange.request);
+    if !matches!(parsed, Ok(Progress::Complete { head_bytes }) if head_bytes == text.len()) {
+        // What is too long for a copy with its marks.
+        return Err(Failure::OutOfMemory);
+    }
+    let mut buffer = requester.worker.buffers.borrow(text.len() + body.len()).ok_or(Failure::OutOfMemory)?;
+    buffer.append(text);
+    buffer.append(body);
+    requester.buffer = Some(buffer);
+    exchange.paths.clone_from(&copy.paths);
+    exchange.request_id.clone_from(&copy.request_id);
+    exchange.early = copy.is_early;
+    exchange.is_question = true;
+    exchange.pool = Some(*index);
+    let forwarding = Forwarding::new(listener, pool.clone(), None);
+    exchange.ledger.pool = Some(pool.clone());
+    let facts = request::serialise(requester, exchange, &forwarding, Conditions::AsSent)?;
+    request::take_head(requester, exchange);
+    let length = exchange.request.body();
+    let mut upload = match length.is_empty() {
+        true => Upload::none(),
+        false => {
+            let framing = Framing::on(facts.protocol != PoolProtocol::H1, exchange.body_to_backends());
+            let reader = BodyReader::new(length, &facts.limits);
+            let mut pump = Pump::new(reader, framing, requester.buffer.take(), None);
+            pump.take_received(&mut exchange.outgoing, usize::MAX).map_err(|_| Failure::OutOfMemory)?;
+            Upload::of(pump, clock::now())
+        }
+    };
+    let mut nobody = Nobody::default();
+    let call = Call {
+        requester,
+        recipient: &mut nobody,
+        exchange,
+        forwarding: &forwarding,
+        facts: &facts,
+        upload: &mut upload,
+        try_until: Duration::MAX,
+        race: None,
+    };
+    let mut answered = call.ask().await?;
+    if exchange.response.status() == 101 || !upload.is_done() || upload.is_cut() {
+        // Its connection is good for nothing else, and what it says is for nobody.
+        return Ok(());
+    }
+    if answered.needs_buffer(&exchange.response) && !requester.worker.buffers.has_room(LARGE) {
+        return Ok(());
+    }
+    let reader = answered.body_reader(&exchange.response, &facts);
+    let Answered { chosen, connection, mut received } = answered;
+    received.consume(exchange.response.head_bytes());
+    let framing = Framing::on(!exchange.response.body().is_empty(), exchange.response.body());
+    let download = Pump::new(reader, framing, Some(received), None);
+    let incoming = Incoming { chosen, connection, download };
+    collect::content(&mut nobody, requester, exchange, &forwarding, incoming).await
+}
+
+impl Sink for Nobody {
+    fn poll_take(&mut self, _: &mut Context<'_>, parts: &Parts<'_>) -> Poll<io::Result<usize>> {
+        self.taken += parts.content.len();
+        if self.taken > ANSWER_BYTES {
+            return Poll::Ready(Err(io::ErrorKind::FileTooLarge.into()));
+        }
+        Poll::Ready(Ok(parts.content.len()))
+    }
+}

@@ -1,0 +1,350 @@
+//! Gets an attempt its connection to the chosen backend: one that was kept, a stream of a shared one, or a
+//! new one.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use weir_config::NEVER;
+use weir_http::h1::connection::Busy;
+use weir_http::h3::Code;
+use weir_io::clock;
+use weir_io::handshake::Offer;
+use weir_io::wait::timed_out;
+use weir_state::picked::{Picked, QuicTurn};
+
+use crate::backends::{self, Chosen, ConnectError};
+use crate::http::connection::Connection;
+use crate::http::exchange::Exchange;
+use crate::http::failure::Failure;
+use crate::http::forwarding::{Facts, Forwarding};
+use crate::http::h2::{BackendConnections, StreamSlot};
+use crate::http::h3::{self, QuicConnections, QuicSlot};
+use crate::http::kept::Kept;
+use crate::http::muxed::Muxed;
+use crate::http::race::Race;
+use crate::http::requester::Requester;
+use crate::http::session::limits_of;
+use crate::http::shared_connections::SharedConnections;
+
+/// Wait between two looks at whether a backend's settings have come.
+const SETTINGS_PAUSE: Duration = Duration::from_millis(5);
+
+/// Requests go over TCP for so long before QUIC is tried again, where it did not get through.
+const NO_QUIC: Duration = Duration::from_secs(60);
+
+/// What comes of a connection that is opened to be shared.
+enum Got {
+    /// Room on a shared one.
+    Slot(StreamSlot),
+    /// One of its own: the backend had the choice, and picked HTTP/1.1.
+    Own(backends::Connection),
+}
+
+/// The one try at QUIC where it did not get through before. Where nothing came of it, for the client has
+/// left, say, it is another's.
+struct Trial<'b> {
+    picked: &'b Picked,
+    is_over: bool,
+}
+
+impl Drop for Trial<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.picked.give_turn_back(clock::now());
+        }
+    }
+}
+
+/// What is needed to get a connection to a backend. The client's stream is free meanwhile.
+pub struct Opener<'a> {
+    pub requester: &'a Requester,
+    pub exchange: &'a mut Exchange,
+    pub forwarding: &'a Forwarding<'a>,
+    pub chosen: &'a Chosen,
+    /// The PROXY header for a new connection, where the pool wants one.
+    pub header: Option<Vec<u8>>,
+    /// For one to come about.
+    pub connect: Duration,
+    /// What is sent, where two backends may be asked at once.
+    pub race: Option<&'a Race>,
+}
+
+impl Opener<'_> {
+    /// A connection that has been idle for less than `max_idle`, or a new one.
+    pub async fn open(&mut self, max_idle: Option<Duration>) -> Result<(Busy<Connection>, bool), Failure> {
+        let backend = self.chosen.backend();
+        let now = || self.exchange.ledger.nearly_now();
+        if let Some(max_idle) = max_idle.filter(|_| self.header.is_none())
+            && let Some(idle) = backend.kept::<Kept>().take_idle(backend, now(), max_idle)
+        {
+            backend.cells().reused.increment();
+            return Ok((idle.begin(), true));
+        }
+        let connection = Box::pin(self.connect(Offer::Usual)).await?;
+        Ok((Busy::first(Connection::of_wire(connection)), false))
+    }
+
+    /// A stream of a connection that the backend shares among exchanges, with the request's head sent.
+    pub async fn open_stream(
+        &mut self,
+        facts: &Facts,
+        without_body: bool,
+    ) -> Result<(Busy<Connection>, bool), Failure> {
+        let backend = self.chosen.backend();
+        let moves = backend.shared.resolved.moves();
+        match backend.kept::<Kept>().h2.stream_slot(moves) {
+            Some(slot) => {
+                backend.cells().reused.increment();
+                Ok((self.send_over(slot, facts, without_body).await?, true))
+            }
+            None => self.open_shared(Offer::Usual, facts, without_body).await,
+        }
+    }
+
+    /// A stream of a connection that is not open yet, with the request's head sent, or a connection of its
+    /// own where `offer` has the backend pick, and it does not share.
+    async fn open_shared(
+        &mut self,
+        offer: Offer,
+        facts: &Facts,
+        without_body: bool,
+    ) -> Result<(Busy<Connection>, bool), Failure> {
+        match Box::pin(self.wait_for_shared(offer)).await? {
+            Got::Slot(slot) => Ok((self.send_over(slot, facts, without_body).await?, false)),
+            Got::Own(connection) => Ok((Busy::first(Connection::of_wire(connection)), false)),
+        }
+    }
+
+    /// The request's head as streams carry it.
+    fn stream_head(&self) -> Option<&::http::Request<()>> {
+        match self.race {
+            Some(race) => race.stream_head.as_ref(),
+            None => self.exchange.stream_head.as_ref(),
+        }
+    }
+
+    /// Sends the request's head over a connection that is shared.
+    async fn send_over(
+        &mut self,
+        slot: StreamSlot,
+        facts: &Facts,
+        without_body: bool,
+    ) -> Result<Busy<Connection>, Failure> {
+        let Some(head) = self.stream_head().cloned() else {
+            return Err(Failure::Connect(ConnectError::Declined));
+        };
+        if facts.upgrade && !Box::pin(self.allows_tunnels(&slot)).await {
+            return Err(Failure::Connect(ConnectError::Declined));
+        }
+        // A tunnel's stream goes on behind its head.
+        let is_whole = without_body && !facts.upgrade;
+        let stream = slot
+            .send(head, is_whole, &self.requester.worker.buffers)
+            .map_err(|_| Failure::Connect(ConnectError::Declined))?;
+        Ok(Busy::first(Connection::of_stream(Muxed::H2(stream))))
+    }
+
+    /// A stream of an HTTP/3 connection or, where QUIC does not get through and the pool has it so, what
+    /// there is over TCP.
+    pub async fn open_h3(
+        &mut self,
+        facts: &Facts,
+        without_body: bool,
+        max_idle: Option<Duration>,
+    ) -> Result<(Busy<Connection>, bool), Failure> {
+        let backend = self.chosen.backend();
+        let connections = backend.kept::<Kept>().h3.clone();
+        if let Some(slot) = connections.stream_slot(backend.shared.resolved.moves()) {
+            backend.cells().reused.increment();
+            return Ok((self.send_over_quic(slot, without_body)?, true));
+        }
+        let patience = self.forwarding.pool.shared.config.fall_back_after;
+        let falls_back = patience != NEVER;
+        let turn = match falls_back {
+            true => backend.shared.picked.quic_turn(clock::now(), NO_QUIC),
+            false => QuicTurn::CallerAlone,
+        };
+        if turn != QuicTurn::Others {
+            let mut trial = Trial { picked: &backend.shared.picked, is_over: turn == QuicTurn::Anyone };
+            let began = clock::now();
+            match Box::pin(self.wait_for_quic(&connections, patience, turn)).await {
+                Ok(Some(slot)) => {
+                    trial.is_over = true;
+                    return Ok((self.send_over_quic(slot, without_body)?, false));
+                }
+                // Another exchange has found out.
+                Ok(None) => {}
+                Err(failure) if !falls_back || self.requester.is_drained() => return Err(failure),
+                // A request that has no time left says nothing of QUIC, and would have none over TCP.
+                Err(failure) if self.is_cut_short(&failure, began, patience) => return Err(failure),
+                Err(failure) => {
+                    trial.is_over = true;
+                    backend.cells().fell_back.increment();
+                    if backend.shared.picked.note_no_quic(clock::now(), NO_QUIC) {
+                        let (pool, backend) = (&self.chosen.pool.shared.config.name, &backend.shared.address);
+                        let why = failure.of_backend();
+                        tracing::warn!(pool, backend, why, "no HTTP/3: requests go over TCP for a minute");
+                    }
+                }
+            }
+        }
+        self.open_either(facts, without_body, max_idle).await
+    }
+
+    /// Whether a QUIC connection that was begun at `began` did not come about for want of the time that it
+    /// may have by itself: the time for the whole request is over, or that for one try.
+    fn is_cut_short(&self, failure: &Failure, began: Duration, patience: Duration) -> bool {
+        let whole = patience.min(self.forwarding.timers.connect);
+        matches!(failure, Failure::Connect(ConnectError::TimedOut { .. }))
+            && clock::now().saturating_sub(began) < whole
+    }
+
+    /// Opens a QUIC connection, or waits until another exchange has; `None` where that one has found that
+    /// none comes about.
+    async fn wait_for_quic(
+        &mut self,
+        connections: &Rc<QuicConnections>,
+        patience: Duration,
+        turn: QuicTurn,
+    ) -> Result<Option<QuicSlot>, Failure> {
+        let backend = self.chosen.backend();
+        let Some(tls) = &backend.shared.tls else { return Ok(None) };
+        let Some(config) = tls.for_h3.as_ref().and_then(h3::client_config) else { return Ok(None) };
+        let Requester { worker, deadline, .. } = self.requester;
+        let began = clock::now();
+        self.requester.wait(began, self.connect.min(patience));
+        loop {
+            if let Some(slot) = connections.stream_slot(backend.shared.resolved.moves()) {
+                self.exchange.ledger.connect = Some(clock::now().saturating_sub(began));
+                return Ok(Some(slot));
+            }
+            if let Some(_leave) = connections.leave_to_open() {
+                if turn == QuicTurn::Anyone && backend.shared.picked.lacks_quic() {
+                    return Ok(None);
+                }
+                let bounds = (h3::IDLE_TIMEOUT, Code::ExcessiveLoad.value());
+                let opened = backend.open_quic(worker, deadline, (config, tls), bounds).await;
+                self.exchange.ledger.connect = Some(clock::now().saturating_sub(began));
+                let (quic, count, moves) = opened.map_err(Failure::Connect)?;
+                backend.shared.picked.note_quic();
+                let limits = limits_of(&self.forwarding.listener.shared.config.http().limits);
+                let draw = worker.draw() as u32;
+                let slot = connections.begin(quic, (&limits, draw), &worker.buffers, (count, moves));
+                return slot.map(Some).ok_or(Failure::Connect(ConnectError::Declined));
+            }
+            self.until_changed(connections).await?;
+        }
+    }
+
+    /// Sends the request's head on a stream of an HTTP/3 connection.
+    fn send_over_quic(&self, slot: QuicSlot, without_body: bool) -> Result<Busy<Connection>, Failure> {
+        let head = self.stream_head();
+        let stream = head.and_then(|head| slot.send(head, without_body));
+        let stream = stream.ok_or(Failure::Connect(ConnectError::Declined))?;
+        Ok(Busy::first(Connection::of_stream(Muxed::H3(stream))))
+    }
+
+    /// A stream of a shared connection, or a connection of its own, as the backend has picked or picks now.
+    pub async fn open_either(
+        &mut self,
+        facts: &Facts,
+        without_body: bool,
+        max_idle: Option<Duration>,
+    ) -> Result<(Busy<Connection>, bool), Failure> {
+        let backend = self.chosen.backend();
+        let kept = backend.kept::<Kept>();
+        if let Some(slot) = kept.h2.stream_slot(backend.shared.resolved.moves()) {
+            backend.cells().reused.increment();
+            return Ok((self.send_over(slot, facts, without_body).await?, true));
+        }
+        let now = self.exchange.ledger.nearly_now();
+        if let Some(idle) = max_idle.and_then(|max_idle| kept.take_idle(backend, now, max_idle)) {
+            backend.cells().reused.increment();
+            return Ok((idle.begin(), true));
+        }
+        self.open_shared(Offer::Either, facts, without_body).await
+    }
+
+    /// Opens a connection to be shared, or waits until another exchange has. Where `offer` has the backend
+    /// pick, those who come to one of which nothing is known, or that picks HTTP/2, share what the first of
+    /// them gets. One that picked HTTP/1.1 is waited for by nobody.
+    async fn wait_for_shared(&mut self, offer: Offer) -> Result<Got, Failure> {
+        let picks = offer == Offer::Either;
+        let backend = self.chosen.backend();
+        let connections = backend.kept::<Kept>().h2.clone();
+        let began = clock::now();
+        loop {
+            self.requester.wait(began, self.connect);
+            if let Some(slot) = connections.stream_slot(backend.shared.resolved.moves()) {
+                self.exchange.ledger.connect = Some(clock::now().saturating_sub(began));
+                return Ok(Got::Slot(slot));
+            }
+            // Whoever opens one keeps its leave until it is known what was picked.
+            let leave = connections.leave_to_open();
+            if leave.is_none() && !(picks && backend.shared.picked.is_h1()) {
+                self.until_changed(&connections).await?;
+                continue;
+            }
+            let connection = self.connect(offer).await?;
+            if picks && !connection.is_h2() {
+                return Ok(Got::Own(connection));
+            }
+            // It picked HTTP/1.1 before, so others may have come with another such connection meanwhile.
+            if picks && let Some(slot) = connections.stream_slot(backend.shared.resolved.moves()) {
+                return Ok(Got::Slot(slot));
+            }
+            return self.begin_shared(&connections, connection).await.map(Got::Slot);
+        }
+    }
+
+    /// Whether the backend takes extended CONNECT (RFC 8441 §3). On a connection just opened it may not have
+    /// said so yet.
+    async fn allows_tunnels(&self, slot: &StreamSlot) -> bool {
+        while !slot.allows_tunnels() {
+            if self.requester.deadline.has_passed() || !slot.is_new() {
+                return false;
+            }
+            tokio::time::sleep(SETTINGS_PAUSE).await;
+        }
+        true
+    }
+
+    /// Begins HTTP/2 on a new connection and takes room on it.
+    async fn begin_shared(
+        &self,
+        connections: &Rc<BackendConnections>,
+        connection: backends::Connection,
+    ) -> Result<StreamSlot, Failure> {
+        let header_bytes = self.forwarding.listener.shared.config.http().limits.header_bytes as u32;
+        let begun = connections.begin(connection, header_bytes, &self.requester.deadline).await;
+        begun.map_err(|error| Failure::Connect(self.chosen.backend().wait_failed(error)))
+    }
+
+    /// Waits until another exchange has opened a connection, or ended on one.
+    async fn until_changed<C>(&self, connections: &SharedConnections<C>) -> Result<(), Failure> {
+        let mut asked = false;
+        poll_fn(|context| match connections.poll_changed(context, &mut asked) {
+            Poll::Ready(()) => Poll::Ready(Ok(())),
+            Poll::Pending => timed_out(&self.requester.deadline),
+        })
+        .await
+        .map_err(|error| Failure::Connect(self.chosen.backend().wait_failed(error)))
+    }
+
+    /// A new connection, with the PROXY header sent where the pool wants one.
+    async fn connect(&mut self, offer: Offer) -> Result<backends::Connection, Failure> {
+        let Requester { worker, deadline, .. } = self.requester;
+        let began = clock::now();
+        self.requester.wait(began, self.connect);
+        let client = self.exchange.ledger.client(self.requester).address.ip();
+        let (backend, header) = (self.chosen.backend(), self.header.as_deref());
+        let opened = match offer {
+            Offer::Usual => backend.open(worker, deadline, header, Some(client)).await,
+            Offer::Either => backend.open_either(worker, deadline, client).await,
+        };
+        self.exchange.ledger.connect = Some(clock::now().saturating_sub(began));
+        opened.map_err(Failure::Connect)
+    }
+}

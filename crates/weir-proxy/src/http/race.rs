@@ -1,0 +1,74 @@
+//! A request that two backends may be asked for at once: what both are sent, and who may speak to the client.
+
+use std::cell::Cell;
+use std::mem;
+use std::net::SocketAddr;
+
+use weir_http::BodyLength;
+
+use crate::http::exchange::Exchange;
+
+/// What both attempts share. The bytes are there once, however long the body.
+pub struct Race {
+    /// As [`Exchange::outgoing`].
+    pub outgoing: Vec<u8>,
+    /// As [`Exchange::stream_head`].
+    pub stream_head: Option<::http::Request<()>>,
+    /// As [`Exchange::wire_head`].
+    pub wire_head: Vec<u8>,
+    /// As [`Exchange::body_to_backends`].
+    pub body: BodyLength,
+    /// Where the client has connected to, where the pool's backends are told that.
+    pub local: Option<SocketAddr>,
+    /// Whether both are under way.
+    is_on: Cell<bool>,
+    /// Whether an interim response is on its way to the client, which must not be cut off within it.
+    is_speaking: Cell<bool>,
+}
+
+impl Race {
+    /// Takes what is sent out of `exchange`, until [`Self::give_back`].
+    pub fn of(exchange: &mut Exchange, local: Option<SocketAddr>) -> Race {
+        Race {
+            body: exchange.body_to_backends(),
+            outgoing: mem::take(&mut exchange.outgoing),
+            stream_head: exchange.stream_head.take(),
+            wire_head: mem::take(&mut exchange.wire_head),
+            local,
+            is_on: Cell::new(false),
+            is_speaking: Cell::new(false),
+        }
+    }
+
+    /// Puts it back, for what may come next.
+    pub fn give_back(self, exchange: &mut Exchange) {
+        exchange.outgoing = self.outgoing;
+        exchange.stream_head = self.stream_head;
+        exchange.wire_head = self.wire_head;
+    }
+
+    /// A second backend is asked: from here on the client hears of neither before one has won. `false` while
+    /// the client takes an interim response of the first.
+    pub fn begin(&self) -> bool {
+        let begins = !self.is_speaking.get();
+        self.is_on.set(begins);
+        begins
+    }
+
+    /// No second backend is asked after all, or it has failed.
+    pub fn end(&self) {
+        self.is_on.set(false);
+    }
+
+    /// Begins to pass an interim response on; `false` where it is not to be.
+    pub fn speak(&self) -> bool {
+        let may = !self.is_on.get();
+        self.is_speaking.set(may);
+        may
+    }
+
+    /// It was passed on.
+    pub fn spoken(&self) {
+        self.is_speaking.set(false);
+    }
+}

@@ -1,0 +1,449 @@
+//! How many requests at once a service takes without getting slower, found from how long its answers take.
+//!
+//! As long as few are under way, answers take as long as the work does. Beyond what the service can do at
+//! once, each further request only makes all of them wait. So the limit goes by the ratio of what answers
+//! take now to what they take without a wait (the gradient, as Netflix's concurrency-limits and Envoy's
+//! adaptive concurrency have it). What they take without a wait is measured: for a moment half as many may be
+//! under way, and half of that, as long as it makes answers faster. An average of what comes by would take a
+//! long overload for the way things are.
+
+use std::time::Duration;
+
+use crate::settings::AdaptiveLimit;
+
+/// Answers that a decision goes by: of their median, which a few slow ones do not move.
+const SAMPLES: usize = 16;
+/// Time that a decision looks back on, at the least.
+const WINDOW: Duration = Duration::from_millis(100);
+/// Time after which answers are measured again, where they are slow.
+const MEASURED_EVERY: Duration = Duration::from_secs(60);
+/// Time after which they are measured first.
+const FIRST_MEASURED: Duration = Duration::from_secs(5);
+/// Longest time that a measurement takes: nobody may answer.
+const MEASURED_MOST: Duration = Duration::from_secs(10);
+/// Longest time of it in which nobody gets in, beside that of four answers: what is under way may be streams
+/// that go on for hours, or clients that take their time to read.
+const EMPTYING_MOST: Duration = Duration::from_secs(1);
+/// Time without any answer, beside that of four, after which one more gets in: where all that may be under
+/// way are streams, no answer would ever come that the limit could go by.
+const SILENCE: Duration = Duration::from_secs(1);
+/// Part of what an answer took before at which halving what is under way has helped: without a wait it would
+/// take the same, and half where all of it is wait.
+const HELPED: f64 = 0.75;
+/// Part of the way that one decision goes, so that one odd window changes little.
+const STEP: f64 = 0.2;
+/// The least that one decision aims at, of the limit there is.
+const LEAST_GRADIENT: f64 = 0.5;
+
+/// The state of a limit.
+#[derive(Debug)]
+pub(crate) struct Gradient {
+    settings: AdaptiveLimit,
+    most: f64,
+    limit: f64,
+    /// What an answer takes when nothing waits, in seconds.
+    unloaded: Option<f64>,
+    window: Window,
+    phase: Phase,
+    /// When answers are to be measured, should they be slow or have never been.
+    measure_at: Option<Duration>,
+    was_measured: bool,
+    /// When a measurement that is under way is given up.
+    give_up_at: Duration,
+    /// When an answer was last heard of, or one more let in for want of any.
+    last_word: Duration,
+}
+
+/// What is going on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Phase {
+    /// The limit follows the answers.
+    Adapting,
+    /// No more than `level` may be under way, and more still are; until `until`. Answers took so many seconds
+    /// `before`.
+    Emptying { level: f64, before: f64, until: Duration },
+    /// No more than `level` may be under way until enough answers are known of requests that began since.
+    Measuring { level: f64, before: f64, since: Duration },
+}
+
+/// Answers since the last decision.
+#[derive(Debug, Default)]
+struct Window {
+    began: Duration,
+    /// Seconds, of the last [`SAMPLES`].
+    took: Vec<f64>,
+    next: usize,
+    most_under_way: u32,
+}
+
+impl Window {
+    fn begin(&mut self, now: Duration) {
+        self.took.clear();
+        (self.began, self.next, self.most_under_way) = (now, 0, 0);
+    }
+
+    fn add(&mut self, took: f64, under_way: u32) {
+        match self.took.get_mut(self.next) {
+            Some(oldest) => *oldest = took,
+            None => self.took.push(took),
+        }
+        self.next = (self.next + 1) % SAMPLES;
+        self.most_under_way = self.most_under_way.max(under_way);
+    }
+
+    fn is_full(&self) -> bool {
+        self.took.len() == SAMPLES
+    }
+
+    fn median(&self) -> f64 {
+        let mut sorted = self.took.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+    }
+}
+
+impl Gradient {
+    /// Begins at `most`, which is at least 1, and knows nothing.
+    pub fn new(settings: &AdaptiveLimit, most: u32) -> Gradient {
+        Gradient {
+            settings: settings.clone(),
+            most: f64::from(most.max(1)),
+            limit: f64::from(most.max(1)),
+            unloaded: None,
+            window: Window::default(),
+            phase: Phase::Adapting,
+            measure_at: None,
+            was_measured: false,
+            give_up_at: Duration::ZERO,
+            last_word: Duration::ZERO,
+        }
+    }
+
+    /// An answer that took so long began to come at `now`, when so many were under way; `None` for one that
+    /// says nothing of how long the work takes. Gives the limit that holds from now on.
+    pub fn answered(&mut self, now: Duration, took: Option<Duration>, under_way: u32) -> u32 {
+        self.last_word = now;
+        if self.is_given_up(now) {
+            self.adapt(now);
+        }
+        if let Some(took) = took {
+            self.learn(now, took, under_way);
+        }
+        self.in_force()
+    }
+
+    /// A request is refused at `now`, since as many are under way as may be. Gives the limit that holds from
+    /// now on: those that hold it may never be answered, or were long ago.
+    pub fn refused(&mut self, now: Duration) -> u32 {
+        let patience = SILENCE.saturating_add(times_four(self.unloaded.unwrap_or_default()));
+        if self.is_given_up(now) {
+            self.adapt(now);
+        } else if self.phase == Phase::Adapting && now.saturating_sub(self.last_word) >= patience {
+            self.last_word = now;
+            self.limit = (self.limit + 1.0).min(self.most);
+        }
+        self.in_force()
+    }
+
+    fn is_given_up(&self, now: Duration) -> bool {
+        match self.phase {
+            Phase::Adapting => false,
+            Phase::Emptying { until, .. } => now >= until.min(self.give_up_at),
+            Phase::Measuring { .. } => now >= self.give_up_at,
+        }
+    }
+
+    fn learn(&mut self, now: Duration, took: Duration, under_way: u32) {
+        let seconds = took.as_secs_f64();
+        match self.phase {
+            Phase::Adapting => {
+                self.window.add(seconds, under_way);
+                if self.window.is_full() && now.saturating_sub(self.window.began) >= WINDOW {
+                    self.decide(now);
+                    self.window.begin(now);
+                }
+            }
+            Phase::Emptying { level, before, .. } if f64::from(under_way) <= level => {
+                self.phase = Phase::Measuring { level, before, since: now };
+                self.window.begin(now);
+            }
+            Phase::Emptying { .. } => {}
+            Phase::Measuring { level, before, since } if now.saturating_sub(took) >= since => {
+                self.window.add(seconds, under_way);
+                if self.window.is_full() {
+                    self.measured(now, level, before);
+                }
+            }
+            Phase::Measuring { .. } => {}
+        }
+    }
+
+    /// The limit that holds.
+    pub fn in_force(&self) -> u32 {
+        let limit = match self.phase {
+            Phase::Adapting => self.limit,
+            Phase::Emptying { level, .. } | Phase::Measuring { level, .. } => level,
+        };
+        limit.clamp(self.least(), self.most) as u32
+    }
+
+    /// What an answer takes when nothing waits; `None` until it is known.
+    pub fn unloaded(&self) -> Option<Duration> {
+        self.unloaded.map(Duration::from_secs_f64)
+    }
+
+    /// With this limit, for tests.
+    #[cfg(test)]
+    pub fn lowered_to(&mut self, limit: u32) -> u32 {
+        self.limit = f64::from(limit);
+        self.adapt(Duration::ZERO);
+        self.in_force()
+    }
+
+    fn least(&self) -> f64 {
+        f64::from(self.settings.min).clamp(1.0, self.most)
+    }
+
+    fn decide(&mut self, now: Duration) {
+        let (took, under_way) = (self.window.median(), f64::from(self.window.most_under_way));
+        // Until it is measured: the best that was seen.
+        let unloaded =
+            self.unloaded.map_or(took, |known| if self.was_measured { known } else { known.min(took) });
+        self.unloaded = Some(unloaded);
+        // Answers without any time are as good as it gets.
+        let ratio = self.settings.tolerance * unloaded / took.max(f64::MIN_POSITIVE);
+        let measure_at = *self.measure_at.get_or_insert(now + FIRST_MEASURED);
+        if now >= measure_at && (ratio < 1.0 || !self.was_measured) && under_way > self.least() {
+            self.give_up_at = now + MEASURED_MOST + times_four(took);
+            return self.begin_to_measure(now, under_way / 2.0, took);
+        }
+        if ratio < 1.0 {
+            // A limit that nobody comes near to would take long to be felt.
+            self.limit = self.limit.min(2.0 * under_way);
+        } else if under_way * 2.0 < self.limit {
+            // Of such a limit it can't be told whether more would be well.
+            return;
+        }
+        let aim = self.limit * ratio.clamp(LEAST_GRADIENT, 1.0) + self.limit.sqrt();
+        let next = self.limit + STEP * (aim - self.limit);
+        self.limit = next.clamp(self.least(), self.most);
+    }
+
+    fn begin_to_measure(&mut self, now: Duration, level: f64, before: f64) {
+        let until = now + EMPTYING_MOST + times_four(before);
+        self.phase = Phase::Emptying { level: level.max(self.least()), before, until };
+    }
+
+    /// So many answers are known with `level` under way.
+    fn measured(&mut self, now: Duration, level: f64, before: f64) {
+        let took = self.window.median();
+        if took < before * HELPED && level > self.least() {
+            return self.begin_to_measure(now, level / 2.0, took);
+        }
+        (self.unloaded, self.was_measured) = (Some(took), true);
+        self.adapt(now);
+    }
+
+    fn adapt(&mut self, now: Duration) {
+        (self.phase, self.measure_at) = (Phase::Adapting, Some(now + MEASURED_EVERY));
+        self.window.begin(now);
+    }
+}
+
+/// Four times so many seconds; nothing where that is no time.
+fn times_four(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(4.0 * seconds).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BinaryHeap;
+
+    use super::*;
+
+    /// A service of so many workers before a crowd that asks again as soon as it was answered or, refused,
+    /// a little later. Times are in microseconds.
+    struct Service {
+        gradient: Gradient,
+        workers: usize,
+        work: u64,
+        crowd: usize,
+        now: u64,
+        /// Ends of work under way, as negative numbers: the heap gives the greatest.
+        busy: BinaryHeap<(i64, u64)>,
+        waiting: std::collections::VecDeque<u64>,
+        /// Clients that wait before they ask again.
+        pausing: BinaryHeap<i64>,
+        refused: u64,
+        took: Vec<u64>,
+    }
+
+    impl Service {
+        fn of(workers: usize, work: u64, crowd: usize) -> Service {
+            let settings = AdaptiveLimit { min: 3, tolerance: 1.5 };
+            Service {
+                gradient: Gradient::new(&settings, 1_000),
+                workers,
+                work,
+                crowd: 0,
+                now: 1,
+                busy: BinaryHeap::new(),
+                waiting: Default::default(),
+                pausing: BinaryHeap::new(),
+                refused: 0,
+                took: Vec::new(),
+            }
+            .with_crowd(crowd)
+        }
+
+        fn with_crowd(mut self, crowd: usize) -> Service {
+            for number in self.crowd..crowd {
+                self.pausing.push(-((self.now + number as u64) as i64));
+            }
+            self.crowd = self.crowd.max(crowd);
+            self
+        }
+
+        fn under_way(&self) -> usize {
+            self.busy.len() + self.waiting.len()
+        }
+
+        fn asks(&mut self) {
+            if self.under_way() >= self.gradient.in_force() as usize {
+                self.refused += 1;
+                self.pausing.push(-((self.now + 10_000) as i64));
+            } else if self.busy.len() < self.workers {
+                self.busy.push((-((self.now + self.work) as i64), self.now));
+            } else {
+                self.waiting.push_back(self.now);
+            }
+        }
+
+        /// Lets so many seconds pass.
+        fn runs(&mut self, seconds: u64) {
+            let until = self.now + seconds * 1_000_000;
+            (self.refused, self.took) = (0, Vec::new());
+            loop {
+                let ends = self.busy.peek().map_or(u64::MAX, |(at, _)| -at as u64);
+                let asks = self.pausing.peek().map_or(u64::MAX, |at| -at as u64);
+                self.now = ends.min(asks);
+                if self.now >= until {
+                    self.now = until;
+                    return;
+                }
+                if asks < ends {
+                    self.pausing.pop();
+                    self.asks();
+                    continue;
+                }
+                let Some((_, since)) = self.busy.pop() else { return };
+                while self.busy.len() < self.workers
+                    && let Some(next) = self.waiting.pop_front()
+                {
+                    self.busy.push((-((self.now + self.work) as i64), next));
+                }
+                let took = self.now - since;
+                self.took.push(took);
+                let micros = Duration::from_micros;
+                self.gradient.answered(micros(self.now), Some(micros(took)), self.under_way() as u32 + 1);
+                // A hair later, so that not all that are answered together ask together for ever.
+                self.pausing.push(-((self.now + 1 + took % 97) as i64));
+            }
+        }
+
+        fn median(&self) -> u64 {
+            let mut sorted = self.took.clone();
+            sorted.sort_unstable();
+            sorted[sorted.len() / 2]
+        }
+    }
+
+    #[test]
+    fn a_crowd_before_few_workers_is_held_to_what_they_do_at_once() {
+        let mut service = Service::of(8, 20_000, 400);
+        service.runs(60);
+        service.runs(30);
+        assert!((8..=24).contains(&service.gradient.in_force()), "{:?}", service.gradient);
+        assert!(service.median() < 3 * service.work, "{} us", service.median());
+        assert!(service.took.len() as u64 * service.work > 30_000_000 * 8 * 95 / 100, "the workers are busy");
+        assert!(service.refused > 0);
+    }
+
+    #[test]
+    fn ten_minutes_of_overload_do_not_pass_for_the_way_things_are() {
+        let mut service = Service::of(8, 20_000, 400);
+        service.runs(600);
+        service.runs(30);
+        assert!((8..=24).contains(&service.gradient.in_force()), "{:?}", service.gradient);
+        let unloaded = service.gradient.unloaded().unwrap().as_micros() as u64;
+        assert!((service.work..=service.work * 3 / 2).contains(&unloaded), "{unloaded} us");
+    }
+
+    #[test]
+    fn who_does_not_get_slower_is_not_held() {
+        let mut service = Service::of(100_000, 20_000, 900);
+        service.runs(30);
+        let answered = service.took.len() as u64;
+        assert!(service.refused < answered / 100, "{} of {answered}: while it is measured", service.refused);
+        service.runs(600);
+        assert_eq!(service.refused, 0, "{:?}", service.gradient);
+    }
+
+    #[test]
+    fn workers_that_are_added_are_used_and_those_that_get_slower_get_less() {
+        let mut service = Service::of(8, 20_000, 400);
+        service.runs(60);
+        service.workers = 64;
+        service.runs(120);
+        service.runs(30);
+        let at_once = service.gradient.in_force();
+        assert!((64..=180).contains(&at_once), "{:?}", service.gradient);
+        assert!(
+            service.took.len() as u64 * service.work > 30_000_000 * 64 * 95 / 100,
+            "the workers are busy"
+        );
+        service.workers = 4;
+        service.runs(120);
+        service.runs(30);
+        assert!((4..=16).contains(&service.gradient.in_force()), "{:?}", service.gradient);
+    }
+
+    #[test]
+    fn a_service_that_stops_answering_while_it_is_measured_gets_its_limit_back() {
+        let mut service = Service::of(8, 20_000, 400);
+        service.runs(5);
+        while service.gradient.phase == Phase::Adapting {
+            service.runs(1);
+        }
+        let (level, before, since) = (4.0, 0.02, Duration::from_micros(service.now));
+        service.gradient.phase = Phase::Measuring { level, before, since };
+        let (now, low) = (Duration::from_micros(service.now), service.gradient.in_force());
+        assert_eq!(
+            service.gradient.answered(now + MEASURED_MOST / 2, None, 9),
+            low,
+            "a failure says nothing"
+        );
+        let limit = service.gradient.answered(now + MEASURED_MOST * 2, None, 9);
+        assert!(limit > low && service.gradient.phase == Phase::Adapting, "{:?}", service.gradient);
+    }
+
+    #[test]
+    fn the_limit_stays_within_its_bounds_whatever_comes() {
+        let settings = AdaptiveLimit { min: 5, tolerance: 1.0 };
+        let mut gradient = Gradient::new(&settings, 50);
+        let mut seed = 7u64;
+        for step in 0..200_000u64 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let took = match seed >> 61 {
+                0 => Some(Duration::ZERO),
+                1 => Some(Duration::MAX / 4),
+                2 => None,
+                _ => Some(Duration::from_micros(seed >> 40)),
+            };
+            let limit = gradient.answered(Duration::from_millis(step * 7), took, (seed >> 33) as u32 % 70);
+            assert!((5..=50).contains(&limit), "{gradient:?}");
+        }
+        // A largest number that is below the smallest holds.
+        assert_eq!(Gradient::new(&settings, 2).in_force(), 2);
+    }
+}

@@ -1,0 +1,134 @@
+//! Opens the sockets of one endpoint.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol as SocketProtocol, Socket, Type};
+
+use weir_io::system::interface_named;
+
+use super::{BACKLOG, Endpoint, Transport};
+
+/// Wait between two tries.
+const RELEASE_PAUSE: Duration = Duration::from_millis(5);
+
+/// Second descriptors of a group that exists, and for QUIC further members where an upgrade made the workers
+/// more: two that shared one socket would each get half of what belongs together.
+pub(super) fn keep_group(
+    endpoint: &Endpoint,
+    address: SocketAddr,
+    old: &[OwnedFd],
+    workers: usize,
+) -> io::Result<Vec<OwnedFd>> {
+    let mut group = old.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
+    if endpoint.transport == Transport::Quic
+        && let Some(first) = old.first()
+        && endpoint
+            .interface
+            .as_ref()
+            .is_none_or(|name| interface_named(name) == endpoint.interface_of(first))
+    {
+        let address = socket2::SockRef::from(first).local_addr()?.as_socket().unwrap_or(address);
+        while group.len() < workers {
+            group.push(open(endpoint, address, true)?);
+        }
+    }
+    Ok(group)
+}
+
+/// One socket per worker on one endpoint.
+///
+/// `SO_REUSEPORT` lets any process of this user join the group: a second Weir on the same address would
+/// silently take half of the connections. So the address is first bound without it, which fails while anybody
+/// else listens there for longer than `patience`; and while we do ourselves (`None`), as when 127.0.0.1:80
+/// becomes 0.0.0.0:80. Whoever is not of this user, or not in a group, is still noticed then.
+pub(super) fn open_group(
+    endpoint: &Endpoint,
+    address: SocketAddr,
+    workers: usize,
+    patience: Option<Duration>,
+) -> io::Result<Vec<OwnedFd>> {
+    // Port 0 is nobody's yet; the kernel chooses it, and all workers share the choice.
+    if address.port() != 0
+        && let Some(patience) = patience
+    {
+        drop(open_alone(endpoint, address, patience)?);
+    }
+    let first = open(endpoint, address, true)?;
+    let chosen = socket2::SockRef::from(&first).local_addr()?.as_socket().unwrap_or(address);
+    let rest = (1..workers).map(|_| open(endpoint, chosen, true));
+    std::iter::once(Ok(first)).chain(rest).collect()
+}
+
+/// Binds without a group. A listener that a reload took out a moment ago may still be serving what waited in
+/// its queue: its address is busy until then, and the reload that puts it back must not fail for it.
+fn open_alone(endpoint: &Endpoint, address: SocketAddr, patience: Duration) -> io::Result<OwnedFd> {
+    with_patience(patience, || open(endpoint, address, false))
+}
+
+/// Opens a socket, again and again while somebody else has its place.
+pub(super) fn with_patience(
+    patience: Duration,
+    open: impl Fn() -> io::Result<OwnedFd>,
+) -> io::Result<OwnedFd> {
+    let begun = Instant::now();
+    loop {
+        match open() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < patience => {
+                std::thread::sleep(RELEASE_PAUSE);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// Whether a socket can be bound there now. It takes nothing from the sockets that are there.
+pub(super) fn can_be_opened(endpoint: &Endpoint) -> bool {
+    endpoint.at.inet().is_some_and(|address| bind(endpoint, address, true).is_ok())
+}
+
+/// Opens one socket for an endpoint and binds it to `address`; listens on it only as a member of a group.
+fn open(endpoint: &Endpoint, address: SocketAddr, in_group: bool) -> io::Result<OwnedFd> {
+    let socket = bind(endpoint, address, in_group)?;
+    if endpoint.transport == Transport::Tcp && in_group {
+        socket.listen(BACKLOG.into())?;
+    }
+    Ok(socket.into())
+}
+
+/// Opens one socket for an endpoint and binds it to `address`.
+fn bind(endpoint: &Endpoint, address: SocketAddr, in_group: bool) -> io::Result<Socket> {
+    let transport = endpoint.transport;
+    let domain = Domain::for_address(address);
+    let (kind, protocol) = match transport {
+        Transport::Tcp => (Type::STREAM, SocketProtocol::TCP),
+        Transport::Udp | Transport::Quic => (Type::DGRAM, SocketProtocol::UDP),
+    };
+    let socket = Socket::new(domain, kind.nonblocking().cloexec(), Some(protocol))?;
+    if domain == Domain::IPV6 {
+        // `0.0.0.0:80` and `[::]:80` may stand side by side in one list.
+        socket.set_only_v6(true)?;
+    }
+    if transport == Transport::Tcp {
+        socket.set_reuse_address(true)?;
+    } else {
+        // A burst of datagrams waits here while the worker is busy; the kernel caps it at
+        // `net.core.rmem_max`.
+        let _ = socket.set_recv_buffer_size(4 << 20);
+        let _ = socket.set_send_buffer_size(4 << 20);
+    }
+    // Accepted connections inherit it: heads and bodies go out in separate writes, and Nagle would hold the
+    // second back.
+    if transport == Transport::Tcp {
+        socket.set_tcp_nodelay(true)?;
+    }
+    socket.set_reuse_port(in_group)?;
+    if let Some(interface) = &endpoint.interface {
+        // First: whether an address is taken, or there at all, is a matter of the interface.
+        socket.bind_device(Some(interface.as_bytes()))?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket)
+}

@@ -1,0 +1,379 @@
+//! Public keys for signed tokens that are fetched while a config is in force: what is there now, and how a
+//! request has them looked at again.
+//!
+//! Keys lie in an `ArcSwap`, so that new ones are there for all workers at once, and a token is held against
+//! one set of them whole. Who fetches is the control side; a request only asks, and may wait for the end of
+//! the fetch. However many ask, there is one fetch, and none that begins sooner than `early_refresh` behind
+//! the one before.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tokio::sync::watch;
+use weir_config::{Config, FetchedKeys, KeySet};
+
+use crate::nudge::Nudge;
+
+/// All JWK sets that a config has fetched.
+#[derive(Debug)]
+pub struct TokenKeys(Box<[Arc<FetchedSet>]>);
+
+/// One JWK set.
+#[derive(Debug)]
+pub struct FetchedSet {
+    /// From where, and by what rules.
+    pub config: FetchedKeys,
+    held: ArcSwapOption<Held>,
+    rounds: Mutex<Rounds>,
+    nudge: Nudge,
+    /// Counts fetches that have ended: whoever waits, waits for that.
+    ended: watch::Sender<u64>,
+    waiting: AtomicUsize,
+    history: Arc<History>,
+}
+
+/// Keys that were fetched.
+#[derive(Debug)]
+pub struct Held {
+    /// The keys.
+    pub set: KeySet,
+    /// When a fetch last found them, or they came from another process, by the clock of this one.
+    pub confirmed: Duration,
+    /// How old they were then.
+    pub age_then: Duration,
+}
+
+impl Held {
+    /// For how long nobody has confirmed them.
+    pub fn age(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.confirmed) + self.age_then
+    }
+}
+
+/// Where fetches stand.
+#[derive(Debug, Default)]
+struct Rounds {
+    is_under_way: bool,
+    /// Whether one is to begin now.
+    is_asked: bool,
+    /// When the last one began.
+    began: Option<Duration>,
+    /// Nobody fetches any more: another config is in force.
+    is_over: bool,
+}
+
+/// What has become of fetches since the process began; the next snapshot takes it over.
+#[derive(Debug, Default)]
+struct History {
+    fetched: AtomicU64,
+    failed: AtomicU64,
+    waited: AtomicU64,
+    no_place: AtomicU64,
+    too_soon: AtomicU64,
+    error: Mutex<Option<String>>,
+}
+
+/// What was counted since the process began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Fetches that brought keys.
+    pub fetched: u64,
+    /// Fetches that did not.
+    pub failed: u64,
+    /// Requests that waited for a fetch.
+    pub waited: u64,
+    /// Requests that would have, and found as many waiting as may.
+    pub no_place: u64,
+    /// Requests that asked for a fetch too soon behind the one before.
+    pub too_soon: u64,
+}
+
+impl TokenKeys {
+    /// `None` where `config` has nothing fetched. Sets of `previous` of which it says nothing new are the
+    /// very same, and keys of the same place are taken over.
+    pub fn compile(config: &Config, previous: Option<&TokenKeys>) -> Option<Arc<TokenKeys>> {
+        let compile = |config: FetchedKeys| {
+            let old = previous.map_or(&[][..], |old| &old.0);
+            if let Some(same) = old.iter().find(|old| old.config == config) {
+                return same.clone();
+            }
+            let old = old.iter().find(|old| old.config.is_same_place(&config));
+            Arc::new(FetchedSet::new(config, old))
+        };
+        let all: Box<[_]> = config.fetched_keys().into_iter().map(compile).collect();
+        (!all.is_empty()).then(|| Arc::new(TokenKeys(all)))
+    }
+
+    /// All, in the order of the config.
+    pub fn all(&self) -> &[Arc<FetchedSet>] {
+        &self.0
+    }
+
+    /// The one that is fetched so.
+    pub fn find(&self, config: &FetchedKeys) -> Option<&Arc<FetchedSet>> {
+        self.0.iter().find(|set| set.config == *config)
+    }
+}
+
+impl FetchedSet {
+    fn new(config: FetchedKeys, old: Option<&Arc<FetchedSet>>) -> FetchedSet {
+        FetchedSet {
+            config,
+            held: ArcSwapOption::new(old.and_then(|old| old.held.load_full())),
+            rounds: Mutex::default(),
+            nudge: Nudge::default(),
+            ended: watch::Sender::new(0),
+            waiting: AtomicUsize::new(0),
+            history: old.map(|old| old.history.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// The keys that hold at `now`; `None` before the first fetch, and where they are older than `stale`.
+    #[inline]
+    pub fn good(&self, now: Duration) -> Option<Arc<Held>> {
+        self.held().filter(|held| held.age(now) <= self.config.stale)
+    }
+
+    /// The keys that were fetched last, however old they are.
+    pub fn held(&self) -> Option<Arc<Held>> {
+        self.held.load_full()
+    }
+
+    /// Asks for a fetch for a request that the keys at hand are not good for, and for a place among those
+    /// that wait for its end. One that is under way will do. `None`: none begins now, or too many wait.
+    pub fn ask(self: &Arc<Self>, now: Duration) -> Option<Waiting> {
+        // Before the question: the fetch may end at once.
+        let ended = self.ended.subscribe();
+        if !self.is_coming(now) {
+            self.history.too_soon.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        let most = self.config.waiting as usize;
+        let place = |waiting: usize| (waiting < most).then_some(waiting + 1);
+        match self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place) {
+            Ok(_) => {
+                self.history.waited.fetch_add(1, Ordering::Relaxed);
+                Some(Waiting { set: self.clone(), ended })
+            }
+            Err(_) => {
+                self.history.no_place.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// Whether a fetch is under way, or begins for this.
+    fn is_coming(&self, now: Duration) -> bool {
+        let mut rounds = self.rounds();
+        if rounds.is_under_way || rounds.is_asked {
+            return true;
+        }
+        let is_early = rounds.began.is_some_and(|began| now < began + self.config.early_refresh);
+        if rounds.is_over || is_early {
+            return false;
+        }
+        rounds.is_asked = true;
+        self.nudge.ask();
+        true
+    }
+
+    /// Has a fetch begin now, unless one is under way.
+    pub fn hasten(&self) {
+        let mut rounds = self.rounds();
+        if !rounds.is_under_way && !rounds.is_over {
+            rounds.is_asked = true;
+            self.nudge.ask();
+        }
+    }
+
+    /// Waits until somebody wants a fetch now. For the one who fetches.
+    pub async fn asked(&self) {
+        while !self.rounds().is_asked {
+            self.nudge.asked().await;
+        }
+    }
+
+    /// Notes that a fetch begins; it ends with what this gives.
+    pub fn begin(self: &Arc<Self>, now: Duration) -> UnderWay {
+        let mut rounds = self.rounds();
+        (rounds.is_under_way, rounds.is_asked, rounds.began) = (true, false, Some(now));
+        UnderWay(self.clone())
+    }
+
+    /// Takes keys over that a fetch has brought: for all workers, from their next token on. Gives whether
+    /// they are others than before.
+    pub fn take_over(&self, set: KeySet, now: Duration) -> bool {
+        let is_new = self.held().is_none_or(|held| held.set.keys != set.keys);
+        self.held.store(Some(Arc::new(Held { set, confirmed: now, age_then: Duration::ZERO })));
+        self.history.fetched.fetch_add(1, Ordering::Relaxed);
+        self.tell(None);
+        is_new
+    }
+
+    /// Takes keys over that another process has fetched, `age` ago.
+    pub fn inherit(&self, set: KeySet, age: Duration, now: Duration) {
+        self.held.store(Some(Arc::new(Held { set, confirmed: now, age_then: age })));
+    }
+
+    /// Notes that a fetch has brought nothing.
+    pub fn fail(&self, error: String) {
+        self.history.failed.fetch_add(1, Ordering::Relaxed);
+        self.tell(Some(error));
+    }
+
+    /// Notes that nobody fetches any more, and lets go whoever waits.
+    pub fn retire(&self) {
+        let mut rounds = self.rounds();
+        (rounds.is_over, rounds.is_asked) = (true, false);
+        drop(rounds);
+        self.ended.send_modify(|count| *count += 1);
+    }
+
+    /// Why the last fetch brought nothing; `None` where it did, or there was none.
+    pub fn error(&self) -> Option<String> {
+        self.history.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What was counted.
+    pub fn counts(&self) -> Counts {
+        let History { fetched, failed, waited, no_place, too_soon, .. } = &*self.history;
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Counts {
+            fetched: of(fetched),
+            failed: of(failed),
+            waited: of(waited),
+            no_place: of(no_place),
+            too_soon: of(too_soon),
+        }
+    }
+
+    fn tell(&self, error: Option<String>) {
+        *self.history.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    }
+
+    fn rounds(&self) -> MutexGuard<'_, Rounds> {
+        self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A fetch that is under way, until this is dropped.
+#[derive(Debug)]
+pub struct UnderWay(Arc<FetchedSet>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.rounds().is_under_way = false;
+        self.0.ended.send_modify(|count| *count += 1);
+    }
+}
+
+/// A place among those that wait for a fetch, given back when dropped.
+#[derive(Debug)]
+pub struct Waiting {
+    set: Arc<FetchedSet>,
+    ended: watch::Receiver<u64>,
+}
+
+impl Waiting {
+    /// Waits until the fetch has ended, whatever it brought.
+    pub async fn end(&mut self) {
+        // The sender is the set's, which is here.
+        let _ = self.ended.changed().await;
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.set.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    const ED25519: &str =
+        r#"{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo","kid":"KID"}"#;
+
+    fn config(more: &str) -> Config {
+        let text = format!(
+            "[listener.web]\nbind = '127.0.0.1:80'\npool = 'app'\n[listener.web.auth.jwt]\naudience = 'a'\nkeys = \
+             'https://login.example/jwks'\n{more}\n[pool.app]\nbackends = ['10.0.0.1:80']\n"
+        );
+        weir_config::parse("weir.toml", &text).unwrap_or_else(|report| panic!("{report}"))
+    }
+
+    fn compiled(more: &str, previous: Option<&TokenKeys>) -> Arc<TokenKeys> {
+        TokenKeys::compile(&config(more), previous).unwrap()
+    }
+
+    fn keys(kid: &str) -> KeySet {
+        KeySet::of_texts([&*ED25519.replace("KID", kid)]).unwrap()
+    }
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn is_over(waiting: &mut Waiting) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        matches!(pin!(waiting.end()).poll(&mut context), Poll::Ready(()))
+    }
+
+    #[test]
+    fn however_many_ask_one_fetch_begins_and_none_soon_behind_it() {
+        let all = compiled("waiting = 2", None);
+        let set = &all.all()[0];
+        let mut first = set.ask(at(0)).expect("none has begun yet");
+        let second = set.ask(at(0)).expect("a place");
+        assert!(set.ask(at(0)).is_none(), "two may wait");
+        drop(second);
+        let under_way = set.begin(at(1));
+        let mut third = set.ask(at(1)).expect("the place of the one that has left");
+        assert!(!is_over(&mut first) && !is_over(&mut third));
+        drop(under_way);
+        assert!(is_over(&mut first) && is_over(&mut third));
+        drop((first, third));
+        assert!(set.ask(at(10)).is_none(), "it began nine seconds ago");
+        let counts = set.counts();
+        assert_eq!((counts.waited, counts.no_place, counts.too_soon), (3, 1, 1));
+        assert!(set.ask(at(11)).is_some());
+    }
+
+    #[test]
+    fn keys_hold_until_they_are_stale_and_go_on_in_the_next_config() {
+        let all = compiled("stale = '60s'", None);
+        let set = &all.all()[0];
+        assert!(set.good(at(0)).is_none());
+        assert!(set.take_over(keys("a"), at(10)) && !set.take_over(keys("a"), at(10)));
+        assert!(set.good(at(70)).is_some() && set.good(at(71)).is_none());
+        assert!(set.take_over(keys("b"), at(80)));
+        let same = compiled("stale = '60s'", Some(&all));
+        assert!(Arc::ptr_eq(&same.all()[0], set));
+        let other = compiled("stale = '30s'", Some(&all));
+        assert!(other.all()[0].good(at(110)).is_some() && other.all()[0].good(at(111)).is_none());
+        assert_eq!(other.all()[0].counts().fetched, 3);
+        let believed_by_others = compiled("ca = 'own.pem'", Some(&all));
+        assert!(
+            believed_by_others.all()[0].held().is_none(),
+            "what others say of a provider counts for less"
+        );
+        set.inherit(keys("c"), at(50), at(5));
+        assert!(set.good(at(15)).is_some() && set.good(at(16)).is_none());
+    }
+
+    #[test]
+    fn nobody_waits_for_a_fetch_that_never_comes() {
+        let all = compiled("", None);
+        let set = &all.all()[0];
+        let mut waiting = set.ask(at(0)).unwrap();
+        set.retire();
+        assert!(is_over(&mut waiting) && set.ask(at(100)).is_none());
+    }
+}

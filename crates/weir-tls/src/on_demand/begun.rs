@@ -1,0 +1,131 @@
+//! A name that a certificate is being got for.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use super::{Answered, Failed, NameResult, OnDemand, Stored, make_room};
+
+/// Least time for which a certificate is left alone whose renewal the service has refused: it is good for
+/// weeks still.
+const REFUSED_LEAST: Duration = Duration::from_secs(3600);
+
+/// A name that a certificate is being got for, until this is dropped: then those who still wait go on without
+/// one.
+#[must_use = "the name is let go with it"]
+pub struct Begun {
+    on_demand: Arc<OnDemand>,
+    name: Box<str>,
+    is_renewal: bool,
+}
+
+/// Why nobody is asked about a name, and nothing ordered for it, now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotNow {
+    /// As many names as `max_names` are asked about and ordered.
+    Busy,
+    /// The authority can't be spoken with.
+    Away,
+}
+
+impl Begun {
+    pub(super) fn new(on_demand: Arc<OnDemand>, name: Box<str>) -> Begun {
+        let is_renewal = on_demand.lock().begun.get(&name).is_some_and(|under_way| under_way.is_renewal);
+        Begun { on_demand, name, is_renewal }
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether there is a certificate, which comes to its end.
+    pub fn is_renewal(&self) -> bool {
+        self.is_renewal
+    }
+
+    /// Takes a place among the names that are asked about and ordered.
+    ///
+    /// # Errors
+    /// There is none, or it would be of no use. That is counted.
+    pub fn may_ask(&self) -> Result<(), NotNow> {
+        let mut state = self.on_demand.lock();
+        let now = Instant::now();
+        if let Some(until) = state.away.filter(|until| *until > now) {
+            drop(state);
+            let left = until.saturating_duration_since(now);
+            self.failed(NameResult::Away, left, "the authority can't be spoken with now".to_owned());
+            return Err(NotNow::Away);
+        }
+        if state.asking >= self.on_demand.settings.max_names {
+            drop(state);
+            // Not remembered: there is a place as soon as another name is done.
+            self.on_demand.counts.name(NameResult::Busy);
+            return Err(NotNow::Busy);
+        }
+        if let Some(under_way) = state.begun.get_mut(&self.name).filter(|under_way| !under_way.is_asking) {
+            under_way.is_asking = true;
+            state.asking += 1;
+        }
+        Ok(())
+    }
+
+    /// Attempts for the name that failed in a row, and why the last one did.
+    pub fn failures(&self) -> Option<Failed> {
+        let state = self.on_demand.lock();
+        let failed = if self.is_renewal { &state.held } else { &state.failed };
+        failed.get(&self.name).cloned()
+    }
+
+    /// Serves a certificate from now on, to those who wait for it first.
+    pub fn serve(&self, stored: Stored, result: NameResult) {
+        let mut state = self.on_demand.lock();
+        let gone = state.kept.put(&self.name, stored.0);
+        let wakers = state.release(&self.name);
+        if result == NameResult::Issued {
+            state.failed.remove(&self.name);
+            state.held.remove(&self.name);
+        }
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        self.on_demand.counts.name(result);
+        self.on_demand.counts.evicted(gone);
+    }
+
+    /// Notes what the service has said.
+    pub fn answered(&self, is_yes: bool) {
+        let remember = self.on_demand.settings.remember;
+        if !is_yes && self.is_renewal {
+            let reason = "the service at `ask` refuses it".to_owned();
+            return self.failed(NameResult::Refused, remember.max(REFUSED_LEAST), reason);
+        }
+        let until = Instant::now() + remember;
+        let mut state = self.on_demand.lock();
+        make_room(&mut state.answers, |answer| answer.until);
+        state.answers.insert(self.name.clone(), Answered { is_yes, until });
+        drop(state);
+        if !is_yes {
+            self.on_demand.counts.name(NameResult::Refused);
+        }
+    }
+
+    /// Notes that no certificate could be got, and when to try again. One more failure in a row if an order
+    /// failed.
+    pub fn failed(&self, result: NameResult, pause: Duration, reason: String) {
+        let mut state = self.on_demand.lock();
+        let all = if self.is_renewal { &mut state.held } else { &mut state.failed };
+        make_room(all, |failed| failed.until);
+        let before = all.get(&self.name).map_or(0, |failed| failed.count);
+        let count = before.saturating_add(u32::from(result == NameResult::Failed));
+        all.insert(self.name.clone(), Failed { until: Instant::now() + pause, count, reason });
+        drop(state);
+        self.on_demand.counts.name(result);
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        let wakers = self.on_demand.lock().end(&self.name);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
