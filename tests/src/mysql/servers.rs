@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::client::{Client, Login};
 use crate::dialogue::{fingerprint, free_address, until_within};
@@ -84,6 +84,8 @@ impl Mysqld {
         let child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process");
         kill_process(pid, Signal::STOP).expect("a process of ours");
+        // Until each of its threads has come to it, some go on answering.
+        waitpid(Some(pid), WaitOptions::UNTRACED).expect("a child of ours");
     }
 
     /// Starts it again at the same address, after it died.

@@ -47,13 +47,14 @@ pub(super) async fn search(pool: Arc<Pool>, manner: Manner, seen: Arc<PoolSeen>)
                 }
                 seen.hides(shown);
                 pool.hidden.found(names);
+                sleep(SEARCHES).await;
             }
             // What was found before holds on.
             Err(reason) => {
                 tracing::debug!(pool = name, backend = primary.address, reason, "no search for stored code");
+                sleep(TRIES).await;
             }
         }
-        sleep(SEARCHES).await;
     }
 }
 
