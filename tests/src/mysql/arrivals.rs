@@ -82,6 +82,11 @@ const ROAMING: &[&str] = &[
     "CALL p()",
 ];
 
+/// How often Weir has made a connection ready by a DO: it asks before it lends one on which the session before
+/// has inserted something.
+const WEIRS_OWN: &str = "SELECT COUNT(*) FROM mysql.general_log \
+     WHERE user_host LIKE 'app%' AND CONVERT(argument USING utf8mb4) = 'DO LAST_INSERT_ID(0)'";
+
 /// What changes nothing, by the names of `performance_schema`: reads, what Weir sets in a connection that it
 /// takes for a session, commands, and what the server could not read.
 const HARMLESS: &[&str] = &[
@@ -182,6 +187,9 @@ impl Arrivals {
         );
         for (kind, count) in counted.value().split(',').filter_map(|one| one.split_once('=')) {
             self.at_replica.insert(kind.to_owned(), count.parse().unwrap_or(0));
+            if kind == "sql/do" && root.does(WEIRS_OWN).value() == count {
+                continue;
+            }
             if !HARMLESS.iter().any(|harmless| kind.starts_with(harmless)) {
                 self.wrong.push(format!("{count} of {kind}"));
             }

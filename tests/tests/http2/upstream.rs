@@ -152,7 +152,8 @@ fn content_of(server: &mut Http2, stream: u32, most: u32) -> (Vec<u8>, bool) {
     let mut content = Vec::new();
     while content.len() < most as usize {
         let found = server.receives_frame();
-        let found = found.unwrap_or_else(|broken| panic!("{} bytes of {stream}, then {broken}", content.len()));
+        let found =
+            found.unwrap_or_else(|broken| panic!("{} bytes of {stream}, then {broken}", content.len()));
         if found.stream == stream && found.kind == kind::DATA {
             content.extend_from_slice(&found.payload);
         }

@@ -8,10 +8,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use weir_tests::crowd::{Crowd, CrowdServer, sent_again};
-use weir_tests::dialogue::{Draws, Setup, Signal, Weir, until, until_within};
+use weir_tests::dialogue::{Draws, Sets, Setup, Signal, Weir, until, until_within};
 use weir_tests::network::{Network, PATIENCE};
 
-use super::{Sets, VIP, VIP6, config};
+use super::{VIP, VIP6, config};
 
 /// Connections of each family.
 fn size() -> usize {

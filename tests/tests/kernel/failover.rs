@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use weir_tests::dialogue::{SLOWNESS, Setup, Weir, alone, until};
+use weir_tests::dialogue::{SLOWNESS, Sets, Setup, Weir, alone, until};
 use weir_tests::network::Network;
 
-use super::{Sets, Talk, VIP, VIP6, config};
+use super::{Talk, VIP, VIP6, config};
 
 fn backends(weir: &Weir, pool: &str) -> Vec<Value> {
     let status = until("its status", || weir.admin().tries_to_read("/v1/status")).json();

@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use weir_tests::crowd::{Crowd, CrowdServer};
-use weir_tests::dialogue::{Draws, Setup, Weir, until};
+use weir_tests::dialogue::{Draws, Sets, Setup, Weir, until};
 use weir_tests::network::Network;
 use weir_tests::raw::{ACK, SYN, Segment, Sender};
 
-use super::{Sets, Talk, VIP, VIP6, config};
+use super::{Talk, VIP, VIP6, config};
 
 /// Flows of each family that `config` has room for.
 const FLOWS: u32 = 4096;

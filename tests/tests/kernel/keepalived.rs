@@ -7,10 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::AtomicBool;
 
 use weir_tests::crowd::{Crowd, CrowdServer};
-use weir_tests::dialogue::{Setup, Signal, Weir, alone, tool, until};
+use weir_tests::dialogue::{Sets, Setup, Signal, Weir, alone, tool, until};
 use weir_tests::network::Network;
-
-use super::Sets;
 
 const SERVERS: usize = 3;
 const FLOWS: usize = 1_000;

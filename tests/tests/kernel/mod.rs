@@ -16,7 +16,6 @@ mod views;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use weir_tests::dialogue::{Setup, Weir};
@@ -107,14 +106,4 @@ fn datagram_socket(network: &Network, at: &str) -> UdpSocket {
         socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         socket
     })
-}
-
-/// Says that something is over when it is dropped, also by a panic: nobody goes on for ever beside a test
-/// that has failed.
-struct Sets<'f>(&'f AtomicBool);
-
-impl Drop for Sets<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
 }

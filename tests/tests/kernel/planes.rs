@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use weir_tests::crowd::{Crowd, CrowdServer};
-use weir_tests::dialogue::{Setup, Signal, Weir, until, until_within};
+use weir_tests::dialogue::{Sets, Setup, Signal, Weir, until, until_within};
 use weir_tests::network::Network;
 
-use super::{Sets, Talk, VIP, VIP6, asks, config_of, datagram_socket};
+use super::{Talk, VIP, VIP6, asks, config_of, datagram_socket};
 
 const SERVERS: usize = 2;
 const MORE: &str = "balance = \"round-robin\"";

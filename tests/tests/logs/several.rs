@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use weir_tests::dialogue::{After, Backend, Setup, Signal, Weir, Wire, until};
+use weir_tests::dialogue::{After, Backend, Sets, Setup, Signal, Weir, Wire, until};
 
 const SEVERAL: &str = r#"
     [log]
@@ -191,6 +191,7 @@ fn reloads_rotations_and_an_upgrade_lose_no_line_of_any_log() {
                 })
             })
             .collect();
+        let end = Sets(&is_over);
         for round in 0..3 {
             weir.reloads(&second);
             for log in ["main", "audit"] {
@@ -203,7 +204,7 @@ fn reloads_rotations_and_an_upgrade_lose_no_line_of_any_log() {
         let old = weir.pid();
         weir.signals_pid(old, Signal::USR2);
         until("the old process to be gone", || (!weir.is_running(old)).then_some(()));
-        is_over.store(true, Ordering::Relaxed);
+        drop(end);
         crowd.into_iter().map(|one| one.join().expect("no request fails")).sum::<usize>()
     });
     for log in ["main", "audit"] {

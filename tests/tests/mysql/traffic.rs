@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mysql::prelude::Queryable as _;
 use mysql::{Conn, OptsBuilder};
-use weir_tests::dialogue::{Setup, Weir, until};
+use weir_tests::dialogue::{Sets, Setup, Weir, until};
 use weir_tests::mysql::{Asked, BEFORE_PAIR, Client, LOCAL_FILES, Login, Pair, pair, query};
 
 use super::{before, client};
@@ -201,10 +201,11 @@ fn statements_and_transactions_under_way_outlast_a_reload() {
                 })
             })
             .collect();
+        let end = Sets(over);
         for round in 0..10 {
             weir.reloads(if round % 2 == 0 { &changed } else { BEFORE_PAIR });
         }
-        over.store(true, Ordering::Relaxed);
+        drop(end);
         writers.into_iter().map(|writer| writer.join().expect("no error")).sum::<u32>()
     });
 

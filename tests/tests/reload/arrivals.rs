@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use weir_tests::dialogue::{
-    PATIENCE, Setup, Signal, Weir, datagram_socket, free_address, until, until_within,
+    PATIENCE, Sets, Setup, Signal, Weir, datagram_socket, free_address, until, until_within,
 };
 use weir_tests::network::Network;
 use weir_tests::raw::{ACK, Listener, RST, SYN, Segment, Sender};
@@ -65,7 +65,7 @@ impl Arrivals {
                 scope.spawn(|| there(&|| arrivals.come(to)));
             }
             // Also where it panics.
-            let _end = Ends(&arrivals.is_over);
+            let _end = Sets(&arrivals.is_over);
             change(&arrivals);
         });
         let lost = arrivals.lost.lock().expect("no panic").clone();
@@ -85,14 +85,6 @@ impl Arrivals {
     pub(super) fn go_on(&self) {
         let wanted = self.served.load(Ordering::Relaxed) + 50;
         until("some more to be served", || (self.served.load(Ordering::Relaxed) >= wanted).then_some(()));
-    }
-}
-
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

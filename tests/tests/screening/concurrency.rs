@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, Weir, Wire, until};
+use weir_tests::dialogue::{After, Backend, ScriptedBackend, Sets, Setup, Weir, Wire, until};
 
 use super::{ask, rejected};
 
@@ -163,12 +163,12 @@ fn an_adaptive_limit_finds_what_four_workers_do_at_once_and_holds_a_crowd_to_it(
     let limit = || weir.metric("weir_adaptive_limit_requests", &[("listener", "web"), ("route", "")]);
     let unloaded = || weir.metric("weir_adaptive_limit_unloaded_seconds", &[("listener", "web")]);
     assert_eq!((limit(), unloaded()), (1000.0, 0.0));
-    let crowd = std::sync::atomic::AtomicBool::new(true);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..60 {
             scope.spawn(|| {
                 let mut client = weir.client("web");
-                while crowd.load(std::sync::atomic::Ordering::Relaxed) {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
                     client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
                     let answer = client.receives_response();
                     assert!(matches!(answer.status, 200 | 503), "{answer:?}");
@@ -178,9 +178,9 @@ fn an_adaptive_limit_finds_what_four_workers_do_at_once_and_holds_a_crowd_to_it(
                 }
             });
         }
+        let _end = Sets(&is_over);
         // Sixty at four workers wait for 15 times as long as the work takes.
         until("the limit to be found", || (limit() < 30.0 && unloaded() < 0.06).then_some(()));
-        crowd.store(false, std::sync::atomic::Ordering::Relaxed);
     });
     assert!(rejected(&weir, "concurrency_limited") > 0.0);
     let url = format!("http://{}/", weir.address("web"));

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use weir_tests::dialogue::{
-    Backend, Door, PATIENCE, ScriptedBackend, Setup, Signal, Weir, Wire, pattern, run_tool, tool, until,
-    until_within,
+    Backend, Door, PATIENCE, ScriptedBackend, Sets, Setup, Signal, Weir, Wire, pattern, run_tool, tool,
+    until, until_within,
 };
 
 use super::fresh;
@@ -275,12 +275,6 @@ fn arrive(names: &[&str], change: impl FnOnce(&dyn Fn())) -> u64 {
         refused: AtomicU64::new(0),
         lost: Mutex::default(),
     };
-    struct Ends<'a>(&'a AtomicBool);
-    impl Drop for Ends<'_> {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::Relaxed);
-        }
-    }
     std::thread::scope(|scope| {
         for name in names {
             let arrivals = &arrivals;
@@ -300,7 +294,7 @@ fn arrive(names: &[&str], change: impl FnOnce(&dyn Fn())) -> u64 {
                 }
             });
         }
-        let _end = Ends(&arrivals.is_over);
+        let _end = Sets(&arrivals.is_over);
         change(&|| {
             let wanted = arrivals.served.load(Ordering::Relaxed) + 30;
             until("some more to be served", || {
