@@ -112,6 +112,24 @@ fn control_marks(word: u64) -> u64 {
     (below_space | is_delete) & HIGH
 }
 
+/// Longest name, in words, that [`name_length`] looks through.
+const NAME_WORDS: usize = 3;
+
+/// Length of what stands before the first colon of `text`; `None` when there is none in whole words at its
+/// front. What it consists of is not looked at.
+#[inline(always)]
+pub(crate) fn name_length(text: &[u8]) -> Option<usize> {
+    for (number, word) in text.as_chunks::<8>().0.iter().take(NAME_WORDS).enumerate() {
+        let differs = u64::from_le_bytes(*word) ^ (ONES * b':' as u64);
+        // The lowest mark is always true, as in `control_marks`.
+        let marks = differs.wrapping_sub(ONES) & !differs & HIGH;
+        if marks != 0 {
+            return Some(number * 8 + (marks.trailing_zeros() / 8) as usize);
+        }
+    }
+    None
+}
+
 /// Position of the first control byte other than tab at or after `at`; `None` when there is none.
 #[inline(always)]
 pub(crate) fn control_from(text: &[u8], mut at: usize) -> Option<usize> {
@@ -183,6 +201,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_first_colon_is_found_in_whole_words_and_no_other_byte_is_taken_for_it() {
+        for byte in (0..=255_u8).filter(|byte| *byte != b':') {
+            for position in 0..30 {
+                let mut text = [byte; 36];
+                text[position..].fill(b':');
+                assert_eq!(name_length(&text), (position < 24).then_some(position), "{byte:#x}");
+                assert_eq!(name_length(&text[..position]), None);
+            }
+        }
+        assert_eq!(name_length(b"te: abc"), None, "no whole word");
     }
 
     #[test]

@@ -46,6 +46,7 @@ pub(crate) fn parse_fields(
     let Cursor { mut phase, mut at, mut line_start, mut mark, mut classes, .. } = *cursor;
     'more: {
         loop {
+            let mut known = None;
             if phase == Phase::FieldStart {
                 match window.get(at) {
                     None => break 'more,
@@ -65,6 +66,18 @@ pub(crate) fn parse_fields(
                 line_start = at;
                 classes = 0;
                 phase = Phase::FieldName;
+                if let Some(rest) = window.get(at..)
+                    && let Some(name) = scan::name_length(rest).and_then(|length| rest.get(..length))
+                {
+                    let named = KnownHeader::classify(name);
+                    known = Some(named);
+                    // A name that is known is a token, and has no underscore.
+                    if named != KnownHeader::Other {
+                        mark = at + name.len();
+                        at = mark + 1;
+                        phase = Phase::FieldValue;
+                    }
+                }
             }
             if phase == Phase::FieldName {
                 let Some(stop) = token_end(window, &mut at, &mut classes) else { break 'more };
@@ -87,7 +100,9 @@ pub(crate) fn parse_fields(
                 (Some(b'\n'), _) => return Err(Violation::BareLineFeed),
                 _ => return Err(Violation::FieldValueSyntax),
             }
-            fields.push(field_line(window, line_start, mark, stop, classes));
+            let name = window.get(line_start..mark).unwrap_or_default();
+            let known = known.unwrap_or_else(|| KnownHeader::classify(name));
+            fields.push(field_line(window, line_start, mark, stop, classes, known));
             at = stop + 2;
             phase = Phase::FieldStart;
         }
@@ -120,9 +135,14 @@ fn token_end(window: &[u8], at: &mut usize, classes: &mut u8) -> Option<u8> {
 }
 
 #[inline(always)]
-fn field_line(window: &[u8], line_start: usize, name_end: usize, line_end: usize, classes: u8) -> FieldLine {
-    let name = window.get(line_start..name_end).unwrap_or_default();
-    let known = KnownHeader::classify(name);
+fn field_line(
+    window: &[u8],
+    line_start: usize,
+    name_end: usize,
+    line_end: usize,
+    classes: u8,
+    known: KnownHeader,
+) -> FieldLine {
     let raw = window.get(name_end + 1..line_end).unwrap_or_default();
     let mut flags = 0;
     let mut value = Span::new(name_end + 2, line_end);
@@ -146,7 +166,7 @@ fn field_line(window: &[u8], line_start: usize, name_end: usize, line_end: usize
         flags |= if outer.into_iter().any(|byte| *byte == b'\t') { TABBED } else { 0 };
     }
     if classes & UNDERSCORE != 0 {
-        flags |= underscore_flags(name);
+        flags |= underscore_flags(window.get(line_start..name_end).unwrap_or_default());
     }
     FieldLine { name: Span::new(line_start, name_end), value, known, flags }
 }
