@@ -132,6 +132,9 @@ const RETRY_ON: &[Word] = &[
 ];
 
 impl RetryOn {
+    /// No lower status is one of [`RetryOn::Status`].
+    pub const FIRST_STATUS: u16 = 429;
+
     /// As written in the file.
     pub const fn word(self) -> &'static str {
         match self {

@@ -102,33 +102,21 @@ impl<R: Recipient> Call<'_, R> {
                 }
                 Some(rules) => Box::pin(self.hedged(&mut reach, chosen, only_new, rules)).await?,
             };
+            // Most answers are of those that are never asked for again.
+            if let Ok(begun) = &tried
+                && begun.status < RetryOn::FIRST_STATUS
+            {
+                let now = self.exchange.ledger.response_at();
+                observe_answer(&self.requester.worker, &chosen, begun, now);
+                return tried.map(|begun| Answered::of(chosen, begun)).map_err(|failed| failed.failure);
+            }
             // One is enough: the next try is another backend anyway.
             hedge = hedge.filter(|_| self.exchange.ledger.hedge.is_none());
-            let attempt = Attempt {
-                idempotent: self.facts.method.is_idempotent(),
-                replayable: self.upload.is_replayable(),
-                reused: matches!(tried, Err(Failed { reused: true, .. })),
-                kind: match &tried {
-                    Ok(begun) => Some(RetryOn::Status(begun.status)),
-                    Err(failed) => failed.failure.retried_as(),
-                },
-                retry_after: tried.as_ref().ok().and_then(|begun| self.retry_after(begun)),
-                route: self.forwarding.route_retry(),
-            };
-            let cells = self.forwarding.listener.shared.cells.of(self.requester.worker.number);
-            let verdict = reach.after(&self.forwarding.pool, &chosen, &attempt, cells);
-            // A connection that aged out says nothing about the backend.
-            if verdict != Verdict::Reconnect {
-                let ledger = &self.exchange.ledger;
-                let now = if tried.is_ok() { ledger.response_at() } else { clock::now() };
-                observe(&self.requester.worker, &chosen, &tried, now);
-            }
-            only_new = match verdict {
+            only_new = match self.judge(&mut reach, &chosen, &tried) {
                 Verdict::Again => false,
                 Verdict::Reconnect => true,
                 Verdict::Leave => {
-                    let Begun { connection, received, .. } = tried.map_err(|failed| failed.failure)?;
-                    return Ok(Answered { chosen, connection, received });
+                    return tried.map(|begun| Answered::of(chosen, begun)).map_err(|failed| failed.failure);
                 }
             };
             if let Ok(begun) = tried {
@@ -145,10 +133,40 @@ impl<R: Recipient> Call<'_, R> {
         }
     }
 
+    /// What to do after an attempt that failed, or whose answer is one that may be asked for again; tells
+    /// passive health of it.
+    #[inline(never)]
+    fn judge(&self, reach: &mut Reach, chosen: &Chosen, tried: &Result<Begun, Failed>) -> Verdict {
+        let attempt = Attempt {
+            idempotent: self.facts.method.is_idempotent(),
+            replayable: self.upload.is_replayable(),
+            reused: matches!(tried, Err(Failed { reused: true, .. })),
+            kind: match tried {
+                Ok(begun) => Some(RetryOn::Status(begun.status)),
+                Err(failed) => failed.failure.retried_as(),
+            },
+            retry_after: tried.as_ref().ok().and_then(|begun| self.retry_after(begun)),
+            route: self.forwarding.route_retry(),
+        };
+        let cells = self.forwarding.listener.shared.cells.of(self.requester.worker.number);
+        let verdict = reach.after(&self.forwarding.pool, chosen, &attempt, cells);
+        // A connection that aged out says nothing about the backend.
+        if verdict != Verdict::Reconnect {
+            let ledger = &self.exchange.ledger;
+            let now = if tried.is_ok() { ledger.response_at() } else { clock::now() };
+            observe(&self.requester.worker, chosen, tried, now);
+        }
+        verdict
+    }
+
     /// When the attempt that is about to be made is to give way to another, should it take so long.
     fn end_of_try(&self, reach: &Reach) -> Duration {
         let pool = &self.forwarding.pool.shared;
-        let rules = RetryRules::of(&pool.config.retry, self.forwarding.route_retry());
+        let (of_pool, of_route) = (&pool.config.retry, self.forwarding.route_retry());
+        if of_pool.per_try_timeout == NEVER && of_route.is_none() {
+            return Duration::MAX;
+        }
+        let rules = RetryRules::of(of_pool, of_route);
         // `made` counts this attempt already.
         let made = reach.made().saturating_sub(1);
         if rules.per_try == NEVER
@@ -236,20 +254,24 @@ impl<R: Recipient> Call<'_, R> {
 
 /// Tells passive health and the latency average what became of an attempt, and counts it.
 pub fn observe(worker: &Worker, chosen: &Chosen, tried: &Result<Begun, Failed>, now: Duration) {
-    let cells = chosen.backend().cells();
     match tried {
-        Ok(Begun { status, latency, .. }) => {
-            cells.requests[usize::from(status / 100).min(5)].increment();
-            match *status >= 400 && is_failure(&chosen.pool.shared.config, *status) {
-                true => chosen.observe_failure(worker, now, || format!("answered {status}")),
-                false => chosen.observe_success(now, *latency),
-            }
-        }
+        Ok(begun) => observe_answer(worker, chosen, begun, now),
         Err(failed) if failed.failure.blames_backend() => {
-            cells.requests[0].increment();
+            chosen.backend().cells().requests[0].increment();
             chosen.observe_failure(worker, now, || failed.failure.of_backend());
         }
         Err(_) => {}
+    }
+}
+
+/// As [`observe`], of an attempt that was answered.
+#[inline]
+fn observe_answer(worker: &Worker, chosen: &Chosen, answer: &Begun, now: Duration) {
+    let Begun { status, latency, .. } = *answer;
+    chosen.backend().cells().requests[usize::from(status / 100).min(5)].increment();
+    match status >= 400 && is_failure(&chosen.pool.shared.config, status) {
+        true => chosen.observe_failure(worker, now, || format!("answered {status}")),
+        false => chosen.observe_success(now, latency),
     }
 }
 
@@ -263,6 +285,11 @@ fn is_failure(pool: &weir_config::Pool, status: u16) -> bool {
 }
 
 impl Answered {
+    #[inline]
+    fn of(chosen: Chosen, begun: Begun) -> Answered {
+        Answered { chosen, connection: begun.connection, received: begun.received }
+    }
+
     /// Whether the response's body certainly needs a buffer besides the one that holds its head and whatever
     /// came behind it.
     pub fn needs_buffer(&mut self, response: &ResponseHead) -> bool {

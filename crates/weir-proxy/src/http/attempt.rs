@@ -19,7 +19,7 @@ use crate::http::ask::Call;
 use crate::http::connection::Connection;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
-use crate::http::opener::Opener;
+use crate::http::opener::{self, Opener};
 use crate::http::race::Race;
 use crate::http::reply;
 use crate::http::requester::{Recipient, Requester};
@@ -128,6 +128,12 @@ impl<R: Recipient> Call<'_, R> {
         chosen: &Chosen,
         max_idle: Option<Duration>,
     ) -> Result<(Busy<Connection>, bool), Failure> {
+        if self.facts.protocol == PoolProtocol::H1
+            && self.forwarding.pool.shared.config.send_proxy.is_none()
+            && let Some(idle) = opener::take_idle(chosen, self.exchange.ledger.nearly_now(), max_idle)
+        {
+            return Ok((idle, true));
+        }
         let connect = match self.try_until {
             Duration::MAX => self.forwarding.timers.connect,
             _ => self.within_try(clock::now(), self.forwarding.timers.connect),
@@ -143,7 +149,7 @@ impl<R: Recipient> Call<'_, R> {
         let mut opener = Opener { requester, exchange, forwarding, chosen, header, connect, race };
         match facts.protocol {
             PoolProtocol::H1 => {
-                let opening = pin!(opener.open(max_idle));
+                let opening = pin!(opener.open());
                 gathering(&mut **recipient, opening).await
             }
             PoolProtocol::H2 => {

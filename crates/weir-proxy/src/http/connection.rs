@@ -12,8 +12,9 @@ use crate::http::stream::Stream;
 /// What an exchange sends its request over.
 pub struct Connection {
     stream: Stream,
-    /// `None` for a stream: the connection below it is counted.
-    count: Option<OpenCount>,
+    /// `None` for a stream: the connection below it is counted. Boxed, for what is asked over it is handed on
+    /// with it several times.
+    count: Option<Box<OpenCount>>,
     /// See [`backends::Connection::moves`].
     moves: u32,
 }
@@ -23,7 +24,7 @@ impl Connection {
     pub fn of_wire(connection: backends::Connection) -> Connection {
         let moves = connection.moves();
         let (wire, count) = connection.into_parts();
-        Connection { stream: Stream::of_wire(wire), count: Some(count), moves }
+        Connection { stream: Stream::of_wire(wire), count: Some(Box::new(count)), moves }
     }
 
     /// A stream of a shared connection, for one exchange.
@@ -33,7 +34,7 @@ impl Connection {
 
     /// See [`OpenCount::ender`].
     pub fn ender(&self) -> Option<Rc<Ender>> {
-        self.count.as_ref().and_then(OpenCount::ender)
+        self.count.as_ref().and_then(|count| count.ender())
     }
 
     /// See [`backends::Connection::moves`].

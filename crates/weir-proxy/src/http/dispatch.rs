@@ -10,7 +10,7 @@ use weir_io::clock;
 
 use crate::access_log::Logs;
 use crate::http::answer;
-use crate::http::auth::gate;
+use crate::http::auth::{Authenticator, gate};
 use crate::http::cache;
 use crate::http::closing;
 use crate::http::edits;
@@ -47,46 +47,50 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
     if let Some(logs) = listener.compiled.logs.as_deref().filter(|logs| logs.asks()) {
         capture(logs, &session.requester, &listener, exchange);
     }
-    let ended = match decided {
-        Err(failure) => Err(failure),
-        Ok(Plan { route, outcome, .. }) => match admit(session, &listener, exchange, (route, &outcome)).await
-        {
-            Err(failure) => Err(failure),
-            Ok(Some(after)) => return after,
-            Ok(None) => match outcome {
-                Outcome::Forward { pool: asked } => {
-                    let fallbacks = listener.compiled.routes.fallbacks(route, asked);
-                    let serving =
-                        closing::serving(asked, fallbacks, |index| &listener.pools[index].shared.balance);
-                    let is_fallback = serving != asked;
-                    if is_fallback {
-                        listener.pools[asked].cells().fallbacks.increment();
-                    }
-                    let pool = listener.pools[serving].clone();
-                    exchange.ledger.pool = Some(pool.clone());
-                    exchange.pool = Some(serving);
-                    edits::prepare(&session.requester, &listener, exchange);
-                    let mut forwarding = Forwarding::new(&listener, pool, route);
-                    forwarding.is_fallback = is_fallback;
-                    session.requester.begin_total(exchange.ledger.head, forwarding.timers.request_total);
-                    match route.and_then(|route| route.cache.as_deref()) {
-                        None => forward::run(session, exchange, &forwarding).await,
-                        Some(cache) => cache::run(session, exchange, &forwarding, cache).await,
-                    }
+    let admitted = match &decided {
+        Ok(Plan { route, outcome, .. }) => match listener.compiled.routes.auth(*route) {
+            Some(authenticator) if outcome.is_guarded() => {
+                Box::pin(admit(session, &listener, exchange, (*route, authenticator))).await
+            }
+            _ => Ok(None),
+        },
+        Err(_) => Ok(None),
+    };
+    let ended = match (decided, admitted) {
+        (Err(failure), _) | (_, Err(failure)) => Err(failure),
+        (_, Ok(Some(after))) => return after,
+        (Ok(Plan { route, outcome, .. }), Ok(None)) => match outcome {
+            Outcome::Forward { pool: asked } => {
+                let fallbacks = listener.compiled.routes.fallbacks(route, asked);
+                let serving =
+                    closing::serving(asked, fallbacks, |index| &listener.pools[index].shared.balance);
+                let is_fallback = serving != asked;
+                if is_fallback {
+                    listener.pools[asked].cells().fallbacks.increment();
                 }
-                Outcome::Refuse(refused) => Err(refused.into()),
-                Outcome::Redirect { to, status } => {
-                    Ok(Box::pin(answer::redirect(session, &listener, exchange, to, status)).await)
+                let pool = listener.pools[serving].clone();
+                exchange.ledger.pool = Some(pool.clone());
+                exchange.pool = Some(serving);
+                edits::prepare(&session.requester, &listener, exchange);
+                let mut forwarding = Forwarding::new(&listener, pool, route);
+                forwarding.is_fallback = is_fallback;
+                session.requester.begin_total(exchange.ledger.head, forwarding.timers.request_total);
+                match route.and_then(|route| route.cache.as_deref()) {
+                    None => forward::run(session, exchange, &forwarding).await,
+                    Some(cache) => cache::run(session, exchange, &forwarding, cache).await,
                 }
-                Outcome::Respond { status, body, content_type } => {
-                    Ok(Box::pin(answer::respond(session, &listener, exchange, status, body, content_type))
-                        .await)
-                }
-                Outcome::Trace => Ok(Box::pin(answer::trace(session, &listener, exchange)).await),
-                Outcome::Prove { authorization } => {
-                    Ok(Box::pin(answer::prove(session, &listener, exchange, &authorization)).await)
-                }
-            },
+            }
+            Outcome::Refuse(refused) => Err(refused.into()),
+            Outcome::Redirect { to, status } => {
+                Ok(Box::pin(answer::redirect(session, &listener, exchange, to, status)).await)
+            }
+            Outcome::Respond { status, body, content_type } => {
+                Ok(Box::pin(answer::respond(session, &listener, exchange, status, body, content_type)).await)
+            }
+            Outcome::Trace => Ok(Box::pin(answer::trace(session, &listener, exchange)).await),
+            Outcome::Prove { authorization } => {
+                Ok(Box::pin(answer::prove(session, &listener, exchange, &authorization)).await)
+            }
         },
     };
     // What there is to say yet is said in a time of its own.
@@ -98,28 +102,22 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
     }
 }
 
-/// Asks whether whoever asks may, where the listener or the route wants to know; `Some` where it was
-/// answered.
+/// Asks whether whoever asks may; `Some` where it was answered.
 async fn admit(
     session: &mut Session,
     listener: &Rc<WorkerListener>,
     exchange: &mut Exchange,
-    (route, outcome): (Option<&Route>, &Outcome<'_>),
+    (route, authenticator): (Option<&Route>, &Authenticator),
 ) -> Result<Option<After>, Failure> {
-    match listener.compiled.routes.auth(route) {
-        Some(authenticator) if outcome.is_guarded() => {
-            // The time for the whole request is that of who is asked first as well.
-            let pool = exchange.pool.and_then(|index| listener.pools.get(index));
-            let of_pool = pool.and_then(|pool| pool.shared.config.timeout.if_any());
-            let of_route = route.and_then(|route| route.timeout.as_ref());
-            let timers = ExchangeTimers::of(&listener.shared.config.timeout, of_pool, of_route);
-            session.requester.begin_total(exchange.ledger.head, timers.request_total);
-            let asked = Box::pin(gate::ask(session, listener, exchange, authenticator)).await;
-            session.requester.end_total();
-            asked
-        }
-        _ => Ok(None),
-    }
+    // The time for the whole request is that of who is asked first as well.
+    let pool = exchange.pool.and_then(|index| listener.pools.get(index));
+    let of_pool = pool.and_then(|pool| pool.shared.config.timeout.if_any());
+    let of_route = route.and_then(|route| route.timeout.as_ref());
+    let timers = ExchangeTimers::of(&listener.shared.config.timeout, of_pool, of_route);
+    session.requester.begin_total(exchange.ledger.head, timers.request_total);
+    let asked = gate::ask(session, listener, exchange, authenticator).await;
+    session.requester.end_total();
+    asked
 }
 
 /// Plans, and asks lists and limits where the plan says so; leaves in `exchange.paths` what differs from

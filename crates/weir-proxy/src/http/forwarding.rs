@@ -29,6 +29,7 @@ pub struct Forwarding<'l> {
 
 impl<'l> Forwarding<'l> {
     /// Goes to `pool` as the listener, or the route, has it.
+    #[inline]
     pub fn new(
         listener: &'l Rc<WorkerListener>,
         pool: Rc<WorkerPool>,

@@ -80,15 +80,51 @@ struct Text {
 }
 
 impl Ledger {
-    /// Starts a new page.
+    /// Starts a new page. Field by field, for a whole new one would be written and then moved here.
     pub fn begin(&mut self, now: Duration) {
-        let text = Text { bytes: std::mem::take(&mut self.text.bytes), ..Text::default() };
-        let mut cache = std::mem::take(&mut self.cache);
+        let Ledger {
+            began,
+            head,
+            queue,
+            connect,
+            backend_header,
+            backend_protocol,
+            auth,
+            retries,
+            hedge,
+            bytes_received,
+            bytes_sent,
+            tunnelled,
+            status,
+            pool,
+            backend,
+            cache,
+            passage,
+            behind_proxy,
+            has_waited,
+            would_reject,
+            route,
+            route_number,
+            is_unlogged,
+            captured,
+            sqli,
+            user,
+            text,
+        } = self;
+        (*began, *head) = (now, now);
+        (*queue, *connect, *backend_header, *backend_protocol, *auth) = (None, None, None, None, None);
+        (*retries, *hedge) = (0, None);
+        (*bytes_received, *bytes_sent, *tunnelled, *status) = (0, 0, (0, 0), 0);
+        (*pool, *backend, *behind_proxy, *has_waited) = (None, None, None, false);
+        (*route, *route_number, *is_unlogged) = (None, None, false);
+        (*would_reject, *sqli, *user) = (Reasons::default(), None, None);
         cache.clear();
-        let mut captured = std::mem::take(&mut self.captured);
         captured.clear();
-        *self = Ledger { began: now, head: now, text, cache, captured, ..Ledger::default() };
-        self.text.bytes.clear();
+        passage.end();
+        let Text { bytes, method, host, target, user_agent, referer, version } = text;
+        bytes.clear();
+        (*method, *target) = (0..0, 0..0);
+        (*host, *user_agent, *referer, *version) = (None, None, None, Version::default());
     }
 
     /// The time, near enough and without asking the clock: as long as nothing was waited for since the

@@ -71,17 +71,19 @@ pub struct Opener<'a> {
     pub race: Option<&'a Race>,
 }
 
+/// A connection to `chosen` that is kept and has been idle for less than `max_idle`; `None` where it is to be
+/// a new one.
+#[inline]
+pub fn take_idle(chosen: &Chosen, now: Duration, max_idle: Option<Duration>) -> Option<Busy<Connection>> {
+    let backend = chosen.backend();
+    let idle = backend.kept::<Kept>().take_idle(backend, now, max_idle?)?;
+    backend.cells().reused.increment();
+    Some(idle.begin())
+}
+
 impl Opener<'_> {
-    /// A connection that has been idle for less than `max_idle`, or a new one.
-    pub async fn open(&mut self, max_idle: Option<Duration>) -> Result<(Busy<Connection>, bool), Failure> {
-        let backend = self.chosen.backend();
-        let now = || self.exchange.ledger.nearly_now();
-        if let Some(max_idle) = max_idle.filter(|_| self.header.is_none())
-            && let Some(idle) = backend.kept::<Kept>().take_idle(backend, now(), max_idle)
-        {
-            backend.cells().reused.increment();
-            return Ok((idle.begin(), true));
-        }
+    /// A new connection.
+    pub async fn open(&mut self) -> Result<(Busy<Connection>, bool), Failure> {
         let connection = Box::pin(self.connect(Offer::Usual)).await?;
         Ok((Busy::first(Connection::of_wire(connection)), false))
     }
@@ -259,10 +261,8 @@ impl Opener<'_> {
             backend.cells().reused.increment();
             return Ok((self.send_over(slot, facts, without_body).await?, true));
         }
-        let now = self.exchange.ledger.nearly_now();
-        if let Some(idle) = max_idle.and_then(|max_idle| kept.take_idle(backend, now, max_idle)) {
-            backend.cells().reused.increment();
-            return Ok((idle.begin(), true));
+        if let Some(idle) = take_idle(self.chosen, self.exchange.ledger.nearly_now(), max_idle) {
+            return Ok((idle, true));
         }
         self.open_shared(Offer::Either, facts, without_body).await
     }

@@ -216,10 +216,9 @@ impl Pump {
         }
     }
 
-    /// The same body, sent as `encoding` makes it.
-    pub fn encoded(mut self, encoding: Option<Box<Encoding>>) -> Pump {
+    /// Has the body sent as `encoding` makes it; `None`: as it comes.
+    pub fn set_encoding(&mut self, encoding: Option<Box<Encoding>>) {
         self.encoding = encoding;
-        self
     }
 
     /// Counts what was encoded on the way, if anything was.

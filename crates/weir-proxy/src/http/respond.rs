@@ -54,8 +54,8 @@ pub async fn run(
     let to_stream = session.stream.is_muxed();
     // What ended with its head has been told so.
     let marked = to_stream && !framing.body.is_empty();
-    let mut download = Pump::new(reader, Framing::on(marked, framing.body), Some(received), None)
-        .encoded(compression.encoding);
+    let mut download = Pump::new(reader, Framing::on(marked, framing.body), Some(received), None);
+    download.set_encoding(compression.encoding);
     if !to_stream {
         let taken = download.take_received(&mut exchange.reply, WITH_HEAD_BYTES);
         taken.map_err(drive::download_failure)?;

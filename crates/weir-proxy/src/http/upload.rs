@@ -22,7 +22,8 @@ const RATE_GRACE: Duration = Duration::from_secs(5);
 
 /// The request's body.
 pub struct Upload {
-    pump: Option<Pump>,
+    /// Boxed, for most requests have no body, and are handed on all the same.
+    pump: Option<Box<Pump>>,
     /// Whether any of it left after the head, so that it can't be sent again.
     streamed: bool,
     /// Whether the backend stopped taking it; it may have answered all the same.
@@ -57,7 +58,7 @@ impl Upload {
 
     /// A body that `pump` will read, from [`Self::resume`] on.
     pub fn of(pump: Pump, now: Duration) -> Upload {
-        Upload { pump: Some(pump), paused_at: Some(now), began: now, ..Upload::none() }
+        Upload { pump: Some(Box::new(pump)), paused_at: Some(now), began: now, ..Upload::none() }
     }
 
     /// The client is read from now on.
@@ -80,7 +81,7 @@ impl Upload {
     /// Whether all of it was received and sent.
     #[inline]
     pub fn is_done(&self) -> bool {
-        self.pump.as_ref().is_none_or(Pump::is_done) && !self.is_filed()
+        self.pump.as_ref().is_none_or(|pump| pump.is_done()) && !self.is_filed()
     }
 
     /// Whether some of it is in a file and not sent yet.
@@ -106,35 +107,35 @@ impl Upload {
 
     /// Whether all of it was received.
     pub fn is_received(&self) -> bool {
-        self.pump.as_ref().is_none_or(Pump::is_received)
+        self.pump.as_ref().is_none_or(|pump| pump.is_received())
     }
 
     /// Whether all of it leaves with the head, or there is none; so never where a part is in a file.
     pub fn is_whole(&self) -> bool {
-        !self.streamed && self.filed.is_none() && self.pump.as_ref().is_none_or(Pump::is_whole)
+        !self.streamed && self.filed.is_none() && self.pump.as_ref().is_none_or(|pump| pump.is_whole())
     }
 
     /// The same body for another backend, which gets it beside the first; of one that is whole.
     pub fn twin(&self) -> Upload {
-        Upload { pump: self.pump.as_ref().map(Pump::twin), ..Upload::none() }
+        Upload { pump: self.pump.as_ref().map(|pump| Box::new(pump.twin())), ..Upload::none() }
     }
 
     /// Goes on with the backend that its twin went to.
     pub fn stand_in(&mut self, twin: Upload) {
         (self.refused, self.cut) = (twin.refused, twin.cut);
         if let (Some(pump), Some(twin)) = (&mut self.pump, twin.pump) {
-            pump.stand_in(twin);
+            pump.stand_in(*twin);
         }
     }
 
     /// What leaves with the head, where it was kept.
     pub fn take_copy(&mut self) -> Vec<u8> {
-        self.pump.as_mut().map_or_else(Vec::new, Pump::take_copy)
+        self.pump.as_mut().map_or_else(Vec::new, |pump| pump.take_copy())
     }
 
     /// The whole body, where it was to be kept, has come, and was not too long; empty where there is none.
     pub fn take_kept(&mut self) -> Option<Vec<u8>> {
-        self.pump.as_mut().map_or_else(|| Some(Vec::new()), Pump::take_kept)
+        self.pump.as_mut().map_or_else(|| Some(Vec::new()), |pump| pump.take_kept())
     }
 
     /// Moves what comes behind the head in `out`, until the body is over or `most` bytes of content were
@@ -199,7 +200,7 @@ impl Upload {
 
     /// Whether the client has said how much there is, and not sent all of it.
     pub fn is_owed(&self) -> bool {
-        self.pump.as_ref().is_some_and(Pump::is_owed)
+        self.pump.as_ref().is_some_and(|pump| pump.is_owed())
     }
 
     /// Whether everything sent so far can be sent once more.

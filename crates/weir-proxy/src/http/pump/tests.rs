@@ -68,7 +68,9 @@ fn content_over_the_limit_is_an_error_even_when_chunked() {
 fn encoded(length: BodyLength, framing: Framing, received: &[u8]) -> Pump {
     let buffers = Buffers::new(16 << 20);
     let encoding = Encoding::begin(weir_config::Coding::Gzip, 5, None, &buffers);
-    pump(length, framing, received).encoded(encoding)
+    let mut pump = pump(length, framing, received);
+    pump.set_encoding(encoding);
+    pump
 }
 
 #[test]
