@@ -82,8 +82,8 @@ const ROAMING: &[&str] = &[
     "CALL p()",
 ];
 
-/// How often Weir has made a connection ready by a DO: it asks before it lends one on which the session before
-/// has inserted something.
+/// How often Weir has made a connection ready by a DO: before it lends one on which the session before has
+/// inserted something.
 const WEIRS_OWN: &str = "SELECT COUNT(*) FROM mysql.general_log \
      WHERE user_host LIKE 'app%' AND CONVERT(argument USING utf8mb4) = 'DO LAST_INSERT_ID(0)'";
 

@@ -143,7 +143,8 @@ fn a_body_in_a_file_is_sent_once_more_with_its_end_where_its_stream_was_refused(
     assert_eq!(weir.metric("weir_buffered_requests_total", &[("pool", "app")]), 2.0);
 }
 
-/// What comes on a stream, up to its end or `most` bytes, for which there is room; and whether trailers ended it.
+/// What comes on a stream, up to its end or `most` bytes, for which there is room; and whether trailers ended
+/// it.
 fn content_of(server: &mut Http2, stream: u32, most: u32) -> (Vec<u8>, bool) {
     /// Of each stream at first (RFC 9113 section 6.9.2).
     const WINDOW: u32 = 65_535;
