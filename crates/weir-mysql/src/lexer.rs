@@ -93,7 +93,6 @@ pub enum ExecutableComment {
 pub struct Lexer<'t> {
     text: &'t [u8],
     at: usize,
-    start: usize,
     dialect: SqlDialect,
     executable: ExecutableComment,
     in_executable: bool,
@@ -110,7 +109,6 @@ impl<'t> Lexer<'t> {
         Lexer {
             text,
             at: 0,
-            start: 0,
             dialect,
             executable,
             in_executable: false,
@@ -222,20 +220,63 @@ impl<'t> Lexer<'t> {
         if is_hint && !quotes_close(content) { Err(Irregularity::Unclosed) } else { Ok(()) }
     }
 
+    /// The next token where it is a word of ASCII alone, behind one space at most: most of a statement. What
+    /// may be anything else is left to [`Self::any`], which finds the same word.
+    #[inline]
+    fn plain_word(&mut self) -> Option<&'t [u8]> {
+        let is_spaced = self.peek(0) == b' ';
+        let start = self.at + usize::from(is_spaced);
+        let rest = self.text.get(start..)?;
+        let begins = rest.first().is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_');
+        if !begins || self.behind_dot || self.dialect.mode.is_foreign() {
+            return None;
+        }
+        let length = rest.iter().position(|byte| !is_ascii_word(*byte)).unwrap_or(rest.len());
+        let (word, behind) = rest.split_at_checked(length)?;
+        // The letter may be a string's, as in `x'0f'`.
+        if matches!(behind.first(), Some(b'\'' | 0x80..)) {
+            return None;
+        }
+        self.at = start + length;
+        self.spaced = is_spaced;
+        self.behind_name = true;
+        Some(word)
+    }
+
+    #[inline(never)]
+    fn any(&mut self) -> Option<SqlToken<'t>> {
+        if self.dialect.mode.is_foreign() && self.at < self.text.len() {
+            return Some(self.irregular(Irregularity::Dialect));
+        }
+        let token = self.token();
+        use SqlToken::{Member, Name, SystemVariable, Word};
+        self.behind_name = matches!(token, Some(Word(_) | Member(_) | Name(_) | SystemVariable(_)));
+        token
+    }
+
     fn token(&mut self) -> Option<SqlToken<'t>> {
         let behind_dot = std::mem::take(&mut self.behind_dot);
-        let behind_name = self.behind_name && matches!(self.peek(0), b'.');
         let before = self.at;
-        if let Err(why) = self.skip_blank() {
+        // Most tokens have one space before them, or nothing.
+        if self.peek(0) == b' ' {
+            self.at += 1;
+        }
+        if may_be_blank(self.peek(0))
+            && let Err(why) = self.skip_blank()
+        {
             return Some(self.irregular(why));
         }
         self.spaced = self.at > before;
-        self.start = self.at;
         if self.at >= self.text.len() {
             return self.in_executable.then(|| self.irregular(Irregularity::Unclosed));
         }
         let byte = self.peek(0);
         Some(match byte {
+            b'(' => self.single(SqlToken::Open),
+            b')' => self.single(SqlToken::Close),
+            b',' => self.single(SqlToken::Comma),
+            b'=' => self.single(SqlToken::Symbol(byte)),
+            b'`' => self.name(byte, SqlToken::Name),
             // Directly behind a dot comes a name, were it made of digits.
             _ if behind_dot && !self.spaced && is_word(byte) => match self.word() {
                 SqlToken::Word(word) => SqlToken::Member(word),
@@ -248,9 +289,8 @@ impl<'t> Lexer<'t> {
             b'\'' => self.quoted(byte, SqlToken::Text),
             b'"' if self.dialect.mode.ansi_quotes() => self.name(byte, SqlToken::Name),
             b'"' => self.quoted(byte, SqlToken::Text),
-            b'`' => self.name(byte, SqlToken::Name),
             b'@' => self.variable(),
-            b'.' if !behind_name && self.peek(1).is_ascii_digit() => self.fraction(),
+            b'.' if (self.spaced || !self.behind_name) && self.peek(1).is_ascii_digit() => self.fraction(),
             b'.' => {
                 self.behind_dot = true;
                 self.single(SqlToken::Dot)
@@ -260,9 +300,6 @@ impl<'t> Lexer<'t> {
                 self.single(SqlToken::Assign)
             }
             b'?' => self.single(SqlToken::Parameter),
-            b'(' => self.single(SqlToken::Open),
-            b')' => self.single(SqlToken::Close),
-            b',' => self.single(SqlToken::Comma),
             b';' => self.single(SqlToken::Semicolon),
             0 => self.irregular(Irregularity::ZeroByte),
             b'\\' => self.irregular(Irregularity::Literal),
@@ -444,7 +481,10 @@ impl<'t> Lexer<'t> {
                     }
                     self.at += 2;
                 }
-                Some(byte) if *byte < 0x80 => self.at += 1,
+                Some(byte) if *byte < 0x80 => {
+                    let is_plain = |byte: &u8| *byte != quote && matches!(*byte, 1..0x80);
+                    self.at += rest.iter().position(|byte| !is_plain(byte)).unwrap_or(rest.len());
+                }
                 // The server goes by the first byte alone, and over a quote if need be.
                 Some(_) => match self.dialect.charset.length(rest) {
                     Some(length) => self.at += length,
@@ -492,15 +532,18 @@ impl<'t> Lexer<'t> {
 impl<'t> Iterator for Lexer<'t> {
     type Item = SqlToken<'t>;
 
+    #[inline]
     fn next(&mut self) -> Option<SqlToken<'t>> {
-        if self.dialect.mode.is_foreign() && self.at < self.text.len() {
-            return Some(self.irregular(Irregularity::Dialect));
+        match self.plain_word() {
+            Some(word) => Some(SqlToken::Word(word)),
+            None => self.any(),
         }
-        let token = self.token();
-        use SqlToken::{Member, Name, SystemVariable, Word};
-        self.behind_name = matches!(token, Some(Word(_) | Member(_) | Name(_) | SystemVariable(_)));
-        token
     }
+}
+
+/// Whether a byte can be the first of white space, of a comment, or of an executable comment's end.
+fn may_be_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t'..=b'\r' | b'#' | b'-' | b'/' | b'*')
 }
 
 /// Whether a byte can be part of a name without quotes.

@@ -158,6 +158,31 @@ fn long_strings_are_found_to_their_end_at_any_length() {
 }
 
 #[test]
+fn a_word_that_is_found_at_once_is_the_one_that_is_found_step_by_step() {
+    let words = [
+        "a", "n", "X", "_b", "$", "1", "b1", "\u{e9}", ".", " ", "'", "\"", "`", "/*!", "*/", "-- ", "@", "(",
+    ];
+    for [first, second, third] in
+        words.iter().flat_map(|a| words.map(|b| [*a, b])).flat_map(|[a, b]| words.map(|c| [a, b, c]))
+    {
+        for mode in ["", "ANSI_QUOTES", "ORACLE"] {
+            let dialect = SqlDialect { mode: SqlMode::read(mode), ..SqlDialect::default() };
+            let text = format!("{first}{second}{third} b");
+            let (mut at_once, mut by_steps) =
+                (Lexer::new(text.as_bytes(), dialect), Lexer::new(text.as_bytes(), dialect));
+            loop {
+                let token = at_once.next();
+                assert_eq!(token, by_steps.any(), "{text} {mode}");
+                assert_eq!(at_once.spaced(), by_steps.spaced(), "{text} {mode}");
+                if token.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn executable_comments_are_told_apart() {
     let executable = |text: &str| {
         let mut lexer = Lexer::new(text.as_bytes(), SqlDialect::default());

@@ -164,10 +164,10 @@ impl<'t> Reading<'t> {
         let mut with = None;
         while !self.is_at_end() {
             let Some(token) = self.token else { return };
-            let is_called = self.next == Some(SqlToken::Open)
+            let is_called = matches!(self.next, Some(SqlToken::Open))
                 && counts_calls
                 && !target
-                && self.before != Some(SqlToken::Close)
+                && !matches!(self.before, Some(SqlToken::Close))
                 && !is_word(self.before, b"AS")
                 && !(with == Some(depth) && self.is_behind_with());
             match token {
@@ -179,7 +179,7 @@ impl<'t> Reading<'t> {
                 SqlToken::Close => depth = depth.saturating_sub(1),
                 SqlToken::UserVariable(_) => {
                     part.refuse(RouteReason::UserVariable);
-                    if is_assigned || self.next == Some(SqlToken::Assign) {
+                    if is_assigned || matches!(self.next, Some(SqlToken::Assign)) {
                         part.leaves |= LeftBehind::USER_VARIABLE;
                     }
                 }
@@ -288,7 +288,7 @@ impl<'t> Reading<'t> {
             18 => name.eq_ignore_ascii_case(b"performance_schema"),
             _ => false,
         };
-        if is_own && self.next == Some(SqlToken::Dot) {
+        if is_own && matches!(self.next, Some(SqlToken::Dot)) {
             part.refuse(RouteReason::ServerState);
         }
     }
@@ -375,21 +375,23 @@ enum Keyword {
 }
 
 fn keyword(word: &[u8]) -> Keyword {
-    let is = |other: &[u8]| word.eq_ignore_ascii_case(other);
-    match word.len() {
-        3 if is(b"FOR") => Keyword::For,
-        3 if is(b"SET") => Keyword::Values,
-        4 if is(b"INTO") => Keyword::Into,
-        4 if is(b"WITH") => Keyword::With,
-        4 if is(b"LOCK") => Keyword::Lock,
-        5 if is(b"VALUE") => Keyword::Values,
-        6 if is(b"SELECT") => Keyword::Select,
-        6 if is(b"VALUES") => Keyword::Values,
-        6 if is(b"UPDATE") => Keyword::Update,
-        6 if is(b"DELETE") => Keyword::Delete,
-        6 if is(b"INSERT") => Keyword::InsertOrReplace,
-        7 if is(b"REPLACE") => Keyword::InsertOrReplace,
-        19 if is(b"SQL_CALC_FOUND_ROWS") => Keyword::CalcFoundRows,
-        _ => Keyword::None,
-    }
+    // By length and first letter at most one is left to be compared.
+    let first = word.first().map_or(0, u8::to_ascii_uppercase);
+    let (found, keyword): (&[u8], Keyword) = match (word.len(), first) {
+        (3, b'F') => (b"FOR", Keyword::For),
+        (3, b'S') => (b"SET", Keyword::Values),
+        (4, b'I') => (b"INTO", Keyword::Into),
+        (4, b'W') => (b"WITH", Keyword::With),
+        (4, b'L') => (b"LOCK", Keyword::Lock),
+        (5, b'V') => (b"VALUE", Keyword::Values),
+        (6, b'S') => (b"SELECT", Keyword::Select),
+        (6, b'V') => (b"VALUES", Keyword::Values),
+        (6, b'U') => (b"UPDATE", Keyword::Update),
+        (6, b'D') => (b"DELETE", Keyword::Delete),
+        (6, b'I') => (b"INSERT", Keyword::InsertOrReplace),
+        (7, b'R') => (b"REPLACE", Keyword::InsertOrReplace),
+        (19, b'S') => (b"SQL_CALC_FOUND_ROWS", Keyword::CalcFoundRows),
+        _ => return Keyword::None,
+    };
+    if word.eq_ignore_ascii_case(found) { keyword } else { Keyword::None }
 }

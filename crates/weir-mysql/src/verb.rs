@@ -13,18 +13,14 @@ const READ: Walk = Walk { reads: true, defines: false, target: false, assigns: f
 
 /// Reads the next statement that is not empty, to its end; `None` where there is none.
 pub(crate) fn part(at: &mut Reading<'_>) -> Option<Part> {
-    while at.token == Some(SqlToken::Semicolon) {
+    while matches!(at.token, Some(SqlToken::Semicolon)) {
         at.advance();
     }
     at.token?;
     // `before` is what stands before the statement: nothing.
     at.before = None;
-    let mut first = at.clone();
-    let is_bracketed = first.token == Some(SqlToken::Open);
-    while first.token == Some(SqlToken::Open) {
-        first.advance();
-    }
-    let mut part = match first.word() {
+    let is_bracketed = matches!(at.token, Some(SqlToken::Open));
+    let mut part = match if is_bracketed { word_in_brackets(at) } else { at.word() } {
         Some(word) if is_read(word) => read(at, Kind::Select, RouteReason::PlainRead),
         Some(word) if !is_bracketed => by_verb(at, word),
         _ => unknown(at),
@@ -32,6 +28,15 @@ pub(crate) fn part(at: &mut Reading<'_>) -> Option<Part> {
     // What remains after a verb that is known whole.
     at.walk(&mut part, Walk::default());
     Some(part)
+}
+
+/// The first word behind opening brackets, where nothing else stands before it.
+fn word_in_brackets<'t>(at: &Reading<'t>) -> Option<&'t [u8]> {
+    let mut inner = at.clone();
+    while matches!(inner.token, Some(SqlToken::Open)) {
+        inner.advance();
+    }
+    inner.word()
 }
 
 fn is_read(word: &[u8]) -> bool {
