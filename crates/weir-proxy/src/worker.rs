@@ -18,7 +18,7 @@ use weir_io::buffers::Buffers;
 use weir_io::clock;
 use weir_io::deadline::Deadlines;
 use weir_io::system;
-use weir_mysql::KnownStates;
+use weir_mysql::{KnownStates, KnownVerdicts};
 use weir_quic::forward::ForwardSocket;
 use weir_quic::process::{WorkerEndpoint, WorkerSetup};
 use weir_state::counterparts::Counterparts;
@@ -87,6 +87,7 @@ pub struct Worker {
     pub accept_ceiling: i32,
     pub quic: WorkerEndpoint,
     pub mysql_states: KnownStates,
+    pub mysql_verdicts: KnownVerdicts,
     serve_socket: ServeSocket,
     evictions: Arc<[Evictions]>,
     /// How long what can't leave a backend at once may stay there that is to go (`runtime.drain`).
@@ -254,6 +255,7 @@ impl Worker {
             accept_ceiling: system::accept_ceiling(),
             quic: WorkerEndpoint::new(setup.quic, &buffers),
             mysql_states: KnownStates::default(),
+            mysql_verdicts: KnownVerdicts::default(),
             serve_socket: setup.serve_socket,
             evictions: setup.evictions,
             patience_of_leavers: Cell::new(Duration::ZERO),

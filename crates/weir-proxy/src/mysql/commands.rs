@@ -12,7 +12,7 @@ use weir_mysql::packet::PacketHeader;
 use weir_mysql::parameters::{ANY_CURSOR, ExecuteParts, QueryParts};
 use weir_mysql::{
     BeyondReadOnly, LeftBehind, NamesCollation, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts,
-    StatementKind, StatementVerdict, TransactionStep, classify, classify_head, collation_of_set_names,
+    StatementKind, StatementVerdict, TransactionStep, classify_head, collation_of_set_names,
 };
 use weir_state::hidden;
 use weir_stats::table::End;
@@ -125,7 +125,10 @@ impl Session {
     }
 
     fn judge(&self, text: &[u8], incoming: &Incoming, facts: &SessionFacts) -> StatementVerdict {
-        let verdict = if incoming.is_whole { classify(text, facts) } else { classify_head(text, facts) };
+        let verdict = match incoming.is_whole {
+            true => self.worker.mysql_verdicts.classify(text, facts),
+            false => classify_head(text, facts),
+        };
         match hidden::is_any() && self.names_hidden_code(text) {
             true => verdict.with_hidden_code(facts),
             false => verdict,

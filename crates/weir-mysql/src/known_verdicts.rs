@@ -1,0 +1,190 @@
+//! Verdicts on texts that one worker has judged before: an application has a handful of statements that it
+//! sends again and again, and reading one costs more than all else that is done about it.
+//!
+//! A text is remembered whole, and compared whole. What may hold a password, as CREATE USER does, is not
+//! remembered, nor is a text that has come once.
+
+use std::cell::RefCell;
+
+use crate::classify::classify;
+use crate::lexer::SqlDialect;
+use crate::verdict::{SessionFacts, StatementKind, StatementVerdict};
+
+/// Most texts that are remembered (count).
+const MOST: usize = 256;
+/// The longest that is, in bytes: with [`MOST`] of them 128 KiB.
+const LONGEST: usize = 512;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct KnownVerdicts(RefCell<Vec<Place>>);
+
+/// One text by its hash has one place, where it may meet others.
+#[derive(Debug, Default)]
+struct Place {
+    /// Hash of the text that came last and is not the one that is known. A text takes the place when it comes
+    /// twice in a row here, so that those that come once, each with another number in it, turn nothing out.
+    seen: u64,
+    known: Option<KnownVerdict>,
+}
+
+#[derive(Debug)]
+struct KnownVerdict {
+    hash: u64,
+    text: Box<[u8]>,
+    dialect: SqlDialect,
+    /// Outside of any session, but for the dialect.
+    verdict: StatementVerdict,
+}
+
+impl KnownVerdicts {
+    /// What [`classify`] says of this text. Allocates when a text is about to be remembered.
+    pub fn classify(&self, text: &[u8], facts: &SessionFacts) -> StatementVerdict {
+        if text.len() > LONGEST {
+            return classify(text, facts);
+        }
+        let hash = hash(text);
+        let mut places = self.0.borrow_mut();
+        if places.is_empty() {
+            places.resize_with(MOST, Place::default);
+        }
+        let place = (hash >> 32) as usize % MOST;
+        let Some(place) = places.get_mut(place) else { return classify(text, facts) };
+        if let Some(known) = &place.known
+            && known.hash == hash
+            && known.dialect == facts.dialect
+            && *known.text == *text
+        {
+            return known.verdict.under(facts);
+        }
+        let dialect = facts.dialect;
+        let verdict = classify(text, &SessionFacts { dialect, ..SessionFacts::default() });
+        if std::mem::replace(&mut place.seen, hash) == hash && may_be_remembered(verdict.kind) {
+            place.known = Some(KnownVerdict { hash, text: text.into(), dialect, verdict });
+        }
+        verdict.under(facts)
+    }
+}
+
+/// Whether statements of this kind name no password.
+fn may_be_remembered(kind: StatementKind) -> bool {
+    use StatementKind::{Begin, End, Savepoint, Select, Show, Use, Write};
+    matches!(kind, Select | Show | Write | Begin | End | Savepoint | Use)
+}
+
+/// A number by which texts are told apart fast. Who makes two that have the same gets them judged anew each
+/// time, as without it.
+fn hash(text: &[u8]) -> u64 {
+    const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
+    let mix = |hash: u64, next: u64| {
+        let mixed = (hash ^ next).wrapping_mul(ODD);
+        mixed ^ (mixed >> 29)
+    };
+    let (eights, rest) = text.as_chunks::<8>();
+    let hash = eights.iter().fold(text.len() as u64, |hash, eight| mix(hash, u64::from_le_bytes(*eight)));
+    let last = rest.iter().fold(0, |last, byte| last << 8 | u64::from(*byte));
+    mix(mix(hash, last), ODD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ClientCharset, OpenTransaction, SplitAccess, SqlMode};
+
+    const TEXTS: [&str; 12] = [
+        "SELECT a FROM t WHERE b = 'c'",
+        "SELECT \"a\" FROM t",
+        "SELECT LAST_INSERT_ID()",
+        "SELECT f(1), COUNT (*) FROM t",
+        "/* weir: primary */ SELECT 1",
+        "/* weir: secondary */ SELECT f(1)",
+        "INSERT INTO t VALUES ('a\\', 1)",
+        "BEGIN",
+        "COMMIT AND CHAIN",
+        "COMMIT; DELETE FROM t",
+        "CREATE TABLE t (a INT)",
+        "",
+    ];
+
+    fn all_facts() -> Vec<SessionFacts> {
+        let mut all = Vec::new();
+        for mode in ["", "ANSI_QUOTES", "IGNORE_SPACE", "NO_BACKSLASH_ESCAPES", "ORACLE"] {
+            for charset in ["utf8mb4", "gbk", "nonsense"] {
+                for access in [SplitAccess::Auto, SplitAccess::ReadWrite, SplitAccess::ReadOnly] {
+                    for transaction in
+                        [OpenTransaction::None, OpenTransaction::ReadOnly, OpenTransaction::ReadWrite]
+                    {
+                        for (autocommit, is_in_own_schema) in [(true, false), (false, false), (true, true)] {
+                            let dialect = SqlDialect {
+                                charset: ClientCharset::named(charset),
+                                mode: SqlMode::read(mode),
+                            };
+                            all.push(SessionFacts {
+                                access,
+                                transaction,
+                                autocommit,
+                                dialect,
+                                is_in_own_schema,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    fn count(known: &KnownVerdicts) -> usize {
+        known.0.borrow().iter().filter(|place| place.known.is_some()).count()
+    }
+
+    #[test]
+    fn a_text_that_is_known_has_the_verdict_of_one_that_is_read() {
+        let known = KnownVerdicts::default();
+        for facts in all_facts() {
+            for text in TEXTS {
+                for _ in 0..3 {
+                    let text = text.as_bytes();
+                    assert_eq!(known.classify(text, &facts), classify(text, &facts), "{text:?} {facts:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn texts_that_come_once_turn_nothing_out() {
+        let (known, facts) = (KnownVerdicts::default(), SessionFacts::default());
+        for _ in 0..2 {
+            known.classify(b"COMMIT", &facts);
+        }
+        for number in 0..20 * MOST {
+            known.classify(format!("SELECT {number}").as_bytes(), &facts);
+        }
+        assert_eq!(count(&known), 1);
+    }
+
+    #[test]
+    fn neither_what_is_long_nor_what_may_name_a_password_is_remembered() {
+        let (known, facts) = (KnownVerdicts::default(), SessionFacts::default());
+        let long = format!("SELECT '{}'", "a".repeat(LONGEST));
+        for text in
+            [&*long, "CREATE USER u IDENTIFIED BY 'p'", "SET PASSWORD = 'p'", "GRANT ALL ON a.* TO b", "x"]
+        {
+            for _ in 0..3 {
+                known.classify(text.as_bytes(), &facts);
+            }
+        }
+        assert_eq!(count(&known), 0);
+    }
+
+    #[test]
+    fn no_more_is_remembered_than_there_are_places() {
+        let (known, facts) = (KnownVerdicts::default(), SessionFacts::default());
+        for number in 0..20 * MOST {
+            for _ in 0..2 {
+                known.classify(format!("SELECT {number}").as_bytes(), &facts);
+            }
+        }
+        assert!((MOST / 2..=MOST).contains(&count(&known)), "{}", count(&known));
+    }
+}
