@@ -3,7 +3,7 @@
 use crate::capability::Capabilities;
 use crate::command::ClientCommand;
 use crate::outcome::ERR;
-use crate::packet::{PacketEvent, PacketHead, PacketReader};
+use crate::packet::{HEADER_BYTES, PacketEvent, PacketHead, PacketHeader, PacketReader};
 use crate::response::{AnswerEnd, AnswerPart, ResponseFraming};
 use crate::wire_error::WireError;
 
@@ -82,6 +82,7 @@ impl AnswerReader {
     pub fn advance<'a>(&mut self, input: &'a [u8]) -> Result<AnswerStep<'a>, WireError> {
         let mut consumed = 0;
         loop {
+            consumed += self.pass_middle(input.get(consumed..).unwrap_or_default());
             let rest = input.get(consumed..).unwrap_or_default();
             let framing = &self.framing;
             let step = self
@@ -113,6 +114,27 @@ impl AnswerReader {
         }
     }
 
+    /// Goes past packets that are whole here, and of which all that counts is that they are columns or rows;
+    /// gives their bytes (count). Most of an answer is those; what is anything else, or wrong, is left to be
+    /// judged.
+    fn pass_middle(&mut self, input: &[u8]) -> usize {
+        let mut passed = 0;
+        if !self.packets.is_between_packets() {
+            return passed;
+        }
+        while let Some((header, behind)) = input.get(passed..).and_then(<[u8]>::split_first_chunk) {
+            let header = PacketHeader::parse(*header);
+            let payload = behind.get(..header.payload_bytes as usize).unwrap_or_default();
+            let Some(first) = payload.first() else { break };
+            if header.goes_on() || header.sequence != self.sequence || !self.framing.passes(*first) {
+                break;
+            }
+            self.sequence = self.sequence.wrapping_add(1);
+            passed += HEADER_BYTES + payload.len();
+        }
+        passed
+    }
+
     /// Judges a packet's beginning; what it says is deferred to its end, if that is not here.
     fn head<'a>(&mut self, head: &PacketHead<'a>) -> Result<Option<AnswerPart<'a>>, WireError> {
         // An error may have been sent before the command came, as 4031 to an idle connection.
@@ -122,7 +144,7 @@ impl AnswerReader {
         let part = self.framing.packet(head)?;
         if head.is_whole {
             self.sequence = self.packets.next_sequence();
-            return Ok(Some(part).filter(|part| *part != AnswerPart::Middle));
+            return Ok(Some(part).filter(|part| !matches!(part, AnswerPart::Middle)));
         }
         self.deferred = match part {
             AnswerPart::Over(end) => Some(DeferredEnd { end: end.numbers(), is_last: true }),

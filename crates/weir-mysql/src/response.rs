@@ -168,11 +168,7 @@ impl ResponseFraming {
             AnswerPhase::AfterInfile if first == OK => self.ok(head),
             AnswerPhase::Columns { left } => {
                 definition(first)?;
-                self.phase = match left.saturating_sub(1) {
-                    0 if self.has_eof() => AnswerPhase::AfterColumns,
-                    0 => AnswerPhase::Rows,
-                    left => AnswerPhase::Columns { left },
-                };
+                self.after_column(left);
                 Ok(AnswerPart::Middle)
             }
             AnswerPhase::AfterColumns => {
@@ -202,6 +198,32 @@ impl ResponseFraming {
             }
             AnswerPhase::AfterInfile | AnswerPhase::Over => Err(WireError::UnexpectedPacket),
         }
+    }
+
+    /// Whether the next packet, whole and with this first byte, is a column or a row; notes that it came. It
+    /// says yes only where [`Self::packet`] says [`AnswerPart::Middle`], and not always there.
+    #[inline]
+    pub fn passes(&mut self, first: u8) -> bool {
+        match self.phase {
+            AnswerPhase::Columns { left } if definition(first).is_ok() => {
+                self.after_column(left);
+                true
+            }
+            AnswerPhase::Rows => match self.shape {
+                AnswerShape::BinaryResults | AnswerShape::BinaryRows => first == OK,
+                _ => !matches!(first, EOF | ERR),
+            },
+            _ => false,
+        }
+    }
+
+    /// One of `left` columns came.
+    fn after_column(&mut self, left: u64) {
+        self.phase = match left.saturating_sub(1) {
+            0 if self.has_eof() => AnswerPhase::AfterColumns,
+            0 => AnswerPhase::Rows,
+            left => AnswerPhase::Columns { left },
+        };
     }
 
     fn first<'a>(&mut self, first: u8, head: &PacketHead<'a>) -> Result<AnswerPart<'a>, WireError> {
