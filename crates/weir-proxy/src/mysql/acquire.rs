@@ -5,6 +5,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Context;
+use std::time::Duration;
 
 use weir_balance::{PickInput, Role, WantedRole};
 use weir_config::{PoolMysql, RetryOn};
@@ -74,13 +75,13 @@ impl Attached {
     }
 
     /// Gives the connection to whoever needs one next; the mark by which it is known as long as nobody has.
-    pub fn give_back(self) -> u64 {
+    pub fn give_back(self, now: Duration) -> u64 {
         let Attached { chosen, mut server, .. } = self;
         let stamp = next_stamp();
         server.stamp = stamp;
         let most = chosen.pool.shared.config.keep_alive.max;
         let backend = chosen.backend();
-        backend.kept::<IdleServers>().keep(backend, server, clock::now(), most);
+        backend.kept::<IdleServers>().keep(backend, server, now, most);
         stamp
     }
 }
@@ -208,7 +209,7 @@ impl Session {
     ) -> Result<Option<Attached>, Refusal> {
         let Some(pool) = self.pool() else { return Err(Refusal::draining()) };
         let name = &pool.shared.config.name;
-        let begun = clock::now();
+        let begun = self.now;
         let except = but.and_then(|but| pool.backends.iter().position(|it| it.shared.address == but));
         let mut reach = Reach::begin(&pool, wish(&pool, role), begun).elsewhere(except);
         let mut now = begun;
@@ -222,6 +223,7 @@ impl Session {
             let got = reach.choose(worker, &pool, deadline, now, client_gone).await;
             if let Some(queued) = got.as_ref().map_or_else(|why| why.queued(), |got| got.queued) {
                 self.report.queue = Some(self.report.queue.unwrap_or_default() + queued);
+                self.now = clock::now();
             }
             let chosen = got.map_err(|why| {
                 if is_want_of_a_server(why) {
@@ -236,7 +238,7 @@ impl Session {
                     let mut attached = Attached::new(chosen, server);
                     if role == WantedRole::Primary && attached.role() == Some(Role::Secondary) {
                         // It was the primary when it was chosen: making it ready takes time.
-                        attached.give_back();
+                        attached.give_back(self.now);
                         now = clock::now();
                         continue;
                     }
@@ -293,7 +295,7 @@ impl Session {
         let idle = backend.kept::<IdleServers>();
         let longest = chosen.pool.shared.config.keep_alive.idle;
         let found = match whose {
-            Whose::Shared => idle.take(backend, &self.kind, &self.state, clock::now(), longest),
+            Whose::Shared => idle.take(backend, &self.kind, &self.state, self.now, longest),
             Whose::Own => None,
         };
         let mut server = match found {
@@ -301,20 +303,25 @@ impl Session {
                 backend.cells().reused.increment();
                 server
             }
-            None => self.log_in(chosen).await?,
+            None => {
+                let logged_in = self.log_in(chosen).await;
+                self.now = clock::now();
+                logged_in?
+            }
         };
         if server.has_insert_id {
             self.deadline.set(own::until());
             let asked = Own::Query(b"DO LAST_INSERT_ID(0)");
-            own::ask(&mut server, &self.worker.buffers, &self.deadline, asked)
-                .await
-                .map_err(Unfit::Server)?;
+            let answer = own::ask(&mut server, &self.worker.buffers, &self.deadline, asked).await;
+            self.now = clock::now();
+            answer.map_err(Unfit::Server)?;
             server.has_insert_id = false;
         }
         if !Rc::ptr_eq(&server.state, &self.state) {
             self.deadline.set(own::until());
             let state = self.state.clone();
             let done = own::synchronise(&mut server, &self.worker.buffers, &self.deadline, &state).await;
+            self.now = clock::now();
             done.map_err(Unfit::Server)?.map_err(|error| Unfit::Refused(Refusal::of_server(error)))?;
         }
         if role == WantedRole::Read && backend.shared.balance.role() != Some(Role::Primary) {
@@ -344,6 +351,7 @@ impl Session {
         );
         self.deadline.set(own::until());
         let answer = own::ask(server, &self.worker.buffers, &self.deadline, Own::Query(sql.as_bytes())).await;
+        self.now = clock::now();
         match answer.map_err(Unfit::Server)? {
             OwnAnswer::Rows(rows) if is_zero(&rows) => {
                 idle.note_executed(written);
@@ -416,7 +424,7 @@ impl Session {
             && let Some(mut attached) = self.attached.take()
         {
             attached.server.has_insert_id = false;
-            attached.give_back();
+            attached.give_back(self.now);
         }
         self.killable.note(None);
         (self.attached, self.left_at) = (None, None);
@@ -426,8 +434,8 @@ impl Session {
     /// left there.
     pub fn leave(&mut self) {
         self.killable.note(None);
-        let here = self.here;
-        self.left_at = self.attached.take().map(|attached| LeftAt { stamp: attached.give_back(), here });
+        let (here, now) = (self.here, self.now);
+        self.left_at = self.attached.take().map(|attached| LeftAt { stamp: attached.give_back(now), here });
     }
 
     /// What becomes of the session's connection when the session ends: what others must not find on it is
@@ -439,7 +447,7 @@ impl Session {
             return;
         }
         if !self.keeps_connection() {
-            attached.give_back();
+            attached.give_back(clock::now());
             return;
         }
         let worker = self.worker.clone();
@@ -474,7 +482,7 @@ async fn reset(worker: Rc<Worker>, mut attached: Attached) {
     let settled = own::settle(&mut attached.server, &worker.buffers, &deadline, true).await;
     match settled {
         Ok(()) => {
-            attached.give_back();
+            attached.give_back(clock::now());
         }
         Err(failure) => {
             tracing::debug!(backend = attached.address(), ?failure, "a connection could not be reset");

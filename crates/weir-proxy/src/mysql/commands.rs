@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use weir_io::clock;
 use weir_io::wait::send_all;
 use weir_mysql::capability::Capabilities;
 use weir_mysql::command::{ClientCommand, STATEMENT_ID, set_statement_id, statement_id};
@@ -219,6 +220,7 @@ impl Session {
         let Some(attached) = &mut self.attached else { return Err(End::Internal) };
         self.deadline.set(own::until());
         let settled = own::settle(&mut attached.server, &self.worker.buffers, &self.deadline, true).await;
+        self.now = clock::now();
         if settled.is_err() {
             self.attached = None;
             return Err(End::BackendClosed);
@@ -296,16 +298,16 @@ impl Session {
             executes: None,
         };
         let mut losses = Losses::default();
-        let outcome = loop {
+        let prepared = loop {
             if let Err(refusal) = self.attach_for(&running.verdict, losses.last()).await {
                 return self.refuse_command(&running.incoming, refusal).await;
             }
             match self.attempt(&running, Beginning::default(), &mut losses).await? {
-                Attempted::Answered(outcome) => break outcome,
+                Attempted::Answered(prepared) => break prepared,
                 Attempted::Again => {}
             }
         };
-        if let Some(prepared) = outcome.prepared {
+        if let Some(prepared) = prepared {
             let statement = ClientStatement {
                 text,
                 parameter_count: prepared.parameter_count,
@@ -409,6 +411,7 @@ impl Session {
         self.deadline.set(own::until());
         let (server, buffers) = (&mut attached.server, &self.worker.buffers);
         let prepared = own::prepare(server, buffers, &self.deadline, text, &self.state).await;
+        self.now = clock::now();
         match prepared {
             Ok(Ok(id)) => Ok(Ok(id)),
             Ok(Err(error)) => Ok(Err(Refusal::of_server(error))),
@@ -449,12 +452,12 @@ impl Session {
             return Err(End::BackendClosed);
         };
         let front = self.renamed(on_server);
-        let Session { worker, stream, buffer, deadline, attached, .. } = &mut *self;
+        let Session { worker, stream, buffer, deadline, attached, now, .. } = &mut *self;
         let Some(attached) = attached else { return Err(End::Internal) };
         let buffers = &worker.buffers;
         let mut source = Source { client: stream, buffer, buffers, deadline, received: 0 };
         let beginning = Beginning { replaced: front.len(), by: &front };
-        if source.send_command(&mut attached.server, &incoming, beginning).await.is_err() {
+        if source.send_command(&mut attached.server, &incoming, beginning, *now).await.is_err() {
             attached.server.is_at_rest = false;
             return Err(End::BackendClosed);
         }

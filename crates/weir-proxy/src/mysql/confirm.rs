@@ -158,7 +158,7 @@ fn is_secondary(chosen: &Chosen) -> bool {
 /// The state in which a session begins on this connection, which is given back.
 fn state_of(chosen: Chosen, server: Box<ServerConnection>) -> Rc<TrackedState> {
     let state = server.state.clone();
-    Attached::new(chosen, server).give_back();
+    Attached::new(chosen, server).give_back(clock::now());
     state
 }
 

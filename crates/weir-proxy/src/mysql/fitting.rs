@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use weir_balance::Role;
+use weir_io::clock;
 use weir_mysql::capability::StatusFlags;
 use weir_mysql::{
     BeyondReadOnly, LeftBehind, OpenTransaction, ReadsBack, RoleWanted, RouteReason, SplitAccess,
@@ -189,6 +190,7 @@ impl Session {
         self.here = self.here.without(ReadsBack::ABOUT_THE_LAST);
         self.deadline.set(own::until());
         let answer = own::ask(&mut attached.server, &self.worker.buffers, &self.deadline, asked).await;
+        self.now = clock::now();
         match answer {
             Ok(OwnAnswer::Refused(error)) => Err(Refusal::of_server(error)),
             Ok(answer) => Ok(answer),

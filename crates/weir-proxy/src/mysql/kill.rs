@@ -259,11 +259,11 @@ impl Sender<'_> {
         let asked = Own::Query(sql.as_bytes());
         match own::ask(&mut server, &self.worker.buffers, self.deadline, asked).await {
             Ok(OwnAnswer::Refused(error)) => {
-                Attached::new(chosen, server).give_back();
+                Attached::new(chosen, server).give_back(clock::now());
                 Err(Refusal::of_server(error))
             }
             Ok(_) => {
-                Attached::new(chosen, server).give_back();
+                Attached::new(chosen, server).give_back(clock::now());
                 Ok(())
             }
             Err(failure) => Err(Refusal::failed(&failure.to_string(), &pool.shared.config.name)),

@@ -136,6 +136,7 @@ async fn open(newcomer: &Newcomer, stream: Stream, first: Option<Buffer>, deadli
         stream,
         buffer: first,
         deadline,
+        now: clock::now(),
         killable,
         candidate,
         kind,

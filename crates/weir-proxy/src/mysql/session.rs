@@ -63,6 +63,8 @@ pub struct Session {
     /// Received and not done with.
     pub buffer: Option<Buffer>,
     pub deadline: Deadline,
+    /// What the clock said when the session had waited last: what it does at once goes by it.
+    pub now: Duration,
     /// By which KILL finds the session.
     pub killable: Killable,
     /// As whom the client has logged in, and what was agreed on with it.
@@ -206,6 +208,7 @@ impl Session {
             if let Some(incoming) = Incoming::of(self.received()) {
                 let is_too_long = incoming.packet_bytes() > KEPT_BYTES && self.received().len() >= LARGE;
                 if incoming.is_whole || is_too_long {
+                    self.now = clock::now();
                     self.deadline.set_idle(None);
                     return Ok(incoming);
                 }
@@ -254,6 +257,7 @@ impl Session {
     async fn wait_for_client(&mut self) -> Result<(), End> {
         loop {
             let now = clock::now();
+            self.now = now;
             let is_between = self.buffer.is_none();
             let idle = match is_between {
                 true => {
@@ -367,8 +371,13 @@ impl Session {
 
     /// Sends bytes of Weir's own to the client.
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), End> {
+        self.send_behind(clock::now(), bytes).await
+    }
+
+    /// The same, behind what was done at `now` and took no time.
+    pub async fn send_behind(&mut self, now: Duration, bytes: &[u8]) -> Result<(), End> {
+        self.deadline.set(now + CLIENT_PATIENCE);
         let renew = || self.deadline.set(clock::now() + CLIENT_PATIENCE);
-        renew();
         send_all(&mut self.stream, bytes, &self.deadline, renew).await.map_err(|_| End::ClientClosed)?;
         self.note_sent(bytes.len() as u64);
         Ok(())

@@ -10,7 +10,7 @@ use weir_io::stream::Duplex as _;
 use weir_mysql::answer::AnswerReader;
 use weir_mysql::capability::StatusFlags;
 use weir_mysql::command::ClientCommand;
-use weir_mysql::response::DEFAULT_HEAD_BYTES;
+use weir_mysql::response::{DEFAULT_HEAD_BYTES, PreparedStatement};
 use weir_mysql::{
     LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted, RouteReason, StatementKind, StatementVerdict,
     TransactionStep,
@@ -45,8 +45,8 @@ pub struct Running<'a> {
 
 /// How an attempt ended.
 pub enum Attempted {
-    /// The client has its answer.
-    Answered(Box<Outcome>),
+    /// The client has its answer, which may have been that a statement is prepared.
+    Answered(Option<PreparedStatement>),
     /// Nothing has happened, and it is to be tried again.
     Again,
 }
@@ -109,7 +109,7 @@ impl Session {
         beginning: Beginning<'_>,
         losses: &mut Losses,
     ) -> Result<Attempted, End> {
-        let begun = clock::now();
+        let begun = self.now;
         let before = Before {
             is_in_transaction: self.is_in_transaction(),
             is_pinned: !self.pins.is_empty() || self.statements.is_any_bound(),
@@ -150,7 +150,7 @@ impl Session {
             return Err(end);
         }
         sent?;
-        Ok(Attempted::Answered(Box::new(outcome)))
+        Ok(Attempted::Answered(outcome.prepared))
     }
 
     /// Sends the command to the attached server and passes on what it answers but for its last bytes.
@@ -162,7 +162,7 @@ impl Session {
     ) -> Result<Exchanged, End> {
         let Running { incoming, command, verdict, .. } = running;
         let listener = self.slot.current();
-        let Session { worker, slot, stream, buffer, deadline, attached, kind, .. } = &mut *self;
+        let Session { worker, slot, stream, buffer, deadline, attached, kind, now, .. } = &mut *self;
         let Some(Attached { chosen, server, .. }) = attached else { return Err(End::Internal) };
         let (name, reason) = (command.name(), verdict.reason.word());
         tracing::trace!(backend = chosen.backend().shared.address, command = name, reason, "statement");
@@ -176,7 +176,7 @@ impl Session {
             deadline,
             received: 0,
         };
-        let sent = source.send_command(server, incoming, beginning).await;
+        let sent = source.send_command(server, incoming, beginning, begun).await;
         let mut from_client = source.received;
         let forwarding = Forwarding {
             buffers: &worker.buffers,
@@ -225,9 +225,9 @@ impl Session {
         };
         let Answering { outcome, forwarded, received, .. } = answering;
         server.is_at_rest = answered.is_ok();
+        *now = clock::now();
         if answered.is_ok() {
-            let now = clock::now();
-            chosen.observe_success(now, now.saturating_sub(begun));
+            chosen.observe_success(*now, now.saturating_sub(begun));
         }
         if let Some(count) = listener.shared.cells.of(worker.number).statements.get(verdict.reason as usize) {
             count.increment();
@@ -240,7 +240,11 @@ impl Session {
     }
 
     async fn send_rest(&mut self, rest: Rest) -> Result<(), End> {
-        for bytes in rest.pieces() {
+        let mut pieces = rest.pieces();
+        if let Some(first) = pieces.next() {
+            self.send_behind(self.now, first).await?;
+        }
+        for bytes in pieces {
             self.send(bytes).await?;
         }
         Ok(())
@@ -462,7 +466,7 @@ impl Session {
                     self.consume(running.incoming.packet_bytes());
                 }
                 self.refuse(sequence, Refusal::overtime(!goes_on)).await?;
-                return Ok(Attempted::Answered(Box::default()));
+                return Ok(Attempted::Answered(None));
             }
             ExchangeError::Drained { forwarded } => {
                 self.abandon(attached);
@@ -506,7 +510,7 @@ impl Session {
                 self.is_without_warnings = false;
                 let refusal = Refusal::of_server(failure::rolled_back());
                 self.refuse(sequence, refusal).await?;
-                Ok(Attempted::Answered(Box::default()))
+                Ok(Attempted::Answered(None))
             }
             _ => {
                 self.stream.reset_on_close();

@@ -4,6 +4,7 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
+use std::time::Duration;
 
 use weir_io::buffers::{Buffer, Buffers, LARGE};
 use weir_io::clock;
@@ -45,11 +46,12 @@ impl Source<'_> {
         server: &mut ServerConnection,
         incoming: &Incoming,
         beginning: Beginning<'_>,
+        now: Duration,
     ) -> Result<u8, ExchangeError> {
         let received = self.buffer.as_ref().map_or(&[][..], Buffer::filled);
         let here = received.len().min(incoming.packet_bytes());
         let rest = received.get(beginning.replaced..here).unwrap_or_default();
-        self.deadline.set(clock::now() + CLIENT_PATIENCE);
+        self.deadline.set(now + CLIENT_PATIENCE);
         send_both(server, beginning.by, rest, self.deadline).await?;
         if incoming.is_whole {
             return Ok(incoming.header.sequence);
