@@ -2,7 +2,7 @@
 
 use std::future::{Future as _, poll_fn};
 use std::io;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use crate::buffers::Buffer;
 use crate::deadline::Deadline;
@@ -33,6 +33,21 @@ pub async fn receive(
     poll_fn(|context| match stream.poll_receive(context, buffer) {
         Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
         Poll::Pending => timed_out(deadline),
+    })
+    .await
+}
+
+/// Receives once, just after [`Duplex::poll_readable`] was ready in the same turn of the task; without a
+/// deadline.
+#[inline]
+pub async fn receive_ready(stream: &mut impl Duplex, buffer: &mut Buffer) -> io::Result<usize> {
+    let mut is_ready = true;
+    poll_fn(|context| {
+        if !std::mem::take(&mut is_ready) {
+            // It was not, after all.
+            ready!(stream.poll_readable(context))?;
+        }
+        stream.receive_ready(context, buffer)
     })
     .await
 }

@@ -13,7 +13,7 @@ use weir_io::buffers::{Buffer, Buffers, LARGE, SMALL};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::stream::{Duplex as _, Sight, Stream};
-use weir_io::wait::send_all;
+use weir_io::wait::{receive_ready, send_all};
 use weir_mysql::WireError;
 use weir_mysql::answer::{AnswerEvent, AnswerReader};
 use weir_mysql::capability::Capabilities;
@@ -294,8 +294,7 @@ impl<'a> Answering<'a> {
             // No packet that must be in one piece is as long.
             return Err(self.failed(ServerFailure::Protocol(WireError::UnexpectedPacket)));
         }
-        let received = poll_fn(|context| server.connection.poll_receive(context, &mut buffer)).await;
-        match received {
+        match receive_ready(&mut *server.connection, &mut buffer).await {
             Err(error) => return Err(self.failed(ServerFailure::Broken(error))),
             Ok(0) => return Err(self.failed(ServerFailure::Closed)),
             Ok(count) => self.received += count as u64,

@@ -14,7 +14,7 @@ use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake::Secure;
 use weir_io::stream::{Duplex as _, Sight, Stream};
-use weir_io::wait::send_all;
+use weir_io::wait::{receive_ready, send_all};
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::gtid::GtidSet;
 use weir_mysql::outcome::{OK, OkPacket};
@@ -223,8 +223,7 @@ impl Session {
                 }
                 None => worker.buffers.borrow(SMALL).ok_or(End::Overload)?,
             };
-            let received = poll_fn(|context| self.stream.poll_receive(context, &mut buffer)).await;
-            match received {
+            match receive_ready(&mut self.stream, &mut buffer).await {
                 Ok(0) | Err(_) => return Err(self.client_left()),
                 Ok(count) => self.note_received(count),
             }
