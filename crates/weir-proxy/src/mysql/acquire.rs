@@ -1,14 +1,13 @@
 //! A connection for a session's statement: a server in the role that it wants, and on it a connection of the
 //! session's account, idle or new, in the session's state.
 
-use std::fmt;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Context;
 use std::time::Duration;
 
 use weir_balance::{PickInput, Role, WantedRole};
-use weir_config::{PoolMysql, RetryOn};
+use weir_config::PoolMysql;
 use weir_io::clock;
 use weir_mysql::ReadsBack;
 use weir_mysql::gtid::GtidSet;
@@ -20,9 +19,9 @@ use super::failure::Refusal;
 use super::own::{self, Own, OwnAnswer};
 use super::server::{IdleServers, ServerConnection};
 use super::session::{LeftAt, Session};
-use super::talk::TalkError;
+use super::unfit::Unfit;
 use crate::backends::{Chosen, WorkerPool, elapsed};
-use crate::reach::{Attempt, Park, Reach, Unavailable, Verdict, Wish};
+use crate::reach::{Attempt, Got, Park, Reach, Unavailable, Verdict, Wish};
 use crate::worker::Worker;
 
 /// Most bytes that are read of what a server has executed: a group has one source, and few intervals.
@@ -91,78 +90,6 @@ fn next_stamp() -> u64 {
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// Why a server that was chosen is not the one.
-pub enum Unfit {
-    /// It could not be logged in to.
-    Attach(AttachError),
-    /// The connection to it failed while it was made ready.
-    Server(ServerFailure),
-    /// It says no to what the session is: its schema is gone, say.
-    Refused(Refusal),
-    /// It has not executed what the session has written, and did not within the time for that.
-    Behind,
-}
-
-impl Unfit {
-    /// Whether the server is to blame, for passive health.
-    fn blames_server(&self) -> bool {
-        match self {
-            Unfit::Attach(AttachError::Connect(error)) => error.blames_backend(),
-            Unfit::Attach(AttachError::Talk(error)) => {
-                !matches!(error, TalkError::NoMemory | TalkError::Shed)
-            }
-            Unfit::Server(failure) => !matches!(failure, ServerFailure::Refused(_)),
-            _ => false,
-        }
-    }
-
-    /// Whether the primary may know better.
-    fn may_be_behind(&self) -> bool {
-        match self {
-            Unfit::Attach(AttachError::Refused(error)) => error.may_be_behind(),
-            Unfit::Refused(refusal) => refusal.error.may_be_behind(),
-            _ => false,
-        }
-    }
-
-    /// Tells passive health, and whoever watches the servers.
-    pub fn note(&self, chosen: &Chosen, worker: &Worker) {
-        let pool = &chosen.pool.shared;
-        tracing::debug!(pool = pool.config.name, backend = chosen.backend().shared.address, unfit = %self, "MySQL server");
-        if self.blames_server() {
-            chosen.observe_failure(worker, clock::now(), || self.to_string());
-            pool.nudge.ask();
-        }
-    }
-
-    /// What `retry.on` calls it: nothing was sent of a statement.
-    pub fn retried_as(&self) -> Option<RetryOn> {
-        match self {
-            Unfit::Attach(AttachError::Connect(error)) => error.retried_as(),
-            _ => Some(RetryOn::Connect),
-        }
-    }
-
-    /// What the client is told when no other server is tried: not where the servers are.
-    pub fn refusal(self, pool: &str) -> Refusal {
-        match self {
-            Unfit::Attach(error) => Refusal::not_attached(&error, pool),
-            _ => Refusal::failed("no server could be reached", pool),
-        }
-    }
-}
-
-impl fmt::Display for Unfit {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Unfit::Attach(error) => write!(out, "{error}"),
-            Unfit::Server(failure) => write!(out, "{failure}"),
-            Unfit::Refused(refusal) => write!(out, "{}", refusal.error.message.escape_ascii()),
-            Unfit::Behind => write!(out, "the server is behind"),
-        }
-    }
-}
-
 /// On what connection a statement is to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
@@ -173,30 +100,94 @@ pub enum Whose {
     Own,
 }
 
+/// An attachment that was begun, and needs a wait.
+struct Begun {
+    reach: Reach,
+    /// Its first choice, where there was one.
+    chosen: Option<Chosen>,
+    /// An idle connection to that.
+    found: Option<Box<ServerConnection>>,
+}
+
 impl Session {
     /// Attaches the session to a server in this role; `but` is the name of one that was just lost.
     ///
     /// # Errors
     /// What the client is told. Nothing was sent of the statement.
     pub async fn attach(&mut self, role: WantedRole, whose: Whose, but: Option<&str>) -> Result<(), Refusal> {
-        let mut role = role;
+        let mut begun = None;
+        if whose == Whose::Shared && but.is_none() {
+            match self.attach_at_once(role) {
+                Ok(()) => return Ok(()),
+                Err(unfinished) => begun = unfinished,
+            }
+        }
+        // What waits is apart, so that a statement that does not carries none of it.
+        Box::pin(self.attach_waiting(role, whose, but, begun)).await
+    }
+
+    async fn attach_waiting(
+        &mut self,
+        mut role: WantedRole,
+        whose: Whose,
+        but: Option<&str>,
+        mut begun: Option<Box<Begun>>,
+    ) -> Result<(), Refusal> {
         loop {
-            match self.attach_in(role, whose, but).await? {
+            match self.attach_in(role, whose, but, begun.take()).await? {
                 Some(attached) => {
-                    self.killable.note(Some(&attached));
-                    // A connection begins with a LAST_INSERT_ID() of 0, as a session does.
-                    let is_zero = self.insert_id == Some(0);
-                    if self.insert_id.is_none() {
-                        // Only a connection that is gone knew it.
-                        self.insert_id_before = None;
-                    }
-                    self.here = if is_zero { ReadsBack::INSERT_ID } else { ReadsBack::NONE };
-                    self.attached = Some(attached);
+                    self.take_attached(attached);
                     return Ok(());
                 }
                 // The primary has all of it.
                 None => role = WantedRole::Primary,
             }
+        }
+    }
+
+    fn take_attached(&mut self, attached: Attached) {
+        self.killable.note(Some(&attached));
+        // A connection begins with a LAST_INSERT_ID() of 0, as a session does.
+        let is_zero = self.insert_id == Some(0);
+        if self.insert_id.is_none() {
+            // Only a connection that is gone knew it.
+            self.insert_id_before = None;
+        }
+        self.here = if is_zero { ReadsBack::INSERT_ID } else { ReadsBack::NONE };
+        self.attached = Some(attached);
+    }
+
+    /// Attaches the session where nothing is waited for: a server is to be had now, and an idle connection to
+    /// it is in the session's state, as it is for most statements. Err has what was begun, to go on with.
+    fn attach_at_once(&mut self, role: WantedRole) -> Result<(), Option<Box<Begun>>> {
+        let pool = self.pool().ok_or(None)?;
+        if pool.shared.queue.depth_of(Some(role)) > 0 {
+            return Err(None);
+        }
+        let mut reach = Reach::begin(&pool, wish(&pool, role), self.now);
+        let Ok(chosen) = reach.choose_now(&self.worker, &pool, self.now) else {
+            return Err(Some(Box::new(Begun { reach, chosen: None, found: None })));
+        };
+        let backend = chosen.backend();
+        let may_be_behind = role == WantedRole::Read && self.written.is_some();
+        let longest = pool.shared.config.keep_alive.idle;
+        let idle = backend.kept::<IdleServers>();
+        let found = idle.take(backend, &self.kind, &self.state, self.now, longest);
+        match found {
+            Some(server)
+                if !may_be_behind && !server.has_insert_id && Rc::ptr_eq(&server.state, &self.state) =>
+            {
+                backend.cells().reused.increment();
+                self.report.backend = Some(chosen.index);
+                let mut attached = Attached::new(chosen, server);
+                if role == WantedRole::Primary {
+                    (attached.is_primary, attached.was_primary) = (true, true);
+                }
+                self.report.pool = Some(pool);
+                self.take_attached(attached);
+                Ok(())
+            }
+            found => Err(Some(Box::new(Begun { reach, chosen: Some(chosen), found }))),
         }
     }
 
@@ -206,13 +197,19 @@ impl Session {
         role: WantedRole,
         whose: Whose,
         but: Option<&str>,
+        begun: Option<Box<Begun>>,
     ) -> Result<Option<Attached>, Refusal> {
         let Some(pool) = self.pool() else { return Err(Refusal::draining()) };
         let name = &pool.shared.config.name;
-        let begun = self.now;
-        let except = but.and_then(|but| pool.backends.iter().position(|it| it.shared.address == but));
-        let mut reach = Reach::begin(&pool, wish(&pool, role), begun).elsewhere(except);
-        let mut now = begun;
+        let mut now = self.now;
+        let Begun { mut reach, chosen: mut before, mut found } = match begun {
+            Some(begun) => *begun,
+            None => {
+                let except = but.and_then(|but| pool.backends.iter().position(|it| it.shared.address == but));
+                let reach = Reach::begin(&pool, wish(&pool, role), now).elsewhere(except);
+                Begun { reach, chosen: None, found: None }
+            }
+        };
         loop {
             let Session { worker, stream, slot, deadline, .. } = &mut *self;
             let client_gone = |context: &mut Context<'_>| {
@@ -220,7 +217,10 @@ impl Session {
                 until.iter().for_each(|until| deadline.no_later_than(*until));
                 until.is_some_and(|until| until <= clock::now()) || stream.poll_left(context)
             };
-            let got = reach.choose(worker, &pool, deadline, now, client_gone).await;
+            let got = match before.take() {
+                Some(chosen) => Ok(Got { chosen, queued: None }),
+                None => reach.choose(worker, &pool, deadline, now, client_gone).await,
+            };
             if let Some(queued) = got.as_ref().map_or_else(|why| why.queued(), |got| got.queued) {
                 self.report.queue = Some(self.report.queue.unwrap_or_default() + queued);
                 self.now = clock::now();
@@ -233,7 +233,7 @@ impl Session {
             })?;
             let chosen = chosen.chosen;
             self.report.backend = Some(chosen.index);
-            let unfit = match self.ready(&chosen, role, whose).await {
+            let unfit = match self.ready(&chosen, role, whose, found.take()).await {
                 Ok(server) => {
                     let mut attached = Attached::new(chosen, server);
                     if role == WantedRole::Primary && attached.role() == Some(Role::Secondary) {
@@ -290,12 +290,13 @@ impl Session {
         chosen: &Chosen,
         role: WantedRole,
         whose: Whose,
+        found: Option<Box<ServerConnection>>,
     ) -> Result<Box<ServerConnection>, Unfit> {
         let backend = chosen.backend();
         let idle = backend.kept::<IdleServers>();
         let longest = chosen.pool.shared.config.keep_alive.idle;
         let found = match whose {
-            Whose::Shared => idle.take(backend, &self.kind, &self.state, self.now, longest),
+            Whose::Shared => found.or_else(|| idle.take(backend, &self.kind, &self.state, self.now, longest)),
             Whose::Own => None,
         };
         let mut server = match found {

@@ -12,12 +12,13 @@ use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_mysql::state::TrackedState;
 
-use super::acquire::{Attached, Unfit, wish};
+use super::acquire::{Attached, wish};
 use super::attach::{self, AttachError};
 use super::failure::Refusal;
 use super::login::{Candidate, Denied};
 use super::own;
 use super::server::{ConnectionKind, IdleServers, ServerConnection};
+use super::unfit::Unfit;
 use crate::backends::{Chosen, WorkerPool};
 use crate::client::Client;
 use crate::reach::{Attempt, Reach, Verdict};

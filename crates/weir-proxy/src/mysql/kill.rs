@@ -19,13 +19,14 @@ use weir_mysql::KillTarget;
 use weir_mysql::command::killed_connection;
 use weir_stats::table::End;
 
-use super::acquire::{Attached, Unfit};
+use super::acquire::Attached;
 use super::attach::{self, ServerError, ServerLogin};
 use super::confirm::settle;
 use super::failure::Refusal;
 use super::own::{self, Own, OwnAnswer};
 use super::server::{ConnectionKind, IdleServers, ServerConnection};
 use super::session::{Incoming, Session};
+use super::unfit::Unfit;
 use crate::backends::{Chosen, WorkerPool};
 use crate::worker::Worker;
 

@@ -40,6 +40,7 @@ mod server;
 mod session;
 mod statement;
 mod talk;
+mod unfit;
 mod upload;
 
 /// Serves one connection to its end.

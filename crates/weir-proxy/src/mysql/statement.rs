@@ -287,7 +287,9 @@ impl Session {
         let was_read_only = self.facts.transaction == OpenTransaction::ReadOnly;
         let attached = self.attached.as_mut()?;
         attached.server.has_insert_id |= outcome.may_have_insert_id(verdict);
-        let state = attached.server.state.clone();
+        // Most statements leave it as it was.
+        let state = &attached.server.state;
+        let other_state = (!Rc::ptr_eq(state, &self.state)).then(|| state.clone());
         let is_at_rest = attached.server.is_at_rest;
         if let Some(status) = outcome.status {
             self.status = StatusFlags(status.0 & StatusFlags::LASTING.0);
@@ -295,9 +297,11 @@ impl Session {
             // An error does not tell the status, and what failed may have begun a transaction.
             self.status.0 |= StatusFlags::IN_TRANS.0;
         }
-        self.take_state(&state);
-        if let Some(attached) = &mut self.attached {
-            attached.server.state = self.state.clone();
+        if let Some(state) = other_state {
+            self.take_state(&state);
+            if let Some(attached) = &mut self.attached {
+                attached.server.state = self.state.clone();
+            }
         }
         self.renew_facts();
         self.pins |= outcome.left(verdict).without(LeftBehind::FOR_THE_NEXT);

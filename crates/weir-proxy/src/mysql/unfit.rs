@@ -1,0 +1,85 @@
+//! Why a server that was chosen for a statement is not the one, who is to blame, and what follows.
+
+use std::fmt;
+
+use weir_config::RetryOn;
+use weir_io::clock;
+
+use super::attach::AttachError;
+use super::exchange::ServerFailure;
+use super::failure::Refusal;
+use super::talk::TalkError;
+use crate::backends::Chosen;
+use crate::worker::Worker;
+
+/// Why a server that was chosen is not the one.
+pub enum Unfit {
+    /// It could not be logged in to.
+    Attach(AttachError),
+    /// The connection to it failed while it was made ready.
+    Server(ServerFailure),
+    /// It says no to what the session is: its schema is gone, say.
+    Refused(Refusal),
+    /// It has not executed what the session has written, and did not within the time for that.
+    Behind,
+}
+
+impl Unfit {
+    /// Whether the server is to blame, for passive health.
+    pub fn blames_server(&self) -> bool {
+        match self {
+            Unfit::Attach(AttachError::Connect(error)) => error.blames_backend(),
+            Unfit::Attach(AttachError::Talk(error)) => {
+                !matches!(error, TalkError::NoMemory | TalkError::Shed)
+            }
+            Unfit::Server(failure) => !matches!(failure, ServerFailure::Refused(_)),
+            _ => false,
+        }
+    }
+
+    /// Whether the primary may know better.
+    pub fn may_be_behind(&self) -> bool {
+        match self {
+            Unfit::Attach(AttachError::Refused(error)) => error.may_be_behind(),
+            Unfit::Refused(refusal) => refusal.error.may_be_behind(),
+            _ => false,
+        }
+    }
+
+    /// Tells passive health, and whoever watches the servers.
+    pub fn note(&self, chosen: &Chosen, worker: &Worker) {
+        let pool = &chosen.pool.shared;
+        tracing::debug!(pool = pool.config.name, backend = chosen.backend().shared.address, unfit = %self, "MySQL server");
+        if self.blames_server() {
+            chosen.observe_failure(worker, clock::now(), || self.to_string());
+            pool.nudge.ask();
+        }
+    }
+
+    /// What `retry.on` calls it: nothing was sent of a statement.
+    pub fn retried_as(&self) -> Option<RetryOn> {
+        match self {
+            Unfit::Attach(AttachError::Connect(error)) => error.retried_as(),
+            _ => Some(RetryOn::Connect),
+        }
+    }
+
+    /// What the client is told when no other server is tried: not where the servers are.
+    pub fn refusal(self, pool: &str) -> Refusal {
+        match self {
+            Unfit::Attach(error) => Refusal::not_attached(&error, pool),
+            _ => Refusal::failed("no server could be reached", pool),
+        }
+    }
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unfit::Attach(error) => write!(out, "{error}"),
+            Unfit::Server(failure) => write!(out, "{failure}"),
+            Unfit::Refused(refusal) => write!(out, "{}", refusal.error.message.escape_ascii()),
+            Unfit::Behind => write!(out, "the server is behind"),
+        }
+    }
+}
