@@ -164,10 +164,9 @@ impl<'t> Reading<'t> {
         let mut with = None;
         while !self.is_at_end() {
             let Some(token) = self.token else { return };
-            let is_called = matches!(self.next, Some(SqlToken::Open))
-                && counts_calls
-                && !target
-                && !matches!(self.before, Some(SqlToken::Close))
+            let may_be_called = matches!(self.next, Some(SqlToken::Open)) && counts_calls && !target;
+            let is_called = may_be_called
+                && self.before != Some(SqlToken::Close)
                 && !is_word(self.before, b"AS")
                 && !(with == Some(depth) && self.is_behind_with());
             match token {
