@@ -60,7 +60,11 @@ impl<R: Recipient> Call<'_, R> {
         let is_repeatable = self.facts.method.is_idempotent() && self.upload.is_here();
         let max_idle = if is_repeatable { Duration::MAX } else { FRESH };
         let max_idle = (!only_new).then_some(max_idle);
-        let (mut connection, reused) = match self.begin(chosen, max_idle).await {
+        let opened = match self.take_idle(chosen, max_idle) {
+            Some(idle) => Ok((idle, true)),
+            None => self.begin(chosen, max_idle).await,
+        };
+        let (mut connection, reused) = match opened {
             Ok(opened) => opened,
             Err(failure) => return Err(Failed { failure: self.requester.judge(failure), reused: false }),
         };
@@ -122,18 +126,23 @@ impl<R: Recipient> Call<'_, R> {
         Ok(Begun { connection, received, status: self.exchange.response.status(), latency })
     }
 
-    /// Gets a connection, or a stream of one. What the client sends meanwhile is gathered.
+    /// A connection that was kept, of a pool whose backends are spoken to in HTTP/1.1 alone.
+    #[inline]
+    fn take_idle(&self, chosen: &Chosen, max_idle: Option<Duration>) -> Option<Busy<Connection>> {
+        let is_possible = self.facts.protocol == PoolProtocol::H1
+            && self.forwarding.pool.shared.config.send_proxy.is_none();
+        if !is_possible {
+            return None;
+        }
+        opener::take_idle(chosen, self.exchange.ledger.nearly_now(), max_idle)
+    }
+
+    /// Gets a connection that was not kept, or a stream of one. What the client sends meanwhile is gathered.
     async fn begin(
         &mut self,
         chosen: &Chosen,
         max_idle: Option<Duration>,
     ) -> Result<(Busy<Connection>, bool), Failure> {
-        if self.facts.protocol == PoolProtocol::H1
-            && self.forwarding.pool.shared.config.send_proxy.is_none()
-            && let Some(idle) = opener::take_idle(chosen, self.exchange.ledger.nearly_now(), max_idle)
-        {
-            return Ok((idle, true));
-        }
         let connect = match self.try_until {
             Duration::MAX => self.forwarding.timers.connect,
             _ => self.within_try(clock::now(), self.forwarding.timers.connect),
