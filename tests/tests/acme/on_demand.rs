@@ -544,9 +544,10 @@ fn what_is_used_is_renewed_after_asking_again_and_nothing_else_is() {
     assert_eq!(shown(&weir, all[1]), before[1]);
     let asked =
         |name: &str| service.requests().iter().filter(|request| request.target.ends_with(name)).count();
-    until_within(ORDER, "both to be asked about again", || {
-        // An operator who reloads has everything looked at again; else it would be within ten minutes.
-        assert_eq!(weir.command(&["reload"]).code, 0);
+    // An operator who reloads has everything looked at again; else it would be within ten minutes. It is done
+    // once: by this clock the new certificate is as old as the first, and the next look would renew it too.
+    assert_eq!(weir.command(&["reload"]).code, 0);
+    until_within(ORDER, "both to be asked about again, and one to be renewed", || {
         (asked(all[0]) >= 2 && asked(all[1]) >= 2 && names(&weir, "issued") >= 4.0).then_some(())
     });
     until("the new certificate to be shown", || (shown(&weir, all[0]) != before[0]).then_some(()));
