@@ -51,7 +51,7 @@ fn keeping(backend: &Backend) -> (Authority, Weir) {
 }
 
 /// `/N` a page of N bytes that may be kept, `/chunked/N` the same without a length, `/noise/N` N bytes that
-/// do not shrink; `/private/N` is for one client. Further fields are those that `x-answer` asks for.
+/// do not shrink, `/letters/N` those that are slow to compress; `/private/N` is for one client. Further fields are those that `x-answer` asks for.
 fn shop() -> Backend {
     Backend::serving(|request, wire| {
         let count: usize = request.target.rsplit_once('/').and_then(|(_, count)| count.parse().ok()).unwrap();
@@ -64,6 +64,8 @@ fn shop() -> Backend {
         }
         if request.target.contains("noise") {
             wire.answers(200, &fields, pattern(3, count));
+        } else if request.target.contains("letters") {
+            wire.answers(200, &fields, letters(count));
         } else if request.target.contains("chunked") {
             let body = page(count);
             let mut text = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n".to_owned();
@@ -234,10 +236,13 @@ fn conditions_ranges_and_head_of_a_page_that_is_kept_encoded() {
 fn an_object_of_megabytes_that_is_being_encoded_holds_nobody_up() {
     let backend = shop();
     let (_, weir) = keeping(&backend);
-    gets(&weir, "/page/12000000", "");
-    streams::holds_nobody_up(&weir, "/page/12000000");
-    kept(&weir, "/page/12000000", "gzip");
-    assert_eq!(runs(&weir), 1.0);
+    let paths = ["/alone/letters/8000000", "/letters/8000000"];
+    for path in paths {
+        gets(&weir, path, "");
+    }
+    streams::holds_nobody_up(&weir, paths);
+    kept(&weir, paths[1], "gzip");
+    assert_eq!(runs(&weir), 2.0, "each once");
 }
 
 #[test]

@@ -62,8 +62,14 @@ fn page(length: usize) -> String {
     page
 }
 
-/// `/page/N` a page of N bytes with an entity tag, `/noise/N` N bytes that do not shrink, `/chunked/N` a page
-/// without a length; other paths are answered with what `x-answer` asks for: fields separated by `|`.
+/// A text in which everything short has been there before and nothing long has: gzip looks for long.
+fn letters(length: usize) -> Vec<u8> {
+    pattern(5, length).iter().map(|byte| b"abcdefgh"[usize::from(byte & 7)]).collect()
+}
+
+/// `/page/N` a page of N bytes with an entity tag, `/letters/N` a text that is slow to compress, `/noise/N` N
+/// bytes that do not shrink, `/chunked/N` a page without a length; other paths are answered with what
+/// `x-answer` asks for: fields separated by `|`.
 fn site() -> Backend {
     Backend::serving(|request, wire| {
         let count = |prefix: &str| {
@@ -79,6 +85,8 @@ fn site() -> Backend {
                 "HEAD" => wire.sends(head(&fields, body.len())),
                 _ => wire.answers(200, &fields, body),
             }
+        } else if let Some(count) = count("/letters/") {
+            wire.answers(200, &fields, letters(count));
         } else if let Some(count) = count("/noise/") {
             wire.answers(200, &fields, pattern(3, count));
         } else if let Some(count) = count("/chunked/") {
