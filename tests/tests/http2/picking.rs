@@ -224,11 +224,12 @@ fn probes_speak_what_is_picked() {
         wire.answers(if is_probe { 204 } else { 200 }, &[], "");
         After::Keep
     });
-    let more =
-        "health = { check = \"http\", path = \"/healthz\", expect_status = [204], interval = \"50ms\" }";
+    // The second soon after the first, and each with all the time it needs.
+    let pace = "interval = \"60s\", fast_interval = \"50ms\", timeout = \"60s\", rise = 2";
+    let more = format!("health = {{ check = \"http\", path = \"/healthz\", expect_status = [204], {pace} }}");
     for http in [BOTH, FIRST] {
         let inner = inner(&authority, http, &app);
-        let outer = outer(&authority, &[&inner], more);
+        let outer = outer(&authority, &[&inner], &more);
         outer.reaches("weir_probes_total", &[("pool", "inner"), ("result", "good")], 2.0);
         assert_eq!(outer.metric("weir_probes_total", &[("pool", "inner"), ("result", "bad")]), 0.0);
         assert_eq!(get(&outer).0, 200);
