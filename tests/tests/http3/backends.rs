@@ -1,7 +1,7 @@
 //! HTTP/3 towards backends: before a server of the `h3` crate, and before Weir's own listener (threat J19).
 
 use weir_tests::dialogue::{
-    After, Authority, Backend, Setup, Signal, Weir, fingerprint, free_address, pattern, until,
+    After, Authority, Backend, PATIENCE, Setup, Signal, Weir, fingerprint, free_address, pattern, until,
 };
 
 use super::super::http::upgrades::{echoing_websocket, open_websocket};
@@ -310,7 +310,7 @@ fn clients_that_read_nothing_hold_up_nobody_on_their_connection() {
     let authority = authority();
     let origin = Origin::start(&authority, 100);
     let weir = before(&authority, origin.address, ONLY);
-    let mut stalled: Vec<_> = (0..20).map(|_| weir.client("web")).collect();
+    let mut stalled: Vec<_> = (0..20).map(|_| weir.client("web").with_patience(PATIENCE * 4)).collect();
     for client in &mut stalled {
         client.sends("GET /bytes/20000000 HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
         assert_eq!(client.receives_head().status, 200);
