@@ -1,11 +1,15 @@
 //! h2load: many streams at once, none may fail.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use weir_tests::dialogue::{Finished, PATIENCE, Setup, run_tool, tool};
 
 use super::super::clients::site;
 use super::both;
+
+/// So many while requests are answered.
+const RELOADS: usize = 100;
 
 /// Fails unless h2load says that every one of `count` requests was answered 2xx.
 fn all_succeeded(finished: &Finished, count: u32) {
@@ -32,16 +36,27 @@ fn reloads_under_http2_load_fail_no_request() {
     let config = super::BOTH;
     let mut weir = Setup::of(config).with("app", backend.address()).start();
     let url = format!("http://{}/bytes/2000", weir.address("web"));
-    let load = std::thread::spawn(move || {
-        let arguments = ["-c", "10", "-m", "10", "-n", "30000", &url];
-        run_tool(&tool("h2load", "nghttp2-client"), &arguments, b"", Duration::from_secs(120))
+    // As many requests as there are meanwhile, so that a slow machine has less to do.
+    let is_enough = Arc::new(AtomicBool::new(false));
+    let load = std::thread::spawn({
+        let is_enough = is_enough.clone();
+        move || {
+            let arguments = ["-c", "10", "-m", "10", "-n", "3000", &url];
+            while !is_enough.load(Ordering::Relaxed) {
+                let finished = run_tool(&tool("h2load", "nghttp2-client"), &arguments, b"", PATIENCE * 4);
+                all_succeeded(&finished, 3000);
+            }
+        }
     });
-    let mut reloads = 0;
-    while !load.is_finished() {
+    let (mut reloads, mut under_load) = (0, 0);
+    while under_load < RELOADS && !load.is_finished() {
+        let before = backend.served();
         weir.reloads(&format!("{config}\n# {reloads}\n"));
         reloads += 1;
+        under_load += usize::from(backend.served() > before);
     }
-    all_succeeded(&load.join().expect("h2load"), 30_000);
-    println!("{reloads} reloads");
-    assert!(reloads > 0);
+    is_enough.store(true, Ordering::Relaxed);
+    load.join().expect("h2load");
+    println!("{reloads} reloads, {under_load} of them under load, {} requests", backend.served());
+    assert_eq!(under_load, RELOADS);
 }
