@@ -17,11 +17,11 @@ const LONGEST: usize = 512;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct KnownVerdicts(RefCell<Vec<Place>>);
+pub struct KnownVerdicts(RefCell<Vec<VerdictSlot>>);
 
 /// One text by its hash has one place, where it may meet others.
 #[derive(Debug, Default)]
-struct Place {
+struct VerdictSlot {
     /// Hash of the text that came last and is not the one that is known. A text takes the place when it comes
     /// twice in a row here, so that those that come once, each with another number in it, turn nothing out.
     seen: u64,
@@ -46,7 +46,7 @@ impl KnownVerdicts {
         let hash = hash(text);
         let mut places = self.0.borrow_mut();
         if places.is_empty() {
-            places.resize_with(MOST, Place::default);
+            places.resize_with(MOST, VerdictSlot::default);
         }
         let place = (hash >> 32) as usize % MOST;
         let Some(place) = places.get_mut(place) else { return classify(text, facts) };

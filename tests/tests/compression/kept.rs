@@ -50,8 +50,9 @@ fn keeping(backend: &Backend) -> (Authority, Weir) {
     (authority, weir)
 }
 
-/// `/N` a page of N bytes that may be kept, `/chunked/N` the same without a length, `/noise/N` N bytes that
-/// do not shrink, `/letters/N` those that are slow to compress; `/private/N` is for one client. Further fields are those that `x-answer` asks for.
+/// `/N` a page of N bytes that may be kept, `/chunked/N` the same without a length, `/noise/N` N bytes
+/// that do not shrink, `/letters/N` those that are slow to compress; `/private/N` is for one client.
+/// Further fields are those that `x-answer` asks for.
 fn shop() -> Backend {
     Backend::serving(|request, wire| {
         let count: usize = request.target.rsplit_once('/').and_then(|(_, count)| count.parse().ok()).unwrap();

@@ -109,6 +109,15 @@ struct Begun {
     found: Option<Box<ServerConnection>>,
 }
 
+impl Begun {
+    /// Nothing was chosen yet; `but` is the name of a server that was just lost.
+    fn anew(pool: &WorkerPool, role: WantedRole, but: Option<&str>, now: Duration) -> Begun {
+        let except = but.and_then(|but| pool.backends.iter().position(|it| it.shared.address == but));
+        let reach = Reach::begin(pool, wish(pool, role), now).elsewhere(except);
+        Begun { reach, chosen: None, found: None }
+    }
+}
+
 impl Session {
     /// Attaches the session to a server in this role; `but` is the name of one that was just lost.
     ///
@@ -202,14 +211,8 @@ impl Session {
         let Some(pool) = self.pool() else { return Err(Refusal::draining()) };
         let name = &pool.shared.config.name;
         let mut now = self.now;
-        let Begun { mut reach, chosen: mut before, mut found } = match begun {
-            Some(begun) => *begun,
-            None => {
-                let except = but.and_then(|but| pool.backends.iter().position(|it| it.shared.address == but));
-                let reach = Reach::begin(&pool, wish(&pool, role), now).elsewhere(except);
-                Begun { reach, chosen: None, found: None }
-            }
-        };
+        let begun = begun.map_or_else(|| Begun::anew(&pool, role, but, now), |begun| *begun);
+        let Begun { mut reach, chosen: mut before, mut found } = begun;
         loop {
             let Session { worker, stream, slot, deadline, .. } = &mut *self;
             let client_gone = |context: &mut Context<'_>| {
