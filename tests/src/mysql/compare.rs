@@ -110,7 +110,8 @@ pub fn run_plan(plan: Plan, alone: &Mysqld, through: SocketAddr, behind: &Pair) 
 const LEFT: [(&str, &str); 5] = [
     (
         "a transaction",
-        "SELECT trx_mysql_thread_id, trx_state FROM information_schema.innodb_trx \
+        "SELECT trx_mysql_thread_id, trx_state, trx_started, NOW(), PROCESSLIST_COMMAND, PROCESSLIST_TIME, \
+         COALESCE(PROCESSLIST_STATE, ''), COALESCE(PROCESSLIST_INFO, '') FROM information_schema.innodb_trx \
          JOIN performance_schema.threads ON PROCESSLIST_ID = trx_mysql_thread_id WHERE PROCESSLIST_USER = 'app'",
     ),
     (

@@ -18,6 +18,7 @@ use self::requests::{Request, once_in};
 const CONFIG: &str = r#"
 [listener.routed]
 bind = "@routed"
+timeout = { client_idle = "1h" }
 http = ["h1", "h2"]
 trusted_proxies = ["127.0.0.0/8"]
 limits = { header = "4KiB" }
@@ -77,6 +78,7 @@ pool = "sticky"
 
 [listener.whole]
 bind = "@whole"
+timeout = { client_idle = "1h" }
 http = ["h1", "h2"]
 pool = "by_uri"
 merge_slashes = true
@@ -84,6 +86,7 @@ deny_path = ["/admin/*"]
 
 [listener.secure]
 bind = "@secure"
+timeout = { client_idle = "1h" }
 http = ["h1", "h2"]
 pool = "by_client"
 tls = { certificates = [{ cert = "@dir/shop.pem", key = "@dir/shop.key" }, { cert = "@dir/other.pem", key = "@dir/other.key" }], client_ca = "@dir/ca.pem", client_auth = "optional" }

@@ -1,6 +1,6 @@
 //! Listeners that change their plane by a reload: connections stay on the plane that took them.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -156,8 +156,11 @@ fn connections_of_both_planes_outlive_an_upgrade_and_those_of_the_kernel_a_kill(
     drop(in_proxy);
     until_within(Duration::from_secs(20), "the old process to end", || (!weir.is_running(old)).then_some(()));
     in_kernel.iter_mut().for_each(|talk| talk.goes_on(b"the old one has ended"));
-    weir.signals(Signal::KILL);
-    weir.exits();
+    // What the upgrade started is no child of the test's, so that nobody else waits for its end.
+    let new = weir.pid();
+    weir.signals_pid(new, Signal::KILL);
+    let admin = weir.address("admin");
+    until("it to be gone", || TcpStream::connect(admin).is_err().then_some(()));
     in_kernel.iter_mut().for_each(|talk| talk.goes_on(b"nobody is there"));
     weir.starts_again();
     in_kernel.iter_mut().for_each(|talk| talk.goes_on(b"somebody is"));

@@ -227,3 +227,20 @@ fn a_session_that_says_how_long_it_may_be_idle_is_told_when_it_was() {
     assert_eq!(weir_tests::mysql::error_of(&payload).map(|(code, _)| code), Some(4031));
     assert!(client.receives_packet().is_err(), "and its connection ends");
 }
+
+#[test]
+fn what_fails_behind_others_of_its_text_leaves_no_transaction_to_whoever_comes_next() {
+    let pair = pair();
+    let weir = before(&pair);
+    let mut root = pair.primary.root();
+    root.does("CREATE TABLE shop.fails (id INT PRIMARY KEY)");
+    root.does("INSERT INTO shop.fails VALUES (1)");
+    let mut client = client(&weir, "auto");
+    let answer = client.asks("SET autocommit = 0; INSERT INTO shop.fails VALUES (2), (1)");
+    assert_eq!(answer.error().map(|(code, _)| code), Some(1062), "{answer}");
+    drop(client);
+    let open = "SELECT COUNT(*) FROM information_schema.innodb_trx JOIN performance_schema.threads \
+                ON PROCESSLIST_ID = trx_mysql_thread_id WHERE PROCESSLIST_USER = 'app'";
+    until("nothing is open any more", || (root.does(open).value() == "0").then_some(()));
+    root.does("DROP TABLE shop.fails");
+}

@@ -293,8 +293,11 @@ impl Session {
         let is_at_rest = attached.server.is_at_rest;
         if let Some(status) = outcome.status {
             self.status = StatusFlags(status.0 & StatusFlags::LASTING.0);
-        } else if outcome.error.is_some() && !outcome.is_unread() && !self.facts.autocommit {
-            // An error does not tell the status, and what failed may have begun a transaction.
+        }
+        let is_failed = outcome.error.is_some() && !outcome.is_unread();
+        if is_failed && !self.status.has(StatusFlags::AUTOCOMMIT) {
+            // An error does not tell the status, also behind statements of the same text that did, and what
+            // failed may have begun a transaction.
             self.status.0 |= StatusFlags::IN_TRANS.0;
         }
         if let Some(state) = other_state {
