@@ -332,7 +332,7 @@ fn slow_readers_of_many_objects_hold_no_more_than_there_is_room_for() {
         slow.push(client);
         // Until it has come whole, or its reader holds it up: more than two are not to be under way at once.
         let mut last = (Instant::now(), 0);
-        while backend.busy() > 0 && last.0.elapsed() < Duration::from_millis(400) {
+        while backend.busy() > 0 && last.0.elapsed() < Duration::from_secs(1) {
             let now = sent.load(Ordering::Relaxed);
             if now != last.1 {
                 last = (Instant::now(), now);
