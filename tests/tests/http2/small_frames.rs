@@ -40,6 +40,9 @@ fn an_upload_in_tiny_frames_waits_for_a_slow_backend() {
     let weir = weir_before(backend.address(), "h1");
     for pause in [Duration::ZERO, Duration::from_secs(1)] {
         let mut client = connect(&weir, b"");
+        // More than fits in the windows it has before it knows of larger ones.
+        client.receives(kind::SETTINGS, 0);
+        client.receives(kind::WINDOW_UPDATE, 0);
         client.sends([headers(1, &request("POST", "/"), false), small_frames(1, COUNT)].concat());
         let mut behind = backend.accepts();
         behind.receives_until("\r\n\r\n");
