@@ -16,13 +16,18 @@ use crate::{diff, parse};
 /// Files that are made at least, and at most until every key was seen: some need others, and come together
 /// seldom.
 const FILES: std::ops::Range<usize> = 500..20_000;
-/// Of so many files, what has not been seen by then is drawn as often as [`OFTEN`].
+/// After so many files, what has not been seen by then is sought.
 const FILES_PER_LOOK: usize = 100;
 /// Of the keys that a table may have, those that a file gets: one of so many.
 const RARITY: u32 = 4;
+/// The same beside those that are sought: what excludes them is seldom there, and files are small.
+const RARITY_OF_OTHERS: u32 = 8;
 
 /// Keys that others need: every second file has them.
-const OFTEN: [&str; 5] = ["pool", "protocol", "plane", "forward", "source_address"];
+const OFTEN: [&str; 6] = ["pool", "protocol", "plane", "forward", "source_address", "challenges"];
+
+/// Of these there is one at most.
+const EITHER: [&str; 2] = ["dns_update", "dns_program"];
 
 /// Keys by which files and tables are put together before keys are read; `tests/composed.rs` tries them.
 const COMPOSING: [&str; 3] = ["include", "shared", "use"];
@@ -67,12 +72,24 @@ impl Maker {
         self.draw(0..most) == 0
     }
 
-    /// Whether a key, or one of the tables that it leads to, is to be had by every second file.
-    fn is_often(&self, table: &Table, key: &Key) -> bool {
+    /// Whether a key, or one of the tables that it leads to, is sought.
+    fn is_sought(&self, table: &Table, key: &Key) -> bool {
         let leads_there = |below: &Table| self.missing.iter().any(|(path, _)| *path == below.path);
-        OFTEN.contains(&key.name)
-            || self.missing.contains(&(table.path, key.name))
+        self.missing.contains(&(table.path, key.name))
             || key.kind.table().is_some_and(|below| below.with_all_below().into_iter().any(leads_there))
+    }
+
+    /// Whether a key of a table is drawn that one of `most` would have.
+    fn has(&mut self, table: &Table, key: &Key, most: u32) -> bool {
+        if key.required {
+            true
+        } else if self.is_sought(table, key) {
+            !self.one_of(4)
+        } else if OFTEN.contains(&key.name) {
+            self.one_of(2)
+        } else {
+            self.one_of(if self.missing.is_empty() { most } else { most * RARITY_OF_OTHERS / RARITY })
+        }
     }
 
     /// A file with a few listeners and pools.
@@ -97,7 +114,7 @@ impl Maker {
         self.lines.push(header.to_owned());
         let mut below = Vec::new();
         for key in tried(table) {
-            if !key.required && !self.one_of(if self.is_often(table, key) { 2 } else { RARITY }) {
+            if !self.has(table, key, RARITY) {
                 continue;
             }
             match (&key.kind, key.kind.table().filter(|table| table.has_header())) {
@@ -125,9 +142,10 @@ impl Maker {
 
     fn inline(&mut self, table: &'static Table) -> String {
         let keys = table.keys().into_iter().filter(|key| key.built);
+        let other = EITHER[self.draw(0..EITHER.len())];
         let mut parts = Vec::new();
-        for key in keys {
-            if key.required || self.one_of(2) {
+        for key in keys.filter(|key| key.name != other) {
+            if self.has(table, key, 2) {
                 parts.push(format!("{} = {}", key.name, self.value(key.name, &key.kind)));
             }
         }
@@ -385,6 +403,7 @@ fn every_key_of_the_tables_is_read_has_an_effect_and_is_written_again() {
             maker.missing = seen.missing().into_iter().collect();
         }
     }
+    println!("{taken} of {made} files taken");
     assert!(taken > made / 2, "only {taken} of {made} files were taken");
     assert_eq!(seen.missing(), [], "of {made} files");
 }
