@@ -1,7 +1,8 @@
 //! Waiting for a peer with the session's deadline, and giving way to other sessions.
 
-use std::future::{Future as _, poll_fn};
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use crate::buffers::Buffer;
@@ -78,6 +79,15 @@ pub async fn send_all(
 #[inline]
 pub fn timed_out<T>(deadline: &Deadline) -> Poll<Result<T, WaitError>> {
     if deadline.has_passed() { Poll::Ready(Err(WaitError::TimedOut)) } else { Poll::Pending }
+}
+
+/// A future that is seldom needed, made and polled out of line.
+///
+/// Written as `Box::pin`, it is made on the stack of whoever asks for it, and what it does is compiled into him:
+/// his frame has room for the largest of them at each call, and his code theirs in between.
+#[inline(never)]
+pub fn boxed<'a, F: Future + 'a>(make: impl FnOnce() -> F) -> Pin<Box<dyn Future<Output = F::Output> + 'a>> {
+    Box::pin(make())
 }
 
 /// Gives way: the task gets its next turn once all that are ready, those included whose sockets have become

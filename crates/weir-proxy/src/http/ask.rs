@@ -11,6 +11,7 @@ use weir_http::{BodyLength, BodyReader, KnownHeader, ResponseHead};
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::stream::{Duplex as _, Sight};
+use weir_io::wait::boxed;
 
 use crate::backends::Chosen;
 use crate::http::attempt::{Begun, Failed};
@@ -100,7 +101,7 @@ impl<R: Recipient> Call<'_, R> {
                     let tried = self.attempt(&chosen, only_new).await;
                     (chosen, tried)
                 }
-                Some(rules) => Box::pin(self.hedged(&mut reach, chosen, only_new, rules)).await?,
+                Some(rules) => boxed(|| self.hedged(&mut reach, chosen, only_new, rules)).await?,
             };
             // Most answers are of those that are never asked for again.
             if let Ok(begun) = &tried
@@ -128,7 +129,7 @@ impl<R: Recipient> Call<'_, R> {
             self.upload.retry(clock::now());
             if let Some(pause) = reach.pause() {
                 drop(chosen);
-                Box::pin(self.pause(pause)).await?;
+                boxed(|| self.pause(pause)).await?;
             }
         }
     }

@@ -11,7 +11,7 @@ use weir_http::h1::connection::Busy;
 use weir_io::buffers::{Buffer, LARGE};
 use weir_io::clock;
 use weir_io::stream::{Duplex as _, Sight};
-use weir_io::wait::{WaitError, give_way, send_all, timed_out};
+use weir_io::wait::{WaitError, boxed, give_way, send_all, timed_out};
 
 use crate::access_log::Spoken;
 use crate::backends::Chosen;
@@ -102,7 +102,7 @@ impl<R: Recipient> Call<'_, R> {
         let sent = if outgoing.len() <= LARGE {
             send_all(&mut **connection.connection(), outgoing, deadline, || {}).await.map(|()| true)
         } else {
-            Box::pin(send_held(connection.connection(), outgoing, self.requester, timeout.backend)).await
+            boxed(|| send_held(connection.connection(), outgoing, self.requester, timeout.backend)).await
         };
         match sent {
             Ok(true) => {}

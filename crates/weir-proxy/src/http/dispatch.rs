@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use weir_http::values::accept::Wants;
 use weir_io::clock;
+use weir_io::wait::boxed;
 
 use crate::access_log::Logs;
 use crate::http::answer;
@@ -37,7 +38,7 @@ pub async fn refuse(
 ) -> After {
     exchange.ledger.head = clock::now();
     exchange.ledger.bytes_received = session.requester.received().len() as u64;
-    Box::pin(answer::failure(session, listener, exchange, &failure)).await
+    boxed(|| answer::failure(session, listener, exchange, &failure)).await
 }
 
 /// Runs one exchange whose request head is complete.
@@ -50,7 +51,7 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
     let admitted = match &decided {
         Ok(Plan { route, outcome, .. }) => match listener.compiled.routes.auth(*route) {
             Some(authenticator) if outcome.is_guarded() => {
-                Box::pin(admit(session, &listener, exchange, (*route, authenticator))).await
+                boxed(|| admit(session, &listener, exchange, (*route, authenticator))).await
             }
             _ => Ok(None),
         },
@@ -82,14 +83,14 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
             }
             Outcome::Refuse(refused) => Err(refused.into()),
             Outcome::Redirect { to, status } => {
-                Ok(Box::pin(answer::redirect(session, &listener, exchange, to, status)).await)
+                Ok(boxed(|| answer::redirect(session, &listener, exchange, to, status)).await)
             }
             Outcome::Respond { status, body, content_type } => {
-                Ok(Box::pin(answer::respond(session, &listener, exchange, status, body, content_type)).await)
+                Ok(boxed(|| answer::respond(session, &listener, exchange, status, body, content_type)).await)
             }
-            Outcome::Trace => Ok(Box::pin(answer::trace(session, &listener, exchange)).await),
+            Outcome::Trace => Ok(boxed(|| answer::trace(session, &listener, exchange)).await),
             Outcome::Prove { authorization } => {
-                Ok(Box::pin(answer::prove(session, &listener, exchange, &authorization)).await)
+                Ok(boxed(|| answer::prove(session, &listener, exchange, &authorization)).await)
             }
         },
     };
@@ -98,7 +99,7 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
     session.requester.end_total();
     match ended {
         Ok(after) => after,
-        Err(failure) => Box::pin(answer::failure(session, &listener, exchange, &failure)).await,
+        Err(failure) => boxed(|| answer::failure(session, &listener, exchange, &failure)).await,
     }
 }
 

@@ -9,6 +9,7 @@ use weir_http::Conditions;
 use weir_http::h1::connection::Drained;
 use weir_io::buffers::SMALL;
 use weir_io::clock;
+use weir_io::wait::boxed;
 
 use crate::http::ask::{Answered, Call};
 use crate::http::exchange::{After, Exchange};
@@ -39,11 +40,11 @@ pub async fn run(
     let mut facts = request::serialise(&session.requester, exchange, forwarding, Conditions::AsSent)?;
     let mut upload = request::begin_upload(session, exchange, forwarding, &facts)?;
     let looked_at = match &facts.inspected {
-        Some(_) => Box::pin(sqli::body(session, exchange, forwarding, &facts, &mut upload)).await,
+        Some(_) => boxed(|| sqli::body(session, exchange, forwarding, &facts, &mut upload)).await,
         None => Ok(()),
     };
     let held = match (looked_at, forwarding.buffer) {
-        (Ok(()), Some(_)) => Box::pin(hold::whole(session, exchange, forwarding, &facts, &mut upload)).await,
+        (Ok(()), Some(_)) => boxed(|| hold::whole(session, exchange, forwarding, &facts, &mut upload)).await,
         (looked_at, _) => looked_at.map(|()| None),
     };
     let Session { requester, stream, .. } = &mut *session;

@@ -16,6 +16,7 @@ use weir_io::buffers::SMALL;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::stream::{Duplex as _, Stream as Wire};
+use weir_io::wait::boxed;
 use weir_stats::table::{End, Rejected};
 
 use crate::handshake;
@@ -73,7 +74,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
             return;
         }
     };
-    let shaken = Box::pin(handshake::with_client(&worker, &listener, wire, &mut buffer, &deadline)).await;
+    let shaken = boxed(|| handshake::with_client(&worker, &listener, wire, &mut buffer, &deadline)).await;
     let (wire, secure) = match shaken {
         Ok(shaken) => shaken,
         Err(end) => return count_refused_session(&worker, &listener, end),
@@ -87,7 +88,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     let mut session = Session { requester, stream, idle_since: None };
     match session.spoken().await {
         Ok(Spoken::Http1) => session.run().await,
-        Ok(Spoken::Http2) => Box::pin(h2::serve(session)).await,
+        Ok(Spoken::Http2) => boxed(|| h2::serve(session)).await,
         Err(end) => session.end_idle(end),
     }
 }
@@ -137,7 +138,7 @@ impl Session {
                 }
                 // No answer is one to a client that speaks something else; but it should see that it ended,
                 // and not a reset.
-                Box::pin(linger::until_quiet(self)).await;
+                boxed(|| linger::until_quiet(self)).await;
                 return Err(End::BadRequest);
             }
             if compared == h2::PREFACE.len() {
@@ -159,7 +160,7 @@ impl Session {
             }
             is_first = false;
             // Boxed: ten thousand idle sessions must not each hold room for an exchange.
-            if Box::pin(self.serve_while_busy()).await.is_break() {
+            if boxed(|| self.serve_while_busy()).await.is_break() {
                 return;
             }
         }
@@ -173,7 +174,7 @@ impl Session {
             let after = match self.receive_head(&listener, &mut exchange).await {
                 Arrival::Complete => dispatch::run(self, listener, &mut exchange).await,
                 Arrival::Refused(failure) => {
-                    Box::pin(dispatch::refuse(self, &listener, &mut exchange, failure)).await
+                    boxed(|| dispatch::refuse(self, &listener, &mut exchange, failure)).await
                 }
                 Arrival::Gone => After::Close,
             };
@@ -185,7 +186,7 @@ impl Session {
                     return ControlFlow::Break(());
                 }
                 After::Linger => {
-                    Box::pin(linger::until_quiet(self)).await;
+                    boxed(|| linger::until_quiet(self)).await;
                     return ControlFlow::Break(());
                 }
                 After::Reset => {

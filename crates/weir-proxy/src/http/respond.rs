@@ -7,6 +7,7 @@ use weir_http::Violation;
 use weir_http::h1::connection::{Busy, Drained};
 use weir_io::buffers::{LARGE, SMALL};
 use weir_io::clock;
+use weir_io::wait::boxed;
 use weir_stats::table::End;
 
 use crate::backends::Chosen;
@@ -39,7 +40,7 @@ pub async fn run(
     upload: &mut Upload,
 ) -> Result<After, Failure> {
     if exchange.response.status() == 101 {
-        return Box::pin(tunnel::run(session, exchange, forwarding, facts, answered)).await;
+        return boxed(|| tunnel::run(session, exchange, forwarding, facts, answered)).await;
     }
     may_be_sent(session, exchange, facts, &mut answered)?;
     let reader = answered.body_reader(&exchange.response, facts);
@@ -76,7 +77,7 @@ pub async fn run(
     if let Some(ahead) = ahead.filter(|ahead| !ahead.is_drained()) {
         let left =
             Left { chosen, connection, download, ahead, may_keep: (framing.keep_alive, facts.keep_alive) };
-        return Ok(Box::pin(give_rest(session, exchange, forwarding, upload, left)).await);
+        return Ok(boxed(|| give_rest(session, exchange, forwarding, upload, left)).await);
     }
     let ended =
         exchange.ledger.close(&session.requester, forwarding.listener, &exchange.request_id, End::Done);
@@ -231,7 +232,7 @@ async fn send(
         *ahead = in_memory.map(|ahead| Box::new(ahead.before_file(files, in_file)));
     }
     let (backend, ahead) = (connection.connection(), ahead.as_deref_mut());
-    Box::pin(drive::until_sent(session, backend, forwarding, upload, download, ahead)).await
+    boxed(|| drive::until_sent(session, backend, forwarding, upload, download, ahead)).await
 }
 
 /// Hands a small body that is here already to a client's stream; false when there is more to be done.

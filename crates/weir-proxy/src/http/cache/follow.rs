@@ -9,6 +9,7 @@ use weir_http::forward::Negotiated;
 use weir_http::{AddedField, ResponseContext, ResponseHead, SentFraming};
 use weir_io::clock;
 use weir_io::stream::Sight;
+use weir_io::wait::boxed;
 use weir_stats::table::End;
 
 use super::around::Trailer;
@@ -73,7 +74,7 @@ pub async fn replace(
     let cells = forwarding.listener.shared.cells.of(session.requester.worker.number);
     cells.replaced.increment();
     let failure = Failure::Replaced(Box::new(Replaced::new(head.status(), head.fields(text))));
-    Box::pin(answer::failure(session, forwarding.listener, exchange, &failure)).await
+    boxed(|| answer::failure(session, forwarding.listener, exchange, &failure)).await
 }
 
 fn write_head(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use weir_cache::{Body, Coding, Object, RequestFacts};
 use weir_http::forward::Negotiated;
 use weir_http::{BodyLength, Method, ResponseContext, ResponseHead, SentFraming};
-use weir_io::wait::WaitError;
+use weir_io::wait::{WaitError, boxed};
 use weir_stats::table::End;
 
 use super::follow::replace;
@@ -58,7 +58,7 @@ pub async fn send(
                         sticky: None,
                         negotiated: Some(negotiated),
                     };
-                    return Box::pin(follow::run(session, exchange, forwarding, &reader, head)).await;
+                    return boxed(|| follow::run(session, exchange, forwarding, &reader, head)).await;
                 }
             }
         }

@@ -9,6 +9,7 @@ use weir_cache::{Bypass, Object, RequestFacts, Reuse, may_serve_on_error, reuse}
 use weir_http::ResponseContext;
 use weir_io::clock;
 use weir_io::stream::Sight;
+use weir_io::wait::boxed;
 use weir_stats::table::CacheResult;
 
 use super::broadcast::{Arrived, FetchedHead, Reader};
@@ -49,7 +50,10 @@ pub async fn run(
             Ok(hit::send(session, exchange, forwarding, object, &facts).await)
         }
         // Boxed: what waits for a backend is large, and every idle session would hold room for it.
-        found => Box::pin(Miss { forwarding, cache }.run(session, exchange, found)).await,
+        found => {
+            let miss = Miss { forwarding, cache };
+            boxed(|| miss.run(session, exchange, found)).await
+        }
     }
 }
 
