@@ -18,8 +18,8 @@ fn compile(directory: &Path, source: &str, object: &str, more: &[&str]) {
     let clang = std::env::var("WEIR_CLANG").unwrap_or_else(|_| "clang-14".to_owned());
     let mut command = Command::new(&clang);
     command.args(["-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror"]);
-    // Its debugging information, by which the kernel names lines, is part of the binary too, and names no path of
-    // the machine that built it.
+    // Its debugging information, by which the kernel names lines, is part of the binary too, and names no
+    // path of the machine that built it.
     let here = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
     command.arg(format!("-ffile-prefix-map={here}=weir-l4"));
     // The program's kind of function has the packet as an argument whether it reads it or not.

@@ -83,8 +83,8 @@ pub fn timed_out<T>(deadline: &Deadline) -> Poll<Result<T, WaitError>> {
 
 /// A future that is seldom needed, made and polled out of line.
 ///
-/// Written as `Box::pin`, it is made on the stack of whoever asks for it, and what it does is compiled into him:
-/// his frame has room for the largest of them at each call, and his code theirs in between.
+/// Written as `Box::pin`, it is made on the stack of whoever asks for it, and what it does is compiled into
+/// him: his frame has room for the largest of them at each call, and his code theirs in between.
 #[inline(never)]
 pub fn boxed<'a, F: Future + 'a>(make: impl FnOnce() -> F) -> Pin<Box<dyn Future<Output = F::Output> + 'a>> {
     Box::pin(make())

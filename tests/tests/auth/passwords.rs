@@ -169,9 +169,9 @@ fn j7_a_password_is_computed_once_and_a_flood_of_wrong_ones_takes_no_worker() {
     // One is computed, three wait, and no more.
     let ends = |reason| weir.metric("weir_ends_total", &[("listener", "web"), ("reason", reason)]);
     until("the others to be refused", || (ends("auth_unavailable") >= 8.0).then_some(()));
-    // Who is known does not notice, and neither does who needs no password: were passwords computed on the only
-    // worker, one of these would be answered between two of the flood. While it lasts, there is time for many
-    // hundreds.
+    // Who is known does not notice, and neither does who needs no password: were passwords computed on the
+    // only worker, one of these would be answered between two of the flood. While it lasts, there is time for
+    // many hundreds.
     for _ in 0..30 {
         assert_eq!(asked(&weir, "GET /", &[good]).status, 200);
         assert_eq!(asked(&weir, "GET /public/x", &[]).status, 200);
