@@ -81,7 +81,7 @@ pub fn timed_out<T>(deadline: &Deadline) -> Poll<Result<T, WaitError>> {
     if deadline.has_passed() { Poll::Ready(Err(WaitError::TimedOut)) } else { Poll::Pending }
 }
 
-/// A future that is seldom needed, made and polled out of line.
+/// A large future, or one that is seldom needed, made and polled out of line.
 ///
 /// Written as `Box::pin`, it is made on the stack of whoever asks for it, and what it does is compiled into
 /// him: his frame has room for the largest of them at each call, and his code theirs in between.

@@ -423,4 +423,13 @@ mod tests {
         let Err(error) = Program::open(&here, sizes) else { panic!("it was opened") };
         assert!(error.to_string().contains("mount -t bpf"), "{error}");
     }
+    /// `make dist` refuses a binary that names a path of the machine that built it.
+    #[test]
+    fn the_compiled_programs_name_no_path_of_this_machine() {
+        let here = env!("CARGO_MANIFEST_DIR").as_bytes();
+        for name in ["nat.bpf.o", "nat_explains.bpf.o", "decap.bpf.o"] {
+            let object = std::fs::read(Path::new(env!("OUT_DIR")).join(name)).expect("it is compiled");
+            assert!(!object.windows(here.len()).any(|bytes| bytes == here), "{name}");
+        }
+    }
 }

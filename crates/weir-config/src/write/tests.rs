@@ -20,8 +20,9 @@ const FILES: std::ops::Range<usize> = 500..20_000;
 const FILES_PER_LOOK: usize = 100;
 /// Of the keys that a table may have, those that a file gets: one of so many.
 const RARITY: u32 = 4;
-/// The same beside those that are sought: what excludes them is seldom there, and files are small.
-const RARITY_OF_OTHERS: u32 = 8;
+/// Others are so many times as seldom beside those that are sought: what excludes them is rarely there, and
+/// files are small.
+const RARER: u32 = 2;
 
 /// Keys that others need: every second file has them.
 const OFTEN: [&str; 6] = ["pool", "protocol", "plane", "forward", "source_address", "challenges"];
@@ -88,7 +89,7 @@ impl Maker {
         } else if OFTEN.contains(&key.name) {
             self.one_of(2)
         } else {
-            self.one_of(if self.missing.is_empty() { most } else { most * RARITY_OF_OTHERS / RARITY })
+            self.one_of(if self.missing.is_empty() { most } else { most * RARER })
         }
     }
 
