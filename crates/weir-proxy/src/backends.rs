@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
-use weir_config::OnDown;
+use weir_config::{ExchangeTimeouts, OnDown};
 use weir_io::clock;
 use weir_io::local_end::LocalEnd;
 use weir_io::stream::Stream;
@@ -37,6 +37,8 @@ pub struct WorkerPool {
     picker: Picker,
     pub backends: Vec<Rc<WorkerBackend>>,
     number: usize,
+    /// Whether it has timers of its own.
+    says_timers: bool,
 }
 
 /// A backend on one worker.
@@ -184,7 +186,8 @@ impl WorkerPool {
             })
         });
         let (picker, backends) = (Picker::new(shared.balance.clone()), backends.collect());
-        let pool = Rc::new(WorkerPool { shared: shared.clone(), picker, backends, number });
+        let says_timers = shared.config.timeout.if_any().is_some();
+        let pool = Rc::new(WorkerPool { shared: shared.clone(), picker, backends, number, says_timers });
         let now = clock::now();
         let ends_when_down = shared.config.health.on_down == OnDown::EndSessions;
         for backend in &pool.backends {
@@ -199,6 +202,12 @@ impl WorkerPool {
             old.backends.iter().filter(|it| !is_here(it)).for_each(|it| it.leave(now));
         }
         pool
+    }
+
+    /// The timers that its configuration says itself; `None` where it says none.
+    #[inline]
+    pub fn own_timeouts(&self) -> Option<&ExchangeTimeouts> {
+        self.says_timers.then(|| &self.shared.config.timeout)
     }
 
     /// The config has the pool no more.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir_config::{Bind, Config, Speaks};
-use weir_http::AddedField;
+use weir_http::{AddedField, Limits};
 use weir_io::temporary;
 pub use weir_io::temporary::TemporaryFiles;
 pub use weir_screen::AdaptiveState;
@@ -24,6 +24,8 @@ use crate::http::cache::Cache;
 use crate::http::edit_table::EditTable;
 use crate::http::route::{PoolNames, RouteTable};
 use crate::http::screen;
+use crate::http::session::limits_of;
+use crate::timers::ExchangeTimers;
 
 /// A snapshot, ready to be served by the workers.
 pub struct CompiledSnapshot {
@@ -49,6 +51,10 @@ pub struct CompiledListener {
     pub edits: Option<Box<EditTable>>,
     /// Which pool takes a request, and why.
     pub routes: RouteTable,
+    /// What the parser of HTTP/1.1 is told to bound.
+    pub limits: Limits,
+    /// The timers of exchanges, as long as neither pool nor route says otherwise.
+    pub timers: ExchangeTimers,
     /// Where its lines go; `None` for the log of `[log]` only, as it is there by itself, or for none.
     pub logs: Option<Box<Logs>>,
     /// What is counted by route; `None` for nothing.
@@ -179,6 +185,8 @@ impl CompiledListener {
             screen: screen::compile(&asked_of_clients(config), old.and_then(|old| old.screen.as_deref())),
             routes: RouteTable::compile(config, pools, cache, edits.as_deref(), old.map(|old| &old.routes)),
             edits,
+            limits: limits_of_heads(config),
+            timers: ExchangeTimers::of(&config.timeout, None, None),
             logs: None,
             by_route: None,
             files: None,
@@ -198,6 +206,14 @@ impl CompiledListener {
         let of_routes = self.routes.routes().iter().map(|route| (&*route.name, route.screen.as_deref()));
         let all = of_routes.chain([("", self.screen.as_deref())]);
         all.filter_map(|(name, screen)| Some((name, screen?.adaptive()?)))
+    }
+}
+
+/// What its configured limits are to a parser; those of a parser by itself where it speaks no HTTP.
+fn limits_of_heads(config: &weir_config::Listener) -> Limits {
+    match &config.speaks {
+        Speaks::Http(http) => limits_of(&http.limits),
+        Speaks::Tcp | Speaks::Udp | Speaks::Mysql(_) => Limits::default(),
     }
 }
 

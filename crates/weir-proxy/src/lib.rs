@@ -27,6 +27,7 @@ mod mysql;
 mod pace;
 pub mod plane;
 mod reach;
+mod seldom;
 mod tcp;
 pub mod timers;
 mod udp;

@@ -63,6 +63,8 @@ pub fn begun(dir: &Path, coding: &str, bytes: &[u8]) -> String {
     run_tool(&tool(program, program), &["-d", "-c", &path], b"", PATIENCE).stdout
 }
 
+/// That the answer is not held up is all that this says. Waits for the backend are turns of others too, so it
+/// passes without turns of the compression's own; the test of what is kept does not.
 #[test]
 fn one_large_body_does_not_hold_up_the_others() {
     let backend = site();

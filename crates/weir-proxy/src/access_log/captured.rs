@@ -5,6 +5,8 @@ use std::ops::Range;
 use weir_http::ResponseHead;
 use weir_template::{Source, Variable};
 
+use crate::seldom::Reused;
+
 /// Which values the logs of a listener ask for that no record has by itself.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Asked {
@@ -70,16 +72,19 @@ pub struct Captured {
 /// A kept one with more room than this gives it back, bytes.
 const KEPT_BYTES: usize = 16 << 10;
 
-impl Captured {
-    /// Makes ready for another exchange.
-    pub fn clear(&mut self) {
+impl Reused for Captured {
+    const UNUSED: &'static Captured = &Captured { bytes: Vec::new(), values: Vec::new() };
+
+    fn clear(&mut self) {
         self.bytes.clear();
         self.values.clear();
         if self.bytes.capacity() > KEPT_BYTES {
             self.bytes = Vec::new();
         }
     }
+}
 
+impl Captured {
     /// Keeps what is asked of a request.
     pub fn note_request(&mut self, asked: &Asked, source: &impl Source) {
         for variable in &asked.request {

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_config::{NEVER, RetryOn};
 use weir_http::h1::connection::Busy;
 use weir_http::values::retry_after;
-use weir_http::{BodyLength, BodyReader, KnownHeader, ResponseHead};
+use weir_http::{BodyLength, BodyReader, KnownHeader, Limits, ResponseHead};
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::stream::{Duplex as _, Sight};
@@ -307,10 +307,10 @@ impl Answered {
     }
 
     /// What reads the response's body from a backend's connection, or from a stream of one.
-    pub fn body_reader(&mut self, response: &ResponseHead, facts: &Facts) -> BodyReader {
+    pub fn body_reader(&mut self, response: &ResponseHead, limits: &Limits) -> BodyReader {
         match self.connection.connection().is_muxed() {
             true => BodyReader::of_stream(response.body()),
-            false => BodyReader::new(response.body(), &facts.limits),
+            false => BodyReader::new(response.body(), limits),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::access_log::Spoken;
 use crate::backends::Chosen;
 use crate::http::ask::Call;
 use crate::http::connection::Connection;
-use crate::http::exchange::Exchange;
+use crate::http::exchange::{BackendHeads, Exchange};
 use crate::http::failure::Failure;
 use crate::http::opener::{self, Opener};
 use crate::http::race::Race;
@@ -83,7 +83,7 @@ impl<R: Recipient> Call<'_, R> {
         }
         let sent_at = if reused { self.exchange.ledger.nearly_now() } else { clock::now() };
         self.upload.resume(sent_at);
-        let timeout = &self.forwarding.timers;
+        let timeout = self.forwarding.timers();
         let patience = match self.upload.is_awaited() {
             true => timeout.client_body,
             false => self.within_try(sent_at, timeout.backend),
@@ -92,7 +92,7 @@ impl<R: Recipient> Call<'_, R> {
         let outgoing = match self.facts.protocol {
             PoolProtocol::Auto | PoolProtocol::H3 => {
                 frame_for(self.exchange, self.race, self.upload, is_muxed);
-                &self.exchange.framed
+                &self.exchange.heads.framed
             }
             PoolProtocol::H1 | PoolProtocol::H2 => {
                 self.race.map_or(&self.exchange.outgoing, |race| &race.outgoing)
@@ -144,8 +144,8 @@ impl<R: Recipient> Call<'_, R> {
         max_idle: Option<Duration>,
     ) -> Result<(Busy<Connection>, bool), Failure> {
         let connect = match self.try_until {
-            Duration::MAX => self.forwarding.timers.connect,
-            _ => self.within_try(clock::now(), self.forwarding.timers.connect),
+            Duration::MAX => self.forwarding.timers().connect,
+            _ => self.within_try(clock::now(), self.forwarding.timers().connect),
         };
         let Call { requester, recipient, exchange, forwarding, facts, upload, race, .. } = self;
         let local_of_race = race.and_then(|race| race.local);
@@ -179,15 +179,17 @@ impl<R: Recipient> Call<'_, R> {
 
 /// Frames what goes to a backend that picks: `to_stream` when it picked HTTP/2.
 fn frame_for(exchange: &mut Exchange, race: Option<&Race>, upload: &mut Upload, to_stream: bool) {
+    let body = exchange.body_to_backends();
+    let BackendHeads { picked, framed, .. } = &mut *exchange.heads;
     let (head, held, body) = match race {
-        Some(race) => (&race.wire_head, &race.outgoing, race.body),
-        None => (&exchange.wire_head, &exchange.outgoing, exchange.body_to_backends()),
+        Some(race) => (&race.heads.picked, &race.outgoing, race.body),
+        None => (&*picked, &exchange.outgoing, body),
     };
-    exchange.framed.clear();
+    framed.clear();
     if !to_stream {
-        exchange.framed.extend_from_slice(head);
+        framed.extend_from_slice(head);
     }
-    upload.frame_anew(Framing::on(to_stream, body), held, &mut exchange.framed);
+    upload.frame_anew(Framing::on(to_stream, body), held, framed);
 }
 
 /// Sends a head with a body that was held back, of any length, as long as the backend takes some within its

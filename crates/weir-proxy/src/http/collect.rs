@@ -79,8 +79,8 @@ async fn receive(
         }
         // Else the slowest of those who read it is waited for.
         let turn = match awaits_backend {
-            true => Turn::of_backend(&forwarding.timers, download),
-            false => Turn::of_client(&forwarding.timers, Failure::ClientStalled),
+            true => Turn::of_backend(forwarding.timers(), download),
+            false => Turn::of_client(forwarding.timers(), Failure::ClientStalled),
         };
         drive::go_on(requester, moved, turn)
     })

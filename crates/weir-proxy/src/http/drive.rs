@@ -61,14 +61,14 @@ impl<R: Recipient> Call<'_, R> {
                 return Ok(buffer);
             }
             interim_count += 1;
-            if interim_count > self.facts.limits.interim_responses {
+            if interim_count > self.forwarding.limits().interim_responses {
                 return Err(Failure::InterimFlood);
             }
             self.pass_on(buffer.filled()).await?;
             if !self.upload.is_awaited() {
                 // It says that the backend is at work on it; how often it may do so is bounded.
                 let now = clock::now();
-                self.requester.wait(now, self.within_try(now, self.forwarding.timers.backend));
+                self.requester.wait(now, self.within_try(now, self.forwarding.timers().backend));
             }
             buffer.consume(self.exchange.response.head_bytes());
             self.exchange.response.clear();
@@ -108,7 +108,7 @@ impl<R: Recipient> Call<'_, R> {
             if upload.is_too_slow(now, listener.http().limits.min_body_rate) {
                 return Err(Failure::BodyTimeout);
             }
-            let timeout = &forwarding.timers;
+            let timeout = forwarding.timers();
             let patience = if upload.is_awaited() { timeout.client_body } else { timeout.backend };
             requester.wait(now, patience);
         }
@@ -128,7 +128,7 @@ impl<R: Recipient> Call<'_, R> {
         loop {
             let response = &mut self.exchange.response;
             if let Some(buffer) = received.as_ref() {
-                match parse_response(buffer.filled(), &self.facts.limits, self.facts.method, response) {
+                match parse_response(buffer.filled(), self.forwarding.limits(), self.facts.method, response) {
                     Ok(Progress::Complete { .. }) => return Poll::Ready(Ok(())),
                     Ok(Progress::Partial) => {}
                     Err(violation) => return Poll::Ready(Err(Failure::BadResponse(violation))),
@@ -156,7 +156,7 @@ impl<R: Recipient> Call<'_, R> {
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Failure>> {
         let Exchange { response, reply, upgrade, .. } = &mut *self.exchange;
-        let limits = &self.facts.limits;
+        let limits = self.forwarding.limits();
         let upgrade = self.facts.upgrade.then_some(upgrade.as_slice());
         // The vector for the reply is free until there is a response.
         reply.clear();
@@ -196,7 +196,8 @@ impl<R: Recipient> Call<'_, R> {
             Some(mut buffer) => {
                 buffer.compact();
                 if buffer.is_full() {
-                    let size = (buffer.capacity() * 2).min(self.facts.limits.head_bytes().max(2 * SMALL));
+                    let size =
+                        (buffer.capacity() * 2).min(self.forwarding.limits().head_bytes().max(2 * SMALL));
                     let Some(mut larger) = buffers.borrow(size) else {
                         return Poll::Ready(Err(Failure::OutOfMemory));
                     };
@@ -228,7 +229,7 @@ pub async fn until_sent(
     download: &mut Pump,
     mut ahead: Option<&mut ReadAhead>,
 ) -> Result<(), Failure> {
-    let timers = &forwarding.timers;
+    let timers = forwarding.timers();
     let Session { requester, stream, .. } = session;
     // The deadline so far was for the head; whose turn it is now shows after the first look.
     let mut is_first = true;
@@ -285,7 +286,7 @@ pub async fn until_drained(
         if let Poll::Ready(result) = ahead.poll_drain(context, stream, &mut moved) {
             return Poll::Ready(result.map_err(download_failure));
         }
-        go_on(requester, moved, Turn::of_client(&forwarding.timers, stalled(Some(ahead))))
+        go_on(requester, moved, Turn::of_client(forwarding.timers(), stalled(Some(ahead))))
     })
     .await
 }

@@ -9,6 +9,8 @@ use weir_config::{ClientAddress, Headers, MergedHeaders, MergedSide, RuleOf};
 use weir_http::{DroppedNames, FieldEdits};
 use weir_template::{Source, Template, clean_field_value};
 
+use crate::seldom::Reused;
+
 /// The rules of a listener, its routes and the pools.
 ///
 /// What a listener, a pool and a route say together is merged when it is first asked for, and stays. Routes
@@ -312,12 +314,21 @@ pub(super) fn put_line(front: &[u8], value: &Template, values: &impl Source, out
     }
 }
 
-impl Rendered {
-    /// Makes ready for another request.
-    pub fn clear(&mut self) {
+impl Reused for Rendered {
+    const UNUSED: &'static Rendered = &Rendered {
+        request: Vec::new(),
+        response: Vec::new(),
+        host: Vec::new(),
+        client: Vec::new(),
+        has_response: false,
+    };
+
+    fn clear(&mut self) {
         self.has_response = false;
     }
+}
 
+impl Rendered {
     /// The address of the client that a trusted proxy speaks for, as text.
     pub fn client(&self) -> &[u8] {
         &self.client

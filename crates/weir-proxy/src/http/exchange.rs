@@ -11,6 +11,7 @@ use crate::http::auth::UserFacts;
 use crate::http::edit_table::Rendered;
 use crate::http::ledger::Ledger;
 use crate::http::plan::Paths;
+use crate::seldom::{Reused, Seldom};
 
 /// What becomes of the client's connection.
 pub enum After {
@@ -30,12 +31,8 @@ pub struct Exchange {
     pub response: ResponseHead,
     /// The request as it goes to backends, with the part of its body that came with it.
     pub outgoing: Vec<u8>,
-    /// The head for backends that are spoken to in HTTP/2: then `outgoing` holds content only.
-    pub stream_head: Option<::http::Request<()>>,
-    /// Beside it the head for those that pick HTTP/1.1, where they pick.
-    pub wire_head: Vec<u8>,
-    /// Such a request as it goes to the one that picked HTTP/1.1.
-    pub framed: Vec<u8>,
+    /// The head for backends that are not, or not all, spoken to in HTTP/1.1.
+    pub heads: Seldom<BackendHeads>,
     /// The response's head, and small bodies, as they go to the client.
     pub reply: Vec<u8>,
     /// Text of a response's head that went to the encoder of a stream, bytes.
@@ -50,15 +47,15 @@ pub struct Exchange {
     /// over (RFC 8470).
     pub early: bool,
     /// The protocol the client asks to upgrade to.
-    pub upgrade: Vec<u8>,
+    pub upgrade: Seldom<Vec<u8>>,
     /// Number of the route that took the request.
     pub route: Option<usize>,
     /// Index of the pool that is asked, or would have been.
     pub pool: Option<usize>,
     /// What rules about header fields have filled in.
-    pub rendered: Rendered,
+    pub rendered: Seldom<Rendered>,
     /// What is known of the user, where anybody asked.
-    pub user: UserFacts,
+    pub user: Seldom<UserFacts>,
     /// Whether it is a question about another exchange, which the rules of its pool alone change.
     pub is_question: bool,
     pub ledger: Ledger,
@@ -74,6 +71,28 @@ pub struct Exchange {
     pub forwarded: bool,
     /// Whether some of the request's body was left unread.
     pub body_left: bool,
+}
+
+/// The head of a request as it goes to backends that are not, or not all, spoken to in HTTP/1.1.
+#[derive(Default)]
+pub struct BackendHeads {
+    /// For HTTP/2 and HTTP/3: then [`Exchange::outgoing`] holds content only.
+    pub stream: Option<::http::Request<()>>,
+    /// Beside it the one for those that pick HTTP/1.1, where they pick.
+    pub picked: Vec<u8>,
+    /// The whole request as it goes to the one that has picked.
+    pub framed: Vec<u8>,
+}
+
+impl Reused for BackendHeads {
+    const UNUSED: &'static BackendHeads =
+        &BackendHeads { stream: None, picked: Vec::new(), framed: Vec::new() };
+
+    fn clear(&mut self) {
+        self.stream = None;
+        self.picked.clear();
+        self.framed.clear();
+    }
 }
 
 /// Exchanges kept for reuse per worker.
@@ -101,10 +120,12 @@ impl Exchange {
             self.outgoing = Vec::new();
             self.reply = Vec::new();
         }
-        if self.framed.capacity() > KEPT_BYTES {
-            self.framed = Vec::new();
+        if let Some(heads) = self.heads.used().filter(|heads| heads.framed.capacity() > KEPT_BYTES) {
+            heads.framed = Vec::new();
         }
-        self.rendered.shrink(KEPT_BYTES);
+        if let Some(rendered) = self.rendered.used() {
+            rendered.shrink(KEPT_BYTES);
+        }
         UNUSED.with_borrow_mut(|unused| {
             if unused.len() < KEPT {
                 unused.push(self);
@@ -119,20 +140,18 @@ impl Exchange {
             request: RequestHead::new(),
             response: ResponseHead::new(),
             outgoing: Vec::new(),
-            stream_head: None,
-            wire_head: Vec::new(),
-            framed: Vec::new(),
+            heads: Seldom::default(),
             reply: Vec::new(),
             reply_head_bytes: 0,
             paths: Paths::default(),
             request_id: Vec::new(),
             wants: Wants::default(),
             early: false,
-            upgrade: Vec::new(),
+            upgrade: Seldom::default(),
             route: None,
             pool: None,
-            rendered: Rendered::default(),
-            user: UserFacts::default(),
+            rendered: Seldom::default(),
+            user: Seldom::default(),
             is_question: false,
             keep_body: 0,
             ledger: Ledger::default(),
@@ -154,9 +173,7 @@ impl Exchange {
     pub fn begin(&mut self, now: Duration) {
         self.request.clear();
         self.outgoing.clear();
-        self.stream_head = None;
-        self.wire_head.clear();
-        self.framed.clear();
+        self.heads.clear();
         self.reply.clear();
         self.reply_head_bytes = 0;
         self.request_id.clear();

@@ -14,7 +14,7 @@ use weir_io::wait::boxed;
 use crate::http::ask::{Answered, Call};
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
-use crate::http::forwarding::{Facts, Forwarding};
+use crate::http::forwarding::Forwarding;
 use crate::http::mirror::copies;
 use crate::http::pages::Replaced;
 use crate::http::pump::Pump;
@@ -71,7 +71,10 @@ pub async fn run(
             }
             upload.leave_file();
             if charge.is_some() {
-                (exchange.outgoing, exchange.framed) = (Vec::new(), Vec::new());
+                exchange.outgoing = Vec::new();
+                if let Some(heads) = exchange.heads.used() {
+                    heads.framed = Vec::new();
+                }
             }
             answered
         }
@@ -79,7 +82,7 @@ pub async fn run(
     };
     let ended = match answered {
         Ok(answered) if forwarding.replaces(exchange.response.status()) => {
-            return Err(replace(session, exchange, forwarding, &facts, answered, &mut upload));
+            return Err(replace(session, exchange, forwarding, answered, &mut upload));
         }
         Ok(answered) => {
             facts.answered_by(&answered.chosen, session.requester.secure.is_some());
@@ -99,13 +102,12 @@ fn replace(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
-    facts: &Facts,
     mut answered: Answered,
     upload: &mut Upload,
 ) -> Failure {
     let response = &exchange.response;
     let replaced = Replaced::new(response.status(), response.fields(answered.received.filled()));
-    let reader = answered.body_reader(response, facts);
+    let reader = answered.body_reader(response, forwarding.limits());
     let Answered { chosen, connection, mut received } = answered;
     received.consume(response.head_bytes());
     let framing = Framing::on(false, response.body());

@@ -20,7 +20,8 @@ pub struct Forwarding<'l> {
     pub listener: &'l Rc<WorkerListener>,
     pub pool: Rc<WorkerPool>,
     pub route: Option<&'l Route>,
-    pub timers: ExchangeTimers,
+    /// The timers, where pool or route say any.
+    own_timers: Option<ExchangeTimers>,
     /// What is held back for slow clients.
     pub buffer: Option<Buffer>,
     /// Whether the pool serves in the place of the one that was asked for: what it says is kept for nobody.
@@ -36,10 +37,24 @@ impl<'l> Forwarding<'l> {
         route: Option<&'l Route>,
     ) -> Forwarding<'l> {
         let of_route = route.and_then(|route| route.timeout.as_ref());
-        let of_pool = pool.shared.config.timeout.if_any();
-        let timers = ExchangeTimers::of(&listener.shared.config.timeout, of_pool, of_route);
+        let of_pool = pool.own_timeouts();
+        let says_any = of_pool.is_some() || of_route.is_some();
+        let own_timers =
+            says_any.then(|| ExchangeTimers::of(&listener.shared.config.timeout, of_pool, of_route));
         let buffer = route.and_then(|route| route.buffer).or(pool.shared.config.buffer);
-        Forwarding { listener, pool, route, timers, buffer, is_fallback: false }
+        Forwarding { listener, pool, route, own_timers, buffer, is_fallback: false }
+    }
+
+    /// Its timers.
+    #[inline]
+    pub fn timers(&self) -> &ExchangeTimers {
+        self.own_timers.as_ref().unwrap_or(&self.listener.compiled.timers)
+    }
+
+    /// What parsers of HTTP/1.1 bound.
+    #[inline]
+    pub fn limits(&self) -> &Limits {
+        &self.listener.compiled.limits
     }
 
     /// What the route says of retries.
@@ -83,7 +98,6 @@ pub struct Facts {
     pub expect_continue: bool,
     /// How the body is read before it is forwarded; `None`: it is not.
     pub inspected: Option<BodyKind>,
-    pub limits: Limits,
     /// The content coding that the client wants, where any is offered.
     pub coding: Option<Coding>,
     pub wish: Wish,

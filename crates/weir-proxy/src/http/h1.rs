@@ -24,7 +24,7 @@ use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::idle::{Idleness, Patience, Verdict};
 use crate::http::requester::Requester;
-use crate::http::session::{LAST_CHANCE, Session, limits_of};
+use crate::http::session::{LAST_CHANCE, Session};
 use crate::http::stream::Stream;
 use crate::http::{dispatch, h2, linger, session};
 use crate::identify;
@@ -307,12 +307,12 @@ impl Session {
 
     /// Receives until the head is whole. The time limit is absolute: further bytes do not renew it (D1).
     async fn receive_head(&mut self, listener: &WorkerListener, exchange: &mut Exchange) -> Arrival {
-        let limits = limits_of(&listener.shared.config.http().limits);
+        let limits = &listener.compiled.limits;
         exchange.begin(clock::now());
         let mut timed = false;
         loop {
             let received = self.requester.received();
-            match parse_request(received, &limits, &mut exchange.request) {
+            match parse_request(received, limits, &mut exchange.request) {
                 Ok(Progress::Complete { .. }) => {
                     if timed {
                         exchange.ledger.head = clock::now();
@@ -326,7 +326,7 @@ impl Session {
                 timed = true;
                 self.requester.deadline.set(clock::now() + listener.shared.config.timeout.header);
             }
-            if let Err(refused) = self.receive_more(&limits).await {
+            if let Err(refused) = self.receive_more(limits).await {
                 return match refused {
                     Failure::ClientClosed if !exchange.request.has_started() => Arrival::Gone,
                     refused => Arrival::Refused(refused),

@@ -111,7 +111,7 @@ async fn wait_for(
     mut poll: impl FnMut(&mut Context<'_>, &mut Session, &mut Upload) -> Poll<Result<(), PumpError>>,
 ) -> Result<(), Failure> {
     let config = &forwarding.listener.shared.config;
-    let patience = forwarding.timers.client_body;
+    let patience = forwarding.timers().client_body;
     let mut held = u64::MAX;
     let mut is_stuck = false;
     poll_fn(|context| {

@@ -16,6 +16,7 @@ use crate::client::Client;
 use crate::http::cache::{Note, Origin};
 use crate::http::requester::Requester;
 use crate::http::route::Route;
+use crate::seldom::{Reused, Seldom};
 use crate::worker::{Worker, WorkerListener};
 
 /// Facts gathered along the way.
@@ -45,7 +46,7 @@ pub struct Ledger {
     /// Index of the backend used last.
     pub backend: Option<usize>,
     /// What is said of the cache; nothing on routes without one.
-    pub cache: Note,
+    pub cache: Seldom<Note>,
     /// Requests that it is counted as one of, for as long as it is under way.
     pub passage: Passage,
     /// The client, where a trusted proxy speaks for it.
@@ -59,12 +60,12 @@ pub struct Ledger {
     /// Whether its route wants no line of it.
     is_unlogged: bool,
     /// What logs ask for that are not the usual one.
-    pub captured: Captured,
+    pub captured: Seldom<Captured>,
     /// What the screen for SQL injection found first: where in the request, and of what kind.
     sqli: Option<Box<str>>,
     /// The user, where anybody asked and the log is on.
     user: Option<Box<[u8]>>,
-    text: Text,
+    text: Seldom<Text>,
 }
 
 /// What the log quotes of the request; filled only while the log is on.
@@ -77,6 +78,25 @@ struct Text {
     user_agent: Option<Range<usize>>,
     referer: Option<Range<usize>>,
     version: Version,
+}
+
+impl Reused for Text {
+    const UNUSED: &'static Text = &Text {
+        bytes: Vec::new(),
+        method: 0..0,
+        host: None,
+        target: 0..0,
+        user_agent: None,
+        referer: None,
+        version: Version::Http11,
+    };
+
+    fn clear(&mut self) {
+        let Text { bytes, method, host, target, user_agent, referer, version } = self;
+        bytes.clear();
+        (*method, *target) = (0..0, 0..0);
+        (*host, *user_agent, *referer, *version) = (None, None, None, Version::default());
+    }
 }
 
 impl Ledger {
@@ -120,11 +140,8 @@ impl Ledger {
         (*would_reject, *sqli, *user) = (Reasons::default(), None, None);
         cache.clear();
         captured.clear();
+        text.clear();
         passage.end();
-        let Text { bytes, method, host, target, user_agent, referer, version } = text;
-        bytes.clear();
-        (*method, *target) = (0..0, 0..0);
-        (*host, *user_agent, *referer, *version) = (None, None, None, Version::default());
     }
 
     /// The time, near enough and without asking the clock: as long as nothing was waited for since the
@@ -246,7 +263,7 @@ impl Ledger {
 
     /// Keeps what the log quotes of the request.
     pub fn note_request(&mut self, request: &RequestHead, received: &[u8]) {
-        let text = &mut self.text;
+        let text = &mut *self.text;
         let mut keep = |bytes: &[u8]| {
             let start = text.bytes.len();
             text.bytes.extend_from_slice(bytes);
@@ -317,7 +334,7 @@ impl Ledger {
         end: End,
         total: Duration,
     ) {
-        let text = &self.text;
+        let text: &Text = &self.text;
         let quote = |range: &Range<usize>| text.bytes.get(range.clone()).filter(|bytes| !bytes.is_empty());
         let pool = self.pool.as_ref();
         let record = Record {

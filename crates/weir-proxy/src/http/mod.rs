@@ -57,7 +57,7 @@ pub mod route;
 pub(crate) mod screen;
 pub mod screening;
 mod sending;
-mod session;
+pub(crate) mod session;
 mod shared_connections;
 mod sink;
 pub mod split;

@@ -25,7 +25,6 @@ use crate::http::kept::Kept;
 use crate::http::muxed::Muxed;
 use crate::http::race::Race;
 use crate::http::requester::Requester;
-use crate::http::session::limits_of;
 use crate::http::shared_connections::SharedConnections;
 
 /// Wait between two looks at whether a backend's settings have come.
@@ -122,8 +121,8 @@ impl Opener<'_> {
     /// The request's head as streams carry it.
     fn stream_head(&self) -> Option<&::http::Request<()>> {
         match self.race {
-            Some(race) => race.stream_head.as_ref(),
-            None => self.exchange.stream_head.as_ref(),
+            Some(race) => race.heads.stream.as_ref(),
+            None => self.exchange.heads.stream.as_ref(),
         }
     }
 
@@ -198,7 +197,7 @@ impl Opener<'_> {
     /// Whether a QUIC connection that was begun at `began` did not come about for want of the time that it
     /// may have by itself: the time for the whole request is over, or that for one try.
     fn is_cut_short(&self, failure: &Failure, began: Duration, patience: Duration) -> bool {
-        let whole = patience.min(self.forwarding.timers.connect);
+        let whole = patience.min(self.forwarding.timers().connect);
         matches!(failure, Failure::Connect(ConnectError::TimedOut { .. }))
             && clock::now().saturating_sub(began) < whole
     }
@@ -231,9 +230,13 @@ impl Opener<'_> {
                 self.exchange.ledger.connect = Some(clock::now().saturating_sub(began));
                 let (quic, count, moves) = opened.map_err(Failure::Connect)?;
                 backend.shared.picked.note_quic();
-                let limits = limits_of(&self.forwarding.listener.shared.config.http().limits);
                 let draw = worker.draw() as u32;
-                let slot = connections.begin(quic, (&limits, draw), &worker.buffers, (count, moves));
+                let slot = connections.begin(
+                    quic,
+                    (self.forwarding.limits(), draw),
+                    &worker.buffers,
+                    (count, moves),
+                );
                 return slot.map(Some).ok_or(Failure::Connect(ConnectError::Declined));
             }
             self.until_changed(connections).await?;

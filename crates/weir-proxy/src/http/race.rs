@@ -6,16 +6,15 @@ use std::net::SocketAddr;
 
 use weir_http::BodyLength;
 
-use crate::http::exchange::Exchange;
+use crate::http::exchange::{BackendHeads, Exchange};
+use crate::seldom::Seldom;
 
 /// What both attempts share. The bytes are there once, however long the body.
 pub struct Race {
     /// As [`Exchange::outgoing`].
     pub outgoing: Vec<u8>,
-    /// As [`Exchange::stream_head`].
-    pub stream_head: Option<::http::Request<()>>,
-    /// As [`Exchange::wire_head`].
-    pub wire_head: Vec<u8>,
+    /// As [`Exchange::heads`].
+    pub heads: Seldom<BackendHeads>,
     /// As [`Exchange::body_to_backends`].
     pub body: BodyLength,
     /// Where the client has connected to, where the pool's backends are told that.
@@ -32,8 +31,7 @@ impl Race {
         Race {
             body: exchange.body_to_backends(),
             outgoing: mem::take(&mut exchange.outgoing),
-            stream_head: exchange.stream_head.take(),
-            wire_head: mem::take(&mut exchange.wire_head),
+            heads: mem::take(&mut exchange.heads),
             local,
             is_on: Cell::new(false),
             is_speaking: Cell::new(false),
@@ -43,8 +41,7 @@ impl Race {
     /// Puts it back, for what may come next.
     pub fn give_back(self, exchange: &mut Exchange) {
         exchange.outgoing = self.outgoing;
-        exchange.stream_head = self.stream_head;
-        exchange.wire_head = self.wire_head;
+        exchange.heads = self.heads;
     }
 
     /// A second backend is asked: from here on the client hears of neither before one has won. `false` while

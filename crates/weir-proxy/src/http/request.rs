@@ -10,7 +10,7 @@ use weir_io::buffers::SMALL;
 use crate::http::compress;
 use crate::http::edit_table::Edits;
 use crate::http::edits;
-use crate::http::exchange::Exchange;
+use crate::http::exchange::{BackendHeads, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::h2;
@@ -20,12 +20,13 @@ use crate::http::plan::key_of;
 use crate::http::pump::Pump;
 use crate::http::request_values::Values;
 use crate::http::requester::Requester;
-use crate::http::session::{Session, limits_of};
+use crate::http::session::Session;
 use crate::http::sink::Framing;
 use crate::http::sqli;
 use crate::http::sticky::Sticky;
 use crate::http::upload::{self, Upload};
 use crate::reach::Wish;
+use crate::seldom::Seldom;
 
 /// Most bytes of a body that leave together with the head.
 const WITH_HEAD_BYTES: usize = SMALL;
@@ -93,11 +94,7 @@ pub fn serialise(
     }
     context.client = requester.identity.is_trusted().then_some(exchange.rendered.client());
     context.conditions = conditions;
-    let heads = Heads {
-        only: &mut exchange.outgoing,
-        picked: &mut exchange.wire_head,
-        stream: &mut exchange.stream_head,
-    };
+    let heads = Heads { only: &mut exchange.outgoing, others: &mut exchange.heads };
     let (protocol, is_tunnel) = heads.write(request, received, &context, protocol)?;
     let values = || Values::of(requester, forwarding.listener, exchange);
     let key = pool.balance.needs_key().then(|| key_of(pool, &values())).flatten();
@@ -112,7 +109,6 @@ pub fn serialise(
         handshake,
         expect_continue: request.expect_continue(),
         inspected: sqli::body_kind(forwarding.sqli(), request, received).ok().flatten(),
-        limits: limits_of(&forwarding.listener.shared.config.http().limits),
         coding: compress::wish(forwarding.compress(), request, received),
         wish: Wish { key, sticky: sticky.wanted, ..Wish::default() },
         sticky,
@@ -123,10 +119,8 @@ pub fn serialise(
 struct Heads<'a> {
     /// For HTTP/1.1 alone.
     only: &'a mut Vec<u8>,
-    /// For HTTP/1.1 where backends pick.
-    picked: &'a mut Vec<u8>,
-    /// For HTTP/2.
-    stream: &'a mut Option<::http::Request<()>>,
+    /// For the others.
+    others: &'a mut Seldom<BackendHeads>,
 }
 
 impl Heads<'_> {
@@ -145,7 +139,7 @@ impl Heads<'_> {
         let mut head = h2::RequestParts::default();
         let connect = request_fields(request, received, context, &mut |name, value| head.field(name, value));
         match (head.into_request(), protocol) {
-            (Ok(head), _) => *self.stream = Some(head),
+            (Ok(head), _) => self.others.stream = Some(head),
             // Those that pick may still be asked in HTTP/1.1.
             (Err(_), PoolProtocol::Auto | PoolProtocol::H3) => {
                 return self.write(request, received, context, PoolProtocol::H1);
@@ -155,7 +149,7 @@ impl Heads<'_> {
             (Err(_), _) => return Err(Failure::BadRequest(Violation::TargetNotForHttp2)),
         }
         if protocol.lets_pick() {
-            write_request(request, received, context, self.picked);
+            write_request(request, received, context, &mut self.others.picked);
         }
         Ok((protocol, connect.is_some()))
     }
@@ -176,7 +170,7 @@ pub fn begin_upload(
     let limit = forwarding.route.and_then(|route| route.body_limit_bytes);
     let reader = match session.stream.is_muxed() {
         true => BodyReader::of_stream(body),
-        false => BodyReader::new(body, &facts.limits),
+        false => BodyReader::new(body, forwarding.limits()),
     };
     let announced = exchange.body_to_backends();
     // Where backends pick it is framed for each when it has picked.

@@ -43,7 +43,7 @@ pub async fn run(
         return boxed(|| tunnel::run(session, exchange, forwarding, facts, answered)).await;
     }
     may_be_sent(session, exchange, facts, &mut answered)?;
-    let reader = answered.body_reader(&exchange.response, facts);
+    let reader = answered.body_reader(&exchange.response, forwarding.limits());
     let Answered { chosen, mut connection, mut received } = answered;
     cache::learn(session, exchange, forwarding, received.filled());
     let compression = compress::decide(session, exchange, forwarding, facts, received.filled());
@@ -213,7 +213,7 @@ async fn send(
     bodies: Bodies<'_>,
 ) -> Result<(), Failure> {
     let Bodies { upload, download, ahead } = bodies;
-    let patience = forwarding.timers.client_body;
+    let patience = forwarding.timers().client_body;
     session.requester.wait(exchange.ledger.response_at(), patience);
     if download.is_done() && upload.is_done() {
         exchange.ledger.leave_places();

@@ -17,7 +17,7 @@ use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::muxed::Muxed;
 use crate::http::requester::Requester;
-use crate::http::session::{Session, limits_of};
+use crate::http::session::Session;
 use crate::http::stream::Stream;
 use crate::http::{dispatch, linger};
 use crate::worker::{ListenerSlot, Worker};
@@ -71,8 +71,7 @@ pub async fn serve(
     };
     let mut session = Session { requester, stream: Stream::muxed(stream), idle_since: None };
     session.requester.deadline.set(clock::now() + listener.shared.config.timeout.header);
-    let head =
-        read_head(&mut session, &limits_of(&listener.shared.config.http().limits), &mut exchange, read).await;
+    let head = read_head(&mut session, &listener.compiled.limits, &mut exchange, read).await;
     let is_good = head.is_ok();
     let after = match head {
         Ok(()) => {

@@ -38,7 +38,7 @@ pub async fn run(
     reply::write_head(session, exchange, forwarding, received.filled(), true, facts.beside(None))?;
     received.consume(exchange.response.head_bytes());
     exchange.ledger.status = 101;
-    session.requester.wait(clock::now(), forwarding.timers.client_body);
+    session.requester.wait(clock::now(), forwarding.timers().client_body);
     if let Err(error) =
         send_all(&mut session.stream, &exchange.reply, &session.requester.deadline, || {}).await
     {
@@ -60,7 +60,7 @@ pub async fn run(
         Terms {
             buffers: &worker.buffers,
             deadline,
-            idle: forwarding.timers.tunnel,
+            idle: forwarding.timers().tunnel,
             idle_end: End::TunnelIdle,
             ends_unsaid: false,
             paces: Paces::default(),

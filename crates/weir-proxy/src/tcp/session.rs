@@ -168,7 +168,7 @@ impl Session {
             Err(end) => return end,
         };
         let pool = self.listener.pools[index].clone();
-        let of_pool = pool.shared.config.timeout.if_any();
+        let of_pool = pool.own_timeouts();
         self.timers = ExchangeTimers::of(&self.listener.shared.config.timeout, of_pool, of_route.as_ref());
         self.report.pool = Some(pool.clone());
         match self.reach(&pool, stream, first.is_some()).await {

@@ -22,6 +22,8 @@ use weir_http::AddedField;
 use weir_state::token_keys::TokenKeys;
 use weir_template::{Template, clean_field_value};
 
+use crate::seldom::Reused;
+
 pub use self::claims::Claims;
 pub use self::passwords::Passwords;
 pub use self::remembered::Remembered;
@@ -166,9 +168,16 @@ pub struct UserFacts {
     pub is_remembered: bool,
 }
 
-impl UserFacts {
-    /// Forgets.
-    pub fn clear(&mut self) {
+impl Reused for UserFacts {
+    const UNUSED: &'static UserFacts = &UserFacts {
+        to_backend: Vec::new(),
+        to_client: Vec::new(),
+        name: Vec::new(),
+        claims: None,
+        is_remembered: false,
+    };
+
+    fn clear(&mut self) {
         for part in [&mut self.to_backend, &mut self.to_client, &mut self.name] {
             part.clear();
         }

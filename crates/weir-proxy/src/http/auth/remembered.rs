@@ -13,6 +13,7 @@ use weir_config::{QuestionPart, RememberedAnswers};
 use zeroize::Zeroizing;
 
 use super::UserFacts;
+use crate::seldom::Reused;
 
 /// Parts of memory with a lock each.
 const SHARDS: usize = 16;

@@ -20,7 +20,7 @@ use crate::http::muxed::confirm;
 use crate::http::pump::Pump;
 use crate::http::request;
 use crate::http::requester::Recipient;
-use crate::http::session::{Session, limits_of};
+use crate::http::session::Session;
 use crate::http::sink::{Framing, Parts, Sink};
 use crate::http::stream::Stream;
 use crate::http::upload::Upload;
@@ -96,8 +96,13 @@ async fn about(
 ) -> Result<Said, Failure> {
     let Session { requester: of_client, stream, .. } = session;
     let mut text = Vec::new();
-    let limits = limits_of(&listener.shared.config.http().limits);
-    if !question::write(of_client, exchange, service, &limits, (&mut text, &mut asked.request)) {
+    if !question::write(
+        of_client,
+        exchange,
+        service,
+        &listener.compiled.limits,
+        (&mut text, &mut asked.request),
+    ) {
         return Err(Failure::AuthUnavailable);
     }
     let mut requester = of_client.beside(exchange.ledger.client(of_client)).await;
@@ -140,7 +145,7 @@ async fn about(
     if answered.needs_buffer(&asked.response) && !requester.worker.buffers.has_room(LARGE) {
         return Err(Failure::OutOfMemory);
     }
-    let reader = answered.body_reader(&asked.response, &facts);
+    let reader = answered.body_reader(&asked.response, forwarding.limits());
     let Answered { chosen, connection, mut received } = answered;
     let sets_cookie = asked.response.values(KnownHeader::SetCookie, received.filled()).next().is_some();
     let told = match status {

@@ -175,7 +175,7 @@ impl Fetch {
             // Later it could only be broken off.
             return Err(Failure::OutOfMemory);
         }
-        let reader = answered.body_reader(&exchange.response, &facts);
+        let reader = answered.body_reader(&exchange.response, forwarding.limits());
         let Answered { chosen, connection, mut received } = answered;
         let sticky = facts.sticky_field();
         let length = self.begin(&exchange.response, received.filled(), exchange.ledger.origin(), sticky);

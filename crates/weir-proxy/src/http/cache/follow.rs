@@ -100,7 +100,7 @@ async fn send(
     reader: &Reader,
     framing: SentFraming,
 ) -> Result<(), Failure> {
-    let timeout = forwarding.timers;
+    let timeout = forwarding.timers();
     if framing.body.is_empty() {
         session.requester.wait(clock::now(), timeout.client_body);
         return Ok(reply::send_text(session, exchange, timeout.client_body).await?);

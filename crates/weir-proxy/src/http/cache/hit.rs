@@ -98,7 +98,7 @@ async fn send_content(
     forwarding: &Forwarding<'_>,
     content: &mut Content,
 ) -> Result<(), WaitError> {
-    let patience = forwarding.timers.client_body;
+    let patience = forwarding.timers().client_body;
     session.requester.wait(exchange.ledger.nearly_now(), patience);
     let length = content.length();
     let is_muxed = session.stream.is_muxed();

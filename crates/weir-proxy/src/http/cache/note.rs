@@ -4,6 +4,8 @@ use weir_cache::RequestFacts;
 use weir_http::{CacheFields, encode_decimal};
 use weir_stats::table::CacheResult;
 
+use crate::seldom::Reused;
+
 /// What became of one request at the cache.
 #[derive(Default)]
 pub struct Note {
@@ -50,16 +52,25 @@ impl Forward {
     }
 }
 
-impl Note {
-    /// Makes ready for another request.
-    pub fn clear(&mut self) {
+impl Reused for Note {
+    const UNUSED: &'static Note = &Note {
+        result: None,
+        age_seconds: None,
+        status: Vec::new(),
+        unsafe_request: Vec::new(),
+        passing: None,
+    };
+
+    fn clear(&mut self) {
         self.result = None;
         self.age_seconds = None;
         self.unsafe_request.clear();
         self.passing = None;
         self.status.clear();
     }
+}
 
+impl Note {
     /// Answered from memory; `ttl` is how long it is still fresh, below zero where it is not.
     pub fn hit(&mut self, result: CacheResult, age_seconds: u64, ttl_seconds: i64) {
         self.result = Some(result);

@@ -289,7 +289,7 @@ impl Miss<'_> {
                 Arrived::Interim(interim) => interim,
                 arrived => return Ok(arrived),
             };
-            let patience = self.forwarding.timers.client_body;
+            let patience = self.forwarding.timers().client_body;
             session.requester.wait(clock::now(), patience);
             exchange.response.clone_from(&interim.head);
             let context = ResponseContext::new(exchange.request.version(), exchange.request.method(), true);

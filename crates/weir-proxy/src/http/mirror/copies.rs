@@ -37,7 +37,6 @@ use crate::http::plan::Paths;
 use crate::http::pump::Pump;
 use crate::http::request;
 use crate::http::requester::{Nobody, Requester};
-use crate::http::session::limits_of;
 use crate::http::sink::{Framing, Parts, Sink};
 use crate::http::upload::Upload;
 use crate::worker::{self, ListenerSlot, Worker, WorkerListener};
@@ -241,7 +240,7 @@ async fn ask(
     body: &[u8],
 ) -> Result<(), Failure> {
     let Copy { text, listener, pool: (index, pool), .. } = copy;
-    let mut limits = limits_of(&listener.shared.config.http().limits);
+    let mut limits = listener.compiled.limits;
     limits.field_count += MORE_FIELDS;
     limits.header_block_bytes += limits.request_line_bytes + MORE_BYTES;
     let parsed = parse_request(text, &limits, &mut exchange.request);
@@ -267,7 +266,7 @@ async fn ask(
         true => Upload::none(),
         false => {
             let framing = Framing::on(facts.protocol != PoolProtocol::H1, exchange.body_to_backends());
-            let reader = BodyReader::new(length, &facts.limits);
+            let reader = BodyReader::new(length, forwarding.limits());
             let mut pump = Pump::new(reader, framing, requester.buffer.take(), None);
             pump.take_received(&mut exchange.outgoing, usize::MAX).map_err(|_| Failure::OutOfMemory)?;
             Upload::of(pump, clock::now())
@@ -292,7 +291,7 @@ async fn ask(
     if answered.needs_buffer(&exchange.response) && !requester.worker.buffers.has_room(LARGE) {
         return Ok(());
     }
-    let reader = answered.body_reader(&exchange.response, &facts);
+    let reader = answered.body_reader(&exchange.response, forwarding.limits());
     let Answered { chosen, connection, mut received } = answered;
     received.consume(exchange.response.head_bytes());
     let framing = Framing::on(!exchange.response.body().is_empty(), exchange.response.body());
