@@ -16,6 +16,24 @@ pub struct ConfigArgument {
     pub config: Vec<PathBuf>,
 }
 
+/// Which config file, of commands that are about nothing else: with `--config` or without.
+#[derive(Debug, Args)]
+pub struct ConfigFiles {
+    /// The config file; several are read as one; default $WEIR_CONFIG, ./weir.toml, /etc/weir/weir.toml
+    #[arg(value_name = "FILE")]
+    file: Vec<PathBuf>,
+    /// The same, as other commands name it
+    #[arg(long, short, value_name = "FILE", conflicts_with = "file")]
+    config: Vec<PathBuf>,
+}
+
+impl From<ConfigFiles> for ConfigArgument {
+    fn from(files: ConfigFiles) -> ConfigArgument {
+        let ConfigFiles { file, config } = files;
+        ConfigArgument { config: if file.is_empty() { config } else { file } }
+    }
+}
+
 /// Which running Weir.
 #[derive(Debug, Args)]
 pub struct Running {

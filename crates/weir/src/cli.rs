@@ -1,13 +1,12 @@
 //! What can be asked for on the command line.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 use weir_admin::explain::Question;
 
-use crate::arguments::{Added, AskedSql, Change, ConfigArgument, InMaintenance, Purge, Removed, Running};
+use crate::arguments::{Added, AskedSql, Change, ConfigFiles, InMaintenance, Purge, Removed, Running};
 use crate::exit::Exit;
 use crate::verbs;
 
@@ -29,7 +28,7 @@ enum Verb {
     /// Serve until TERM or INT
     Run {
         #[command(flatten)]
-        config: ConfigArgument,
+        files: ConfigFiles,
         /// Worker threads; overrides `runtime.workers`
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
         workers: Option<u16>,
@@ -40,8 +39,8 @@ enum Verb {
     Proxy(verbs::proxy::Arguments),
     /// Check a config file without touching anything
     Check {
-        /// The file; several are read as one; default as for `run`
-        file: Vec<PathBuf>,
+        #[command(flatten)]
+        files: ConfigFiles,
         /// Also read certificates and keys, and resolve and connect to every backend
         #[arg(long)]
         online: bool,
@@ -205,10 +204,10 @@ pub fn main() -> Exit {
 /// Does it; what went wrong has been said.
 fn done(verb: Verb) -> Result<Exit, Exit> {
     match verb {
-        Verb::Run { config, workers } => verbs::run::run(&config, workers.map(usize::from)),
+        Verb::Run { files, workers } => verbs::run::run(&files.into(), workers.map(usize::from)),
         Verb::Demo(arguments) => verbs::demo::demo(&arguments),
         Verb::Proxy(arguments) => verbs::proxy::proxy(&arguments),
-        Verb::Check { file: files, online } => verbs::check::check(files, online),
+        Verb::Check { files, online } => verbs::check::check(&files.into(), online),
         Verb::Reload { running } => verbs::reload::reload(&running),
         Verb::Status { running, json } => verbs::status::status(&running, json),
         Verb::Drain { wait, change } => verbs::backend::drain(&change, wait),

@@ -1,6 +1,5 @@
 //! `weir check`
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::net::{TcpStream, UnixStream};
@@ -16,8 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Says whether the files would be taken; with `online`, whether its certificates can be served and its
 /// backends be reached from here.
-pub fn check(files: Vec<PathBuf>, online: bool) -> Result<Exit, Exit> {
-    let paths = config_paths(&ConfigArgument { config: files });
+pub fn check(config: &ConfigArgument, online: bool) -> Result<Exit, Exit> {
+    let paths = config_paths(config);
     if paths.is_empty() {
         let why = "no config file: looked for $WEIR_CONFIG, ./weir.toml and /etc/weir/weir.toml";
         return Err(Exit::Refused.saying(why));

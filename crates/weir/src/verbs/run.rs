@@ -14,7 +14,7 @@ pub fn run(config: &ConfigArgument, workers: Option<usize>) -> Result<Exit, Exit
     let paths = config_paths(config);
     if paths.is_empty() {
         return Err(Exit::Refused.saying(
-            "no config file: looked for --config, $WEIR_CONFIG, ./weir.toml and /etc/weir/weir.toml; try `weir demo`",
+            "no config file: looked for $WEIR_CONFIG, ./weir.toml and /etc/weir/weir.toml; try `weir demo`",
         ));
     }
     serve(Plan { workers, ..Plan::of(Source::Files(paths)) })
