@@ -48,6 +48,43 @@ fn all_else_wants_the_primary() {
 }
 
 #[test]
+fn tables_are_used_where_a_text_may_name_one() {
+    for text in [
+        "SELECT a FROM t",
+        "(select 1 from t)",
+        "TABLE t",
+        "WITH w AS (TABLE t) SELECT 1",
+        "SET @a = (SELECT n FROM t)",
+        "DO (SELECT n FROM t)",
+        "SHOW VARIABLES LIKE 'a'",
+        "DESCRIBE t",
+        "INSERT INTO t VALUES (1)",
+        "CALL p()",
+        "EXECUTE q",
+        "SELECT 1; SELECT a FROM t",
+        "HANDLER t READ FIRST",
+        "SELECT 'open",
+    ] {
+        assert!(verdict(text).may_use_tables, "{text}");
+    }
+    for text in [
+        "SELECT 1, @@version, NOW(), 'from t'",
+        "SET autocommit = 0",
+        "SET NAMES utf8mb4",
+        "SET @a = 1, sql_mode = ''",
+        "USE shop",
+        "BEGIN",
+        "COMMIT",
+        "SAVEPOINT a",
+        "DO 1",
+        "/* FROM t */ SELECT 1",
+        "",
+    ] {
+        assert!(!verdict(text).may_use_tables, "{text}");
+    }
+}
+
+#[test]
 fn a_read_with_a_write_behind_it_wants_the_primary() {
     for line in include_str!("statements_read.txt").lines().filter(|line| !line.is_empty()) {
         let text = line.splitn(3, " | ").nth(2).expect("three columns");

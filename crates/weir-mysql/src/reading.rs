@@ -22,6 +22,8 @@ pub(crate) struct Part {
     pub blurs_the_rest: bool,
     /// See [`crate::StatementVerdict::changes`].
     pub changes: bool,
+    /// See [`crate::StatementVerdict::may_use_tables`].
+    pub may_use_tables: bool,
     /// What of it is beyond a READ ONLY transaction, where more than its step says so.
     pub beyond: Option<BeyondReadOnly>,
     /// Of several statements: one of them may have ended a READ ONLY transaction.
@@ -43,6 +45,7 @@ impl Part {
             resend,
             blurs_the_rest: false,
             changes: reason.changes(),
+            may_use_tables: kind.uses_tables_unnamed(),
             beyond: None,
             leaves_read_only: false,
             ends_at_once: false,
@@ -74,6 +77,7 @@ impl Part {
     pub fn unreadable(&mut self) {
         self.reason = RouteReason::Unreadable;
         self.changes = true;
+        self.may_use_tables = true;
         self.leaves |= LeftBehind::ANYTHING;
         self.reads_back |= ReadsBack::ANYTHING;
         self.step = TransactionStep::Unclear { autocommit: true };
@@ -219,6 +223,7 @@ impl<'t> Reading<'t> {
                             }
                         }
                         Keyword::Values => target = false,
+                        Keyword::From | Keyword::Table => part.may_use_tables = true,
                         Keyword::Into => {
                             // An INSERT that is explained, not a SELECT.
                             target = !how.reads || part.reason == RouteReason::Write;
@@ -357,6 +362,36 @@ fn starts_with(name: &[u8], prefix: &[u8]) -> bool {
     name.get(..prefix.len()).is_some_and(|front| front.eq_ignore_ascii_case(prefix))
 }
 
+impl StatementKind {
+    /// Whether such a statement may look at tables without a `FROM` or `TABLE` in its text.
+    fn uses_tables_unnamed(self) -> bool {
+        match self {
+            StatementKind::Empty
+            | StatementKind::Select
+            | StatementKind::Begin
+            | StatementKind::End
+            | StatementKind::Savepoint
+            | StatementKind::Set
+            | StatementKind::Use
+            | StatementKind::Do
+            | StatementKind::Diagnostics
+            | StatementKind::Kill
+            | StatementKind::Xa => false,
+            StatementKind::Show
+            | StatementKind::Write
+            | StatementKind::Definition
+            | StatementKind::Account
+            | StatementKind::Lock
+            | StatementKind::Handler
+            | StatementKind::Prepared
+            | StatementKind::Call
+            | StatementKind::Administration
+            | StatementKind::Several
+            | StatementKind::Unknown => true,
+        }
+    }
+}
+
 /// Words that say something wherever they stand: all but one are reserved, so no name without quotes is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keyword {
@@ -364,6 +399,8 @@ enum Keyword {
     Select,
     With,
     Values,
+    From,
+    Table,
     Into,
     InsertOrReplace,
     Update,
@@ -379,9 +416,11 @@ fn keyword(word: &[u8]) -> Keyword {
     let (found, keyword): (&[u8], Keyword) = match (word.len(), first) {
         (3, b'F') => (b"FOR", Keyword::For),
         (3, b'S') => (b"SET", Keyword::Values),
+        (4, b'F') => (b"FROM", Keyword::From),
         (4, b'I') => (b"INTO", Keyword::Into),
         (4, b'W') => (b"WITH", Keyword::With),
         (4, b'L') => (b"LOCK", Keyword::Lock),
+        (5, b'T') => (b"TABLE", Keyword::Table),
         (5, b'V') => (b"VALUE", Keyword::Values),
         (6, b'S') => (b"SELECT", Keyword::Select),
         (6, b'V') => (b"VALUES", Keyword::Values),

@@ -106,6 +106,9 @@ fn value_token(at: &mut Reading<'_>, part: &mut Part) {
             part.leaves |= LeftBehind::USER_VARIABLE;
         }
         Some(SqlToken::SystemVariable(name)) => at.system_variable(name, part),
+        Some(SqlToken::Open) if [&b"SELECT"[..], b"TABLE", b"WITH"].iter().any(|it| is_word(at.next, it)) => {
+            part.may_use_tables = true;
+        }
         _ => {}
     }
 }

@@ -121,6 +121,41 @@ pub fn changes_user(client: &mut Client, user: &str) {
     assert_eq!(answer[0], 0, "{:?}", error_of(&answer));
 }
 
+/// Tables of MyISAM have no transactions, and no status flag tells of what is locked against definitions.
+#[test]
+fn tables_that_a_session_has_used_with_autocommit_off_are_its_own_until_it_commits_or_leaves() {
+    let server = Mysqld::start("used", "");
+    let weir = before(&server);
+    let mut root = server.root();
+    root.does("CREATE TABLE shop.plain (n INT) ENGINE = MyISAM");
+    root.does("SET lock_wait_timeout = 1");
+    let mut alter = || {
+        let answer = root.asks("ALTER TABLE shop.plain COMMENT = 'another'");
+        answer.error().map_or(0, |(code, _)| code)
+    };
+    for way in ["commits", "quits", "breaks off", "resets", "changes to itself"] {
+        let mut user = client(&weir);
+        user.does("SET autocommit = 0");
+        user.does("SELECT 1");
+        assert_eq!(alter(), 0, "{way}: nothing was used yet");
+        user.does("SELECT n FROM plain");
+        // Says nothing of the table, as its status does.
+        user.does("SELECT 1");
+        assert_eq!(alter(), 1205, "{way}: as it is without Weir");
+        match way {
+            "commits" => drop(user.does("COMMIT")),
+            "quits" => user.quits(),
+            "breaks off" => drop(user),
+            "resets" => {
+                user.sends(b"\x1f").expect("sent");
+                assert!(user.receives(Asked::One).expect("an answer").is_ok());
+            }
+            _ => changes_user(&mut user, "app"),
+        }
+        until("the table is free", || (alter() == 0).then_some(()));
+    }
+}
+
 #[test]
 fn kill_ends_the_session_that_has_the_number_and_no_other_accounts() {
     let server = Mysqld::start("kill", "");

@@ -162,6 +162,7 @@ impl Session {
             resend: if wants == RoleWanted::AnyMember { Resend::Anywhere } else { Resend::Never },
             changes: false,
             beyond_read_only: BeyondReadOnly::Nothing,
+            may_use_tables: false,
         };
         verdict.under(&self.facts)
     }
@@ -174,10 +175,13 @@ impl Session {
                 reads_back: ReadsBack::WARNINGS,
                 ..self.verdict_of(RoleWanted::AnyMember, LeftBehind::NONE)
             },
-            ClientCommand::InitDb
-            | ClientCommand::FieldList
-            | ClientCommand::Statistics
-            | ClientCommand::Ping => self.verdict_of(RoleWanted::AnyMember, LeftBehind::NONE),
+            ClientCommand::FieldList => StatementVerdict {
+                may_use_tables: true,
+                ..self.verdict_of(RoleWanted::AnyMember, LeftBehind::NONE)
+            },
+            ClientCommand::InitDb | ClientCommand::Statistics | ClientCommand::Ping => {
+                self.verdict_of(RoleWanted::AnyMember, LeftBehind::NONE)
+            }
             ClientCommand::SetOption => self.verdict_of(RoleWanted::Primary, LeftBehind::VARIABLE),
             ClientCommand::BinlogDump
             | ClientCommand::BinlogDumpGtid
@@ -288,6 +292,7 @@ impl Session {
             resend: Resend::Anywhere,
             changes: false,
             beyond_read_only: BeyondReadOnly::Nothing,
+            may_use_tables: false,
             ..verdict.under(&self.facts)
         };
         let running = Running {

@@ -123,6 +123,7 @@ impl Confirming<'_> {
                     .map_err(Unfit::Attach)?;
                 server.statements.clear();
                 server.has_insert_id = false;
+                server.may_hold_tables = false;
                 server
             }
             None => {

@@ -84,6 +84,9 @@ impl Session {
     /// Notes that no transaction is open any more, where no answer has said so.
     pub fn end_transaction(&mut self) {
         self.status.0 &= !(StatusFlags::IN_TRANS.0 | StatusFlags::IN_TRANS_READONLY.0);
+        if let Some(attached) = &mut self.attached {
+            attached.server.may_hold_tables = false;
+        }
         self.renew_facts();
     }
 

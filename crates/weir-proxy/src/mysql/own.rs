@@ -114,6 +114,7 @@ pub async fn settle(
     let asked = if reset { &all[..] } else { &all[1..] };
     if reset {
         server.has_insert_id = false;
+        server.may_hold_tables = false;
         server.statements.clear();
     }
     let mut answers = ask_all(server, buffers, deadline, asked).await?.into_iter();

@@ -6,9 +6,10 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use weir_io::stream::Duplex as _;
-use weir_mysql::capability::Capabilities;
+use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::gtid::GtidSet;
 use weir_mysql::state::TrackedState;
+use weir_mysql::{StatementVerdict, TransactionStep};
 
 use super::account::Account;
 use super::attach::LoggedIn;
@@ -69,6 +70,8 @@ pub struct ServerConnection {
     pub stamp: u64,
     /// LAST_INSERT_ID() may be another than 0.
     pub has_insert_id: bool,
+    /// Tables may be locked against definitions until a transaction ends that no status flag tells of.
+    pub may_hold_tables: bool,
     /// Nothing was sent on it that was not answered.
     pub is_at_rest: bool,
 }
@@ -86,8 +89,23 @@ impl ServerConnection {
             statements: ServerStatements::default(),
             stamp: 0,
             has_insert_id: false,
+            may_hold_tables: false,
             is_at_rest: true,
         })
+    }
+
+    /// Takes note of a statement that was carried out or has failed: with autocommit off, what it looked at stays
+    /// locked until the next COMMIT, also where no engine with transactions knows of it (MyISAM, SHOW).
+    pub fn note_tables(&mut self, verdict: &StatementVerdict, status: StatusFlags, is_failed: bool) {
+        let ends = !is_failed
+            && matches!(
+                verdict.transaction,
+                TransactionStep::Commit { .. }
+                    | TransactionStep::Rollback { .. }
+                    | TransactionStep::ImplicitCommit
+            );
+        let holds = self.may_hold_tables || verdict.may_use_tables;
+        self.may_hold_tables = holds && !ends && !status.has(StatusFlags::AUTOCOMMIT);
     }
 
     /// Whether the server has said nothing since its last answer: what it says unasked is that it closes.

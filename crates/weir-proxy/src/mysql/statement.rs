@@ -295,9 +295,11 @@ impl Session {
             self.status = StatusFlags(status.0 & StatusFlags::LASTING.0);
         }
         let is_failed = outcome.error.is_some() && !outcome.is_unread();
-        if is_failed && !self.status.has(StatusFlags::AUTOCOMMIT) {
-            // An error does not tell the status, also behind statements of the same text that did, and what
-            // failed may have begun a transaction.
+        attached.server.note_tables(verdict, self.status, is_failed);
+        let may_have_begun = is_failed && !self.status.has(StatusFlags::AUTOCOMMIT);
+        // An error does not tell the status, also behind statements of the same text that did, and what failed
+        // may have begun a transaction.
+        if may_have_begun || attached.server.may_hold_tables {
             self.status.0 |= StatusFlags::IN_TRANS.0;
         }
         if let Some(state) = other_state {
