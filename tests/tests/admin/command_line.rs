@@ -175,6 +175,26 @@ fn check_says_good_or_lists_every_mistake() {
 }
 
 #[test]
+fn run_and_check_take_the_file_with_the_option_and_without() {
+    let (a, b) = (named("a"), named("b"));
+    let weir = two(&a, &b);
+    let bad = weir.dir().join("bad.toml");
+    std::fs::write(&bad, "[listener.web]\nbalanse = \"first\"\n").expect("write");
+    let bad = bad.display().to_string();
+    let run = |arguments: &[&str]| run_tool(&weir_binary(), arguments, b"", PATIENCE);
+    for verb in ["run", "check"] {
+        for named in [&[verb, &bad][..], &[verb, "--config", &bad], &[verb, "-c", &bad]] {
+            let finished = run(named);
+            assert_eq!(finished.code, 2, "{named:?}: {finished:?}");
+            assert!(finished.stderr.contains("bad.toml:2:"), "{named:?}: {finished:?}");
+        }
+        // Which of both is meant is not guessed.
+        let both = run(&[verb, &bad, "--config", &bad]);
+        assert!(both.code == 2 && both.stderr.contains("cannot be used with"), "{both:?}");
+    }
+}
+
+#[test]
 fn explain_prints_the_decisions() {
     let (a, b) = (named("a"), named("b"));
     let weir = two(&a, &b);
