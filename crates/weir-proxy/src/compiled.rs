@@ -22,9 +22,9 @@ use crate::access_log::{AccessLog, Logs};
 use crate::http::by_route::ByRoute;
 use crate::http::cache::Cache;
 use crate::http::edit_table::EditTable;
+use crate::http::limits::limits_of;
 use crate::http::route::{PoolNames, RouteTable};
 use crate::http::screen;
-use crate::http::session::limits_of;
 use crate::timers::ExchangeTimers;
 
 /// A snapshot, ready to be served by the workers.

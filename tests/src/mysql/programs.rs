@@ -344,8 +344,8 @@ const TRANSACTIONS: &[&str] = &[
     "SELECT COUNT(*), SUM(n) FROM {s}.t",
 ];
 
-// A number that is said, by `insert_id` or for a row, is below all that a server gives itself: behind a greater
-// one it goes on by the step of whichever session had the same open table before, not by this session's own.
+// A number that is said, by `insert_id` or for a row, is below all that a server gives itself: behind a
+// greater one it goes on by the step of whichever session had the same open table before, not this one's.
 const SETTINGS: &[&str] = &[
     "SET NAMES utf8mb4",
     "SET NAMES latin1",

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use weir_http::{ClientIdentity, Limits, Scheme};
+use weir_http::{ClientIdentity, Scheme};
 use weir_io::handshake::Secure;
 
 use crate::client::Client;
@@ -39,15 +39,5 @@ pub fn identify(
     match secure.and_then(|secure| secure.client_certificate.as_deref()) {
         Some(certificate) => identity.of_certificate(certificate),
         None => identity,
-    }
-}
-
-/// What the parser is told to bound.
-pub fn limits_of(config: &weir_config::HttpLimits) -> Limits {
-    Limits {
-        request_line_bytes: config.request_line_bytes,
-        header_block_bytes: config.header_bytes,
-        field_count: config.header_count,
-        ..Limits::default()
     }
 }

@@ -94,8 +94,8 @@ impl ServerConnection {
         })
     }
 
-    /// Takes note of a statement that was carried out or has failed: with autocommit off, what it looked at stays
-    /// locked until the next COMMIT, also where no engine with transactions knows of it (MyISAM, SHOW).
+    /// Takes note of a statement that was carried out or has failed: with autocommit off, what it looked at
+    /// stays locked until the next COMMIT, also where no engine with transactions knows of it (MyISAM, SHOW).
     pub fn note_tables(&mut self, verdict: &StatementVerdict, status: StatusFlags, is_failed: bool) {
         let ends = !is_failed
             && matches!(

@@ -297,8 +297,8 @@ impl Session {
         let is_failed = outcome.error.is_some() && !outcome.is_unread();
         attached.server.note_tables(verdict, self.status, is_failed);
         let may_have_begun = is_failed && !self.status.has(StatusFlags::AUTOCOMMIT);
-        // An error does not tell the status, also behind statements of the same text that did, and what failed
-        // may have begun a transaction.
+        // An error does not tell the status, also behind statements of the same text that did, and what
+        // failed may have begun a transaction.
         if may_have_begun || attached.server.may_hold_tables {
             self.status.0 |= StatusFlags::IN_TRANS.0;
         }

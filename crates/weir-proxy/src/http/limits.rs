@@ -1,0 +1,13 @@
+//! What parsers of heads bound.
+
+use weir_http::Limits;
+
+/// What a listener's configured limits are to a parser.
+pub fn limits_of(config: &weir_config::HttpLimits) -> Limits {
+    Limits {
+        request_line_bytes: config.request_line_bytes,
+        header_block_bytes: config.header_bytes,
+        field_count: config.header_count,
+        ..Limits::default()
+    }
+}
