@@ -371,8 +371,8 @@ pub struct StatementVerdict {
     /// Whether it does so behind a READ ONLY transaction that is open before it.
     pub beyond_read_only: BeyondReadOnly,
     /// Whether it may look at tables, which its connection then locks against definitions until the
-    /// transaction ends (MySQL 8.4 Reference Manual section 10.11.4), whatever the status flags say: they tell
-    /// only of engines that have transactions.
+    /// transaction ends (MySQL 8.4 Reference Manual section 10.11.4), whatever the status flags say: they
+    /// tell only of engines that have transactions.
     pub may_use_tables: bool,
 }
 
