@@ -155,7 +155,13 @@ fn probes_that_find_all_down_have_the_fallback_serve_before_the_last_resort() {
     assert_eq!(asked(&weir, "GET /", &[]).text(), "app");
     let address = app.dies();
     until("the probes to find it down", || (asked(&weir, "GET /", &[]).text() == "sorry").then_some(()));
-    assert_eq!(weir.metric("weir_last_resort_total", &[("pool", "app")]), 0.0);
+    // Who was on its way before may have asked for another of the pool, and got the last resort.
+    let last_resort = || weir.metric("weir_last_resort_total", &[("pool", "app")]);
+    let before = last_resort();
+    for _ in 0..10 {
+        assert_eq!(asked(&weir, "GET /", &[]).text(), "sorry");
+    }
+    assert_eq!(last_resort(), before);
     let _app = Backend::serving_at(address, |_, wire| {
         wire.answers(200, &[], "back");
         After::Keep
