@@ -127,8 +127,15 @@ fn a_session_that_began_while_it_was_down_is_left_alone_until_it_goes_down_again
     let config = config("tcp", &probes, END)
         .replace(", { address = \"@other\", backup = true }", "")
         .replace("last_resort = \"off\"", "last_resort = \"all\"");
+    // One worker: once it has ended one session, it has ended all that there were.
+    let config = format!("{config}\n[runtime]\nworkers = 1\n");
     let weir = Setup::of(&config).with("app", app.address()).start();
+    let mut before = weir.client("front");
+    before.sends("hello");
+    let mut backend_before = app.accepts();
+    backend_before.receives_exactly("hello");
     goes_down(&weir, &app, &status);
+    until("the session before to be cut off", || before.has_ended().then_some(()));
     let mut client = weir.client("front");
     client.sends("hello");
     let mut backend = app.accepts();
