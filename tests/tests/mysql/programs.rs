@@ -5,8 +5,7 @@ use weir_tests::mysql::{Mysqld, Pair, Plan, run_plan};
 use super::before;
 
 /// Where the programs begin that are known to agree, so that what is mended stays so; WEIR_SEED names another
-/// place. Random ones are for the command `mysql_programs`, which still finds a difference in some ten
-/// thousand sessions (docs/internals/testing.md).
+/// place. Random ones are for the command `mysql_programs` (docs/internals/testing.md).
 const SEED: u64 = 61_037;
 /// Sessions.
 const PROGRAMS: u64 = 2_000;
