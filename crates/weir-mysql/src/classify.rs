@@ -9,7 +9,7 @@ use crate::reading::{Part, Reading};
 use crate::verb::part;
 use crate::verdict::{
     BeyondReadOnly, LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts,
-    SplitAccess, StatementKind, StatementVerdict, TransactionStep,
+    SplitAccess, StatementKind, StatementVerdict, TableUse, TransactionStep,
 };
 
 /// Judges a whole text, as it came in `COM_QUERY` or `COM_STMT_PREPARE`.
@@ -48,7 +48,7 @@ pub fn classify_head(head: &[u8], facts: &SessionFacts) -> StatementVerdict {
     verdict.transaction = TransactionStep::Unclear { autocommit: true };
     verdict.resend = Resend::Never;
     verdict.changes = true;
-    verdict.may_use_tables = true;
+    verdict.tables = TableUse::Used;
     let (wants, reason) = place(RouteReason::NotWhole, verdict.beyond_read_only, facts);
     StatementVerdict { wants, reason, ..verdict }
 }
@@ -70,7 +70,9 @@ fn add(total: &mut Part, next: &Part, statements: u32) {
     total.beyond = Some(beyond(total, next));
     total.leaves_read_only |= leaves_read_only(next);
     total.changes |= next.changes;
-    total.may_use_tables |= next.may_use_tables;
+    if next.tables != TableUse::Unused {
+        total.tables = next.tables;
+    }
     total.leaves |= next.leaves;
     total.reads_back |= match statements {
         0 => next.reads_back,
@@ -139,7 +141,7 @@ fn judge(total: &Part, statements: u32, facts: &SessionFacts) -> StatementVerdic
         resend,
         changes: total.changes,
         beyond_read_only,
-        may_use_tables: total.may_use_tables,
+        tables: total.tables,
     }
 }
 

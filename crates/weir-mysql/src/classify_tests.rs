@@ -63,9 +63,13 @@ fn tables_are_used_where_a_text_may_name_one() {
         "EXECUTE q",
         "SELECT 1; SELECT a FROM t",
         "HANDLER t READ FIRST",
+        "COMMIT; SELECT a FROM t",
+        "CREATE TEMPORARY TABLE u AS SELECT a FROM t",
+        // It commits behind LOCK TABLES alone.
+        "UNLOCK TABLES",
         "SELECT 'open",
     ] {
-        assert!(verdict(text).may_use_tables, "{text}");
+        assert_eq!(verdict(text).tables, TableUse::Used, "{text}");
     }
     for text in [
         "SELECT 1, @@version, NOW(), 'from t'",
@@ -74,13 +78,22 @@ fn tables_are_used_where_a_text_may_name_one() {
         "SET @a = 1, sql_mode = ''",
         "USE shop",
         "BEGIN",
-        "COMMIT",
         "SAVEPOINT a",
+        "ROLLBACK TO a",
         "DO 1",
         "/* FROM t */ SELECT 1",
         "",
     ] {
-        assert!(!verdict(text).may_use_tables, "{text}");
+        assert_eq!(verdict(text).tables, TableUse::Unused, "{text}");
+    }
+    for text in [
+        "COMMIT",
+        "ROLLBACK AND CHAIN",
+        "SELECT a FROM t; COMMIT; SELECT 1",
+        "CREATE TABLE u AS SELECT a FROM t",
+        "ANALYZE TABLE t",
+    ] {
+        assert_eq!(verdict(text).tables, TableUse::Freed, "{text}");
     }
 }
 
@@ -216,6 +229,10 @@ fn what_changes_something_is_told_whatever_else_is_said_of_it_first() {
         "UNLOCK TABLES",
         "CREATE TEMPORARY TABLE x (a INT)",
         "HANDLER t READ FIRST",
+        "COMMIT; SELECT a FROM t",
+        "CREATE TEMPORARY TABLE u AS SELECT a FROM t",
+        // It commits behind LOCK TABLES alone.
+        "UNLOCK TABLES",
         "PREPARE s FROM 'DELETE FROM t'",
         "DEALLOCATE PREPARE s",
         "KILL 5",

@@ -54,6 +54,6 @@ pub use set::{NamesCollation, collation_of_set_names};
 pub use sql_mode::SqlMode;
 pub use verdict::{
     BeyondReadOnly, KillTarget, LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted, RouteReason,
-    SessionFacts, SplitAccess, StatementKind, StatementVerdict, TransactionStep,
+    SessionFacts, SplitAccess, StatementKind, StatementVerdict, TableUse, TransactionStep,
 };
 pub use wire_error::WireError;

@@ -4,7 +4,7 @@ use crate::functions::{Called, called};
 use crate::lexer::{Lexer, SqlDialect, SqlToken};
 use crate::verdict::{
     BeyondReadOnly, KillTarget, LeftBehind, ReadsBack, Resend, RoleWanted, RouteReason, StatementKind,
-    TransactionStep,
+    TableUse, TransactionStep,
 };
 
 /// What is known of one statement of a text.
@@ -22,8 +22,8 @@ pub(crate) struct Part {
     pub blurs_the_rest: bool,
     /// See [`crate::StatementVerdict::changes`].
     pub changes: bool,
-    /// See [`crate::StatementVerdict::may_use_tables`].
-    pub may_use_tables: bool,
+    /// See [`crate::StatementVerdict::tables`].
+    pub tables: TableUse,
     /// What of it is beyond a READ ONLY transaction, where more than its step says so.
     pub beyond: Option<BeyondReadOnly>,
     /// Of several statements: one of them may have ended a READ ONLY transaction.
@@ -45,7 +45,7 @@ impl Part {
             resend,
             blurs_the_rest: false,
             changes: reason.changes(),
-            may_use_tables: kind.uses_tables_unnamed(),
+            tables: kind.tables_unnamed(),
             beyond: None,
             leaves_read_only: false,
             ends_at_once: false,
@@ -77,7 +77,7 @@ impl Part {
     pub fn unreadable(&mut self) {
         self.reason = RouteReason::Unreadable;
         self.changes = true;
-        self.may_use_tables = true;
+        self.tables = TableUse::Used;
         self.leaves |= LeftBehind::ANYTHING;
         self.reads_back |= ReadsBack::ANYTHING;
         self.step = TransactionStep::Unclear { autocommit: true };
@@ -223,7 +223,7 @@ impl<'t> Reading<'t> {
                             }
                         }
                         Keyword::Values => target = false,
-                        Keyword::From | Keyword::Table => part.may_use_tables = true,
+                        Keyword::From | Keyword::Table => part.tables = TableUse::Used,
                         Keyword::Into => {
                             // An INSERT that is explained, not a SELECT.
                             target = !how.reads || part.reason == RouteReason::Write;
@@ -363,8 +363,8 @@ fn starts_with(name: &[u8], prefix: &[u8]) -> bool {
 }
 
 impl StatementKind {
-    /// Whether such a statement may look at tables without a `FROM` or `TABLE` in its text.
-    fn uses_tables_unnamed(self) -> bool {
+    /// What such a statement does to tables without a `FROM` or `TABLE` in its text.
+    fn tables_unnamed(self) -> TableUse {
         match self {
             StatementKind::Empty
             | StatementKind::Select
@@ -376,7 +376,7 @@ impl StatementKind {
             | StatementKind::Do
             | StatementKind::Diagnostics
             | StatementKind::Kill
-            | StatementKind::Xa => false,
+            | StatementKind::Xa => TableUse::Unused,
             StatementKind::Show
             | StatementKind::Write
             | StatementKind::Definition
@@ -387,7 +387,7 @@ impl StatementKind {
             | StatementKind::Call
             | StatementKind::Administration
             | StatementKind::Several
-            | StatementKind::Unknown => true,
+            | StatementKind::Unknown => TableUse::Used,
         }
     }
 }

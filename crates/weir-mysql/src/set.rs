@@ -3,7 +3,7 @@
 use crate::lexer::{Lexer, SqlDialect, SqlToken};
 use crate::reading::{Part, Reading, Walk, is_word};
 use crate::state::is_tracked;
-use crate::verdict::{LeftBehind, Resend, RouteReason, StatementKind, TransactionStep};
+use crate::verdict::{LeftBehind, Resend, RouteReason, StatementKind, TableUse, TransactionStep};
 
 /// Reads the rest of a `SET`, whose first word is behind.
 pub(crate) fn set(at: &mut Reading<'_>, part: &mut Part) {
@@ -107,7 +107,7 @@ fn value_token(at: &mut Reading<'_>, part: &mut Part) {
         }
         Some(SqlToken::SystemVariable(name)) => at.system_variable(name, part),
         Some(SqlToken::Open) if [&b"SELECT"[..], b"TABLE", b"WITH"].iter().any(|it| is_word(at.next, it)) => {
-            part.may_use_tables = true;
+            part.tables = TableUse::Used;
         }
         _ => {}
     }

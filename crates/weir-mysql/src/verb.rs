@@ -4,7 +4,7 @@ use crate::lexer::SqlToken;
 use crate::reading::{Part, Reading, Walk, is_word};
 use crate::set::set;
 use crate::verdict::{
-    BeyondReadOnly, KillTarget, LeftBehind, ReadsBack, Resend, RouteReason, StatementKind as Kind,
+    BeyondReadOnly, KillTarget, LeftBehind, ReadsBack, Resend, RouteReason, StatementKind as Kind, TableUse,
     TransactionStep,
 };
 
@@ -27,6 +27,15 @@ pub(crate) fn part(at: &mut Reading<'_>) -> Option<Part> {
     };
     // What remains after a verb that is known whole.
     at.walk(&mut part, Walk::default());
+    let frees = match part.step {
+        TransactionStep::Commit { .. } | TransactionStep::Rollback { .. } => true,
+        // UNLOCK commits behind LOCK alone.
+        TransactionStep::ImplicitCommit => part.kind != Kind::Lock,
+        _ => false,
+    };
+    if frees {
+        part.tables = TableUse::Freed;
+    }
     Some(part)
 }
 

@@ -269,6 +269,19 @@ pub enum BeyondReadOnly {
     Later,
 }
 
+/// What a text does to the tables that its connection holds. One that was looked at is locked against
+/// definitions until the transaction ends (MySQL 8.4 Reference Manual section 10.11.4), whatever the status
+/// flags say: they tell only of engines that have transactions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableUse {
+    /// It looks at none.
+    Unused,
+    /// It may look at some.
+    Used,
+    /// It ends the transaction, and looks at none behind that.
+    Freed,
+}
+
 /// What `KILL` is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KillTarget {
@@ -370,10 +383,8 @@ pub struct StatementVerdict {
     pub changes: bool,
     /// Whether it does so behind a READ ONLY transaction that is open before it.
     pub beyond_read_only: BeyondReadOnly,
-    /// Whether it may look at tables, which its connection then locks against definitions until the
-    /// transaction ends (MySQL 8.4 Reference Manual section 10.11.4), whatever the status flags say: they
-    /// tell only of engines that have transactions.
-    pub may_use_tables: bool,
+    /// What it does to the tables that its connection holds.
+    pub tables: TableUse,
 }
 
 impl StatementVerdict {

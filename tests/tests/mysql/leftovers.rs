@@ -133,17 +133,19 @@ fn tables_that_a_session_has_used_with_autocommit_off_are_its_own_until_it_commi
         let answer = root.asks("ALTER TABLE shop.plain COMMENT = 'another'");
         answer.error().map_or(0, |(code, _)| code)
     };
-    for way in ["commits", "quits", "breaks off", "resets", "changes to itself"] {
+    for way in ["commits", "commits in a text", "quits", "breaks off", "resets", "changes to itself"] {
         let mut user = client(&weir);
         user.does("SET autocommit = 0");
         user.does("SELECT 1");
         assert_eq!(alter(), 0, "{way}: nothing was used yet");
         user.does("SELECT n FROM plain");
-        // Says nothing of the table, as its status does.
+        // These free nothing, and their status says nothing of the table.
         user.does("SELECT 1");
+        user.does("UNLOCK TABLES");
         assert_eq!(alter(), 1205, "{way}: as it is without Weir");
         match way {
             "commits" => drop(user.does("COMMIT")),
+            "commits in a text" => drop(user.does("SELECT n FROM plain; COMMIT; SELECT 1")),
             "quits" => user.quits(),
             "breaks off" => drop(user),
             "resets" => {

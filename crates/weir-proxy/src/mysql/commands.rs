@@ -13,7 +13,7 @@ use weir_mysql::packet::PacketHeader;
 use weir_mysql::parameters::{ANY_CURSOR, ExecuteParts, QueryParts};
 use weir_mysql::{
     BeyondReadOnly, LeftBehind, NamesCollation, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts,
-    StatementKind, StatementVerdict, TransactionStep, classify_head, collation_of_set_names,
+    StatementKind, StatementVerdict, TableUse, TransactionStep, classify_head, collation_of_set_names,
 };
 use weir_state::hidden;
 use weir_stats::table::End;
@@ -162,7 +162,7 @@ impl Session {
             resend: if wants == RoleWanted::AnyMember { Resend::Anywhere } else { Resend::Never },
             changes: false,
             beyond_read_only: BeyondReadOnly::Nothing,
-            may_use_tables: false,
+            tables: TableUse::Unused,
         };
         verdict.under(&self.facts)
     }
@@ -176,7 +176,7 @@ impl Session {
                 ..self.verdict_of(RoleWanted::AnyMember, LeftBehind::NONE)
             },
             ClientCommand::FieldList => StatementVerdict {
-                may_use_tables: true,
+                tables: TableUse::Used,
                 ..self.verdict_of(RoleWanted::AnyMember, LeftBehind::NONE)
             },
             ClientCommand::InitDb | ClientCommand::Statistics | ClientCommand::Ping => {
@@ -292,7 +292,7 @@ impl Session {
             resend: Resend::Anywhere,
             changes: false,
             beyond_read_only: BeyondReadOnly::Nothing,
-            may_use_tables: false,
+            tables: TableUse::Unused,
             ..verdict.under(&self.facts)
         };
         let running = Running {

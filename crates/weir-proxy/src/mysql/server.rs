@@ -9,7 +9,7 @@ use weir_io::stream::Duplex as _;
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::gtid::GtidSet;
 use weir_mysql::state::TrackedState;
-use weir_mysql::{StatementVerdict, TransactionStep};
+use weir_mysql::{StatementVerdict, TableUse};
 
 use super::account::Account;
 use super::attach::LoggedIn;
@@ -97,15 +97,12 @@ impl ServerConnection {
     /// Takes note of a statement that was carried out or has failed: with autocommit off, what it looked at
     /// stays locked until the next COMMIT, also where no engine with transactions knows of it (MyISAM, SHOW).
     pub fn note_tables(&mut self, verdict: &StatementVerdict, status: StatusFlags, is_failed: bool) {
-        let ends = !is_failed
-            && matches!(
-                verdict.transaction,
-                TransactionStep::Commit { .. }
-                    | TransactionStep::Rollback { .. }
-                    | TransactionStep::ImplicitCommit
-            );
-        let holds = self.may_hold_tables || verdict.may_use_tables;
-        self.may_hold_tables = holds && !ends && !status.has(StatusFlags::AUTOCOMMIT);
+        let holds = match verdict.tables {
+            TableUse::Unused => self.may_hold_tables,
+            TableUse::Used => true,
+            TableUse::Freed => is_failed,
+        };
+        self.may_hold_tables = holds && !status.has(StatusFlags::AUTOCOMMIT);
     }
 
     /// Whether the server has said nothing since its last answer: what it says unasked is that it closes.
