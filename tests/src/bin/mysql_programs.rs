@@ -6,8 +6,7 @@
 
 use std::time::Instant;
 
-use weir_tests::dialogue::Setup;
-use weir_tests::mysql::{Mysqld, Pair, Plan, run_plan};
+use weir_tests::mysql::{Mysqld, Pair, Plan, run_plan, weir_for_programs};
 use weir_tests::storm::numbers_from_arguments;
 
 const USAGE: &str =
@@ -30,10 +29,7 @@ fn main() {
     });
     let alone = Mysqld::start("alone", "");
     let pair = Pair::start("programs");
-    let weir = Setup::of(weir_tests::mysql::BEFORE_PAIR)
-        .with("primary", pair.primary.address)
-        .with("replica", pair.replica.address)
-        .start();
+    let weir = weir_for_programs(&pair);
     println!("{plan:?}");
     let begun = Instant::now();
     let found = run_plan(plan, &alone, weir.address("auto"), &pair);

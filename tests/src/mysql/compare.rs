@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use super::BEFORE_PAIR;
 use super::client::{Client, Login, query};
 use super::packets::{Answer, Asked, execution, forget_first_changes};
 use super::programs::{Leaving, Program, Step, data_of, renewal_of};
 use super::servers::{Mysqld, Pair};
-use crate::dialogue::{Draws, PATIENCE};
+use crate::dialogue::{Draws, PATIENCE, Setup, Weir};
 
 /// What is compared.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +71,15 @@ impl Found {
 
 /// Sessions of one batch, after which data are as they were at first and nothing must be left.
 const BATCH: u64 = 100;
+
+/// Starts Weir before a pair, for programs. Each session logs in with an empty password, which counts as a
+/// login in full, and all come from one address: at the defaults they would wait for each other.
+pub fn weir_for_programs(behind: &Pair) -> Weir {
+    Setup::of(&format!("{BEFORE_PAIR}full_logins = 100000\nfull_logins_per_client = 100000\n"))
+        .with("primary", behind.primary.address)
+        .with("replica", behind.replica.address)
+        .start()
+}
 
 /// Runs a plan: `alone` is a server for itself, `through` an address of Weir's before `behind`.
 pub fn run_plan(plan: Plan, alone: &Mysqld, through: SocketAddr, behind: &Pair) -> Found {

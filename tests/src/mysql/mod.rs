@@ -10,7 +10,7 @@ mod servers;
 
 pub use arrivals::{Arrivals, send_texts, watched_pair};
 pub use client::{Client, Login, LoginFailed, query, trusting};
-pub use compare::{Found, Plan, run_plan};
+pub use compare::{Found, Plan, run_plan, weir_for_programs};
 pub use packets::{
     Answer, Asked, COMPRESS, DEPRECATE_EOF, LOCAL_FILES, SESSION_TRACK, Value, error_of, execution,
 };

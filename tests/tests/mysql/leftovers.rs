@@ -158,6 +158,26 @@ fn tables_that_a_session_has_used_with_autocommit_off_are_its_own_until_it_commi
     }
 }
 
+/// Whoever asks for the warnings of the statement before hears them, or that they are not known any more.
+#[test]
+fn warnings_are_shown_or_not_known_and_never_those_of_another_session() {
+    let server = Mysqld::start("warnings", "");
+    let weir = before(&server);
+    let (mut first, mut next) = (client(&weir), client(&weir));
+    let warns = "SELECT 'a' || 'b'";
+    for (command, asked) in [(0x03, Asked::Results), (0x16, Asked::Statement)] {
+        first.sends(&[&[command], warns.as_bytes()].concat()).expect("sent");
+        assert!(first.receives(asked).expect("an answer").error().is_none());
+        // It waits for the one connection, until that is held no longer for a question of the first.
+        assert_eq!(next.does("SELECT 'between'").value(), "between");
+        let answer = first.asks("SHOW WARNINGS");
+        let known = answer.rows().first().map(|row| row[1].clone());
+        let refused = answer.error().map(|(code, _)| code.to_string());
+        let heard = known.or(refused).unwrap_or_default();
+        assert!(["1287", "1105"].contains(&heard.as_str()), "command {command}: {answer}");
+    }
+}
+
 #[test]
 fn kill_ends_the_session_that_has_the_number_and_no_other_accounts() {
     let server = Mysqld::start("kill", "");

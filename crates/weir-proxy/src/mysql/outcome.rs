@@ -137,7 +137,11 @@ impl Outcome {
                 self.has_warnings = true;
                 None
             }
-            AnswerEnd::Prepared(_) | AnswerEnd::Text => None,
+            AnswerEnd::Prepared(prepared) => {
+                self.has_warnings |= prepared.warnings > 0;
+                None
+            }
+            AnswerEnd::Text => None,
         }
     }
 
