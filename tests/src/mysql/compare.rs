@@ -70,7 +70,7 @@ impl Found {
 }
 
 /// Sessions of one batch, after which data are as they were at first and nothing must be left.
-const BATCH: u64 = 100;
+const BATCH: u64 = 250;
 
 /// Starts Weir before a pair, for programs. Each session logs in with an empty password, which counts as a
 /// login in full, and all come from one address: at the defaults they would wait for each other.

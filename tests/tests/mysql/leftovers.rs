@@ -3,7 +3,7 @@
 //! All sessions share the one connection that a server may have, so that who comes next has it for certain.
 
 use weir_tests::dialogue::{Setup, Weir, until};
-use weir_tests::mysql::{Asked, Client, Login, Mysqld, error_of, query};
+use weir_tests::mysql::{Asked, Client, Login, Mysqld, error_of, execution, query};
 
 const ONE_CONNECTION: &str = r#"
 [runtime]
@@ -176,6 +176,39 @@ fn warnings_are_shown_or_not_known_and_never_those_of_another_session() {
         let heard = known.or(refused).unwrap_or_default();
         assert!(["1287", "1105"].contains(&heard.as_str()), "command {command}: {answer}");
     }
+}
+
+/// A server refuses a statement from a piece of a parameter that it does not have until it is reset.
+#[test]
+fn a_statement_that_a_wrong_piece_has_spoiled_is_refused_until_it_is_reset() {
+    let server = Mysqld::start("pieces", "");
+    let config = ONE_CONNECTION.replace(", max_connections = 1", "");
+    let weir = Setup::of(&config).with("server", server.address).start();
+    let executes = |client: &mut Client, statement: u32| {
+        client.sends(&execution(statement, false, &[], true)).expect("sent");
+        client.receives(Asked::Results).expect("an answer").error().map_or(0, |(code, _)| code)
+    };
+    let mut others: Vec<Client> = (0..4).map(|_| client(&weir)).collect();
+    // The numbers of the errors, another session taking a connection before each execution.
+    let mut spoils = |client: &mut Client| {
+        client.sends(b"\x16SELECT 'whole'").expect("sent");
+        let statement = client.receives(Asked::Statement).expect("an answer").statement().expect("a number");
+        client.sends(&[b"\x18", &statement.to_le_bytes()[..], b"\0\0piece"].concat()).expect("sent");
+        let mut heard = Vec::new();
+        for (index, other) in others.iter_mut().enumerate() {
+            if index == 2 {
+                client.sends(&[b"\x1a", &statement.to_le_bytes()[..]].concat()).expect("sent");
+                assert!(client.receives(Asked::One).expect("an answer").is_ok());
+            }
+            heard.push(executes(client, statement));
+            other.does("BEGIN");
+            other.does("SELECT 1");
+        }
+        others.iter_mut().for_each(|other| drop(other.does("COMMIT")));
+        heard
+    };
+    assert_eq!(spoils(&mut server.root()), [1210, 1210, 0, 0], "by the server alone");
+    assert_eq!(spoils(&mut client(&weir)), [1210, 1210, 0, 0]);
 }
 
 #[test]

@@ -66,6 +66,12 @@ impl Outcome {
         }
     }
 
+    /// Whether an execution was refused for what came before it: a piece of a parameter that the statement does
+    /// not have spoils it on that server until it is reset.
+    pub fn is_spoiled(&self) -> bool {
+        self.error.as_ref().is_some_and(|error| error.code == WRONG_ARGUMENTS)
+    }
+
     /// Whether an execution got as far as to take the types of its values.
     pub fn has_taken_types(&self) -> bool {
         let error = self.error.as_ref().filter(|error| NOT_BEGUN.contains(&error.code));
@@ -90,9 +96,11 @@ impl Outcome {
 
 /// `ER_PARSE_ERROR`.
 const PARSE_ERROR: u16 = 1064;
+/// `ER_WRONG_ARGUMENTS`.
+const WRONG_ARGUMENTS: u16 = 1210;
 /// `ER_WRONG_ARGUMENTS`, `ER_UNKNOWN_STMT_HANDLER`, `ER_STMT_HAS_NO_OPEN_CURSOR`, `ER_MALFORMED_PACKET`: a
 /// statement by number that did not begin.
-const NOT_BEGUN: [u16; 4] = [1210, 1243, 1421, 1835];
+const NOT_BEGUN: [u16; 4] = [WRONG_ARGUMENTS, 1243, 1421, 1835];
 /// `ER_CANT_CHANGE_TX_CHARACTERISTICS`.
 const CANT_CHANGE_TRANSACTION: u16 = 1568;
 

@@ -355,7 +355,9 @@ impl Session {
             let has_cursor = status.has(StatusFlags::CURSOR_EXISTS);
             let is_at_end = status.has(StatusFlags::LAST_ROW_SENT) || outcome.error.is_some();
             self.statements.set_bound(id, |bound| match running.command {
-                ClientCommand::StmtExecute => *bound = Bound { has_cursor, has_pieces: false },
+                ClientCommand::StmtExecute => {
+                    *bound = Bound { has_cursor, has_pieces: bound.has_pieces && outcome.is_spoiled() };
+                }
                 ClientCommand::StmtFetch => bound.has_cursor &= !is_at_end,
                 _ => *bound = Bound::NONE,
             });
