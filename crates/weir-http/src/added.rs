@@ -14,6 +14,15 @@ pub struct AddedField {
     pub(crate) known: KnownHeader,
 }
 
+/// A cookie that Weir sets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetCookie {
+    /// Its `set-cookie`.
+    pub field: AddedField,
+    /// Whether caches on the way are told that the response is its client's alone.
+    pub is_private: bool,
+}
+
 /// Why a field may not be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddedFieldError {

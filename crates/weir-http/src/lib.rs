@@ -43,7 +43,7 @@ pub mod values;
 mod violation;
 pub mod websocket;
 
-pub use added::{AddedField, AddedFieldError};
+pub use added::{AddedField, AddedFieldError, SetCookie};
 pub use body::{BodyReader, BodyStep};
 pub use body_length::BodyLength;
 pub use edits::{DroppedNames, FieldEdits};

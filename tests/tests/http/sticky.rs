@@ -236,3 +236,41 @@ fn the_cookie_has_the_attributes_that_are_said_and_curl_keeps_to_them() {
         assert_eq!(curl(url).starts_with("weir="), has_it, "{url}");
     }
 }
+
+/// `indirect` and `nocache` of HAProxy.
+#[test]
+fn a_hidden_cookie_reaches_no_backend_and_a_private_one_no_shared_cache() {
+    let backend = Backend::serving(|request, wire| {
+        let cookies = request.fields.all("cookie").join(" | ");
+        wire.answers(200, &[("cache-control", "public, max-age=60")], &cookies);
+        After::Keep
+    });
+    let config = r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["@app"]
+        sticky = { cookie = "weir", hidden = true, private = true }
+        health = "off"
+    "#;
+    let weir = Setup::of(config).with("app", backend.address()).start();
+    let ask = |cookies: &str| {
+        let mut client = weir.client("web");
+        client.sends(format!("GET / HTTP/1.1\r\nhost: a\r\n{cookies}\r\n"));
+        let response = client.receives_status(200);
+        let set = response.fields.one("set-cookie").map(str::to_owned);
+        (response.text(), set, response.fields.all("cache-control").join(" | "))
+    };
+    let (text, set, cached) = ask("cookie: a=1; weir=forged; b=2\r\n");
+    assert_eq!((text.as_str(), cached.as_str()), ("a=1; b=2", "public, max-age=60 | private"));
+    let set = set.expect("a cookie");
+    let own = set.split(';').next().expect("a pair");
+    let kept = ("a=1; b=2".to_owned(), None, "public, max-age=60".to_owned());
+    assert_eq!(ask(&format!("cookie: a=1; {own}; b=2\r\n")), kept, "it is known all the same");
+    assert_eq!(ask(&format!("cookie: {own}\r\n")).0, "");
+    let url = format!("http://{}/", weir.address("web"));
+    let explained = weir.command(&["explain", "http", "GET", &url]);
+    let line = "SameSite=Lax; hidden from backends; private to each client\n";
+    assert!(explained.stdout.contains(line), "{}", explained.stdout);
+}

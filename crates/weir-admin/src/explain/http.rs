@@ -282,11 +282,12 @@ impl Followed<'_> {
                     });
                 let of_route = plan.route.and_then(|route| route.timeout.as_ref());
                 let of_pool = pool.config.timeout.if_any();
-                answer.sticky = pool
-                    .config
-                    .sticky
-                    .as_ref()
-                    .map(|it| format!("cookie {}{}", it.cookie, it.attributes(listener.tls.is_some())));
+                answer.sticky = pool.config.sticky.as_ref().map(|it| {
+                    let hidden = if it.hidden { "; hidden from backends" } else { "" };
+                    let private = if it.private { "; private to each client" } else { "" };
+                    let attributes = it.attributes(listener.tls.is_some());
+                    format!("cookie {}{attributes}{hidden}{private}", it.cookie)
+                });
                 answer.retry = Some(retried(&pool.config.retry, plan.route));
                 answer.hedge = request.hedged(pool, plan.route, sticky.is_some());
                 answer.timers = timers(in_force(&listener.config.timeout, of_pool, of_route));

@@ -48,6 +48,11 @@ table! {
         secure: Option<bool> = yes_or_no().default("where it was set over TLS");
         /// Whether scripts of a page are kept from it.
         http_only: bool = flag(true).brief().also(&["httponly"]);
+        /// Keeps the cookie from backends: requests reach them without it.
+        hidden: bool = flag(false).brief().also(&["indirect"]);
+        /// Adds `cache-control: private` to each response that sets the cookie, so that no cache between Weir
+        /// and browsers gives one client's cookie to others.
+        private: bool = flag(false).brief().also(&["nocache", "no_cache"]);
     }
 }
 

@@ -7,6 +7,7 @@
 //! they are the one plain number Weir itself acts on.
 
 mod coding;
+mod cookies;
 mod text;
 mod visit;
 
@@ -15,7 +16,7 @@ pub use text::{write_request, write_response};
 pub(crate) use visit::put_status;
 pub use visit::{request_fields, response_fields};
 
-use crate::added::AddedField;
+use crate::added::{AddedField, SetCookie};
 use crate::body_length::BodyLength;
 use crate::edits::{DroppedNames, FieldEdits};
 use crate::identity::ClientIdentity;
@@ -98,6 +99,8 @@ pub struct RequestContext<'a> {
     pub default_host: &'a [u8],
     /// Which part of the resource is asked for.
     pub conditions: Conditions<'a>,
+    /// Name of a cookie that backends do not see; `None` for none.
+    pub hidden_cookie: Option<&'a [u8]>,
     /// What rules change.
     pub edits: Option<FieldEdits<'a>>,
     /// It may be a copy that somebody sends again, because the client's handshake is not over (RFC 8470): the
@@ -131,6 +134,7 @@ impl<'a> RequestContext<'a> {
             request_id,
             default_host: b"",
             conditions: Conditions::AsSent,
+            hidden_cookie: None,
             edits: None,
             early: false,
             upgrade: false,
@@ -157,8 +161,8 @@ pub struct ResponseContext<'a> {
     /// `sec-websocket-accept` for an upgrade whose backend gave none, as those of HTTP/2 do (RFC 8441 §5);
     /// see [`crate::websocket::accept`]. Empty for none.
     pub websocket_accept: &'a [u8],
-    /// A further field, such as the stickiness cookie.
-    pub sticky: Option<&'a AddedField>,
+    /// The stickiness cookie.
+    pub sticky: Option<&'a SetCookie>,
     /// `alt-svc`, for clients that could speak a newer version (RFC 7838 §3).
     pub alternative: Option<&'a AddedField>,
     /// `x-request-id` to name where the backend named none; empty for none.
@@ -301,6 +305,9 @@ fn dropped_from_request(head: &RequestHead, context: &RequestContext<'_>) -> Kno
     }
     if context.early {
         dropped = dropped.with(KnownHeader::EarlyData);
+    }
+    if context.hidden_cookie.is_some() {
+        dropped = dropped.with(KnownHeader::Cookie);
     }
     dropped
 }
@@ -559,8 +566,13 @@ fn put_response_tail(
         sink.lines(edits);
     }
     let alternative = context.alternative.filter(|_| is_put(KnownHeader::AltSvc));
-    for field in context.sticky.into_iter().chain(alternative) {
+    let cookie = context.sticky.map(|cookie| &cookie.field);
+    for field in cookie.into_iter().chain(alternative) {
         sink.line(&field.line, field.name_bytes);
+    }
+    if context.sticky.is_some_and(|cookie| cookie.is_private) {
+        // Beside what the backend says, of which the narrowest holds (RFC 9111 §5.2.2).
+        sink.line(b"cache-control: private\r\n", 13);
     }
 }
 

@@ -5,9 +5,9 @@
 //! anew.
 
 use super::{
-    KeepRule, Query, RequestContext, ResponseContext, SentFraming, authority_of, client_framing, host_of,
-    put_conditions, put_early, put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail,
-    request_rule, response_rule, target_of,
+    KeepRule, Query, RequestContext, ResponseContext, SentFraming, authority_of, client_framing, cookies,
+    host_of, put_conditions, put_early, put_identity, put_kept, put_max_forwards, put_request_id,
+    put_response_tail, request_rule, response_rule, target_of,
 };
 use crate::body_length::BodyLength;
 use crate::edits::FieldEdits;
@@ -32,6 +32,7 @@ pub fn write_request(head: &RequestHead, buffer: &[u8], context: &RequestContext
         encode::write_field(out, b"host", authority_of(head, buffer, context));
     }
     copy_fields(&head.fields, buffer, run_start, &rule, out);
+    cookies::put(&head.fields, buffer, context, replaced, out);
     if head.body.is_open_ended() {
         out.extend_from_slice(b"transfer-encoding: chunked\r\n");
     }

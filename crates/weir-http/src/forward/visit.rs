@@ -4,7 +4,7 @@
 //! 9114 §4). A `cookie` stays one field (RFC 9113 §8.2.3 lets it).
 
 use super::{
-    KeepRule, Query, RequestContext, ResponseContext, SentFraming, authority_of, client_framing,
+    KeepRule, Query, RequestContext, ResponseContext, SentFraming, authority_of, client_framing, cookies,
     put_conditions, put_early, put_identity, put_kept, put_max_forwards, put_request_id, put_response_tail,
     request_rule, response_rule, target_of,
 };
@@ -47,6 +47,7 @@ pub fn request_fields<'b>(
         rule.dropped = rule.dropped.with(KnownHeader::SecWebsocketKey);
     }
     visit_kept(&head.fields, buffer, &rule, sink);
+    cookies::put(&head.fields, buffer, context, replaced, sink);
     put_identity(head, buffer, context, replaced, sink);
     put_request_id(head, context, replaced, sink);
     put_conditions(context, sink);

@@ -3,8 +3,8 @@
 use super::*;
 use std::net::Ipv6Addr;
 use weir_http::{
-    AddedField, AddedFieldError, DroppedNames, FieldEdits, Query, ResponseContext, SentFraming, Underscores,
-    Version, write_response,
+    AddedField, AddedFieldError, DroppedNames, FieldEdits, Query, ResponseContext, SentFraming, SetCookie,
+    Underscores, Version, write_response,
 };
 
 const IDENTITY_LINES: &str = "via: 1.1 weir\r\nx-forwarded-for: 203.0.113.7\r\nx-forwarded-proto: http\r\nx-real-ip: 203.0.113.7\r\n\
@@ -421,7 +421,8 @@ fn a18_a_101_names_its_protocol_anew_and_interim_responses_carry_no_framing() {
 fn rules_and_stickiness_change_the_fields_of_responses() {
     let dropped = DroppedNames::new(["server"]);
     let edits = Some(FieldEdits { dropped: &dropped, lines: b"server: weir\r\nSet-Cookie: r=1\r\n" });
-    let sticky = AddedField::new(b"set-cookie", b"weir=b1; path=/; httponly").unwrap();
+    let field = AddedField::new(b"set-cookie", b"weir=b1; path=/; httponly").unwrap();
+    let sticky = SetCookie { field, is_private: false };
     let context = ResponseContext {
         edits,
         sticky: Some(&sticky),

@@ -4,8 +4,8 @@ use super::*;
 use weir_http::h1::encode;
 use weir_http::{
     AddedField, Asked, ErrorForm, OwnAnswer, OwnResponse, Query, RequestBuilder, ResponseBuilder,
-    ResponseContext, SentFraming, TrailerBuilder, Version, continue_fields, request_fields, response_fields,
-    websocket, write_response,
+    ResponseContext, SentFraming, SetCookie, TrailerBuilder, Version, continue_fields, request_fields,
+    response_fields, websocket, write_response,
 };
 use weir_http::{DroppedNames, FieldEdits};
 
@@ -238,7 +238,8 @@ fn an_http_2_client_gets_its_response_without_anything_of_the_connection() {
     // RFC 9113 §8.2.2, §8.3.2
     let dropped = DroppedNames::new(["Server"]);
     let edits = Some(FieldEdits { dropped: &dropped, lines: b"Server: weir\r\nX-Added: 1\r\n" });
-    let sticky = AddedField::new(b"Set-Cookie", b"c=3").unwrap();
+    let field = AddedField::new(b"Set-Cookie", b"c=3").unwrap();
+    let sticky = SetCookie { field, is_private: true };
     let context = ResponseContext {
         edits,
         sticky: Some(&sticky),
@@ -262,6 +263,7 @@ fn an_http_2_client_gets_its_response_without_anything_of_the_connection() {
         ("server", "weir"),
         ("x-added", "1"),
         ("set-cookie", "c=3"),
+        ("cache-control", "private"),
     ]);
     assert_eq!(seen, expected);
     assert_eq!(sent, SentFraming { body: BodyLength::UntilClose, keep_alive: true });

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use weir_config::{Buffer, Coding, Compress, PoolProtocol, RouteRetry, Sqli};
 use weir_http::forward::Negotiated;
-use weir_http::{AddedField, Limits, Method, ResponseContext, Version};
+use weir_http::{Limits, Method, ResponseContext, SetCookie, Version};
 use weir_screen::sqli::BodyKind;
 
 use crate::backends::{Chosen, WorkerPool};
@@ -118,12 +118,12 @@ impl Facts {
 
     /// What the response says beside its own fields.
     pub fn beside(&self, negotiated: Option<Negotiated>) -> Beside<'_> {
-        Beside { sticky: self.sticky_field(), websocket_accept: self.handshake.accept(), negotiated }
+        Beside { sticky: self.sticky.cookie(), websocket_accept: self.handshake.accept(), negotiated }
     }
 
     /// The stickiness cookie to send, if any.
-    pub fn sticky_field(&self) -> Option<&weir_http::AddedField> {
-        self.sticky.field()
+    pub fn sticky_cookie(&self) -> Option<&SetCookie> {
+        self.sticky.cookie()
     }
 }
 
@@ -131,7 +131,7 @@ impl Facts {
 #[derive(Clone, Copy, Default)]
 pub struct Beside<'a> {
     /// The stickiness cookie.
-    pub sticky: Option<&'a AddedField>,
+    pub sticky: Option<&'a SetCookie>,
     /// The answer to a WebSocket key.
     pub websocket_accept: &'a [u8],
     /// What the client's `accept-encoding` made of it.

@@ -23,7 +23,7 @@ use crate::http::requester::Requester;
 use crate::http::session::Session;
 use crate::http::sink::Framing;
 use crate::http::sqli;
-use crate::http::sticky::Sticky;
+use crate::http::sticky::{self, Sticky};
 use crate::http::upload::{self, Upload};
 use crate::reach::Wish;
 use crate::seldom::Seldom;
@@ -68,6 +68,7 @@ pub fn serialise(
         }
         context.host = Some(asked.authority).filter(|host| request.host(received) != Some(*host));
     }
+    context.hidden_cookie = sticky::hidden(&forwarding.pool.shared.config);
     context.early = exchange.early;
     context.upgrade = upgrade.is_some();
     let pool = &forwarding.pool.shared.config;

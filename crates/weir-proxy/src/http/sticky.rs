@@ -1,6 +1,6 @@
 //! The cookie that keeps a client on its backend.
 
-use weir_http::AddedField;
+use weir_http::{AddedField, SetCookie};
 use weir_state::Pool;
 use weir_tls::StickyKey;
 
@@ -12,7 +12,7 @@ use crate::http::cookies;
 pub struct Sticky {
     /// The backend id that the client's cookie names.
     pub wanted: Option<u64>,
-    set: Option<AddedField>,
+    set: Option<SetCookie>,
 }
 
 impl Sticky {
@@ -30,14 +30,21 @@ impl Sticky {
         let id = chosen.backend().shared.balance.id();
         if self.wanted != Some(id) {
             let value = format!("{}={}{}", config.cookie, key.seal(id), config.attributes(is_secure));
-            self.set = AddedField::new(b"set-cookie", value.as_bytes()).ok();
+            let field = AddedField::new(b"set-cookie", value.as_bytes()).ok();
+            self.set = field.map(|field| SetCookie { field, is_private: config.private });
         }
     }
 
-    /// The field for the response.
-    pub fn field(&self) -> Option<&AddedField> {
+    /// The cookie that the response sets.
+    pub fn cookie(&self) -> Option<&SetCookie> {
         self.set.as_ref()
     }
+}
+
+/// The cookie that backends of the pool do not see.
+pub fn hidden(pool: &weir_config::Pool) -> Option<&[u8]> {
+    let cookie = pool.sticky.as_ref().filter(|sticky| sticky.hidden);
+    cookie.map(|sticky| sticky.cookie.as_bytes())
 }
 
 /// The pool's cookie and what seals it.

@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use weir_cache::Object;
 use weir_http::values::vary::Vary;
-use weir_http::{AddedField, ResponseHead};
+use weir_http::{ResponseHead, SetCookie};
 
 pub use self::sender::Sender;
 use super::around::{Interim, Trailer};
@@ -139,7 +139,7 @@ pub struct FetchedHead {
     /// Whether nobody but who asked may get this head as it is.
     pub is_personal: bool,
     /// The stickiness cookie for who asked.
-    pub sticky: Option<AddedField>,
+    pub sticky: Option<SetCookie>,
     /// What the log says of the backend.
     pub origin: Origin,
 }

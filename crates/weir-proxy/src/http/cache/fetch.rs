@@ -177,7 +177,7 @@ impl Fetch {
         }
         let reader = answered.body_reader(&exchange.response, forwarding.limits());
         let Answered { chosen, connection, mut received } = answered;
-        let sticky = facts.sticky_field();
+        let sticky = facts.sticky_cookie();
         let length = self.begin(&exchange.response, received.filled(), exchange.ledger.origin(), sticky);
         received.consume(exchange.response.head_bytes());
         // What ended with its head has been told so.

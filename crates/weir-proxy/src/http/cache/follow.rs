@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use weir_http::forward::Negotiated;
-use weir_http::{AddedField, ResponseContext, ResponseHead, SentFraming};
+use weir_http::{ResponseContext, ResponseHead, SentFraming, SetCookie};
 use weir_io::clock;
 use weir_io::stream::Sight;
 use weir_io::wait::boxed;
@@ -35,7 +35,7 @@ pub struct Head<'a> {
     /// What `head` points into.
     pub text: &'a [u8],
     /// The cookie of who asked first.
-    pub sticky: Option<&'a AddedField>,
+    pub sticky: Option<&'a SetCookie>,
     /// What the client's `accept-encoding` made of it.
     pub negotiated: Option<Negotiated>,
 }

@@ -11,7 +11,7 @@ use weir_cache::{
     Body, Crowd, Exchange as Asked, KeyBuffer, NotStored, Object, PurgeSequence, RequestFacts, Storing,
     Unkept, freshen, judge_response, outlasts_error, unkept, validators,
 };
-use weir_http::{AddedField, BodyLength, Conditions, Field, RequestHead, ResponseContext, ResponseHead};
+use weir_http::{BodyLength, Conditions, Field, RequestHead, ResponseContext, ResponseHead, SetCookie};
 use weir_io::clock;
 use weir_io::stream::Sight;
 
@@ -74,7 +74,7 @@ impl Fetch {
         head: &ResponseHead,
         received: &[u8],
         origin: Origin,
-        sticky: Option<&AddedField>,
+        sticky: Option<&SetCookie>,
     ) -> BodyLength {
         if head.status() == 304 && self.is_conditional() {
             self.confirm(head, received);
