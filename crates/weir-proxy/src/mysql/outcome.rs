@@ -66,8 +66,8 @@ impl Outcome {
         }
     }
 
-    /// Whether an execution was refused for what came before it: a piece of a parameter that the statement does
-    /// not have spoils it on that server until it is reset.
+    /// Whether an execution was refused for what came before it: a piece of a parameter that the statement
+    /// does not have spoils it on that server until it is reset.
     pub fn is_spoiled(&self) -> bool {
         self.error.as_ref().is_some_and(|error| error.code == WRONG_ARGUMENTS)
     }

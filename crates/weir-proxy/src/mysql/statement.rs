@@ -347,25 +347,29 @@ impl Session {
             self.attached = None;
             return Some(if releases { End::Done } else { End::BackendClosed });
         }
-        if let (Some(id), ClientCommand::StmtExecute) = (running.executes, running.command) {
-            self.statements.keep_types(id, outcome.has_taken_types());
-        }
-        if let Some(id) = running.executes {
-            let status = outcome.status.unwrap_or_default();
-            let has_cursor = status.has(StatusFlags::CURSOR_EXISTS);
-            let is_at_end = status.has(StatusFlags::LAST_ROW_SENT) || outcome.error.is_some();
-            self.statements.set_bound(id, |bound| match running.command {
-                ClientCommand::StmtExecute => {
-                    *bound = Bound { has_cursor, has_pieces: bound.has_pieces && outcome.is_spoiled() };
-                }
-                ClientCommand::StmtFetch => bound.has_cursor &= !is_at_end,
-                _ => *bound = Bound::NONE,
-            });
-        }
+        self.note_statement(running, outcome);
         if !self.keeps_connection() && self.held.is_empty() {
             self.leave();
         }
         None
+    }
+
+    /// Takes what is left of a statement by number on the session's connection.
+    fn note_statement(&mut self, running: &Running<'_>, outcome: &Outcome) {
+        let Some(id) = running.executes else { return };
+        if running.command == ClientCommand::StmtExecute {
+            self.statements.keep_types(id, outcome.has_taken_types());
+        }
+        let status = outcome.status.unwrap_or_default();
+        let has_cursor = status.has(StatusFlags::CURSOR_EXISTS);
+        let is_at_end = status.has(StatusFlags::LAST_ROW_SENT) || outcome.error.is_some();
+        self.statements.set_bound(id, |bound| match running.command {
+            ClientCommand::StmtExecute => {
+                *bound = Bound { has_cursor, has_pieces: bound.has_pieces && outcome.is_spoiled() };
+            }
+            ClientCommand::StmtFetch => bound.has_cursor &= !is_at_end,
+            _ => *bound = Bound::NONE,
+        });
     }
 
     /// Takes what the next statement may ask about this one.
