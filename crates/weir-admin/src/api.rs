@@ -152,6 +152,15 @@ async fn dispatch(context: &Context, request: Request) -> Result<Response, Error
             let Query(asked) = asked.map_err(|error| Error::bad_request(error.body_text()))?;
             map_calls::show(control, parameter("map"), asked)
         }
+        Call::PutMapLine | Call::RemoveMapLine => {
+            let meant = Query::<map_calls::Meant>::try_from_uri(&parts.uri);
+            let Query(meant) = meant.map_err(|error| Error::bad_request(error.body_text()))?;
+            let value = match context.endpoint.call {
+                Call::PutMapLine => Some(read_json(body).await?),
+                _ => None,
+            };
+            map_calls::change(control, parameter("map"), meant, value).await
+        }
         Call::Explain => {
             let question = read_json::<Question>(body).await?;
             let answer = explain(&control.compiled(), control.kernel(), &question).await;

@@ -57,6 +57,8 @@ pub enum Call {
     SwitchMaintenance,
     Maps,
     Map,
+    PutMapLine,
+    RemoveMapLine,
     Explain,
     Flows,
     Events,
@@ -114,6 +116,11 @@ const NO_POOL: (u16, &str) = (404, "`not_found`: no such pool");
 const NO_LISTENER: (u16, &str) = (404, "`not_found`: no such listener with TLS, or no such certificate");
 const NO_FOLDER: (u16, &str) =
     (409, "`conflict`: the listener has no `certificate_folder`, or there are 1,000 already");
+const MAP_LINE: &[(u16, &str)] = &[
+    (404, "`not_found`: no such map"),
+    (422, "`refused`: it is no line of such a map, or the file has mistakes; nothing has changed"),
+    (500, "`failed`: the file can't be written; nothing has changed"),
+];
 const NO_BACKEND: (u16, &str) = (404, "`not_found`: no such pool or backend");
 
 /// All of them.
@@ -309,6 +316,27 @@ pub const ENDPOINTS: &[Endpoint] = &[
             "/v1/maps/{map}",
             Call::Map,
             "One map with its lines in force, or what it says of a text.",
+        )
+    },
+    Endpoint {
+        query: &[("key", "string", "the key of the line")],
+        body: &[("value", "string", "what the map is to say of it")],
+        statuses: MAP_LINE,
+        ..endpoint(
+            Method::Put,
+            "/v1/maps/{map}",
+            Call::PutMapLine,
+            "Writes a line into the file of a map, in the place of the one with that key; in force at once. `change` says `added`, `changed` or `unchanged`.",
+        )
+    },
+    Endpoint {
+        query: &[("key", "string", "the key of the line")],
+        statuses: MAP_LINE,
+        ..endpoint(
+            Method::Delete,
+            "/v1/maps/{map}",
+            Call::RemoveMapLine,
+            "Takes a line out of the file of a map; in force at once. `change` says `removed` or `unchanged`.",
         )
     },
     Endpoint {

@@ -1,10 +1,11 @@
-//! `GET /v1/maps/{map}`
+//! `/v1/maps/{map}`: what a map has and says, and lines of it changed.
 
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::Deserialize;
 use serde_json::json;
-use weir_control::control::Control;
+use weir_config::LineEdit;
+use weir_control::control::{Control, MapLineError};
 
 use crate::api::{Error, ok};
 use crate::maps::{LookedUp, status, text};
@@ -22,11 +23,54 @@ pub(crate) struct Asked {
     limit: Option<usize>,
 }
 
+/// Which line is meant.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Meant {
+    key: String,
+}
+
+/// Body of a PUT.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NewValue {
+    value: String,
+}
+
+impl From<MapLineError> for Error {
+    fn from(error: MapLineError) -> Error {
+        let (status, code) = match &error {
+            MapLineError::NoMap(_) => (StatusCode::NOT_FOUND, "not_found"),
+            MapLineError::Refused(_) => (StatusCode::UNPROCESSABLE_ENTITY, "refused"),
+            MapLineError::Store(_) => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
+        };
+        Error(status, code, error.to_string())
+    }
+}
+
+/// Changes a line, adds it, or takes it out.
+pub(crate) async fn change(
+    control: &Control,
+    name: &str,
+    meant: Meant,
+    value: Option<NewValue>,
+) -> Result<Response, Error> {
+    let edited = control.change_map(name, meant.key.clone(), value.map(|new| new.value)).await?;
+    let change = match edited {
+        Some(LineEdit::Added) => "added",
+        Some(LineEdit::Changed) => "changed",
+        Some(LineEdit::Removed) => "removed",
+        None => "unchanged",
+    };
+    let snapshot = control.snapshot();
+    let map = snapshot.maps.as_ref().and_then(|maps| maps.find(name)).map(|map| status(map));
+    Ok(ok(&json!({ "change": change, "key": meant.key, "map": map })))
+}
+
 pub(crate) fn show(control: &Control, name: &str, asked: Asked) -> Result<Response, Error> {
     let snapshot = control.snapshot();
     let map = snapshot.maps.as_ref().and_then(|maps| maps.find(name));
-    let none = || Error(StatusCode::NOT_FOUND, "not_found", format!("no map is named `{name}`"));
-    let map = map.ok_or_else(none)?;
+    let map = map.ok_or_else(|| MapLineError::NoMap(name.to_owned()))?;
     if let Some(key) = asked.key {
         return Ok(ok(&LookedUp::of(map, map.answer(key.into_bytes()))));
     }

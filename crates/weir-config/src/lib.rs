@@ -100,7 +100,7 @@ pub use log::{
 };
 pub use maintenance::Maintenance;
 pub use map::content::{MapContent, MapLine};
-pub use map::{MAP_FILE_BYTES, MapFile, MapKind, PoolMap};
+pub use map::{EditedMap, LineEdit, MAP_FILE_BYTES, MapFile, MapKind, PoolMap};
 pub use mirror::Mirror;
 pub use mysql::{ListenerMysql, MysqlAccess, MysqlCompression, MysqlTopology, Passwords, PoolMysql, Reads};
 pub use parse::{Checked, all_texts, check_files, check_text, decode, parse};

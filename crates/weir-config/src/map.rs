@@ -1,10 +1,12 @@
 //! `[map.NAME]`: keys and values from a file, and which of them a request has.
 
 pub(crate) mod content;
+mod edit;
 
 use weir_template::{Piece, Template, Variable};
 
 use self::content::{FILE_BYTES, MapContent, Mistake};
+pub use self::edit::{EditedMap, LineEdit};
 use crate::error_page::PageFile;
 use crate::fields::{Fields, KeyValue, Value};
 use crate::keys::{Each, Kind, Shape, flag, list, text, word};

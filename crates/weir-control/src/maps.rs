@@ -1,4 +1,4 @@
-//! Looks at the files of maps, and has those taken over that have changed.
+//! Looks at the files of maps, has those taken over that have changed, and changes lines of them.
 //!
 //! A file is looked at by its place on the disk, its length and its times, through links: so a rename over
 //! it, a rewrite in place and another target of a link are all seen. It is read once two looks have found the
@@ -7,15 +7,18 @@
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use std::{fmt, io};
 
-use weir_config::{MAP_FILE_BYTES, World as _};
+use weir_config::{EditedMap, LineEdit, MAP_FILE_BYTES, World as _};
 use weir_state::maps::Map;
 
 use crate::config_files::Disk;
 use crate::events::{Bus, What};
 use crate::publish::InForce;
+use crate::store;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -89,19 +92,74 @@ impl Look {
         if self.done.as_ref() == Some(&now) {
             return;
         }
-        let read = now.clone().and_then(|_| Disk.read(path, MAP_FILE_BYTES + 1));
+        let read = now.clone().map_err(|why| unread(path, &why)).and_then(|_| read(path));
         if mark(path) != now {
             // Somebody has just begun to write it.
             return;
         }
         self.done = Some(now);
-        let taken = read.map_err(|why| vec![format!("{path} can't be read: {why}")]);
-        let taken = taken.and_then(|bytes| match bytes.len() > MAP_FILE_BYTES {
-            true => Err(vec![format!("{path} is longer than {MAP_FILE_BYTES} bytes")]),
-            false => take(map, bytes.into()),
-        });
-        tell(map, bus, taken);
+        tell(map, bus, read.and_then(|bytes| take(map, bytes)));
     }
+}
+
+/// Why a line of a map was not changed.
+#[derive(Debug)]
+pub enum MapLineError {
+    /// No map has that name.
+    NoMap(String),
+    /// The file has mistakes, or would have; says all of them.
+    Refused(String),
+    /// The file can't be written.
+    Store(io::Error),
+}
+
+impl fmt::Display for MapLineError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MapLineError::NoMap(name) => write!(out, "no map is named `{name}`"),
+            MapLineError::Refused(why) => write!(out, "{why}"),
+            MapLineError::Store(error) => write!(out, "{error}; nothing has changed"),
+        }
+    }
+}
+
+/// Writes a line into a map's file, or takes it out, and puts the file in force. `None` where it says so
+/// already. Waits for the disk.
+pub(crate) fn edit(
+    map: &Map,
+    bus: &Bus,
+    key: &str,
+    value: Option<&str>,
+) -> Result<Option<LineEdit>, MapLineError> {
+    let path = map.config.path();
+    let refused = |mistakes: Vec<String>| MapLineError::Refused(mistakes.join("\n"));
+    let bytes = read(path).map_err(refused)?;
+    let EditedMap { edit, bytes } = map.config.edited(&bytes, key, value).map_err(refused)?;
+    if edit.is_some() {
+        if bytes.len() > MAP_FILE_BYTES {
+            return Err(refused(vec![too_long(path)]));
+        }
+        store::replace(Path::new(path), &bytes).map_err(MapLineError::Store)?;
+    }
+    // Others may have changed the file a moment ago: that is in force now too.
+    tell(map, bus, take(map, bytes));
+    Ok(edit)
+}
+
+fn read(path: &str) -> Result<Arc<[u8]>, Vec<String>> {
+    let bytes = Disk.read(path, MAP_FILE_BYTES + 1).map_err(|why| unread(path, &why))?;
+    if bytes.len() > MAP_FILE_BYTES {
+        return Err(vec![too_long(path)]);
+    }
+    Ok(bytes.into())
+}
+
+fn unread(path: &str, why: &str) -> Vec<String> {
+    vec![format!("{path} can't be read: {why}")]
+}
+
+fn too_long(path: &str) -> String {
+    format!("{path} is longer than {MAP_FILE_BYTES} bytes")
 }
 
 fn mark(path: &str) -> Result<Mark, String> {

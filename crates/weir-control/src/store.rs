@@ -1,9 +1,11 @@
-//! What is kept on disk: keys of accounts, certificates with theirs. Nobody else may read it, and no moment
-//! leaves half of it.
+//! What is kept on disk: keys of accounts, certificates with theirs, which nobody else may read; and the
+//! files of maps. No moment leaves half of any.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown,
+};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -64,9 +66,9 @@ pub fn make_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts `content` where `path` says, at once or not at all, for us alone to read. Waits for the disk; not for
-/// the control thread to call.
-fn write_at_once(path: &Path, content: &[u8]) -> io::Result<()> {
+/// Puts `content` where `path` says, at once or not at all: for us alone to read, or, `like` what is there,
+/// with its permissions and its owner. Waits for the disk; not for the control thread to call.
+fn write_at_once(path: &Path, content: &[u8], like: Option<&Metadata>) -> io::Result<()> {
     let next = path.with_extension("next");
     // What a process left that was killed meanwhile may have other permissions than ours would have.
     match fs::remove_file(&next) {
@@ -75,6 +77,13 @@ fn write_at_once(path: &Path, content: &[u8]) -> io::Result<()> {
     }
     let mut file =
         OpenOptions::new().create_new(true).write(true).mode(0o600).open(&next).map_err(naming(&next))?;
+    if let Some(like) = like {
+        let is_others = file.metadata().is_ok_and(|own| (own.uid(), own.gid()) != (like.uid(), like.gid()));
+        if is_others {
+            fchown(&file, Some(like.uid()), Some(like.gid())).map_err(naming(&next))?;
+        }
+        file.set_permissions(Permissions::from_mode(like.mode() & 0o7777)).map_err(naming(&next))?;
+    }
     file.write_all(content).and_then(|()| file.sync_all()).map_err(naming(&next))?;
     fs::rename(&next, path).map_err(naming(path))?;
     let folder = path.parent().unwrap_or(path);
@@ -86,8 +95,19 @@ fn write_at_once(path: &Path, content: &[u8]) -> io::Result<()> {
 /// # Errors
 /// The store can't be written; what was there before still is.
 pub async fn write(path: PathBuf, content: Vec<u8>) -> io::Result<()> {
-    let written = tokio::task::spawn_blocking(move || write_at_once(&path, &content)).await;
+    let written = tokio::task::spawn_blocking(move || write_at_once(&path, &content, None)).await;
     written.unwrap_or_else(|panicked| Err(io::Error::other(panicked.to_string())))
+}
+
+/// Puts `content` into a file that is there, at once or not at all; who may read it, and a link that leads to
+/// it, stay. Waits for the disk.
+///
+/// # Errors
+/// It can't be written; what was there before still is.
+pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let file = fs::canonicalize(path).map_err(naming(path))?;
+    let like = fs::metadata(&file).map_err(naming(path))?;
+    write_at_once(&file, content, Some(&like))
 }
 
 /// Makes an empty file, for us alone, where there is none, and has it count as written at `when`. Waits for
@@ -151,6 +171,22 @@ mod tests {
         assert_eq!((mode(&file), mode(&folder.join("ca"))), (0o600, 0o700));
         assert!(!file.with_extension("next").exists());
         assert!(read(&folder.join("nothing")).unwrap().is_none());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_keeps_its_permissions_and_the_link_that_leads_to_it() {
+        let folder = folder("replaced");
+        make_folder(&folder).unwrap();
+        let (file, link) = (folder.join("tenants.map"), folder.join("link.map"));
+        fs::write(&file, "before").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        std::os::unix::fs::symlink("tenants.map", &link).unwrap();
+        replace(&link, b"behind").unwrap();
+        assert_eq!((fs::read_to_string(&file).unwrap().as_str(), mode(&file)), ("behind", 0o644));
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        let error = replace(&folder.join("nothing.map"), b"x").unwrap_err();
+        assert!(error.to_string().contains("nothing.map"), "{error}");
         fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -71,6 +71,11 @@ enum Verb {
         #[command(subcommand)]
         what: CacheVerb,
     },
+    /// Show a map, or change lines of it
+    Map {
+        #[command(subcommand)]
+        what: verbs::map::MapVerb,
+    },
     /// Answer 503 for a part of the service, or for all that speaks HTTP, until it is switched off again
     Maintenance(InMaintenance),
     /// Take a backend back in
@@ -212,6 +217,7 @@ fn done(verb: Verb) -> Result<Exit, Exit> {
         Verb::Status { running, json } => verbs::status::status(&running, json),
         Verb::Drain { wait, change } => verbs::backend::drain(&change, wait),
         Verb::Enable { wait, change } => verbs::backend::enable(&change, wait),
+        Verb::Map { what } => verbs::map::map(&what),
         Verb::Maintenance(arguments) => verbs::maintenance::maintenance(&arguments),
         Verb::Add(added) => verbs::backend::add(&added),
         Verb::Remove(removed) => verbs::backend::remove(&removed),
@@ -296,6 +302,11 @@ mod tests {
             "weir cache purge --prefix /static/",
             "weir cache purge --tag news --json",
             "weir cache purge --all",
+            "weir map show tenants",
+            "weir map show tenants shop.example --json",
+            "weir map show tenants --limit 10",
+            "weir map set tenants shop.example gold",
+            "weir map remove places 10.0.0.0/8",
             "weir maintenance",
             "weir maintenance on",
             "weir maintenance on --listener web --route shop",

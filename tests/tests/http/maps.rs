@@ -2,7 +2,7 @@
 //! (threats J12 and J13).
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -352,4 +352,65 @@ fn capitals_count_in_paths_and_not_in_hosts_unless_the_map_says_otherwise() {
         client.sends(format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n"));
         assert_eq!(client.receives_response().text(), expected, "{host}{path}");
     }
+}
+
+#[test]
+fn a_line_that_is_set_or_removed_is_in_force_at_once_and_stands_in_the_file() {
+    let house = start();
+    let file = house.file("tenants.map");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).expect("permissions");
+    let weir = &house.weir;
+    let map = |words: &[&str]| weir.command(&[&["map"], words].concat());
+    assert_eq!(house.served_by("new.test"), "app");
+    let said = map(&["set", "tenants", "new.test", "gold"]);
+    assert_eq!(said.succeeded(), format!("`new.test` added in {}, and in force\n", file.display()));
+    // All workers have it when the call returns.
+    assert!((0..20).all(|_| house.served_by("new.test") == "gold"));
+    map(&["set", "tenants", "CAFE.test", "gold"]).succeeded();
+    assert_eq!(house.served_by("cafe.test"), "gold");
+    assert!(map(&["set", "tenants", "new.test", "gold"]).succeeded().contains("is so already"));
+    let text = "# who pays for what\nshop.test gold\nCafe.Test  gold\nodd.test platinum\nnew.test gold\n";
+    assert_eq!(fs::read_to_string(&file).expect("the file"), text);
+    assert_eq!(fs::metadata(&file).expect("the file").permissions().mode() & 0o777, 0o640);
+    assert!(map(&["show", "tenants", "new.test"]).succeeded().starts_with("gold\n  by `new.test`"));
+    assert!(map(&["show", "tenants"]).succeeded().contains("new.test   gold\n"));
+    // It outlives a reload, which reads the file.
+    assert_eq!(weir.command(&["reload"]).code, 0);
+    assert_eq!(house.served_by("new.test"), "gold");
+    map(&["remove", "tenants", "new.test"]).succeeded();
+    assert_eq!(house.served_by("new.test"), "app");
+    // A key with slashes, of a prefix and of a network.
+    map(&["set", "moved", "/old/ä&b=c+d", "https://x.test/"]).succeeded();
+    let moved = fs::read_to_string(house.file("moved.map")).expect("the file");
+    assert_eq!(moved, format!("{MOVED}/old/ä&b=c+d https://x.test/\n"));
+    map(&["remove", "places", "10.66.0.0/16"]).succeeded();
+    assert_eq!(house.asks("10.66.0.9", "shop.test", "/admin/x").0, 200, "it is of the office now");
+    assert_eq!(house.versions("tenants", "applied"), 3.0);
+}
+
+#[test]
+fn a_line_that_cannot_be_is_refused_and_nothing_changes() {
+    let house = start();
+    let map = |words: &[&str]| house.weir.command(&[&["map"], words].concat());
+    for (words, said) in [
+        (["set", "tenants", "two words", "gold"], "is no line of a map"),
+        (["set", "tenants", "a.test", "x\ny z"], "is no line of a map"),
+        (["set", "tenants", "#a.test", "gold"], "is no line of a map"),
+        (["set", "places", "10.0.0.1/8", "office"], "did you mean \"10.0.0.0/8\""),
+        (["set", "nothing", "a", "b"], "no map is named `nothing`"),
+    ] {
+        let refused = map(&words);
+        assert!(refused.code == 1 && refused.stderr.contains(said), "{words:?}: {refused:?}");
+    }
+    assert_eq!(fs::read_to_string(house.file("tenants.map")).expect("the file"), TENANTS);
+    // A file with a mistake in it is not made whole by this.
+    fs::write(house.file("tenants.map"), "half\n").expect("written");
+    let refused = map(&["set", "tenants", "a.test", "gold"]);
+    assert!(refused.code == 1 && refused.stderr.contains("tenants.map:1"), "{refused:?}");
+    assert_eq!(house.served_by("shop.test"), "gold", "the lines before");
+    fs::remove_file(house.file("tenants.map")).expect("removed");
+    assert!(map(&["set", "tenants", "a.test", "gold"]).stderr.contains("can't be read"));
+    // A change needs the rights of one.
+    let status = house.weir.admin().calls("PUT", "/v1/maps/places?key=10.9.9.9", &[], "{}").status();
+    assert_eq!(status, 400, "without a value");
 }

@@ -144,6 +144,25 @@ impl MapContent {
         self.lines.iter().map(|line| self.shown(line))
     }
 
+    /// Where in the file the value of the line with this very key stands; `None` where no line has it.
+    pub(crate) fn value_of_key(&self, key: &str) -> Option<Range<usize>> {
+        let line = match self.kind {
+            MapKind::Network => {
+                let wanted = network(key).ok()?;
+                let is_wanted = |line: &&Line| {
+                    let key = std::str::from_utf8(part(&self.text, &line.key)).ok();
+                    key.and_then(|key| network(key).ok()) == Some(wanted)
+                };
+                self.lines.iter().find(is_wanted)?
+            }
+            MapKind::Exact | MapKind::Prefix => {
+                let line = self.of_text(key.as_bytes())?;
+                (line.key.len() == key.len()).then_some(line)?
+            }
+        };
+        Some(line.value.start as usize..line.value.end as usize)
+    }
+
     fn shown(&self, line: &Line) -> MapLine<'_> {
         MapLine {
             key: part(&self.text, &line.key),
@@ -230,6 +249,28 @@ fn within(said: &[u8]) -> Result<KeyAndValue<'_>, (String, &'static str)> {
     match rest.trim_ascii() {
         b"" => Err((format!("{} has no value", quote(text)), "expected a key, a space and a value")),
         value => Ok((key, value)),
+    }
+}
+
+/// Whether these are the key and the value of a line that is written so.
+///
+/// # Errors
+/// They are not; says what is.
+pub(crate) fn is_line(key: &str, value: &str) -> Result<(), String> {
+    let line = format!("{key} {value}");
+    let (mut mistakes, bytes) = (Vec::new(), line.as_bytes());
+    let is_same = |line: &Line| {
+        part(bytes, &line.key) == key.as_bytes() && part(bytes, &line.value) == value.as_bytes()
+    };
+    match split(bytes, &mut mistakes).as_slice() {
+        [one] if is_same(one) => Ok(()),
+        _ => {
+            let why = mistakes.first().map_or(String::new(), |mistake| format!(" ({})", mistake.message));
+            Err(format!(
+                "{} is no line of a map{why}: expected a key without spaces that does not begin with `#`, and a value",
+                quote(&line)
+            ))
+        }
     }
 }
 

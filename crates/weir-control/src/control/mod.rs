@@ -2,10 +2,10 @@
 //!
 //! One file for each thing that is asked of it: [`apply`] puts the config file in force, [`change`] does what
 //! an operator asks about single backends, [`maintenance`] about parts of the service, [`roster`] what the
-//! watch of a cluster does, [`members`] what names do, [`uploads`] does what is asked about
-//! certificates, [`shared_keys`] looks after files of ticket keys, [`interfaces`] after those that listeners
-//! are bound to, [`house`] does what time and the workers
-//! ask for, and [`life`] ends the process.
+//! watch of a cluster does, [`members`] what names do, [`uploads`] does what is asked about certificates and
+//! [`map_lines`] about maps, [`shared_keys`] looks after files of ticket keys, [`interfaces`] after those
+//! that listeners are bound to, [`house`] does what time and the workers ask for, and [`life`] ends the
+//! process.
 
 mod apply;
 mod change;
@@ -13,6 +13,7 @@ mod house;
 mod interfaces;
 mod life;
 mod maintenance;
+mod map_lines;
 mod members;
 mod rates;
 mod roster;
@@ -47,6 +48,7 @@ use crate::reload::{Ledger, Reread, Source};
 use crate::timestamp::Timestamp;
 use crate::token_keys::Fetches;
 
+pub use crate::maps::MapLineError;
 pub use change::ChangeError;
 pub use life::Phase;
 pub use uploads::UploadError;

@@ -10,6 +10,7 @@ pub mod explain;
 pub mod flows;
 pub mod maintenance;
 pub mod man;
+pub mod map;
 pub mod proxy;
 pub mod reload;
 pub mod run;
