@@ -45,7 +45,7 @@ pub fn classify_head(head: &[u8], facts: &SessionFacts) -> StatementVerdict {
     verdict.own_reason = RouteReason::NotWhole;
     verdict.leaves |= LeftBehind::ANYTHING;
     verdict.reads_back |= ReadsBack::ANYTHING;
-    verdict.transaction = TransactionStep::Unclear { autocommit: true };
+    verdict.transaction = TransactionStep::Unclear { autocommit: true, releases: false };
     verdict.resend = Resend::Never;
     verdict.changes = true;
     verdict.tables = TableUse::Used;
@@ -84,8 +84,10 @@ fn add(total: &mut Part, next: &Part, statements: u32) {
         total.leaves |= LeftBehind::NEXT_TRANSACTION;
     }
     if next.step != TransactionStep::None || total.step != TransactionStep::None {
-        let autocommit = [total.step, next.step].iter().any(TransactionStep::may_switch_autocommit_on);
-        total.step = TransactionStep::Unclear { autocommit };
+        let steps = [total.step, next.step];
+        let autocommit = steps.iter().any(TransactionStep::may_switch_autocommit_on);
+        let releases = steps.iter().any(TransactionStep::releases);
+        total.step = TransactionStep::Unclear { autocommit, releases };
     }
     let is_unreadable = [total.reason, next.reason].contains(&RouteReason::Unreadable);
     total.reason = if is_unreadable { RouteReason::Unreadable } else { RouteReason::SeveralStatements };

@@ -80,7 +80,7 @@ impl Part {
         self.tables = TableUse::Used;
         self.leaves |= LeftBehind::ANYTHING;
         self.reads_back |= ReadsBack::ANYTHING;
-        self.step = TransactionStep::Unclear { autocommit: true };
+        self.step = TransactionStep::Unclear { autocommit: true, releases: false };
         self.resend = Resend::Never;
     }
 }

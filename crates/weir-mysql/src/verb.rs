@@ -67,7 +67,7 @@ fn read(at: &mut Reading<'_>, kind: Kind, reason: RouteReason) -> Part {
 fn unknown(at: &mut Reading<'_>) -> Part {
     let mut part = Part::new(Kind::Unknown, RouteReason::Unknown, Resend::Never);
     part.leaves |= LeftBehind::ANYTHING;
-    part.step = TransactionStep::Unclear { autocommit: true };
+    part.step = TransactionStep::Unclear { autocommit: true, releases: false };
     part.blurs_the_rest = true;
     at.walk(&mut part, Walk::default());
     part
@@ -76,7 +76,7 @@ fn unknown(at: &mut Reading<'_>) -> Part {
 /// Notes of a part that it runs statements that are not in the text.
 fn runs_unseen(part: &mut Part) {
     part.leaves |= LeftBehind::ANYTHING;
-    part.step = TransactionStep::Unclear { autocommit: true };
+    part.step = TransactionStep::Unclear { autocommit: true, releases: false };
     part.blurs_the_rest = true;
 }
 
@@ -141,7 +141,7 @@ fn by_verb(at: &mut Reading<'_>, word: &[u8]) -> Part {
         b"XA" => {
             let mut part = simple(Kind::Xa, RouteReason::Xa, Resend::Never);
             part.leaves |= LeftBehind::XA;
-            part.step = TransactionStep::Unclear { autocommit: false };
+            part.step = TransactionStep::Unclear { autocommit: false, releases: false };
             (part, Walk::default())
         }
         b"FLUSH" => return flush(at),
@@ -454,7 +454,7 @@ fn routine(at: &mut Reading<'_>, mut part: Part) -> Part {
         // Whether the routine ends here, nobody knows without its grammar.
         if matches!(token, SqlToken::Semicolon) && at.next.is_some() {
             part.leaves |= LeftBehind::ANYTHING;
-            part.step = TransactionStep::Unclear { autocommit: true };
+            part.step = TransactionStep::Unclear { autocommit: true, releases: false };
             part.resend = Resend::Never;
         }
         if let SqlToken::Irregular(_) = token {

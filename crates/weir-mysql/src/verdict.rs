@@ -246,14 +246,25 @@ pub enum TransactionStep {
     Unclear {
         /// Autocommit may be switched on.
         autocommit: bool,
+        /// One of them says that the server is to close the connection.
+        releases: bool,
     },
 }
 
 impl TransactionStep {
+    /// Whether the server closes the connection behind it, unless it refuses it.
+    pub fn releases(&self) -> bool {
+        match self {
+            Self::Commit { release, .. } | Self::Rollback { release, .. } => *release,
+            Self::Unclear { releases, .. } => *releases,
+            Self::None | Self::Begin { .. } | Self::ImplicitCommit | Self::Autocommit(_) => false,
+        }
+    }
+
     /// Whether it may switch autocommit on, which ends a transaction but keeps what that said of itself, as
     /// READ ONLY, for the next statement.
     pub fn may_switch_autocommit_on(&self) -> bool {
-        matches!(self, Self::Autocommit(Some(true) | None) | Self::Unclear { autocommit: true })
+        matches!(self, Self::Autocommit(Some(true) | None) | Self::Unclear { autocommit: true, .. })
     }
 }
 

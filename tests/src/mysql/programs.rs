@@ -141,6 +141,7 @@ impl Program {
             draws,
             place,
             writes,
+            hears_changes: who.capabilities & SESSION_TRACK != 0,
             theme: 0,
             parameters: [0; STATEMENTS],
             shows: [false; STATEMENTS],
@@ -170,6 +171,8 @@ struct Drawing<'d> {
     draws: &'d mut Draws,
     place: usize,
     writes: bool,
+    /// Whether the session is told what changes of its state.
+    hears_changes: bool,
     /// Half of the statements are of this subject; of none from [`THEMES`] up.
     theme: u64,
     parameters: [usize; STATEMENTS],
@@ -199,7 +202,12 @@ impl Drawing<'_> {
             _ => READS,
         };
         let sql = pick(self.draws, table);
-        if self.writes || !sql.contains("{s}") { Step::Query(self.filled(sql)) } else { self.step() }
+        // Weir tells of what servers tell by default, and of nothing that a client asks for beside that.
+        let is_told = self.hears_changes && sql.contains("session_track");
+        if is_told || (!self.writes && sql.contains("{s}")) {
+            return self.step();
+        }
+        Step::Query(self.filled(sql))
     }
 
     /// Puts numbers, the place and its schema into a text.
@@ -292,6 +300,16 @@ const READS: &[&str] = &[
     "SELECT id FROM {s}.t ORDER BY id LIMIT 2 FOR UPDATE",
     "SELECT id FROM fixed.k WHERE id = {r} FOR SHARE",
     "DO 1",
+    "DESCRIBE fixed.k",
+    "EXPLAIN FORMAT=TREE SELECT id FROM fixed.k WHERE id = {r}",
+    "CHECKSUM TABLE fixed.k",
+    "SELECT USER() LIKE 'app@%', CURRENT_ROLE()",
+    "SELECT RAND({r}) BETWEEN 0 AND 1, CONNECTION_ID() > 0",
+    "SHOW SESSION STATUS LIKE 'Ssl_cipher'",
+    "SELECT WEEK('2026-01-05'), @@default_week_format, @@sql_notes",
+    "SELECT SQL_NO_CACHE {r}",
+    "SELECT @@default_storage_engine, @@session_track_schema, @@collation_server",
+    "HELP 'nothing of the kind'",
 ];
 
 const ASKS_BACK: &[&str] = &[
@@ -312,6 +330,12 @@ const ASKS_BACK: &[&str] = &[
     "SELECT id FROM fixed.k WHERE id < {r}",
     "UPDATE {s}.t SET n = LAST_INSERT_ID(n + 1) ORDER BY id LIMIT 1",
     "INSERT INTO {s}.t (v, n) SELECT NULL, LAST_INSERT_ID()",
+    "SHOW COUNT(*) ERRORS",
+    "GET DIAGNOSTICS CONDITION 1 @b = MYSQL_ERRNO",
+    "SELECT FIELD(@b, 1051, 1064, 1146, 1287, 1292)",
+    "DROP TABLE IF EXISTS {s}.never",
+    "SHOW WARNINGS LIMIT 1",
+    "SELECT {r} UNION SELECT 2 LIMIT 1",
 ];
 
 const TRANSACTIONS: &[&str] = &[
@@ -342,6 +366,15 @@ const TRANSACTIONS: &[&str] = &[
     "INSERT INTO {s}.t (n) VALUES ({r})",
     "UPDATE {s}.t SET n = {r} WHERE id = {r}",
     "SELECT COUNT(*), SUM(n) FROM {s}.t",
+    "START TRANSACTION READ WRITE",
+    "BEGIN WORK",
+    "COMMIT AND NO CHAIN",
+    "COMMIT RELEASE",
+    "ROLLBACK RELEASE",
+    "SET TRANSACTION READ WRITE",
+    "SET autocommit = DEFAULT",
+    "SET @@autocommit := 0, @a = 3",
+    "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE, READ ONLY",
 ];
 
 // A number that is said, by `insert_id` or for a row, is below all that a server gives itself: behind a
@@ -388,6 +421,24 @@ const SETTINGS: &[&str] = &[
     "SET sql_safe_updates = 1",
     "SET SESSION cte_max_recursion_depth = 5",
     "SET insert_id = 1",
+    "SET sql_notes = 0",
+    "SET max_error_count = 0",
+    "SET default_week_format = 3",
+    "SET optimizer_switch = 'index_merge=off'",
+    "SET sql_quote_show_create = 0",
+    "SET default_storage_engine = MyISAM",
+    "SET session_track_schema = 0",
+    "SET session_track_system_variables = ''",
+    "SET session_track_state_change = 1",
+    "SET session_track_transaction_info = 'CHARACTERISTICS'",
+    "SET session_track_gtids = OFF",
+    "SET session_track_state_change = 0",
+    "SET session_track_schema = OFF, session_track_system_variables = NULL",
+    "SET collation_server = latin1_bin",
+    "SET character_set_client = latin1",
+    "SET SESSION sql_mode = '', SESSION time_zone = '+03:00'",
+    "SET @a = NULL, @b = NULL",
+    "SET block_encryption_mode = 'aes-256-cbc'",
 ];
 
 const WRITES: &[&str] = &[
@@ -433,6 +484,13 @@ const PINS: &[&str] = &[
     "DEALLOCATE PREPARE q",
     "SELECT FIELD(@a, 0, 1, 2, 3, 4, 5, 6, 7, 8), @b <=> 'b', FIELD(@f, 0, 1, 2, 3, 4, 5, 6, 7, 8)",
     "CALL fixed.results()",
+    "CREATE TEMPORARY TABLE {s}.tmp SELECT {r} AS id",
+    "SELECT GET_LOCK('l{p}', 0), GET_LOCK('m{p}', 0)",
+    "SELECT IS_USED_LOCK('m{p}') IS NULL",
+    "SELECT RELEASE_ALL_LOCKS()",
+    "ALTER TABLE {s}.tmp ADD COLUMN more INT",
+    "TRUNCATE {s}.tmp",
+    "SELECT id INTO @a FROM fixed.k WHERE id = {r}",
 ];
 
 const ERRORS_AND_MANY: &[&str] = &[
@@ -459,6 +517,19 @@ const ERRORS_AND_MANY: &[&str] = &[
     "SELECT 1 INTO @a; SELECT @a <=> 1",
     "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'of its own'",
     "SELECT (SELECT id FROM fixed.k)",
+    "SELECT 1; USE fixed; SELECT DATABASE()",
+    "SET rand_seed1 = 1, rand_seed2 = 2; SELECT RAND() < 0.5",
+    "SET autocommit = 0; SELECT {r}; SET autocommit = 1",
+    "CREATE TEMPORARY TABLE {s}.tmp (id INT); DROP TEMPORARY TABLE {s}.tmp",
+    "SELECT 1 FROM DUAL WHERE",
+    "SELECT 1; COMMIT RELEASE",
+    "-- nothing",
+    "SELECT 2 /* ; */ ; /* last */",
+    "KILL QUERY 1",
+    "SELECT GET_LOCK('l{p}', 0); SELECT RELEASE_LOCK('l{p}')",
+    "BEGIN; SELECT {r}",
+    "LOCK TABLES {s}.t READ; UNLOCK TABLES",
+    "SELECT SQL_CALC_FOUND_ROWS id FROM fixed.k LIMIT 1; SELECT FOUND_ROWS()",
 ];
 
 const PREPARED: &[&str] = &[
@@ -479,4 +550,22 @@ const PREPARED: &[&str] = &[
     "SELEC ?",
     "CALL fixed.results()",
     "SELECT id FROM {s}.t ORDER BY id",
+    "SELECT @a := ?",
+    "CREATE TEMPORARY TABLE {s}.tmp (id INT)",
+    "SELECT GET_LOCK(?, 0)",
+    "SET NAMES latin1",
+    "SHOW WARNINGS",
+    "SELECT id FROM fixed.k WHERE id = ? FOR SHARE",
+    "DO RELEASE_ALL_LOCKS()",
+    "SELECT SQL_CALC_FOUND_ROWS id FROM fixed.k LIMIT 2",
+    "SELECT FOUND_ROWS(), ROW_COUNT()",
+    "SET autocommit = ?",
+    "ROLLBACK",
+    "START TRANSACTION READ ONLY",
+    "EXPLAIN SELECT ?",
+    "SELECT CAST(? AS SIGNED) IS NULL",
+    "SHOW TABLES",
+    "DROP TEMPORARY TABLE IF EXISTS {s}.tmp",
+    "INSERT INTO {s}.t (n) VALUES (?), (?)",
+    "USE fixed",
 ];

@@ -3,7 +3,7 @@
 //! All sessions share the one connection that a server may have, so that who comes next has it for certain.
 
 use weir_tests::dialogue::{Setup, Weir, until};
-use weir_tests::mysql::{Asked, Client, Login, Mysqld, error_of, execution, query};
+use weir_tests::mysql::{Asked, Client, Login, Mysqld, Value, error_of, execution, query};
 
 const ONE_CONNECTION: &str = r#"
 [runtime]
@@ -209,6 +209,42 @@ fn a_statement_that_a_wrong_piece_has_spoiled_is_refused_until_it_is_reset() {
     };
     assert_eq!(spoils(&mut server.root()), [1210, 1210, 0, 0], "by the server alone");
     assert_eq!(spoils(&mut client(&weir)), [1210, 1210, 0, 0]);
+}
+
+/// A piece has no answer: what is to be said of it, its execution says.
+#[test]
+fn a_piece_for_a_statement_that_asks_for_what_is_not_known_ends_no_session() {
+    let server = Mysqld::start("asking", "");
+    let weir = before(&server);
+    let (mut first, mut next) = (client(&weir), client(&weir));
+    first.does("SELECT SQL_CALC_FOUND_ROWS 1 UNION ALL SELECT 2 LIMIT 1");
+    assert_eq!(next.does("SELECT 'between'").value(), "between");
+    first.sends(b"\x16SELECT FOUND_ROWS(), ?").expect("sent");
+    let statement = first.receives(Asked::Statement).expect("an answer").statement().expect("a number");
+    first.sends(&[b"\x18", &statement.to_le_bytes()[..], b"\0\0piece"].concat()).expect("sent");
+    first.sends(&execution(statement, false, &[Value::Text(String::new())], true)).expect("sent");
+    let answer = first.receives(Asked::Results).expect("an answer");
+    assert_eq!(answer.error().map(|(code, _)| code), Some(1105), "{answer}");
+    assert_eq!(first.does("SELECT 'on'").value(), "on");
+}
+
+/// One that is refused leaves the session, as it does without Weir.
+#[test]
+fn a_release_ends_the_session_where_the_server_carries_it_out() {
+    let server = Mysqld::start("release", "");
+    let weir = before(&server);
+    for (before, releases, ends) in [
+        ("DO 0", "COMMIT RELEASE", true),
+        ("DO 0", "SELECT 1; ROLLBACK RELEASE", true),
+        ("XA START 'open'", "ROLLBACK RELEASE", false),
+    ] {
+        for mut client in [server.root(), client(&weir)] {
+            client.does(before);
+            let answer = client.asks(releases);
+            assert_eq!(answer.error().is_none(), ends, "{releases}: {answer}");
+            assert_eq!(client.tries("SELECT 1").is_err(), ends, "{releases} behind {before}");
+        }
+    }
 }
 
 #[test]

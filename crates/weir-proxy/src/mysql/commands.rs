@@ -449,7 +449,12 @@ impl Session {
             ..verdict
         };
         if self.attach_for(&verdict, None).await.is_err() {
-            return Err(End::NoBackend);
+            // What the statement asks about may be known no more, which its execution is told.
+            let reads_back = verdict.reads_back.without(ReadsBack::ABOUT_THE_LAST.and(ReadsBack::INSERT_ID));
+            let asks_nothing = StatementVerdict { reads_back, ..verdict };
+            if self.attach_for(&asks_nothing, None).await.is_err() {
+                return Err(End::NoBackend);
+            }
         }
         // Behind that: what is bound keeps its connection, wherever it is.
         self.statements.set_bound(id, |bound| bound.has_pieces = true);

@@ -339,10 +339,8 @@ impl Session {
         if let Some(gtids) = outcome.gtids.as_ref().filter(|gtids| !gtids.is_empty()) {
             self.written = Some(gtids.clone());
         }
-        let releases = matches!(
-            verdict.transaction,
-            TransactionStep::Commit { release: true, .. } | TransactionStep::Rollback { release: true, .. }
-        );
+        // One that is refused ends nothing.
+        let releases = outcome.error.is_none() && verdict.transaction.releases();
         if releases || !is_at_rest {
             self.attached = None;
             return Some(if releases { End::Done } else { End::BackendClosed });
