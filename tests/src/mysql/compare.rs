@@ -47,6 +47,8 @@ pub struct Found {
 
 /// `ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION`.
 const IN_READ_ONLY_TRANSACTION: u16 = 1792;
+/// `ER_MALFORMED_PACKET`.
+const MALFORMED_PACKET: u16 = 1835;
 /// `ER_OPTION_PREVENTS_STATEMENT`.
 const ON_READ_ONLY_SERVER: u16 = 1290;
 /// Weir's own, of what is the primary's alone where a session is kept at a replica.
@@ -278,6 +280,10 @@ impl Running {
                 // What pins a session in a READ ONLY transaction keeps it at the replica.
                 found.refused_by_replica += 1;
                 return Err(None);
+            } else if numbers == [MALFORMED_PACKET, IN_READ_ONLY_TRANSACTION] {
+                // What is executed on another connection is prepared there first, which a server refuses too.
+                found.refused_by_replica += 1;
+                self.is_excused = true;
             } else if self.is_excused && asks_back {
                 found.about_that += 1;
             } else {

@@ -426,7 +426,6 @@ const SETTINGS: &[&str] = &[
     "SET default_week_format = 3",
     "SET optimizer_switch = 'index_merge=off'",
     "SET sql_quote_show_create = 0",
-    "SET default_storage_engine = MyISAM",
     "SET session_track_schema = 0",
     "SET session_track_system_variables = ''",
     "SET session_track_state_change = 1",

@@ -18,7 +18,7 @@ use weir_mysql::{
 use weir_state::hidden;
 use weir_stats::table::End;
 
-use super::acquire::Whose;
+use super::acquire::{Attached, Whose};
 use super::attach::ServerError;
 use super::confirm::Confirming;
 use super::failure::{self, Refusal};
@@ -524,9 +524,12 @@ impl Session {
             return self.refuse_command(&incoming, refusal).await;
         };
         let is_fetch = command == ClientCommand::StmtFetch;
-        let is_there = if is_fetch { statement.bound.has_cursor } else { statement.bound.is_any() };
+        let is_bound = if is_fetch { statement.bound.has_cursor } else { statement.bound.is_any() };
         let text = statement.text.clone();
-        if !is_there || self.attached.is_none() {
+        // There is nothing to reset, but whether a transaction is open the server knows best: no error says.
+        let is_at_hand = |attached: &mut Attached| attached.server.statements.find(&text).is_some();
+        let is_there = self.attached.as_mut().is_some_and(|it| is_bound || (!is_fetch && is_at_hand(it)));
+        if !is_there {
             if is_fetch {
                 return self.refuse_command(&incoming, Refusal::no_cursor(id)).await;
             }

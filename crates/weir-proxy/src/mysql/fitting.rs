@@ -84,6 +84,7 @@ impl Session {
     /// Notes that no transaction is open any more, where no answer has said so.
     pub fn end_transaction(&mut self) {
         self.status.0 &= !(StatusFlags::IN_TRANS.0 | StatusFlags::IN_TRANS_READONLY.0);
+        self.told_status = self.status;
         if let Some(attached) = &mut self.attached {
             attached.server.may_hold_tables = false;
         }

@@ -142,6 +142,7 @@ async fn open(newcomer: &Newcomer, stream: Stream, first: Option<Buffer>, deadli
         kind,
         facts: SessionFacts::default(),
         status: StatusFlags::AUTOCOMMIT,
+        told_status: StatusFlags::AUTOCOMMIT,
         state: Rc::default(),
         longest_idle: None,
         attached: None,

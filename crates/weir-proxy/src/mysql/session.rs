@@ -75,6 +75,8 @@ pub struct Session {
     pub facts: SessionFacts,
     /// As of the last answer.
     pub status: StatusFlags,
+    /// The same as a server told it last, without what is assumed behind errors.
+    pub told_status: StatusFlags,
     pub state: Rc<TrackedState>,
     /// The longest time between two statements, where the session itself has set it.
     pub longest_idle: Option<Duration>,
@@ -392,7 +394,9 @@ impl Session {
     pub async fn send_ok(&mut self, sequence: u8) -> Result<(), End> {
         let mut out = Vec::with_capacity(16);
         let capabilities = self.kind.capabilities;
-        write_packet_with(&mut out, sequence, |out| OkPacket::of(self.status).write(out, OK, capabilities));
+        write_packet_with(&mut out, sequence, |out| {
+            OkPacket::of(self.told_status).write(out, OK, capabilities)
+        });
         self.send(&out).await
     }
 
@@ -419,6 +423,7 @@ impl Session {
     pub fn begin(&mut self, state: &Rc<TrackedState>) {
         let is_on = state.variable("autocommit") != Some(b"OFF");
         self.status = if is_on { StatusFlags::AUTOCOMMIT } else { StatusFlags::default() };
+        self.told_status = self.status;
         self.take_state(state);
         self.renew_facts();
         (self.pins, self.held, self.insert_id) = (LeftBehind::NONE, ReadsBack::NONE, Some(0));

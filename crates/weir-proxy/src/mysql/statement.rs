@@ -293,6 +293,7 @@ impl Session {
         let is_at_rest = attached.server.is_at_rest;
         if let Some(status) = outcome.status {
             self.status = StatusFlags(status.0 & StatusFlags::LASTING.0);
+            self.told_status = self.status;
         }
         let is_failed = outcome.error.is_some() && !outcome.is_unread();
         attached.server.note_tables(verdict, self.status, is_failed);
