@@ -368,7 +368,7 @@ fn a_line_that_is_set_or_removed_is_in_force_at_once_and_stands_in_the_file() {
     assert!((0..20).all(|_| house.served_by("new.test") == "gold"));
     map(&["set", "tenants", "CAFE.test", "gold"]).succeeded();
     assert_eq!(house.served_by("cafe.test"), "gold");
-    assert!(map(&["set", "tenants", "new.test", "gold"]).succeeded().contains("is so already"));
+    assert!(map(&["set", "tenants", "new.test", "gold"]).succeeded().contains("says so already"));
     let text = "# who pays for what\nshop.test gold\nCafe.Test  gold\nodd.test platinum\nnew.test gold\n";
     assert_eq!(fs::read_to_string(&file).expect("the file"), text);
     assert_eq!(fs::metadata(&file).expect("the file").permissions().mode() & 0o777, 0o640);
@@ -378,6 +378,7 @@ fn a_line_that_is_set_or_removed_is_in_force_at_once_and_stands_in_the_file() {
     assert_eq!(weir.command(&["reload"]).code, 0);
     assert_eq!(house.served_by("new.test"), "gold");
     map(&["remove", "tenants", "new.test"]).succeeded();
+    assert!(map(&["remove", "tenants", "new.test"]).succeeded().contains("has no such line"));
     assert_eq!(house.served_by("new.test"), "app");
     // A key with slashes, of a prefix and of a network.
     map(&["set", "moved", "/old/ä&b=c+d", "https://x.test/"]).succeeded();

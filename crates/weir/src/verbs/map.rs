@@ -92,7 +92,8 @@ pub fn map(verb: &MapVerb) -> Result<Exit, Exit> {
         Ok(match verb {
             MapVerb::Show(Shown { text: Some(_), .. }) => looked_up(&body),
             MapVerb::Show(_) => lines(&body),
-            MapVerb::Set(_) | MapVerb::Remove(_) => changed(&body),
+            MapVerb::Set(_) => changed(&body, "says so already"),
+            MapVerb::Remove(_) => changed(&body, "has no such line"),
         })
     })
 }
@@ -124,10 +125,10 @@ fn lines(body: &Value) -> String {
     out
 }
 
-fn changed(body: &Value) -> String {
+fn changed(body: &Value, unchanged: &str) -> String {
     let (change, key, file) = (text(&body["change"]), text(&body["key"]), text(&body["map"]["file"]));
     match change {
-        "unchanged" => format!("`{key}` is so already in {file}"),
+        "unchanged" => format!("`{key}`: {file} {unchanged}"),
         change => format!("`{key}` {change} in {file}, and in force"),
     }
 }
