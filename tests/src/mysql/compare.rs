@@ -268,8 +268,13 @@ impl Running {
             if refusal.is_some_and(|(_, message)| message.contains("is not known any more")) {
                 found.not_known += 1;
                 self.is_excused = true;
-                if matches!(&step, Step::Query(sql) if sql.contains('@')) {
-                    // What it would have put into a variable shows later.
+                let leaves_more = match &step {
+                    Step::Query(sql) => sql.contains('@'),
+                    Step::Execute { cursor, .. } => *cursor,
+                    _ => false,
+                };
+                if leaves_more {
+                    // What it would have put into a variable, or into a cursor, shows later.
                     self.program.steps.truncate(self.at + 1);
                 }
             } else if numbers == [IN_READ_ONLY_TRANSACTION, ON_READ_ONLY_SERVER] {

@@ -178,6 +178,23 @@ fn warnings_are_shown_or_not_known_and_never_those_of_another_session() {
     }
 }
 
+/// What Weir prepares by itself has warnings of its own, and takes those of the statement before away.
+#[test]
+fn warnings_are_not_those_of_what_weir_has_prepared() {
+    let server = Mysqld::start("prepared", "");
+    let weir = before(&server);
+    let mut first = client(&weir);
+    first.sends(b"\x16SELECT 'a' || ?").expect("sent");
+    let statement = first.receives(Asked::Statement).expect("an answer").statement().expect("a number");
+    first.does("SELECT CAST('x' AS SIGNED)");
+    // For its pieces it is prepared apart from what others share.
+    first.sends(&[b"\x18", &statement.to_le_bytes()[..], b"\0\0piece"].concat()).expect("sent");
+    let answer = first.asks("SHOW WARNINGS");
+    let known = answer.rows().first().map(|row| row[1].clone());
+    let heard = known.or(answer.error().map(|(code, _)| code.to_string())).unwrap_or_default();
+    assert!(["1292", "1105"].contains(&heard.as_str()), "{answer}");
+}
+
 /// A server refuses a statement from a piece of a parameter that it does not have until it is reset.
 #[test]
 fn a_statement_that_a_wrong_piece_has_spoiled_is_refused_until_it_is_reset() {

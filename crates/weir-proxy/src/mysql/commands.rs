@@ -1,7 +1,5 @@
 //! What a session does about each command of its client.
 
-use std::rc::Rc;
-
 use weir_io::clock;
 use weir_io::wait::send_all;
 use weir_mysql::capability::Capabilities;
@@ -402,28 +400,6 @@ impl Session {
             let beginning = Beginning { replaced, by: &front };
             if let Attempted::Answered(_) = self.attempt(&running, beginning, &mut losses).await? {
                 return Ok(());
-            }
-        }
-    }
-
-    /// The server's number of a statement on the attached connection, where it is prepared if need be. An
-    /// inner error is the server's; an outer one the loss of the connection.
-    async fn prepared_on_attached(&mut self, text: &Rc<StatementText>) -> Result<Result<u32, Refusal>, ()> {
-        let Some(attached) = &mut self.attached else { return Err(()) };
-        if let Some(id) = attached.server.statements.find(text) {
-            return Ok(Ok(id));
-        }
-        self.deadline.set(own::until());
-        let (server, buffers) = (&mut attached.server, &self.worker.buffers);
-        let prepared = own::prepare(server, buffers, &self.deadline, text, &self.state).await;
-        self.now = clock::now();
-        match prepared {
-            Ok(Ok(id)) => Ok(Ok(id)),
-            Ok(Err(error)) => Ok(Err(Refusal::of_server(error))),
-            Err(failure) => {
-                tracing::debug!(backend = attached.address(), %failure, "MySQL server lost");
-                self.attached = None;
-                Err(())
             }
         }
     }

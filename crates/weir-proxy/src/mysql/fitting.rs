@@ -16,6 +16,7 @@ use super::acquire::{Attached, Whose, number};
 use super::failure::Refusal;
 use super::outcome::Outcome;
 use super::own::{self, Own, OwnAnswer};
+use super::prepared::StatementText;
 use super::session::{Session, wanted_role};
 
 /// Where it stands which collation a statement has left on its connection.
@@ -89,6 +90,33 @@ impl Session {
             attached.server.may_hold_tables = false;
         }
         self.renew_facts();
+    }
+
+    /// The server's number of a statement on the attached connection, where it is prepared if need be. An
+    /// inner error is the server's; an outer one the loss of the connection.
+    pub async fn prepared_on_attached(
+        &mut self,
+        text: &Rc<StatementText>,
+    ) -> Result<Result<u32, Refusal>, ()> {
+        let Some(attached) = &mut self.attached else { return Err(()) };
+        if let Some(id) = attached.server.statements.find(text) {
+            return Ok(Ok(id));
+        }
+        // The server keeps counts over it, and warnings not; what asks for these can't be prepared.
+        self.here = self.here.without(ReadsBack::WARNINGS);
+        self.deadline.set(own::until());
+        let (server, buffers) = (&mut attached.server, &self.worker.buffers);
+        let prepared = own::prepare(server, buffers, &self.deadline, text, &self.state).await;
+        self.now = clock::now();
+        match prepared {
+            Ok(Ok(id)) => Ok(Ok(id)),
+            Ok(Err(error)) => Ok(Err(Refusal::of_server(error))),
+            Err(failure) => {
+                tracing::debug!(backend = attached.address(), %failure, "MySQL server lost");
+                self.attached = None;
+                Err(())
+            }
+        }
     }
 
     /// Makes what a statement asks about as it was, on a connection that others have used.
