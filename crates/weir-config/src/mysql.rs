@@ -110,8 +110,8 @@ table! {
         passwords_file: Option<PathBuf> = text(&FILE).default("none").also(&["users", "auth_file", "userlist"]);
         /// Accounts whose passwords are kept in memory at most; those longest without use go first.
         accounts: u32 = count(Limit::new(1_000, 1, 1_000_000, "each is an account and its password in memory"));
-        /// Logins a second at most for which a password is asked for in full, over all clients; what is
-        /// beyond waits. Each may cost a decryption of about a millisecond.
+        /// Logins a second at most for which a password is asked for in full, or that show an empty one, over
+        /// all clients; what is beyond waits. Each may cost a decryption of about a millisecond.
         full_logins: u32 = count(Limit::new(500, 1, 100_000, "bounds what strangers can make Weir calculate"));
         /// The same from one client: an IPv4 address, or an IPv6 /64.
         full_logins_per_client: u32 =
