@@ -529,7 +529,7 @@ fn who_leaves_the_line_or_a_stream_takes_the_file_along() {
     assert_eq!(streams.outcome_of(3), Outcome::Answered(200, b"ok".to_vec()));
 }
 
-/// 400 uploads; all of them together would be 200 MiB of memory.
+/// 400 uploads, which together would be 200 MiB.
 #[test]
 fn many_that_come_and_go_leave_no_descriptor_behind_and_take_the_memory_of_a_few() {
     let backend = backend();
@@ -548,10 +548,8 @@ fn many_that_come_and_go_leave_no_descriptor_behind_and_take_the_memory_of_a_few
         until("its sessions to end", || (weir.metric("weir_sessions", &[]) == 0.0).then_some(()));
         let most = *descriptors.get_or_insert_with(|| weir.usage().descriptors) + 2;
         // Weir may come to accept the last of them only now.
-        let is_back = || (weir.usage().descriptors <= most).then_some(());
-        until(&format!("no more than {most} descriptors in round {round}"), is_back);
-        let usage = weir.usage();
-        let grown = usage.peak_bytes.saturating_sub(at_rest);
+        until(&format!("{most} descriptors, {round}"), || (weir.usage().descriptors <= most).then_some(()));
+        let grown = weir.usage().peak_bytes.saturating_sub(at_rest);
         assert!(grown < 48 * MIB as u64, "{grown} bytes in round {round}");
     }
     others_are_served(&weir);
