@@ -67,25 +67,25 @@ pub fn make_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// Puts `content` where `path` says, at once or not at all: for us alone to read, or, `like` what is there,
-/// with its permissions and its owner. Waits for the disk; not for the control thread to call.
-fn write_at_once(path: &Path, content: &[u8], like: Option<&Metadata>) -> io::Result<()> {
-    let next = path.with_extension("next");
+/// with its permissions and its owner. Until it is whole it is `next`, which must be nobody else's. Waits for
+/// the disk; not for the control thread to call.
+fn write_at_once(path: &Path, next: &Path, content: &[u8], like: Option<&Metadata>) -> io::Result<()> {
     // What a process left that was killed meanwhile may have other permissions than ours would have.
-    match fs::remove_file(&next) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(naming(&next)(error)),
+    match fs::remove_file(next) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(naming(next)(error)),
         _ => {}
     }
     let mut file =
-        OpenOptions::new().create_new(true).write(true).mode(0o600).open(&next).map_err(naming(&next))?;
+        OpenOptions::new().create_new(true).write(true).mode(0o600).open(next).map_err(naming(next))?;
     if let Some(like) = like {
         let is_others = file.metadata().is_ok_and(|own| (own.uid(), own.gid()) != (like.uid(), like.gid()));
         if is_others {
-            fchown(&file, Some(like.uid()), Some(like.gid())).map_err(naming(&next))?;
+            fchown(&file, Some(like.uid()), Some(like.gid())).map_err(naming(next))?;
         }
-        file.set_permissions(Permissions::from_mode(like.mode() & 0o7777)).map_err(naming(&next))?;
+        file.set_permissions(Permissions::from_mode(like.mode() & 0o7777)).map_err(naming(next))?;
     }
-    file.write_all(content).and_then(|()| file.sync_all()).map_err(naming(&next))?;
-    fs::rename(&next, path).map_err(naming(path))?;
+    file.write_all(content).and_then(|()| file.sync_all()).map_err(naming(next))?;
+    fs::rename(next, path).map_err(naming(path))?;
     let folder = path.parent().unwrap_or(path);
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(naming(folder))
 }
@@ -95,7 +95,8 @@ fn write_at_once(path: &Path, content: &[u8], like: Option<&Metadata>) -> io::Re
 /// # Errors
 /// The store can't be written; what was there before still is.
 pub async fn write(path: PathBuf, content: Vec<u8>) -> io::Result<()> {
-    let written = tokio::task::spawn_blocking(move || write_at_once(&path, &content, None)).await;
+    let next = path.with_extension("next");
+    let written = tokio::task::spawn_blocking(move || write_at_once(&path, &next, &content, None)).await;
     written.unwrap_or_else(|panicked| Err(io::Error::other(panicked.to_string())))
 }
 
@@ -107,7 +108,11 @@ pub async fn write(path: PathBuf, content: Vec<u8>) -> io::Result<()> {
 pub fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let file = fs::canonicalize(path).map_err(naming(path))?;
     let like = fs::metadata(&file).map_err(naming(path))?;
-    write_at_once(&file, content, Some(&like))
+    // Its folder is its owner's, with files of any name.
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let next = file.with_file_name(format!(".{name}.weir-next"));
+    // On a disk that is full, half of it would stay.
+    write_at_once(&file, &next, content, Some(&like)).inspect_err(|_| drop(fs::remove_file(&next)))
 }
 
 /// Makes an empty file, for us alone, where there is none, and has it count as written at `when`. Waits for
@@ -180,11 +185,14 @@ mod tests {
         make_folder(&folder).unwrap();
         let (file, link) = (folder.join("tenants.map"), folder.join("link.map"));
         fs::write(&file, "before").unwrap();
+        fs::write(folder.join("tenants.next"), "another's").unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
         std::os::unix::fs::symlink("tenants.map", &link).unwrap();
         replace(&link, b"behind").unwrap();
         assert_eq!((fs::read_to_string(&file).unwrap().as_str(), mode(&file)), ("behind", 0o644));
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(folder.join("tenants.next")).unwrap(), "another's");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 3, "nothing of its own is left");
         let error = replace(&folder.join("nothing.map"), b"x").unwrap_err();
         assert!(error.to_string().contains("nothing.map"), "{error}");
         fs::remove_dir_all(&folder).unwrap();
