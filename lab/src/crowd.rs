@@ -9,10 +9,12 @@ use crate::addresses::{Family, after};
 /// Ports of one address of the crowd's.
 const PORTS: u32 = 60_000;
 const FIRST_PORT: u16 = 1024;
-/// Sockets at a time.
-const CHUNK: u32 = 500;
-/// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Sockets at a time: what they send at once fits the buffer of the socket that it comes to.
+const CHUNK: u32 = 100;
+/// Longest wait for an answer until it is asked again.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// How often a flow asks: datagrams get lost where a buffer is full.
+const ATTEMPTS: u32 = 10;
 
 /// Sends every datagram back, from the address it came to, until the process ends; says on standard output
 /// when it is ready.
@@ -37,7 +39,7 @@ fn send_back(socket: &UdpSocket) -> io::Result<()> {
 /// Opens `flows` flows to `target`, from addresses that are this network's own: each asks, is answered, and
 /// asks again, by which a load balancer knows that it is no forgery.
 ///
-/// Err when one gets no answer.
+/// Err when one gets no answer, however often it asks.
 pub fn open(target: SocketAddr, flows: u32) -> io::Result<()> {
     let family = if target.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
     for first in (0..flows).step_by(CHUNK as usize) {
@@ -53,11 +55,23 @@ pub fn open(target: SocketAddr, flows: u32) -> io::Result<()> {
             let explain = |error: io::Error| {
                 io::Error::new(error.kind(), format!("flow {first} and after: no answer: {error}"))
             };
-            socket.recv(&mut [0; 64]).map_err(explain)?;
+            heard(socket).map_err(explain)?;
             socket.send(b"!")?;
         }
     }
     Ok(())
+}
+
+/// Waits for the answer to what `socket` has asked, and asks again when it does not come.
+fn heard(socket: &UdpSocket) -> io::Result<()> {
+    for _ in 1..ATTEMPTS {
+        match socket.recv(&mut [0; 64]) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => socket.send(b"?")?,
+            Err(error) => return Err(error),
+        };
+    }
+    socket.recv(&mut [0; 64]).map(drop)
 }
 
 /// Where flow `index` comes from.

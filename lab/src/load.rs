@@ -16,6 +16,7 @@ pub mod mysql;
 pub mod netperf;
 pub mod paced;
 pub mod sysbench;
+mod together;
 pub mod users;
 mod wrk;
 

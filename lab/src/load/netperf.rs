@@ -22,7 +22,7 @@ use clap::ValueEnum;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-use super::LoadResult;
+use super::{LoadResult, together};
 use crate::addresses::after;
 use crate::metric::Metric;
 use crate::process;
@@ -60,6 +60,9 @@ const CONTROL_PORT: u16 = 12_865;
 /// Whether sockets may be bound to addresses that are not this network's, by version of IP.
 const NONLOCAL_BIND: [&str; 2] =
     ["/proc/sys/net/ipv4/ip_nonlocal_bind", "/proc/sys/net/ipv6/ip_nonlocal_bind"];
+/// How long each netperf waits between its preparations and its work, in seconds; meanwhile it is held until
+/// all are as far.
+const PAUSE: u64 = 1;
 /// How long after the last of them has started and its time is over, all netperfs are taken to be done.
 const GRACE: Duration = Duration::from_millis(500);
 /// What each netperf is asked to tell.
@@ -80,6 +83,9 @@ struct Told {
 }
 
 /// Runs `streams` netperfs at once against `target` for `seconds` each; `peers` is `lab/peers`.
+///
+/// All begin together: those that start first would have the machine for themselves and leave it to the last
+/// ones, and the sum of their rates be that of a machine that there is not.
 ///
 /// A netperf that fails counts as an error and the others go on. Err when none of them ends well.
 pub fn run(
@@ -104,9 +110,13 @@ pub fn run(
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         clients.push(Ended(start(&client, &arguments)?));
     }
+    let missed = together::begin_together(clients.iter().map(|client| &client.0), Duration::from_secs(PAUSE));
     thread::sleep(Duration::from_secs(seconds) + GRACE);
     end_vain_waits(server.0.id());
     let (mut told, mut complaints) = (Vec::new(), Vec::new());
+    if missed > 0 {
+        complaints.push(format!("{missed} of the netperfs did not begin with the others"));
+    }
     for client in clients {
         match client.printed() {
             Ok(printed) => match parse(&printed) {
@@ -212,12 +222,25 @@ fn wait_for_server(target: SocketAddr) -> io::Result<()> {
 
 fn arguments(target: SocketAddr, test: Test, seconds: u64) -> Vec<String> {
     let control = CONTROL_PORT.to_string();
-    let seconds = seconds.to_string();
+    let (seconds, pause) = (seconds.to_string(), PAUSE.to_string());
     let family = if target.is_ipv4() { 4 } else { 6 };
     let (host, port) = (format!("{},{family}", target.ip()), format!(",{}", target.port()));
     [
-        ["-H", control_address(target), "-p", &control, "-t", test.name(), "-l", &seconds, "-P", "0"]
-            .as_slice(),
+        [
+            "-H",
+            control_address(target),
+            "-p",
+            &control,
+            "-t",
+            test.name(),
+            "-l",
+            &seconds,
+            "-s",
+            &pause,
+            "-P",
+            "0",
+        ]
+        .as_slice(),
         ["--", "-H", &host, "-P", &port, "-r", "1,1", "-k", SELECTED].as_slice(),
     ]
     .concat()
@@ -324,7 +347,7 @@ mod tests {
         let target = SocketAddr::from(([10, 77, 0, 1], 7000));
         assert_eq!(
             arguments(target, Test::Crr, 3).join(" "),
-            "-H 127.0.0.1,4 -p 12865 -t TCP_CRR -l 3 -P 0 -- -H 10.77.0.1,4 -P ,7000 -r 1,1 \
+            "-H 127.0.0.1,4 -p 12865 -t TCP_CRR -l 3 -s 1 -P 0 -- -H 10.77.0.1,4 -P ,7000 -r 1,1 \
              -k THROUGHPUT,ELAPSED_TIME,MIN_LATENCY,P50_LATENCY,MEAN_LATENCY,MAX_LATENCY"
         );
     }
