@@ -562,6 +562,11 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     of_mysql.totals(out, &expose::PARKED, |cells: &PoolCells| &cells.parked);
     of_mysql.each(
         out,
+        &expose::PARK_REFUSALS,
+        &[("full", |cells| &cells.park_full), ("timeout", |cells| &cells.park_timeouts)],
+    );
+    of_mysql.each(
+        out,
         &expose::MYSQL_LOST,
         &[("moved", |cells| &cells.moved), ("failed", |cells| &cells.failed)],
     );

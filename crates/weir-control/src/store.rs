@@ -86,8 +86,12 @@ fn write_at_once(path: &Path, next: &Path, content: &[u8], like: Option<&Metadat
     }
     file.write_all(content).and_then(|()| file.sync_all()).map_err(naming(next))?;
     fs::rename(next, path).map_err(naming(path))?;
+    // It is there, whatever the disk says of its folder now.
     let folder = path.parent().unwrap_or(path);
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(naming(folder))
+    if let Err(error) = File::open(folder).and_then(|folder| folder.sync_all()) {
+        tracing::warn!(%error, folder = %folder.display(), "a folder could not be synced: after a power failure a file in it may be as it was before");
+    }
+    Ok(())
 }
 
 /// [`write_at_once`] on a thread that may wait.

@@ -182,6 +182,7 @@ metrics! {
     BREAKER_OPEN = "weir_breaker_open" Gauge ["pool"] "1 while the pool's breaker refuses requests or tries a few, else 0; pools that have one.";
     QUEUED = "weir_queued_total" Counter ["pool"] "Exchanges that waited because every backend was at `max_connections`.";
     PARKED = "weir_mysql_parked_total" Counter ["pool"] "Statements and logins that waited because no server was in the role that they needed.";
+    PARK_REFUSALS = "weir_mysql_park_refusals_total" Counter ["pool", "reason"] "Statements and logins that were told so because no server was in the role that they needed: `full`, for `park_max` waited already, or `timeout`, after `park`.";
     MYSQL_LOST = "weir_mysql_lost_total" Counter ["pool", "result"] "Statements whose server was lost, took no writes any more or was not there: they `moved` to another, or `failed`, with an error or the end of the connection; sessions that lost what they had on a server count as failed.";
     MYSQL_LAG_SECONDS = "weir_mysql_lag_seconds" Gauge ["pool", "backend"] "For how long a secondary has lacked a transaction that the primary had, at least; absent while nobody knows.";
     MYSQL_LAG_TRANSACTIONS = "weir_mysql_lag_transactions" Gauge ["pool", "backend"] "Transactions that the primary had executed and a secondary had not when they were last asked.";

@@ -412,6 +412,10 @@ pub struct PoolCells {
     pub queued: Counter,
     /// Exchanges that waited because no backend had the role that they asked for.
     pub parked: Counter,
+    /// Of those that would have, such as found as many waiting as may.
+    pub park_full: Counter,
+    /// Of those that waited, such as did so in vain.
+    pub park_timeouts: Counter,
     /// Statements of MySQL that went on at another server: theirs was lost, or took no writes any more.
     pub moved: Counter,
     /// Clients of MySQL that were told, by an error or the end of their connection, that their server was

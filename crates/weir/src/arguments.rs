@@ -234,6 +234,7 @@ pub struct Removed {
     pub running: Running,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+/// A duration with its unit, as configs have it.
+pub fn duration(text: &str) -> Result<Duration, String> {
     weir_config::units::duration(text).map_err(|refused| format!("{}: {}", refused.message, refused.hint))
 }

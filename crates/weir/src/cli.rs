@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use weir_admin::explain::Question;
 
@@ -108,9 +108,8 @@ enum Verb {
     Man,
     /// Print the version
     Version,
-    /// Live terminal view
-    #[command(hide = true)]
-    Top(NotBuilt),
+    /// Show rates and backends on the terminal, as they change, until `q`
+    Top(verbs::top::Arguments),
     /// Make a weir.toml of another program's configuration, each directive marked exact, approximate or
     /// unsupported
     Convert(verbs::convert::Arguments),
@@ -178,14 +177,6 @@ enum Explain {
     },
 }
 
-/// Arguments of a verb that a later version has; taken so that the answer is "not built yet" rather than
-/// "unknown".
-#[derive(Debug, Args)]
-struct NotBuilt {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    _rest: Vec<String>,
-}
-
 #[derive(Debug, Subcommand)]
 enum CacheVerb {
     /// Take kept responses out, or make them out of date
@@ -240,7 +231,7 @@ fn done(verb: Verb) -> Result<Exit, Exit> {
             say!("weir {}", env!("CARGO_PKG_VERSION"));
             Ok(Exit::Done)
         }
-        Verb::Top(_) => Err(not_built("weir top", "`weir status` and the status page show the same facts")),
+        Verb::Top(arguments) => verbs::top::top(&arguments),
         Verb::Convert(arguments) => verbs::convert::convert(&arguments),
     }
 }
@@ -259,10 +250,6 @@ fn explain(what: Explain) -> Result<Exit, Exit> {
         Explain::Sql { sql, running, json } => (Question::Sql(sql.question()), running, json),
     };
     verbs::explain::explain(&running, &question, json)
-}
-
-fn not_built(verb: &str, instead: &str) -> Exit {
-    Exit::Refused.saying(format_args!("`{verb}` is not built yet: {instead}"))
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
@@ -323,6 +310,7 @@ mod tests {
             "weir man",
             "weir version",
             "weir top",
+            "weir top --interval 500ms --troubled --admin 127.0.0.1:9900",
             "weir convert arc2.toml",
             "weir convert arc2.toml --output weir.toml --strict",
         ] {

@@ -196,16 +196,46 @@ fn what_statuses_are_failures_can_be_said() {
     until("the log to say so", || weir.stderr().contains("answered 500").then_some(()));
 }
 
-#[test]
-fn a_backend_that_fails_more_often_than_the_others_is_ejected_by_comparison() {
-    let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let counting = count.clone();
-    // Each third answer is a failure: never enough of them for a count of a million.
-    let odd = Backend::serving(move |_, wire| {
-        let number = counting.fetch_add(1, Ordering::SeqCst);
+/// Each third answer of it is a failure.
+fn odd() -> Backend {
+    let count = std::sync::atomic::AtomicUsize::new(0);
+    Backend::serving(move |_, wire| {
+        let number = count.fetch_add(1, Ordering::SeqCst);
         wire.answers(if number.is_multiple_of(3) { 503 } else { 200 }, &[], "");
         After::Keep
+    })
+}
+
+#[test]
+fn a_pool_of_few_is_compared_where_it_says_so() {
+    let (odd, one, two) = (odd(), named("well"), named("well"));
+    let config = r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["@odd", "@one", "@two"]
+        [pool.app.health]
+        check = "off"
+        passive = { errors = 1000000, eject = "30s", success_rate = { interval = "1s", min_requests = 5, min_backends = 3, factor = 1.0 } }
+        "#;
+    let setup = Setup::of(config).with("odd", odd.address()).with("one", one.address());
+    let weir = setup.with("two", two.address()).start();
+    let mut client = weir.client("web");
+    until_within(Duration::from_secs(60), "the odd one to be ejected", || {
+        for _ in 0..50 {
+            client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+            client.receives_response();
+        }
+        (!is_up(&weir, odd.address())).then_some(())
     });
+    assert!(is_up(&weir, one.address()) && is_up(&weir, two.address()));
+}
+
+#[test]
+fn a_backend_that_fails_more_often_than_the_others_is_ejected_by_comparison() {
+    // Never enough failures for a count of a million.
+    let odd = odd();
     let others: Vec<Backend> = (0..5).map(|_| named("well")).collect();
     let config = r#"
         [listener.web]

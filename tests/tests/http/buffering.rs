@@ -2,6 +2,7 @@
 //! whole, and responses leave the backend at its pace.
 
 use std::io::Read as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use weir_tests::dialogue::http2::{Http2, get, kind, window_update};
 use weir_tests::dialogue::{
@@ -270,4 +271,37 @@ fn without_a_buffer_who_reads_nothing_holds_the_backend() {
     assert_eq!(backend.busy(), 1);
     assert_eq!(counted(&weir, "weir_read_ahead_responses_total"), 0.0);
     assert!(slow.receives(BIG).len() == BIG);
+}
+
+#[test]
+fn no_more_threads_than_said_work_at_files_of_bodies() {
+    let backend = backend();
+    let config = ONE_POOL
+        .replace("[pool.app]", "[pool.app]\nbuffer = { requests = \"64KiB\", requests_file = \"64MiB\" }");
+    let config =
+        format!("[runtime]\nworkers = 2\nbuffer_threads = 1\nbuffer_directory = \"@files\"\n{config}");
+    let setup = Setup::of(&config).with("files", std::env::temp_dir().display());
+    let weir = setup.with("app", backend.address()).start();
+    let body = pattern(3, 8 * MIB);
+    let most = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = weir.client("web");
+                client.sends(format!("PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", body.len()));
+                for part in body.chunks(MIB) {
+                    client.sends(part);
+                    most.fetch_max(threads_named(weir.pid(), "weir-files"), Ordering::Relaxed);
+                }
+                assert_eq!(client.receives_response().text(), summed(&body));
+            });
+        }
+    });
+    assert_eq!(most.into_inner(), 1);
+}
+
+fn threads_named(pid: u32, name: &str) -> usize {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|found| found.trim() == name).count()
 }

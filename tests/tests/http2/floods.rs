@@ -5,10 +5,10 @@ use weir_tests::dialogue::http2::{
     END_HEADERS, END_STREAM, Http2, Outcome, block, code, frame, get, headers, kind, literal, request, reset,
     setting, window_update,
 };
-use weir_tests::dialogue::{After, Backend, Weir, usage_of};
+use weir_tests::dialogue::{After, Backend, Setup, Weir, usage_of};
 
 use super::honest::beside;
-use super::{both, connect};
+use super::{BOTH, both, connect};
 
 /// Sends what `next` makes, again and again until nobody takes it any more or `most` were sent; then how the
 /// connection ended.
@@ -203,4 +203,22 @@ fn b6_a_client_that_returns_both_windows_in_steps_of_a_kibibyte_is_served_to_the
         }
     }
     assert_eq!(floods_counted(&weir), 0.0);
+}
+
+#[test]
+fn frames_without_content_are_counted_against_the_listeners_own_limit() {
+    let backend = Backend::saying("hello");
+    let own = format!(
+        "{BOTH}\n[listener.narrow]\nbind = \"@narrow\"\nhttp = [\"h1\", \"h2\"]\npool = \"app\"\nlimits = {{ control_frames = 50 }}\n"
+    );
+    let weir = Setup::of(&own).with("app", backend.address()).start();
+    let ping = |_| frame(kind::PING, 0, 0, b"12345678");
+    let pings = |listener: &str| floods(&mut Http2::client(weir.client(listener), b""), 200, ping);
+    assert_eq!(pings("narrow").0, Some(code::ENHANCE_YOUR_CALM));
+    weir.reaches("weir_rejected_total", &[("listener", "narrow"), ("reason", "frame_flood")], 1.0);
+    let mut other = connect(&weir, b"");
+    let pings: Vec<u8> = (0..200).flat_map(ping).collect();
+    other.wire.sends(pings);
+    assert!(matches!(other.asks(1, "/"), Outcome::Answered(200, _)));
+    assert_eq!(weir.metric("weir_rejected_total", &[("listener", "web"), ("reason", "frame_flood")]), 0.0);
 }

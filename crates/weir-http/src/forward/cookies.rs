@@ -4,6 +4,7 @@ use super::RequestContext;
 use crate::known::{KnownHeader, KnownSet};
 use crate::message::Fields;
 use crate::sink::FieldSink;
+use crate::values::cookies;
 
 /// The `cookie` fields, where they are not passed on as they came: without each cookie of the hidden name. A
 /// field in which nothing is left goes.
@@ -23,18 +24,13 @@ pub(super) fn put(
 
 fn put_rest(fields: &Fields, buffer: &[u8], hidden: &[u8], sink: &mut impl FieldSink) {
     for line in fields.lines.iter().filter(|line| line.known == KnownHeader::Cookie) {
-        let mut kept = line.value.of(buffer).split(|byte| *byte == b';').filter(|pair| !is_of(pair, hidden));
+        let is_hidden = |pair: &[u8]| cookies::parts(pair).is_some_and(|(name, _)| name == hidden);
+        let mut kept = line.value.of(buffer).split(|byte| *byte == b';').filter(|pair| !is_hidden(pair));
         if let Some(first) = kept.next().map(<[u8]>::trim_ascii_start) {
             let rest = kept.flat_map(|pair| [&b";"[..], pair]);
             sink.parts(b"cookie", std::iter::once(first).chain(rest));
         }
     }
-}
-
-/// Whether a pair, with white space around it, is of this name.
-fn is_of(pair: &[u8], name: &[u8]) -> bool {
-    let pair = pair.trim_ascii();
-    pair.strip_prefix(name).is_some_and(|rest| rest.starts_with(b"="))
 }
 
 #[cfg(test)]

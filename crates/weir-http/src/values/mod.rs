@@ -9,6 +9,7 @@ pub mod accept;
 pub mod accept_encoding;
 pub mod cache_control;
 pub mod cdn_cache_control;
+pub mod cookies;
 pub mod delta_seconds;
 pub mod entity_tag;
 pub mod http_date;

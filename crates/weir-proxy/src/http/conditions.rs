@@ -6,9 +6,8 @@ use std::net::IpAddr;
 
 use weir_config::{Condition, HostPattern, Others, PathPattern, Pattern};
 use weir_http::form;
+use weir_http::values::cookies;
 use weir_screen::{FieldLookup, Groups, Networks};
-
-use crate::http::cookies;
 
 /// What a route looks at.
 pub struct RequestView<'a> {

@@ -13,7 +13,6 @@ mod collect;
 mod compress;
 mod conditions;
 pub(crate) mod connection;
-mod cookies;
 mod date;
 mod dispatch;
 mod drive;

@@ -8,6 +8,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use weir_http::values::cookies;
 use weir_http::{BodyLength, KnownHeader, Method, RequestHead, Violation, path};
 use weir_screen::Groups;
 use weir_state::key::{KeySource, choice_key};
@@ -16,7 +17,6 @@ use weir_template::Template;
 use weir_tls::ServerTls;
 use weir_tls::acme::Challenges;
 
-use crate::http::cookies;
 use crate::http::request_values::Values;
 use crate::http::rewrite::{New, Old};
 use crate::http::route::{Action, Decision, RequestView, Route, RouteTable, without_port};

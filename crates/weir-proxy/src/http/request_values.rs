@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 
+use weir_http::values::cookies;
 use weir_http::{KnownHeader, RequestHead, Scheme, encode_decimal, write_address};
 use weir_io::handshake::Secure;
 use weir_screen::Groups;
@@ -11,7 +12,6 @@ use weir_template::{Source, Template, Variable};
 
 use crate::client::is_unix;
 use crate::http::auth::UserFacts;
-use crate::http::cookies;
 use crate::http::route::without_port;
 
 /// The values of one request. What is taken of it stands as it was sent: nothing is decoded.

@@ -2,6 +2,7 @@
 //! how, is weir-screen's.
 
 use weir_http::KnownHeader;
+use weir_http::values::cookies;
 use weir_io::clock;
 use weir_screen::Facts;
 use weir_screen::Screen;
@@ -9,7 +10,6 @@ pub use weir_screen::{Checkpoint, ScreenCheck};
 use weir_stats::table::ListenerCells;
 
 use crate::admission::{counted_as, end_of};
-use crate::http::cookies;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::Forwarding;

@@ -1,11 +1,11 @@
 //! The cookie that keeps a client on its backend.
 
+use weir_http::values::cookies;
 use weir_http::{AddedField, SetCookie};
 use weir_state::Pool;
 use weir_tls::StickyKey;
 
 use crate::backends::Chosen;
-use crate::http::cookies;
 
 /// What the request's cookies say of stickiness, and what the response must say.
 #[derive(Default)]

@@ -23,14 +23,19 @@ const RATE_GRACE: Duration = Duration::from_secs(5);
 /// The request's body.
 pub struct Upload {
     /// Boxed, for most requests have no body, and are handed on all the same.
-    pump: Option<Box<Pump>>,
+    body: Option<Box<Body>>,
+    /// Whether the backend stopped taking the request; it may have answered all the same.
+    refused: bool,
+    /// Whether the request did not leave whole: the backend's connection is good for no other one, which it
+    /// would take for the rest of this one.
+    cut: bool,
+}
+
+/// What there is where there is a body.
+struct Body {
+    pump: Pump,
     /// Whether any of it left after the head, so that it can't be sent again.
     streamed: bool,
-    /// Whether the backend stopped taking it; it may have answered all the same.
-    refused: bool,
-    /// Whether what leaves with the head did not leave whole: the backend's connection is good for no other
-    /// request, which it would take for the rest of this one.
-    cut: bool,
     /// From when on the client's rate counts, pauses left out.
     began: Duration,
     /// Since when nobody reads it; `None` while somebody does.
@@ -41,101 +46,147 @@ pub struct Upload {
     filed_bytes: u64,
 }
 
-impl Upload {
-    /// No body.
-    pub fn none() -> Upload {
-        Upload {
-            pump: None,
-            streamed: false,
-            refused: false,
-            cut: false,
-            began: Duration::ZERO,
-            paused_at: None,
-            filed: None,
-            filed_bytes: 0,
-        }
+impl Body {
+    fn new(pump: Pump, began: Duration, paused_at: Option<Duration>) -> Box<Body> {
+        Box::new(Body { pump, streamed: false, began, paused_at, filed: None, filed_bytes: 0 })
     }
 
-    /// A body that `pump` will read, from [`Self::resume`] on.
-    pub fn of(pump: Pump, now: Duration) -> Upload {
-        Upload { pump: Some(Box::new(pump)), paused_at: Some(now), began: now, ..Upload::none() }
+    /// Whether some of it is in a file and not sent yet.
+    fn is_filed(&self) -> bool {
+        self.filed.as_ref().is_some_and(|filed| !filed.is_sent())
     }
 
-    /// The client is read from now on.
-    pub fn resume(&mut self, now: Duration) {
+    /// Whether all of it was received and sent.
+    fn is_done(&self) -> bool {
+        self.pump.is_done() && !self.is_filed()
+    }
+
+    /// Whether the client is still to send some of it, whatever of it is still to be sent on.
+    fn waits_for_client(&self) -> bool {
+        !self.pump.is_done() && self.pump.waits_for_source()
+    }
+
+    /// Bytes sent to the backend after what left with the head, framing included.
+    fn streamed_bytes(&self) -> u64 {
+        self.pump.streamed + self.filed_bytes + self.filed.as_ref().map_or(0, |filed| filed.sent())
+    }
+
+    fn pause(&mut self, now: Duration) {
+        self.paused_at.get_or_insert(now);
+    }
+
+    fn resume(&mut self, now: Duration) {
         if let Some(paused_at) = self.paused_at.take() {
             self.began += now.saturating_sub(paused_at);
         }
     }
 
+    /// Whether the client has sent less than `rate` bytes per second on average, while it was its turn.
+    fn is_too_slow(&self, now: Duration, rate: u64) -> bool {
+        let spent = now.saturating_sub(self.began);
+        rate > 0
+            && spent > RATE_GRACE
+            && self.paused_at.is_none()
+            && self.waits_for_client()
+            && (self.pump.received as f64) < rate as f64 * spent.as_secs_f64()
+    }
+}
+
+impl Upload {
+    /// No body.
+    pub fn none() -> Upload {
+        Upload { body: None, refused: false, cut: false }
+    }
+
+    /// A body that `pump` will read, from [`Self::resume`] on.
+    pub fn of(pump: Pump, now: Duration) -> Upload {
+        Upload { body: Some(Body::new(pump, now, Some(now))), ..Upload::none() }
+    }
+
+    /// The client is read from now on.
+    pub fn resume(&mut self, now: Duration) {
+        if let Some(body) = &mut self.body {
+            body.resume(now);
+        }
+    }
+
     /// Nobody reads the client until [`Self::resume`]: what it does not send meanwhile is not its fault.
     pub fn pause(&mut self, now: Duration) {
-        self.paused_at.get_or_insert(now);
+        if let Some(body) = &mut self.body {
+            body.pause(now);
+        }
     }
 
     /// Whether there is none.
     pub fn is_none(&self) -> bool {
-        self.pump.is_none()
+        self.body.is_none()
     }
 
     /// Whether all of it was received and sent.
     #[inline]
     pub fn is_done(&self) -> bool {
-        self.pump.as_ref().is_none_or(|pump| pump.is_done()) && !self.is_filed()
+        self.body.as_ref().is_none_or(|body| body.is_done())
     }
 
     /// Whether some of it is in a file and not sent yet.
     #[inline]
     fn is_filed(&self) -> bool {
-        self.filed.as_ref().is_some_and(|filed| !filed.is_sent())
+        self.body.as_ref().is_some_and(|body| body.is_filed())
+    }
+
+    /// What there is of it in a file.
+    fn filed(&self) -> Option<&Filed> {
+        self.body.as_ref()?.filed.as_deref()
     }
 
     /// Whether all of it is here, to be sent and sent again.
     pub fn is_here(&self) -> bool {
-        self.is_done() || (self.filed.is_some() && self.is_received())
+        self.is_done() || (self.filed().is_some() && self.is_received())
     }
 
     /// Whether it can only go on once the disk has done something.
     pub fn awaits_disk(&self) -> bool {
-        !self.refused && self.filed.as_ref().is_some_and(|filed| filed.awaits_disk())
+        !self.refused && self.filed().is_some_and(|filed| filed.awaits_disk())
     }
 
     /// Whether the client is not read for the disk has not taken what it sent.
     pub fn is_stuck(&self) -> bool {
-        self.filed.as_ref().is_some_and(|filed| filed.is_stuck())
+        self.filed().is_some_and(|filed| filed.is_stuck())
     }
 
     /// Whether all of it was received.
     pub fn is_received(&self) -> bool {
-        self.pump.as_ref().is_none_or(|pump| pump.is_received())
+        self.body.as_ref().is_none_or(|body| body.pump.is_received())
     }
 
     /// Whether all of it leaves with the head, or there is none; so never where a part is in a file.
     pub fn is_whole(&self) -> bool {
-        !self.streamed && self.filed.is_none() && self.pump.as_ref().is_none_or(|pump| pump.is_whole())
+        let is_whole = |body: &Body| !body.streamed && body.filed.is_none() && body.pump.is_whole();
+        self.body.as_deref().is_none_or(is_whole)
     }
 
     /// The same body for another backend, which gets it beside the first; of one that is whole.
     pub fn twin(&self) -> Upload {
-        Upload { pump: self.pump.as_ref().map(|pump| Box::new(pump.twin())), ..Upload::none() }
+        let twin = |body: &Body| Body::new(body.pump.twin(), Duration::ZERO, None);
+        Upload { body: self.body.as_deref().map(twin), ..Upload::none() }
     }
 
     /// Goes on with the backend that its twin went to.
     pub fn stand_in(&mut self, twin: Upload) {
         (self.refused, self.cut) = (twin.refused, twin.cut);
-        if let (Some(pump), Some(twin)) = (&mut self.pump, twin.pump) {
-            pump.stand_in(*twin);
+        if let (Some(body), Some(twin)) = (&mut self.body, twin.body) {
+            body.pump.stand_in(twin.pump);
         }
     }
 
     /// What leaves with the head, where it was kept.
     pub fn take_copy(&mut self) -> Vec<u8> {
-        self.pump.as_mut().map_or_else(Vec::new, |pump| pump.take_copy())
+        self.body.as_mut().map_or_else(Vec::new, |body| body.pump.take_copy())
     }
 
     /// The whole body, where it was to be kept, has come, and was not too long; empty where there is none.
     pub fn take_kept(&mut self) -> Option<Vec<u8>> {
-        self.pump.as_mut().map_or_else(|| Some(Vec::new()), |pump| pump.take_kept())
+        self.body.as_mut().map_or_else(|| Some(Vec::new()), |body| body.pump.take_kept())
     }
 
     /// Moves what comes behind the head in `out`, until the body is over or `most` bytes of content were
@@ -148,8 +199,8 @@ impl Upload {
         out: &mut Vec<u8>,
         most: u64,
     ) -> Poll<Result<(), PumpError>> {
-        match &mut self.pump {
-            Some(pump) => pump.poll_hold(context, client, buffers, out, most),
+        match &mut self.body {
+            Some(body) => body.pump.poll_hold(context, client, buffers, out, most),
             None => Poll::Ready(Ok(())),
         }
     }
@@ -162,7 +213,9 @@ impl Upload {
         client: &mut Stream,
         buffers: &Rc<Buffers>,
     ) -> Poll<Result<(), PumpError>> {
-        let (Some(pump), Some(filed)) = (&mut self.pump, &mut self.filed) else { return Poll::Ready(Ok(())) };
+        let Some(Body { pump, filed: Some(filed), .. }) = self.body.as_deref_mut() else {
+            return Poll::Ready(Ok(()));
+        };
         match pump.poll(context, client, &mut **filed, buffers, &mut false) {
             Poll::Pending if filed.is_full() => Poll::Ready(Ok(())),
             polled => polled,
@@ -171,41 +224,39 @@ impl Upload {
 
     /// What goes on from now on has a file behind it.
     pub fn begin_file(&mut self, file: TemporaryFile) {
-        self.filed = Some(Box::new(Filed::new(file)));
+        if let Some(body) = &mut self.body {
+            body.filed = Some(Box::new(Filed::new(file)));
+        }
     }
 
     /// What is in the file waits for a backend from now on.
     pub fn end_file(&mut self) {
-        if let Some(pump) = &mut self.pump {
-            pump.begin_behind();
+        if let Some(body) = &mut self.body {
+            body.pump.begin_behind();
         }
     }
 
     /// Gives the file up where all of it was sent, to a backend whose answer is here.
     pub fn leave_file(&mut self) {
-        if let Some(filed) = self.filed.take_if(|filed| filed.is_sent()) {
-            self.filed_bytes += filed.sent();
+        let Some(body) = &mut self.body else { return };
+        if let Some(filed) = body.filed.take_if(|filed| filed.is_sent()) {
+            body.filed_bytes += filed.sent();
         }
     }
 
     /// Whether the client is still to send some of it, as far as is known.
     pub fn is_awaited(&self) -> bool {
-        !self.is_filed() && self.waits_for_client()
-    }
-
-    /// As [`Self::is_awaited`], whatever of it is still to be sent.
-    fn waits_for_client(&self) -> bool {
-        self.pump.as_ref().is_some_and(|pump| !pump.is_done() && pump.waits_for_source())
+        self.body.as_ref().is_some_and(|body| !body.is_filed() && body.waits_for_client())
     }
 
     /// Whether the client has said how much there is, and not sent all of it.
     pub fn is_owed(&self) -> bool {
-        self.pump.as_ref().is_some_and(|pump| pump.is_owed())
+        self.body.as_ref().is_some_and(|body| body.pump.is_owed())
     }
 
     /// Whether everything sent so far can be sent once more.
     pub fn is_replayable(&self) -> bool {
-        !self.streamed
+        self.body.as_ref().is_none_or(|body| !body.streamed)
     }
 
     /// The backend takes no more of it.
@@ -225,12 +276,11 @@ impl Upload {
 
     /// Makes ready for another backend, which gets the part that left with the head once more.
     pub fn retry(&mut self, now: Duration) {
-        self.pause(now);
         (self.refused, self.cut) = (false, false);
-        if let Some(pump) = &mut self.pump {
-            pump.begin_again();
-        }
-        if let Some(filed) = &mut self.filed {
+        let Some(body) = &mut self.body else { return };
+        body.pause(now);
+        body.pump.begin_again();
+        if let Some(filed) = &mut body.filed {
             filed.begin_again();
         }
     }
@@ -238,10 +288,10 @@ impl Upload {
     /// Frames for another backend what leaves with the head: of the body that is `held`, which goes behind
     /// what is in `out`. What is in a file goes behind it.
     pub fn frame_anew(&mut self, framing: Framing, held: &[u8], out: &mut Vec<u8>) {
-        let Some(pump) = &mut self.pump else { return };
-        let length = self.filed.as_ref().map_or(0, |filed| filed.length());
-        let behind = pump.frame_anew(framing, held, length, out);
-        if let Some(filed) = &mut self.filed {
+        let Some(body) = &mut self.body else { return };
+        let length = body.filed.as_ref().map_or(0, |filed| filed.length());
+        let behind = body.pump.frame_anew(framing, held, length, out);
+        if let Some(filed) = &mut body.filed {
             filed.set_behind(behind);
         }
     }
@@ -254,13 +304,12 @@ impl Upload {
 
     /// Content bytes received so far.
     pub fn received_bytes(&self) -> u64 {
-        self.pump.as_ref().map_or(0, |pump| pump.received)
+        self.body.as_ref().map_or(0, |body| body.pump.received)
     }
 
     /// Bytes sent to the backend after what left with the head, framing included.
     pub fn streamed_bytes(&self) -> u64 {
-        let filed = self.filed_bytes + self.filed.as_ref().map_or(0, |filed| filed.sent());
-        self.pump.as_ref().map_or(0, |pump| pump.streamed) + filed
+        self.body.as_ref().map_or(0, |body| body.streamed_bytes())
     }
 
     /// Moves what can be moved. `Ready` when it is over or the backend takes no more.
@@ -277,13 +326,13 @@ impl Upload {
             ready!(self.poll_filed(context, client, backend, moved))?;
             self.resume(clock::now());
         }
-        let Some(pump) = &mut self.pump else { return Poll::Ready(Ok(())) };
+        let Some(body) = &mut self.body else { return Poll::Ready(Ok(())) };
         if self.refused {
             return Poll::Ready(Ok(()));
         }
         let mut now_moved = false;
-        let polled = pump.poll(context, client, backend, buffers, &mut now_moved);
-        self.streamed |= now_moved;
+        let polled = body.pump.poll(context, client, backend, buffers, &mut now_moved);
+        body.streamed |= now_moved;
         *moved |= now_moved;
         match polled {
             Poll::Pending => Poll::Pending,
@@ -304,7 +353,9 @@ impl Upload {
         backend: &mut Stream,
         moved: &mut bool,
     ) -> Poll<Result<(), Failure>> {
-        let Some(filed) = &mut self.filed else { return Poll::Ready(Ok(())) };
+        let Some(Body { filed: Some(filed), .. }) = self.body.as_deref_mut() else {
+            return Poll::Ready(Ok(()));
+        };
         match filed.poll_send(context, backend, moved) {
             Poll::Pending => {
                 client.gather(context);
@@ -320,12 +371,7 @@ impl Upload {
 
     /// Whether the client has sent less than `rate` bytes per second on average, while it was its turn (D1).
     pub fn is_too_slow(&self, now: Duration, rate: u64) -> bool {
-        let spent = now.saturating_sub(self.began);
-        rate > 0
-            && spent > RATE_GRACE
-            && self.paused_at.is_none()
-            && self.waits_for_client()
-            && (self.received_bytes() as f64) < rate as f64 * spent.as_secs_f64()
+        self.body.as_ref().is_some_and(|body| body.is_too_slow(now, rate))
     }
 
     /// Proof that all of it was sent to the backend that was asked last; `None` where it was not.
@@ -337,8 +383,11 @@ impl Upload {
     /// What the client sent behind the body, and proof that the body is over. Without a body there is nothing
     /// behind it that the session does not already hold.
     pub fn take_rest(&mut self) -> (Option<Buffer>, Option<Drained>) {
-        match self.pump.take() {
-            Some(pump) => pump.into_rest(),
+        match self.body.take() {
+            Some(body) => {
+                self.cut |= body.is_filed();
+                body.pump.into_rest()
+            }
             None => (None, BodyReader::new(BodyLength::None, &Limits::default()).drained()),
         }
     }

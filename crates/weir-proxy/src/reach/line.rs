@@ -48,7 +48,12 @@ pub async fn wait(
     };
     let mut wait = Wait { begun, until: begun + queue.timeout, is_parked: false };
     pool.cells().queued.increment();
-    let mut position = QueuePosition::take(line, reach.wish.role, most).await.ok_or(full)?;
+    let Some(mut position) = QueuePosition::take(line, reach.wish.role, most).await else {
+        if full == Unavailable::ParkFull {
+            pool.cells().park_full.increment();
+        }
+        return Err(full);
+    };
     loop {
         match choose_now(worker, pool, reach)? {
             Ok(chosen) if is_first => {
@@ -67,7 +72,7 @@ pub async fn wait(
             } else if client_gone(context) {
                 Poll::Ready(Err(Unavailable::ClientGone { queued: elapsed(begun) }))
             } else if deadline.has_passed() {
-                Poll::Ready(Err(wait.timed_out()))
+                Poll::Ready(Err(wait.timed_out(pool)))
             } else {
                 Poll::Pending
             }
@@ -121,12 +126,13 @@ impl Wait {
         }
     }
 
-    fn timed_out(&self) -> Unavailable {
+    fn timed_out(&self, pool: &WorkerPool) -> Unavailable {
         let queued = elapsed(self.begun);
-        match self.is_parked {
-            true => Unavailable::ParkTimeout { queued },
-            false => Unavailable::QueueTimeout { queued },
+        if !self.is_parked {
+            return Unavailable::QueueTimeout { queued };
         }
+        pool.cells().park_timeouts.increment();
+        Unavailable::ParkTimeout { queued }
     }
 }
 

@@ -15,3 +15,4 @@ pub mod proxy;
 pub mod reload;
 pub mod run;
 pub mod status;
+pub mod top;

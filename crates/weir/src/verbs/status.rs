@@ -17,10 +17,13 @@ use crate::table::table;
 /// Prints the state of the running Weir.
 pub fn status(running: &Running, json: bool) -> Result<Exit, Exit> {
     ask_and_print(running, Method::GET, "/v1/status", None, json, |body| {
-        let colours = std::io::stdout().is_terminal()
-            && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Ok(words(&serde_json::from_value(body)?, colours))
+        Ok(words(&serde_json::from_value(body)?, has_colours()))
     })
+}
+
+/// Whether what is printed may be coloured: on a terminal, unless the user says `NO_COLOR` (no-color.org).
+pub fn has_colours() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 fn words(status: &Status, colours: bool) -> String {
@@ -243,7 +246,7 @@ fn row(it: &BackendStatus) -> Vec<String> {
     row
 }
 
-fn quantiles(quantiles: Option<Quantiles>) -> [String; 2] {
+pub fn quantiles(quantiles: Option<Quantiles>) -> [String; 2] {
     let cell = |seconds: f64| {
         if seconds < 1.0 { format!("{:.1}ms", seconds * 1e3) } else { format!("{seconds:.1}s") }
     };
@@ -258,7 +261,7 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
 
-fn span(seconds: f64) -> String {
+pub fn span(seconds: f64) -> String {
     let seconds = seconds as u64;
     match seconds {
         0..60 => format!("{seconds}s"),

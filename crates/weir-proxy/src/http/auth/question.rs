@@ -4,11 +4,11 @@
 use std::borrow::Cow;
 
 use weir_config::QuestionPart;
+use weir_http::values::cookies;
 use weir_http::{Field, KnownHeader, Limits, Progress, RequestHead, parse_request};
 
 use super::AuthService;
 use super::remembered::{Remembered, Tag};
-use crate::http::cookies;
 use crate::http::exchange::Exchange;
 use crate::http::requester::Requester;
 

@@ -12,6 +12,7 @@ use aws_lc_rs::signature::{
 };
 use serde_json::{Map, Value};
 use weir_config::{Alphabet, KEYS_OF_A_NAME_MOST, PublicKey, Signing, TokenAuth, TokenKey, decode_base64};
+use weir_http::values::cookies;
 use weir_http::{AddedField, KnownHeader};
 use weir_io::clock;
 use weir_state::token_keys::{FetchedSet, Held, TokenKeys};
@@ -19,7 +20,6 @@ use weir_state::token_keys::{FetchedSet, Held, TokenKeys};
 use super::claims::Claims;
 use super::presence::while_present;
 use super::{UserFacts, put_line};
-use crate::http::cookies;
 use crate::http::exchange::Exchange;
 use crate::http::failure::{Denied, Failure};
 use crate::http::session::Session;

@@ -2,11 +2,14 @@
 
 /// Name and value of each cookie of a line.
 pub fn pairs(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-    line.split(|byte| *byte == b';').filter_map(|pair| {
-        let pair = pair.trim_ascii();
-        let at = pair.iter().position(|byte| *byte == b'=')?;
-        Some((&pair[..at], &pair[at + 1..]))
-    })
+    line.split(|byte| *byte == b';').filter_map(parts)
+}
+
+/// Name and value of what stands between two semicolons; `None` where it has no `=`.
+pub fn parts(pair: &[u8]) -> Option<(&[u8], &[u8])> {
+    let pair = pair.trim_ascii();
+    let at = pair.iter().position(|byte| *byte == b'=')?;
+    Some((&pair[..at], &pair[at + 1..]))
 }
 
 /// The value of the first cookie of that name; `None` where there is none.

@@ -1,0 +1,175 @@
+//! `weir top`
+
+mod rates;
+mod view;
+
+use std::io::{self, IsTerminal as _};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use hyper::Method;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use weir_admin::status::Status;
+
+use crate::arguments::{Running, duration};
+use crate::client::{CallError, Client};
+use crate::exit::Exit;
+use crate::verbs::status::has_colours;
+use rates::Look;
+use view::View;
+
+/// Longest time until a key is heeded.
+const TICK: Duration = Duration::from_millis(50);
+
+/// How `weir top` looks.
+#[derive(Args, Debug)]
+pub struct Arguments {
+    /// Time between two looks
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    interval: Duration,
+    /// Only backends that are not ready or have failed since the last look
+    #[arg(long)]
+    troubled: bool,
+    #[command(flatten)]
+    running: Running,
+}
+
+/// Shows the running Weir until `q`: what comes, and how backends are.
+pub fn top(arguments: &Arguments) -> Result<Exit, Exit> {
+    if !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
+        return Err(
+            Exit::Refused.saying("`weir top` needs a terminal; `weir status` prints the same facts once")
+        );
+    }
+    let client = Client::new(&arguments.running)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Exit::Failed.saying(format_args!("no runtime: {error}")))?;
+    // What goes wrong with the first look is said like any other verb's mistake.
+    let first = runtime.block_on(look(&client)).map_err(|error| error.report())?;
+    let mut view = View::new(client.address().to_string(), first, arguments.troubled, has_colours());
+    let shown = ratatui::try_init().and_then(|mut terminal| {
+        let shown = Live { runtime, client, interval: arguments.interval }.show(&mut terminal, &mut view);
+        ratatui::restore();
+        shown
+    });
+    shown.map_err(|error| Exit::Failed.saying(format_args!("the terminal: {error}")))?;
+    Ok(Exit::Done)
+}
+
+/// What is asked, how often.
+struct Live {
+    runtime: Runtime,
+    client: Client,
+    interval: Duration,
+}
+
+impl Live {
+    /// Until the user, or a signal, ends it.
+    fn show(&self, terminal: &mut DefaultTerminal, view: &mut View) -> io::Result<()> {
+        let mut ends = {
+            let _guard = self.runtime.enter();
+            [
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::hangup())?,
+                signal(SignalKind::interrupt())?,
+            ]
+        };
+        let mut next = Instant::now() + self.interval;
+        // Keys are heeded while a Weir that hangs is asked.
+        let mut asking = None;
+        loop {
+            terminal.draw(|frame| view.draw(frame))?;
+            while event::poll(Duration::ZERO)? {
+                if let Event::Key(key) = event::read()?
+                    && key.kind == KeyEventKind::Press
+                    && !heed(view, key)
+                {
+                    return Ok(());
+                }
+            }
+            if asking.is_none() && !view.is_paused && Instant::now() >= next {
+                asking = Some(Box::pin(look(&self.client)));
+            }
+            match self.runtime.block_on(happens(&mut ends, asking.as_mut())) {
+                Happened::Asked => return Ok(()),
+                Happened::Looked(result) => {
+                    view.look(*result);
+                    asking = None;
+                    next = Instant::now() + self.interval;
+                }
+                Happened::Nothing => {}
+            }
+        }
+    }
+}
+
+/// What came first.
+enum Happened {
+    /// A signal asks for the end.
+    Asked,
+    /// A look is through.
+    Looked(Box<Result<Look, CallError>>),
+    /// Nothing, for as long as a key may wait.
+    Nothing,
+}
+
+async fn happens<F>(ends: &mut [Signal; 3], asking: Option<&mut F>) -> Happened
+where
+    F: Future<Output = Result<Look, CallError>> + Unpin,
+{
+    let [terminate, hangup, interrupt] = ends;
+    let looked = async {
+        match asking {
+            Some(asking) => asking.await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = terminate.recv() => Happened::Asked,
+        _ = hangup.recv() => Happened::Asked,
+        _ = interrupt.recv() => Happened::Asked,
+        result = looked => Happened::Looked(Box::new(result)),
+        () = tokio::time::sleep(TICK) => Happened::Nothing,
+    }
+}
+
+/// Does what a key asks for; false where that is the end.
+fn heed(view: &mut View, key: KeyEvent) -> bool {
+    match key.code {
+        KeyCode::Char('q') | KeyCode::Esc => return false,
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+        KeyCode::Char(' ' | 'p') => view.is_paused = !view.is_paused,
+        KeyCode::Char('t') => view.toggle_troubled(),
+        KeyCode::Up | KeyCode::Char('k') => view.scroll(-1),
+        KeyCode::Down | KeyCode::Char('j') => view.scroll(1),
+        KeyCode::PageUp => view.scroll(-20),
+        KeyCode::PageDown => view.scroll(20),
+        KeyCode::Home => view.scroll(isize::MIN),
+        _ => {}
+    }
+    true
+}
+
+/// Asks how everything is now.
+async fn look(client: &Client) -> Result<Look, CallError> {
+    let answer = client.call(Method::GET, "/v1/status", None).await?;
+    if !answer.status.is_success() {
+        return Err(CallError::Broken(answer.error()));
+    }
+    let status: Status = serde_json::from_value(answer.body).map_err(|error| {
+        let address = client.address();
+        CallError::Broken(format!("the running Weir at {address} is of another version: {error}"))
+    })?;
+    Ok(Look { status, at: Instant::now() })
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = duration(text)?;
+    match interval {
+        _ if interval < Duration::from_millis(100) => Err("expected 100ms or more".to_owned()),
+        _ => Ok(interval),
+    }
+}
