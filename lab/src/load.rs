@@ -169,6 +169,10 @@ pub struct LoadResult {
     pub bytes: u64,
     /// How long the load ran.
     pub seconds: f64,
+    /// Processor time of the whole machine meanwhile, in seconds, of a load that spends much on its
+    /// preparations; `None` of others, whose caller measures it.
+    #[serde(default)]
+    pub machine_seconds: Option<f64>,
     /// Figures only the load can know, such as latencies, each in its metric's unit.
     #[serde(default)]
     pub figures: BTreeMap<Metric, f64>,

@@ -557,19 +557,7 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     });
     gauge(out, &expose::BREAKER_OPEN, open);
     counted.totals(out, &expose::QUEUED, |cells| &cells.queued);
-    let of_mysql = pools.iter().filter(|it| it.config.mysql.is_some());
-    let of_mysql = Counted(of_mysql.map(|it| (vec![&*it.config.name], &*it.cells)).collect());
-    of_mysql.totals(out, &expose::PARKED, |cells: &PoolCells| &cells.parked);
-    of_mysql.each(
-        out,
-        &expose::PARK_REFUSALS,
-        &[("full", |cells| &cells.park_full), ("timeout", |cells| &cells.park_timeouts)],
-    );
-    of_mysql.each(
-        out,
-        &expose::MYSQL_LOST,
-        &[("moved", |cells| &cells.moved), ("failed", |cells| &cells.failed)],
-    );
+    mysql::waits(out, pools);
     mysql::clusters(out, control, pools);
     counted.totals(out, &expose::FALLBACKS, |cells| &cells.fallbacks);
     counted.totals(out, &expose::LAST_RESORT, |cells| &cells.last_resort);

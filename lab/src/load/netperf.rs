@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{LoadResult, together};
 use crate::addresses::after;
+use crate::measure;
 use crate::metric::Metric;
 use crate::process;
 
@@ -111,7 +112,11 @@ pub fn run(
         clients.push(Ended(start(&client, &arguments)?));
     }
     let missed = together::begin_together(clients.iter().map(|client| &client.0), Duration::from_secs(PAUSE));
-    thread::sleep(Duration::from_secs(seconds) + GRACE);
+    // A hundred starts cost as much as the work of a second.
+    let machine_before = measure::machine_time()?;
+    thread::sleep(Duration::from_secs(seconds));
+    let machine = measure::machine_time()?.saturating_sub(machine_before);
+    thread::sleep(GRACE);
     end_vain_waits(server.0.id());
     let (mut told, mut complaints) = (Vec::new(), Vec::new());
     if missed > 0 {
@@ -126,7 +131,8 @@ pub fn run(
             Err(error) => complaints.push(error.to_string()),
         }
     }
-    summed_up(&told, &complaints)
+    let result = summed_up(&told, &complaints)?;
+    Ok(LoadResult { machine_seconds: Some(machine.as_secs_f64()), ..result })
 }
 
 /// Ends what the children of the netserver `server` wait for: a data connection, which never comes to them.

@@ -99,6 +99,7 @@ impl Spread {
         let mut sample = Sample::default();
         meter.end(&mut sample, &result, load_placement, None)?;
         let machine = measure::machine_time()?.saturating_sub(machine_before);
+        let machine = result.machine_seconds.map_or(machine, Duration::from_secs_f64);
         put_figures(&mut sample, result, load, machine, cell.contender);
         let commands = vec![cell.contender.command_line(&self.options.tools, &seat, &home)?, command];
         drop((proxy, servers));

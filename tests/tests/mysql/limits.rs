@@ -69,11 +69,10 @@ fn logins_in_full_wait_beyond_their_number_a_second() {
     for limit in ["full_logins", "full_logins_per_client", "full_logins_per_account"] {
         let weir = with(&pair, &format!("{BEFORE_PAIR}{limit} = 1\n"));
         // An account without a password shows an empty one.
-        let clients = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let clients: Vec<_> = (0..3).map(|_| scope.spawn(|| client(&weir, "auto"))).collect();
-            clients.into_iter().map(|client| client.join().expect("let in")).count()
+            clients.into_iter().for_each(|client| drop(client.join().expect("let in")));
         });
-        assert_eq!(clients, 3);
         assert!(weir.metric("weir_mysql_logins_waited_total", &[]) >= 1.0, "{limit}: nobody waited");
     }
 }

@@ -9,9 +9,9 @@ use weir_mysql::{LeftBehind, RouteReason};
 use weir_state::{Listener, Pool};
 use weir_stats::HistogramSum;
 use weir_stats::expose::{self, Exposition};
-use weir_stats::table::Login;
+use weir_stats::table::{Login, PoolCells};
 
-use super::{counted, gauge};
+use super::{Counted, counted, gauge};
 
 /// Of listeners that speak it.
 pub(super) fn logins(out: &mut Exposition, listeners: &[Arc<Listener>]) {
@@ -34,6 +34,23 @@ pub(super) fn logins(out: &mut Exposition, listeners: &[Arc<Listener>]) {
         &[("waited", |cells| &cells.catch_ups), ("behind", |cells| &cells.behind)],
     );
     mysql.totals(out, &expose::MYSQL_LOGINS_WAITED, |cells| &cells.logins_waited);
+}
+
+/// Of pools of its servers: what waited for one in its role, and what came of that.
+pub(super) fn waits(out: &mut Exposition, pools: &[Arc<Pool>]) {
+    let of_mysql = pools.iter().filter(|it| it.config.mysql.is_some());
+    let of_mysql = Counted(of_mysql.map(|it| (vec![&*it.config.name], &*it.cells)).collect());
+    of_mysql.totals(out, &expose::PARKED, |cells: &PoolCells| &cells.parked);
+    of_mysql.each(
+        out,
+        &expose::PARK_REFUSALS,
+        &[("full", |cells| &cells.park_full), ("timeout", |cells| &cells.park_timeouts)],
+    );
+    of_mysql.each(
+        out,
+        &expose::MYSQL_LOST,
+        &[("moved", |cells| &cells.moved), ("failed", |cells| &cells.failed)],
+    );
 }
 
 /// Only reasons that have come up: most listeners see a few of them.
