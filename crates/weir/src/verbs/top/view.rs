@@ -17,6 +17,51 @@ const PICTURE_LINES: u16 = 6;
 /// Lines of a table beside its rows: its frame and its heads.
 const TABLE_LINES: usize = 3;
 
+/// A column, and how wide a screen has to be to show it.
+struct Column(&'static str, Constraint, u16);
+
+const LISTENER_COLUMNS: [Column; 13] = [
+    Column("listener", Constraint::Max(16), 0),
+    Column("protocol", Constraint::Max(12), 120),
+    Column("bind", Constraint::Min(18), 0),
+    Column("open", Constraint::Max(7), 0),
+    Column("conn/s", Constraint::Max(7), 0),
+    Column("req/s", Constraint::Max(7), 0),
+    Column("4xx/s", Constraint::Max(7), 100),
+    Column("5xx/s", Constraint::Max(7), 0),
+    Column("refused/s", Constraint::Max(9), 0),
+    Column("in", Constraint::Max(9), 110),
+    Column("out", Constraint::Max(9), 110),
+    Column("p50", Constraint::Max(8), 140),
+    Column("p99", Constraint::Max(8), 90),
+];
+
+const BACKEND_COLUMNS: [Column; 11] = [
+    Column("pool", Constraint::Max(12), 0),
+    Column("backend", Constraint::Min(21), 0),
+    Column("state", Constraint::Max(11), 0),
+    Column("in flight", Constraint::Max(9), 0),
+    Column("waiting", Constraint::Max(7), 120),
+    Column("req/s", Constraint::Max(6), 0),
+    Column("5xx/s", Constraint::Max(6), 90),
+    Column("failed/s", Constraint::Max(8), 0),
+    Column("p50", Constraint::Max(8), 140),
+    Column("p99", Constraint::Max(8), 110),
+    Column("why", Constraint::Min(9), 0),
+];
+
+/// Those columns that a screen of this width has room for.
+fn table<'c>(columns: &[Column], width: u16, rows: impl Iterator<Item = Vec<Cell<'c>>>) -> Table<'c> {
+    let is_shown = |index: usize| columns[index].2 <= width;
+    let shown = || columns.iter().filter(|column| column.2 <= width);
+    let rows = rows.map(|cells| {
+        let cells = cells.into_iter().enumerate().filter(|(index, _)| is_shown(*index));
+        Row::new(cells.map(|(_, cell)| cell))
+    });
+    let heads = Row::new(shown().map(|column| column.0)).bold();
+    Table::new(rows, shown().map(|column| column.1)).header(heads)
+}
+
 /// What is shown, and how.
 pub struct View {
     address: String,
@@ -144,28 +189,12 @@ impl View {
     }
 
     fn draw_listeners(&self, frame: &mut Frame<'_>, area: Rect) {
-        let heads = [
-            "listener",
-            "protocol",
-            "bind",
-            "open",
-            "conn/s",
-            "req/s",
-            "4xx/s",
-            "5xx/s",
-            "refused/s",
-            "in",
-            "out",
-            "p50",
-            "p99",
-        ];
-        let widths = [18, 8, 22, 8, 8, 8, 8, 8, 9, 9, 9, 8, 8].map(Constraint::Max);
         let rows = self.history.last.status.listeners.iter().map(|it| self.listener(it));
-        let block = Block::bordered().title("listeners");
-        frame.render_widget(Table::new(rows, widths).header(Row::new(heads).bold()).block(block), area);
+        let table = table(&LISTENER_COLUMNS, area.width, rows).block(Block::bordered().title("listeners"));
+        frame.render_widget(table, area);
     }
 
-    fn listener(&self, it: &ListenerStatus) -> Row<'static> {
+    fn listener(&self, it: &ListenerStatus) -> Vec<Cell<'static>> {
         let rates = self.history.of_listener(it);
         let plane =
             if it.plane == "kernel" { format!("{} (kernel)", it.protocol) } else { it.protocol.clone() };
@@ -187,7 +216,7 @@ impl View {
         cells.push(self.bad(rates.refused));
         cells.extend([rates.bytes_received, rates.bytes_sent].map(|it| Cell::from(bytes(it))));
         cells.extend(quantiles(it.request_seconds).map(Cell::from));
-        Row::new(cells)
+        cells
     }
 
     fn draw_backends(&mut self, frame: &mut Frame<'_>, area: Rect) {
@@ -207,40 +236,13 @@ impl View {
             }
             false => format!("backends: {ready} of {number} ready"),
         };
-        let heads = [
-            "pool",
-            "backend",
-            "state",
-            "in flight",
-            "waiting",
-            "req/s",
-            "5xx/s",
-            "failed/s",
-            "p50",
-            "p99",
-            "why",
-        ];
-        let widths = [
-            Constraint::Max(16),
-            Constraint::Max(34),
-            Constraint::Max(12),
-            Constraint::Max(9),
-            Constraint::Max(8),
-            Constraint::Max(8),
-            Constraint::Max(8),
-            Constraint::Max(8),
-            Constraint::Max(8),
-            Constraint::Max(8),
-            Constraint::Min(10),
-        ];
         let rows = shown[above..last].iter().map(|(pool, it, rates)| self.backend(pool, it, *rates));
-        let table = Table::new(rows, widths).header(Row::new(heads).bold());
-        let table = table.block(Block::bordered().title(title));
+        let table = table(&BACKEND_COLUMNS, area.width, rows).block(Block::bordered().title(title));
         self.above = above;
         frame.render_widget(table, area);
     }
 
-    fn backend(&self, pool: &PoolStatus, it: &BackendStatus, rates: BackendRates) -> Row<'static> {
+    fn backend(&self, pool: &PoolStatus, it: &BackendStatus, rates: BackendRates) -> Vec<Cell<'static>> {
         let colour = match it.state.as_str() {
             "ready" => Color::Green,
             "down" => Color::Red,
@@ -249,7 +251,7 @@ impl View {
         let role = it.role.as_deref().or_else(|| it.backup.then_some("backup"));
         let name = role.map_or_else(|| it.address.clone(), |role| format!("{} ({role})", it.address));
         let [p50, p99] = quantiles(it.response_seconds);
-        Row::new([
+        vec![
             Cell::from(pool.name.clone()),
             Cell::from(name),
             Cell::from(it.state.clone()).style(self.style(colour)),
@@ -261,7 +263,7 @@ impl View {
             Cell::from(p50),
             Cell::from(p99),
             Cell::from(it.reason.clone()),
-        ])
+        ]
     }
 
     /// A rate that should be nothing.
