@@ -1,6 +1,7 @@
 //! Crowds of connections, while Weir is killed, started, upgraded and told otherwise.
 //!
-//! `WEIR_LONG=1` has 10,000 connections rather than 1,000, and prints how long starts take.
+//! `WEIR_LONG=1` has 10,000 connections rather than 1,000, and prints how long starts take; with it goes
+//! `--test-threads=1`, for two such crowds have more descriptors than a process may.
 
 use std::net::SocketAddr;
 use std::path::Path;
