@@ -80,9 +80,14 @@ impl Live {
         let mut next = Instant::now() + self.interval;
         // Keys are heeded while a Weir that hangs is asked.
         let mut asking = None;
+        let mut is_old = true;
         loop {
-            terminal.draw(|frame| view.draw(frame))?;
+            if std::mem::take(&mut is_old) {
+                terminal.draw(|frame| view.draw(frame))?;
+            }
             while event::poll(Duration::ZERO)? {
+                // The screen may have another size now.
+                is_old = true;
                 if let Event::Key(key) = event::read()?
                     && key.kind == KeyEventKind::Press
                     && !heed(view, key)
@@ -97,7 +102,7 @@ impl Live {
                 Happened::Asked => return Ok(()),
                 Happened::Looked(result) => {
                     view.look(*result);
-                    asking = None;
+                    (asking, is_old) = (None, true);
                     next = Instant::now() + self.interval;
                 }
                 Happened::Nothing => {}

@@ -86,11 +86,16 @@ impl History {
         }
     }
 
-    /// What `backend` of the last look had; nothing where it was not there before.
-    pub fn of_backend(&self, pool: &PoolStatus, backend: &BackendStatus) -> BackendRates {
+    /// What the backend of this index in a pool of the last look had; nothing where it was not there before.
+    pub fn of_backend(&self, pool: &PoolStatus, index: usize) -> BackendRates {
+        let backend = &pool.backends[index];
         let before = self.before.as_ref();
         let before = before.and_then(|look| look.status.pools.iter().find(|it| it.name == pool.name));
-        let before = before.and_then(|it| it.backends.iter().find(|it| it.address == backend.address));
+        // Of thousands nearly all stand where they stood.
+        let is_it = |it: &&BackendStatus| it.address == backend.address;
+        let before = before.and_then(|pool| {
+            pool.backends.get(index).filter(is_it).or_else(|| pool.backends.iter().find(is_it))
+        });
         let Some(before) = before else { return BackendRates::default() };
         let rate = |count: fn(&BackendStatus) -> u64| self.per_second(count(before), count(backend));
         BackendRates {

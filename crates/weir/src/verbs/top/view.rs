@@ -221,8 +221,8 @@ impl View {
 
     fn draw_backends(&mut self, frame: &mut Frame<'_>, area: Rect) {
         let pools = &self.history.last.status.pools;
-        let all = pools.iter().flat_map(|pool| pool.backends.iter().map(move |it| (pool, it)));
-        let known = all.map(|(pool, it)| (pool, it, self.history.of_backend(pool, it)));
+        let all = pools.iter().flat_map(|pool| pool.backends.iter().enumerate().map(move |it| (pool, it)));
+        let known = all.map(|(pool, (index, it))| (pool, it, self.history.of_backend(pool, index)));
         let shown: Vec<_> =
             known.filter(|(_, it, rates)| !self.is_troubled_only || is_troubled(it, *rates)).collect();
         let room = usize::from(area.height).saturating_sub(TABLE_LINES);
