@@ -14,8 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const INTERVAL: Duration = Duration::from_millis(2);
 
 /// Waits until each of `children` sleeps before its work, for `pause`, as it was told; stops it there, and
-/// lets all go on once the last one's pause is over. Gives how many were not held: those that ended before,
-/// or had not come to their sleep in 20 s.
+/// lets all go on once the last one's pause is over. Gives how many had not come to their sleep in 20 s; one
+/// that ends before is not waited for.
 pub fn begin_together<'a>(children: impl Iterator<Item = &'a Child>, pause: Duration) -> usize {
     let mut awaited: Vec<Pid> =
         children.filter_map(|child| Pid::from_raw(i32::try_from(child.id()).ok()?)).collect();
@@ -23,7 +23,7 @@ pub fn begin_together<'a>(children: impl Iterator<Item = &'a Child>, pause: Dura
     let begin = Instant::now();
     while !awaited.is_empty() && begin.elapsed() < PATIENCE {
         let (asleep, awake): (Vec<Pid>, Vec<Pid>) = awaited.into_iter().partition(|one| sleeps(*one));
-        // A zombie has been started and is not waited for: its number is nobody else's.
+        // Nobody has asked yet how those ended that did: their numbers are nobody else's.
         held.extend(asleep.into_iter().filter(|one| kill_process(*one, Signal::STOP).is_ok()));
         awaited = awake.into_iter().filter(|one| !has_ended(*one)).collect();
         thread::sleep(INTERVAL);
