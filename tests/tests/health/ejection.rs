@@ -206,6 +206,18 @@ fn odd() -> Backend {
     })
 }
 
+/// Asks again and again, until this backend gets nothing any more.
+fn asks_until_out(weir: &Weir, backend: &Backend) {
+    let mut client = weir.client("web");
+    until_within(Duration::from_secs(60), "the odd one to be ejected", || {
+        for _ in 0..50 {
+            client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+            client.receives_response();
+        }
+        (!is_up(weir, backend.address())).then_some(())
+    });
+}
+
 #[test]
 fn a_pool_of_few_is_compared_where_it_says_so() {
     let (odd, one, two) = (odd(), named("well"), named("well"));
@@ -221,14 +233,7 @@ fn a_pool_of_few_is_compared_where_it_says_so() {
         "#;
     let setup = Setup::of(config).with("odd", odd.address()).with("one", one.address());
     let weir = setup.with("two", two.address()).start();
-    let mut client = weir.client("web");
-    until_within(Duration::from_secs(60), "the odd one to be ejected", || {
-        for _ in 0..50 {
-            client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-            client.receives_response();
-        }
-        (!is_up(&weir, odd.address())).then_some(())
-    });
+    asks_until_out(&weir, &odd);
     assert!(is_up(&weir, one.address()) && is_up(&weir, two.address()));
 }
 
@@ -252,14 +257,7 @@ fn a_backend_that_fails_more_often_than_the_others_is_ejected_by_comparison() {
         setup = setup.with(&format!("b{number}"), other.address());
     }
     let weir = setup.start();
-    let mut client = weir.client("web");
-    until_within(Duration::from_secs(60), "the odd one to be ejected", || {
-        for _ in 0..50 {
-            client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-            client.receives_response();
-        }
-        (!is_up(&weir, odd.address())).then_some(())
-    });
+    asks_until_out(&weir, &odd);
     let address = odd.address().to_string();
     assert_eq!(weir.metric("weir_backend_outliers_total", &[("backend", &address)]), 1.0);
     let status = weir.admin().reads("/v1/pools/app").json();

@@ -220,20 +220,25 @@ fn lag(member: &MemberStatus) -> String {
     }
 }
 
-fn row(it: &BackendStatus) -> Vec<String> {
-    let class = |class: &str| it.requests.get(class).copied().unwrap_or(0).to_string();
+/// A backend's address, with what sets it apart.
+pub fn name(it: &BackendStatus) -> String {
     let role = it.role.as_deref().or_else(|| it.backup.then_some("backup"));
     let marks: Vec<&str> = role.into_iter().chain(it.found.then_some("found")).collect();
-    let name = match marks.is_empty() {
+    match marks.is_empty() {
         true => it.address.clone(),
         false => format!("{} ({})", it.address, marks.join(", ")),
-    };
+    }
+}
+
+fn row(it: &BackendStatus) -> Vec<String> {
+    let class = |class: &str| it.requests.get(class).copied().unwrap_or(0).to_string();
     let weight = if it.ramp_percent < 100 {
         format!("{} at {} %", it.weight, it.ramp_percent)
     } else {
         it.weight.to_string()
     };
-    let mut row = vec![name, it.state.clone(), weight, it.in_flight.to_string(), class("2xx"), class("5xx")];
+    let mut row =
+        vec![name(it), it.state.clone(), weight, it.in_flight.to_string(), class("2xx"), class("5xx")];
     // Connections that did not come about are among them.
     row.push(it.failures.to_string());
     row.extend(quantiles(it.response_seconds));

@@ -9,7 +9,7 @@ use weir_admin::status::{BackendStatus, ListenerStatus, PoolStatus};
 
 use super::rates::{BackendRates, History, ListenerRates, Look};
 use crate::client::CallError;
-use crate::verbs::status::{quantiles, span};
+use crate::verbs::status::{name, quantiles, span};
 
 /// A screen of fewer lines has no picture.
 const LINES_FOR_PICTURE: u16 = 24;
@@ -248,12 +248,10 @@ impl View {
             "down" => Color::Red,
             _ => Color::Yellow,
         };
-        let role = it.role.as_deref().or_else(|| it.backup.then_some("backup"));
-        let name = role.map_or_else(|| it.address.clone(), |role| format!("{} ({role})", it.address));
         let [p50, p99] = quantiles(it.response_seconds);
         vec![
             Cell::from(pool.name.clone()),
-            Cell::from(name),
+            Cell::from(name(it)),
             Cell::from(it.state.clone()).style(self.style(colour)),
             Cell::from(it.in_flight.to_string()),
             Cell::from(pool.queue_depth.to_string()),
