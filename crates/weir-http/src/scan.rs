@@ -12,7 +12,8 @@ pub(crate) const PATH_ATTENTION: u8 = 8;
 pub(crate) const UNDERSCORE: u8 = 16;
 /// Hexadecimal digit.
 pub(crate) const HEX: u8 = 32;
-/// May stand in a registered name: unreserved, sub-delims and `%` (RFC 3986 §3.2.2).
+/// May stand by itself in a registered name: unreserved and sub-delims (RFC 3986 §3.2.2) but for the comma,
+/// which in a field reads as a list of two hosts (threat A14).
 pub(crate) const HOST: u8 = 64;
 /// Unreserved (RFC 3986 §2.3): the same encoded or not.
 pub(crate) const UNRESERVED: u8 = 128;
@@ -63,7 +64,7 @@ const fn classes() -> [u8; 256] {
         if unreserved {
             class |= UNRESERVED;
         }
-        if unreserved || contains(b"!$&'()*+,;=%", byte) {
+        if unreserved || contains(b"!$&'()*+;=", byte) {
             class |= HOST;
         }
         table[index] = class;

@@ -46,8 +46,14 @@ pub(crate) fn parse_fields(
     let Cursor { mut phase, mut at, mut line_start, mut mark, mut classes, .. } = *cursor;
     'more: {
         loop {
-            let mut known = None;
             if phase == Phase::FieldStart {
+                if fields.lines.len() < limits.count
+                    && let Some(line) = plain_line(window, at)
+                {
+                    at = line.value.end() + 2;
+                    fields.push(line);
+                    continue;
+                }
                 match window.get(at) {
                     None => break 'more,
                     Some(b'\r') => match window.get(at + 1) {
@@ -66,18 +72,6 @@ pub(crate) fn parse_fields(
                 line_start = at;
                 classes = 0;
                 phase = Phase::FieldName;
-                if let Some(rest) = window.get(at..)
-                    && let Some(name) = scan::name_length(rest).and_then(|length| rest.get(..length))
-                {
-                    let named = KnownHeader::classify(name);
-                    known = Some(named);
-                    // A name that is known is a token, and has no underscore.
-                    if named != KnownHeader::Other {
-                        mark = at + name.len();
-                        at = mark + 1;
-                        phase = Phase::FieldValue;
-                    }
-                }
             }
             if phase == Phase::FieldName {
                 let Some(stop) = token_end(window, &mut at, &mut classes) else { break 'more };
@@ -101,7 +95,7 @@ pub(crate) fn parse_fields(
                 _ => return Err(Violation::FieldValueSyntax),
             }
             let name = window.get(line_start..mark).unwrap_or_default();
-            let known = known.unwrap_or_else(|| KnownHeader::classify(name));
+            let known = KnownHeader::classify(name);
             fields.push(field_line(window, line_start, mark, stop, classes, known));
             at = stop + 2;
             phase = Phase::FieldStart;
@@ -112,6 +106,35 @@ pub(crate) fn parse_fields(
     }
     *cursor = Cursor { phase, at, line_start, mark, classes, ..*cursor };
     Ok(None)
+}
+
+/// The line that begins at `at`, where it is whole and stands as Weir would write it, without an underscore: most
+/// lines do. `None` says nothing about a line.
+#[inline(always)]
+fn plain_line(window: &[u8], at: usize) -> Option<FieldLine> {
+    let rest = window.get(at..)?;
+    let length = scan::name_length(rest)?;
+    let (name, behind) = rest.split_at_checked(length)?;
+    let known = KnownHeader::classify(name);
+    // A name that is known is a token, and has no underscore.
+    if known == KnownHeader::Other
+        && (name.is_empty() || !name.iter().all(|&byte| CLASS[byte as usize] & (TOKEN | UNDERSCORE) == TOKEN))
+    {
+        return None;
+    }
+    let [b':', b' ', value @ ..] = behind else { return None };
+    let bytes = scan::control_from(value, 0)?;
+    let (value, behind) = value.split_at_checked(bytes)?;
+    let (([b'\r', b'\n', ..], Some(first)), Some(last)) = ((behind, value.first()), value.last()) else {
+        return None;
+    };
+    // No control byte is in there but tab.
+    if *first <= b' ' || *last <= b' ' {
+        return None;
+    }
+    let name_end = at + length;
+    let value = Span::new(name_end + 2, name_end + 2 + bytes);
+    Some(FieldLine { name: Span::new(at, name_end), value, known, flags: CANONICAL })
 }
 
 /// Moves `at` to the first byte that is no token and returns that byte; collects the classes of those before

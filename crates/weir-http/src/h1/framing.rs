@@ -1,7 +1,7 @@
 //! Where a body ends (RFC 9112 §6.3): the one place that decides it for HTTP/1.x, for requests and responses.
 
 use crate::body_length::BodyLength;
-use crate::known::KnownHeader;
+use crate::known::{KnownHeader, same};
 use crate::message::{CANONICAL, ConnectionOptions, FieldLine, Fields, Method, Span, TABBED, Version};
 use crate::scan;
 use crate::violation::Violation;
@@ -166,9 +166,9 @@ pub(crate) fn connection_options(
 /// Notes an option that is acted upon here; `false` for any other.
 fn note_option(options: &mut ConnectionOptions, text: &[u8]) -> bool {
     match text.len() {
-        5 if text.eq_ignore_ascii_case(b"close") => options.close = true,
-        10 if text.eq_ignore_ascii_case(b"keep-alive") => options.keep_alive = true,
-        7 if text.eq_ignore_ascii_case(b"upgrade") => options.upgrade = true,
+        5 if same(b"close", text) => options.close = true,
+        10 if same(b"keep-alive", text) => options.keep_alive = true,
+        7 if same(b"upgrade", text) => options.upgrade = true,
         _ => return false,
     }
     true

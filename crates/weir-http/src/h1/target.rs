@@ -168,17 +168,13 @@ pub fn is_host(text: &[u8]) -> bool {
         host_end = end + 1;
     } else {
         while let Some(&byte) = text.get(host_end) {
-            if !scan::is(byte, HOST) {
+            if scan::is(byte, HOST) {
+                host_end += 1;
+            } else if byte == b'%' && is_escape(text.get(host_end..).unwrap_or_default()) {
+                host_end += 3;
+            } else {
                 break;
             }
-            if byte == b'%' && !is_escape(text.get(host_end..).unwrap_or_default()) {
-                return false;
-            }
-            // RFC 3986 lets a comma stand in a name, but in a field it reads as a list of two hosts (A14).
-            if byte == b',' {
-                return false;
-            }
-            host_end += 1;
         }
         if host_end == 0 {
             return false;

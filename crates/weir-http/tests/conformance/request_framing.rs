@@ -106,6 +106,7 @@ fn spaces_around_a_body_length_are_no_part_of_it_and_are_not_passed_on() {
     for (line, body, written) in [
         ("content-length: 5 ", BodyLength::Length(5), "content-length: 5\r\n"),
         ("content-length:   5   ", BodyLength::Length(5), "content-length: 5\r\n"),
+        ("content-length:  5", BodyLength::Length(5), "content-length: 5\r\n"),
         ("Transfer-Encoding:  chunked ", BodyLength::Chunked, "transfer-encoding: chunked\r\n"),
     ] {
         let bytes = format!("POST / HTTP/1.1\r\nhost: a\r\n{line}\r\n\r\n");
