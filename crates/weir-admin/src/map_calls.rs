@@ -79,7 +79,7 @@ pub(crate) fn show(control: &Control, name: &str, asked: Asked) -> Result<Respon
     let lines: Vec<_> = content
         .lines()
         .take(limit)
-        .map(|line| json!({ "key": text(line.key), "value": text(line.value), "line": line.number }))
+        .map(|line| json!({ "key": text(line.key), "value": text(&line.value), "line": line.number }))
         .collect();
     Ok(ok(&json!({ "map": status(map), "lines": lines })))
 }

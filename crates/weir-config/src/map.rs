@@ -2,6 +2,8 @@
 
 pub(crate) mod content;
 mod edit;
+mod patterns;
+mod sorted;
 
 use weir_template::{Piece, Template, Variable};
 
@@ -34,6 +36,10 @@ words! {
     pub enum MapKind {
         Exact = "exact": "the line whose key is the text",
         Prefix = "prefix": "the line with the longest key that the text begins with",
+        Suffix = "suffix": "the line with the longest key that the text ends with",
+        Domain = "domain": "the line with the longest key that is the name, or a domain above it",
+        Contains = "contains": "the first line whose key is somewhere in the text",
+        Expression = "expression": "the first line whose key, a regular expression, matches somewhere in the text",
         Network = "network": "the line with the smallest network that the address is in",
     }
 }
@@ -44,7 +50,7 @@ table! {
     /// [guide](../guide/maps.md).
     pub struct MapFile(name) at "[map.NAME]" {
         /// The file: lines of a key, spaces and a value; empty lines and those that begin with `#` say
-        /// nothing. At most 16MiB and 1,000,000 lines.
+        /// nothing. At most 16MiB and 1,000,000 lines; 1,000 of expressions and of what is contained.
         file: Option<PageFile> = text(&FILE).required().also(&["path", "map_file", "source"]);
         /// How the key of a line is compared.
         kind: MapKind = word(MapKind::WORDS, "exact").also(&["type", "match", "method"]);
@@ -66,6 +72,13 @@ table! {
         map: String = text(&NAME).required().also(&["name", "by"]);
         /// The pools that it may name. Any other value, and none, goes to the route's own `pool`.
         pools: Vec<String> = list(Each::Text(&NAME)).required().also(&["to", "backends", "upstreams"]);
+    }
+}
+
+impl MapKind {
+    /// Whether keys may stand anywhere in a text: then there may be [`content::MOST_PATTERNS`].
+    fn is_by_patterns(self) -> bool {
+        matches!(self, MapKind::Contains | MapKind::Expression)
     }
 }
 

@@ -34,7 +34,7 @@ pub use addresses::Networks;
 pub use concurrency::Slot;
 pub use explain::ScreenCheck;
 pub use key::{Key, address_key};
-pub use pattern::{Case, Groups, Pattern};
+pub use pattern::{Case, Groups, Pattern, PatternSet};
 pub use rate::Rate;
 pub use screen::{AdaptiveState, Facts, FieldLookup, Passage, Reason, Refusal, Screen, admit};
 pub use settings::{AdaptiveLimit, Checkpoint, ConcurrencyLimit, RateLimit, Settings};

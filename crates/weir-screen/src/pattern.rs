@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
 /// Patterns up to this many are compared one after the other; more are joined into one automaton, whose time
 /// does not grow with their number.
@@ -97,10 +97,16 @@ impl Pattern {
             Form::Regex(expression) => {
                 Some(build(expression, case, ENTRY_BYTES).map_err(|error| reason(&error))?)
             }
-            Form::Contains(part) => build(&regex::escape(part), case, ENTRY_BYTES).ok(),
+            Form::Contains(part) => return Ok(Pattern { negated, ..Pattern::containing(part, case) }),
             _ => None,
         };
         Ok(Pattern { negated, form, case, regex })
+    }
+
+    /// The entry that means every text with `part` in it, whatever stands in `part`.
+    pub fn containing(part: &str, case: Case) -> Pattern {
+        let regex = build(&regex::escape(part), case, ENTRY_BYTES).ok();
+        Pattern { negated: false, form: Form::Contains(part.into()), case, regex }
     }
 
     /// Whether `text` can be read, as [`Self::parse`] says it, without making what it is matched by: a list
@@ -274,6 +280,41 @@ impl Patterns {
     /// The first entry that matches.
     pub fn first(&self, text: &[u8]) -> Option<&Pattern> {
         self.list.iter().find(|pattern| pattern.matches(text))
+    }
+}
+
+/// Entries of which the first that means a text counts. None of them is negated.
+#[derive(Debug)]
+pub struct PatternSet {
+    list: Box<[Pattern]>,
+    /// All at once; `None` where there are few, or where one automaton would take too much memory.
+    set: Option<RegexSet>,
+}
+
+impl PatternSet {
+    /// All of `list` are of one [`Case`].
+    pub fn compile(list: Vec<Pattern>) -> PatternSet {
+        let is_ignored = list.first().is_some_and(|first| first.case == Case::Ignored);
+        let set = (list.len() > FEW)
+            .then(|| {
+                RegexSetBuilder::new(list.iter().map(Pattern::expression))
+                    .unicode(false)
+                    .case_insensitive(is_ignored)
+                    .size_limit(LIST_BYTES)
+                    .build()
+            })
+            .and_then(Result::ok);
+        PatternSet { list: list.into(), set }
+    }
+
+    /// The place of the first entry that means `text`, and itself; `None` where none does. Linear in the
+    /// length of `text`, whatever the number of entries, but for a list too large for one automaton.
+    pub fn first(&self, text: &[u8]) -> Option<(usize, &Pattern)> {
+        let place = match &self.set {
+            Some(set) => set.matches(text).iter().next()?,
+            None => self.list.iter().position(|pattern| pattern.matches(text))?,
+        };
+        Some((place, self.list.get(place)?))
     }
 }
 

@@ -84,8 +84,8 @@ impl Map {
     pub fn with_value<R>(&self, values: &(impl Source + ?Sized), look: impl FnOnce(Option<&[u8]>) -> R) -> R {
         let asked = self.asked(values);
         let content = self.content.load();
-        let line = content.look_up(&asked).map(|line| line.value);
-        look(line.or(self.config.default.as_deref().map(str::as_bytes)))
+        let value = content.look_up(&asked).map(|line| line.value);
+        look(value.as_deref().or(self.config.default.as_deref().map(str::as_bytes)))
     }
 
     /// The same, with all that led to it.
@@ -99,8 +99,8 @@ impl Map {
         let line = content.look_up(&asked);
         let default = || self.config.default.clone().unwrap_or_default().into_bytes();
         MapAnswer {
-            value: line.map_or_else(default, |line| line.value.to_vec()),
-            line: line.map(|line| (line.key.to_vec(), line.number)),
+            line: line.as_ref().map(|line| (line.key.to_vec(), line.number)),
+            value: line.map_or_else(default, |line| line.value.into_owned()),
             asked,
         }
     }

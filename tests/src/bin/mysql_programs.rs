@@ -34,6 +34,11 @@ fn main() {
     let begun = Instant::now();
     let found = run_plan(plan, &alone, weir.address("auto"), &pair);
     found.different.iter().for_each(|what| println!("{what}"));
+    // Where one has ended, all that was asked of it since differs.
+    [&alone, &pair.primary, &pair.replica]
+        .iter()
+        .filter_map(|it| it.ended())
+        .for_each(|why| println!("{why}"));
     println!(
         "{} sessions, {} answers, {} not known, {} about that, {} refused by a replica, {} different, {:.1} s",
         found.programs,

@@ -96,9 +96,21 @@ impl Mysqld {
 
     /// The end of its log.
     pub fn log(&self) -> String {
+        self.log_end(20)
+    }
+
+    /// What it said last where it has ended by itself; `None` while it runs.
+    pub fn ended(&self) -> Option<String> {
+        let ended = self.child.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
+        let status = ended.ok().flatten()?;
+        // A crash writes down its stack, and the statement.
+        Some(format!("mysqld at {} has ended ({status}):\n{}", self.address, self.log_end(80)))
+    }
+
+    fn log_end(&self, most: usize) -> String {
         let log = fs::read_to_string(self.dir.join("error.log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
+        lines[lines.len().saturating_sub(most)..].join("\n")
     }
 
     /// Has it follow `primary` from where both are alike, and waits until it does.

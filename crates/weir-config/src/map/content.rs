@@ -7,15 +7,18 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use weir_screen::Networks;
+use weir_screen::{Case, Networks, PatternSet};
+use weir_template::Template;
 
-use super::MapKind;
+use super::{MapKind, patterns, sorted};
 use crate::report::quote;
 
 /// Longest file, in bytes.
 pub(crate) const FILE_BYTES: usize = 16 << 20;
 /// Most lines with a key (count), of one file.
 pub(crate) const MOST_LINES: usize = 1_000_000;
+/// Most lines (count) of a file whose keys may stand anywhere in a text.
+pub(crate) const MOST_PATTERNS: usize = 1_000;
 
 /// What is wrong with a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,36 +39,51 @@ impl fmt::Display for Mistake {
 
 /// A line, as places in the text: 24 bytes beside the file itself.
 #[derive(Clone, Debug)]
-struct Line {
-    key: Range<u32>,
-    value: Range<u32>,
-    number: u32,
-    /// In a map of prefixes, the longest other key that this one begins with: its place, or [`NONE`].
-    within: u32,
+pub(super) struct Line {
+    pub(super) key: Range<u32>,
+    pub(super) value: Range<u32>,
+    pub(super) number: u32,
+    /// The longest other key that stands within this one as this one may within a text: its place, or
+    /// [`NONE`].
+    pub(super) within: u32,
 }
 
-const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
-/// The lines of a map's file. A look-up takes O(log n), and for prefixes as many steps more as there are keys
-/// within each other; it allocates only to make capitals small.
+/// The lines of a map's file. A look-up by parts of a text takes O(log n), and as many steps more as there
+/// are keys within each other; it allocates only to make capitals small. One by expressions or by what is
+/// contained takes time in proportion to the text, and allocates.
 #[derive(Debug)]
 pub struct MapContent {
     text: Arc<[u8]>,
-    /// By key; those of networks in the order of the file.
+    /// By key where it is one of [`sorted`], else in the order of the file.
     lines: Box<[Line]>,
-    /// Of a map of networks with a line.
-    networks: Option<Networks>,
+    finder: Finder,
     kind: MapKind,
-    ignore_case: bool,
+    /// Keys stand in `text` in lower case, and what is looked up is made so.
+    in_lower_case: bool,
+}
+
+/// How the line for a text is found.
+#[derive(Debug)]
+enum Finder {
+    /// By halving.
+    Sorted,
+    /// `None` without a line.
+    Networks(Option<Networks>),
+    /// Those that may stand anywhere in a text: the first line counts.
+    Patterns(PatternSet),
+    /// The same, with values that may say what groups have matched.
+    Expressions(PatternSet, Box<[Option<Template>]>),
 }
 
 /// What a map has for a text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapLine<'c> {
-    /// The key of the line, in lower case where case is ignored.
+    /// The key of the line, in lower case where case is ignored and it is no expression.
     pub key: &'c [u8],
-    /// Its value.
-    pub value: &'c [u8],
+    /// Its value; of an expression, with what its groups have matched.
+    pub value: Cow<'c, [u8]>,
     /// Its number in the file, from 1.
     pub number: usize,
 }
@@ -75,9 +93,9 @@ impl Default for MapContent {
         MapContent {
             text: Arc::default(),
             lines: Box::default(),
-            networks: None,
+            finder: Finder::Sorted,
             kind: MapKind::Exact,
-            ignore_case: false,
+            in_lower_case: false,
         }
     }
 }
@@ -91,31 +109,44 @@ impl MapContent {
     ) -> Result<MapContent, Vec<Mistake>> {
         let mut mistakes = Vec::new();
         let mut lines = split(bytes, &mut mistakes);
-        if lines.len() > MOST_LINES {
-            let hint = format!("expected at most {MOST_LINES}");
+        let most = if kind.is_by_patterns() { MOST_PATTERNS } else { MOST_LINES };
+        if lines.len() > most {
+            let hint = format!("expected at most {most}");
             let message = format!("it has {} lines", lines.len());
-            return Err(vec![Mistake { line: MOST_LINES, message, hint }]);
+            return Err(vec![Mistake { line: most, message, hint }]);
         }
-        let text = if ignore_case { in_lower_case(bytes, &lines) } else { bytes.clone() };
-        let networks = match kind {
-            MapKind::Network => networks(&text, &lines, &mut mistakes),
-            MapKind::Exact | MapKind::Prefix => {
-                sort(&text, &mut lines, &mut mistakes);
-                nest(&text, &mut lines);
-                None
+        // An expression says other things in capitals.
+        let in_lower_case = ignore_case && kind != MapKind::Expression;
+        let text = if in_lower_case { lower_case(bytes, &lines) } else { bytes.clone() };
+        let case = if ignore_case { Case::Ignored } else { Case::Sensitive };
+        let finder = match kind {
+            MapKind::Network => Finder::Networks(networks(&text, &lines, &mut mistakes)),
+            MapKind::Contains => {
+                in_file_order(&text, &lines, &mut mistakes);
+                Finder::Patterns(patterns::contained(&text, &lines))
+            }
+            MapKind::Expression => {
+                in_file_order(&text, &lines, &mut mistakes);
+                let (set, values) = patterns::expressions(&text, &lines, case, &mut mistakes);
+                Finder::Expressions(set, values)
+            }
+            MapKind::Exact | MapKind::Prefix | MapKind::Suffix | MapKind::Domain => {
+                sorted::sort(kind, &text, &mut lines, &mut mistakes);
+                sorted::nest(kind, &text, &mut lines);
+                Finder::Sorted
             }
         };
         if !mistakes.is_empty() {
             mistakes.sort_by_key(|mistake| mistake.line);
             return Err(mistakes);
         }
-        Ok(MapContent { text, lines: lines.into(), networks, kind, ignore_case })
+        Ok(MapContent { text, lines: lines.into(), finder, kind, in_lower_case })
     }
 
     /// Whether it was read of these bytes.
     pub fn is_of(&self, bytes: &[u8]) -> bool {
-        match self.ignore_case {
-            true => in_lower_case(bytes, &self.lines) == self.text,
+        match self.in_lower_case {
+            true => lower_case(bytes, &self.lines) == self.text,
             false => *self.text == *bytes,
         }
     }
@@ -132,14 +163,26 @@ impl MapContent {
 
     /// The line that a text is answered by; `None` where there is none.
     pub fn look_up(&self, text: &[u8]) -> Option<MapLine<'_>> {
-        let line = match self.kind {
-            MapKind::Network => self.of_address(text)?,
-            MapKind::Exact | MapKind::Prefix => self.of_text(text)?,
+        let text = match self.in_lower_case && text.iter().any(u8::is_ascii_uppercase) {
+            true => Cow::Owned(text.to_ascii_lowercase()),
+            false => Cow::Borrowed(text),
         };
-        Some(self.shown(line))
+        match &self.finder {
+            Finder::Sorted => sorted::find(self.kind, &self.text, &self.lines, &text),
+            Finder::Networks(networks) => self.lines.get(networks.as_ref()?.place_of(address(&text)?)?),
+            Finder::Patterns(set) => self.lines.get(set.first(&text)?.0),
+            Finder::Expressions(set, values) => {
+                let (place, expression) = set.first(&text)?;
+                let shown = self.shown(self.lines.get(place)?);
+                let Some(value) = values.get(place)? else { return Some(shown) };
+                let value = patterns::fill_in(value, expression, &text);
+                return Some(MapLine { value: Cow::Owned(value), ..shown });
+            }
+        }
+        .map(|line| self.shown(line))
     }
 
-    /// All lines, by key; those of networks in the order of the file.
+    /// All lines, by key; those of networks, expressions and what is contained in the order of the file.
     pub fn lines(&self) -> impl Iterator<Item = MapLine<'_>> {
         self.lines.iter().map(|line| self.shown(line))
     }
@@ -155,9 +198,9 @@ impl MapContent {
                 };
                 self.lines.iter().find(is_wanted)?
             }
-            MapKind::Exact | MapKind::Prefix => {
-                let line = self.of_text(key.as_bytes())?;
-                (line.key.len() == key.len()).then_some(line)?
+            _ => {
+                let key = if self.in_lower_case { key.to_ascii_lowercase() } else { key.to_owned() };
+                self.lines.iter().find(|line| part(&self.text, &line.key) == key.as_bytes())?
             }
         };
         Some(line.value.start as usize..line.value.end as usize)
@@ -166,40 +209,16 @@ impl MapContent {
     fn shown(&self, line: &Line) -> MapLine<'_> {
         MapLine {
             key: part(&self.text, &line.key),
-            value: part(&self.text, &line.value),
+            value: Cow::Borrowed(part(&self.text, &line.value)),
             number: line.number as usize,
         }
-    }
-
-    fn of_address(&self, text: &[u8]) -> Option<&Line> {
-        let text = std::str::from_utf8(text).ok()?;
-        let address: IpAddr = text.trim_matches(['[', ']']).parse().ok()?;
-        self.lines.get(self.networks.as_ref()?.place_of(address)?)
-    }
-
-    fn of_text(&self, text: &[u8]) -> Option<&Line> {
-        let text = match self.ignore_case && text.iter().any(u8::is_ascii_uppercase) {
-            true => Cow::Owned(text.to_ascii_lowercase()),
-            false => Cow::Borrowed(text),
-        };
-        let behind = self.lines.partition_point(|line| part(&self.text, &line.key) <= &*text);
-        let mut line = self.lines.get(behind.checked_sub(1)?)?;
-        if self.kind == MapKind::Exact {
-            return (part(&self.text, &line.key) == &*text).then_some(line);
-        }
-        // Every key that the text begins with lies before it, and the last key before it begins with them
-        // all: so they are all found from there.
-        while !text.starts_with(part(&self.text, &line.key)) {
-            line = self.lines.get(line.within as usize)?;
-        }
-        Some(line)
     }
 }
 
 /// Both as parts of a line.
 type KeyAndValue<'l> = (&'l [u8], &'l [u8]);
 
-fn part<'t>(text: &'t [u8], range: &Range<u32>) -> &'t [u8] {
+pub(super) fn part<'t>(text: &'t [u8], range: &Range<u32>) -> &'t [u8] {
     text.get(range.start as usize..range.end as usize).unwrap_or_default()
 }
 
@@ -274,7 +293,7 @@ pub(crate) fn is_line(key: &str, value: &str) -> Result<(), String> {
     }
 }
 
-fn in_lower_case(bytes: &[u8], lines: &[Line]) -> Arc<[u8]> {
+fn lower_case(bytes: &[u8], lines: &[Line]) -> Arc<[u8]> {
     let mut text = bytes.to_vec();
     for line in lines {
         if let Some(key) = text.get_mut(line.key.start as usize..line.key.end as usize) {
@@ -284,7 +303,7 @@ fn in_lower_case(bytes: &[u8], lines: &[Line]) -> Arc<[u8]> {
     text.into()
 }
 
-fn twice(key: &[u8], number: u32, first: u32) -> Mistake {
+pub(super) fn twice(key: &[u8], number: u32, first: u32) -> Mistake {
     Mistake {
         line: number as usize,
         message: format!("{} is there twice", quote(&String::from_utf8_lossy(key))),
@@ -292,31 +311,14 @@ fn twice(key: &[u8], number: u32, first: u32) -> Mistake {
     }
 }
 
-fn sort(text: &[u8], lines: &mut [Line], mistakes: &mut Vec<Mistake>) {
-    lines.sort_by(|one, other| part(text, &one.key).cmp(part(text, &other.key)));
-    for pair in lines.windows(2) {
-        if let [first, second] = pair
-            && part(text, &first.key) == part(text, &second.key)
-        {
-            mistakes.push(twice(part(text, &second.key), second.number, first.number));
-        }
-    }
+/// Notes keys that are there twice, of lines that stay in the order of the file.
+fn in_file_order(text: &[u8], lines: &[Line], mistakes: &mut Vec<Mistake>) {
+    sorted::sort(MapKind::Exact, text, &mut lines.to_vec(), mistakes);
 }
 
-/// Finds for each key the longest other one that it begins with. Sorted, these stand before it, each within
-/// the one before: a stack has them.
-fn nest(text: &[u8], lines: &mut [Line]) {
-    let mut open: Vec<u32> = Vec::new();
-    for place in 0..lines.len() {
-        let key = part(text, &lines[place].key);
-        while let Some(top) = open.last()
-            && !key.starts_with(part(text, &lines[*top as usize].key))
-        {
-            open.pop();
-        }
-        lines[place].within = open.last().copied().unwrap_or(NONE);
-        open.push(place as u32);
-    }
+/// The address that a text says, as `$client_ip` and `$host` write it.
+fn address(text: &[u8]) -> Option<IpAddr> {
+    std::str::from_utf8(text).ok()?.trim_matches(['[', ']']).parse().ok()
 }
 
 fn networks(text: &[u8], lines: &[Line], mistakes: &mut Vec<Mistake>) -> Option<Networks> {
@@ -365,8 +367,9 @@ mod tests {
         MapContent::read(kind, false, &Arc::from(text.as_bytes())).unwrap_or_else(|it| panic!("{it:?}"))
     }
 
-    fn value<'c>(map: &'c MapContent, text: &str) -> &'c str {
-        map.look_up(text.as_bytes()).map_or("-", |line| std::str::from_utf8(line.value).unwrap())
+    fn value(map: &MapContent, text: &str) -> String {
+        map.look_up(text.as_bytes())
+            .map_or("-".to_owned(), |line| String::from_utf8(line.value.into_owned()).unwrap())
     }
 
     #[test]
@@ -447,7 +450,7 @@ mod tests {
     #[test]
     fn case_is_one_where_it_is_to_be_and_values_keep_theirs() {
         let map = MapContent::read(MapKind::Exact, true, &Arc::from(&b"Shop.Test App\n"[..])).unwrap();
-        assert_eq!(map.look_up(b"sHOP.test").unwrap().value, b"App");
+        assert_eq!(map.look_up(b"sHOP.test").unwrap().value, b"App".as_slice());
         assert!(map.look_up("shop.te\u{17f}t".as_bytes()).is_none());
     }
 
@@ -493,6 +496,6 @@ mod tests {
             .map(|number| format!("10.{}.{}.{} v{number}\n", number >> 16, number >> 8 & 255, number & 255))
             .collect();
         let map = self::map(MapKind::Network, &many);
-        assert_eq!((map.line_count(), value(&map, "10.1.134.159")), (100_000, "v99999"));
+        assert_eq!((map.line_count(), value(&map, "10.1.134.159").as_str()), (100_000, "v99999"));
     }
 }
