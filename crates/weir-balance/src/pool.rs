@@ -213,6 +213,15 @@ impl Pool {
         self.members[index].set_health(health, now);
     }
 
+    /// Takes a slot in flight of this backend, whatever its state and its limit; for what must reach that
+    /// backend and no other. Released as that of a pick.
+    pub fn take(&self, index: usize) {
+        self.members[index].acquire_beyond();
+        if let Some(total) = &self.bounded_in_flight {
+            total.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Gives back the slot in flight that a pick took; exactly once per pick, on the pool that was picked
     /// from.
     ///

@@ -153,10 +153,7 @@ fn is_repeatable(total: &Part) -> bool {
 
 /// Where a statement may run by its own reason, the session's state and the listener.
 fn place(own: RouteReason, beyond: BeyondReadOnly, facts: &SessionFacts) -> (RoleWanted, RouteReason) {
-    let own = match own {
-        RouteReason::PlainRead if facts.is_in_own_schema => RouteReason::ServerState,
-        own => own,
-    };
+    let own = if facts.is_in_own_schema { among_own_tables(own) } else { own };
     let reason = match (facts.access, facts.transaction) {
         (SplitAccess::ReadWrite, _) => RouteReason::ReadWriteListener,
         (SplitAccess::ReadOnly, _) => RouteReason::ReadOnlyListener,
@@ -173,7 +170,18 @@ fn place(own: RouteReason, beyond: BeyondReadOnly, facts: &SessionFacts) -> (Rol
     (reason.wants(), reason)
 }
 
+/// The reason of a text whose names without a schema may be of tables that each server has of its own.
+fn among_own_tables(own: RouteReason) -> RouteReason {
+    if own == RouteReason::PlainRead { RouteReason::ServerState } else { own }
+}
+
 impl StatementVerdict {
+    /// The verdict on the same text in a schema whose tables show what each server has of its own, whatever
+    /// schema its session is in by then.
+    pub fn among_own_tables(&self) -> StatementVerdict {
+        StatementVerdict { own_reason: among_own_tables(self.own_reason), ..*self }
+    }
+
     /// The verdict on the same text with other facts of its session; one that was found with
     /// [`SessionFacts::default`] and the same dialect.
     pub fn under(&self, facts: &SessionFacts) -> StatementVerdict {

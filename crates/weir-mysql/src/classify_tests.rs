@@ -285,6 +285,7 @@ fn what_is_beyond_a_read_only_transaction_is_told() {
 fn a_file_of_the_client_is_asked_for_only_by_load_local() {
     for text in [
         "LOAD DATA LOCAL INFILE '/etc/passwd' INTO TABLE t",
+        "LOAD DATA CONCURRENT FROM LOCAL INFILE 'x' INTO TABLE t",
         "load data concurrent local infile 'x' replace into table t (a, b)",
         "LOAD XML LOW_PRIORITY LOCAL INFILE 'x' INTO TABLE t",
         "SELECT 1; LOAD DATA LOCAL INFILE 'x' INTO TABLE t",

@@ -53,6 +53,10 @@ const TRACKED: [(&str, ValueForm); VARIABLES] = [
 
 const VARIABLES: usize = 24;
 
+/// Those of [`TRACKED`] that say how transactions begin and end.
+const OF_TRANSACTIONS: [&str; 4] =
+    ["autocommit", "completion_type", "transaction_isolation", "transaction_read_only"];
+
 const CLIENT_SET: usize = 1;
 const CONNECTION_SET: usize = 2;
 const RESULTS_SET: usize = 3;
@@ -256,6 +260,22 @@ impl TrackedState {
     /// The same in the schema of `other`.
     pub fn in_schema_of(&self, other: &TrackedState) -> TrackedState {
         TrackedState { schema: other.schema.clone(), ..self.clone() }
+    }
+
+    /// The same in no schema.
+    pub fn without_schema(&self) -> TrackedState {
+        TrackedState { schema: None, ..self.clone() }
+    }
+
+    /// The same, with what `other` says of transactions: a text is read alike whatever that is, and to set it
+    /// may commit one.
+    pub fn with_transactions_of(&self, other: &TrackedState) -> TrackedState {
+        let mut state = self.clone();
+        let both = state.variables.iter_mut().zip(&other.variables).zip(&TRACKED);
+        for ((mine, theirs), _) in both.filter(|(_, (name, _))| OF_TRANSACTIONS.contains(name)) {
+            mine.clone_from(theirs);
+        }
+        state
     }
 
     /// The schema to go to from `from`, with COM_INIT_DB; `None` where it is the same.

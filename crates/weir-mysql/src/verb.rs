@@ -266,6 +266,7 @@ fn load(at: &mut Reading<'_>) -> Part {
     at.advance();
     at.advance();
     let _ = at.take(b"LOW_PRIORITY") || at.take(b"CONCURRENT");
+    let _ = at.take(b"FROM");
     if is_word(at.token, b"LOCAL") && is_word(at.next, b"INFILE") {
         part.local_infile = true;
         part.resend = Resend::Never;

@@ -175,6 +175,7 @@ flags! {
         FOUND_ROWS = 11, "found_rows", "The count of SQL_CALC_FOUND_ROWS.";
         INSERT_ID = 12, "insert_id", "The value given to LAST_INSERT_ID(n).";
         ANYTHING = 13, "anything", "Nobody knows: an unknown function, a routine, a text that cannot be read.";
+        OPTION = 14, "option", "An option of COM_SET_OPTION.";
     }
 }
 
@@ -188,6 +189,16 @@ impl LeftBehind {
         .and(LeftBehind::TABLE_LOCK)
         .and(LeftBehind::HANDLER)
         .and(LeftBehind::XA);
+
+    /// What COM_RESET_CONNECTION leaves as it is (mysqld 9.7.4): such a connection is never another
+    /// session's.
+    pub const BEYOND_RESET: LeftBehind =
+        LeftBehind::ROLE.and(LeftBehind::RESOURCE_GROUP).and(LeftBehind::OPTION);
+
+    /// What of it a reset does not undo.
+    pub const fn behind_reset(self) -> LeftBehind {
+        self.without(self.without(LeftBehind::BEYOND_RESET))
+    }
 
     /// Whether the session must keep its connection until a reset.
     pub const fn pins(self) -> bool {

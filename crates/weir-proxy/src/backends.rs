@@ -239,6 +239,12 @@ impl WorkerPool {
         Ok(Chosen { pool: self.clone(), index: pick.index, on_trial: Cell::new(pick.on_trial) })
     }
 
+    /// The backend at `index`, whatever its state and its limit.
+    pub fn choose_at(self: &Rc<Self>, index: usize) -> Chosen {
+        self.shared.balance.take(index);
+        Chosen { pool: self.clone(), index, on_trial: Cell::new(false) }
+    }
+
     /// The index here of a backend that may have been chosen from a newer or older snapshot of the pool;
     /// `None` when it is not one of these.
     pub fn index_of(&self, chosen: &Chosen) -> Option<usize> {
@@ -341,6 +347,13 @@ impl Chosen {
             return Ok(Reservation(shared.open.clone()));
         }
         Err(ConnectError::Full { backend: shared.address.clone() })
+    }
+
+    /// The same whatever the limit says.
+    pub fn reserve_beyond(&self) -> Reservation {
+        let open = &self.backend().shared.open;
+        open.try_add(u32::MAX);
+        Reservation(open.clone())
     }
 
     /// Tells the latency average that it answered, `latency` after it was asked (or, for TCP, called).

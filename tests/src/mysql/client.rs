@@ -182,6 +182,19 @@ impl Client {
         answer
     }
 
+    /// Prepares a statement; gives the number that it is known by.
+    pub fn prepares(&mut self, sql: &str) -> u32 {
+        self.sends(&[b"\x16", sql.as_bytes()].concat()).expect("sent");
+        self.receives(Asked::Statement).expect("an answer").statement().expect("prepared")
+    }
+
+    /// Has the server make the connection a new session (COM_RESET_CONNECTION).
+    pub fn resets(&mut self) {
+        self.sends(b"\x1f").expect("sent");
+        let answer = self.receives(Asked::One).expect("an answer");
+        assert!(answer.is_ok(), "{answer}");
+    }
+
     /// Sends a command, in as many packets as it needs.
     pub fn sends(&mut self, payload: &[u8]) -> io::Result<()> {
         let mut rest = payload;

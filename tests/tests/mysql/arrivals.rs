@@ -64,11 +64,6 @@ fn commands(client: &mut Client, payload: &[u8]) -> Option<u16> {
 /// COM_RESET_CONNECTION.
 const RESET: &[u8] = &[0x1f];
 
-fn prepare(client: &mut Client, sql: &str) -> u32 {
-    client.sends(&[b"\x16", sql.as_bytes()].concat()).expect("sent");
-    client.receives(Asked::Statement).expect("an answer").statement().expect("prepared")
-}
-
 /// Executes it with these values: the number of the error.
 fn execute(client: &mut Client, statement: u32, cursor: bool, values: &[Value]) -> Option<u16> {
     client.sends(&execution(statement, cursor, values, true)).expect("sent");
@@ -219,9 +214,9 @@ fn a_statement_that_is_prepared_at_a_replica_is_executed_where_it_belongs() {
     let weir = before(&pair);
     let one = [Value::Number(1)];
     let mut session = client(&weir, "auto");
-    let insert = prepare(&mut session, "INSERT INTO app.calls VALUES (?)");
-    let long = prepare(&mut session, "INSERT INTO app.t (b) VALUES (?)");
-    let rows = prepare(&mut session, "SELECT a FROM app.u");
+    let insert = session.prepares("INSERT INTO app.calls VALUES (?)");
+    let long = session.prepares("INSERT INTO app.t (b) VALUES (?)");
+    let rows = session.prepares("SELECT a FROM app.u");
     session.does("START TRANSACTION READ ONLY");
     assert_eq!(port(&mut session), pair.replica.address.port());
     assert_eq!(execute(&mut session, insert, false, &one), Some(IN_READ_ONLY_TRANSACTION));
@@ -248,11 +243,7 @@ fn a_statement_that_is_prepared_at_a_replica_is_executed_where_it_belongs() {
     session.does("COMMIT");
     send_piece(&mut session, long, "piece");
     assert_eq!(execute(&mut session, long, false, &[Value::Long]), Some(READ_ONLY));
-    assert_eq!(
-        prepare(&mut session, "INSERT INTO app.t (b) VALUES (1)"),
-        long + 2,
-        "this carries out nothing"
-    );
+    assert_eq!(session.prepares("INSERT INTO app.t (b) VALUES (1)"), long + 2, "this carries out nothing");
     assert_eq!(session.does("SELECT @a").value(), "7");
     assert_eq!(commands(&mut session, RESET), None);
     session.does("INSERT INTO app.calls VALUES (1)");

@@ -5,7 +5,7 @@
 use weir_tests::dialogue::{Setup, Weir, until};
 use weir_tests::mysql::{Asked, Client, Login, Mysqld, Value, error_of, execution, query};
 
-const ONE_CONNECTION: &str = r#"
+pub const ONE_CONNECTION: &str = r#"
 [runtime]
 workers = 1
 [listener.db]
@@ -327,4 +327,68 @@ fn a_connection_that_dumps_the_binlog_serves_nobody_else() {
     next.sends(b"\x09").expect("COM_STATISTICS");
     let said = next.receives(Asked::One).expect("an answer");
     assert!(said.packets[0].1.starts_with(b"Uptime: "), "{said}");
+}
+
+/// What COM_RESET_CONNECTION leaves as it is on a server (mysqld 9.7.4).
+#[test]
+fn what_a_reset_does_not_undo_no_other_session_finds_and_its_own_keeps() {
+    let server = Mysqld::start("beyond-reset", "");
+    let weir = before(&server);
+    let mut root = server.root();
+    root.does("CREATE ROLE reader");
+    root.does("CREATE DATABASE secret");
+    root.does("CREATE TABLE secret.t (id INT)");
+    for sql in [
+        "CREATE USER some@'%' IDENTIFIED BY ''",
+        "GRANT SELECT ON shop.* TO some@'%'",
+        "GRANT SELECT ON secret.* TO reader",
+        "GRANT reader TO some@'%'",
+    ] {
+        root.does(sql);
+    }
+    let some = || Client::log_in(weir.address("db"), &Login::of("some", "shop")).expect("let in");
+    let role = "SELECT CURRENT_ROLE()";
+    for way in ["quits", "breaks off"] {
+        let (mut next, mut first) = (some(), some());
+        first.does("SET ROLE reader");
+        first.resets();
+        assert_eq!(first.does(role).value(), "`reader`@`%`", "as on a server");
+        first.does("SELECT COUNT(*) FROM secret.t");
+        if way == "quits" {
+            first.quits()
+        } else {
+            drop(first)
+        }
+        assert_eq!(next.does(role).value(), "NONE", "{way}");
+        assert_eq!(next.asks("SELECT * FROM secret.t").error().map(|(code, _)| code), Some(1142), "{way}");
+    }
+    // Several statements may come in one text, or not (COM_SET_OPTION).
+    let (mut next, mut first) = (client(&weir), client(&weir));
+    first.sends(b"\x1b\x01\0").expect("sent");
+    assert!(first.receives(Asked::One).expect("an answer").error().is_none());
+    first.resets();
+    assert_eq!(first.asks("DO 1; DO 2").error().map(|(code, _)| code), Some(1064), "as on a server");
+    first.quits();
+    next.does("DO 1; DO 2");
+}
+
+#[test]
+fn kill_reaches_no_session_of_another_pool_whatever_its_accounts_name() {
+    let (one, two) = (Mysqld::start("pool-one", ""), Mysqld::start("pool-two", ""));
+    let second =
+        ONE_CONNECTION.replace("[runtime]\nworkers = 1\n", "").replace("listener.db", "listener.other");
+    let second =
+        second.replace("@db", "@other").replace("\"one\"", "\"two\"").replace("pool.one", "pool.two");
+    let config = format!("{ONE_CONNECTION}{}", second.replace("@server", "@second"));
+    let weir = Setup::of(&config).with("server", one.address).with("second", two.address).start();
+    let mut ours = client(&weir);
+    let mut theirs = Client::log_in(weir.address("other"), &Login::of("app", "shop")).expect("let in");
+    for kill in ["KILL", "KILL QUERY"] {
+        let answer = theirs.asks(&format!("{kill} {}", ours.connection_id));
+        assert_eq!(answer.error().map(|(code, _)| code), Some(1095), "{answer}");
+    }
+    ours.does("BEGIN");
+    let answer = theirs.asks(&format!("KILL {}", ours.connection_id));
+    assert!(answer.error().is_some(), "{answer}");
+    ours.does("COMMIT");
 }

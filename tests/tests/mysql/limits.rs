@@ -1,8 +1,9 @@
 //! What an account may have, how many may wait, and what clients are told of the server.
 
 use weir_tests::dialogue::{Setup, Weir, until};
-use weir_tests::mysql::{Asked, BEFORE_PAIR, Client, Login, LoginFailed, Pair, pair, query};
+use weir_tests::mysql::{Asked, BEFORE_PAIR, Client, Login, LoginFailed, Mysqld, Pair, pair, query};
 
+use super::leftovers::ONE_CONNECTION;
 use super::{client, said_by};
 
 /// Weir before a pair, with this config.
@@ -75,4 +76,70 @@ fn logins_in_full_wait_beyond_their_number_a_second() {
         });
         assert!(weir.metric("weir_mysql_logins_waited_total", &[]) >= 1.0, "{limit}: nobody waited");
     }
+}
+
+#[test]
+fn commands_longer_than_any_of_their_kind_end_their_session_alone() {
+    let pair = pair();
+    let weir = with(&pair, BEFORE_PAIR);
+    let mut stays = client(&weir, "auto");
+    let long = vec![0; 1_500_000];
+    // PING, RESET_CONNECTION, STMT_CLOSE, STMT_RESET, STMT_FETCH, STATISTICS, PROCESS_KILL, CHANGE_USER, INIT_DB
+    // and one that there is not.
+    for command in [0x0e, 0x1f, 0x19, 0x1a, 0x1c, 0x09, 0x0c, 0x11, 0x02, 0x7f] {
+        let mut client = client(&weir, "auto");
+        client.sends(&[&[command], &long[..]].concat()).ok();
+        while let Ok((_, answer)) = client.receives_packet() {
+            assert_eq!(answer.first(), Some(&0xff), "{command:#x} is refused");
+        }
+        assert_eq!(stays.does("SELECT 'on'").value(), "on");
+    }
+    assert_eq!(weir.metric("weir_panics_total", &[]), 0.0);
+}
+
+#[test]
+fn at_max_connections_a_kill_and_a_client_that_leaves_still_end_what_runs() {
+    let server = Mysqld::start("full", "");
+    let weir = Setup::of(ONE_CONNECTION).with("server", server.address).start();
+    let log_in = || Client::log_in(weir.address("db"), &Login::of("app", "shop")).expect("let in");
+    let (mut killer, mut sleeper) = (log_in(), log_in());
+    let sleeps = |server: &Mysqld| {
+        let sql = "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'SELECT SLEEP%'";
+        server.root().does(sql).value()
+    };
+    sleeper.sends(&query("SELECT SLEEP(600)")).expect("sent");
+    until("it sleeps", || (sleeps(&server) == "1").then_some(()));
+    killer.does(&format!("KILL QUERY {}", sleeper.connection_id));
+    assert_eq!(sleeper.receives(Asked::Results).expect("an answer").value(), "1", "it was woken");
+    sleeper.does("BEGIN");
+    sleeper.sends(&query("SELECT SLEEP(600)")).expect("sent");
+    until("it sleeps again", || (sleeps(&server) == "1").then_some(()));
+    drop(sleeper);
+    until("its statement to end", || (sleeps(&server) == "0").then_some(()));
+    // What was opened for it is closed.
+    killer.does("DO 1");
+    let of_app = "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'app'";
+    until("one connection to be left", || (server.root().does(of_app).value() == "1").then_some(()));
+}
+
+#[test]
+fn a_client_that_leaves_in_line_for_its_login_gives_its_place_up() {
+    let server = Mysqld::start("gone-in-line", "");
+    let config = ONE_CONNECTION
+        .replace("[pool.one.mysql]", "queue = { max = 1, timeout = \"60s\" }\n[pool.one.mysql]");
+    let weir = Setup::of(&config).with("server", server.address).start();
+    let log_in = || Client::log_in(weir.address("db"), &Login::of("app", "shop"));
+    let mut holder = log_in().expect("let in");
+    holder.does("BEGIN");
+    let depth = || weir.metric("weir_queue_depth", &[]);
+    // Its own timeout is a second.
+    let (said, _) = said_by("mysql", weir.address("db"), &["--connect-timeout=1"], "SELECT 1;");
+    assert!(said.contains("Lost connection") || said.contains("Can't connect"), "{said}");
+    until("its place to be given up", || (depth() == 0.0).then_some(()));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| log_in().map(|mut client| client.does("SELECT 'in'").value()));
+        until("the next to stand in line", || (depth() == 1.0).then_some(()));
+        holder.does("COMMIT");
+        assert_eq!(waiting.join().expect("no panic").expect("let in"), "in");
+    });
 }

@@ -6,11 +6,6 @@ use std::time::Duration;
 use weir_tests::dialogue::{Setup, until_within};
 use weir_tests::mysql::{Asked, BEFORE_PAIR, Client, Login, Mysqld, Pair, Value, execution};
 
-fn prepare(client: &mut Client, sql: &str) -> u32 {
-    client.sends(&[b"\x16", sql.as_bytes()].concat()).expect("sent");
-    client.receives(Asked::Statement).expect("an answer").statement().expect("prepared")
-}
-
 /// The text that the answer's only row has, in the binary protocol.
 fn execute(client: &mut Client, statement: u32, value: &str) -> Result<String, Option<u16>> {
     let values = [Value::Text(value.to_owned())];
@@ -42,7 +37,7 @@ topology = "static"
     let mut clients: Vec<(Client, u32, String)> = (0..6)
         .map(|n| {
             let mut client = log_in();
-            let statement = prepare(&mut client, &format!("SELECT CONCAT('{n}:', ?)"));
+            let statement = client.prepares(&format!("SELECT CONCAT('{n}:', ?)"));
             (client, statement, n.to_string())
         })
         .collect();
@@ -50,7 +45,7 @@ topology = "static"
         assert_eq!(execute(client, *statement, "a"), Ok(format!("{name}:a")));
     }
     let mut in_transaction = log_in();
-    let within = prepare(&mut in_transaction, "SELECT CONCAT('within:', ?)");
+    let within = in_transaction.prepares("SELECT CONCAT('within:', ?)");
     in_transaction.does("BEGIN");
     assert_eq!(execute(&mut in_transaction, within, "a"), Ok("within:a".to_owned()));
     server.dies();

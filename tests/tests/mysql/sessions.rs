@@ -1,8 +1,9 @@
 //! What a session of MySQL is promised behind Weir.
 
-use weir_tests::dialogue::until;
-use weir_tests::mysql::{Client, Pair, pair};
+use weir_tests::dialogue::{Setup, until};
+use weir_tests::mysql::{Client, Login, Mysqld, Pair, pair};
 
+use super::leftovers::ONE_CONNECTION;
 use super::{before, client};
 
 /// The port of the server that answers.
@@ -142,4 +143,49 @@ fn a_result_of_100_mebibytes_passes_in_little_memory() {
     client.receives_with(weir_tests::mysql::Asked::Results, each).expect("an answer");
     assert!(bytes > 100 << 20);
     assert!(most < before + (24 << 20), "{before} bytes before, {most} at most");
+}
+
+#[test]
+fn a_session_whose_schema_was_dropped_goes_on_without_one() {
+    let server = Mysqld::start("dropped", "");
+    let weir = Setup::of(ONE_CONNECTION).with("server", server.address).start();
+    server.root().does("CREATE DATABASE passing");
+    let log_in =
+        |schema: &str| Client::log_in(weir.address("db"), &Login::of("app", schema)).expect("let in");
+    let mut other = log_in("shop");
+    for first in ["SELECT 1", "USE shop", "CREATE DATABASE passing", "DO 1"] {
+        server.root().does("CREATE DATABASE IF NOT EXISTS passing");
+        let mut own = log_in("passing");
+        own.does("DO 1");
+        other.does("DO 1");
+        server.root().does("DROP DATABASE passing");
+        own.does(first);
+        let named = own.asks("SELECT * FROM t").error().map(|(code, _)| code);
+        assert_eq!(named, Some(if first == "USE shop" { 1146 } else { 1046 }), "{first}");
+        own.resets();
+        own.does("USE shop");
+        assert_eq!(own.does("SELECT DATABASE()").value(), "shop", "{first}");
+    }
+}
+
+#[test]
+fn a_session_reads_what_a_statement_that_failed_has_committed() {
+    let pair = Pair::start("untold");
+    let weir = before(&pair);
+    let mut own = client(&weir, "auto");
+    own.does("CREATE TABLE there (id INT PRIMARY KEY)");
+    pair.replica.has_all_of(&pair.primary);
+    own.does("SELECT 1 FROM there");
+    pair.replica.root().does("STOP REPLICA SQL_THREAD");
+    own.does("BEGIN");
+    own.does("INSERT INTO there VALUES (1)");
+    assert_eq!(own.asks("CREATE TABLE there (id INT)").error().map(|(code, _)| code), Some(1050));
+    for _ in 0..3 {
+        assert_eq!(own.does("SELECT COUNT(*) FROM there").value(), "1");
+    }
+    pair.replica.root().does("START REPLICA SQL_THREAD");
+    pair.replica.has_all_of(&pair.primary);
+    let replica = pair.replica.address.port();
+    until("reads to go to the replica again", || (port(&mut own) == replica).then_some(()));
+    assert_eq!(own.does("SELECT COUNT(*) FROM there").value(), "1");
 }

@@ -352,4 +352,15 @@ impl Chosen {
         let opening = OpenHow { proxy_header, client: None, reserved, takes_any: false };
         self.backend().open_plain(worker, deadline, opening).await
     }
+
+    /// The same beyond the `max_connections` of the backend, which it counts against all the same.
+    pub async fn open_beyond(
+        &self,
+        worker: &Worker,
+        deadline: &Deadline,
+    ) -> Result<Connection, ConnectError> {
+        let reserved = Some(self.reserve_beyond());
+        let opening = OpenHow { proxy_header: None, client: None, reserved, takes_any: false };
+        self.backend().open_plain(worker, deadline, opening).await
+    }
 }

@@ -125,6 +125,12 @@ impl Session {
     /// What the client is told. Nothing was sent of the statement.
     pub async fn attach(&mut self, role: WantedRole, whose: Whose, but: Option<&str>) -> Result<(), Refusal> {
         let mut begun = None;
+        if role == WantedRole::Read && self.has_untold_writes {
+            Box::pin(self.learn_writes()).await;
+        }
+        // Where it could not be learnt, the primary knows all of it.
+        let is_known = !self.has_untold_writes || self.pool().is_none_or(|pool| !pool.shared.has_primary());
+        let role = if is_known { role } else { WantedRole::Primary };
         if whose == Whose::Shared && but.is_none() {
             match self.attach_at_once(role) {
                 Ok(()) => return Ok(()),
@@ -164,6 +170,37 @@ impl Session {
         }
         self.here = if is_zero { ReadsBack::INSERT_ID } else { ReadsBack::NONE };
         self.attached = Some(attached);
+    }
+
+    /// Learns up to where reads must be, behind an error of a statement that may have committed something all
+    /// the same: errors do not tell.
+    async fn learn_writes(&mut self) {
+        let Some(pool) = self.pool() else { return };
+        if !pool.shared.config.mysql.as_ref().is_some_and(|mysql| mysql.read_your_writes) {
+            self.has_untold_writes = false;
+            return;
+        }
+        if !pool.shared.has_primary() {
+            return;
+        }
+        let attached = self.attach_in(WantedRole::Primary, Whose::Shared, None, None).await;
+        let Ok(Some(mut attached)) = attached else { return };
+        self.deadline.set(own::until());
+        let asked = Own::Query(b"SELECT @@GLOBAL.gtid_executed");
+        let answer = own::ask(&mut attached.server, &self.worker.buffers, &self.deadline, asked).await;
+        self.now = clock::now();
+        let Ok(answer) = answer else { return };
+        attached.give_back(self.now);
+        if let OwnAnswer::Rows(rows) = answer {
+            let said = rows.first().and_then(|row| row.first()?.as_deref()).unwrap_or_default();
+            let said = String::from_utf8_lossy(said).replace('\n', "");
+            let executed = GtidSet::parse(&said);
+            // Without GTIDs there is nothing to wait for.
+            if said.is_empty() || executed.is_some() {
+                self.written = executed.or_else(|| self.written.take());
+                self.has_untold_writes = false;
+            }
+        }
     }
 
     /// Attaches the session where nothing is waited for: a server is to be had now, and an idle connection to
@@ -255,6 +292,14 @@ impl Session {
             };
             if role == WantedRole::Read && unfit.may_be_behind() && self.is_behind_primary(&pool, &chosen) {
                 return Ok(None);
+            }
+            if unfit.lacks_schema() && self.state.schema().is_some() {
+                // As with a server, what needs none goes on. No connection of a session in a schema can leave
+                // that, so it is another.
+                let state = Rc::new(self.state.without_schema());
+                self.take_state(&state);
+                before = Some(chosen);
+                continue;
             }
             match unfit {
                 Unfit::Behind => return Ok(None),
@@ -447,7 +492,7 @@ impl Session {
     pub fn detach(&mut self) {
         self.killable.note(None);
         let Some(attached) = self.attached.take() else { return };
-        if !attached.server.is_at_rest {
+        if !attached.server.is_at_rest || !self.pins.behind_reset().is_empty() {
             return;
         }
         if !self.keeps_connection() {

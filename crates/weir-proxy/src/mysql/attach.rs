@@ -32,6 +32,9 @@ use super::talk::{Talk, TalkError, Wire};
 use crate::backends::{Chosen, ConnectError, Connection};
 use crate::worker::Worker;
 
+/// `utf8mb4_0900_ai_ci`, for a login until a larger number can be said: only COM_CHANGE_USER has room for that.
+const ANY_COLLATION: u8 = 255;
+
 /// Longest packet that a server is heard with in a login, in bytes. An OK packet that tells of every
 /// variable has some thousand.
 const PACKET_BYTES: usize = 64 << 10;
@@ -66,7 +69,7 @@ pub struct ServerLogin<'a> {
     /// The longest packet that the client would like (bytes).
     pub max_packet_bytes: u32,
     /// The collation of the connection, by number.
-    pub collation: u8,
+    pub collation: u16,
     /// The default schema; `None` for none.
     pub database: Option<&'a [u8]>,
     /// The client's attributes as it sent them.
@@ -176,8 +179,32 @@ pub async fn log_in(
     login: &ServerLogin<'_>,
 ) -> Result<LoggedIn, AttachError> {
     let opened = chosen.open_counted(worker, deadline, proxy_header).await;
+    log_in_over(opened.map_err(AttachError::Connect)?, worker, chosen, deadline, login).await
+}
+
+/// As [`log_in`], also where the server has as many connections as it may.
+///
+/// # Errors
+/// As [`log_in`].
+pub async fn log_in_beyond(
+    worker: &Worker,
+    chosen: &Chosen,
+    deadline: &Deadline,
+    login: &ServerLogin<'_>,
+) -> Result<LoggedIn, AttachError> {
+    let opened = chosen.open_beyond(worker, deadline).await;
+    log_in_over(opened.map_err(AttachError::Connect)?, worker, chosen, deadline, login).await
+}
+
+async fn log_in_over(
+    opened: Connection,
+    worker: &Worker,
+    chosen: &Chosen,
+    deadline: &Deadline,
+    login: &ServerLogin<'_>,
+) -> Result<LoggedIn, AttachError> {
     let mut attach = Attach { worker, chosen, deadline, login, also: Capabilities::SESSION_TRACK };
-    let (connection, greeted) = attach.greeted(opened.map_err(AttachError::Connect)?).await?;
+    let (connection, greeted) = attach.greeted(opened).await?;
     if greeted.is_mariadb {
         return Err(AttachError::MariaDb);
     }
@@ -191,6 +218,11 @@ pub async fn log_in(
         return Err(WireError::UnexpectedPacket.into());
     }
     let Greeted { capabilities, thread_id, .. } = greeted;
+    let mut connection = connection;
+    if login.collation > u8::MAX.into() {
+        // Only this command has room for its number.
+        change_user(worker, chosen, &mut connection, capabilities, deadline, login).await?;
+    }
     Ok(LoggedIn { connection, capabilities, thread_id })
 }
 
@@ -214,7 +246,7 @@ pub async fn change_user(
         // The server has drawn no nonce for this login yet, and takes no answer to the one before.
         auth_response: b"",
         database: login.database,
-        collation: Some(u16::from(login.collation)),
+        collation: Some(login.collation),
         plugin: CACHING_SHA2_PASSWORD,
         attributes: login.attributes,
     };
@@ -330,7 +362,7 @@ impl Attach<'_> {
         let request = SslRequest {
             capabilities: capabilities | Capabilities::SSL,
             max_packet_bytes: self.login.max_packet_bytes,
-            collation: self.login.collation,
+            collation: u8::try_from(self.login.collation).unwrap_or(ANY_COLLATION),
         };
         talk.send(self.deadline, |out| request.write(out)).await?;
         Ok(true)
@@ -365,7 +397,7 @@ impl Attach<'_> {
         let request = ClientLogin {
             capabilities,
             max_packet_bytes: self.login.max_packet_bytes,
-            collation: self.login.collation,
+            collation: u8::try_from(self.login.collation).unwrap_or(ANY_COLLATION),
             user: &self.login.account.user,
             auth_response: answer,
             database: self.login.database,

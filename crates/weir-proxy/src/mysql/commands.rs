@@ -1,13 +1,13 @@
 //! What a session does about each command of its client.
 
 use weir_io::clock;
+use weir_io::stream::Stream;
 use weir_io::wait::send_all;
 use weir_mysql::capability::Capabilities;
 use weir_mysql::command::{ClientCommand, STATEMENT_ID, set_statement_id, statement_id};
 use weir_mysql::hidden::names_any;
 use weir_mysql::hint;
-use weir_mysql::packet::HEADER_BYTES;
-use weir_mysql::packet::PacketHeader;
+use weir_mysql::packet::{HEADER_BYTES, MAX_PAYLOAD_BYTES, PacketHeader};
 use weir_mysql::parameters::{ANY_CURSOR, ExecuteParts, QueryParts};
 use weir_mysql::{
     BeyondReadOnly, LeftBehind, NamesCollation, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts,
@@ -42,14 +42,25 @@ impl Session {
         };
         if self.has_lost_transaction && matches!(command, ClientCommand::Query | ClientCommand::StmtExecute) {
             self.has_lost_transaction = false;
-            let rolls_back = command == ClientCommand::Query
-                && matches!(self.judge_query(&incoming).transaction, TransactionStep::Rollback { .. });
-            if rolls_back && incoming.is_whole {
-                self.consume(incoming.packet_bytes());
-                return self.send_ok(incoming.header.sequence.wrapping_add(1)).await;
+            let step = match command {
+                ClientCommand::Query if incoming.is_whole => self.judge_query(&incoming).transaction,
+                _ => TransactionStep::None,
+            };
+            match step {
+                TransactionStep::Rollback { chain: false, release: false } if self.completes_plainly() => {
+                    self.consume(incoming.packet_bytes());
+                    return self.send_ok(incoming.header.sequence.wrapping_add(1)).await;
+                }
+                // A server begins the next transaction, or closes: there is nothing to roll back.
+                TransactionStep::Rollback { .. } => {}
+                _ => {
+                    let refusal = Refusal::of_server(failure::rolled_back());
+                    return self.refuse_command(&incoming, refusal).await;
+                }
             }
-            let refusal = Refusal::of_server(failure::rolled_back());
-            return self.refuse_command(&incoming, refusal).await;
+        }
+        if !incoming.is_whole && !may_be_long(command) {
+            return self.refuse_command(&incoming, Refusal::unknown_command()).await;
         }
         match command {
             ClientCommand::Quit => Err(End::Done),
@@ -84,6 +95,12 @@ impl Session {
         }
     }
 
+    /// Whether the end of a transaction is nothing else, where its statement does not say so
+    /// (`completion_type`).
+    fn completes_plainly(&self) -> bool {
+        matches!(self.state.variable("completion_type"), None | Some(b"NO_CHAIN" | b"0"))
+    }
+
     /// The payload of a command, as much of it as is in the buffer.
     fn payload(&self, incoming: &Incoming) -> &[u8] {
         let received = self.received();
@@ -111,7 +128,7 @@ impl Session {
         let payload = self.payload(&running.incoming);
         let parts = QueryParts::parse(payload, self.kind.capabilities).ok();
         let text = match running.executes.and_then(|id| self.statements.get(id)) {
-            Some(statement) => Some(&*statement.text.text),
+            Some(statement) => Some(statement.text.text()),
             None => parts.and_then(|parts| payload.get(parts.text_start..)),
         };
         let named = text.filter(|_| running.incoming.is_whole);
@@ -180,7 +197,7 @@ impl Session {
             ClientCommand::InitDb | ClientCommand::Statistics | ClientCommand::Ping => {
                 self.verdict_of(RoleWanted::AnyMember, LeftBehind::NONE)
             }
-            ClientCommand::SetOption => self.verdict_of(RoleWanted::Primary, LeftBehind::VARIABLE),
+            ClientCommand::SetOption => self.verdict_of(RoleWanted::Primary, LeftBehind::OPTION),
             ClientCommand::BinlogDump
             | ClientCommand::BinlogDumpGtid
             | ClientCommand::TableDump
@@ -210,7 +227,8 @@ impl Session {
         self.run_statement(running).await
     }
 
-    /// A new session of the same account: what was the client's is off its connection, or was never on one.
+    /// A new session of the same account: what was the client's is off its connection, or was never on one,
+    /// but for what a server itself keeps.
     async fn reset(&mut self, incoming: Incoming) -> Result<(), End> {
         let sequence = incoming.header.sequence.wrapping_add(1);
         self.consume(incoming.packet_bytes());
@@ -228,8 +246,12 @@ impl Session {
             return Err(End::BackendClosed);
         }
         let state = attached.server.state.clone();
+        let pins = self.pins.behind_reset();
         self.begin(&state);
-        self.leave();
+        self.pins = pins;
+        if pins.is_empty() {
+            self.leave();
+        }
         self.send_ok(sequence).await
     }
 
@@ -257,7 +279,8 @@ impl Session {
             deadline: &self.deadline,
             client: self.client,
         };
-        let confirm = async |candidate: &Candidate| confirming.run(candidate).await;
+        let confirm =
+            async |candidate: &Candidate, client: &mut Stream| confirming.run(candidate, client).await;
         let (stream, buffer) = (&mut self.stream, &mut self.buffer);
         let changed = login::change_user(&terms, stream, buffer, &payload, &self.candidate, confirm).await;
         let (mut candidate, state, sequence) = changed?;
@@ -266,7 +289,7 @@ impl Session {
         }
         self.kind = ConnectionKind::of(&candidate);
         self.candidate = candidate;
-        self.written = None;
+        (self.written, self.has_untold_writes) = (None, false);
         self.killable.rename(&self.kind.account.user);
         self.begin(&state);
         self.send_ok(sequence).await
@@ -278,9 +301,13 @@ impl Session {
         }
         let text = self.payload(&incoming).get(1..).unwrap_or_default();
         // Outside of transactions: what the session is in counts when it is executed.
-        let neutral = SessionFacts { dialect: self.facts.dialect, ..SessionFacts::default() };
+        let SessionFacts { dialect, is_in_own_schema, .. } = self.facts;
+        let neutral = SessionFacts { dialect, is_in_own_schema, ..SessionFacts::default() };
         let verdict = self.judge(text, &incoming, &neutral);
-        let text = StatementText::new(text, self.state.clone());
+        let text = match incoming.is_whole {
+            true => StatementText::new(text, self.state.clone()),
+            false => StatementText::not_kept(self.state.clone()),
+        };
         let id = self.statements.next_id();
         // Preparing leaves nothing of what executing does.
         let prepares = StatementVerdict {
@@ -344,7 +371,7 @@ impl Session {
             // Others have said some to the server's statement of this text, if there is one.
             statement.keep_apart();
         }
-        let (text, verdict) = (statement.text.clone(), statement.verdict.under(&self.facts));
+        let (text, verdict) = (statement.text.clone(), statement.verdict_under(&self.facts));
         let verdict = match parts.flags & ANY_CURSOR {
             0 => verdict,
             _ => bound_to_its_connection(verdict, &self.facts),
@@ -364,6 +391,10 @@ impl Session {
                 front.push(1);
                 front.extend_from_slice(&statement.types);
                 let grown = incoming.header.payload_bytes as usize + statement.types.len();
+                if grown >= MAX_PAYLOAD_BYTES {
+                    // It would take another packet, and answers are counted behind the client's.
+                    return self.refuse_command(&incoming, Refusal::types_not_named()).await;
+                }
                 let header = PacketHeader { payload_bytes: grown as u32, sequence: incoming.header.sequence };
                 if let Some(place) = front.first_chunk_mut::<HEADER_BYTES>() {
                     *place = header.to_bytes();
@@ -415,7 +446,7 @@ impl Session {
         if statement.types.is_empty() {
             statement.keep_apart();
         }
-        let (text, verdict) = (statement.text.clone(), statement.verdict.under(&self.facts));
+        let (text, verdict) = (statement.text.clone(), statement.verdict_under(&self.facts));
         let verdict = bound_to_its_connection(verdict, &self.facts);
         // What a piece is for is asked when all are there.
         let verdict = StatementVerdict {
@@ -433,10 +464,11 @@ impl Session {
             }
         }
         // Behind that: what is bound keeps its connection, wherever it is.
-        self.statements.set_bound(id, |bound| bound.has_pieces = true);
+        self.set_bound(id, |bound| bound.has_pieces = true);
         let Ok(Ok(on_server)) = self.prepared_on_attached(&text).await else {
             return Err(End::BackendClosed);
         };
+        self.set_bound(id, |bound| bound.has_pieces = true);
         let front = self.renamed(on_server);
         let Session { worker, stream, buffer, deadline, attached, now, .. } = &mut *self;
         let Some(attached) = attached else { return Err(End::Internal) };
@@ -470,9 +502,8 @@ impl Session {
         let id = statement_id(self.payload(&incoming)).unwrap_or_default();
         let front = self.received().get(..incoming.packet_bytes()).unwrap_or_default().to_vec();
         self.consume(incoming.packet_bytes());
-        let Some(statement) = self.statements.remove(id).filter(|statement| statement.bound.is_any()) else {
-            return Ok(());
-        };
+        let is_own = |statement: &ClientStatement| statement.bound.is_any() || !statement.text.is_whole();
+        let Some(statement) = self.statements.remove(id).filter(is_own) else { return Ok(()) };
         let Some(attached) = &mut self.attached else { return Ok(()) };
         if let Some(on_server) = attached.server.statements.remove(&statement.text) {
             let mut front = front;
@@ -563,6 +594,17 @@ impl Session {
         self.report.to_client += relayed.from_backend;
         Err(relayed.end)
     }
+}
+
+/// Whether a command may be longer than what is kept of it in one piece.
+fn may_be_long(command: ClientCommand) -> bool {
+    matches!(
+        command,
+        ClientCommand::Query
+            | ClientCommand::StmtPrepare
+            | ClientCommand::StmtExecute
+            | ClientCommand::StmtSendLongData
+    )
 }
 
 /// A read that ties the session to its connection for a while: to the primary, for what comes meanwhile may

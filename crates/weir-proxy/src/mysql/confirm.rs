@@ -4,12 +4,14 @@
 //! where there is none, the login is one of the connections that the session's statements will use.
 
 use std::rc::Rc;
+use std::task::Context;
 
 use weir_balance::{Role, WantedRole};
 use weir_config::MysqlAccess;
 use weir_io::buffers::Buffers;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::stream::Stream;
 use weir_mysql::state::TrackedState;
 
 use super::acquire::{Attached, wish};
@@ -36,7 +38,8 @@ pub struct Confirming<'a> {
 
 impl Confirming<'_> {
     /// Has a server decide; gives the state in which it begins a session of the candidate's.
-    pub async fn run(&self, candidate: &Candidate) -> Result<Rc<TrackedState>, Denied> {
+    /// A place in line is given up when the client leaves.
+    pub async fn run(&self, candidate: &Candidate, client: &mut Stream) -> Result<Rc<TrackedState>, Denied> {
         let name = &self.pool.shared.config.name;
         let now = clock::now();
         let mut reach = Reach::begin(self.pool, wish(self.pool, WantedRole::Read), now);
@@ -44,8 +47,8 @@ impl Confirming<'_> {
             let chosen = match self.choose_primary() {
                 Some(chosen) => chosen,
                 None => {
-                    let got =
-                        reach.choose(self.worker, self.pool, self.deadline, clock::now(), |_| false).await;
+                    let left = |context: &mut Context<'_>| client.poll_left(context);
+                    let got = reach.choose(self.worker, self.pool, self.deadline, clock::now(), left).await;
                     got.map_err(|why| denied(Refusal::unavailable(why, name), why.end()))?.chosen
                 }
             };

@@ -24,6 +24,8 @@ const SERVER_SHUTDOWN: u16 = 1053;
 const GENERAL: u16 = 1105;
 /// `ER_LOCK_DEADLOCK`: the transaction was rolled back, and is to be begun anew.
 const LOCK_DEADLOCK: u16 = 1213;
+/// `ER_NET_PACKET_TOO_LARGE`: the connection ends behind it.
+const PACKET_TOO_LARGE: u16 = 1153;
 /// `ER_UNKNOWN_STMT_HANDLER`.
 const UNKNOWN_STATEMENT: u16 = 1243;
 /// `ER_OPTION_PREVENTS_STATEMENT`: of `--super-read-only`, and of options that have nothing to do with it.
@@ -77,6 +79,11 @@ impl ServerError {
     /// has made or changed: no right to the schema, a wrong password, no such schema, a locked account.
     pub fn may_be_behind(&self) -> bool {
         matches!(self.code, 1044 | 1045 | 1049 | 3118)
+    }
+
+    /// Whether it is about the default schema: no right to it, or no such.
+    pub fn lacks_schema(&self) -> bool {
+        matches!(self.code, 1044 | 1049)
     }
 
     /// Appends the packet.
@@ -157,6 +164,27 @@ impl Refusal {
     pub fn unknown_statement(id: u32) -> Refusal {
         let message = format!("Unknown prepared statement handler ({id}) given to mysql_stmt_precheck");
         Refusal::goes_on(UNKNOWN_STATEMENT, &GENERAL_STATE, message)
+    }
+
+    /// A prepared statement whose text is longer than what is kept, and whose connection is gone.
+    pub fn text_not_kept() -> Refusal {
+        let message = "the statement was prepared on a connection that is gone, and its text is longer than \
+             what is kept: prepare it again";
+        Refusal::goes_on(UNKNOWN_STATEMENT, &GENERAL_STATE, message)
+    }
+
+    /// An execution that names no types, and would be too long for its packet with those of the one before.
+    pub fn types_not_named() -> Refusal {
+        let message = "Got a packet bigger than 16 MiB that does not name the types of its values: \
+             send them with it, or send long values in pieces";
+        let error = ServerError::new(PACKET_TOO_LARGE, *b"08S01", message);
+        Refusal { error, end: Some(End::BadRequest) }
+    }
+
+    /// A connection that the session had something on is gone.
+    pub fn connection_lost() -> Refusal {
+        let error = ServerError::new(SERVER_SHUTDOWN, *b"08S01", "the connection to the server is lost");
+        Refusal { error, end: Some(End::BackendClosed) }
     }
 
     /// Rows are asked for where no cursor is open.

@@ -13,7 +13,8 @@ use weir_mysql::{
 use weir_stats::table::End;
 
 use super::acquire::{Attached, Whose, number};
-use super::failure::Refusal;
+use super::exchange::ServerFailure;
+use super::failure::{self, Refusal};
 use super::outcome::Outcome;
 use super::own::{self, Own, OwnAnswer};
 use super::prepared::StatementText;
@@ -101,6 +102,9 @@ impl Session {
         let Some(attached) = &mut self.attached else { return Err(()) };
         if let Some(id) = attached.server.statements.find(text) {
             return Ok(Ok(id));
+        }
+        if !text.is_whole() {
+            return Ok(Err(Refusal::text_not_kept()));
         }
         // The server keeps counts over it, and warnings not; what asks for these can't be prepared.
         self.here = self.here.without(ReadsBack::WARNINGS);
@@ -217,6 +221,23 @@ impl Session {
         Refusal::not_known_any_more(what)
     }
 
+    /// What a statement is told whose connection was lost before it was sent: with a transaction alone, that
+    /// this is gone; with anything else of the session's, that the session ends.
+    fn lose_connection(&mut self, failure: &ServerFailure) -> Refusal {
+        if let Some(attached) = self.attached.take() {
+            tracing::debug!(backend = attached.address(), %failure, "MySQL server lost");
+            attached.chosen.pool.shared.nudge.ask();
+        }
+        self.killable.note(None);
+        let refusal = match (self.keeps_connection(), self.is_transaction_alone()) {
+            (_, true) => Refusal::of_server(failure::rolled_back()),
+            (true, false) => Refusal::connection_lost(),
+            (false, false) => Refusal::not_known_any_more("what a statement before has left"),
+        };
+        self.end_transaction();
+        refusal
+    }
+
     async fn ask_attached(&mut self, asked: Own<'_>) -> Result<OwnAnswer, Refusal> {
         let Some(attached) = &mut self.attached else { return Ok(OwnAnswer::Done) };
         self.here = self.here.without(ReadsBack::ABOUT_THE_LAST);
@@ -226,10 +247,7 @@ impl Session {
         match answer {
             Ok(OwnAnswer::Refused(error)) => Err(Refusal::of_server(error)),
             Ok(answer) => Ok(answer),
-            Err(_) => {
-                self.attached = None;
-                Err(Refusal::not_known_any_more("what a statement before has left"))
-            }
+            Err(failure) => Err(self.lose_connection(&failure)),
         }
     }
 }

@@ -12,7 +12,6 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use weir_balance::PickInput;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_mysql::KillTarget;
@@ -20,14 +19,14 @@ use weir_mysql::command::killed_connection;
 use weir_stats::table::End;
 
 use super::acquire::Attached;
-use super::attach::{self, ServerError, ServerLogin};
+use super::attach::{self, AttachError, ServerError, ServerLogin};
 use super::confirm::settle;
 use super::failure::Refusal;
 use super::own::{self, Own, OwnAnswer};
 use super::server::{ConnectionKind, IdleServers, ServerConnection};
 use super::session::{Incoming, Session};
 use super::unfit::Unfit;
-use crate::backends::{Chosen, WorkerPool};
+use crate::backends::{Chosen, ConnectError, WorkerPool};
 use crate::worker::Worker;
 
 /// Connection ids of Weir's own have the top bit, which a server's own do not reach: a number from SHOW
@@ -36,6 +35,8 @@ const OWN_ID: u32 = 0x8000_0000;
 /// Most statements of clients that have left that one worker ends at once; those beyond are left to their
 /// servers, which find the connection closed when they answer.
 const MOST_ABANDONED: u32 = 32;
+/// Most connections beyond `max_connections` of their servers by which one worker ends something at once.
+const MOST_BEYOND: u32 = 4;
 
 /// The sessions of this process by the number that their clients know them by. A KILL may come to any worker.
 static SESSIONS: LazyLock<Mutex<HashMap<u32, Arc<KillEntry>>>> = LazyLock::new(Mutex::default);
@@ -44,6 +45,8 @@ static SESSIONS: LazyLock<Mutex<HashMap<u32, Arc<KillEntry>>>> = LazyLock::new(M
 pub struct KillEntry {
     /// Whose it is; another's after COM_CHANGE_USER.
     user: Mutex<Box<[u8]>>,
+    /// The pool of its listener: a name in another may be somebody else's.
+    pool: Box<str>,
     waker: Waker,
     /// Somebody is about to end it, and a server is asked whether they may.
     is_doomed: AtomicBool,
@@ -60,6 +63,26 @@ struct Abandoning(Rc<Worker>);
 
 thread_local! {
     static ABANDONING: Cell<u32> = const { Cell::new(0) };
+    static OPEN_BEYOND: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A connection beyond a server's `max_connections`, counted until dropped.
+struct Beyond;
+
+impl Beyond {
+    fn begin() -> Option<Beyond> {
+        let count = OPEN_BEYOND.get();
+        (count < MOST_BEYOND).then(|| {
+            OPEN_BEYOND.set(count + 1);
+            Beyond
+        })
+    }
+}
+
+impl Drop for Beyond {
+    fn drop(&mut self) {
+        OPEN_BEYOND.set(OPEN_BEYOND.get() - 1);
+    }
 }
 
 impl Abandoning {
@@ -109,10 +132,11 @@ impl Killable {
         *self.entry.user() = user.into();
     }
 
-    /// Of a session of `user`, whose task has this waker.
-    pub fn new(id: u32, user: &[u8], waker: Waker) -> Killable {
+    /// Of a session of `user` at the pool of this name, whose task has this waker.
+    pub fn new(id: u32, user: &[u8], pool: &str, waker: Waker) -> Killable {
         let entry = Arc::new(KillEntry {
             user: Mutex::new(user.into()),
+            pool: pool.into(),
             waker,
             is_doomed: AtomicBool::new(false),
             is_killed: AtomicBool::new(false),
@@ -192,7 +216,9 @@ impl Session {
                 entry.is_doomed.store(false, Ordering::Release);
                 return self.refuse(sequence, refusal).await;
             }
-        } else if *entry.user() != self.kind.account.user {
+        } else if *entry.user() != self.kind.account.user
+            || self.pool().is_none_or(|pool| *pool.shared.config.name != *entry.pool)
+        {
             // Nobody could be asked whether it may: it has no connection to any server.
             return self.refuse(sequence, Refusal::of_server(ServerError::not_owner(id))).await;
         }
@@ -242,39 +268,42 @@ impl Sender<'_> {
         thread_id: u32,
         query_only: bool,
     ) -> Result<(), Refusal> {
-        let input = PickInput { now: clock::now(), sticky: Some(backend), ..PickInput::default() };
-        let chosen = pool.choose(&input).ok();
-        let chosen = chosen.filter(|chosen| chosen.backend().shared.balance.id() == backend);
-        let Some(chosen) = chosen else {
+        // Where it is, however busy, and whether or not that would be chosen now.
+        let index = pool.backends.iter().position(|it| it.shared.balance.id() == backend);
+        let Some(index) = index else {
             return Err(Refusal::failed("the server of the connection is away", &pool.shared.config.name));
         };
-        self.send_to(chosen, thread_id, query_only).await
+        self.send_to(pool.choose_at(index), thread_id, query_only).await
     }
 
     async fn send_to(&self, chosen: Chosen, thread_id: u32, query_only: bool) -> Result<(), Refusal> {
         let pool = chosen.pool.clone();
-        let mut server =
-            self.connection(&chosen).await.map_err(|unfit| unfit.refusal(&pool.shared.config.name))?;
+        let connected = self.connection(&chosen).await;
+        let (mut server, beyond) = connected.map_err(|unfit| unfit.refusal(&pool.shared.config.name))?;
         let sql = format!("KILL {}{thread_id}", if query_only { "QUERY " } else { "" });
         self.deadline.set(own::until());
         let asked = Own::Query(sql.as_bytes());
         match own::ask(&mut server, &self.worker.buffers, self.deadline, asked).await {
-            Ok(OwnAnswer::Refused(error)) => {
-                Attached::new(chosen, server).give_back(clock::now());
-                Err(Refusal::of_server(error))
-            }
-            Ok(_) => {
-                Attached::new(chosen, server).give_back(clock::now());
-                Ok(())
+            Ok(answer) => {
+                // One beyond the limit is closed.
+                if beyond.is_none() {
+                    Attached::new(chosen, server).give_back(clock::now());
+                }
+                match answer {
+                    OwnAnswer::Refused(error) => Err(Refusal::of_server(error)),
+                    _ => Ok(()),
+                }
             }
             Err(failure) => Err(Refusal::failed(&failure.to_string(), &pool.shared.config.name)),
         }
     }
 
-    async fn connection(&self, chosen: &Chosen) -> Result<Box<ServerConnection>, Unfit> {
+    /// One that is idle, or a new one: beyond the server's `max_connections` where that is reached, for it is
+    /// then that something has to end.
+    async fn connection(&self, chosen: &Chosen) -> Result<(Box<ServerConnection>, Option<Beyond>), Unfit> {
         let backend = chosen.backend();
         if let Some(server) = backend.kept::<IdleServers>().take_any(backend, self.kind) {
-            return Ok(server);
+            return Ok((server, None));
         }
         self.deadline.set(clock::now() + self.connect);
         let login = ServerLogin {
@@ -286,9 +315,17 @@ impl Sender<'_> {
             attributes: b"",
             compression: None,
         };
-        let logged_in = attach::log_in(self.worker, chosen, self.deadline, None, &login).await;
+        let mut beyond = None;
+        let mut logged_in = attach::log_in(self.worker, chosen, self.deadline, None, &login).await;
+        if let Err(AttachError::Connect(ConnectError::Full { .. })) = &logged_in
+            && let Some(counted) = Beyond::begin()
+        {
+            beyond = Some(counted);
+            self.deadline.set(clock::now() + self.connect);
+            logged_in = attach::log_in_beyond(self.worker, chosen, self.deadline, &login).await;
+        }
         let mut server = ServerConnection::of_login(logged_in.map_err(Unfit::Attach)?, self.kind.clone());
         settle(&mut server, &self.worker.buffers, self.deadline).await?;
-        Ok(server)
+        Ok((server, beyond))
     }
 }

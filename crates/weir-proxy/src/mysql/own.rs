@@ -164,7 +164,7 @@ pub async fn synchronise(
 }
 
 /// The server's number of a statement, which is prepared where it is not yet, in the state that it belongs
-/// to. The connection is in `wanted` afterwards.
+/// to. The connection is in `wanted` afterwards, and a transaction that is open stays so.
 pub async fn prepare(
     server: &mut ServerConnection,
     buffers: &Rc<Buffers>,
@@ -175,28 +175,31 @@ pub async fn prepare(
     if let Some(id) = server.statements.find(text) {
         return Ok(Ok(id));
     }
-    let is_elsewhere = server.state != text.state;
-    if is_elsewhere {
-        let state = match text.state.is_reachable_from(&server.state) {
-            true => text.state.clone(),
-            // A schema can not be left. What was prepared without one means the same in any.
-            false => Rc::new(text.state.in_schema_of(&server.state)),
-        };
-        if let Err(error) = synchronise(server, buffers, deadline, &state).await? {
-            return Ok(Err(error));
-        }
+    let mut state = text.state.with_transactions_of(&server.state);
+    if !state.is_reachable_from(&server.state) {
+        // A schema can not be left. What was prepared without one means the same in any.
+        state = state.in_schema_of(&server.state);
     }
-    let answer = ask(server, buffers, deadline, Own::Prepare(&text.text)).await?;
-    let id = match answer {
-        OwnAnswer::Prepared(id) => id,
-        OwnAnswer::Refused(error) => return Ok(Err(error)),
-        _ => return Err(ServerFailure::Protocol(WireError::UnexpectedPacket)),
+    let is_elsewhere = *server.state != state;
+    let mut prepared = match is_elsewhere {
+        true => synchronise(server, buffers, deadline, &Rc::new(state)).await?.map(|()| 0),
+        false => Ok(0),
     };
-    note_prepared(server, deadline, text, id).await?;
-    if is_elsewhere && let Err(error) = synchronise(server, buffers, deadline, wanted).await? {
-        return Ok(Err(error));
+    if prepared.is_ok() {
+        prepared = match ask(server, buffers, deadline, Own::Prepare(text.text())).await? {
+            OwnAnswer::Prepared(id) => {
+                note_prepared(server, deadline, text, id).await?;
+                Ok(id)
+            }
+            OwnAnswer::Refused(error) => Err(error),
+            _ => return Err(ServerFailure::Protocol(WireError::UnexpectedPacket)),
+        };
     }
-    Ok(Ok(id))
+    // Also where it is refused: the session goes on here, or another does.
+    if is_elsewhere && let Err(error) = synchronise(server, buffers, deadline, wanted).await? {
+        return Err(ServerFailure::Refused(error));
+    }
+    Ok(prepared)
 }
 
 /// Notes that a statement is prepared on a connection, and closes the one that makes room for it.

@@ -7,8 +7,8 @@ use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weir_mysql::StatementVerdict;
 use weir_mysql::state::TrackedState;
+use weir_mysql::{SessionFacts, StatementVerdict};
 
 /// Most statements prepared on one connection to a server; those longest without use are closed.
 pub const MOST_ON_SERVER: usize = 64;
@@ -18,8 +18,9 @@ pub const MOST_OF_SESSION: usize = 16_382;
 /// A statement's text, and the state in which it was prepared: the default schema, `sql_mode` and character
 /// sets stay with it.
 pub struct StatementText {
-    /// The text as it came.
-    pub text: Box<[u8]>,
+    /// The text as it came; `None` of one that is longer than what is kept, and so is prepared once, on the
+    /// session's connection.
+    text: Option<Box<[u8]>>,
     /// The session's state then.
     pub state: Rc<TrackedState>,
     /// 0 where whoever prepares the same may share it; else a number of one statement of one session.
@@ -30,15 +31,28 @@ pub struct StatementText {
 impl StatementText {
     /// Of a text in a state.
     pub fn new(text: &[u8], state: Rc<TrackedState>) -> Rc<StatementText> {
-        Rc::new(StatementText { text: text.into(), state, apart: 0, hash: OnceCell::new() })
+        Rc::new(StatementText { text: Some(text.into()), state, apart: 0, hash: OnceCell::new() })
+    }
+
+    /// Of a text that is not kept: nobody shares it.
+    pub fn not_kept(state: Rc<TrackedState>) -> Rc<StatementText> {
+        Rc::new(StatementText { text: None, state, apart: next_apart(), hash: OnceCell::new() })
+    }
+
+    /// The text; empty where it is not kept.
+    pub fn text(&self) -> &[u8] {
+        self.text.as_deref().unwrap_or_default()
+    }
+
+    /// Whether it can be prepared again.
+    pub fn is_whole(&self) -> bool {
+        self.text.is_some()
     }
 
     /// The same, for one statement of a session alone.
     fn apart(&self) -> Rc<StatementText> {
-        static LAST: AtomicU64 = AtomicU64::new(0);
         let (text, state) = (self.text.clone(), self.state.clone());
-        let apart = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-        Rc::new(StatementText { text, state, apart, hash: OnceCell::new() })
+        Rc::new(StatementText { text, state, apart: next_apart(), hash: OnceCell::new() })
     }
 
     fn hash(&self) -> u64 {
@@ -56,6 +70,11 @@ impl StatementText {
             && self.apart == other.apart
             && (Rc::ptr_eq(&self.state, &other.state) || self.state == other.state)
     }
+}
+
+fn next_apart() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 /// A statement that a session has prepared.
@@ -76,6 +95,16 @@ pub struct ClientStatement {
 }
 
 impl ClientStatement {
+    /// What is known of it in a session of these facts: names without a schema are of the one that it was
+    /// prepared in.
+    pub fn verdict_under(&self, facts: &SessionFacts) -> StatementVerdict {
+        let verdict = match self.text.state.is_in_own_schema() {
+            true => self.verdict.among_own_tables(),
+            false => self.verdict,
+        };
+        verdict.under(facts)
+    }
+
     /// Shares no server's statement with others from here on.
     pub fn keep_apart(&mut self) {
         if self.text.apart == 0 {
@@ -205,6 +234,15 @@ struct ServerStatement {
     text: Rc<StatementText>,
     id: u32,
     used: u64,
+    /// Something of a session's is with it.
+    is_bound: bool,
+}
+
+impl ServerStatement {
+    /// Whether it may make room for another.
+    fn may_be_closed(&self) -> bool {
+        !self.is_bound && self.text.is_whole()
+    }
 }
 
 impl ServerStatements {
@@ -226,16 +264,24 @@ impl ServerStatements {
             return Some(id);
         }
         self.uses += 1;
-        let added = ServerStatement { text: text.clone(), id, used: self.uses };
+        let added = ServerStatement { text: text.clone(), id, used: self.uses, is_bound: false };
         if let Some(before) = self.by_hash.insert(text.hash(), added) {
             return Some(before.id);
         }
         if self.by_hash.len() <= MOST_ON_SERVER {
             return None;
         }
-        let (oldest, _) = self.by_hash.iter().min_by_key(|(_, statement)| statement.used)?;
+        let others = self.by_hash.iter().filter(|(_, it)| it.may_be_closed() && it.id != id);
+        let (oldest, _) = others.min_by_key(|(_, statement)| statement.used)?;
         let oldest = *oldest;
         self.by_hash.remove(&oldest).map(|statement| statement.id)
+    }
+
+    /// Notes whether something of a session's is with a statement: it is not closed then to make room.
+    pub fn bind(&mut self, text: &StatementText, is_bound: bool) {
+        if let Some(found) = self.by_hash.get_mut(&text.hash()).filter(|found| found.text.is_same(text)) {
+            found.is_bound = is_bound;
+        }
     }
 
     /// Forgets a statement; gives the number by which it is to be closed.
@@ -253,7 +299,7 @@ impl ServerStatements {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_mysql::{SessionFacts, classify};
+    use weir_mysql::classify;
 
     fn text(sql: &str) -> Rc<StatementText> {
         StatementText::new(sql.as_bytes(), Rc::default())

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::task::Context;
 
 use weir_io::buffers::Buffer;
 use weir_io::clock;
@@ -67,7 +68,8 @@ impl Relaying<'_> {
         report.secure = undecided.secure();
         let begun = clock::now();
         let mut reach = Reach::begin(pool, super::wish(listener), begun);
-        let got = reach.choose(worker, pool, deadline, begun, |_| false).await;
+        let left = |context: &mut Context<'_>| undecided.poll_left(context);
+        let got = reach.choose(worker, pool, deadline, begun, left).await;
         report.queue = got.as_ref().map_or_else(|why| why.queued(), |got| got.queued);
         let chosen = match got {
             Ok(got) => got.chosen,

@@ -115,7 +115,8 @@ async fn open(newcomer: &Newcomer, stream: Stream, first: Option<Buffer>, deadli
         }
         let confirming =
             Confirming { worker: &worker, listener: &listener, pool: &pool, deadline: &deadline, client };
-        let confirm = async |candidate: &Candidate| confirming.run(candidate).await;
+        let confirm =
+            async |candidate: &Candidate, client: &mut Stream| confirming.run(candidate, client).await;
         match login::run(&terms, stream, first, connection_id, confirm).await {
             Ok(login::Opened::LoggedIn(logged_in, confirmed)) => (confirmed, logged_in),
             Ok(login::Opened::Undecided(undecided)) => {
@@ -128,7 +129,7 @@ async fn open(newcomer: &Newcomer, stream: Stream, first: Option<Buffer>, deadli
     let ClientLoggedIn { stream, first, secure, candidate, sequence } = logged_in;
     let kind = ConnectionKind::of(&candidate);
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
-    let killable = Killable::new(connection_id, &candidate.account.user, waker);
+    let killable = Killable::new(connection_id, &candidate.account.user, &pool.shared.config.name, waker);
     let mut session = Box::new(Session {
         worker,
         slot,
@@ -155,6 +156,7 @@ async fn open(newcomer: &Newcomer, stream: Stream, first: Option<Buffer>, deadli
         is_without_warnings: true,
         statements: ClientStatements::default(),
         has_lost_transaction: false,
+        has_untold_writes: false,
         written: None,
         report: Report { pool: Some(pool), secure, ..Report::default() },
     });

@@ -28,7 +28,7 @@ pub struct ConnectionKind {
     /// What the client and Weir have agreed on: it says how answers are framed.
     pub capabilities: Capabilities,
     /// The collation of the login, by number.
-    pub collation: u8,
+    pub collation: u16,
 }
 
 impl ConnectionKind {

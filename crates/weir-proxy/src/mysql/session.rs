@@ -29,7 +29,7 @@ use super::failure::Refusal;
 use super::kill::Killable;
 use super::leaving::cut_off_at;
 use super::login::Candidate;
-use super::prepared::ClientStatements;
+use super::prepared::{Bound, ClientStatements};
 use super::server::ConnectionKind;
 use crate::backends::WorkerPool;
 use crate::client::Client;
@@ -98,6 +98,8 @@ pub struct Session {
     pub statements: ClientStatements,
     /// A transaction was lost with its server that the client takes for open.
     pub has_lost_transaction: bool,
+    /// A statement has failed that may have committed something, of which no answer has told.
+    pub has_untold_writes: bool,
     /// Transactions that the session has committed and reads must see.
     pub written: Option<GtidSet>,
     pub report: Report,
@@ -323,7 +325,7 @@ impl Session {
     }
 
     /// Whether all that the session has on its connection is a transaction.
-    fn is_transaction_alone(&self) -> bool {
+    pub fn is_transaction_alone(&self) -> bool {
         self.is_in_transaction() && self.pins.is_empty() && !self.statements.is_any_bound()
     }
 
@@ -430,6 +432,15 @@ impl Session {
         self.insert_id_before = Some(0);
         (self.is_without_warnings, self.left_at, self.here) = (true, None, ReadsBack::NONE);
         self.statements.clear();
+        self.has_lost_transaction = false;
+    }
+
+    /// Notes what a statement has on the session's connection.
+    pub fn set_bound(&mut self, id: u32, change: impl FnOnce(&mut Bound)) {
+        self.statements.set_bound(id, change);
+        if let (Some(statement), Some(attached)) = (self.statements.get(id), &mut self.attached) {
+            attached.server.statements.bind(&statement.text, statement.bound.is_any());
+        }
     }
 
     /// Takes the facts that follow from status and state.

@@ -12,8 +12,8 @@ use weir_mysql::capability::StatusFlags;
 use weir_mysql::command::ClientCommand;
 use weir_mysql::response::{DEFAULT_HEAD_BYTES, PreparedStatement};
 use weir_mysql::{
-    LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted, RouteReason, StatementKind, StatementVerdict,
-    TransactionStep,
+    LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted, RouteReason, SplitAccess, StatementKind,
+    StatementVerdict, TransactionStep,
 };
 use weir_stats::table::{End, PIN_REASONS, STATEMENT_REASONS};
 
@@ -119,7 +119,7 @@ impl Session {
         self.note_sent(forwarded);
         let rest = match answered {
             Ok(rest) => rest,
-            Err(error) => return self.failed(running, error, before, losses).await,
+            Err(error) => return self.failed(running, error, before, losses, is_done_with).await,
         };
         if let Some((text, _)) = running.prepares
             && let Some(prepared) = outcome.prepared
@@ -216,6 +216,10 @@ impl Session {
                         from_client += source.received;
                         match sent {
                             Ok(sequence) => answering.reader.infile_sent(sequence),
+                            // The client has been asked for the file, and goes on sending it.
+                            Err(ExchangeError::Server { failure, .. }) => {
+                                break Err(ExchangeError::Server { failure, forwarded: true });
+                            }
                             Err(error) => break Err(error),
                         }
                     }
@@ -342,6 +346,8 @@ impl Session {
         }
         // One that is refused ends nothing.
         let releases = outcome.error.is_none() && verdict.transaction.releases();
+        let is_split = self.facts.access == SplitAccess::Auto;
+        self.has_untold_writes |= is_split && is_failed && verdict.may_change();
         if releases || !is_at_rest {
             self.attached = None;
             return Some(if releases { End::Done } else { End::BackendClosed });
@@ -362,7 +368,7 @@ impl Session {
         let status = outcome.status.unwrap_or_default();
         let has_cursor = status.has(StatusFlags::CURSOR_EXISTS);
         let is_at_end = status.has(StatusFlags::LAST_ROW_SENT) || outcome.error.is_some();
-        self.statements.set_bound(id, |bound| match running.command {
+        self.set_bound(id, |bound| match running.command {
             ClientCommand::StmtExecute => {
                 *bound = Bound { has_cursor, has_pieces: bound.has_pieces && outcome.is_spoiled() };
             }
@@ -461,6 +467,7 @@ impl Session {
         error: ExchangeError,
         before: Before,
         losses: &mut Losses,
+        is_done_with: bool,
     ) -> Result<Attempted, End> {
         let Some(attached) = self.attached.take() else { return Err(End::Internal) };
         self.killable.note(None);
@@ -476,7 +483,7 @@ impl Session {
             ExchangeError::Overtime => {
                 self.abandon(attached);
                 let goes_on = running.incoming.is_whole && !before.is_in_transaction && !before.is_pinned;
-                if running.incoming.is_whole {
+                if !is_done_with {
                     self.consume(running.incoming.packet_bytes());
                 }
                 self.refuse(sequence, Refusal::overtime(!goes_on)).await?;

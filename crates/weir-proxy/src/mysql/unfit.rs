@@ -46,6 +46,15 @@ impl Unfit {
         }
     }
 
+    /// Whether the server says that there is no such schema, or none that the account may see.
+    pub fn lacks_schema(&self) -> bool {
+        match self {
+            Unfit::Attach(AttachError::Refused(error)) => error.lacks_schema(),
+            Unfit::Refused(refusal) => refusal.error.lacks_schema(),
+            _ => false,
+        }
+    }
+
     /// Tells passive health, and whoever watches the servers.
     pub fn note(&self, chosen: &Chosen, worker: &Worker) {
         let pool = &chosen.pool.shared;

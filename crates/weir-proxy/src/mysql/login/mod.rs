@@ -84,7 +84,7 @@ pub struct Candidate {
     /// The longest packet that the client would like (bytes).
     pub max_packet_bytes: u32,
     /// The collation of the connection, by number.
-    pub collation: u8,
+    pub collation: u16,
     /// The default schema; `None` for none.
     pub database: Option<Box<[u8]>>,
     /// The client's attributes as it sent them.
@@ -163,7 +163,7 @@ pub async fn run<'a, T>(
     stream: Stream,
     first: Option<Buffer>,
     connection_id: u32,
-    confirm: impl AsyncFnMut(&Candidate) -> Result<T, Denied>,
+    confirm: impl AsyncFnMut(&Candidate, &mut Stream) -> Result<T, Denied>,
 ) -> Result<Opened<'a, T>, End> {
     let Begun { mut talk, secure, newcomer, greeted } = begin(terms, stream, first, connection_id).await?;
     let entered = Box::pin(newcomer.enter(&mut talk, greeted, confirm)).await;
@@ -215,7 +215,7 @@ pub async fn change_user<T>(
     first: &mut Option<Buffer>,
     payload: &[u8],
     before: &Candidate,
-    confirm: impl AsyncFnMut(&Candidate) -> Result<T, Denied>,
+    confirm: impl AsyncFnMut(&Candidate, &mut Stream) -> Result<T, Denied>,
 ) -> Result<(Candidate, T, u8), End> {
     let mut talk = Talk::new(stream, first.take()).at(1);
     let changed = async {
@@ -225,7 +225,7 @@ pub async fn change_user<T>(
             user: change.user.into(),
             capabilities: before.capabilities,
             max_packet_bytes: before.max_packet_bytes,
-            collation: change.collation.map_or(before.collation, |collation| collation as u8),
+            collation: change.collation.unwrap_or(before.collation),
             database: change.database.map(Into::into),
             attributes: change.attributes.into(),
             // What was agreed on stays as long as the connection.
@@ -310,7 +310,7 @@ pub(super) struct Claim {
     pub user: Box<[u8]>,
     pub capabilities: Capabilities,
     pub max_packet_bytes: u32,
-    pub collation: u8,
+    pub collation: u16,
     pub database: Option<Box<[u8]>>,
     pub attributes: Box<[u8]>,
     pub compression: Option<Algorithm>,
@@ -367,7 +367,7 @@ impl Newcomer<'_> {
         &self,
         talk: &mut Talk,
         greeted: Greeted,
-        confirm: impl AsyncFnMut(&Candidate) -> Result<T, Denied>,
+        confirm: impl AsyncFnMut(&Candidate, &mut Stream) -> Result<T, Denied>,
     ) -> Result<Admission<T>, Failed> {
         let Said { claim, plugin, answer, nonce } = self.hear(talk, greeted).await?;
         let proof = Proof { terms: self.terms, is_secure: self.is_secure, counted: None };
@@ -473,7 +473,7 @@ impl Newcomer<'_> {
             user: login.user.into(),
             capabilities,
             max_packet_bytes: login.max_packet_bytes,
-            collation: login.collation,
+            collation: login.collation.into(),
             database: login.database.map(Into::into),
             attributes: login.attributes.into(),
             compression,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use weir_config::Passwords;
 use weir_io::clock;
+use weir_io::stream::Stream;
 use weir_mysql::authentication::{
     AuthSwitch, FAST_AUTH_SUCCESS, PERFORM_FULL_AUTHENTICATION, REQUEST_PUBLIC_KEY, write_more_data,
 };
@@ -49,7 +50,7 @@ impl Proof<'_> {
         talk: &mut Talk<impl Wire>,
         claim: Claim,
         shown: Shown,
-        mut confirm: impl AsyncFnMut(&Candidate) -> Result<T, Denied>,
+        mut confirm: impl AsyncFnMut(&Candidate, &mut Stream) -> Result<T, Denied>,
     ) -> Result<Admission<T>, Failed> {
         // A client can be asked for another plugin once in a login.
         let was_asked = matches!(shown, Shown::Nothing(_));
@@ -57,7 +58,7 @@ impl Proof<'_> {
         let mut candidate = claim.with_password(password);
         // It waits for a server now, which is not its fault.
         self.terms.deadline.set_idle(None);
-        let confirmed = confirm(&candidate).await;
+        let confirmed = confirm(&candidate, talk.wire()).await;
         let (shared, account) = (&self.terms.pool.shared, &candidate.account);
         match confirmed {
             Ok(confirmed) => {

@@ -69,7 +69,7 @@ impl Rig {
                 client: "192.0.2.7".parse().unwrap(),
                 offers: Capabilities::NONE,
             };
-            let confirm = async |candidate: &Candidate| {
+            let confirm = async |candidate: &Candidate, _: &mut Stream| {
                 let Account { user, password, .. } = &*candidate.account;
                 let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
                 asked.borrow_mut().push((text(user), text(password.bytes())));
@@ -566,7 +566,7 @@ async fn a_client_in_session_proves_another_account_to_a_new_nonce() {
         };
         change.write(&mut payload, Capabilities::SPOKEN);
         let mut first = None;
-        let confirm = async |candidate: &Candidate| {
+        let confirm = async |candidate: &Candidate, _: &mut Stream| {
             assert_eq!(candidate.account.password.bytes(), b"word");
             Ok::<_, Denied>(7)
         };

@@ -4,6 +4,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::task::Context;
 
 use weir_io::clock;
 use weir_io::handshake::Secure;
@@ -43,6 +44,11 @@ impl Undecided<'_> {
     /// The system does not say.
     pub fn local_addr(&mut self) -> io::Result<SocketAddr> {
         self.talk.wire().local_addr()
+    }
+
+    /// See [`Stream::poll_left`].
+    pub fn poll_left(&mut self, context: &mut Context<'_>) -> bool {
+        self.talk.wire().poll_left(context)
     }
 
     /// Lets the client log in with the chosen server, which the two settle between them: the server's

@@ -1,0 +1,175 @@
+//! Prepared statements that are prepared again elsewhere, and those that cannot be.
+
+use weir_tests::dialogue::Setup;
+use weir_tests::mysql::{Answer, Asked, Client, Login, Mysqld, Value, execution, pair};
+
+use super::leftovers::ONE_CONNECTION;
+use super::{before, client};
+
+/// The answer of an execution without values.
+fn executes(client: &mut Client, statement: u32) -> Answer {
+    client.sends(&execution(statement, false, &[], true)).expect("sent");
+    client.receives(Asked::Results).expect("an answer")
+}
+
+/// Whether a row of the binary protocol has this text in it.
+fn says(answer: &Answer, text: &str) -> bool {
+    let has = |packet: &[u8]| packet.windows(text.len()).any(|part| part == text.as_bytes());
+    // The row stands before the end.
+    answer.packets.iter().rev().nth(1).is_some_and(|(_, packet)| has(packet))
+}
+
+#[test]
+fn preparing_again_elsewhere_ends_no_transaction() {
+    let pair = pair();
+    let weir = before(&pair);
+    client(&weir, "auto").does("CREATE TABLE counted (id INT PRIMARY KEY)");
+    let sql = "SELECT CONCAT('has ', COUNT(*)) FROM counted";
+    // Prepared at the replica, and executed at the primary in a transaction.
+    let mut first = client(&weir, "auto");
+    let statement = first.prepares(sql);
+    first.does("SET autocommit = 0");
+    first.does("INSERT INTO counted VALUES (1)");
+    assert!(says(&executes(&mut first, statement), "has 1"));
+    first.does("ROLLBACK");
+    assert_eq!(first.does(sql).value(), "has 0");
+    first.quits();
+    // The other way round: prepared with autocommit off, and executed behind BEGIN.
+    let mut second = client(&weir, "auto");
+    second.does("SET autocommit = 0");
+    let statement = second.prepares(sql);
+    second.does("COMMIT");
+    second.does("SET autocommit = 1");
+    for _ in 0..2 {
+        second.does("BEGIN");
+        second.does("INSERT INTO counted VALUES (2)");
+        assert!(says(&executes(&mut second, statement), "has 1"));
+        second.does("ROLLBACK");
+    }
+    assert_eq!(second.does(sql).value(), "has 0");
+    second.does("DROP TABLE counted");
+}
+
+#[test]
+fn a_statement_that_cannot_be_prepared_again_leaves_the_session_in_its_schema() {
+    let server = Mysqld::start("again", "");
+    let weir = Setup::of(ONE_CONNECTION).with("server", server.address).start();
+    let mut root = server.root();
+    root.does("CREATE DATABASE other");
+    for schema in ["shop", "other"] {
+        root.does(&format!("CREATE TABLE {schema}.t (id INT)"));
+    }
+    root.does("CREATE TABLE shop.gone (id INT)");
+    let log_in = || Client::log_in(weir.address("db"), &Login::of("app", "shop")).expect("let in");
+    let (mut own, mut another) = (log_in(), log_in());
+    let statement = own.prepares("SELECT * FROM gone");
+    // The connection is another's, and has no statements behind that.
+    another.does("SET @pinned = 1");
+    another.quits();
+    own.does("USE other");
+    root.does("DROP TABLE shop.gone");
+    for _ in 0..2 {
+        assert_eq!(executes(&mut own, statement).error().map(|(code, _)| code), Some(1146));
+        own.does("INSERT INTO t VALUES (1)");
+        assert_eq!(own.does("SELECT DATABASE()").value(), "other");
+    }
+    let counts = root.does("SELECT (SELECT COUNT(*) FROM shop.t), (SELECT COUNT(*) FROM other.t)").rows();
+    assert_eq!(counts, [["0", "2"]]);
+}
+
+#[test]
+fn texts_longer_than_what_is_kept_are_told_apart_and_stay_with_their_connection() {
+    let pair = pair();
+    let weir = before(&pair);
+    let mut client = client(&weir, "auto");
+    let padding = "a".repeat(1_200_000);
+    let long: Vec<u32> = ["one", "two"]
+        .iter()
+        .map(|word| client.prepares(&format!("SELECT /* {padding} */ 'number {word}'")))
+        .collect();
+    // More than a server's connection keeps of those that can be prepared again.
+    for number in 0..70 {
+        let other = client.prepares(&format!("SELECT 'other {number}'"));
+        assert!(says(&executes(&mut client, other), &format!("other {number}")));
+    }
+    for (statement, word) in long.iter().zip(["one", "two"]) {
+        assert!(says(&executes(&mut client, *statement), &format!("number {word}")));
+    }
+    client.sends(&[b"\x19", &long[0].to_le_bytes()[..]].concat()).expect("closed");
+    assert_eq!(executes(&mut client, long[0]).error().map(|(code, _)| code), Some(1243));
+    assert!(says(&executes(&mut client, long[1]), "number two"));
+    client.resets();
+    assert_eq!(executes(&mut client, long[1]).error().map(|(code, _)| code), Some(1243));
+}
+
+/// With the types of its values a packet of nearly 16 MiB is two, and what stands behind it is no command.
+#[test]
+fn an_execution_too_long_for_its_types_is_refused_and_none_of_it_is_taken_for_a_command() {
+    let pair = pair();
+    let weir = before(&pair);
+    let mut first = client(&weir, "writes");
+    first.does("CREATE TABLE long_values (v LONGTEXT)");
+    // What the answer to an execution with a value of `bytes` is, its types being those of the one before.
+    let executes_long = |payload_bytes: usize| {
+        let mut client = client(&weir, "writes");
+        let statement = client.prepares("INSERT INTO long_values VALUES (?)");
+        client.sends(&execution(statement, false, &[Value::Text("short".to_owned())], true)).expect("sent");
+        assert!(client.receives(Asked::Results).expect("an answer").is_ok());
+        let mut payload = execution(statement, false, &[Value::Null], false);
+        // The value is none that is NULL.
+        payload[10] = 0;
+        let value_bytes = payload_bytes - payload.len() - 4;
+        payload.push(0xfd);
+        payload.extend_from_slice(&(value_bytes as u32).to_le_bytes()[..3]);
+        let command = b"\x03INSERT INTO long_values VALUES ('taken for a command')";
+        let packet = [&(command.len() as u32).to_le_bytes()[..], command].concat();
+        payload.extend(packet.iter().cycle().take(value_bytes));
+        client.sends(&payload).ok();
+        client.receives(Asked::Results).map(|answer| answer.error().map_or(0, |(code, _)| code)).ok()
+    };
+    assert_eq!(executes_long(0xff_ffff - 3), Some(0), "with its types it is one packet");
+    for payload_bytes in [0xff_ffff - 2, 0xff_ffff - 1, 0xff_ffff, 0xff_ffff + 7] {
+        let code = executes_long(payload_bytes);
+        // The error is behind what was sent last, and may be lost with the connection.
+        assert!(matches!(code, Some(1153) | None), "{payload_bytes}: {code:?}");
+    }
+    let counted = "SELECT COUNT(*), SUM(v = 'short'), SUM(v = 'taken for a command') FROM long_values";
+    assert_eq!(first.does(counted).rows(), [["6", "5", "0"]]);
+    first.does("DROP TABLE long_values");
+}
+
+#[test]
+fn a_statement_with_rows_or_pieces_left_is_not_closed_to_make_room() {
+    let pair = pair();
+    let weir = before(&pair);
+    let mut client = client(&weir, "auto");
+    let rows = client.prepares("SELECT 'first row' UNION ALL SELECT 'other row'");
+    client.sends(&execution(rows, true, &[], true)).expect("sent");
+    assert!(client.receives(Asked::Results).expect("an answer").error().is_none());
+    let pieces = client.prepares("SELECT CONCAT('of ', ?)");
+    client.sends(&execution(pieces, false, &[Value::Text("x".to_owned())], true)).expect("sent");
+    client.receives(Asked::Results).expect("an answer");
+    client.sends(&[b"\x18", &pieces.to_le_bytes()[..], b"\0\0pieces"].concat()).expect("sent");
+    for number in 0..70 {
+        client.prepares(&format!("SELECT 'of others {number}'"));
+    }
+    let fetch = [b"\x1c", &rows.to_le_bytes()[..], &2_u32.to_le_bytes()].concat();
+    client.sends(&fetch).expect("sent");
+    let fetched = client.receives(Asked::Rows).expect("an answer");
+    assert!(fetched.error().is_none(), "{fetched}");
+    client.sends(&execution(pieces, false, &[Value::Long], true)).expect("sent");
+    assert!(says(&client.receives(Asked::Results).expect("an answer"), "of pieces"));
+}
+
+/// Names without a schema are of the schema that a text was prepared in.
+#[test]
+fn what_was_prepared_among_a_servers_own_tables_runs_at_the_primary_wherever_the_session_is() {
+    let pair = pair();
+    let weir = before(&pair);
+    let mut client = Client::log_in(weir.address("auto"), &Login::of("root", "sys")).expect("let in");
+    let statement = client.prepares("SELECT CONCAT('port ', @@port) FROM version");
+    client.does("USE shop");
+    let primary = pair.primary.address.port();
+    let answer = executes(&mut client, statement);
+    assert!(says(&answer, &format!("port {primary}")), "{answer}");
+}
