@@ -86,6 +86,11 @@ impl ClientIdentity {
         self.of_version(version)
     }
 
+    /// The same of a client that is one of the operator's own proxies, or is not.
+    pub fn of_trust(self, trusted: bool) -> ClientIdentity {
+        ClientIdentity { trusted, ..self }
+    }
+
     /// Whether the client's own forwarding fields are kept.
     pub fn is_trusted(&self) -> bool {
         self.trusted

@@ -161,21 +161,31 @@ pub struct Chosen {
 
 impl WorkerPool {
     /// Takes over what this worker has of `old`, the pool of the same name before: all of it, or the backends
-    /// that are still the same, or the idle connections of those that were there before.
+    /// that are still the same, or the idle connections of those that were there before. Where connections
+    /// are made otherwise now, by other TLS settings or from another address, new ones are made.
     pub fn new(shared: &Arc<Pool>, number: usize, old: Option<&Rc<WorkerPool>>) -> Rc<WorkerPool> {
         if let Some(old) = old.filter(|old| Arc::ptr_eq(&old.shared, shared)) {
             return old.clone();
         }
         let key_of = |backend: &Rc<WorkerBackend>| Arc::as_ptr(&backend.shared.resolved);
         let mut known = Counterparts::new(old.map_or(&[][..], |old| &old.backends[..]), key_of);
+        let is_alike = old.is_some_and(|old| connects_alike(&old.shared, shared));
         let backends = shared.backends.iter().map(|backend| {
             let kept = known.find(&Arc::as_ptr(&backend.resolved));
-            if let Some(kept) = kept.filter(|kept| Arc::ptr_eq(&kept.shared, backend)) {
+            if let Some(kept) = kept.filter(|kept| is_alike && Arc::ptr_eq(&kept.shared, backend)) {
                 return kept.clone();
             }
             let enders = kept.map(|old| old.enders.clone()).unwrap_or_default();
-            let kept = kept
-                .map_or_else(Vec::new, |old| old.kept.borrow().iter().map(|kept| kept.hand_over()).collect());
+            let kept = match kept {
+                Some(old) if is_alike && backend.is_spoken_to_as(&old.shared) => {
+                    old.kept.borrow().iter().map(|kept| kept.hand_over()).collect()
+                }
+                Some(old) => {
+                    old.close_idle(usize::MAX);
+                    Vec::new()
+                }
+                None => Vec::new(),
+            };
             Rc::new(WorkerBackend {
                 shared: backend.clone(),
                 kept: RefCell::new(kept),
@@ -275,6 +285,13 @@ impl WorkerPool {
             backend.kept.borrow().iter().for_each(|kept| kept.retire(now, longest, moves));
         }
     }
+}
+
+/// Whether connections of a pool as it was are made as those of the pool as it is, but for what is each
+/// backend's own ([`Backend::is_spoken_to_as`]).
+fn connects_alike(before: &Pool, now: &Pool) -> bool {
+    let (one, other) = (&before.config, &now.config);
+    before.local_end == now.local_end && one.send_proxy == other.send_proxy && one.tls == other.tls
 }
 
 /// Ends the connections to a backend that went down, in those of the pools that ask for it.

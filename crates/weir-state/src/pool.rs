@@ -447,6 +447,12 @@ pub(crate) fn settled_role(pool: &weir_config::Pool, index: usize) -> Option<Rol
 }
 
 impl Backend {
+    /// Whether connections that were made to it as `before` may go on being used: what was agreed on then, in
+    /// the clear or by TLS, is what would be agreed on now.
+    pub fn is_spoken_to_as(&self, before: &Backend) -> bool {
+        is_spoken_to_alike(before.tls.as_ref(), self.tls.as_ref())
+    }
+
     pub(crate) fn new(
         config: &weir_config::Backend,
         role: Option<Role>,
@@ -494,12 +500,7 @@ impl Backend {
         }
         let tls =
             tls.and_then(|tls| tls.for_backend(tls_host(origin, &config.address), old.tls.as_ref()).ok());
-        let speaks_as_before = match (&old.tls, &tls) {
-            (None, None) => true,
-            (Some(one), Some(other)) => Arc::ptr_eq(&one.config, &other.config),
-            _ => false,
-        };
-        if speaks_as_before && old.origin == *origin {
+        if is_spoken_to_alike(old.tls.as_ref(), tls.as_ref()) && old.origin == *origin {
             return old.clone();
         }
         Arc::new(Backend {
@@ -513,6 +514,15 @@ impl Backend {
             open: old.open.clone(),
             server: old.server.clone(),
         })
+    }
+}
+
+/// Whether what was agreed on with one holds for the other.
+fn is_spoken_to_alike(one: Option<&BackendTls>, other: Option<&BackendTls>) -> bool {
+    match (one, other) {
+        (None, None) => true,
+        (Some(one), Some(other)) => Arc::ptr_eq(&one.config, &other.config),
+        _ => false,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is set, added and taken out, by whom, and in which order.
 
-use weir_tests::dialogue::Backend;
+use weir_tests::dialogue::{After, Backend};
 
 use super::{ask, asked, before, talkative};
 
@@ -188,4 +188,20 @@ fn the_cookie_of_stickiness_stays_where_backends_set_none_any_more() {
     let response = ask(&weir, "GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     let cookies = response.fields.all("set-cookie");
     assert!(cookies.len() == 1 && cookies[0].starts_with("weir="), "{cookies:?}");
+}
+
+#[test]
+fn what_is_taken_out_of_responses_is_no_trailer_of_theirs_either() {
+    let backend = Backend::serving(|_, wire| {
+        wire.sends(
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nx-internal: head\r\n\r\n\
+             2\r\nok\r\n0\r\nx-internal: trailer\r\nx-other: 1\r\n\r\n",
+        );
+        After::Keep
+    });
+    let weir = before(&backend, "pool = \"app\"\nremove_response_header = [\"x-internal\"]", "");
+    let response = ask(&weir, "GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\nconnection: te\r\n\r\n");
+    assert!(response.fields.all("x-internal").is_empty(), "{:?}", response.fields);
+    assert!(response.trailers.all("x-internal").is_empty(), "{:?}", response.trailers);
+    assert_eq!((response.text().as_str(), response.trailers.one("x-other")), ("ok", Some("1")));
 }

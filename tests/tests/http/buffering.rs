@@ -2,7 +2,8 @@
 //! whole, and responses leave the backend at its pace.
 
 use std::io::Read as _;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use weir_tests::dialogue::http2::{Http2, get, kind, window_update};
 use weir_tests::dialogue::{
@@ -304,4 +305,51 @@ fn threads_named(pid: u32, name: &str) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.filter(|found| found.trim() == name).count()
+}
+
+/// Those who read slowly have the memory, of which each that reads well gets a piece at a time.
+#[test]
+fn a_client_that_reads_goes_on_while_slow_ones_hold_the_memory() {
+    const PIECE: usize = 8 << 20;
+    let backend = Backend::serving(|request, wire| {
+        let pieces = if request.target == "/slow" { 40 } else { 1 };
+        wire.sends(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", pieces * PIECE));
+        let piece = vec![b'x'; PIECE];
+        (0..pieces).for_each(|_| wire.sends(&piece));
+        After::Keep
+    });
+    let config = r#"
+        [runtime]
+        workers = 1
+        memory = "16MiB"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        timeout = { client_body = "10m" }
+        [pool.app]
+        buffer = { requests = "0B", responses = "1MiB" }
+        backends = ["@app"]
+        health = "off"
+        "#;
+    let weir = Setup::of(config).with("app", backend.address()).start();
+    let begins = |target: &str| {
+        let mut client = weir.client("web");
+        client.sends(format!("GET {target} HTTP/1.1\r\nhost: a\r\n\r\n"));
+        client
+    };
+    let mut slow: Vec<Wire> = (0..12).map(|_| begins("/slow")).collect();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                slow.iter_mut().for_each(|client| drop(client.receives(100_000)));
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        for _ in 0..3 {
+            // Each read would end with the patience of the test, long before that of Weir.
+            assert_eq!(reads_slowly(begins("/fast"), PIECE).len(), PIECE);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
 }

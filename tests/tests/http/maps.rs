@@ -415,3 +415,70 @@ fn a_line_that_cannot_be_is_refused_and_nothing_changes() {
     let status = house.weir.admin().calls("PUT", "/v1/maps/places?key=10.9.9.9", &[], "{}").status();
     assert_eq!(status, 400, "without a value");
 }
+
+#[test]
+fn every_kind_of_map_finds_its_line_and_groups_stand_in_redirects_and_fields_unharmed() {
+    let backend = Backend::serving(|request, wire| {
+        let told = |name| request.fields.one(name).unwrap_or("none").to_owned();
+        let all = ["x-suffix", "x-domain", "x-contains", "x-group"].map(told);
+        wire.answers(200, &[], all.join(" "));
+        After::Keep
+    });
+    let map = |name: &str, kind: &str, key: &str| {
+        format!("[map.{name}]\nfile = \"@dir/{name}.map\"\nkind = \"{kind}\"\nkey = \"{key}\"\n")
+    };
+    let config = [
+        map("suffix", "suffix", "$path"),
+        map("domain", "domain", "$host"),
+        map("contains", "contains", "$header.user-agent"),
+        map("group", "expression", "$query.name"),
+        map("go", "expression", "$path"),
+        r#"
+        [listener.web]
+        bind = "@web"
+        set_request_header = { x-suffix = "$map.suffix", x-domain = "$map.domain", x-contains = "$map.contains", x-group = "$map.group" }
+        [[listener.web.route]]
+        map = { go = "*" }
+        redirect = { to = "$map.go", status = 302 }
+        [[listener.web.route]]
+        pool = "app"
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+        "#
+        .to_owned(),
+    ];
+    let weir = Setup::of(&config.concat())
+        .with("app", backend.address())
+        .with_file("suffix.map", ".js script\n.min.js small\n")
+        .with_file("domain.map", "shop.test shop\ntest all\n")
+        .with_file("contains.map", "bot robot\n")
+        .with_file("group.map", "^(.)(.*)$ $2-$1\n")
+        .with_file("go.map", "^/go/([a-z]+)/(.*)$ https://$1.test/of/$2\n^/go/ https://test/\n")
+        .start();
+    let asks = |host: &str, target: &str, agent: &str| {
+        let mut client = weir.client("web");
+        client.sends(format!("GET {target} HTTP/1.1\r\nhost: {host}\r\nuser-agent: {agent}\r\n\r\n"));
+        let answer = client.receives_response();
+        (answer.fields.one("location").unwrap_or_default().to_owned(), answer.text())
+    };
+    for (host, target, agent, expected) in [
+        ("a.SHOP.test", "/x.min.js", "Googlebot", "small shop robot none"),
+        ("ashop.test", "/x.js?name=abc", "curl", "script all none bc-a"),
+        // A group holds the client's bytes as they were sent, and no field can be made of them.
+        ("other", "/?name=a%0d%0ax-evil:1", "curl", "none none none %0d%0ax-evil:1-a"),
+    ] {
+        assert_eq!(asks(host, target, agent).1, expected, "{host}{target}");
+    }
+    for (target, location) in [
+        ("/go/shop/a/b", "https://shop.test/of/a/b"),
+        ("/go/Shop/a", "https://test/"),
+        ("/go/shop/a%20b%3Fc", "https://shop.test/of/a%20b%3Fc"),
+        ("/go/shop/a%22%3E", "https://shop.test/of/a%22%3E"),
+    ] {
+        assert_eq!(asks("test", target, "curl").0, location, "{target}");
+    }
+    let explained = weir.command(&["explain", "http", "GET", "http://a.test/go/shop/a"]);
+    let explained = explained.succeeded();
+    assert!(explained.contains("`https://shop.test/of/a`"), "{explained}");
+}

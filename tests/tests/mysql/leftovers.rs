@@ -392,3 +392,33 @@ fn kill_reaches_no_session_of_another_pool_whatever_its_accounts_name() {
     assert!(answer.error().is_some(), "{answer}");
     ours.does("COMMIT");
 }
+
+/// COM_CHANGE_USER has room for numbers that a login has not.
+#[test]
+fn a_collation_of_a_large_number_is_the_sessions_on_every_connection() {
+    let server = Mysqld::start("collations", "");
+    let weir = before(&server);
+    let changes = |client: &mut Client| {
+        // utf8mb4_nb_0900_ai_ci.
+        client.sends(b"\x11app\0\0shop\0\x36\x01caching_sha2_password\0").expect("sent");
+        let (sequence, asked) = client.receives_packet().expect("a proof is asked for");
+        assert_eq!((sequence, asked[0]), (1, 0xfe));
+        client.sends_bytes(b"\0\0\0\x02").expect("sent");
+        let (_, answer) = client.receives_packet().expect("an answer");
+        assert_eq!(answer[0], 0, "{}", answer.escape_ascii());
+    };
+    let shown = "SELECT @@collation_connection, @@character_set_client, COLLATION('x')";
+    let mut direct = Client::log_in(server.address, &Login::of("app", "shop")).expect("let in");
+    changes(&mut direct);
+    let expected = direct.does(shown).rows();
+    assert_eq!(expected[0][0], "utf8mb4_nb_0900_ai_ci");
+    let (mut own, mut other) = (client(&weir), client(&weir));
+    changes(&mut own);
+    for _ in 0..3 {
+        assert_eq!(own.does(shown).rows(), expected);
+        assert_eq!(other.does("SELECT @@collation_connection").value(), "utf8mb4_0900_ai_ci");
+    }
+    own.resets();
+    direct.resets();
+    assert_eq!(own.does(shown).rows(), direct.does(shown).rows(), "behind a reset");
+}

@@ -1,7 +1,11 @@
 //! What an account may have, how many may wait, and what clients are told of the server.
 
+use std::process::Command;
+
 use weir_tests::dialogue::{Setup, Weir, until};
-use weir_tests::mysql::{Asked, BEFORE_PAIR, Client, Login, LoginFailed, Mysqld, Pair, pair, query};
+use weir_tests::mysql::{
+    Asked, BEFORE_PAIR, Client, Login, LoginFailed, Mysqld, Pair, pair, query, words_of,
+};
 
 use super::leftovers::ONE_CONNECTION;
 use super::{client, said_by};
@@ -132,9 +136,14 @@ fn a_client_that_leaves_in_line_for_its_login_gives_its_place_up() {
     let mut holder = log_in().expect("let in");
     holder.does("BEGIN");
     let depth = || weir.metric("weir_queue_depth", &[]);
-    // Its own timeout is a second.
-    let (said, _) = said_by("mysql", weir.address("db"), &["--connect-timeout=1"], "SELECT 1;");
-    assert!(said.contains("Lost connection") || said.contains("Can't connect"), "{said}");
+    let words = words_of("mysql");
+    let (host, port) = (weir.address("db").ip(), weir.address("db").port());
+    let mut program = Command::new(&words[0]);
+    let program = program.args(&words[1..]).args(["--no-defaults", "--user=app", "--execute=SELECT 1"]);
+    let mut gone =
+        program.arg(format!("--host={host}")).arg(format!("--port={port}")).spawn().expect("it starts");
+    until("it to stand in line", || (depth() == 1.0).then_some(()));
+    gone.kill().and_then(|()| gone.wait()).expect("killed");
     until("its place to be given up", || (depth() == 0.0).then_some(()));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| log_in().map(|mut client| client.does("SELECT 'in'").value()));

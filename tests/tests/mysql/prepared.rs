@@ -121,9 +121,12 @@ fn an_execution_too_long_for_its_types_is_refused_and_none_of_it_is_taken_for_a_
         let value_bytes = payload_bytes - payload.len() - 4;
         payload.push(0xfd);
         payload.extend_from_slice(&(value_bytes as u32).to_le_bytes()[..3]);
+        // A header that has lost its upper bits leaves all this to be read as packets: empty ones, whatever
+        // the statement's number is, and then the command.
         let command = b"\x03INSERT INTO long_values VALUES ('taken for a command')";
         let packet = [&(command.len() as u32).to_le_bytes()[..], command].concat();
-        payload.extend(packet.iter().cycle().take(value_bytes));
+        let value = [&[0; 2057], &packet[..]].concat();
+        payload.extend(value.iter().chain(std::iter::repeat(&0)).take(value_bytes));
         client.sends(&payload).ok();
         client.receives(Asked::Results).map(|answer| answer.error().map_or(0, |(code, _)| code)).ok()
     };

@@ -1,6 +1,6 @@
 //! What is under way goes on over a reload; what is new is in force when `weir reload` returns (R1, R2).
 
-use weir_tests::dialogue::{Backend, ScriptedBackend, Setup, until};
+use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, Wire, until};
 
 use super::{ask, named};
 
@@ -207,4 +207,34 @@ fn a_hundred_reloads_leave_no_descriptors_threads_or_memory_behind() {
         "memory grew by {} KiB",
         (after.resident_bytes - before.resident_bytes) >> 10
     );
+}
+
+/// Who is believed is asked for each request, not for each connection.
+#[test]
+fn a_kept_connection_is_believed_as_the_config_in_force_says() {
+    let backend = Backend::serving(|request, wire| {
+        let told = |name| request.fields.one(name).unwrap_or("none").to_owned();
+        wire.answers(200, &[], format!("{} {}", told("x-forwarded-for"), told("x-forwarded-proto")));
+        After::Keep
+    });
+    let with = |trust: &str| {
+        format!(
+            "[listener.web]\nbind = \"@web\"\npool = \"app\"\n{trust}\n[pool.app]\nbackends = [\"@app\"]\n"
+        )
+    };
+    let trusting = with("trusted_proxies = [\"127.0.0.1\"]");
+    let mut weir = Setup::of(&trusting).with("app", backend.address()).start();
+    let mut kept = weir.client("web");
+    let mut told = |kept: &mut Wire| {
+        kept.sends(
+            "GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 192.0.2.9\r\nx-forwarded-proto: https\r\n\r\n",
+        );
+        kept.receives_status(200).text()
+    };
+    let (believed, not) = ("192.0.2.9, 127.0.0.1 https", "127.0.0.1 http");
+    assert_eq!(told(&mut kept), believed);
+    weir.reloads(&with(""));
+    assert_eq!([told(&mut kept), told(&mut weir.client("web"))], [not, not]);
+    weir.reloads(&trusting);
+    assert_eq!([told(&mut kept), told(&mut weir.client("web"))], [believed, believed]);
 }

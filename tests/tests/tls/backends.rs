@@ -1,6 +1,6 @@
 //! TLS towards backends: who they are is verified before a byte of a request leaves (threat A21).
 
-use weir_tests::dialogue::{Backend, ScriptedBackend, Setup, Weir};
+use weir_tests::dialogue::{Backend, ScriptedBackend, Setup, Weir, Wire};
 
 use super::{Authority, mirror};
 
@@ -114,4 +114,63 @@ fn a21_an_answer_in_the_clear_never_reaches_the_client() {
     let answer = client.receives_response();
     assert_eq!(answer.status, 502);
     assert!(!answer.text().contains("forge"));
+}
+
+/// What was agreed on under other settings says nothing of who the backend would have to be now.
+#[test]
+fn connections_made_under_other_settings_serve_nobody_behind_a_reload() {
+    for protocol in ["h1", "h2"] {
+        let authority = Authority::new().signs("inner", &["app.internal"]).signs("client", &["client"]);
+        let backend = mirror();
+        let config = CONFIG
+            .replace("http = [\"h1\"]", &format!("http = [\"{protocol}\"]"))
+            .replace("keep_alive = { max = 0 }", &format!("protocol = \"{protocol}\""));
+        let with = |tls: &str| format!("[runtime]\nworkers = 1\n{}", config.replace("TLS", tls));
+        let mut weir = authority.setup(&with("verify = false")).with("app", backend.address()).start();
+        let mut kept = weir.client("outer");
+        let asks = |kept: &mut Wire| {
+            kept.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+            kept.receives_response().status
+        };
+        assert_eq!([asks(&mut kept), asked(&weir).0], [200, 200], "{protocol}");
+        weir.reloads(&with(r#"ca = "@dir/ca.pem", server_name = "other.internal""#));
+        assert_eq!([asks(&mut kept), asked(&weir).0], [502, 502], "{protocol}");
+        weir.reloads(&with(r#"ca = "@dir/ca.pem", server_name = "app.internal""#));
+        assert_eq!([asks(&mut kept), asked(&weir).0], [200, 200], "{protocol}");
+        // Where nothing of it changes, connections stay.
+        let opened = |weir: &Weir| weir.metric("weir_backend_connections_total", &[("pool", "inner")]);
+        let before = opened(&weir);
+        weir.reloads(
+            &with(r#"ca = "@dir/ca.pem", server_name = "app.internal""#)
+                .replace("[pool.app]", "[pool.app]\nbalance = \"random-two\""),
+        );
+        assert_eq!([asks(&mut kept), asked(&weir).0], [200, 200], "{protocol}");
+        assert_eq!(opened(&weir), before, "{protocol}");
+    }
+}
+
+/// A body that came with its head is framed once the backend has picked.
+#[test]
+fn trailers_lose_what_is_taken_out_also_where_the_backend_picks_its_protocol() {
+    for protocol in ["auto", "h1"] {
+        let authority = Authority::new().signs("inner", &["app.internal"]).signs("client", &["client"]);
+        let backend = mirror();
+        let config = CONFIG
+            .replace("TLS", "verify = false")
+            .replace("keep_alive = { max = 0 }", &format!("protocol = \"{protocol}\""))
+            .replace("pool = \"inner\"", "pool = \"inner\"\nremove_request_header = [\"x-user\"]");
+        let weir = authority.setup(&config).with("app", backend.address()).start();
+        for body in ["5\r\nhello\r\n", ""] {
+            let mut client = weir.client("outer");
+            client.sends(format!(
+                "POST / HTTP/1.1\r\nhost: a\r\nx-user: forged\r\ntransfer-encoding: chunked\r\n\r\n\
+                 {body}0\r\nx-user: forged\r\nx-other: 1\r\n\r\n"
+            ));
+            client.receives_status(200);
+            let request = backend.requests().pop().expect("a request");
+            assert!(request.fields.all("x-user").is_empty(), "{protocol}: {:?}", request.fields);
+            assert!(request.trailers.all("x-user").is_empty(), "{protocol}: {:?}", request.trailers);
+            assert_eq!(request.trailers.one("x-other"), Some("1"), "{protocol}");
+        }
+    }
 }

@@ -43,6 +43,11 @@ pub async fn refuse(
 
 /// Runs one exchange whose request head is complete.
 pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: &mut Exchange) -> After {
+    if listener.shared.trusts(session.requester.client.address.ip())
+        != session.requester.identity.is_trusted()
+    {
+        session.requester.renew_trust();
+    }
     note_request(session, &listener, exchange);
     let decided = decide(session, &listener, exchange);
     if let Some(logs) = listener.compiled.logs.as_deref().filter(|logs| logs.asks()) {

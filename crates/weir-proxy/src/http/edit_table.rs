@@ -355,6 +355,11 @@ impl Edits {
         self.request.as_ref().map(|side| side.dropped.clone())
     }
 
+    /// The same of the response.
+    pub fn dropped_of_response(&self) -> Option<Arc<DroppedNames>> {
+        self.response.as_ref().map(|side| side.dropped.clone())
+    }
+
     /// The host that the backend is asked by, once it is filled in; `None` for the client's.
     pub fn host<'a>(&self, rendered: &'a Rendered) -> Option<&'a [u8]> {
         self.host.as_ref().map(|_| &*rendered.host)

@@ -435,7 +435,7 @@ impl Pump {
         if self.content > 0 {
             self.framer.begin(self.content);
         } else if self.is_at_end() {
-            self.framer.end(self.reader.trailers());
+            self.framer.end(trailers(&self.reader, self.dropped.as_deref()));
             self.framer.put(if filed > 0 { &mut behind } else { out }, b"", false);
         }
         behind

@@ -33,6 +33,8 @@ pub struct ReadAhead {
     end: Option<Vec<Trailer>>,
     /// Whether the end was told.
     is_told: bool,
+    /// Whether memory was short for what came last: there is room once the client has what is held.
+    is_short: bool,
 }
 
 impl ReadAhead {
@@ -42,7 +44,8 @@ impl ReadAhead {
         let pieces = VecDeque::from([first]);
         let buffers = buffers.clone();
         let (files, file, end) = (None, None, None);
-        Some(ReadAhead { pieces, held: 0, most, buffers, files, file, end, is_told: false })
+        let (is_told, is_short) = (false, false);
+        Some(ReadAhead { pieces, held: 0, most, buffers, files, file, end, is_told, is_short })
     }
 
     /// The same, with room for `most` more bytes in a file; 0: without.
@@ -83,12 +86,15 @@ impl ReadAhead {
     ) -> Poll<Result<(), PumpError>> {
         loop {
             let buffers = self.buffers.clone();
+            self.is_short = false;
             let filled = download.poll(context, source, self, &buffers, moved);
-            let was_full = !self.has_room();
+            let was_full = !self.has_room() || self.is_short;
             if let Poll::Ready(Err(error)) = self.poll_drain(context, client, moved) {
                 return Poll::Ready(Err(error));
             }
-            if filled.is_ready() || !was_full || !self.has_room() {
+            // The last piece is always there to be filled again; until then the client is waited for.
+            let has_room = self.has_room() && (!self.is_short || self.held == 0);
+            if filled.is_ready() || !was_full || !has_room {
                 return filled;
             }
         }
@@ -178,15 +184,24 @@ impl ReadAhead {
         if let Some((files, most)) = self.files.take() {
             self.file = TemporaryFile::begin(&files, most, &self.buffers).map(Box::new);
         }
-        match self.file.as_mut().map(|file| file.poll_put(context, bytes)) {
-            Some(Poll::Ready(count)) => count,
-            Some(Poll::Pending) | None => 0,
+        let Some(file) = &mut self.file else { return 0 };
+        // What waits for the disk is woken by it.
+        self.is_short = false;
+        match file.poll_put(context, bytes) {
+            Poll::Ready(count) => count,
+            Poll::Pending => 0,
         }
     }
 
     fn take_in_memory(&mut self, bytes: &[u8]) -> usize {
         let room = self.most.saturating_sub(self.held) as usize;
-        let Some(last) = self.last().filter(|_| room > 0) else { return 0 };
+        if room == 0 {
+            return 0;
+        }
+        let Some(last) = self.last() else {
+            self.is_short = true;
+            return 0;
+        };
         if last.free().is_empty() {
             last.compact();
         }

@@ -101,6 +101,13 @@ impl Requester {
         }
     }
 
+    /// A reload has taken the client's address into the proxies that are believed, or out of them.
+    #[cold]
+    pub fn renew_trust(&mut self) {
+        let trusted = !self.identity.is_trusted();
+        self.identity = Rc::new(ClientIdentity::clone(&self.identity).of_trust(trusted));
+    }
+
     /// What was received and not yet used.
     #[inline]
     pub fn received(&self) -> &[u8] {

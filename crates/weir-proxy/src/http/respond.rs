@@ -22,7 +22,7 @@ use crate::http::requester::Requester;
 use crate::http::session::Session;
 use crate::http::sink::Framing;
 use crate::http::upload::Upload;
-use crate::http::{cache, compress, drive, kept, reply, tunnel};
+use crate::http::{cache, compress, drive, edits, kept, reply, tunnel};
 
 /// Most bytes of a body that leave together with the head.
 const WITH_HEAD_BYTES: usize = SMALL;
@@ -56,6 +56,9 @@ pub async fn run(
     // What ended with its head has been told so.
     let marked = to_stream && !framing.body.is_empty();
     let mut download = Pump::new(reader, Framing::on(marked, framing.body), Some(received), None);
+    if let Some(edits) = edits::of(forwarding.listener, exchange) {
+        download = download.dropping(edits.dropped_of_response());
+    }
     download.set_encoding(compression.encoding);
     if !to_stream {
         let taken = download.take_received(&mut exchange.reply, WITH_HEAD_BYTES);
