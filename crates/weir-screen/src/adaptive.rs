@@ -206,9 +206,9 @@ impl Gradient {
 
     fn decide(&mut self, now: Duration) {
         let (took, under_way) = (self.window.median(), f64::from(self.window.most_under_way));
-        // Until it is measured: the best that was seen.
-        let unloaded =
-            self.unloaded.map_or(took, |known| if self.was_measured { known } else { known.min(took) });
+        // The best that was seen: what was measured while something else made answers slow holds no longer
+        // than that.
+        let unloaded = self.unloaded.map_or(took, |known| known.min(took));
         self.unloaded = Some(unloaded);
         // Answers without any time are as good as it gets.
         let ratio = self.settings.tolerance * unloaded / took.max(f64::MIN_POSITIVE);
@@ -445,5 +445,24 @@ mod tests {
         }
         // A largest number that is below the smallest holds.
         assert_eq!(Gradient::new(&settings, 2).in_force(), 2);
+    }
+
+    /// What was measured while clients sent slowly, say, would let the limit stand far above what is well.
+    #[test]
+    fn a_time_that_was_measured_too_high_is_corrected_by_the_answers_that_come() {
+        let mut gradient = Gradient::new(&AdaptiveLimit { min: 3, tolerance: 1.5 }, 200);
+        (gradient.unloaded, gradient.was_measured) = (Some(1.0), true);
+        let mut now = Duration::from_secs(1);
+        for _ in 0..10 * SAMPLES {
+            now += Duration::from_millis(5);
+            gradient.answered(now, Some(Duration::from_millis(20)), 4);
+        }
+        assert_eq!(gradient.unloaded(), Some(Duration::from_millis(20)));
+        // So answers that take twenty times as long lower it.
+        for _ in 0..10 * SAMPLES {
+            now += Duration::from_millis(5);
+            gradient.answered(now, Some(Duration::from_millis(400)), 80);
+        }
+        assert!(gradient.in_force() < 100, "{gradient:?}");
     }
 }
