@@ -88,8 +88,8 @@ fn commands_longer_than_any_of_their_kind_end_their_session_alone() {
     let weir = with(&pair, BEFORE_PAIR);
     let mut stays = client(&weir, "auto");
     let long = vec![0; 1_500_000];
-    // PING, RESET_CONNECTION, STMT_CLOSE, STMT_RESET, STMT_FETCH, STATISTICS, PROCESS_KILL, CHANGE_USER, INIT_DB
-    // and one that there is not.
+    // PING, RESET_CONNECTION, STMT_CLOSE, STMT_RESET, STMT_FETCH, STATISTICS, PROCESS_KILL, CHANGE_USER,
+    // INIT_DB, and one that there is not.
     for command in [0x0e, 0x1f, 0x19, 0x1a, 0x1c, 0x09, 0x0c, 0x11, 0x02, 0x7f] {
         let mut client = client(&weir, "auto");
         client.sends(&[&[command], &long[..]].concat()).ok();

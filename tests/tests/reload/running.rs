@@ -225,7 +225,7 @@ fn a_kept_connection_is_believed_as_the_config_in_force_says() {
     let trusting = with("trusted_proxies = [\"127.0.0.1\"]");
     let mut weir = Setup::of(&trusting).with("app", backend.address()).start();
     let mut kept = weir.client("web");
-    let mut told = |kept: &mut Wire| {
+    let told = |kept: &mut Wire| {
         kept.sends(
             "GET / HTTP/1.1\r\nhost: a\r\nx-forwarded-for: 192.0.2.9\r\nx-forwarded-proto: https\r\n\r\n",
         );

@@ -108,8 +108,8 @@ pub(crate) fn parse_fields(
     Ok(None)
 }
 
-/// The line that begins at `at`, where it is whole and stands as Weir would write it, without an underscore: most
-/// lines do. `None` says nothing about a line.
+/// The line that begins at `at`, where it is whole and stands as Weir would write it, without an underscore
+/// in its name: most lines do. `None` says nothing about a line.
 #[inline(always)]
 fn plain_line(window: &[u8], at: usize) -> Option<FieldLine> {
     let rest = window.get(at..)?;

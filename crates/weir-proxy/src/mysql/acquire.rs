@@ -10,24 +10,18 @@ use weir_balance::{PickInput, Role, WantedRole};
 use weir_config::PoolMysql;
 use weir_io::clock;
 use weir_mysql::ReadsBack;
-use weir_mysql::gtid::GtidSet;
 
 use super::attach::{self, AttachError, ServerLogin};
 use super::confirm::settle;
 use super::exchange::ServerFailure;
 use super::failure::Refusal;
-use super::own::{self, Own, OwnAnswer};
+use super::own::{self, Own};
 use super::server::{IdleServers, ServerConnection};
 use super::session::{LeftAt, Session};
 use super::unfit::Unfit;
 use crate::backends::{Chosen, WorkerPool, elapsed};
 use crate::reach::{Attempt, Got, Park, Reach, Unavailable, Verdict, Wish};
 use crate::worker::Worker;
-
-/// Most bytes that are read of what a server has executed: a group has one source, and few intervals.
-const EXECUTED_BYTES: usize = 2000;
-/// Longest wait for a server to have what the session has written, before the primary is asked instead.
-const CATCH_UP: &str = "1";
 
 /// A server that a session uses, and the connection to it.
 pub struct Attached {
@@ -160,6 +154,11 @@ impl Session {
         }
     }
 
+    /// A connection to the primary beside the session's own; `None` where it is not to be had.
+    pub async fn primary_aside(&mut self) -> Option<Attached> {
+        self.attach_in(WantedRole::Primary, Whose::Shared, None, None).await.ok().flatten()
+    }
+
     fn take_attached(&mut self, attached: Attached) {
         self.killable.note(Some(&attached));
         // A connection begins with a LAST_INSERT_ID() of 0, as a session does.
@@ -170,37 +169,6 @@ impl Session {
         }
         self.here = if is_zero { ReadsBack::INSERT_ID } else { ReadsBack::NONE };
         self.attached = Some(attached);
-    }
-
-    /// Learns up to where reads must be, behind an error of a statement that may have committed something all
-    /// the same: errors do not tell.
-    async fn learn_writes(&mut self) {
-        let Some(pool) = self.pool() else { return };
-        if !pool.shared.config.mysql.as_ref().is_some_and(|mysql| mysql.read_your_writes) {
-            self.has_untold_writes = false;
-            return;
-        }
-        if !pool.shared.has_primary() {
-            return;
-        }
-        let attached = self.attach_in(WantedRole::Primary, Whose::Shared, None, None).await;
-        let Ok(Some(mut attached)) = attached else { return };
-        self.deadline.set(own::until());
-        let asked = Own::Query(b"SELECT @@GLOBAL.gtid_executed");
-        let answer = own::ask(&mut attached.server, &self.worker.buffers, &self.deadline, asked).await;
-        self.now = clock::now();
-        let Ok(answer) = answer else { return };
-        attached.give_back(self.now);
-        if let OwnAnswer::Rows(rows) = answer {
-            let said = rows.first().and_then(|row| row.first()?.as_deref()).unwrap_or_default();
-            let said = String::from_utf8_lossy(said).replace('\n', "");
-            let executed = GtidSet::parse(&said);
-            // Without GTIDs there is nothing to wait for.
-            if said.is_empty() || executed.is_some() {
-                self.written = executed.or_else(|| self.written.take());
-                self.has_untold_writes = false;
-            }
-        }
     }
 
     /// Attaches the session where nothing is waited for: a server is to be had now, and an idle connection to
@@ -293,11 +261,7 @@ impl Session {
             if role == WantedRole::Read && unfit.may_be_behind() && self.is_behind_primary(&pool, &chosen) {
                 return Ok(None);
             }
-            if unfit.lacks_schema() && self.state.schema().is_some() {
-                // As with a server, what needs none goes on. No connection of a session in a schema can leave
-                // that, so it is another.
-                let state = Rc::new(self.state.without_schema());
-                self.take_state(&state);
+            if unfit.lacks_schema() && self.leave_schema() {
                 before = Some(chosen);
                 continue;
             }
@@ -325,6 +289,17 @@ impl Session {
             }
             now = clock::now();
         }
+    }
+
+    /// Goes on without the schema, which is gone: what needs none is served, as by a server. No connection
+    /// that is in a schema can leave that, so it is another. `false` where the session was in none.
+    fn leave_schema(&mut self) -> bool {
+        let was_in_one = self.state.schema().is_some();
+        if was_in_one {
+            let state = Rc::new(self.state.without_schema());
+            self.take_state(&state);
+        }
+        was_in_one
     }
 
     /// Whether the chosen server is one that hears of what the primary does, and there is a primary.
@@ -377,46 +352,6 @@ impl Session {
             self.catch_up(&mut server, &idle, chosen).await?;
         }
         Ok(server)
-    }
-
-    /// Has the server execute what the session has written, if it is not known to have.
-    async fn catch_up(
-        &mut self,
-        server: &mut ServerConnection,
-        idle: &IdleServers,
-        chosen: &Chosen,
-    ) -> Result<(), Unfit> {
-        let Some(written) = &self.written else { return Ok(()) };
-        let waits = chosen.pool.shared.config.mysql.as_ref().is_some_and(|mysql| mysql.read_your_writes);
-        if !waits || idle.has_executed(written) {
-            return Ok(());
-        }
-        let listener = self.slot.current();
-        let cells = listener.shared.cells.of(self.worker.number);
-        // What else it has executed, others have written, and need not wait for.
-        let sql = format!(
-            "SELECT WAIT_FOR_EXECUTED_GTID_SET('{written}', {CATCH_UP}), \
-             LEFT(@@GLOBAL.gtid_executed, {EXECUTED_BYTES})"
-        );
-        self.deadline.set(own::until());
-        let answer = own::ask(server, &self.worker.buffers, &self.deadline, Own::Query(sql.as_bytes())).await;
-        self.now = clock::now();
-        match answer.map_err(Unfit::Server)? {
-            OwnAnswer::Rows(rows) if is_zero(&rows) => {
-                idle.note_executed(written);
-                let said = rows.first().and_then(|row| row.get(1)?.as_deref());
-                if let Some(executed) = said.and_then(executed) {
-                    idle.note_executed(&executed);
-                }
-                cells.catch_ups.increment();
-                Ok(())
-            }
-            // Without GTIDs, or too late.
-            _ => {
-                cells.behind.increment();
-                Err(Unfit::Behind)
-            }
-        }
     }
 
     /// A new connection to the chosen server, in the session's schema.
@@ -550,45 +485,8 @@ fn is_want_of_a_server(why: Unavailable) -> bool {
     }
 }
 
-fn is_zero(rows: &[Vec<Option<Box<[u8]>>>]) -> bool {
-    number(rows) == Some(0)
-}
-
-/// What a server says it has executed, of which [`EXECUTED_BYTES`] were asked for; `None` where it is none.
-fn executed(text: &[u8]) -> Option<GtidSet> {
-    let text = std::str::from_utf8(text).ok()?;
-    // The last number of what was cut off may be cut itself, and then is another.
-    let whole = match text.len() < EXECUTED_BYTES {
-        true => text,
-        false => text.rsplit_once([':', ',']).map_or("", |(whole, _)| whole),
-    };
-    GtidSet::parse(whole)
-}
-
 /// The number in the first column of the first row.
 pub fn number(rows: &[Vec<Option<Box<[u8]>>>]) -> Option<u64> {
     let value = rows.first()?.first()?.as_deref()?;
     std::str::from_utf8(value).ok()?.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SOURCE: &str = "3e11fa47-71ca-11e1-9e33-c80aa9429562";
-
-    #[test]
-    fn what_was_executed_is_read_to_the_last_number_that_is_known_to_be_whole() {
-        let set = |text: &str| GtidSet::parse(&text.replace("S", SOURCE)).unwrap();
-        let said = |text: &str| executed(text.replace("S", SOURCE).as_bytes());
-        assert_eq!(said("S:1-5:7"), Some(set("S:1-5:7")));
-        assert_eq!(said("nothing"), None);
-        let mut long = SOURCE.to_owned();
-        (0..1000).for_each(|number| long += &format!(":{}", 1000 + 2 * number));
-        let cut = executed(&long.as_bytes()[..EXECUTED_BYTES]).unwrap();
-        assert!(set(&long).contains(&cut), "{cut}");
-        let last = (EXECUTED_BYTES - SOURCE.len()) / 5;
-        assert!(cut.contains(&set(&format!("S:{}", 1000 + 2 * (last - 1)))), "{cut}");
-        assert!(!cut.contains(&set(&format!("S:{}", 1000 + 2 * last))), "{cut}");
-    }
 }

@@ -32,7 +32,8 @@ use super::talk::{Talk, TalkError, Wire};
 use crate::backends::{Chosen, ConnectError, Connection};
 use crate::worker::Worker;
 
-/// `utf8mb4_0900_ai_ci`, for a login until a larger number can be said: only COM_CHANGE_USER has room for that.
+/// `utf8mb4_0900_ai_ci`, for a login until a larger number can be said: only COM_CHANGE_USER has room for
+/// that.
 const ANY_COLLATION: u8 = 255;
 
 /// Longest packet that a server is heard with in a login, in bytes. An OK packet that tells of every

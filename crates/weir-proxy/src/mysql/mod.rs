@@ -34,6 +34,8 @@ mod login;
 mod outcome;
 mod own;
 mod prepared;
+mod prepared_commands;
+mod read_your_writes;
 mod relayed;
 mod serve;
 mod server;

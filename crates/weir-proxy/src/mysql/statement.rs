@@ -216,10 +216,6 @@ impl Session {
                         from_client += source.received;
                         match sent {
                             Ok(sequence) => answering.reader.infile_sent(sequence),
-                            // The client has been asked for the file, and goes on sending it.
-                            Err(ExchangeError::Server { failure, .. }) => {
-                                break Err(ExchangeError::Server { failure, forwarded: true });
-                            }
                             Err(error) => break Err(error),
                         }
                     }

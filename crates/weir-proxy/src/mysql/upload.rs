@@ -69,8 +69,16 @@ impl Source<'_> {
         }
     }
 
-    /// Sends a file: the client's packets up to an empty one, whose sequence id it gives.
+    /// Sends a file: the client's packets up to an empty one, whose sequence id it gives. The client has been
+    /// asked for it, and goes on sending it whatever becomes of the server.
     pub async fn send_file(&mut self, server: &mut ServerConnection) -> Result<u8, ExchangeError> {
+        self.send_packets(server).await.map_err(|error| match error {
+            ExchangeError::Server { failure, .. } => ExchangeError::Server { failure, forwarded: true },
+            other => other,
+        })
+    }
+
+    async fn send_packets(&mut self, server: &mut ServerConnection) -> Result<u8, ExchangeError> {
         let mut reader = PacketReader::new();
         loop {
             if let Some(sequence) = self.pass_packets(server, &mut reader, false, |bytes| bytes == 0).await? {

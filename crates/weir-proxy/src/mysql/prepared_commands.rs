@@ -1,0 +1,297 @@
+//! What a session does about commands that are about prepared statements.
+
+use weir_io::wait::send_all;
+use weir_mysql::command::{ClientCommand, STATEMENT_ID, set_statement_id, statement_id};
+use weir_mysql::packet::{HEADER_BYTES, MAX_PAYLOAD_BYTES, PacketHeader};
+use weir_mysql::parameters::{ANY_CURSOR, ExecuteParts};
+use weir_mysql::{
+    BeyondReadOnly, LeftBehind, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts, StatementVerdict,
+    TableUse, TransactionStep,
+};
+use weir_stats::table::End;
+
+use super::acquire::Attached;
+use super::attach::ServerError;
+use super::failure::Refusal;
+use super::own;
+use super::prepared::{Bound, ClientStatement, MOST_OF_SESSION, StatementText};
+use super::session::{Incoming, Session};
+use super::statement::{Attempted, Losses, Running};
+use super::upload::{Beginning, Source};
+
+impl Session {
+    /// Prepares a statement on whatever connection it runs on first.
+    pub async fn prepare(&mut self, incoming: Incoming) -> Result<(), End> {
+        if self.statements.is_full() {
+            return self.refuse_command(&incoming, Refusal::too_many_statements(MOST_OF_SESSION)).await;
+        }
+        let text = self.payload(&incoming).get(1..).unwrap_or_default();
+        // Outside of transactions: what the session is in counts when it is executed.
+        let SessionFacts { dialect, is_in_own_schema, .. } = self.facts;
+        let neutral = SessionFacts { dialect, is_in_own_schema, ..SessionFacts::default() };
+        let verdict = self.judge(text, &incoming, &neutral);
+        let text = match incoming.is_whole {
+            true => StatementText::new(text, self.state.clone()),
+            false => StatementText::not_kept(self.state.clone()),
+        };
+        let id = self.statements.next_id();
+        // Preparing leaves nothing of what executing does.
+        let prepares = StatementVerdict {
+            leaves: if incoming.is_whole { LeftBehind::NONE } else { LeftBehind::ANYTHING },
+            reads_back: ReadsBack::NONE,
+            transaction: TransactionStep::None,
+            resend: Resend::Anywhere,
+            changes: false,
+            beyond_read_only: BeyondReadOnly::Nothing,
+            tables: TableUse::Unused,
+            ..verdict.under(&self.facts)
+        };
+        let running = Running {
+            incoming,
+            command: ClientCommand::StmtPrepare,
+            verdict: prepares,
+            prepares: Some((&text, id)),
+            executes: None,
+        };
+        let mut losses = Losses::default();
+        let prepared = loop {
+            if let Err(refusal) = self.attach_for(&running.verdict, losses.last()).await {
+                return self.refuse_command(&running.incoming, refusal).await;
+            }
+            match self.attempt(&running, Beginning::default(), &mut losses).await? {
+                Attempted::Answered(prepared) => break prepared,
+                Attempted::Again => {}
+            }
+        };
+        if let Some(prepared) = prepared {
+            let statement = ClientStatement {
+                text,
+                parameter_count: prepared.parameter_count,
+                verdict,
+                types: Box::default(),
+                new_types: None,
+                bound: Bound::NONE,
+            };
+            self.statements.insert(id, statement);
+        }
+        Ok(())
+    }
+
+    /// Executes a prepared statement.
+    pub async fn execute(&mut self, incoming: Incoming) -> Result<(), End> {
+        let id = statement_id(self.payload(&incoming)).unwrap_or_default();
+        self.statements.keep_apart(id);
+        let capabilities = self.kind.capabilities;
+        let Some(statement) = self.statements.get_mut(id) else {
+            let refusal = Refusal::unknown_statement(id);
+            return self.refuse_command(&incoming, refusal).await;
+        };
+        let parameter_count = statement.parameter_count;
+        let received = self.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
+        let payload =
+            received.get(HEADER_BYTES..incoming.packet_bytes().min(received.len())).unwrap_or_default();
+        let Ok(parts) = ExecuteParts::parse(payload, parameter_count, capabilities) else {
+            let error = ServerError::new(1835, *b"HY000", "Malformed communication packet");
+            return self.refuse_command(&incoming, Refusal::of_server(error)).await;
+        };
+        if parts.types_follow.is_some_and(|(_, follow)| !follow) && statement.types.is_empty() {
+            // Others have said some to the server's statement of this text, if there is one.
+            statement.keep_apart();
+        }
+        let (text, verdict) = (statement.text.clone(), statement.verdict_under(&self.facts));
+        let verdict = match parts.flags & ANY_CURSOR {
+            0 => verdict,
+            _ => bound_to_its_connection(verdict, &self.facts),
+        };
+        // What is sent in the place of the front of the packet: with the server's number, and with types.
+        let mut front = Vec::with_capacity(64);
+        let replaced = match parts.types_follow {
+            Some((_, true)) => {
+                let types = payload.get(parts.types.clone()).unwrap_or_default();
+                statement.new_types = (*statement.types != *types).then(|| types.into());
+                front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
+                front.len()
+            }
+            Some((flag_at, false)) if !statement.types.is_empty() => {
+                let here = received.get(..HEADER_BYTES + flag_at).unwrap_or_default();
+                front.extend_from_slice(here);
+                front.push(1);
+                front.extend_from_slice(&statement.types);
+                let grown = incoming.header.payload_bytes as usize + statement.types.len();
+                if grown >= MAX_PAYLOAD_BYTES {
+                    // It would take another packet, and answers are counted behind the client's.
+                    return self.refuse_command(&incoming, Refusal::types_not_named()).await;
+                }
+                let header = PacketHeader { payload_bytes: grown as u32, sequence: incoming.header.sequence };
+                if let Some(place) = front.first_chunk_mut::<HEADER_BYTES>() {
+                    *place = header.to_bytes();
+                }
+                HEADER_BYTES + flag_at + 1
+            }
+            // Types that were never said are the server's to miss.
+            Some((_, false)) | None => {
+                front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
+                front.len()
+            }
+        };
+        let running = Running {
+            incoming,
+            command: ClientCommand::StmtExecute,
+            verdict,
+            prepares: None,
+            executes: Some(id),
+        };
+        let mut losses = Losses::default();
+        loop {
+            if let Err(refusal) = self.attach_for(&running.verdict, losses.last()).await {
+                return self.refuse_command(&incoming, refusal).await;
+            }
+            let on_server = match self.prepared_on_attached(&text).await {
+                Ok(Ok(on_server)) => on_server,
+                Ok(Err(refusal)) => return self.refuse_command(&incoming, refusal).await,
+                Err(()) if !self.keeps_connection() && losses.add() => continue,
+                Err(()) => return Err(End::BackendClosed),
+            };
+            if let Some(payload) = front.get_mut(HEADER_BYTES..) {
+                set_statement_id(payload, on_server).ok();
+            }
+            let beginning = Beginning { replaced, by: &front };
+            if let Attempted::Answered(_) = self.attempt(&running, beginning, &mut losses).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// A piece of a parameter: there is no answer, and the pieces must be where the statement is executed.
+    pub async fn send_long_data(&mut self, incoming: Incoming) -> Result<(), End> {
+        let id = statement_id(self.payload(&incoming)).unwrap_or_default();
+        self.statements.keep_apart(id);
+        let Some(statement) = self.statements.get_mut(id) else {
+            // A server passes over what belongs to no statement.
+            return if incoming.is_whole { self.drop_command(&incoming) } else { Err(End::BadRequest) };
+        };
+        if statement.types.is_empty() {
+            statement.keep_apart();
+        }
+        let (text, verdict) = (statement.text.clone(), statement.verdict_under(&self.facts));
+        let verdict = bound_to_its_connection(verdict, &self.facts);
+        // What a piece is for is asked when all are there.
+        let verdict = StatementVerdict {
+            changes: false,
+            leaves: LeftBehind::NONE,
+            beyond_read_only: BeyondReadOnly::Nothing,
+            ..verdict
+        };
+        if self.attach_for(&verdict, None).await.is_err() {
+            // What the statement asks about may be known no more, which its execution is told.
+            let reads_back = verdict.reads_back.without(ReadsBack::ABOUT_THE_LAST.and(ReadsBack::INSERT_ID));
+            let asks_nothing = StatementVerdict { reads_back, ..verdict };
+            if self.attach_for(&asks_nothing, None).await.is_err() {
+                return Err(End::NoBackend);
+            }
+        }
+        // Behind that: what is bound keeps its connection, wherever it is.
+        self.set_bound(id, |bound| bound.has_pieces = true);
+        let Ok(Ok(on_server)) = self.prepared_on_attached(&text).await else {
+            return Err(End::BackendClosed);
+        };
+        self.set_bound(id, |bound| bound.has_pieces = true);
+        let front = self.renamed(on_server);
+        let Session { worker, stream, buffer, deadline, attached, now, .. } = &mut *self;
+        let Some(attached) = attached else { return Err(End::Internal) };
+        let buffers = &worker.buffers;
+        let mut source = Source { client: stream, buffer, buffers, deadline, received: 0 };
+        let beginning = Beginning { replaced: front.len(), by: &front };
+        if source.send_command(&mut attached.server, &incoming, beginning, *now).await.is_err() {
+            attached.server.is_at_rest = false;
+            return Err(End::BackendClosed);
+        }
+        if incoming.is_whole { self.drop_command(&incoming) } else { Ok(()) }
+    }
+
+    fn drop_command(&mut self, incoming: &Incoming) -> Result<(), End> {
+        self.consume(incoming.packet_bytes());
+        Ok(())
+    }
+
+    /// The front of a command that is about a statement, with the number that the server knows it by.
+    fn renamed(&self, on_server: u32) -> Vec<u8> {
+        let mut front = self.received().get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default().to_vec();
+        if let Some(payload) = front.get_mut(HEADER_BYTES..) {
+            set_statement_id(payload, on_server).ok();
+        }
+        front
+    }
+
+    /// The client forgets a statement. On connections to servers it stays, for whoever prepares the same; but
+    /// not where something of the client's is left with it.
+    pub async fn close_statement(&mut self, incoming: Incoming) -> Result<(), End> {
+        let id = statement_id(self.payload(&incoming)).unwrap_or_default();
+        let front = self.received().get(..incoming.packet_bytes()).unwrap_or_default().to_vec();
+        self.consume(incoming.packet_bytes());
+        let is_own = |statement: &ClientStatement| statement.bound.is_any() || !statement.text.is_whole();
+        let Some(statement) = self.statements.remove(id).filter(is_own) else { return Ok(()) };
+        let Some(attached) = &mut self.attached else { return Ok(()) };
+        if let Some(on_server) = attached.server.statements.remove(&statement.text) {
+            let mut front = front;
+            if let Some(payload) = front.get_mut(HEADER_BYTES..) {
+                set_statement_id(payload, on_server).ok();
+            }
+            self.deadline.set(own::until());
+            let sent = send_all(&mut *attached.server.connection, &front, &self.deadline, || {}).await;
+            if sent.is_err() {
+                attached.server.is_at_rest = false;
+                return Err(End::BackendClosed);
+            }
+        }
+        if !self.keeps_connection() && self.held.is_empty() {
+            self.leave();
+        }
+        Ok(())
+    }
+
+    /// Rows of a statement's cursor, or the end of it.
+    pub async fn continue_statement(
+        &mut self,
+        incoming: Incoming,
+        command: ClientCommand,
+    ) -> Result<(), End> {
+        let id = statement_id(self.payload(&incoming)).unwrap_or_default();
+        let Some(statement) = self.statements.get_mut(id) else {
+            let refusal = Refusal::unknown_statement(id);
+            return self.refuse_command(&incoming, refusal).await;
+        };
+        let is_fetch = command == ClientCommand::StmtFetch;
+        let is_bound = if is_fetch { statement.bound.has_cursor } else { statement.bound.is_any() };
+        let text = statement.text.clone();
+        // There is nothing to reset, but whether a transaction is open the server knows best: no error says.
+        let is_at_hand = |attached: &mut Attached| attached.server.statements.find(&text).is_some();
+        let is_there = self.attached.as_mut().is_some_and(|it| is_bound || (!is_fetch && is_at_hand(it)));
+        if !is_there {
+            if is_fetch {
+                return self.refuse_command(&incoming, Refusal::no_cursor(id)).await;
+            }
+            self.consume(incoming.packet_bytes());
+            return self.send_ok(incoming.header.sequence.wrapping_add(1)).await;
+        }
+        let Ok(Ok(on_server)) = self.prepared_on_attached(&text).await else {
+            return Err(End::BackendClosed);
+        };
+        let front = self.renamed(on_server);
+        let beginning = Beginning { replaced: front.len(), by: &front };
+        let verdict = self.verdict_of(RoleWanted::Primary, LeftBehind::NONE);
+        let running = Running { incoming, command, verdict, prepares: None, executes: Some(id) };
+        self.attempt(&running, beginning, &mut Losses::default()).await?;
+        Ok(())
+    }
+}
+
+/// A read that ties the session to its connection for a while: to the primary, for what comes meanwhile may
+/// be a write.
+fn bound_to_its_connection(verdict: StatementVerdict, facts: &SessionFacts) -> StatementVerdict {
+    let own_reason = match verdict.own_reason.wants() {
+        RoleWanted::AnyMember => RouteReason::Cursor,
+        RoleWanted::Primary => verdict.own_reason,
+    };
+    StatementVerdict { own_reason, ..verdict }.under(facts)
+}
