@@ -10,7 +10,7 @@ use weir_http::values::retry_after;
 use weir_http::{BodyLength, BodyReader, KnownHeader, Limits, ResponseHead};
 use weir_io::buffers::Buffer;
 use weir_io::clock;
-use weir_io::stream::{Duplex as _, Sight};
+use weir_io::stream::Sight;
 use weir_io::wait::boxed;
 
 use crate::backends::Chosen;
@@ -204,9 +204,7 @@ impl<R: Recipient> Call<'_, R> {
         requester.wait(clock::now(), pause);
         let mut watched = requester.buffer.is_none();
         poll_fn(|context| {
-            if let Some(stream) = recipient.stream() {
-                stream.gather(context);
-            }
+            recipient.gather_body(context);
             if watched {
                 watched = requester.look_at(*recipient, context)? == Sight::Quiet;
             }
@@ -227,9 +225,7 @@ impl<R: Recipient> Call<'_, R> {
         // One that only half-closed is taken for gone too, as nothing has been sent on for it. Most of those
         // have left, and in a queue that is when the backends can least afford to work for nobody.
         let client_gone = |context: &mut Context<'_>| {
-            if let Some(stream) = recipient.stream() {
-                stream.gather(context);
-            }
+            recipient.gather_body(context);
             if !watched {
                 return false;
             }

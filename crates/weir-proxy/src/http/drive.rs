@@ -35,8 +35,9 @@ impl<R: Recipient> Call<'_, R> {
         let mut interim_count = 0;
         loop {
             poll_fn(|context| {
-                if self.upload.is_moving() {
-                    self.poll_upload(backend, context)?;
+                match self.upload.is_moving() {
+                    true => self.poll_upload(backend, context)?,
+                    false => self.recipient.gather_body(context),
                 }
                 let polled = self.poll_head(backend, &mut received, context);
                 if polled.is_ready() {
@@ -243,6 +244,8 @@ pub async fn until_sent(
             if let Poll::Ready(Err(failure)) = polled {
                 return Poll::Ready(Err(failure));
             }
+        } else {
+            stream.gather(context);
         }
         let polled = match &mut ahead {
             None => download.poll(context, backend, stream, buffers, &mut moved),
@@ -286,6 +289,7 @@ pub async fn until_drained(
         if let Poll::Ready(result) = ahead.poll_drain(context, stream, &mut moved) {
             return Poll::Ready(result.map_err(download_failure));
         }
+        stream.gather(context);
         go_on(requester, moved, Turn::of_client(forwarding.timers(), stalled(Some(ahead))))
     })
     .await
