@@ -99,7 +99,12 @@ impl<R: Recipient> Call<'_, R> {
             }
         };
         let sent_bytes = outgoing.len();
-        let mut sending = Sending { requester, recipient: &mut *self.recipient, patience: timeout.backend };
+        let mut sending = Sending {
+            requester,
+            recipient: &mut *self.recipient,
+            patience: timeout.backend,
+            watched: requester.buffer.is_none(),
+        };
         match sending.send(connection.connection(), outgoing).await.map_err(failed)? {
             Sent::All => {}
             Sent::Cut => self.upload.cut(),
@@ -204,12 +209,14 @@ struct Sending<'a, R> {
     recipient: &'a mut R,
     /// The backend is to take some of it within this.
     patience: Duration,
+    /// Whether the client can be seen to leave: it has sent nothing that was not received.
+    watched: bool,
 }
 
 impl<R: Recipient> Sending<'_, R> {
     /// Sends `outgoing`, of any length, as long as the backend takes some in time. The backend may be slow to
     /// read, and a stream of its connection may wait for room that others have taken; what comes from the
-    /// client meanwhile is gathered.
+    /// client meanwhile is gathered, and it may leave.
     async fn send(&mut self, backend: &mut Stream, outgoing: &[u8]) -> Result<Sent, Failure> {
         let mut sent = 0;
         poll_fn(|context| {
@@ -241,6 +248,9 @@ impl<R: Recipient> Sending<'_, R> {
             Ok(Sight::Quiet) => {}
             Ok(Sight::Speaking | Sight::Ended) => return Poll::Ready(Ok(Sent::Cut)),
             Err(_) => return Poll::Ready(Ok(Sent::Broken)),
+        }
+        if self.watched {
+            self.watched = self.requester.look_at(self.recipient, context)? == Sight::Quiet;
         }
         if self.requester.deadline.has_passed() {
             return Poll::Ready(Err(Failure::BackendTimeout));
