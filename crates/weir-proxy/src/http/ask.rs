@@ -113,7 +113,7 @@ impl<R: Recipient> Call<'_, R> {
             }
             // One is enough: the next try is another backend anyway.
             hedge = hedge.filter(|_| self.exchange.ledger.hedge.is_none());
-            only_new = match self.judge(&mut reach, &chosen, &tried) {
+            only_new = match self.judge(&mut reach, &chosen, &tried, only_new) {
                 Verdict::Again => false,
                 Verdict::Reconnect => true,
                 Verdict::Leave => {
@@ -137,11 +137,18 @@ impl<R: Recipient> Call<'_, R> {
     /// What to do after an attempt that failed, or whose answer is one that may be asked for again; tells
     /// passive health of it.
     #[inline(never)]
-    fn judge(&self, reach: &mut Reach, chosen: &Chosen, tried: &Result<Begun, Failed>) -> Verdict {
+    fn judge(
+        &self,
+        reach: &mut Reach,
+        chosen: &Chosen,
+        tried: &Result<Begun, Failed>,
+        only_new: bool,
+    ) -> Verdict {
         let attempt = Attempt {
             idempotent: self.facts.method.is_idempotent(),
             replayable: self.upload.is_replayable(),
-            reused: matches!(tried, Err(Failed { reused: true, .. })),
+            // A stream may share what another exchange has opened meanwhile; age is no excuse for that one.
+            reused: !only_new && matches!(tried, Err(Failed { reused: true, .. })),
             kind: match tried {
                 Ok(begun) => Some(RetryOn::Status(begun.status)),
                 Err(failed) => failed.failure.retried_as(),

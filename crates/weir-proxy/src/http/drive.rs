@@ -54,7 +54,12 @@ impl<R: Recipient> Call<'_, R> {
                 }
                 Poll::Pending
             })
-            .await?;
+            .await
+            .map_err(|failure| match failure {
+                // What it has begun to answer it has begun to do.
+                Failure::Empty if interim_count > 0 => Failure::BackendClosed,
+                failure => failure,
+            })?;
             let Some(mut buffer) = received.take() else { return Err(Failure::Empty) };
             if !self.exchange.response.is_interim() {
                 return Ok(buffer);
@@ -174,7 +179,7 @@ impl<R: Recipient> Call<'_, R> {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 Err(Failure::Connect(ConnectError::Declined))
             }
-            // It may have been dead for long: nobody told.
+            // Its connection has ended, and may have been dead for long: nobody told.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Err(Failure::Empty),
             Err(_) => Err(Failure::BackendClosed),
         })
