@@ -163,6 +163,27 @@ fn a_try_that_takes_too_long_gives_way_to_another_and_its_end_is_seen_by_the_bac
 }
 
 #[test]
+fn a_try_whose_body_can_be_sent_again_gives_way_as_one_without() {
+    let silent = Backend::serving(|_, wire| {
+        until("the try to be given up", || wire.has_ended().then_some(()));
+        After::Close
+    });
+    let good = Backend::saying("good");
+    let pool = "buffer = { requests = '8MiB', requests_file = '64MiB' }\ntimeout = { backend = '1h' }\n\
+        retry = { attempts = 1, on = ['timeout'], per_try_timeout = '200ms' }";
+    let weir = between(silent.address(), &good, pool, "[runtime]\nbuffer_directory = \"@dir\"");
+    // It leaves with the head; it is held in memory; it is in a file.
+    for length in [100, 6_000_000, 12_000_000] {
+        let mut client = weir.client("web");
+        client.sends(format!("PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n"));
+        client.sends(vec![b'x'; length]);
+        assert_eq!(client.receives_response().text(), "good", "{length}");
+        assert_eq!(good.requests().last().map(|request| request.body.len()), Some(length));
+    }
+    assert_eq!(retried_for(&weir, "timeout"), 3.0);
+}
+
+#[test]
 fn the_last_try_and_one_that_none_may_follow_have_the_whole_time() {
     let slow = || {
         Backend::serving(|_, wire| {

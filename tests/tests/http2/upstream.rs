@@ -77,7 +77,9 @@ fn b15_a_request_that_a_backend_refused_is_sent_once_more_whatever_its_method() 
 fn retrying_before(backend: &ScriptedBackend, retry: &str) -> Weir {
     let pool = "[pool.app]\nbackends = [\"@app\"]\nprotocol = \"h2\"\nhealth = { check = \"off\", passive = \"off\" }";
     let listener = "[listener.web]\nbind = \"@web\"\nhttp = [\"h1\", \"h2\"]\npool = \"app\"";
-    let config = format!("[runtime]\nworkers = 1\n{listener}\n{pool}\nretry = {{ {retry} }}\n");
+    let config = format!(
+        "[runtime]\nworkers = 1\n{listener}\n{pool}\ntimeout = {{ backend = \"1h\" }}\nretry = {{ {retry} }}\n"
+    );
     Setup::of(&config).with("app", backend.address()).start()
 }
 
@@ -153,6 +155,29 @@ fn a_connection_that_proves_closed_is_replaced_once_for_all_whose_requests_it_ca
     assert!(matches!(clients[0].outcome_of(5), Outcome::Answered(502, _)));
     assert!(matches!(clients[1].outcome_of(1), Outcome::Answered(502, _)));
     backend.has_nobody_waiting();
+}
+
+#[test]
+fn a_try_with_a_body_that_takes_too_long_gives_way_to_another() {
+    const INITIAL_WINDOW: u16 = 4;
+    let backend = ScriptedBackend::start();
+    let weir = retrying_before(
+        &backend,
+        "attempts = 1, on = [\"timeout\"], per_try_timeout = \"200ms\", budget = { min_per_second = 100 }",
+    );
+    // It takes the body and is silent, or does not take it.
+    for settings in [Vec::new(), setting(INITIAL_WINDOW, 0)] {
+        let mut client = connect(&weir, b"");
+        asks(&mut client, "PUT");
+        let mut silent = Http2::server(backend.accepts(), &settings);
+        silent.receives_request();
+        let mut server = accepts(&backend);
+        let stream = server.receives_request();
+        assert_eq!(server.receives(kind::DATA, stream).payload, b"once");
+        answers(&mut server, stream);
+        assert!(is_hello(&client.outcome_of(1)));
+        drop(server);
+    }
 }
 
 #[test]

@@ -178,7 +178,7 @@ impl<R: Recipient> Call<'_, R> {
         // `made` counts this attempt already.
         let made = reach.made().saturating_sub(1);
         if rules.per_try == NEVER
-            || !self.upload.is_done()
+            || !self.upload.is_here()
             || !rules.may_cut_short(made, self.facts.method.is_idempotent())
         {
             return Duration::MAX;

@@ -84,11 +84,8 @@ impl<R: Recipient> Call<'_, R> {
         let sent_at = if reused { self.exchange.ledger.nearly_now() } else { clock::now() };
         self.upload.resume(sent_at);
         let timeout = self.forwarding.timers();
-        let patience = match self.upload.is_awaited() {
-            true => timeout.client_body,
-            false => self.within_try(sent_at, timeout.backend),
-        };
-        requester.wait(sent_at, patience);
+        let patience = if self.upload.is_awaited() { timeout.client_body } else { timeout.backend };
+        requester.wait(sent_at, self.within_try(sent_at, patience));
         let outgoing = match self.facts.protocol {
             PoolProtocol::Auto | PoolProtocol::H3 => {
                 frame_for(self.exchange, self.race, self.upload, is_muxed);
@@ -102,7 +99,8 @@ impl<R: Recipient> Call<'_, R> {
         let mut sending = Sending {
             requester,
             recipient: &mut *self.recipient,
-            patience: timeout.backend,
+            patience,
+            try_until: self.try_until,
             watched: requester.buffer.is_none(),
         };
         match sending.send(connection.connection(), outgoing).await.map_err(failed)? {
@@ -209,6 +207,8 @@ struct Sending<'a, R> {
     recipient: &'a mut R,
     /// The backend is to take some of it within this.
     patience: Duration,
+    /// And all of it by then.
+    try_until: Duration,
     /// Whether the client can be seen to leave: it has sent nothing that was not received.
     watched: bool,
 }
@@ -232,7 +232,8 @@ impl<R: Recipient> Sending<'_, R> {
                     Poll::Pending => return self.poll_wait(backend, context),
                 }
                 if sent < outgoing.len() {
-                    self.requester.wait(clock::now(), self.patience);
+                    let now = clock::now();
+                    self.requester.wait(now, self.patience.min(self.try_until.saturating_sub(now)));
                 }
             }
             Poll::Ready(Ok(Sent::All))

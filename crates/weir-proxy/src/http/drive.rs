@@ -113,8 +113,10 @@ impl<R: Recipient> Call<'_, R> {
                 return Err(Failure::BodyTimeout);
             }
             let timeout = forwarding.timers();
-            let patience = if upload.is_awaited() { timeout.client_body } else { timeout.backend };
-            requester.wait(now, patience);
+            match upload.is_awaited() {
+                true => requester.wait(now, timeout.client_body),
+                false => requester.wait(now, self.within_try(now, timeout.backend)),
+            }
         }
         Ok(())
     }
