@@ -83,14 +83,12 @@ impl<R: Recipient> Call<'_, R> {
     }
 
     async fn tries(&mut self) -> Result<Answered, Failure> {
-        let mut reach = Reach::begin(&self.forwarding.pool, self.facts.wish, self.exchange.ledger.head)
-            .until(self.requester.last_moment());
         let mut hedge = self.hedge_rules();
-        if hedge.is_some() && self.forwarding.pool.shared.config.retry.attempts == 0 {
-            // Else the first choice has.
-            let now = self.exchange.ledger.nearly_now();
-            self.forwarding.pool.shared.balance.retry_budget().deposit(now);
-        }
+        let pool = &self.forwarding.pool;
+        let rules = RetryRules::of(&pool.shared.config.retry, self.forwarding.route_retry());
+        let pays = rules.attempts > 0 || hedge.is_some();
+        let mut reach = Reach::begin_paying(pool, self.facts.wish, self.exchange.ledger.head, pays)
+            .until(self.requester.last_moment());
         let mut only_new = false;
         loop {
             let chosen = self.choose(&mut reach).await?;
