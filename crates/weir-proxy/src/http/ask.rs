@@ -93,6 +93,9 @@ impl<R: Recipient> Call<'_, R> {
         loop {
             let chosen = self.choose(&mut reach).await?;
             self.exchange.ledger.note_backend(&chosen);
+            if let Some(act) = self.exchange.once_chosen.take() {
+                act();
+            }
             self.try_until = self.end_of_try(&reach);
             let (chosen, tried) = match hedge {
                 None => {
