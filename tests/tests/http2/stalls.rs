@@ -211,7 +211,8 @@ fn fills_the_window(weir: &Weir, backend: &ScriptedBackend) -> (Wire, Http2) {
 #[test]
 fn clients_that_leave_while_their_content_waits_for_a_backends_window_give_their_places_back() {
     let backend = ScriptedBackend::start();
-    let listener = BOTH.replacen("[pool.app]", "timeout = { backend = \"1h\" }\n[pool.app]", 1);
+    let listener =
+        BOTH.replacen("[pool.app]", "timeout = { backend = \"1h\", client_body = \"1h\" }\n[pool.app]", 1);
     let config = format!("[runtime]\nworkers = 1\n{listener}protocol = \"h2\"\n");
     let weir = Setup::of(&config).with("app", backend.address()).start();
     let (_filling, mut server) = fills_the_window(&weir, &backend);
