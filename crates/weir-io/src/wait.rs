@@ -54,6 +54,7 @@ pub async fn receive_ready(stream: &mut impl Duplex, buffer: &mut Buffer) -> io:
 }
 
 /// Sends all of `bytes`, or ends with the deadline, which `progress` is called to renew after each part sent.
+/// What the peer sends meanwhile is gathered.
 #[inline]
 pub async fn send_all(
     stream: &mut impl Duplex,
@@ -64,7 +65,10 @@ pub async fn send_all(
     while !bytes.is_empty() {
         let sent = poll_fn(|context| match stream.poll_send(context, bytes) {
             Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
-            Poll::Pending => timed_out(deadline),
+            Poll::Pending => {
+                stream.gather(context);
+                timed_out(deadline)
+            }
         })
         .await?;
         bytes = &bytes[sent..];

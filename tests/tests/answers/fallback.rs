@@ -114,6 +114,29 @@ fn a_pool_of_which_none_can_serve_gives_its_requests_to_its_fallback_and_takes_t
 }
 
 #[test]
+fn explain_tells_of_the_fields_and_the_host_of_the_pool_that_serves() {
+    let pool = |name: &str, more: &str| {
+        format!(
+            "[pool.{name}]\nbackends = [\"@{name}\"]\nhealth = {{ check = \"off\" }}\n{more}\n\
+             set_request_header = {{ x-{name} = \"1\" }}\nbackend_host = \"{name}.internal\"\n"
+        )
+    };
+    let listener = "[listener.web]\nbind = \"@web\"\npool = \"app\"\n";
+    let config = listener.to_owned() + &pool("app", "fallback_pool = \"sorry\"") + &pool("sorry", "");
+    let (app, sorry) = (Backend::saying("app"), Backend::saying("sorry"));
+    let weir = Setup::of(&config).with("app", app.address()).with("sorry", sorry.address()).start();
+    weir.command(&["drain", "app", &app.address().to_string()]).succeeded();
+    assert_eq!(asked(&weir, "GET /", &[]).text(), "sorry");
+    let request = &sorry.requests()[0];
+    assert_eq!((request.fields.one("x-sorry"), request.fields.one("x-app")), (Some("1"), None));
+    assert_eq!(request.fields.one("host"), Some("sorry.internal"));
+    let url = format!("http://{}/", weir.address("web"));
+    let told = weir.command(&["explain", "http", "GET", &url]).stdout;
+    assert!(told.contains("sorry.internal") && !told.contains("app.internal"), "{told}");
+    assert!(told.contains("x-sorry") && !told.contains("x-app"), "{told}");
+}
+
+#[test]
 fn what_a_fallback_says_is_kept_for_nobody_and_what_is_kept_stands_before_it() {
     let site = Site::start();
     let weir = &site.weir;

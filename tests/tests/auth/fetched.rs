@@ -457,6 +457,28 @@ fn answers_that_are_no_keys_are_none_and_what_serves_others_is_skipped() {
     }
 }
 
+/// The `h2` crate ends a connection on which many small frames lie about.
+#[test]
+fn who_waits_for_keys_may_send_a_body_in_tiny_frames() {
+    const SMALL: &[u8] = b"ten bytes.";
+    let provider = ScriptedBackend::start();
+    let (app, url) = (app(), format!("http://{}/jwks.json", provider.address()));
+    let weir = setup(&with("fetch_timeout = \"60s\""), &app, &url).start();
+    let mut fetch = provider.accepts();
+    let mut client = Http2::client(weir.client("web"), b"");
+    let token = format!("Bearer {}", Key::made_up("a"));
+    let fields = [&http2::request("POST", "/")[..], &[("authorization", token.as_str())]].concat();
+    client.sends(http2::headers(1, &fields, false));
+    weir.reaches("weir_jwt_key_waits_total", &[("result", "waited")], 1.0);
+    client.sends(http2::frame(http2::kind::DATA, 0, 1, SMALL).repeat(6_000));
+    client.sends(http2::frame(http2::kind::PING, 0, 0, b"are read"));
+    client.receives(http2::kind::PING, 0);
+    fetch.receives_until("\r\n\r\n");
+    fetch.sends("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n");
+    client.sends(http2::frame(http2::kind::DATA, http2::END_STREAM, 1, b""));
+    assert!(matches!(client.outcome_of(1), Outcome::Answered(503, _)));
+}
+
 #[test]
 fn a_check_asks_nobody_and_says_what_is_wrong_with_where_keys_come_from() {
     let provider = ScriptedBackend::start();

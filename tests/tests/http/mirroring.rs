@@ -121,6 +121,57 @@ fn what_is_refused_is_not_copied() {
     assert_eq!(copies, [b"id=1"]);
 }
 
+/// It may be that no backend may or can be asked, and that the one that was asked does not answer.
+#[test]
+fn what_no_backend_takes_is_not_copied() {
+    let pool = |name: &str, backend: &str, more: &str| {
+        format!(
+            "[[listener.web.route]]\npath = \"/{name}\"\npool = \"{name}\"\nmirror = {{ pool = \"shadow\" }}\n\
+             [pool.{name}]\nbackends = [{backend}]\nhealth = {{ check = \"off\", passive = \"off\" }}\n{more}\n"
+        )
+    };
+    let config = [
+        "[listener.web]\nbind = \"@web\"\n",
+        &pool("broken", "\"@bad\"", "breaker = { of = 2, within = \"1h\", for = \"1h\" }"),
+        &pool("away", "{ address = \"@bad\", weight = 0 }", ""),
+        &pool(
+            "full",
+            "{ address = \"@silent\", max_connections = 1 }",
+            "queue = { max = 0, timeout = \"1s\" }",
+        ),
+        &pool("good", "\"@good\"", ""),
+        "[pool.shadow]\nbackends = [\"@shadow\"]\nhealth = { check = \"off\" }\n",
+    ];
+    let bad = Backend::serving(|_, _| After::Close);
+    let (silent, good, shadow) = (ScriptedBackend::start(), app(), app());
+    let weir = Setup::of(&config.concat())
+        .with("bad", bad.address())
+        .with("silent", silent.address())
+        .with("good", good.address())
+        .with("shadow", shadow.address())
+        .start();
+    let post = |name: &str| format!("POST /{name} HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi");
+    let get = |name: &str| format!("GET /{name} HTTP/1.1\r\nhost: a\r\n\r\n");
+    // They open the breaker.
+    for _ in 0..2 {
+        assert_eq!(asks(&weir, post("broken")).status, 502);
+    }
+    let mut first = weir.client("web");
+    first.sends(post("full"));
+    let mut busy = silent.accepts();
+    busy.receives_request();
+    for name in ["broken", "away", "full"] {
+        assert_eq!([asks(&weir, get(name)).status, asks(&weir, post(name)).status], [503, 503], "{name}");
+    }
+    busy.answers(200, &[], "first");
+    first.receives_status(200);
+    assert_eq!(asks(&weir, get("good")).status, 200);
+    reaches(&weir, "answered", 2.0);
+    let mut copies: Vec<_> = shadow.requests().into_iter().map(|copy| copy.target).collect();
+    copies.sort();
+    assert_eq!(copies, ["/full", "/good"]);
+}
+
 #[test]
 fn credentials_go_along_where_it_is_said_and_a_share_is_of_the_same_requests_each_time() {
     let (app, shadow) = (app(), app());

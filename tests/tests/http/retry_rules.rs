@@ -148,6 +148,30 @@ fn a_route_says_when_to_retry_over_its_pool_and_explain_says_so() {
 }
 
 #[test]
+fn requests_pay_into_the_budget_by_the_rules_that_hold_for_them() {
+    let bad = Backend::serving(|_, wire| {
+        wire.answers(500, &[], "bad");
+        After::Keep
+    });
+    let good = Backend::saying("good");
+    let routes = "[[listener.web.route]]\npath = '/once'\npool = 'app'\nretry = { attempts = 0 }\n\
+                  [[listener.web.route]]\npath = '/again'\npool = 'app'\nretry = { attempts = 1, on = [500] }";
+    let asks = |weir: &Weir, path: &str| {
+        let mut client = weir.client("web");
+        client.sends(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n"));
+        client.receives_response().status
+    };
+    let of_route = "retry = { attempts = 0, budget = { share = 1.0, min_per_second = 0 } }";
+    let weir = between(bad.address(), &good, of_route, routes);
+    assert_eq!(asks(&weir, "/again"), 200, "it pays for itself");
+    // Had the first paid, there would be a retry for the two of them.
+    let of_pool = "retry = { attempts = 1, budget = { share = 0.5, min_per_second = 0 } }";
+    let weir = between(bad.address(), &good, of_pool, routes);
+    assert_eq!(asks(&weir, "/once"), 500);
+    assert_eq!(asks(&weir, "/again"), 500);
+}
+
+#[test]
 fn a_try_that_takes_too_long_gives_way_to_another_and_its_end_is_seen_by_the_backend() {
     let silent = ScriptedBackend::start();
     let good = Backend::saying("good");
@@ -160,6 +184,27 @@ fn a_try_that_takes_too_long_gives_way_to_another_and_its_end_is_seen_by_the_bac
     assert_eq!(client.receives_status(200).text(), "good");
     wire.receives_close();
     assert_eq!(retried_for(&weir, "timeout"), 1.0);
+}
+
+#[test]
+fn a_try_whose_body_can_be_sent_again_gives_way_as_one_without() {
+    let silent = Backend::serving(|_, wire| {
+        until("the try to be given up", || wire.has_ended().then_some(()));
+        After::Close
+    });
+    let good = Backend::saying("good");
+    let pool = "buffer = { requests = '8MiB', requests_file = '64MiB' }\ntimeout = { backend = '1h' }\n\
+        retry = { attempts = 1, on = ['timeout'], per_try_timeout = '200ms' }";
+    let weir = between(silent.address(), &good, pool, "[runtime]\nbuffer_directory = \"@dir\"");
+    // It leaves with the head; it is held in memory; it is in a file.
+    for length in [100, 6_000_000, 12_000_000] {
+        let mut client = weir.client("web");
+        client.sends(format!("PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n"));
+        client.sends(vec![b'x'; length]);
+        assert_eq!(client.receives_response().text(), "good", "{length}");
+        assert_eq!(good.requests().last().map(|request| request.body.len()), Some(length));
+    }
+    assert_eq!(retried_for(&weir, "timeout"), 3.0);
 }
 
 #[test]

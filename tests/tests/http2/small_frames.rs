@@ -8,7 +8,7 @@ use weir_tests::dialogue::http2::{
     END_STREAM, Http2, Outcome, frame, get, headers, kind, request, setting, window_update,
 };
 use weir_tests::dialogue::{
-    Authority, PATIENCE, ScriptedBackend, Setup, Unreachable, Weir, free_address, until,
+    Authority, Backend, PATIENCE, ScriptedBackend, Setup, Unreachable, Weir, free_address, until,
 };
 use weir_tests::versions::{Behind, VersionedBackend};
 
@@ -94,6 +94,65 @@ fn an_upload_in_tiny_frames_to_a_backend_that_is_away_leaves_its_connection_to_o
             );
         }
     }
+}
+
+/// Sends as many small frames as the window takes and has Weir show that it has read them, which it does as
+/// long as the connection is open.
+fn sends_many(client: &mut Http2, stream: u32) {
+    client.sends(frame(kind::DATA, 0, stream, SMALL).repeat(FIRST_COUNT - 1));
+    client.sends(frame(kind::PING, 0, 0, b"are read"));
+    client.receives(kind::PING, 0);
+}
+
+#[test]
+fn an_upload_in_tiny_frames_waits_for_who_is_asked_whether_it_may_pass() {
+    let (backend, service) = (Backend::saying("done"), ScriptedBackend::start());
+    let question = "[listener.web.auth.forward]\npool = \"auth\"\npath = \"/\"\n[pool.app]";
+    let listener = BOTH.replacen("[pool.app]", question, 1);
+    let config = format!("{listener}[pool.auth]\nbackends = [\"@auth\"]\nhealth = {{ check = \"off\" }}\n");
+    let weir = Setup::of(&config).with("app", backend.address()).with("auth", service.address()).start();
+    let mut client = connect(&weir, b"");
+    client.sends(headers(1, &request("POST", "/"), false));
+    let mut asked = service.accepts();
+    asked.receives_until("\r\n\r\n");
+    sends_many(&mut client, 1);
+    // It may be slow with its content, too.
+    asked.sends("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n");
+    client.sends(frame(kind::PING, 0, 0, b"still so"));
+    client.receives(kind::PING, 0);
+    asked.sends("pass");
+    client.sends(frame(kind::DATA, END_STREAM, 1, SMALL));
+    assert_eq!(client.outcome_of(1), Outcome::Answered(200, b"done".to_vec()));
+    assert_eq!(backend.requests()[0].body.len(), FIRST_COUNT * SMALL.len());
+}
+
+/// What has come with the head leaves with it, once there is room.
+#[test]
+fn an_upload_in_tiny_frames_waits_for_a_backends_window_that_another_has_filled() {
+    const WINDOW_BYTES: usize = 65_535;
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(backend.address(), "h2");
+    let mut other = weir.client("web");
+    other.sends(format!("POST /other HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", 2 * WINDOW_BYTES));
+    other.sends([b'x'; WINDOW_BYTES]);
+    let mut server = Http2::server(backend.accepts().with_patience(PATIENCE), b"");
+    let filling = server.receives_request();
+    let mut filled = 0;
+    while filled < WINDOW_BYTES {
+        filled += server.receives(kind::DATA, filling).payload.len();
+    }
+    let mut client = connect(&weir, b"");
+    client.sends([headers(1, &request("POST", "/"), false), frame(kind::DATA, 0, 1, SMALL)].concat());
+    let waiting = server.receives_request();
+    sends_many(&mut client, 1);
+    client.sends(frame(kind::DATA, END_STREAM, 1, b""));
+    server.sends(window_update(0, 1 << 20));
+    let mut received = 0;
+    while received < FIRST_COUNT * SMALL.len() {
+        received += server.receives(kind::DATA, waiting).payload.len();
+    }
+    server.sends(headers(waiting, &[(":status", "204")], true));
+    assert_eq!(client.outcome_of(1), Outcome::Answered(204, Vec::new()));
 }
 
 /// All clients share the connection to a backend: one that reads slowly must not end it for the others.

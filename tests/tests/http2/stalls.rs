@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use weir_tests::dialogue::http2::{
-    END_HEADERS, END_STREAM, Http2, Outcome, block, code, frame, get, headers, kind, literal, request,
+    END_HEADERS, END_STREAM, Http2, Outcome, block, code, frame, get, headers, kind, literal, request, reset,
     setting, window_update,
 };
-use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, until, usage_of};
+use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, Weir, Wire, until, usage_of};
 
 use super::{BOTH, both, connect};
 
@@ -190,4 +190,63 @@ fn an_exchange_whose_request_came_with_the_preface_outlives_the_times_for_heads_
     std::thread::sleep(Duration::from_secs(3));
     behind.answers(200, &[], "hello");
     assert_eq!(client.outcome_of(1), Outcome::Answered(200, b"hello".to_vec()));
+}
+
+/// Fills the window of a connection to a backend, which answers nothing: the other requests on it wait for
+/// room.
+fn fills_the_window(weir: &Weir, backend: &ScriptedBackend) -> (Wire, Http2) {
+    const WINDOW_BYTES: usize = 65_535;
+    let mut filling = weir.client("web");
+    filling.sends("POST /other HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n\r\n");
+    filling.sends([b'x'; WINDOW_BYTES]);
+    let mut server = Http2::server(backend.accepts(), b"");
+    let stream = server.receives_request();
+    let mut filled = 0;
+    while filled < WINDOW_BYTES {
+        filled += server.receives(kind::DATA, stream).payload.len();
+    }
+    (filling, server)
+}
+
+#[test]
+fn clients_that_leave_while_their_content_waits_for_a_backends_window_give_their_places_back() {
+    let backend = ScriptedBackend::start();
+    let listener =
+        BOTH.replacen("[pool.app]", "timeout = { backend = \"1h\", client_body = \"1h\" }\n[pool.app]", 1);
+    let config = format!("[runtime]\nworkers = 1\n{listener}protocol = \"h2\"\n");
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let (_filling, mut server) = fills_the_window(&weir, &backend);
+    let under_way = |count: f64| {
+        let found = || weir.metric("weir_backend_in_flight", &[("pool", "app")]);
+        until(&format!("{count} requests to be under way"), || (found() == count).then_some(()));
+    };
+    let (head, content) = (headers(1, &request("POST", "/"), false), frame(kind::DATA, 0, 1, b"ten bytes."));
+
+    let mut whole = weir.client("web");
+    whole.sends("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\nten bytes.");
+    server.receives_request();
+    under_way(2.0);
+    whole.resets();
+    under_way(1.0);
+
+    let mut with_the_head = connect(&weir, b"");
+    with_the_head.sends([&head[..], &content].concat());
+    server.receives_request();
+    with_the_head.sends(reset(1, code::CANCEL));
+    under_way(1.0);
+
+    for is_answered in [false, true] {
+        let mut behind_the_head = connect(&weir, b"");
+        behind_the_head.sends(&head);
+        let stream = server.receives_request();
+        if is_answered {
+            server.sends(headers(stream, &[(":status", "200")], false));
+            behind_the_head.receives(kind::HEADERS, 1);
+        }
+        behind_the_head.sends(content.repeat(100));
+        behind_the_head.sends(frame(kind::PING, 0, 0, b"are read"));
+        behind_the_head.receives(kind::PING, 0);
+        behind_the_head.sends(reset(1, code::CANCEL));
+        under_way(1.0);
+    }
 }

@@ -1,7 +1,7 @@
 //! Backends that speak HTTP/2 badly (threat B15), and what is sent once more when they go away.
 
 use weir_tests::dialogue::http2::{
-    END_HEADERS, END_STREAM, Http2, Outcome, code, frame, headers, kind, request, reset, setting,
+    END_HEADERS, END_STREAM, Http2, Outcome, code, frame, get, headers, kind, request, reset, setting,
     window_update,
 };
 use weir_tests::dialogue::{ScriptedBackend, Setup, Weir, pattern};
@@ -70,6 +70,113 @@ fn b15_a_request_that_a_backend_refused_is_sent_once_more_whatever_its_method() 
         let outcome = client.outcome_of(1);
         assert!(is_hello(&outcome), "{method}: {outcome:?}");
         assert!(second > first);
+    }
+}
+
+/// [`weir_before`], with these retries and one worker: all clients share its connection.
+fn retrying_before(backend: &ScriptedBackend, retry: &str) -> Weir {
+    let pool = "[pool.app]\nbackends = [\"@app\"]\nprotocol = \"h2\"\nhealth = { check = \"off\", passive = \"off\" }";
+    let listener = "[listener.web]\nbind = \"@web\"\nhttp = [\"h1\", \"h2\"]\npool = \"app\"";
+    let config = format!(
+        "[runtime]\nworkers = 1\n{listener}\n{pool}\ntimeout = {{ backend = \"1h\" }}\nretry = {{ {retry} }}\n"
+    );
+    Setup::of(&config).with("app", backend.address()).start()
+}
+
+#[test]
+fn a_backend_that_closes_without_a_word_of_answer_is_tried_again_but_for_a_post() {
+    let backend = ScriptedBackend::start();
+    let weir = retrying_before(&backend, "attempts = 1");
+    for method in ["GET", "POST"] {
+        let mut client = connect(&weir, b"");
+        asks(&mut client, method);
+        let mut server = accepts(&backend);
+        server.receives_request();
+        drop(server);
+        if method == "GET" {
+            let mut server = accepts(&backend);
+            let stream = server.receives_request();
+            answers(&mut server, stream);
+            assert!(is_hello(&client.outcome_of(1)));
+        } else {
+            assert!(matches!(client.outcome_of(1), Outcome::Answered(502, _)));
+        }
+    }
+    backend.has_nobody_waiting();
+    assert_eq!(weir.metric("weir_retry_reasons_total", &[("reason", "empty")]), 1.0);
+}
+
+#[test]
+fn a_backend_that_closes_behind_an_interim_answer_has_not_closed_without_a_word() {
+    let backend = ScriptedBackend::start();
+    let weir = retrying_before(&backend, "attempts = 1");
+    let mut client = connect(&weir, b"");
+    asks(&mut client, "GET");
+    let mut server = accepts(&backend);
+    let stream = server.receives_request();
+    server.sends(headers(stream, &[(":status", "103"), ("link", "</a>")], false));
+    client.receives(kind::HEADERS, 1);
+    drop(server);
+    assert!(matches!(client.outcome_of(1), Outcome::Answered(502, _)));
+    backend.has_nobody_waiting();
+}
+
+/// As on connections of HTTP/1.1: their age is to blame, once, and neither retries nor their budget are
+/// charged.
+#[test]
+fn a_connection_that_proves_closed_is_replaced_once_for_all_whose_requests_it_carried() {
+    let backend = ScriptedBackend::start();
+    let weir = retrying_before(&backend, "attempts = 0");
+    let mut clients = [connect(&weir, b""), connect(&weir, b"")];
+    clients[0].sends(get(1, "/"));
+    let mut server = accepts(&backend);
+    let asked = server.receives_request();
+    answers(&mut server, asked);
+    assert!(is_hello(&clients[0].outcome_of(1)));
+
+    clients[0].sends(get(3, "/"));
+    server.receives_request();
+    drop(server);
+    let mut server = accepts(&backend);
+    let asked = server.receives_request();
+    answers(&mut server, asked);
+    assert!(is_hello(&clients[0].outcome_of(3)));
+
+    clients[0].sends(get(5, "/"));
+    clients[1].sends(get(1, "/"));
+    server.receives_request();
+    server.receives_request();
+    drop(server);
+    // One of the two opens the next connection, which the other shares.
+    let mut server = accepts(&backend);
+    server.receives_request();
+    server.receives_request();
+    drop(server);
+    assert!(matches!(clients[0].outcome_of(5), Outcome::Answered(502, _)));
+    assert!(matches!(clients[1].outcome_of(1), Outcome::Answered(502, _)));
+    backend.has_nobody_waiting();
+}
+
+#[test]
+fn a_try_with_a_body_that_takes_too_long_gives_way_to_another() {
+    const INITIAL_WINDOW: u16 = 4;
+    let backend = ScriptedBackend::start();
+    let weir = retrying_before(
+        &backend,
+        "attempts = 1, on = [\"timeout\"], per_try_timeout = \"200ms\", budget = { min_per_second = 100 }",
+    );
+    // It takes the body and is silent, or does not take it.
+    for settings in [Vec::new(), setting(INITIAL_WINDOW, 0)] {
+        let mut client = connect(&weir, b"");
+        asks(&mut client, "PUT");
+        let mut silent = Http2::server(backend.accepts(), &settings);
+        silent.receives_request();
+        let mut server = accepts(&backend);
+        let stream = server.receives_request();
+        assert_eq!(server.receives(kind::DATA, stream).payload, b"once");
+        answers(&mut server, stream);
+        assert!(is_hello(&client.outcome_of(1)));
+        drop(server);
     }
 }
 

@@ -153,6 +153,7 @@ impl Followed<'_> {
         let whereto = || plan.whereto(listener, |pool| &self.snapshot.pools[pool].config.name);
         let kept_out = closing.keeps_out(&listener.maintenance, whereto, request.client());
         let refused_at = |at| steps.iter().find(|step| !step.check.passes && step.check.at == at);
+        let mut serving = None;
         if let Some(step) = refused_at(Checkpoint::Edge) {
             answer.refused_by(step);
         } else if let Some(scope) = kept_out.filter(|_| plan.is_screened) {
@@ -164,14 +165,14 @@ impl Followed<'_> {
             match (injection.and_then(|(_, refused)| refused), refused_at(Checkpoint::Origin)) {
                 (Some(refused), _) => answer.refused(refused, refused.word),
                 (None, Some(step)) => answer.refused_by(step),
-                (None, None) => self.carry_out(answer),
+                (None, None) => serving = self.carry_out(answer),
             }
         }
         answer.screens = steps.into_iter().map(Screened::from).collect();
         let route = plan.route.map(|route| route.number);
         answer.logs = compiled.logs.as_deref().map(|logs| logs.names(route));
         self.tell_errors(answer);
-        self.tell_changes(answer);
+        self.tell_changes(answer, serving);
     }
 
     fn tell_errors(&self, answer: &mut Answer) {
@@ -188,18 +189,19 @@ impl Followed<'_> {
         }
     }
 
-    /// What rules change about the fields of the request, where it is forwarded, and of the answer.
-    fn tell_changes(&self, answer: &mut Answer) {
+    /// What rules change about the fields of the request, where it is forwarded to the pool `serving`, and of
+    /// the answer.
+    fn tell_changes(&self, answer: &mut Answer, serving: Option<usize>) {
         let Followed { compiled, request, paths, plan, arrival, .. } = self;
         let Some(table) = compiled.edits.as_deref() else { return };
-        let of = (plan.route.map(|route| route.number), plan.pool());
-        let is_forwarded = answer.pool.is_some();
+        let of = (plan.route.map(|route| route.number), serving.or(plan.pool()));
+        let is_forwarded = serving.is_some();
         let mut changes = request.changes(table, of, paths, arrival);
         changes.retain(|change| change.to_client || is_forwarded);
         answer.header_changes = changes.into_iter().map(HeaderChange::from).collect();
         if is_forwarded {
             let hidden = &self.snapshot.config.hidden;
-            let pool = plan.pool().map(|pool| &self.snapshot.pools[pool].config.name);
+            let pool = serving.map(|pool| &self.snapshot.pools[pool].config.name);
             let is_hidden = self.is_hidden(&["backend_host"])
                 || pool.is_some_and(|pool| hidden.holds(&["pool", pool, "backend_host"]));
             answer.backend_host = match is_hidden {
@@ -218,8 +220,9 @@ impl Followed<'_> {
         })
     }
 
-    /// What comes of a request that lists and limits let pass.
-    fn carry_out(&self, answer: &mut Answer) {
+    /// What comes of a request that lists and limits let pass; gives the index of the pool that serves, where
+    /// one does.
+    fn carry_out(&self, answer: &mut Answer) -> Option<usize> {
         let Followed { listener, request, paths, plan, .. } = self;
         let auth = self.compiled.routes.auth(plan.route).filter(|_| plan.outcome.is_guarded());
         answer.auth = auth.map(Authenticator::words);
@@ -254,7 +257,8 @@ impl Followed<'_> {
                     plan.route.and_then(|route| request.cached(route, listener.tls.is_some(), paths));
                 let pools = &self.snapshot.pools;
                 let fallbacks = self.compiled.routes.fallbacks(plan.route, *asked);
-                let pool = &pools[closing::serving(*asked, fallbacks, |index| &pools[index].balance)];
+                let serving = closing::serving(*asked, fallbacks, |index| &pools[index].balance);
+                let pool = &pools[serving];
                 let (key, sticky) = request.wish(pool, paths, &self.arrival);
                 answer.action = format!("forward to pool {}", pool.config.name);
                 if !std::ptr::eq(pool, &pools[*asked]) {
@@ -292,8 +296,10 @@ impl Followed<'_> {
                 answer.hedge = request.hedged(pool, plan.route, sticky.is_some());
                 answer.timers = timers(in_force(&listener.config.timeout, of_pool, of_route));
                 answer.pool = Some(choose(pool, key, sticky));
+                return Some(serving);
             }
         }
+        None
     }
 }
 

@@ -10,7 +10,7 @@ use weir_http::values::retry_after;
 use weir_http::{BodyLength, BodyReader, KnownHeader, Limits, ResponseHead};
 use weir_io::buffers::Buffer;
 use weir_io::clock;
-use weir_io::stream::{Duplex as _, Sight};
+use weir_io::stream::Sight;
 use weir_io::wait::boxed;
 
 use crate::backends::Chosen;
@@ -83,18 +83,19 @@ impl<R: Recipient> Call<'_, R> {
     }
 
     async fn tries(&mut self) -> Result<Answered, Failure> {
-        let mut reach = Reach::begin(&self.forwarding.pool, self.facts.wish, self.exchange.ledger.head)
-            .until(self.requester.last_moment());
         let mut hedge = self.hedge_rules();
-        if hedge.is_some() && self.forwarding.pool.shared.config.retry.attempts == 0 {
-            // Else the first choice has.
-            let now = self.exchange.ledger.nearly_now();
-            self.forwarding.pool.shared.balance.retry_budget().deposit(now);
-        }
+        let pool = &self.forwarding.pool;
+        let rules = RetryRules::of(&pool.shared.config.retry, self.forwarding.route_retry());
+        let pays = rules.attempts > 0 || hedge.is_some();
+        let mut reach = Reach::begin_paying(pool, self.facts.wish, self.exchange.ledger.head, pays)
+            .until(self.requester.last_moment());
         let mut only_new = false;
         loop {
             let chosen = self.choose(&mut reach).await?;
             self.exchange.ledger.note_backend(&chosen);
+            if let Some(act) = self.exchange.once_chosen.take() {
+                act();
+            }
             self.try_until = self.end_of_try(&reach);
             let (chosen, tried) = match hedge {
                 None => {
@@ -113,7 +114,7 @@ impl<R: Recipient> Call<'_, R> {
             }
             // One is enough: the next try is another backend anyway.
             hedge = hedge.filter(|_| self.exchange.ledger.hedge.is_none());
-            only_new = match self.judge(&mut reach, &chosen, &tried) {
+            only_new = match self.judge(&mut reach, &chosen, &tried, only_new) {
                 Verdict::Again => false,
                 Verdict::Reconnect => true,
                 Verdict::Leave => {
@@ -137,11 +138,18 @@ impl<R: Recipient> Call<'_, R> {
     /// What to do after an attempt that failed, or whose answer is one that may be asked for again; tells
     /// passive health of it.
     #[inline(never)]
-    fn judge(&self, reach: &mut Reach, chosen: &Chosen, tried: &Result<Begun, Failed>) -> Verdict {
+    fn judge(
+        &self,
+        reach: &mut Reach,
+        chosen: &Chosen,
+        tried: &Result<Begun, Failed>,
+        only_new: bool,
+    ) -> Verdict {
         let attempt = Attempt {
             idempotent: self.facts.method.is_idempotent(),
             replayable: self.upload.is_replayable(),
-            reused: matches!(tried, Err(Failed { reused: true, .. })),
+            // A stream may share what another exchange has opened meanwhile; age is no excuse for that one.
+            reused: !only_new && matches!(tried, Err(Failed { reused: true, .. })),
             kind: match tried {
                 Ok(begun) => Some(RetryOn::Status(begun.status)),
                 Err(failed) => failed.failure.retried_as(),
@@ -171,7 +179,7 @@ impl<R: Recipient> Call<'_, R> {
         // `made` counts this attempt already.
         let made = reach.made().saturating_sub(1);
         if rules.per_try == NEVER
-            || !self.upload.is_done()
+            || !self.upload.is_here()
             || !rules.may_cut_short(made, self.facts.method.is_idempotent())
         {
             return Duration::MAX;
@@ -204,9 +212,7 @@ impl<R: Recipient> Call<'_, R> {
         requester.wait(clock::now(), pause);
         let mut watched = requester.buffer.is_none();
         poll_fn(|context| {
-            if let Some(stream) = recipient.stream() {
-                stream.gather(context);
-            }
+            recipient.gather_body(context);
             if watched {
                 watched = requester.look_at(*recipient, context)? == Sight::Quiet;
             }
@@ -227,9 +233,7 @@ impl<R: Recipient> Call<'_, R> {
         // One that only half-closed is taken for gone too, as nothing has been sent on for it. Most of those
         // have left, and in a queue that is when the backends can least afford to work for nobody.
         let client_gone = |context: &mut Context<'_>| {
-            if let Some(stream) = recipient.stream() {
-                stream.gather(context);
-            }
+            recipient.gather_body(context);
             if !watched {
                 return false;
             }

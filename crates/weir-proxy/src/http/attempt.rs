@@ -3,15 +3,15 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::{Pin, pin};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use weir_config::PoolProtocol;
 use weir_http::h1::connection::Busy;
-use weir_io::buffers::{Buffer, LARGE};
+use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::stream::{Duplex as _, Sight};
-use weir_io::wait::{WaitError, boxed, give_way, send_all, timed_out};
+use weir_io::wait::give_way;
 
 use crate::access_log::Spoken;
 use crate::backends::Chosen;
@@ -84,11 +84,8 @@ impl<R: Recipient> Call<'_, R> {
         let sent_at = if reused { self.exchange.ledger.nearly_now() } else { clock::now() };
         self.upload.resume(sent_at);
         let timeout = self.forwarding.timers();
-        let patience = match self.upload.is_awaited() {
-            true => timeout.client_body,
-            false => self.within_try(sent_at, timeout.backend),
-        };
-        self.requester.wait(sent_at, patience);
+        let patience = if self.upload.is_awaited() { timeout.client_body } else { timeout.backend };
+        requester.wait(sent_at, self.within_try(sent_at, patience));
         let outgoing = match self.facts.protocol {
             PoolProtocol::Auto | PoolProtocol::H3 => {
                 frame_for(self.exchange, self.race, self.upload, is_muxed);
@@ -98,18 +95,19 @@ impl<R: Recipient> Call<'_, R> {
                 self.race.map_or(&self.exchange.outgoing, |race| &race.outgoing)
             }
         };
-        let (sent_bytes, deadline) = (outgoing.len(), &self.requester.deadline);
-        let sent = if outgoing.len() <= LARGE {
-            send_all(&mut **connection.connection(), outgoing, deadline, || {}).await.map(|()| true)
-        } else {
-            boxed(|| send_held(connection.connection(), outgoing, self.requester, timeout.backend)).await
+        let sent_bytes = outgoing.len();
+        let mut sending = Sending {
+            requester,
+            recipient: &mut *self.recipient,
+            patience,
+            try_until: self.try_until,
+            watched: requester.buffer.is_none(),
         };
-        match sent {
-            Ok(true) => {}
-            Ok(false) => self.upload.cut(),
-            Err(WaitError::TimedOut) => return Err(failed(Failure::BackendTimeout)),
+        match sending.send(connection.connection(), outgoing).await.map_err(failed)? {
+            Sent::All => {}
+            Sent::Cut => self.upload.cut(),
             // It may have answered before it closed; what it said is worth reading.
-            Err(WaitError::Broken(_)) => self.upload.refuse(),
+            Sent::Broken => self.upload.refuse(),
         }
         let cells = chosen.backend().cells();
         cells.bytes_sent.add(sent_bytes as u64);
@@ -192,49 +190,82 @@ fn frame_for(exchange: &mut Exchange, race: Option<&Race>, upload: &mut Upload, 
     upload.frame_anew(Framing::on(to_stream, body), held, framed);
 }
 
-/// Sends a head with a body that was held back, of any length, as long as the backend takes some within its
-/// `patience`. Gives whether all of it was sent: one that answers before it has all gets no more, for it may
-/// not read it either, and then both would wait.
-async fn send_held(
-    backend: &mut Stream,
-    outgoing: &[u8],
-    requester: &Requester,
+/// What became of a head and what leaves with it.
+enum Sent {
+    /// All of it is with the kernel, or with the connection that carries the stream.
+    All,
+    /// The backend has answered before it had all, and gets no more: it may not read it either, and then both
+    /// would wait.
+    Cut,
+    /// The backend takes no more.
+    Broken,
+}
+
+/// Who waits while a head is sent with what leaves with it.
+struct Sending<'a, R> {
+    requester: &'a Requester,
+    recipient: &'a mut R,
+    /// The backend is to take some of it within this.
     patience: Duration,
-) -> Result<bool, WaitError> {
-    let mut sent = 0;
-    poll_fn(|context| {
-        let turn = sent + TURN_BYTES;
-        while sent < turn {
-            match backend.poll_send(context, &outgoing[sent..]) {
-                Poll::Ready(Ok(count)) => sent += count,
-                Poll::Ready(Err(error)) => return Poll::Ready(Err(WaitError::Broken(error))),
-                Poll::Pending => {
-                    return match backend.poll_present(context) {
-                        Ok(Sight::Quiet) => timed_out(&requester.deadline),
-                        Ok(Sight::Speaking | Sight::Ended) => Poll::Ready(Ok(false)),
-                        Err(error) => Poll::Ready(Err(WaitError::Broken(error))),
-                    };
+    /// And all of it by then.
+    try_until: Duration,
+    /// Whether the client can be seen to leave: it has sent nothing that was not received.
+    watched: bool,
+}
+
+impl<R: Recipient> Sending<'_, R> {
+    /// Sends `outgoing`, of any length, as long as the backend takes some in time. The backend may be slow to
+    /// read, and a stream of its connection may wait for room that others have taken; what comes from the
+    /// client meanwhile is gathered, and it may leave.
+    async fn send(&mut self, backend: &mut Stream, outgoing: &[u8]) -> Result<Sent, Failure> {
+        let mut sent = 0;
+        poll_fn(|context| {
+            let turn = sent + TURN_BYTES;
+            while sent < outgoing.len() {
+                if sent >= turn {
+                    give_way(context);
+                    return Poll::Pending;
+                }
+                match backend.poll_send(context, &outgoing[sent..]) {
+                    Poll::Ready(Ok(count)) => sent += count,
+                    Poll::Ready(Err(_)) => return Poll::Ready(Ok(Sent::Broken)),
+                    Poll::Pending => return self.poll_wait(backend, context),
+                }
+                if sent < outgoing.len() {
+                    let now = clock::now();
+                    self.requester.wait(now, self.patience.min(self.try_until.saturating_sub(now)));
                 }
             }
-            if sent == outgoing.len() {
-                return Poll::Ready(Ok(true));
-            }
-            requester.wait(clock::now(), patience);
+            Poll::Ready(Ok(Sent::All))
+        })
+        .await
+    }
+
+    /// The backend takes nothing now.
+    #[inline(never)]
+    fn poll_wait(&mut self, backend: &mut Stream, context: &mut Context<'_>) -> Poll<Result<Sent, Failure>> {
+        self.recipient.gather_body(context);
+        match backend.poll_present(context) {
+            Ok(Sight::Quiet) => {}
+            Ok(Sight::Speaking | Sight::Ended) => return Poll::Ready(Ok(Sent::Cut)),
+            Err(_) => return Poll::Ready(Ok(Sent::Broken)),
         }
-        give_way(context);
+        if self.watched {
+            self.watched = self.requester.look_at(self.recipient, context)? == Sight::Quiet;
+        }
+        if self.requester.deadline.has_passed() {
+            return Poll::Ready(Err(Failure::BackendTimeout));
+        }
         Poll::Pending
-    })
-    .await
+    }
 }
 
 /// Waits for `other` and takes what comes from the client meanwhile.
 async fn gathering<T>(recipient: &mut impl Recipient, mut other: Pin<&mut impl Future<Output = T>>) -> T {
     poll_fn(|context| {
         let polled = other.as_mut().poll(context);
-        if polled.is_pending()
-            && let Some(stream) = recipient.stream()
-        {
-            stream.gather(context);
+        if polled.is_pending() {
+            recipient.gather_body(context);
         }
         polled
     })

@@ -74,6 +74,7 @@ async fn receive(
             return Poll::Ready(result.map_err(drive::download_failure));
         }
         let awaits_backend = download.waits_for_source();
+        recipient.gather_body(context);
         if awaits_backend {
             requester.look_at(recipient, context)?;
         }

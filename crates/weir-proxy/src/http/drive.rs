@@ -31,20 +31,19 @@ impl<R: Recipient> Call<'_, R> {
     pub async fn until_response(&mut self, backend: &mut Stream) -> Result<Buffer, Failure> {
         self.exchange.response.clear();
         let mut received: Option<Buffer> = None;
-        let mut watched = self.requester.buffer.is_none();
+        let mut watch = Watch::new(self.requester);
         let mut interim_count = 0;
         loop {
             poll_fn(|context| {
-                if self.upload.is_moving() {
-                    self.poll_upload(backend, context)?;
+                match self.upload.is_moving() {
+                    true => self.poll_upload(backend, context)?,
+                    false => self.recipient.gather_body(context),
                 }
                 let polled = self.poll_head(backend, &mut received, context);
                 if polled.is_ready() {
                     return polled;
                 }
-                if watched && self.upload.is_received() {
-                    watched = self.requester.look_at(self.recipient, context)? == Sight::Quiet;
-                }
+                watch.look(self.requester, self.recipient, self.upload, context)?;
                 if self.requester.is_late() {
                     return Poll::Ready(Err(match self.upload.is_awaited() {
                         _ if self.requester.is_drained() => Failure::Drained,
@@ -55,7 +54,12 @@ impl<R: Recipient> Call<'_, R> {
                 }
                 Poll::Pending
             })
-            .await?;
+            .await
+            .map_err(|failure| match failure {
+                // What it has begun to answer it has begun to do.
+                Failure::Empty if interim_count > 0 => Failure::BackendClosed,
+                failure => failure,
+            })?;
             let Some(mut buffer) = received.take() else { return Err(Failure::Empty) };
             if !self.exchange.response.is_interim() {
                 return Ok(buffer);
@@ -109,8 +113,10 @@ impl<R: Recipient> Call<'_, R> {
                 return Err(Failure::BodyTimeout);
             }
             let timeout = forwarding.timers();
-            let patience = if upload.is_awaited() { timeout.client_body } else { timeout.backend };
-            requester.wait(now, patience);
+            match upload.is_awaited() {
+                true => requester.wait(now, timeout.client_body),
+                false => requester.wait(now, self.within_try(now, timeout.backend)),
+            }
         }
         Ok(())
     }
@@ -175,7 +181,7 @@ impl<R: Recipient> Call<'_, R> {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 Err(Failure::Connect(ConnectError::Declined))
             }
-            // It may have been dead for long: nobody told.
+            // Its connection has ended, and may have been dead for long: nobody told.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Err(Failure::Empty),
             Err(_) => Err(Failure::BackendClosed),
         })
@@ -233,8 +239,7 @@ pub async fn until_sent(
     let Session { requester, stream, .. } = session;
     // The deadline so far was for the head; whose turn it is now shows after the first look.
     let mut is_first = true;
-    // Who has sent more already can't be seen to leave before that is received.
-    let mut watched = requester.buffer.is_none();
+    let mut watch = Watch::new(requester);
     poll_fn(|context| {
         let mut moved = std::mem::take(&mut is_first);
         let buffers = &requester.worker.buffers;
@@ -243,6 +248,8 @@ pub async fn until_sent(
             if let Poll::Ready(Err(failure)) = polled {
                 return Poll::Ready(Err(failure));
             }
+        } else {
+            stream.gather(context);
         }
         let polled = match &mut ahead {
             None => download.poll(context, backend, stream, buffers, &mut moved),
@@ -256,8 +263,8 @@ pub async fn until_sent(
         // slow one.
         let awaits_backend = download.waits_for_source() && has_all && !upload.is_awaited();
         // Otherwise nobody would notice that it has gone before there is something to send.
-        if watched && awaits_backend && upload.is_done() {
-            watched = requester.look_at(stream, context)? == Sight::Quiet;
+        if awaits_backend {
+            watch.look(requester, stream, upload, context)?;
         }
         // The rate of the request's body counts no more: the two may be taking turns, and say little and
         // seldom.
@@ -273,6 +280,43 @@ pub async fn until_sent(
     .await
 }
 
+/// Whether it can be seen that the client leaves while a backend is waited for.
+struct Watch {
+    /// Once the request was received. Who has sent more already can't be seen to leave before that is
+    /// received.
+    behind: bool,
+    /// While its body waits for a backend that takes none of it now. Most clients have sent more of it by
+    /// then; a stream is seen to be reset all the same.
+    within: bool,
+}
+
+impl Watch {
+    fn new(requester: &Requester) -> Watch {
+        let is_all_received = requester.buffer.is_none();
+        Watch { behind: is_all_received, within: is_all_received }
+    }
+
+    /// Looks, unless the client is read: whoever does that finds out.
+    #[inline]
+    fn look(
+        &mut self,
+        requester: &Requester,
+        recipient: &mut impl Recipient,
+        upload: &Upload,
+        context: &mut Context<'_>,
+    ) -> Result<(), Failure> {
+        let watched = match upload.is_received() {
+            true => &mut self.behind,
+            false if upload.is_moving() && upload.is_awaited() => return Ok(()),
+            false => &mut self.within,
+        };
+        if *watched {
+            *watched = requester.look_at(recipient, context)? == Sight::Quiet;
+        }
+        Ok(())
+    }
+}
+
 /// Gives the client what has been read ahead; its backend is asked for nothing more.
 pub async fn until_drained(
     session: &mut Session,
@@ -286,6 +330,7 @@ pub async fn until_drained(
         if let Poll::Ready(result) = ahead.poll_drain(context, stream, &mut moved) {
             return Poll::Ready(result.map_err(download_failure));
         }
+        stream.gather(context);
         go_on(requester, moved, Turn::of_client(forwarding.timers(), stalled(Some(ahead))))
     })
     .await

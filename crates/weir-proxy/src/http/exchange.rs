@@ -61,6 +61,8 @@ pub struct Exchange {
     pub ledger: Ledger,
     /// Most bytes of the request's body that are kept for a copy; 0: nothing is.
     pub keep_body: usize,
+    /// What is done once a backend was chosen: until then the request may be refused.
+    pub once_chosen: Option<Box<dyn FnOnce()>>,
     /// The key that the request is looked up by.
     pub key: KeyBuffer,
     /// Whether a backend is asked by the parts of `key`, and by nothing else of host and query.
@@ -116,6 +118,7 @@ impl Exchange {
     /// Keeps it for the next request on this worker.
     pub fn give_back(mut self: Box<Self>) {
         self.ledger.release();
+        self.once_chosen = None;
         if self.outgoing.capacity() > KEPT_BYTES || self.reply.capacity() > KEPT_BYTES {
             self.outgoing = Vec::new();
             self.reply = Vec::new();
@@ -154,6 +157,7 @@ impl Exchange {
             user: Seldom::default(),
             is_question: false,
             keep_body: 0,
+            once_chosen: None,
             ledger: Ledger::default(),
             key: KeyBuffer::new(),
             is_keyed: false,
@@ -187,6 +191,7 @@ impl Exchange {
         self.user.clear();
         self.is_question = false;
         self.keep_body = 0;
+        self.once_chosen = None;
         self.continued = false;
         self.forwarded = false;
         self.body_left = false;

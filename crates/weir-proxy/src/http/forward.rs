@@ -66,7 +66,7 @@ pub async fn run(
                 race,
             };
             let answered = call.ask().await;
-            if let Some(copy) = copy {
+            if let (Some(copy), Ok(_)) = (copy, &answered) {
                 copy.send(upload);
             }
             upload.leave_file();

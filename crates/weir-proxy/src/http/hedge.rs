@@ -14,7 +14,7 @@ use std::time::Duration;
 use weir_balance::ResponseTimes;
 use weir_config::RetryOn;
 use weir_io::clock;
-use weir_io::stream::{Duplex as _, Sight};
+use weir_io::stream::Sight;
 use weir_stats::table::HedgeResult;
 
 use crate::backends::{Chosen, WorkerPool};
@@ -233,9 +233,7 @@ impl<R: Recipient> Call<'_, R> {
             if polled.is_ready() {
                 return polled.map(Ok);
             }
-            if let Some(stream) = recipient.stream() {
-                stream.gather(context);
-            }
+            recipient.gather_body(context);
             if watched {
                 watched = requester.look_at(*recipient, context)? == Sight::Quiet;
             }

@@ -16,7 +16,7 @@ use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake::Secure;
-use weir_io::stream::Sight;
+use weir_io::stream::{Duplex as _, Sight};
 
 use crate::backends::ConnectError;
 use crate::client::Client;
@@ -50,6 +50,15 @@ pub trait Recipient {
     /// content.
     fn stream(&mut self) -> Option<&mut Stream> {
         None
+    }
+
+    /// Takes what has come of the request's body while nobody has room for it, as
+    /// [`weir_io::stream::Duplex::gather`] does. Whoever waits for something else does so at each turn.
+    #[inline]
+    fn gather_body(&mut self, context: &mut Context<'_>) {
+        if let Some(stream) = self.stream() {
+            stream.gather(context);
+        }
     }
 
     /// What is to be seen of it without taking anything of what it sent. Err when it is gone.

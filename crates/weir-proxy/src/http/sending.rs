@@ -138,7 +138,10 @@ impl Sending<'_> {
         let Some(stream) = stream.as_muxed() else { return Ok(()) };
         poll_fn(|context| match stream.poll_send_bytes(context, content, is_last) {
             Poll::Ready(result) => Poll::Ready(result.map_err(WaitError::Broken)),
-            Poll::Pending => timed_out(&requester.deadline),
+            Poll::Pending => {
+                stream.gather(context);
+                timed_out(&requester.deadline)
+            }
         })
         .await
     }

@@ -141,7 +141,8 @@ impl Upload {
 
     /// Whether all of it is here, to be sent and sent again.
     pub fn is_here(&self) -> bool {
-        self.is_done() || (self.filed().is_some() && self.is_received())
+        // The end of a stream is told apart from what leaves with the head.
+        self.is_done() || self.is_whole() || (self.filed().is_some() && self.is_received())
     }
 
     /// Whether it can only go on once the disk has done something.

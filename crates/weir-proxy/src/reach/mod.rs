@@ -116,10 +116,16 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// Begins a call on `pool`, which pays into its retry budget.
+    /// Begins a call on `pool`, by whose rules it is tried again.
     #[inline]
     pub fn begin(pool: &WorkerPool, wish: Wish, now: Duration) -> Reach {
-        if pool.shared.config.retry.attempts > 0 {
+        Reach::begin_paying(pool, wish, now, pool.shared.config.retry.attempts > 0)
+    }
+
+    /// Begins a call on `pool`; it `pays` into the retry budget where retries may be made for such calls.
+    #[inline]
+    pub fn begin_paying(pool: &WorkerPool, wish: Wish, now: Duration, pays: bool) -> Reach {
+        if pays {
             pool.shared.balance.retry_budget().deposit(now);
         }
         Reach {

@@ -22,6 +22,7 @@ pub struct RetryRules<'c> {
 
 impl<'c> RetryRules<'c> {
     /// What holds for a request to a pool that says `pool`, on a route that says `route`. Does not allocate.
+    #[inline]
     pub fn of(pool: &'c Retry, route: Option<&'c RouteRetry>) -> RetryRules<'c> {
         let said = |on: &'c [RetryOn]| Some(on).filter(|on| !on.is_empty());
         RetryRules {

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use weir_io::clock;
-use weir_io::stream::Sight;
+use weir_io::stream::{Duplex as _, Sight};
 
 use crate::http::failure::Failure;
 use crate::http::session::Session;
@@ -30,6 +30,7 @@ pub(super) async fn while_present<T>(
         if let Poll::Ready(done) = other.as_mut().poll(context) {
             return Poll::Ready(Ok(done));
         }
+        stream.gather(context);
         if watched {
             watched = requester.look_at(stream, context)? == Sight::Quiet;
         }

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use weir_http::{AddedField, Conditions, Field, KnownHeader, ResponseHead, Violation};
 use weir_io::buffers::LARGE;
 use weir_io::clock;
-use weir_io::stream::Sight;
+use weir_io::stream::{Duplex as _, Sight};
 
 use super::{AuthService, Refused, UserFacts, put_line, question};
 use crate::http::ask::{Answered, Call};
@@ -215,6 +215,11 @@ struct Asker<'s> {
 }
 
 impl Recipient for Asker<'_> {
+    /// The service gets nothing of the body, which the client may send all the same.
+    fn gather_body(&mut self, context: &mut Context<'_>) {
+        self.client.gather(context);
+    }
+
     fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight> {
         Stream::poll_present(self.client, context)
     }

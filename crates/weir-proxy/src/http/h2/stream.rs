@@ -230,10 +230,11 @@ impl Stream {
             return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
         };
         if let Poll::Ready(Some(interim)) = response.poll_informational(context) {
-            let interim = interim.map_err(broken)?;
+            let interim = interim.map_err(broken_unanswered)?;
             return Poll::Ready(Ok(head::read_response(&interim, false, limits, asked, head, text)));
         }
-        let (parts, content) = ready!(Pin::new(response).poll(context)).map_err(broken)?.into_parts();
+        let (parts, content) =
+            ready!(Pin::new(response).poll(context)).map_err(broken_unanswered)?.into_parts();
         let is_whole = content.is_end_stream();
         self.receiving = if is_whole { Receiving::Ended } else { Receiving::Content(content) };
         let response = Response::from_parts(parts, ());
@@ -374,4 +375,14 @@ fn broken(error: h2::Error) -> io::Error {
         _ => io::ErrorKind::InvalidData,
     };
     io::Error::new(kind, error)
+}
+
+/// As [`broken`], of a stream whose head has not come.
+///
+/// `ConnectionAborted`: its connection ended, and nothing was said of the stream.
+fn broken_unanswered(error: h2::Error) -> io::Error {
+    match error.is_io() {
+        true => io::Error::new(io::ErrorKind::ConnectionAborted, error),
+        false => broken(error),
+    }
 }

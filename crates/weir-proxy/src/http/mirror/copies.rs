@@ -83,7 +83,7 @@ pub(crate) struct Copy {
 }
 
 /// Begins a copy of the request in `exchange`, whose bytes are here, where one is to be made; one without a
-/// body is sent at once.
+/// body is sent as soon as a backend was chosen for the request.
 #[cold]
 pub(crate) fn begin(
     requester: &Requester,
@@ -108,7 +108,7 @@ pub(crate) fn begin(
         exchange.keep_body = mirror.body_limit;
         return Some(copy);
     }
-    copy.send(&mut Upload::none());
+    exchange.once_chosen = Some(Box::new(|| copy.send(&mut Upload::none())));
     None
 }
 
