@@ -187,3 +187,30 @@ fn an_adaptive_limit_finds_what_four_workers_do_at_once_and_holds_a_crowd_to_it(
     let explained = weir.command(&["explain", "http", "GET", &url]).stdout;
     assert!(explained.contains("adaptive from 3 to 1000: an answer takes "), "{explained}");
 }
+
+/// How long a client takes to send says nothing of the service.
+#[test]
+fn an_adaptive_limit_counts_no_time_in_which_clients_send() {
+    let backend = Backend::serving(|_, wire| {
+        wire.answers(200, &[], "done");
+        After::Keep
+    });
+    let limit = r#"{ max = 1000, key = "listener", status = 503, adaptive = true }"#;
+    let weir = patient(backend.address(), limit, "30s");
+    let pause = std::time::Duration::from_millis(300);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let mut client = weir.client("web");
+                for _ in 0..6 {
+                    client.sends("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\na");
+                    std::thread::sleep(pause);
+                    client.sends("b");
+                    client.receives_status(200);
+                }
+            });
+        }
+    });
+    let unloaded = weir.metric("weir_adaptive_limit_unloaded_seconds", &[("listener", "web")]);
+    assert!(unloaded > 0.0 && unloaded < pause.as_secs_f64() / 2.0, "{unloaded}");
+}

@@ -71,7 +71,7 @@ impl<R: Recipient> Call<'_, R> {
     }
 
     /// Tells limits of requests under way how long the answer took, where that says how long work takes: an
-    /// error mostly comes sooner than what was asked for.
+    /// error mostly comes sooner than what was asked for. The time in which a body came is its client's.
     #[cold]
     fn tell_limits(&self, since: Duration, status: Result<u16, &Failure>) {
         let ledger = &self.exchange.ledger;
@@ -79,6 +79,7 @@ impl<R: Recipient> Call<'_, R> {
             Ok(status) => (ledger.response_at(), status < 500),
             Err(failure) => (clock::now(), matches!(failure, Failure::BackendTimeout)),
         };
+        let since = since.max(self.upload.moved_at());
         ledger.passage.answered(now, is_told.then(|| now.saturating_sub(since)));
     }
 

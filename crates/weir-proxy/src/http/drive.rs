@@ -108,6 +108,7 @@ impl<R: Recipient> Call<'_, R> {
         }
         if moved || is_over {
             let now = clock::now();
+            upload.note_moved(now);
             let listener = &forwarding.listener.shared.config;
             if upload.is_too_slow(now, listener.http().limits.min_body_rate) {
                 return Err(Failure::BodyTimeout);

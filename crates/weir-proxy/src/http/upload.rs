@@ -44,11 +44,14 @@ struct Body {
     filed: Option<Box<Filed>>,
     /// Bytes sent to the last backend out of a file that was given up since.
     filed_bytes: u64,
+    /// When the last of it moved on behind the head; zero where none did.
+    moved_at: Duration,
 }
 
 impl Body {
     fn new(pump: Pump, began: Duration, paused_at: Option<Duration>) -> Box<Body> {
-        Box::new(Body { pump, streamed: false, began, paused_at, filed: None, filed_bytes: 0 })
+        let (filed, filed_bytes, moved_at) = (None, 0, Duration::ZERO);
+        Box::new(Body { pump, streamed: false, began, paused_at, filed, filed_bytes, moved_at })
     }
 
     /// Whether some of it is in a file and not sent yet.
@@ -143,6 +146,18 @@ impl Upload {
     pub fn is_here(&self) -> bool {
         // The end of a stream is told apart from what leaves with the head.
         self.is_done() || self.is_whole() || (self.filed().is_some() && self.is_received())
+    }
+
+    /// Notes that some of it has moved on.
+    pub fn note_moved(&mut self, now: Duration) {
+        if let Some(body) = &mut self.body {
+            body.moved_at = now;
+        }
+    }
+
+    /// When the last of it moved on behind the head; zero where none did.
+    pub fn moved_at(&self) -> Duration {
+        self.body.as_ref().map_or(Duration::ZERO, |body| body.moved_at)
     }
 
     /// Whether it can only go on once the disk has done something.
