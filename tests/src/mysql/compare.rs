@@ -348,7 +348,9 @@ impl Step {
             Step::Prepare(..) => Asked::Statement,
             Step::Fetch(..) => Asked::Rows,
             Step::LongData(..) | Step::Close(_) => Asked::Nothing,
-            Step::ResetStatement(_) | Step::Ping | Step::Schema(_) | Step::Reset => Asked::One,
+            Step::ResetStatement(_) | Step::Ping | Step::Schema(_) | Step::Reset | Step::Several(_) => {
+                Asked::One
+            }
         }
     }
 }
@@ -372,6 +374,7 @@ impl Side {
             Step::Ping => vec![0x0e],
             Step::Schema(name) => [b"\x02", name.as_bytes()].concat(),
             Step::Reset => vec![0x1f],
+            Step::Several(are_taken) => vec![0x1b, u8::from(!are_taken), 0],
         };
         self.client.sends(&payload)
     }
@@ -397,6 +400,12 @@ impl Side {
                 payload[4] &= !0x40;
                 payload.truncate(7);
             }
+        }
+        if let (Step::Several(_), Some((_, payload))) = (step, answer.packets.first_mut()) {
+            // So does this one, of which an older form counts them elsewhere.
+            let is_old = payload.len() == 5;
+            let count = if is_old { 1..3 } else { 5..7 };
+            payload.get_mut(count).into_iter().for_each(|count| count.fill(0));
         }
         if let Some((_, error)) = answer.packets.last_mut()
             && let Some(at) = error.windows(NO_CURSOR.len()).position(|bytes| bytes == NO_CURSOR)

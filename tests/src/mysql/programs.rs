@@ -40,6 +40,8 @@ pub enum Step {
     Schema(String),
     /// COM_RESET_CONNECTION.
     Reset,
+    /// COM_SET_OPTION: whether several statements may come in one text.
+    Several(bool),
 }
 
 /// How a session ends.
@@ -88,6 +90,8 @@ pub fn data_of(places: usize) -> Vec<String> {
         "CREATE FUNCTION fixed.remembers(x INT) RETURNS INT DETERMINISTIC BEGIN SET @f = x; RETURN x; END",
         "CREATE PROCEDURE fixed.results() BEGIN SELECT 1; SELECT id FROM fixed.k ORDER BY id; END",
         "CREATE VIEW fixed.seen AS SELECT id, v FROM fixed.k",
+        "CREATE ROLE reader",
+        "GRANT reader TO app@'%'",
     ]
     .map(str::to_owned)
     .into();
@@ -165,7 +169,7 @@ fn pick<T: Clone>(draws: &mut Draws, from: &[T]) -> T {
 const STATEMENTS: usize = 3;
 
 /// Subjects that a program may keep to.
-const THEMES: u64 = 8;
+const THEMES: u64 = 9;
 
 struct Drawing<'d> {
     draws: &'d mut Draws,
@@ -198,7 +202,12 @@ impl Drawing<'_> {
             5 if self.writes => PINS,
             6 => return self.prepared(),
             7 => ERRORS_AND_MANY,
-            8 => return self.command(),
+            8 => match self.draws.below(4) {
+                0 => TRANSACTIONS,
+                1 if self.writes => WRITES,
+                _ => return self.prepared(),
+            },
+            9 => return self.command(),
             _ => READS,
         };
         let sql = pick(self.draws, table);
@@ -221,9 +230,10 @@ impl Drawing<'_> {
     }
 
     fn command(&mut self) -> Step {
-        match self.draws.below(6) {
+        match self.draws.below(7) {
             0 | 1 => Step::Ping,
             2 => Step::Reset,
+            6 => Step::Several(self.draws.below(2) == 0),
             3 => Step::Schema("fixed".to_owned()),
             4 if self.writes => Step::Schema(schema_of(self.place)),
             _ => Step::Schema("nowhere".to_owned()),
@@ -411,6 +421,7 @@ const SETTINGS: &[&str] = &[
     "SET GLOBAL sql_mode = ''",
     "SET nonsense = 1",
     "SET ROLE NONE",
+    "SET ROLE reader",
     "USE fixed",
     "USE {s}",
     "USE nowhere",

@@ -391,6 +391,7 @@ impl Session {
                 | ClientCommand::InitDb
                 | ClientCommand::Statistics
                 | ClientCommand::StmtReset
+                | ClientCommand::SetOption
         ) && outcome.error.is_none();
         if passes_over {
             self.forget_row_count();
