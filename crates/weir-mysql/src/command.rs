@@ -51,7 +51,7 @@ macro_rules! commands {
             }
 
             /// The byte that it begins with.
-            pub fn byte(self) -> u8 {
+            pub const fn byte(self) -> u8 {
                 match self {
                     $(ClientCommand::$name => $byte,)*
                 }

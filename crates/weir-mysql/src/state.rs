@@ -93,9 +93,9 @@ pub fn is_tracked(name: &[u8]) -> bool {
 }
 
 /// Asks a server for the values of the variables that a login settles: one row, for
-/// [`TrackedState::settle`].
+/// [`TrackedState::settle`], and the roles behind them.
 pub const SETTLED_SQL: &str = "SELECT @@character_set_client, @@character_set_connection, \
-     @@character_set_results, @@collation_connection, @@sql_mode, @@autocommit, DATABASE()";
+     @@character_set_results, @@collation_connection, @@sql_mode, @@autocommit, DATABASE(), CURRENT_ROLE()";
 
 /// Has a server tell of changes; `with_gtids` also of the transactions that a statement has committed. After
 /// COM_RESET_CONNECTION and COM_CHANGE_USER a server must be told again.

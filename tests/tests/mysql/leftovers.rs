@@ -343,6 +343,8 @@ fn what_a_reset_does_not_undo_no_other_session_finds_and_its_own_keeps() {
         "GRANT SELECT ON shop.* TO some@'%'",
         "GRANT SELECT ON secret.* TO reader",
         "GRANT reader TO some@'%'",
+        "CREATE PROCEDURE shop.becomes() SQL SECURITY INVOKER SET ROLE reader",
+        "GRANT EXECUTE ON PROCEDURE shop.becomes TO some@'%'",
     ] {
         root.does(sql);
     }
@@ -362,6 +364,11 @@ fn what_a_reset_does_not_undo_no_other_session_finds_and_its_own_keeps() {
         assert_eq!(next.does(role).value(), "NONE", "{way}");
         assert_eq!(next.asks("SELECT * FROM secret.t").error().map(|(code, _)| code), Some(1142), "{way}");
     }
+    let (mut next, mut first) = (some(), some());
+    first.does("CALL becomes()");
+    assert_eq!(first.does(role).value(), "`reader`@`%`");
+    first.quits();
+    assert_eq!(next.does(role).value(), "NONE", "by a routine");
     // Several statements may come in one text, or not (COM_SET_OPTION).
     let (mut next, mut first) = (client(&weir), client(&weir));
     first.sends(b"\x1b\x01\0").expect("sent");

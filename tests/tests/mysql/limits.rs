@@ -152,3 +152,49 @@ fn a_client_that_leaves_in_line_for_its_login_gives_its_place_up() {
         assert_eq!(waiting.join().expect("no panic").expect("let in"), "in");
     });
 }
+
+/// What a server says of itself is no word on the account.
+#[test]
+fn logins_and_reads_go_on_where_one_server_is_full() {
+    let pair = Pair::start("one-full");
+    let weir = with(&pair, BEFORE_PAIR);
+    let mut stays = client(&weir, "auto");
+    let mut root = pair.replica.root();
+    root.does("SET GLOBAL max_connections = 1");
+    for _ in 0..5 {
+        let mut next = client(&weir, "auto");
+        assert_eq!(next.does("SELECT 'read'").value(), "read");
+        next.does("BEGIN");
+        stays.does("DO 1");
+    }
+    root.does("SET GLOBAL max_connections = 100");
+}
+
+/// Nobody knows whether a write is ended before it is done.
+#[test]
+fn a_write_that_takes_too_long_is_not_said_to_be_ended() {
+    let pair = pair();
+    let config =
+        BEFORE_PAIR.replace("bind = \"@writes\"", "bind = \"@writes\"\ntimeout = { statement = \"1s\" }");
+    let weir = with(&pair, &config);
+    let mut holder = client(&weir, "auto");
+    holder.does("CREATE TABLE held (id INT PRIMARY KEY, n INT)");
+    holder.does("INSERT INTO held VALUES (1, 0)");
+    holder.does("BEGIN");
+    holder.does("UPDATE held SET n = 1");
+    let mut late = client(&weir, "writes");
+    late.sends(&query("UPDATE held SET n = 2")).expect("sent");
+    assert!(late.receives(Asked::Results).is_err(), "its session ends without a word");
+    let mut reads = client(&weir, "writes");
+    let answer = reads.asks("SELECT SLEEP(30) FROM DUAL WHERE 1");
+    assert_eq!(answer.error().map(|(code, _)| code), Some(3024), "{answer}");
+    holder.does("COMMIT");
+    holder.does("DROP TABLE held");
+}
+
+#[test]
+fn numbers_of_connections_begin_somewhere_else_in_each_process() {
+    let pair = pair();
+    let ids = [0, 1].map(|_| client(&with(&pair, BEFORE_PAIR), "auto").connection_id);
+    assert!(ids[0].abs_diff(ids[1]) > 100, "{ids:?}");
+}

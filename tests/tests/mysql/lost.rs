@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use weir_tests::dialogue::{Signal, Weir, until};
-use weir_tests::mysql::{Asked, Client, LOCAL_FILES, Login, Pair, pair, query};
+use weir_tests::mysql::{Asked, Client, LOCAL_FILES, Login, Pair, Value, execution, pair, query};
 
 use super::{before, client};
 
@@ -165,4 +165,50 @@ fn a_server_that_is_lost_while_a_file_is_sent_ends_the_session_and_the_file_is_n
     assert_eq!(root.does("SELECT COUNT(*) FROM uploaded").value(), "0");
     assert_eq!(weir.metric("weir_panics_total", &[]), 0.0);
     root.does("DROP TABLE uploaded");
+}
+
+/// A client that has named the types of its values leaves them out from then on, whoever has answered.
+#[test]
+fn the_types_of_an_execution_that_is_told_of_a_lost_transaction_are_kept() {
+    let pair = pair();
+    let weir = before(&pair);
+    let mut root = client(&weir, "writes");
+    root.does("CREATE TABLE chained_types (v VARCHAR(40))");
+    let mut own = client(&weir, "writes");
+    let statement = own.prepares("INSERT INTO shop.chained_types VALUES (?)");
+    let executes = |own: &mut Client, value: Value, with_types: bool| {
+        own.sends(&execution(statement, false, &[value], with_types)).expect("sent");
+        own.receives(Asked::Results).expect("an answer").error().map_or(0, |(code, _)| code)
+    };
+    assert_eq!(executes(&mut own, Value::Number(7), true), 0);
+    schema_of_its_own(&pair, "lost_with_types");
+    own.does("USE lost_with_types");
+    own.does("BEGIN");
+    own.does("INSERT INTO shop.chained_types VALUES ('lost')");
+    kills(&pair, &thread_in(&pair, "lost_with_types"));
+    assert_eq!(executes(&mut own, Value::Text("text".to_owned()), true), 1213);
+    assert_eq!(executes(&mut own, Value::Text("text".to_owned()), false), 0);
+    assert_eq!(root.does("SELECT GROUP_CONCAT(v ORDER BY v) FROM chained_types").value(), "7,text");
+    root.does("DROP TABLE chained_types");
+}
+
+/// Who ends single connections says nothing about the server.
+#[test]
+fn connections_that_are_killed_at_a_server_do_not_eject_it() {
+    let pair = Pair::start("killed");
+    let weir = before(&pair);
+    let mut root = pair.primary.root();
+    for round in 0..12 {
+        let mut own = client(&weir, "writes");
+        own.does(&format!("SET @round = {round}"));
+        own.sends(&query("SELECT SLEEP(60)")).expect("sent");
+        let thread = until("it sleeps", || {
+            let sleeps = "SELECT id FROM information_schema.processlist WHERE info LIKE 'SELECT SLEEP%'";
+            root.does(sleeps).rows().first().map(|row| row[0].clone())
+        });
+        kills(&pair, &thread);
+        assert!(own.receives(Asked::Results).is_err(), "it was pinned");
+    }
+    let ejected = weir.metric("weir_backend_ejections_total", &[("pool", "pair")]);
+    assert_eq!(ejected, 0.0, "{}", weir.story());
 }

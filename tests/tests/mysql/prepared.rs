@@ -176,3 +176,52 @@ fn what_was_prepared_among_a_servers_own_tables_runs_at_the_primary_wherever_the
     let answer = executes(&mut client, statement);
     assert!(says(&answer, &format!("port {primary}")), "{answer}");
 }
+
+#[test]
+fn what_was_prepared_in_a_schema_that_is_gone_leaves_no_connection_in_it_for_others() {
+    let server = Mysqld::start("left-schema", "");
+    let weir = Setup::of(ONE_CONNECTION).with("server", server.address).start();
+    let log_in =
+        |schema: &str| Client::log_in(weir.address("db"), &Login::of("app", schema)).expect("let in");
+    let (mut own, mut another, mut without) = (log_in(""), log_in(""), log_in(""));
+    own.does("CREATE DATABASE passing");
+    own.does("USE passing");
+    let statement = own.prepares("SELECT 'prepared'");
+    own.does("DROP DATABASE passing");
+    server.root().does("CREATE DATABASE passing");
+    // The connection has no statements behind another's.
+    another.does("SET @pinned = 1");
+    another.quits();
+    let answer = executes(&mut own, statement);
+    assert!(says(&answer, "prepared") || answer.error().is_some_and(|(code, _)| code == 1615), "{answer}");
+    own.does("DO 1");
+    assert_eq!(without.does("SELECT IFNULL(DATABASE(), 'none')").value(), "none");
+}
+
+#[test]
+fn an_execution_with_tens_of_thousands_of_values_over_a_mebibyte_is_passed_on() {
+    let pair = pair();
+    let weir = before(&pair);
+    let mut client = client(&weir, "writes");
+    client.does("CREATE TABLE many_values (v VARCHAR(60))");
+    let count = 40_000;
+    let statement =
+        client.prepares(&format!("INSERT INTO many_values VALUES (?){}", ",(?)".repeat(count - 1)));
+    let values: Vec<Value> = (0..count).map(|number| Value::Text(format!("{number:0>40}"))).collect();
+    let sent = || weir.metric("weir_backend_bytes_total", &[("pool", "pair"), ("direction", "sent")]);
+    let before = sent();
+    let payload = execution(statement, false, &values, true);
+    for with_types in [true, false] {
+        client.sends(&execution(statement, false, &values, with_types)).expect("sent");
+        let answer = client.receives(Asked::Results).expect("an answer");
+        assert!(answer.is_ok(), "{answer}");
+    }
+    assert_eq!(
+        client.does("SELECT COUNT(*), COUNT(DISTINCT v) FROM many_values").rows(),
+        [["80000", "40000"]]
+    );
+    // Each byte is counted once.
+    let counted = sent() - before;
+    assert!(counted < 2.5 * payload.len() as f64, "{counted} of twice {}", payload.len());
+    client.does("DROP TABLE many_values");
+}

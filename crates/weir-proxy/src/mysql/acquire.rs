@@ -142,14 +142,18 @@ impl Session {
         but: Option<&str>,
         mut begun: Option<Box<Begun>>,
     ) -> Result<(), Refusal> {
+        let mut is_behind = false;
         loop {
             match self.attach_in(role, whose, but, begun.take()).await? {
-                Some(attached) => {
+                Some(mut attached) => {
+                    if is_behind {
+                        self.forget_lost_writes(&mut attached).await;
+                    }
                     self.take_attached(attached);
                     return Ok(());
                 }
                 // The primary has all of it.
-                None => role = WantedRole::Primary,
+                None => (role, is_behind) = (WantedRole::Primary, true),
             }
         }
     }
@@ -269,7 +273,7 @@ impl Session {
                 Unfit::Behind => return Ok(None),
                 Unfit::Refused(refusal) => return Err(refusal),
                 Unfit::Server(ServerFailure::NoMemory) => return Err(Refusal::overload()),
-                Unfit::Attach(AttachError::Refused(error)) => {
+                Unfit::Attach(AttachError::Refused(error)) if !error.is_about_server() => {
                     chosen.backend().kept::<IdleServers>().forget(&self.kind.account);
                     return Err(Refusal::of_server(error));
                 }
@@ -404,13 +408,14 @@ impl Session {
         }
         // The question replaces what the statement had left, and the connection is as others expect it.
         let learnt = self.learn_insert_id(b"SELECT LAST_INSERT_ID(), LAST_INSERT_ID(0)").await;
+        self.killable.note(None);
         if learnt.is_ok()
+            && !self.killable.is_aimed_at()
             && let Some(mut attached) = self.attached.take()
         {
             attached.server.has_insert_id = false;
             attached.give_back(self.now);
         }
-        self.killable.note(None);
         (self.attached, self.left_at) = (None, None);
     }
 
@@ -418,8 +423,11 @@ impl Session {
     /// left there.
     pub fn leave(&mut self) {
         self.killable.note(None);
-        let (here, now) = (self.here, self.now);
-        self.left_at = self.attached.take().map(|attached| LeftAt { stamp: attached.give_back(now), here });
+        let (here, now, is_aimed_at) = (self.here, self.now, self.killable.is_aimed_at());
+        self.left_at = self.attached.take().filter(|_| !is_aimed_at).map(|attached| {
+            let stamp = attached.give_back(now);
+            LeftAt { stamp, here }
+        });
     }
 
     /// What becomes of the session's connection when the session ends: what others must not find on it is
@@ -427,7 +435,8 @@ impl Session {
     pub fn detach(&mut self) {
         self.killable.note(None);
         let Some(attached) = self.attached.take() else { return };
-        if !attached.server.is_at_rest || !self.pins.behind_reset().is_empty() {
+        let is_others = attached.server.is_at_rest && self.pins.behind_reset().is_empty();
+        if !is_others || self.killable.is_aimed_at() {
             return;
         }
         if !self.keeps_connection() {
@@ -465,9 +474,11 @@ async fn reset(worker: Rc<Worker>, mut attached: Attached) {
     deadline.set(own::until());
     let settled = own::settle(&mut attached.server, &worker.buffers, &deadline, true).await;
     match settled {
-        Ok(()) => {
+        Ok(true) => {
             attached.give_back(clock::now());
         }
+        // With other roles it is nobody's.
+        Ok(false) => {}
         Err(failure) => {
             tracing::debug!(backend = attached.address(), ?failure, "a connection could not be reset");
         }

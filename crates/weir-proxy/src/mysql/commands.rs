@@ -37,11 +37,12 @@ impl Session {
         let Some(command) = command else {
             return self.refuse_command(&incoming, Refusal::unknown_command()).await;
         };
-        if self.has_lost_transaction && matches!(command, ClientCommand::Query | ClientCommand::StmtExecute) {
+        // An execution is told so once its types are known.
+        if self.has_lost_transaction && command == ClientCommand::Query {
             self.has_lost_transaction = false;
-            let step = match command {
-                ClientCommand::Query if incoming.is_whole => self.judge_query(&incoming).transaction,
-                _ => TransactionStep::None,
+            let step = match incoming.is_whole {
+                true => self.judge_query(&incoming).transaction,
+                false => TransactionStep::None,
             };
             match step {
                 TransactionStep::Rollback { chain: false, release: false } if self.completes_plainly() => {
@@ -238,12 +239,13 @@ impl Session {
         self.deadline.set(own::until());
         let settled = own::settle(&mut attached.server, &self.worker.buffers, &self.deadline, true).await;
         self.now = clock::now();
-        if settled.is_err() {
+        let Ok(has_own_roles) = settled else {
             self.attached = None;
             return Err(End::BackendClosed);
-        }
+        };
         let state = attached.server.state.clone();
-        let pins = self.pins.behind_reset();
+        let roles = if has_own_roles { LeftBehind::NONE } else { LeftBehind::ROLE };
+        let pins = self.pins.behind_reset().and(roles);
         self.begin(&state);
         self.pins = pins;
         if pins.is_empty() {

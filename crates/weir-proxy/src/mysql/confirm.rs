@@ -150,7 +150,9 @@ impl Confirming<'_> {
 /// The server's last word, where it has said one.
 fn settled(unfit: &Unfit) -> Option<Denied> {
     match unfit {
-        Unfit::Attach(AttachError::Refused(error)) => Some(Denied::Refused(error.clone())),
+        Unfit::Attach(AttachError::Refused(error)) if !error.is_about_server() => {
+            Some(Denied::Refused(error.clone()))
+        }
         Unfit::Attach(AttachError::Plugin(plugin)) => Some(Denied::Plugin(plugin.clone())),
         _ => None,
     }
@@ -174,7 +176,7 @@ pub async fn settle(
     deadline: &Deadline,
 ) -> Result<(), Unfit> {
     deadline.set(own::until());
-    own::settle(server, buffers, deadline, false).await.map_err(Unfit::Server)
+    own::settle(server, buffers, deadline, false).await.map(|_| ()).map_err(Unfit::Server)
 }
 
 fn denied(refusal: Refusal, end: weir_stats::table::End) -> Denied {

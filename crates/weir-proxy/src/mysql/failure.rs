@@ -68,6 +68,18 @@ impl ServerError {
         ServerError::new(1095, GENERAL_STATE, format!("You are not owner of thread {id}"))
     }
 
+    /// A prepared statement is of a schema that the session is not in any more, nor in another
+    /// (`ER_NEED_REPREPARE`).
+    pub fn needs_reprepare() -> ServerError {
+        ServerError::new(1615, GENERAL_STATE, "Prepared statement needs to be re-prepared")
+    }
+
+    /// Whether it is about the server, and not about the account: it is full, blocks Weir's address, goes
+    /// away, is offline, or the account has all that it may have there.
+    pub fn is_about_server(&self) -> bool {
+        matches!(self.code, 1040 | 1053 | 1129 | 1130 | 1203 | 1226 | 3032)
+    }
+
     /// A server asked for a file, and the statement is not known to be one that has it do so
     /// (`ER_CLIENT_LOCAL_FILES_DISABLED`).
     pub fn unasked_file() -> ServerError {

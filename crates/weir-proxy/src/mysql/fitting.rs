@@ -94,12 +94,13 @@ impl Session {
     }
 
     /// The server's number of a statement on the attached connection, where it is prepared if need be. An
-    /// inner error is the server's; an outer one the loss of the connection.
+    /// inner error is the server's; an outer one is the loss of the connection, with what the client is told
+    /// of it, or `None` where nothing was on it and another will do.
     pub async fn prepared_on_attached(
         &mut self,
         text: &Rc<StatementText>,
-    ) -> Result<Result<u32, Refusal>, ()> {
-        let Some(attached) = &mut self.attached else { return Err(()) };
+    ) -> Result<Result<u32, Refusal>, Option<Refusal>> {
+        let Some(attached) = &mut self.attached else { return Err(None) };
         if let Some(id) = attached.server.statements.find(text) {
             return Ok(Ok(id));
         }
@@ -116,9 +117,9 @@ impl Session {
             Ok(Ok(id)) => Ok(Ok(id)),
             Ok(Err(error)) => Ok(Err(Refusal::of_server(error))),
             Err(failure) => {
-                tracing::debug!(backend = attached.address(), %failure, "MySQL server lost");
-                self.attached = None;
-                Err(())
+                let is_owned = self.keeps_connection();
+                let refusal = self.lose_connection(&failure);
+                Err(Some(refusal).filter(|_| is_owned))
             }
         }
     }

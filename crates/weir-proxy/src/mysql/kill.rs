@@ -51,6 +51,8 @@ pub struct KillEntry {
     /// Somebody is about to end it, and a server is asked whether they may.
     is_doomed: AtomicBool,
     is_killed: AtomicBool,
+    /// KILLs of it that are on their way (count): its connection is no other session's meanwhile.
+    aimed_at: AtomicU32,
     /// The server that it is attached to ([`weir_balance::Backend::id`]), and what that calls the connection;
     /// 0 while it is attached to none.
     backend: AtomicU64,
@@ -64,6 +66,22 @@ struct Abandoning(Rc<Worker>);
 thread_local! {
     static ABANDONING: Cell<u32> = const { Cell::new(0) };
     static OPEN_BEYOND: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A KILL that is on its way to a session's connection, counted until dropped.
+struct Aim(Arc<KillEntry>);
+
+impl Aim {
+    fn at(entry: &Arc<KillEntry>) -> Aim {
+        entry.aimed_at.fetch_add(1, Ordering::SeqCst);
+        Aim(entry.clone())
+    }
+}
+
+impl Drop for Aim {
+    fn drop(&mut self) {
+        self.0.aimed_at.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// A connection beyond a server's `max_connections`, counted until dropped.
@@ -110,9 +128,15 @@ pub struct Killable {
     entry: Arc<KillEntry>,
 }
 
-/// A number for a new connection.
+/// A number for a new connection. Each process begins somewhere else: over an upgrade the number of a session
+/// of the one before is no other session's here.
 pub fn next_connection_id() -> u32 {
-    static LAST: AtomicU32 = AtomicU32::new(0);
+    static LAST: LazyLock<AtomicU32> = LazyLock::new(|| {
+        let mut bytes = std::process::id().to_ne_bytes();
+        // Where it fails, the number of the process is at least another than that of the one before.
+        let _ = aws_lc_rs::rand::fill(&mut bytes);
+        AtomicU32::new(u32::from_ne_bytes(bytes))
+    });
     LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1) | OWN_ID
 }
 
@@ -140,6 +164,7 @@ impl Killable {
             waker,
             is_doomed: AtomicBool::new(false),
             is_killed: AtomicBool::new(false),
+            aimed_at: AtomicU32::new(0),
             backend: AtomicU64::new(0),
             thread_id: AtomicU32::new(0),
         });
@@ -159,12 +184,21 @@ impl Killable {
     }
 
     /// Notes where the session's statements run from now on; `None` for nowhere.
+    ///
+    /// Sequentially consistent with a KILL that counts itself in and then reads this: either that finds
+    /// nothing to kill, or [`Self::is_aimed_at`] says so behind this.
     #[inline]
     pub fn note(&self, attached: Option<&Attached>) {
         let backend = attached.map_or(0, |attached| attached.chosen.backend().shared.balance.id());
         let thread_id = attached.map_or(0, |attached| attached.server.thread_id);
         self.entry.thread_id.store(thread_id, Ordering::Relaxed);
-        self.entry.backend.store(backend, Ordering::Release);
+        self.entry.backend.store(backend, Ordering::SeqCst);
+    }
+
+    /// Whether a KILL is on its way to the connection that the session has, or had: another must not get it.
+    #[inline]
+    pub fn is_aimed_at(&self) -> bool {
+        self.entry.aimed_at.load(Ordering::SeqCst) > 0
     }
 }
 
@@ -202,7 +236,8 @@ impl Session {
         let Some(entry) = entry else {
             return self.refuse(sequence, Refusal::of_server(ServerError::unknown_thread(id))).await;
         };
-        let backend = entry.backend.load(Ordering::Acquire);
+        let aim = Aim::at(&entry);
+        let backend = entry.backend.load(Ordering::SeqCst);
         let thread_id = entry.thread_id.load(Ordering::Relaxed);
         if backend != 0
             && let Some(pool) = self.pool()
@@ -222,6 +257,7 @@ impl Session {
             // Nobody could be asked whether it may: it has no connection to any server.
             return self.refuse(sequence, Refusal::of_server(ServerError::not_owner(id))).await;
         }
+        drop(aim);
         if !query_only {
             entry.is_killed.store(true, Ordering::Release);
             entry.waker.wake_by_ref();

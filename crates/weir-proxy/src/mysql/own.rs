@@ -102,13 +102,14 @@ pub async fn ask(
 }
 
 /// Has the server of a connection that was just logged in, or reset, tell of changes, and learns in what
-/// state it begins; `reset` makes it a new session of the same account before.
+/// state it begins; `reset` makes it a new session of the same account before. Gives whether its roles are
+/// those of the login: servers keep them over a reset, and a routine may have set others.
 pub async fn settle(
     server: &mut ServerConnection,
     buffers: &Rc<Buffers>,
     deadline: &Deadline,
     reset: bool,
-) -> Result<(), ServerFailure> {
+) -> Result<bool, ServerFailure> {
     let trackers = trackers_sql(true);
     let all = [Own::Reset, Own::Query(trackers.as_bytes()), Own::Query(SETTLED_SQL.as_bytes())];
     let asked = if reset { &all[..] } else { &all[1..] };
@@ -119,9 +120,12 @@ pub async fn settle(
     }
     let mut answers = ask_all(server, buffers, deadline, asked).await?.into_iter();
     let mut state = TrackedState::default();
+    let roles;
     match answers.next_back() {
         Some(OwnAnswer::Rows(rows)) => {
-            state.settle(rows.first().into_iter().flatten().map(Option::as_deref));
+            let mut values = rows.into_iter().next().unwrap_or_default();
+            roles = values.pop().flatten();
+            state.settle(values.iter().map(Option::as_deref));
         }
         Some(OwnAnswer::Refused(error)) => return Err(ServerFailure::Refused(error)),
         _ => return Err(ServerFailure::Protocol(WireError::UnexpectedPacket)),
@@ -132,7 +136,11 @@ pub async fn settle(
         }
     }
     server.state = Rc::new(state);
-    Ok(())
+    if !reset {
+        server.roles = roles;
+        return Ok(true);
+    }
+    Ok(server.roles == roles)
 }
 
 /// Brings a connection to a state that is reachable from its own.
@@ -146,6 +154,10 @@ pub async fn synchronise(
 ) -> Result<Result<(), ServerError>, ServerFailure> {
     if Rc::ptr_eq(&server.state, wanted) {
         return Ok(Ok(()));
+    }
+    if !wanted.is_reachable_from(&server.state) {
+        // It would be taken for one in no schema.
+        return Err(ServerFailure::Protocol(WireError::UnexpectedPacket));
     }
     let set = wanted.set_from(&server.state);
     let schema = wanted.schema_from(&server.state);
@@ -179,6 +191,10 @@ pub async fn prepare(
     if !state.is_reachable_from(&server.state) {
         // A schema can not be left. What was prepared without one means the same in any.
         state = state.in_schema_of(&server.state);
+    }
+    if !wanted.is_reachable_from(&state) {
+        // The session has lost the schema since, and a connection that is in it can not leave it.
+        return Ok(Err(ServerError::needs_reprepare()));
     }
     let is_elsewhere = *server.state != state;
     let mut prepared = match is_elsewhere {

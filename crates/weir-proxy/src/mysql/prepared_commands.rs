@@ -12,7 +12,7 @@ use weir_stats::table::End;
 
 use super::acquire::Attached;
 use super::attach::ServerError;
-use super::failure::Refusal;
+use super::failure::{self, Refusal};
 use super::own;
 use super::prepared::{Bound, ClientStatement, MOST_OF_SESSION, StatementText};
 use super::session::{Incoming, Session};
@@ -134,6 +134,10 @@ impl Session {
                 front.len()
             }
         };
+        if std::mem::take(&mut self.has_lost_transaction) {
+            let refusal = Refusal::of_server(failure::rolled_back());
+            return self.refuse_execution(&incoming, id, refusal).await;
+        }
         let running = Running {
             incoming,
             command: ClientCommand::StmtExecute,
@@ -144,13 +148,15 @@ impl Session {
         let mut losses = Losses::default();
         loop {
             if let Err(refusal) = self.attach_for(&running.verdict, losses.last()).await {
-                return self.refuse_command(&incoming, refusal).await;
+                return self.refuse_execution(&incoming, id, refusal).await;
             }
             let on_server = match self.prepared_on_attached(&text).await {
                 Ok(Ok(on_server)) => on_server,
-                Ok(Err(refusal)) => return self.refuse_command(&incoming, refusal).await,
-                Err(()) if !self.keeps_connection() && losses.add() => continue,
-                Err(()) => return Err(End::BackendClosed),
+                Ok(Err(refusal)) | Err(Some(refusal)) => {
+                    return self.refuse_execution(&incoming, id, refusal).await;
+                }
+                Err(None) if losses.add() => continue,
+                Err(None) => return Err(End::BackendClosed),
             };
             if let Some(payload) = front.get_mut(HEADER_BYTES..) {
                 set_statement_id(payload, on_server).ok();
@@ -160,6 +166,13 @@ impl Session {
                 return Ok(());
             }
         }
+    }
+
+    /// Refuses an execution of which no server has heard. Its client has said the types of the values, and
+    /// leaves them out from now on.
+    async fn refuse_execution(&mut self, incoming: &Incoming, id: u32, refusal: Refusal) -> Result<(), End> {
+        self.statements.keep_types(id, true);
+        self.refuse_command(incoming, refusal).await
     }
 
     /// A piece of a parameter: there is no answer, and the pieces must be where the statement is executed.

@@ -3,7 +3,7 @@
 use weir_io::clock;
 use weir_mysql::gtid::GtidSet;
 
-use super::acquire::number;
+use super::acquire::{Attached, number};
 use super::own::{self, Own, OwnAnswer};
 use super::server::{IdleServers, ServerConnection};
 use super::session::Session;
@@ -14,6 +14,9 @@ use crate::backends::Chosen;
 const EXECUTED_BYTES: usize = 2000;
 /// Longest wait for a server to have what the session has written, before the primary is asked instead.
 const CATCH_UP: &str = "1";
+
+/// Longest set of transactions that a session waits for, bytes: of some hundred sources.
+const SET_BYTES: usize = 8000;
 
 impl Session {
     /// Learns up to where reads must be, behind an error of a statement that may have committed something all
@@ -29,13 +32,16 @@ impl Session {
         }
         let Some(mut attached) = self.primary_aside().await else { return };
         self.deadline.set(own::until());
-        let asked = Own::Query(b"SELECT @@GLOBAL.gtid_executed");
+        let sql =
+            format!("SELECT IF(LENGTH(@@GLOBAL.gtid_executed) < {SET_BYTES}, @@GLOBAL.gtid_executed, NULL)");
+        let asked = Own::Query(sql.as_bytes());
         let answer = own::ask(&mut attached.server, &self.worker.buffers, &self.deadline, asked).await;
         self.now = clock::now();
         let Ok(answer) = answer else { return };
         attached.give_back(self.now);
         if let OwnAnswer::Rows(rows) = answer {
-            let said = rows.first().and_then(|row| row.first()?.as_deref()).unwrap_or_default();
+            // NULL is too long a set to wait for: reads stay with the primary.
+            let Some(said) = rows.first().and_then(|row| row.first()?.as_deref()) else { return };
             let said = String::from_utf8_lossy(said).replace('\n', "");
             let executed = GtidSet::parse(&said);
             // Without GTIDs there is nothing to wait for.
@@ -43,6 +49,22 @@ impl Session {
                 self.written = executed.or_else(|| self.written.take());
                 self.has_untold_writes = false;
             }
+        }
+    }
+
+    /// Gives up what the session has written where the primary has not got it: a primary before it had, and
+    /// has taken it along. No read would find a server that has it.
+    pub async fn forget_lost_writes(&mut self, attached: &mut Attached) {
+        let Some(written) = &self.written else { return };
+        let sql = format!("SELECT GTID_SUBSET('{written}', @@GLOBAL.gtid_executed)");
+        self.deadline.set(own::until());
+        let asked = Own::Query(sql.as_bytes());
+        let answer = own::ask(&mut attached.server, &self.worker.buffers, &self.deadline, asked).await;
+        self.now = clock::now();
+        if let Ok(OwnAnswer::Rows(rows)) = answer
+            && is_zero(&rows)
+        {
+            self.written = None;
         }
     }
 

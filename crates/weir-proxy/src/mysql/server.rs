@@ -63,6 +63,8 @@ pub struct ServerConnection {
     pub thread_id: u32,
     /// What its server has told of its state.
     pub state: Rc<TrackedState>,
+    /// The roles that its login came with, as its server names them.
+    pub roles: Option<Box<[u8]>>,
     /// The statements that are prepared on it.
     pub statements: ServerStatements,
     /// Another one each time that it is given back: who used it before knows by it whether it is as it was
@@ -86,6 +88,7 @@ impl ServerConnection {
             capabilities,
             thread_id,
             state: Rc::new(TrackedState::default()),
+            roles: None,
             statements: ServerStatements::default(),
             stamp: 0,
             has_insert_id: false,

@@ -16,6 +16,7 @@ use weir_io::handshake::Secure;
 use weir_io::stream::{Duplex as _, Sight, Stream};
 use weir_io::wait::{receive_ready, send_all};
 use weir_mysql::capability::{Capabilities, StatusFlags};
+use weir_mysql::command::ClientCommand;
 use weir_mysql::gtid::GtidSet;
 use weir_mysql::outcome::{OK, OkPacket};
 use weir_mysql::packet::{HEADER_BYTES, MAX_PAYLOAD_BYTES, PacketHeader, write_packet_with};
@@ -44,6 +45,11 @@ pub const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
 /// The largest packet of a command that is kept in one piece, in bytes: what is read to its end, and can be
 /// sent again. A larger one is passed on as it comes, and is taken for one that may do anything.
 const KEPT_BYTES: usize = 1 << 20;
+/// The command byte of COM_STMT_EXECUTE.
+const EXECUTE: u8 = ClientCommand::StmtExecute.byte();
+/// What is read of such a longer one before it is passed on, in bytes: which values of 65,535 are NULL, and
+/// the types of all, with room for attributes.
+const EXECUTE_FRONT_BYTES: usize = 256 << 10;
 
 /// What the connection that a session used last, and gave back, had of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,13 +216,14 @@ impl Session {
     async fn next_command(&mut self) -> Result<Incoming, End> {
         loop {
             if let Some(incoming) = Incoming::of(self.received()) {
-                let is_too_long = incoming.packet_bytes() > KEPT_BYTES && self.received().len() >= LARGE;
+                let enough = if incoming.command == Some(EXECUTE) { EXECUTE_FRONT_BYTES } else { LARGE };
+                let is_too_long = incoming.packet_bytes() > KEPT_BYTES && self.received().len() >= enough;
                 if incoming.is_whole || is_too_long {
                     self.now = clock::now();
                     self.deadline.set_idle(None);
                     return Ok(incoming);
                 }
-                self.grow(incoming.packet_bytes())?;
+                self.grow(&incoming)?;
             }
             self.wait_for_client().await?;
             let worker = self.worker.clone();
@@ -241,8 +248,12 @@ impl Session {
     }
 
     /// Makes room for all of a packet at once, where that is not too much.
-    fn grow(&mut self, packet_bytes: usize) -> Result<(), End> {
-        let wanted = if packet_bytes > KEPT_BYTES { LARGE } else { packet_bytes };
+    fn grow(&mut self, incoming: &Incoming) -> Result<(), End> {
+        let wanted = match incoming.packet_bytes() {
+            short @ ..=KEPT_BYTES => short,
+            _ if incoming.command == Some(EXECUTE) => EXECUTE_FRONT_BYTES,
+            _ => LARGE,
+        };
         let Some(held) = self.buffer.as_ref().filter(|held| held.capacity() < wanted) else { return Ok(()) };
         let mut larger = self.worker.buffers.borrow(wanted).ok_or(End::Overload)?;
         larger.append(held.filled());
@@ -278,6 +289,11 @@ impl Session {
                 Wait::Killed => return Err(End::Killed),
                 // The client hears of it at its next statement: nothing that it did was committed.
                 Wait::ServerLeft if self.is_transaction_alone() => self.lose_transaction(),
+                // It was kept for a question that may never come.
+                Wait::ServerLeft if self.is_only_holding() => {
+                    self.killable.note(None);
+                    (self.attached, self.left_at) = (None, None);
+                }
                 Wait::ServerLeft => return Err(self.tell_server_left().await),
                 Wait::Drained => return Err(self.refuse_and_end(Refusal::draining()).await),
                 Wait::Shed => return Err(self.refuse_and_end(Refusal::draining()).await),

@@ -161,6 +161,8 @@ impl Session {
         begun: Duration,
     ) -> Result<Exchanged, End> {
         let Running { incoming, command, verdict, .. } = running;
+        // What of it was here, as the rest is counted when it comes.
+        let here = buffer_bytes(&self.buffer).min(incoming.packet_bytes()) as u64;
         let listener = self.slot.current();
         let Session { worker, slot, stream, buffer, deadline, attached, kind, now, .. } = &mut *self;
         let Some(Attached { chosen, server, .. }) = attached else { return Err(End::Internal) };
@@ -233,7 +235,7 @@ impl Session {
             count.increment();
         }
         cells.bytes_received.add(received);
-        cells.bytes_sent.add(incoming.packet_bytes() as u64 + from_client);
+        cells.bytes_sent.add(here + from_client);
         listener.shared.cells.of(worker.number).bytes_received.add(from_client);
         self.report.from_client += from_client;
         Ok(Exchanged { answered, outcome, forwarded, is_done_with })
@@ -443,6 +445,13 @@ impl Session {
         is_refused && !self.is_in_transaction() && self.attached.as_ref().is_some_and(is_elsewhere)
     }
 
+    /// Keeps the types of an execution that Weir answers itself: its client leaves them out from now on.
+    fn keep_types(&mut self, running: &Running<'_>) {
+        if let (ClientCommand::StmtExecute, Some(id)) = (running.command, running.executes) {
+            self.statements.keep_types(id, true);
+        }
+    }
+
     fn count_pins(&self, before: LeftBehind) {
         let added = self.pins.without(before);
         if added.is_empty() {
@@ -479,10 +488,16 @@ impl Session {
             }
             ExchangeError::Overtime => {
                 self.abandon(attached);
+                // Nobody knows whether it is ended before it is done. Of what changes nothing that is all one.
+                if running.verdict.resend != Resend::Anywhere && !before.is_in_transaction {
+                    self.stream.reset_on_close();
+                    return Err(End::BackendTimeout);
+                }
                 let goes_on = running.incoming.is_whole && !before.is_in_transaction && !before.is_pinned;
                 if !is_done_with {
                     self.consume(running.incoming.packet_bytes());
                 }
+                self.keep_types(running);
                 self.refuse(sequence, Refusal::overtime(!goes_on)).await?;
                 return Ok(Attempted::Answered(None));
             }
@@ -504,7 +519,11 @@ impl Session {
         };
         let server = attached.address().to_owned();
         tracing::debug!(backend = server, %failure, "MySQL server lost");
-        attached.chosen.observe_failure(&self.worker, clock::now(), || failure.to_string());
+        // Who closes one connection may be a KILL, or what the client has sent: a server that is gone is found
+        // to be so by the next connection to it, and by whoever watches.
+        if !matches!(failure, ServerFailure::Closed | ServerFailure::Broken(_)) {
+            attached.chosen.observe_failure(&self.worker, clock::now(), || failure.to_string());
+        }
         attached.chosen.pool.shared.nudge.ask();
         let pool = attached.chosen.pool.clone();
         drop(attached);
@@ -523,6 +542,7 @@ impl Session {
             }
             Loss::RolledBack if running.incoming.is_whole => {
                 self.consume(running.incoming.packet_bytes());
+                self.keep_types(running);
                 self.end_transaction();
                 self.held = ReadsBack::NONE;
                 self.is_without_warnings = false;
@@ -536,6 +556,10 @@ impl Session {
             }
         }
     }
+}
+
+fn buffer_bytes(buffer: &Option<Buffer>) -> usize {
+    buffer.as_ref().map_or(0, |buffer| buffer.filled().len())
 }
 
 /// Drops a command from the front of what was received.
