@@ -284,3 +284,33 @@ fn a_client_whose_login_was_relayed_is_told_that_it_was_idle_for_too_long() {
     let mut waits = client(&weir, "writes");
     assert!(waits.tries("SELECT SLEEP(5)").is_err());
 }
+
+/// Who goes on slowly is not waited for beyond the time that all have.
+#[test]
+fn clients_that_take_and_send_slowly_are_cut_off_with_a_listener_that_goes() {
+    let pair = pair();
+    let config = config("2s", "10s");
+    let mut weir = before(&pair, &config);
+    let mut taker = client(&weir, "writes");
+    taker
+        .sends(&query("SELECT REPEAT('x', 1000000) FROM information_schema.columns LIMIT 100"))
+        .expect("sent");
+    let mut sender = client(&weir, "writes");
+    let (length, piece) = (5_000_000_u32, [b'x'; 1000]);
+    sender.sends_bytes(&[&length.to_le_bytes()[..3], b"\0\x03SELECT '"].concat()).expect("sent");
+    sender.sends_bytes(&[b'x'; 1_200_000]).expect("sent");
+    let writes = BEFORE_PAIR.split("[listener.writes]").nth(1).expect("a listener");
+    let writes = format!("[listener.writes]{}", writes.split("[listener.reads]").next().expect("its keys"));
+    weir.reloads(&config.replace(&writes, ""));
+    let mut byte = [0; 1000];
+    until("the slow sender to be cut off", || {
+        // Each piece renews its time.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let _ = taker.receives_bytes(&mut byte);
+        sender.sends_bytes(&piece).is_err().then_some(())
+    });
+    until("the slow taker to be cut off", || {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        taker.receives_bytes(&mut byte).is_err().then_some(())
+    });
+}

@@ -123,7 +123,8 @@ pub struct Forwarding<'a> {
 impl Forwarding<'_> {
     /// Sends bytes to the client, at its pace.
     pub async fn send(&self, client: &mut Stream, bytes: &[u8]) -> Result<(), ExchangeError> {
-        let renew = || self.deadline.set(clock::now() + self.client_patience);
+        let renew =
+            || self.deadline.set(super::while_it_lasts(self.slot, clock::now() + self.client_patience));
         renew();
         send_all(client, bytes, self.deadline, renew).await.map_err(|_| ExchangeError::Client)
     }

@@ -6,6 +6,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use weir_balance::WantedRole;
@@ -21,6 +22,7 @@ mod account;
 mod acquire;
 mod attach;
 mod away;
+mod broken_off;
 mod commands;
 mod compress;
 mod confirm;
@@ -66,6 +68,12 @@ fn takes_part(listener: &WorkerListener) -> bool {
 /// Whether clients of a pool log in to a server and not to Weir.
 fn is_relayed(pool: &WorkerPool) -> bool {
     pool.shared.config.mysql.as_ref().is_none_or(|mysql| mysql.passwords == Passwords::Relay)
+}
+
+/// Until when a client is waited for that is waited for until then: no longer than its listener lasts,
+/// whatever it moves meanwhile.
+fn while_it_lasts(slot: &ListenerSlot, until: Duration) -> Duration {
+    slot.draining_until().map_or(until, |cut_off| until.min(cut_off))
 }
 
 fn wish(listener: &WorkerListener) -> Wish {

@@ -103,36 +103,8 @@ impl Session {
             0 => verdict,
             _ => bound_to_its_connection(verdict, &self.facts),
         };
-        // What is sent in the place of the front of the packet: with the server's number, and with types.
-        let mut front = Vec::with_capacity(64);
-        let replaced = match parts.types_follow {
-            Some((_, true)) => {
-                let types = payload.get(parts.types.clone()).unwrap_or_default();
-                statement.new_types = (*statement.types != *types).then(|| types.into());
-                front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
-                front.len()
-            }
-            Some((flag_at, false)) if !statement.types.is_empty() => {
-                let here = received.get(..HEADER_BYTES + flag_at).unwrap_or_default();
-                front.extend_from_slice(here);
-                front.push(1);
-                front.extend_from_slice(&statement.types);
-                let grown = incoming.header.payload_bytes as usize + statement.types.len();
-                if grown >= MAX_PAYLOAD_BYTES {
-                    // It would take another packet, and answers are counted behind the client's.
-                    return self.refuse_command(&incoming, Refusal::types_not_named()).await;
-                }
-                let header = PacketHeader { payload_bytes: grown as u32, sequence: incoming.header.sequence };
-                if let Some(place) = front.first_chunk_mut::<HEADER_BYTES>() {
-                    *place = header.to_bytes();
-                }
-                HEADER_BYTES + flag_at + 1
-            }
-            // Types that were never said are the server's to miss.
-            Some((_, false)) | None => {
-                front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
-                front.len()
-            }
+        let Some((mut front, replaced)) = front_of(&incoming, received, &parts, statement) else {
+            return self.refuse_command(&incoming, Refusal::types_not_named()).await;
         };
         if std::mem::take(&mut self.has_lost_transaction) {
             let refusal = Refusal::of_server(failure::rolled_back());
@@ -210,10 +182,10 @@ impl Session {
         };
         self.set_bound(id, |bound| bound.has_pieces = true);
         let front = self.renamed(on_server);
-        let Session { worker, stream, buffer, deadline, attached, now, .. } = &mut *self;
+        let Session { worker, slot, stream, buffer, deadline, attached, now, .. } = &mut *self;
         let Some(attached) = attached else { return Err(End::Internal) };
         let buffers = &worker.buffers;
-        let mut source = Source { client: stream, buffer, buffers, deadline, received: 0 };
+        let mut source = Source::new(stream, slot, buffer, buffers, deadline);
         let beginning = Beginning { replaced: front.len(), by: &front };
         if source.send_command(&mut attached.server, &incoming, beginning, *now).await.is_err() {
             attached.server.is_at_rest = false;
@@ -297,6 +269,44 @@ impl Session {
         self.attempt(&running, beginning, &mut Losses::default()).await?;
         Ok(())
     }
+}
+
+/// What is sent in the place of the front of an execution, up to the number: with room for the server's
+/// number of the statement, and with the types of its values. Takes the types that it names itself. `None`
+/// where it would take another packet, for answers are counted behind the client's.
+fn front_of(
+    incoming: &Incoming,
+    received: &[u8],
+    parts: &ExecuteParts,
+    statement: &mut ClientStatement,
+) -> Option<(Vec<u8>, usize)> {
+    let mut front = Vec::with_capacity(64);
+    match parts.types_follow {
+        Some((flag_at, false)) if !statement.types.is_empty() => {
+            front.extend_from_slice(received.get(..HEADER_BYTES + flag_at).unwrap_or_default());
+            front.push(1);
+            front.extend_from_slice(&statement.types);
+            let grown = incoming.header.payload_bytes as usize + statement.types.len();
+            if grown >= MAX_PAYLOAD_BYTES {
+                return None;
+            }
+            let header = PacketHeader { payload_bytes: grown as u32, sequence: incoming.header.sequence };
+            if let Some(place) = front.first_chunk_mut::<HEADER_BYTES>() {
+                *place = header.to_bytes();
+            }
+            return Some((front, HEADER_BYTES + flag_at + 1));
+        }
+        Some((_, true)) => {
+            let payload = received.get(HEADER_BYTES..).unwrap_or_default();
+            let types = payload.get(parts.types.clone()).unwrap_or_default();
+            statement.new_types = (*statement.types != *types).then(|| types.into());
+        }
+        // Types that were never said are the server's to miss.
+        Some((_, false)) | None => {}
+    }
+    front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
+    let replaced = front.len();
+    Some((front, replaced))
 }
 
 /// A read that ties the session to its connection for a while: to the primary, for what comes meanwhile may

@@ -6,7 +6,6 @@ use std::time::Duration;
 use weir_balance::Role;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
-use weir_io::stream::Duplex as _;
 use weir_mysql::answer::AnswerReader;
 use weir_mysql::capability::StatusFlags;
 use weir_mysql::command::ClientCommand;
@@ -19,8 +18,8 @@ use weir_stats::table::{End, PIN_REASONS, STATEMENT_REASONS};
 
 use super::acquire::{Attached, take_role_off};
 use super::deposed::PrimaryAsked;
-use super::exchange::{Answered, Answering, ExchangeError, Forwarding, Rest, ServerFailure};
-use super::failure::{self, Loss, Refusal};
+use super::exchange::{Answered, Answering, ExchangeError, Forwarding, Rest};
+use super::failure::Refusal;
 use super::outcome::Outcome;
 use super::own;
 use super::prepared::{Bound, StatementText};
@@ -70,8 +69,13 @@ impl Losses {
         self.may_go_on()
     }
 
+    /// Counts one that the statement was lost with, by its name.
+    pub fn add_named(&mut self, server: String) {
+        (self.count, self.last) = (self.count + 1, Some(server));
+    }
+
     /// Whether another may be tried.
-    fn may_go_on(&self) -> bool {
+    pub fn may_go_on(&self) -> bool {
         self.count < MOST_LOSSES
     }
 }
@@ -161,8 +165,7 @@ impl Session {
         begun: Duration,
     ) -> Result<Exchanged, End> {
         let Running { incoming, command, verdict, .. } = running;
-        // What of it was here, as the rest is counted when it comes.
-        let here = buffer_bytes(&self.buffer).min(incoming.packet_bytes()) as u64;
+        let here = self.received().len().min(incoming.packet_bytes()) as u64;
         let listener = self.slot.current();
         let Session { worker, slot, stream, buffer, deadline, attached, kind, now, .. } = &mut *self;
         let Some(Attached { chosen, server, .. }) = attached else { return Err(End::Internal) };
@@ -171,13 +174,7 @@ impl Session {
         let cells = chosen.backend().cells();
         cells.requests[0].increment();
         server.is_at_rest = false;
-        let mut source = Source {
-            client: &mut *stream,
-            buffer: &mut *buffer,
-            buffers: &worker.buffers,
-            deadline,
-            received: 0,
-        };
+        let mut source = Source::new(&mut *stream, slot, &mut *buffer, &worker.buffers, deadline);
         let sent = source.send_command(server, incoming, beginning, begun).await;
         let mut from_client = source.received;
         let forwarding = Forwarding {
@@ -207,13 +204,8 @@ impl Session {
                             is_done_with = true;
                             done_with(buffer, incoming.packet_bytes());
                         }
-                        let mut source = Source {
-                            client: &mut *stream,
-                            buffer: &mut *buffer,
-                            buffers: &worker.buffers,
-                            deadline,
-                            received: 0,
-                        };
+                        let mut source =
+                            Source::new(&mut *stream, slot, &mut *buffer, &worker.buffers, deadline);
                         let sent = source.send_file(server).await;
                         from_client += source.received;
                         match sent {
@@ -445,13 +437,6 @@ impl Session {
         is_refused && !self.is_in_transaction() && self.attached.as_ref().is_some_and(is_elsewhere)
     }
 
-    /// Keeps the types of an execution that Weir answers itself: its client leaves them out from now on.
-    fn keep_types(&mut self, running: &Running<'_>) {
-        if let (ClientCommand::StmtExecute, Some(id)) = (running.command, running.executes) {
-            self.statements.keep_types(id, true);
-        }
-    }
-
     fn count_pins(&self, before: LeftBehind) {
         let added = self.pins.without(before);
         if added.is_empty() {
@@ -465,101 +450,6 @@ impl Session {
             }
         }
     }
-
-    /// What follows from an exchange that did not come to its end.
-    async fn failed(
-        &mut self,
-        running: &Running<'_>,
-        error: ExchangeError,
-        before: Before,
-        losses: &mut Losses,
-        is_done_with: bool,
-    ) -> Result<Attempted, End> {
-        let Some(attached) = self.attached.take() else { return Err(End::Internal) };
-        self.killable.note(None);
-        if self.killable.is_doomed() {
-            return Err(End::Killed);
-        }
-        let sequence = running.incoming.header.sequence.wrapping_add(1);
-        let (failure, forwarded) = match error {
-            ExchangeError::Client => {
-                self.abandon(attached);
-                return Err(End::ClientClosed);
-            }
-            ExchangeError::Overtime => {
-                self.abandon(attached);
-                // Nobody knows whether it is ended before it is done. Of what changes nothing that is all one.
-                if running.verdict.resend != Resend::Anywhere && !before.is_in_transaction {
-                    self.stream.reset_on_close();
-                    return Err(End::BackendTimeout);
-                }
-                let goes_on = running.incoming.is_whole && !before.is_in_transaction && !before.is_pinned;
-                if !is_done_with {
-                    self.consume(running.incoming.packet_bytes());
-                }
-                self.keep_types(running);
-                self.refuse(sequence, Refusal::overtime(!goes_on)).await?;
-                return Ok(Attempted::Answered(None));
-            }
-            ExchangeError::Drained { forwarded } => {
-                self.abandon(attached);
-                if forwarded {
-                    self.stream.reset_on_close();
-                } else {
-                    self.refuse(sequence, Refusal::draining()).await.ok();
-                }
-                return Err(End::Draining);
-            }
-            ExchangeError::Server { failure: ServerFailure::NoMemory, .. } => {
-                self.abandon(attached);
-                self.refuse(sequence, Refusal::overload()).await.ok();
-                return Err(End::Overload);
-            }
-            ExchangeError::Server { failure, forwarded } => (failure, forwarded),
-        };
-        let server = attached.address().to_owned();
-        tracing::debug!(backend = server, %failure, "MySQL server lost");
-        // Who closes one connection may be a KILL, or what the client has sent: a server that is gone is found
-        // to be so by the next connection to it, and by whoever watches.
-        if !matches!(failure, ServerFailure::Closed | ServerFailure::Broken(_)) {
-            attached.chosen.observe_failure(&self.worker, clock::now(), || failure.to_string());
-        }
-        attached.chosen.pool.shared.nudge.ask();
-        let pool = attached.chosen.pool.clone();
-        drop(attached);
-        let loss = match forwarded {
-            true => Loss::End,
-            false => failure::loss(&running.verdict, before.is_in_transaction, before.is_pinned),
-        };
-        let is_again = loss == Loss::Again && running.incoming.is_whole && losses.may_go_on();
-        if is_again { &pool.cells().moved } else { &pool.cells().failed }.increment();
-        match loss {
-            Loss::Again if is_again => {
-                (losses.count, losses.last) = (losses.count + 1, Some(server));
-                self.report.retries += 1;
-                self.listener().shared.cells.of(self.worker.number).rerun_lost.increment();
-                Ok(Attempted::Again)
-            }
-            Loss::RolledBack if running.incoming.is_whole => {
-                self.consume(running.incoming.packet_bytes());
-                self.keep_types(running);
-                self.end_transaction();
-                self.held = ReadsBack::NONE;
-                self.is_without_warnings = false;
-                let refusal = Refusal::of_server(failure::rolled_back());
-                self.refuse(sequence, refusal).await?;
-                Ok(Attempted::Answered(None))
-            }
-            _ => {
-                self.stream.reset_on_close();
-                Err(End::BackendClosed)
-            }
-        }
-    }
-}
-
-fn buffer_bytes(buffer: &Option<Buffer>) -> usize {
-    buffer.as_ref().map_or(0, |buffer| buffer.filled().len())
 }
 
 /// Drops a command from the front of what was received.
@@ -585,7 +475,7 @@ struct Exchanged {
 
 /// What a session was in before a statement.
 #[derive(Clone, Copy)]
-struct Before {
-    is_in_transaction: bool,
-    is_pinned: bool,
+pub struct Before {
+    pub is_in_transaction: bool,
+    pub is_pinned: bool,
 }

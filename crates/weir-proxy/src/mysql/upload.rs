@@ -16,6 +16,7 @@ use weir_mysql::packet::{PacketEvent, PacketReader};
 use super::exchange::{ExchangeError, ServerFailure};
 use super::server::ServerConnection;
 use super::session::{CLIENT_PATIENCE, Incoming};
+use crate::worker::ListenerSlot;
 
 /// What is sent to the server in the place of a command's beginning. All else goes as it came.
 #[derive(Clone, Copy, Default)]
@@ -29,6 +30,8 @@ pub struct Beginning<'a> {
 /// A client and what was received of it.
 pub struct Source<'a> {
     pub client: &'a mut Stream,
+    /// The session's listener, which may be going.
+    pub slot: &'a ListenerSlot,
     /// Received and not done with.
     pub buffer: &'a mut Option<Buffer>,
     pub buffers: &'a Rc<Buffers>,
@@ -38,7 +41,18 @@ pub struct Source<'a> {
     pub received: u64,
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    /// Of a client, of which this was received and is not done with.
+    pub fn new(
+        client: &'a mut Stream,
+        slot: &'a ListenerSlot,
+        buffer: &'a mut Option<Buffer>,
+        buffers: &'a Rc<Buffers>,
+        deadline: &'a Deadline,
+    ) -> Source<'a> {
+        Source { client, slot, buffer, buffers, deadline, received: 0 }
+    }
+
     /// Sends a command; gives the sequence id of its last packet. One that is whole in the buffer stays
     /// there, to be sent again if need be; of any other nothing stays.
     pub async fn send_command(
@@ -127,7 +141,7 @@ impl Source<'_> {
     }
 
     async fn receive(&mut self) -> Result<(), ExchangeError> {
-        self.deadline.set(clock::now() + CLIENT_PATIENCE);
+        self.deadline.set(super::while_it_lasts(self.slot, clock::now() + CLIENT_PATIENCE));
         let mut buffer = match self.buffer.take() {
             Some(mut held) => {
                 held.compact();

@@ -1,0 +1,125 @@
+//! What follows from a statement whose exchange with its server did not come to its end.
+
+use weir_io::clock;
+use weir_io::stream::Duplex as _;
+use weir_mysql::command::ClientCommand;
+use weir_mysql::{ReadsBack, Resend, TransactionStep};
+use weir_stats::table::End;
+
+use super::exchange::{ExchangeError, ServerFailure};
+use super::failure::{self, Loss, Refusal};
+use super::session::Session;
+use super::statement::{Attempted, Before, Losses, Running};
+
+impl Session {
+    /// What follows from an exchange that did not come to its end.
+    pub async fn failed(
+        &mut self,
+        running: &Running<'_>,
+        error: ExchangeError,
+        before: Before,
+        losses: &mut Losses,
+        is_done_with: bool,
+    ) -> Result<Attempted, End> {
+        let Some(attached) = self.attached.take() else { return Err(End::Internal) };
+        self.killable.note(None);
+        if self.killable.is_doomed() {
+            return Err(End::Killed);
+        }
+        let sequence = running.incoming.header.sequence.wrapping_add(1);
+        let (failure, forwarded) = match error {
+            ExchangeError::Client => {
+                self.abandon(attached);
+                return Err(End::ClientClosed);
+            }
+            ExchangeError::Overtime => {
+                self.abandon(attached);
+                return self.took_too_long(running, before, is_done_with).await;
+            }
+            ExchangeError::Drained { forwarded } => {
+                self.abandon(attached);
+                if forwarded {
+                    self.stream.reset_on_close();
+                } else {
+                    self.refuse(sequence, Refusal::draining()).await.ok();
+                }
+                return Err(End::Draining);
+            }
+            ExchangeError::Server { failure: ServerFailure::NoMemory, .. } => {
+                self.abandon(attached);
+                self.refuse(sequence, Refusal::overload()).await.ok();
+                return Err(End::Overload);
+            }
+            ExchangeError::Server { failure, forwarded } => (failure, forwarded),
+        };
+        let server = attached.address().to_owned();
+        tracing::debug!(backend = server, %failure, "MySQL server lost");
+        // Who closes one connection may be a KILL, or what the client has sent: a server that is gone is
+        // found to be so by the next connection to it, and by whoever watches.
+        if !matches!(failure, ServerFailure::Closed | ServerFailure::Broken(_)) {
+            attached.chosen.observe_failure(&self.worker, clock::now(), || failure.to_string());
+        }
+        attached.chosen.pool.shared.nudge.ask();
+        let pool = attached.chosen.pool.clone();
+        drop(attached);
+        let loss = match forwarded {
+            true => Loss::End,
+            false => failure::loss(&running.verdict, before.is_in_transaction, before.is_pinned),
+        };
+        let is_again = loss == Loss::Again && running.incoming.is_whole && losses.may_go_on();
+        if is_again { &pool.cells().moved } else { &pool.cells().failed }.increment();
+        match loss {
+            Loss::Again if is_again => {
+                losses.add_named(server);
+                self.report.retries += 1;
+                self.listener().shared.cells.of(self.worker.number).rerun_lost.increment();
+                Ok(Attempted::Again)
+            }
+            Loss::RolledBack if running.incoming.is_whole => {
+                self.consume(running.incoming.packet_bytes());
+                self.keep_types(running);
+                self.end_transaction();
+                self.held = ReadsBack::NONE;
+                self.is_without_warnings = false;
+                let refusal = Refusal::of_server(failure::rolled_back());
+                self.refuse(sequence, refusal).await?;
+                Ok(Attempted::Answered(None))
+            }
+            _ => {
+                self.stream.reset_on_close();
+                Err(End::BackendClosed)
+            }
+        }
+    }
+
+    /// What follows from an answer that did not begin in time. The statement is ended, and whether before it
+    /// was done nobody knows: that is told where it has changed nothing, or its transaction ends with it.
+    async fn took_too_long(
+        &mut self,
+        running: &Running<'_>,
+        before: Before,
+        is_done_with: bool,
+    ) -> Result<Attempted, End> {
+        let verdict = &running.verdict;
+        let is_rolled_back = before.is_in_transaction && verdict.transaction == TransactionStep::None;
+        if verdict.resend != Resend::Anywhere && !is_rolled_back {
+            self.stream.reset_on_close();
+            return Err(End::BackendTimeout);
+        }
+        let goes_on = running.incoming.is_whole && !before.is_in_transaction && !before.is_pinned;
+        if !is_done_with {
+            self.consume(running.incoming.packet_bytes());
+        }
+        self.keep_types(running);
+        let sequence = running.incoming.header.sequence.wrapping_add(1);
+        self.refuse(sequence, Refusal::overtime(!goes_on)).await?;
+        Ok(Attempted::Answered(None))
+    }
+
+    /// Keeps the types of an execution that Weir answers itself: its client leaves them out from now on.
+    fn keep_types(&mut self, running: &Running<'_>) {
+        if let (ClientCommand::StmtExecute, Some(id)) = (running.command, running.executes) {
+            self.statements.keep_types(id, true);
+        }
+    }
+}
