@@ -198,3 +198,17 @@ fn numbers_of_connections_begin_somewhere_else_in_each_process() {
     let ids = [0, 1].map(|_| client(&with(&pair, BEFORE_PAIR), "auto").connection_id);
     assert!(ids[0].abs_diff(ids[1]) > 100, "{ids:?}");
 }
+
+/// Of clients that log in to a server, too.
+#[test]
+fn relayed_logins_go_to_another_server_where_one_is_gone() {
+    let pair = Pair::start("relay-gone");
+    let config = format!("{BEFORE_PAIR}passwords = \"relay\"\n");
+    let weir = with(&pair, &config);
+    let reads = || Client::log_in(weir.address("reads"), &Login::of("app", "shop")).expect("let in");
+    assert_eq!(reads().does("SELECT 1").value(), "1");
+    pair.replica.dies();
+    for _ in 0..6 {
+        assert_eq!(reads().does("SELECT 1").value(), "1");
+    }
+}

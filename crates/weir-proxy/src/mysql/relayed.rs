@@ -15,14 +15,16 @@ use weir_mysql::packet::write_packet_with;
 use weir_mysql::turns::{Turn, Turns};
 use weir_stats::table::End;
 
+use super::attach::AttachError;
 use super::failure::Refusal;
 use super::kill::next_connection_id;
 use super::leaving::{LONGEST_GOODBYE, until_quiet};
 use super::login::{self, ClientLoggedIn, LoginTerms, Undecided};
 use super::session::Report;
+use super::unfit::Unfit;
 use crate::backends::{Chosen, Connection};
 use crate::client::Client;
-use crate::reach::Reach;
+use crate::reach::{Attempt, Reach, Verdict};
 use crate::tcp::relay::{self, FirstBytes, Heard, Paces, Pair, Terms};
 use crate::worker::{ListenerSlot, Worker};
 
@@ -68,21 +70,36 @@ impl Relaying<'_> {
         report.secure = undecided.secure();
         let begun = clock::now();
         let mut reach = Reach::begin(pool, super::wish(listener), begun);
-        let left = |context: &mut Context<'_>| undecided.poll_left(context);
-        let got = reach.choose(worker, pool, deadline, begun, left).await;
-        report.queue = got.as_ref().map_or_else(|why| why.queued(), |got| got.queued);
-        let chosen = match got {
-            Ok(got) => got.chosen,
-            Err(why) => {
-                let end = why.end();
-                let refusal = Refusal::unavailable(why, &pool.shared.config.name);
-                return undecided.refuse(refusal.error, end).await;
+        let (chosen, asked) = loop {
+            let left = |context: &mut Context<'_>| undecided.poll_left(context);
+            let got = reach.choose(worker, pool, deadline, clock::now(), left).await;
+            report.queue = got.as_ref().map_or_else(|why| why.queued(), |got| got.queued).or(report.queue);
+            let chosen = match got {
+                Ok(got) => got.chosen,
+                Err(why) => {
+                    let end = why.end();
+                    let refusal = Refusal::unavailable(why, &pool.shared.config.name);
+                    return undecided.refuse(refusal.error, end).await;
+                }
+            };
+            report.backend = Some(chosen.index);
+            let header = pool.shared.config.send_proxy;
+            let header = header.map(|version| self.client.proxy_header(version, || undecided.local_addr()));
+            let error = match undecided.ask(&chosen, header.as_deref()).await {
+                Ok(asked) => break (chosen, asked),
+                Err(error) => error,
+            };
+            let is_last_word = matches!(&error, AttachError::Refused(error) if !error.is_about_server());
+            let unfit = Unfit::Attach(error);
+            unfit.note(&chosen, worker);
+            let attempt = Attempt::unsent(unfit.retried_as());
+            let cells = listener.shared.cells.of(worker.number);
+            let goes_on = !is_last_word && reach.after(pool, &chosen, &attempt, cells) != Verdict::Leave;
+            if let (false, Unfit::Attach(error)) = (goes_on, unfit) {
+                return undecided.refused(error).await;
             }
         };
-        report.backend = Some(chosen.index);
-        let header = pool.shared.config.send_proxy;
-        let header = header.map(|version| self.client.proxy_header(version, || undecided.local_addr()));
-        let settled = Box::pin(undecided.settle(&chosen, header.as_deref())).await;
+        let settled = Box::pin(undecided.settle(&chosen, asked)).await;
         let (mut client, server, ok) = match settled {
             Ok(settled) => settled,
             Err(end) => return end,

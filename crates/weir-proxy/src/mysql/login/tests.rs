@@ -87,7 +87,7 @@ impl Rig {
                 Opened::LoggedIn(client, ()) => client,
                 Opened::Undecided(undecided) => {
                     let chosen = relay::chosen(&listener.pools[0]);
-                    let (client, ..) = undecided.settle(&chosen, None).await?;
+                    let (client, ..) = relay::settles(undecided, &chosen).await?;
                     assert!(client.candidate.account.password.is_empty(), "none is kept");
                     client
                 }

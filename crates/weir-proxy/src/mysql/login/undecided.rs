@@ -9,6 +9,7 @@ use std::task::Context;
 use weir_io::clock;
 use weir_io::handshake::Secure;
 use weir_io::stream::Duplex as _;
+use weir_mysql::capability::Capabilities;
 use weir_stats::table::{End, Login};
 use weir_tls::password::Password;
 use zeroize::Zeroizing;
@@ -16,7 +17,7 @@ use zeroize::Zeroizing;
 use super::refusal::{Failed, say_no};
 use super::relay::{NO_PLUGIN, Settling, Unsettled};
 use super::{Candidate, Claim, ClientLoggedIn, LoginTerms, count, logged_in};
-use crate::backends::Chosen;
+use crate::backends::{Chosen, Connection};
 use crate::mysql::account::Account;
 use crate::mysql::attach::{self, AttachError, LoggedIn, ServerError};
 use crate::mysql::talk::{Talk, TalkError};
@@ -30,6 +31,13 @@ pub struct Undecided<'a> {
     /// Whether Weir was to hear the password itself.
     pub(super) is_unasked: bool,
     pub(super) candidate: Candidate,
+}
+
+/// A server that was told who comes, and has asked for a proof.
+pub struct AskedServer {
+    talk: Talk<Connection>,
+    capabilities: Capabilities,
+    thread_id: u32,
 }
 
 impl Undecided<'_> {
@@ -60,10 +68,10 @@ impl Undecided<'_> {
     pub async fn settle(
         mut self,
         chosen: &Chosen,
-        proxy_header: Option<&[u8]>,
+        asked: AskedServer,
     ) -> Result<(ClientLoggedIn, LoggedIn, Zeroizing<Vec<u8>>), End> {
         let terms = self.terms;
-        let mut settled = Box::pin(self.settled(chosen, proxy_header)).await;
+        let mut settled = Box::pin(self.settled(chosen, asked)).await;
         if settled.is_ok()
             && let Err(failed) = self.candidate.count(terms)
         {
@@ -78,6 +86,29 @@ impl Undecided<'_> {
         Ok((client, server, ok))
     }
 
+    /// Tells the chosen server who comes, and hears what it asks for. The client has heard of none of it.
+    ///
+    /// # Errors
+    /// Another server may be asked.
+    pub async fn ask(
+        &mut self,
+        chosen: &Chosen,
+        proxy_header: Option<&[u8]>,
+    ) -> Result<AskedServer, AttachError> {
+        let LoginTerms { worker, listener, deadline, .. } = *self.terms;
+        deadline.set(clock::now() + listener.shared.config.timeout.handshake);
+        deadline.set_idle(None);
+        let at_server = self.candidate.at_server();
+        let asked = attach::ask_for_plugin(worker, chosen, deadline, proxy_header, &at_server, NO_PLUGIN);
+        let (talk, capabilities, thread_id) = Box::pin(asked).await?;
+        Ok(AskedServer { talk, capabilities, thread_id })
+    }
+
+    /// Tells the client why no server lets it in; how its session ends.
+    pub async fn refused(mut self, error: AttachError) -> End {
+        say_no(self.terms, &mut self.talk, Failed::of_server(error)).await
+    }
+
     /// Tells the client that no server can be asked; how its session ends.
     pub async fn refuse(mut self, answer: ServerError, end: End) -> End {
         let failed = Failed { answer: Some(answer), end, counted: Login::Unavailable };
@@ -87,15 +118,12 @@ impl Undecided<'_> {
     async fn settled(
         &mut self,
         chosen: &Chosen,
-        proxy_header: Option<&[u8]>,
+        asked: AskedServer,
     ) -> Result<(LoggedIn, Zeroizing<Vec<u8>>), Failed> {
-        let LoginTerms { worker, listener, pool, deadline, .. } = *self.terms;
+        let LoginTerms { listener, pool, deadline, .. } = *self.terms;
         let keys = pool.shared.client_login.clone().ok_or_else(Failed::internal)?;
         deadline.set(clock::now() + listener.shared.config.timeout.handshake);
-        deadline.set_idle(None);
-        let at_server = self.candidate.at_server();
-        let asked = attach::ask_for_plugin(worker, chosen, deadline, proxy_header, &at_server, NO_PLUGIN);
-        let (mut server, capabilities, thread_id) = Box::pin(asked).await.map_err(Failed::of_server)?;
+        let AskedServer { talk: mut server, capabilities, thread_id } = asked;
         let mut settling = Settling {
             terms: self.terms,
             client: &mut self.talk,

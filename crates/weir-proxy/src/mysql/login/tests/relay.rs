@@ -4,7 +4,19 @@ use weir_balance::PickInput;
 
 use super::*;
 use crate::backends::Chosen;
+use crate::mysql::attach::LoggedIn;
 use crate::mysql::login::relay::NO_PLUGIN;
+
+/// Has the chosen server decide.
+pub async fn settles(
+    mut undecided: Undecided<'_>,
+    chosen: &Chosen,
+) -> Result<(ClientLoggedIn, LoggedIn, Zeroizing<Vec<u8>>), End> {
+    match undecided.ask(chosen, None).await {
+        Ok(asked) => undecided.settle(chosen, asked).await,
+        Err(error) => Err(undecided.refused(error).await),
+    }
+}
 
 impl Rig {
     /// A client that has been greeted, and logs in with the server. Then what the server has said.
@@ -25,7 +37,7 @@ impl Rig {
                 offers: Capabilities::NONE,
             };
             let undecided = hear(&terms, stream, None, 0x8000_0007).await?;
-            let (_, _, ok) = undecided.settle(&chosen(&listener.pools[0]), None).await?;
+            let (_, _, ok) = settles(undecided, &chosen(&listener.pools[0])).await?;
             Ok(ok.to_vec())
         });
         let mut client = Client {
