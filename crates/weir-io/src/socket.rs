@@ -100,6 +100,13 @@ pub fn poll_call(
     }
 }
 
+/// Whether the peer has reset its connection, or the kernel has given it up, as long as no other call was
+/// told so. What the peer sent before may still be there to be received, and is not looked at. A reset behind
+/// the end of its stream, which the kernel tells as a broken pipe, does not count. One system call.
+pub fn is_reset(stream: &TcpStream) -> bool {
+    matches!(stream.take_error(), Ok(Some(error)) if error.kind() != io::ErrorKind::BrokenPipe)
+}
+
 /// As [`poll_send`], from several places in one call.
 #[inline]
 pub fn poll_send_vectored(

@@ -34,6 +34,10 @@ pub trait Duplex {
     fn reset_on_close(&mut self);
     /// The socket, when nothing stands between it and the bytes: then the kernel may move them by itself.
     fn bare(&self) -> Option<&TcpStream>;
+    /// Whether the peer has broken off what it sends and what it takes, as far as that shows at this moment
+    /// without taking anything of what it sent. A peer that has merely ended its stream has not. A system
+    /// call where it is a socket; nobody is woken when it changes.
+    fn is_broken_off(&mut self, context: &mut Context<'_>) -> bool;
     /// Takes together what has come while nobody has room for it, where kept piece by piece it would take
     /// more memory than its bytes.
     #[inline]
@@ -164,6 +168,10 @@ impl Duplex for Stream {
             Kind::Plain(socket) => Some(socket),
             Kind::Encrypted(_) | Kind::Layered(_) => None,
         }
+    }
+
+    fn is_broken_off(&mut self, _: &mut Context<'_>) -> bool {
+        socket::is_reset(self.socket())
     }
 }
 

@@ -1,6 +1,8 @@
 //! One QUIC connection: the protocol's state, who waits for which stream, and whether it has something to
 //! send.
 
+mod given_up;
+
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -399,22 +401,6 @@ impl Connection {
     pub fn stop(self: &Rc<Self>, id: StreamId, code: u64) {
         let _ = self.inner.borrow_mut().quic.recv_stream(id).stop(code_of(code));
         self.touch();
-    }
-
-    /// The code with which the client refuses our side of a stream; `Pending` while it wants it, and the task
-    /// is woken when that changes.
-    pub fn poll_stopped(&self, id: StreamId, context: &mut Context<'_>) -> Poll<StreamError> {
-        let inner = &mut *self.inner.borrow_mut();
-        if inner.is_over() {
-            return Poll::Ready(StreamError::ConnectionLost);
-        }
-        if let Ok(Some(code)) = inner.quic.send_stream(id).stopped() {
-            return Poll::Ready(StreamError::Reset(code.into_inner()));
-        }
-        if let Some(entry) = inner.watches.get_mut(&id) {
-            watch(&mut entry.stopped, context);
-        }
-        Poll::Pending
     }
 
     /// Ready while the client has everything of the streams that we have ended, as far as it wants it: what

@@ -4,6 +4,7 @@ mod answers;
 mod attacks;
 mod auth;
 mod backends;
+mod blocked;
 mod cached;
 mod drain;
 mod early;

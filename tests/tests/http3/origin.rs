@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use h3::error::Code;
@@ -20,8 +21,19 @@ type Stream = RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
 /// What a server without an HTTP/3 of its own says to everybody.
 #[derive(Clone, Copy)]
 enum Raw {
-    Bytes(&'static [u8]),
+    Bytes(&'static [u8], After),
     Nothing,
+}
+
+/// What follows an answer that is given so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// The end of its stream.
+    Ends,
+    /// `RESET_STREAM`.
+    Resets,
+    /// `CONNECTION_CLOSE`.
+    Closes,
 }
 
 /// What it has seen.
@@ -53,7 +65,12 @@ impl Origin {
 
     /// One that answers every request with these bytes.
     pub fn raw(authority: &Authority, answer: &'static [u8]) -> Origin {
-        Origin::with(authority, 100, Some(Raw::Bytes(answer)))
+        Origin::with(authority, 100, Some(Raw::Bytes(answer, After::Ends)))
+    }
+
+    /// The same, which then leaves.
+    pub fn raw_and_then(authority: &Authority, answer: &'static [u8], after: After) -> Origin {
+        Origin::with(authority, 100, Some(Raw::Bytes(answer, after)))
     }
 
     /// One that never answers.
@@ -159,7 +176,7 @@ async fn answer_raw(connection: &quinn::Connection, answer: Raw, seen: &Arc<Seen
     let _ = control.write_all(&[0x00, 0x04, 0x00]).await;
     while let Ok((mut send, mut receive)) = connection.accept_bi().await {
         let _ = receive.read_to_end(10_000).await;
-        let Raw::Bytes(answer) = answer else {
+        let Raw::Bytes(answer, after) = answer else {
             let seen = seen.clone();
             tokio::spawn(async move {
                 if let Ok(Some(code)) = send.stopped().await {
@@ -169,7 +186,16 @@ async fn answer_raw(connection: &quinn::Connection, answer: Raw, seen: &Arc<Seen
             continue;
         };
         let _ = send.write_all(answer).await;
-        let _ = send.finish();
+        if after == After::Ends {
+            let _ = send.finish();
+            continue;
+        }
+        // What has not arrived by then is taken back.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        match after {
+            After::Resets => drop(send.reset(0x10b_u32.into())),
+            _ => connection.close(0x100_u32.into(), b""),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! TCP through the proxy plane: bytes, relayed.
 
+mod leaving;
 mod limits;
 mod lists;
 mod proxy_protocol;

@@ -29,6 +29,9 @@ use crate::pace::Pace;
 const FULL_BUFFERS: u32 = 4;
 /// Most bytes a direction moves before others get their turn.
 const TURN_BYTES: u64 = 1 << 20;
+/// How often a client is looked for while the backend takes nothing of what it has sent: what waits before
+/// the end of a connection hides the end.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// The two connections of a session.
 pub struct Pair<'a, C, B> {
@@ -117,6 +120,7 @@ pub async fn run<C: Duplex, B: Duplex>(
         down: Direction::new(first.from_backend, ends_unsaid, to_client, heard.from_backend),
         at_break: 0,
         due: Duration::ZERO,
+        look_at: None,
     };
     let mut told = (0, 0);
     relay.renew(draining_until());
@@ -137,6 +141,9 @@ pub async fn run<C: Duplex, B: Duplex>(
         }
         if settled.is_ready() {
             return settled;
+        }
+        if relay.client_has_left(context) {
+            return Poll::Ready(Close { end: End::ClientClosed, is_clean: false });
         }
         let checked = relay.check_time(draining_until());
         relay.pause();
@@ -165,6 +172,8 @@ struct Relay<'a, C, B> {
     at_break: u64,
     /// The deadline as last set.
     due: Duration,
+    /// When the client is looked for, while the backend does not take what it has sent.
+    look_at: Option<Duration>,
 }
 
 /// Why the session is over, and whether both sides may see an ordinary end of stream.
@@ -199,6 +208,25 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         Poll::Ready(Close { end, is_clean })
     }
 
+    /// Whether bytes wait for the backend whose client has broken off. The backend may never take them, as
+    /// one that waits itself for its answers to be taken, and so they must not keep its place. A client that
+    /// has ended its stream first has said all that it had to say, and that still reaches the backend.
+    fn client_has_left(&mut self, context: &mut Context<'_>) -> bool {
+        if self.up.ended.is_some() || self.up.is_empty() {
+            self.look_at = None;
+            return false;
+        }
+        if self.down.was_reset {
+            return true;
+        }
+        let now = clock::now();
+        if self.look_at.is_some_and(|at| now < at) {
+            return false;
+        }
+        let is_due = self.look_at.replace(now + LOOK_AGAIN).is_some();
+        is_due && self.pair.client.is_broken_off(context)
+    }
+
     fn said_more(&self, last: Ended, direction: &Direction<'_>) -> bool {
         last == Ended::Whole && direction.moved > self.at_break
     }
@@ -225,10 +253,11 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         Poll::Pending
     }
 
-    /// When a pace let nothing pass the deadline was brought forward to when it will: that is no reason to
-    /// end.
+    /// When a pace let nothing pass the deadline was brought forward to when it will, or to when the client
+    /// is looked for: that is no reason to end.
     fn wake_from_pause(&mut self) {
-        if self.up.resume_at.take().or(self.down.resume_at.take()).is_some() && clock::now() < self.due {
+        let resume_at = self.up.resume_at.take().or(self.down.resume_at.take()).or(self.look_at);
+        if resume_at.is_some() && clock::now() < self.due {
             self.terms.deadline.set(self.due);
         }
     }
@@ -238,9 +267,9 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         self.up.resume_at.is_some() || self.down.resume_at.is_some()
     }
 
-    /// Brings the deadline forward to when a pace will let something pass.
+    /// Brings the deadline forward to when a pace will let something pass, or the client is looked for.
     fn pause(&self) {
-        let resume = self.up.resume_at.into_iter().chain(self.down.resume_at).min();
+        let resume = self.up.resume_at.into_iter().chain(self.down.resume_at).chain(self.look_at).min();
         if let Some(at) = resume.filter(|at| *at < self.due) {
             self.terms.deadline.no_later_than(at);
         }
@@ -277,6 +306,8 @@ struct Direction<'a> {
     /// The source has said its last byte; what is held goes out yet.
     source_ended: bool,
     ended: Option<Ended>,
+    /// The sink broke off before it had ended its own stream.
+    was_reset: bool,
     /// Bytes that the sink took.
     moved: u64,
     /// Full buffers in a row while copying, small pieces in a row while splicing.
@@ -320,6 +351,7 @@ impl<'a> Direction<'a> {
             ends_unsaid,
             source_ended: false,
             ended: None,
+            was_reset: false,
             moved: 0,
             streak: 0,
             pace,
@@ -381,7 +413,7 @@ impl<'a> Direction<'a> {
                     // Encrypted, the end is a record of its own, and has to get across like one.
                     break match ready!(sink.poll_shutdown(context)) {
                         Ok(()) => Ended::Whole,
-                        Err(_) => Ended::SinkBroke,
+                        Err(error) => broken_sink(&mut self.was_reset, &error),
                     };
                 }
                 Err(ended) => break ended,
@@ -433,7 +465,7 @@ impl<'a> Direction<'a> {
                 source.gather(context);
                 return Poll::Pending;
             };
-            let count = sent.map_err(|_| Ended::SinkBroke)?;
+            let count = sent.map_err(|error| broken_sink(&mut self.was_reset, &error))?;
             buffer.consume(count);
             self.moved += count as u64;
         }
@@ -487,7 +519,7 @@ impl<'a> Direction<'a> {
         let Some(pipe) = held else { return Poll::Ready(Ok(())) };
         while pipe.held() > 0 {
             let drained = ready!(poll_call(sink, Interest::WRITABLE, context, |sink| pipe.drain(sink)));
-            self.moved += drained.map_err(|_| Ended::SinkBroke)? as u64;
+            self.moved += drained.map_err(|error| broken_sink(&mut self.was_reset, &error))? as u64;
         }
         *held = None;
         // Who listens hears again as soon as the bulk is over.
@@ -498,4 +530,11 @@ impl<'a> Direction<'a> {
         }
         Poll::Ready(Ok(()))
     }
+}
+
+/// What `error` of a sink means for the direction. A reset behind the end of a stream is told by the kernel
+/// as a broken pipe.
+fn broken_sink(was_reset: &mut bool, error: &io::Error) -> Ended {
+    *was_reset = error.kind() != io::ErrorKind::BrokenPipe;
+    Ended::SinkBroke
 }

@@ -83,7 +83,7 @@ impl Stream {
                 Poll::Pending => Ok(builder.finish(false)),
             },
             Err(HeadError::Refused(violation)) => Ok(Err(violation)),
-            Err(HeadError::Gone) => Err(io::ErrorKind::ConnectionReset.into()),
+            Err(HeadError::Gone(error)) => Err(error),
         })
     }
 

@@ -339,7 +339,7 @@ pub async fn serve_request(received: ReceivedRequest) {
                     take_up(&shared, stream, deadline, exchange).await
                 }
                 Some(Err(HeadError::Refused(violation))) => Err(Failure::BadRequest(violation)),
-                Some(Err(HeadError::Gone)) => Err(Failure::ClientClosed),
+                Some(Err(HeadError::Gone(_))) => Err(Failure::ClientClosed),
                 None => Err(Failure::HeaderTimeout),
             }
         })

@@ -71,7 +71,7 @@ pub enum HeadError {
     /// The request is not as it must be; it is to be answered so.
     Refused(Violation),
     /// The stream or the connection is broken, and has been dealt with.
-    Gone,
+    Gone(io::Error),
 }
 
 /// The head of a response under way.
@@ -125,8 +125,8 @@ impl Stream {
         match ready!(self.poll_advance(context)) {
             Ok(()) if self.section.is_some() => Poll::Ready(Ok(())),
             // Content cannot stand before the head, and the end was noticed as a fault.
-            Ok(()) => Poll::Ready(Err(HeadError::Gone)),
-            Err(_) => Poll::Ready(Err(HeadError::Gone)),
+            Ok(()) => Poll::Ready(Err(HeadError::Gone(io::ErrorKind::UnexpectedEof.into()))),
+            Err(error) => Poll::Ready(Err(HeadError::Gone(error))),
         }
     }
 
@@ -149,7 +149,7 @@ impl Stream {
             // What is known of the end now decides whether the request has a body at all.
             let is_whole = match self.poll_advance(context) {
                 Poll::Ready(Ok(())) => self.is_ended(),
-                Poll::Ready(Err(_)) => return Err(HeadError::Gone),
+                Poll::Ready(Err(error)) => return Err(HeadError::Gone(error)),
                 Poll::Pending => false,
             };
             builder.finish(is_whole).map_err(HeadError::Refused)
@@ -174,7 +174,7 @@ impl Stream {
                 self.input.advance(consumed);
                 read
             }
-            None if self.shared.is_blocked(self.id, context) => return Poll::Pending,
+            None if self.shared.is_blocked(self.id, context) => return self.poll_given_up(context).map(Err),
             None => self.shared.protocol.borrow_mut().retry_section(&mut self.reader, &mut visit),
         };
         self.shared.note_instructions();
@@ -182,7 +182,7 @@ impl Stream {
             Ok(SectionRead::Complete) => Ok(()),
             Ok(SectionRead::Blocked) => {
                 self.shared.block(self.id, context);
-                return Poll::Pending;
+                return self.poll_given_up(context).map(Err);
             }
             Err(SectionError::Refused(violation)) => Err(HeadError::Refused(violation)),
             Err(SectionError::Fault(Fault::SectionTooLarge)) => {
@@ -191,11 +191,23 @@ impl Stream {
             Err(SectionError::Fault(Fault::TooManyFields)) => {
                 Err(HeadError::Refused(Violation::TooManyFields))
             }
-            Err(SectionError::Fault(fault)) => {
-                self.break_off(fault);
-                Err(HeadError::Gone)
-            }
+            Err(SectionError::Fault(fault)) => Err(HeadError::Gone(self.break_off(fault))),
         })
+    }
+
+    /// While fields wait for the peer's encoder: ready once the peer has given up the stream, or the
+    /// connection is over, so that nothing will come that they could wait for.
+    fn poll_given_up(&mut self, context: &mut Context<'_>) -> Poll<HeadError> {
+        if let Poll::Ready(broken) = self.shared.quic.poll_broken_off(self.id, context) {
+            return Poll::Ready(HeadError::Gone(self.abandoned(&broken)));
+        }
+        // A client that has ended its request can show nothing but that it does not want the answer. A
+        // backend may refuse the rest of a request that it answers.
+        if self.slot.is_none() {
+            ready!(self.poll_gone(context));
+            return Poll::Ready(HeadError::Gone(io::ErrorKind::ConnectionReset.into()));
+        }
+        Poll::Pending
     }
 
     /// Receives until there is content, a section, or the end of the stream.
@@ -259,7 +271,7 @@ impl Stream {
                 self.violation = Some(violation);
                 Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, violation)))
             }
-            Err(HeadError::Gone) => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+            Err(HeadError::Gone(_)) => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
         }
     }
 

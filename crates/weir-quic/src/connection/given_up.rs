@@ -1,0 +1,45 @@
+//! What is to be seen of a peer that gives up a stream while nobody reads it.
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use quinn_proto::StreamId;
+
+use super::{Connection, StreamError};
+use crate::wakers::watch;
+
+impl Connection {
+    /// The code with which the client refuses our side of a stream; `Pending` while it wants it, and the task
+    /// is woken when that changes.
+    pub fn poll_stopped(&self, id: StreamId, context: &mut Context<'_>) -> Poll<StreamError> {
+        let inner = &mut *self.inner.borrow_mut();
+        if inner.is_over() {
+            return Poll::Ready(StreamError::ConnectionLost);
+        }
+        if let Ok(Some(code)) = inner.quic.send_stream(id).stopped() {
+            return Poll::Ready(StreamError::Reset(code.into_inner()));
+        }
+        if let Some(entry) = inner.watches.get_mut(&id) {
+            watch(&mut entry.stopped, context);
+        }
+        Poll::Pending
+    }
+
+    /// Ready once the client has broken off its side of a stream, or the connection is over; looks behind
+    /// what the client has sent before, without taking it. The task is woken when that changes.
+    pub fn poll_broken_off(self: &Rc<Self>, id: StreamId, context: &mut Context<'_>) -> Poll<StreamError> {
+        let inner = &mut *self.inner.borrow_mut();
+        if inner.is_over() {
+            return Poll::Ready(StreamError::ConnectionLost);
+        }
+        if let Ok(Some(code)) = inner.quic.recv_stream(id).received_reset() {
+            // There may be leave for another stream to be sent.
+            self.touch();
+            return Poll::Ready(StreamError::Reset(code.into_inner()));
+        }
+        if let Some(entry) = inner.watches.get_mut(&id) {
+            watch(&mut entry.readable, context);
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,106 @@
+//! Clients that leave while the backend takes nothing of what they have sent.
+
+use std::io::{ErrorKind, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use weir_tests::dialogue::{ScriptedBackend, Setup, Weir, Wire, free_address, listen_at, pattern, until};
+
+/// So long that Weir has looked for a client whose bytes the backend does not take.
+const LOOKED_FOR: Duration = Duration::from_secs(5);
+
+fn relay(backend: impl ToString) -> Weir {
+    let config = r#"
+        [listener.front]
+        protocol = "tcp"
+        bind = "@front"
+        pool = "app"
+        [pool.app]
+        backends = ["@app"]
+        health = { check = "off", passive = "off" }
+    "#;
+    Setup::of(config).with("app", backend).start()
+}
+
+fn in_flight(weir: &Weir) -> f64 {
+    weir.metric("weir_backend_in_flight", &[("pool", "app")])
+}
+
+/// Sends until nobody on the way has room for more.
+fn fills(client: &Wire) {
+    let mut socket = client.socket();
+    socket.set_write_timeout(Some(Duration::from_secs(1))).expect("a timeout");
+    let block = pattern(1, 1 << 16);
+    loop {
+        match socket.write(&block) {
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return,
+            Err(error) => panic!("the tunnel broke while it was filled: {error}"),
+        }
+    }
+}
+
+/// Sends back what it is sent, and receives nothing while that is not taken.
+fn blocking_echo() -> std::net::SocketAddr {
+    let listener = listen_at(free_address());
+    let address = listener.local_addr().expect("its address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut &stream, &mut &stream);
+            });
+        }
+    });
+    address
+}
+
+/// It kept the place until `tunnel` was over, for its bytes waited for the backend, and the backend for it.
+#[test]
+fn a_client_that_resets_a_tunnel_that_is_full_both_ways_gives_its_place_back() {
+    let weir = relay(blocking_echo());
+    let client = weir.client("front");
+    fills(&client);
+    assert_eq!(in_flight(&weir), 1.0);
+    client.resets();
+    until("the place to be given back", || (in_flight(&weir) == 0.0).then_some(()));
+}
+
+/// Nothing was sent to it that could have shown that it had gone.
+#[test]
+fn a_client_that_resets_a_tunnel_before_a_backend_that_stopped_reading_gives_its_place_back() {
+    let backend = ScriptedBackend::start();
+    let weir = relay(backend.address());
+    let client = weir.client("front");
+    let wire = backend.accepts();
+    fills(&client);
+    assert_eq!(in_flight(&weir), 1.0);
+    client.resets();
+    until("the place to be given back", || (in_flight(&weir) == 0.0).then_some(()));
+    drop(wire);
+}
+
+/// Its end says that it is all: what the backend is slow to take is no less wanted for it, and neither is it
+/// when the client's system refuses the answer.
+#[test]
+fn what_a_client_sent_before_it_ended_its_stream_reaches_a_slow_backend() {
+    for is_refused in [false, true] {
+        let backend = ScriptedBackend::start();
+        let weir = relay(backend.address());
+        let client = weir.client("front");
+        let mut wire = backend.accepts();
+        let sent = pattern(2, 3 << 20);
+        let mut socket: &TcpStream = client.socket();
+        socket.write_all(&sent).expect("send");
+        socket.shutdown(std::net::Shutdown::Write).expect("half-close");
+        // Long enough for all of it to be on its way, and for the client to be looked for.
+        std::thread::sleep(LOOKED_FOR);
+        let kept = (!is_refused).then_some(client);
+        if is_refused {
+            wire.sends("too late");
+            std::thread::sleep(LOOKED_FOR);
+        }
+        assert!(wire.receives(sent.len()) == sent);
+        wire.receives_end();
+        drop(kept);
+    }
+}
