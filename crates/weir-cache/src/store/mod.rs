@@ -178,6 +178,14 @@ impl Store {
         self.purges.sequence()
     }
 
+    /// Whether what is fetched under `key` since `began` may be of before a purge, or an unsafe method that
+    /// succeeded, which covers it: who asks now is not to wait for it. One load unless there was any.
+    ///
+    /// Its tags are not known yet, so that a purge of any tag covers it.
+    pub fn is_outdated(&self, key: &KeyBuffer, began: PurgeSequence) -> bool {
+        self.purges.covers(key.bytes(), None, self.seed, began)
+    }
+
     /// Takes an object in, in the place of the one under its key. `key`, `head` and `buffer` are those of the
     /// request that it was fetched for; whatever variant was selected in `key` does not matter.
     ///
@@ -227,7 +235,7 @@ impl Store {
         let object = Arc::new(object);
         let replaced = self.with_shard(key.hash(), |shard| {
             // Behind the lock: a purge that is noted after this will find the object in the shard.
-            if self.purges.covers(&object, self.seed, began) {
+            if self.purges.covers(&object.key, Some(&object.tags), self.seed, began) {
                 return Err(Refused::Purged);
             }
             Ok(shard.put(Arc::clone(&object)))
@@ -260,7 +268,7 @@ impl Store {
             if !shard.holds(old) {
                 return Err(Refused::Outdated);
             }
-            if self.purges.covers(&new, self.seed, began) {
+            if self.purges.covers(&new.key, Some(&new.tags), self.seed, began) {
                 return Err(Refused::Purged);
             }
             Ok(shard.put(Arc::clone(&new)))

@@ -34,15 +34,20 @@ pub enum Purge {
 impl Purge {
     /// Whether it means this object. O(length of the key), does not allocate.
     pub(crate) fn covers(&self, object: &Object) -> bool {
+        self.covers_key(object.key(), Some(&object.tags))
+    }
+
+    /// Whether it means what has this key and these tags; where the tags are not known, whether it may.
+    fn covers_key(&self, key: Option<KeyParts<'_>>, tags: Option<&[u64]>) -> bool {
         match self {
             Purge::All => true,
-            Purge::Tag(tag) => object.tags.binary_search(&tags::hash(tag)).is_ok(),
+            Purge::Tag(tag) => tags.is_none_or(|tags| tags.binary_search(&tags::hash(tag)).is_ok()),
             Purge::Path { host, path } => {
-                object.key().is_some_and(|key| is_of(host.as_deref(), key.authority) && key.path == &**path)
+                key.is_some_and(|key| is_of(host.as_deref(), key.authority) && key.path == &**path)
             }
-            Purge::Prefix { host, prefix } => object
-                .key()
-                .is_some_and(|key| is_of(host.as_deref(), key.authority) && key.path.starts_with(prefix)),
+            Purge::Prefix { host, prefix } => {
+                key.is_some_and(|key| is_of(host.as_deref(), key.authority) && key.path.starts_with(prefix))
+            }
         }
     }
 }
@@ -114,9 +119,9 @@ impl Log {
         number
     }
 
-    /// Whether a purge has come since `began` that covers the object, which has its key. One load unless
-    /// there was any.
-    pub fn covers(&self, object: &Object, seed: u64, began: PurgeSequence) -> bool {
+    /// Whether a purge has come since `began` that covers what has this key and these tags, or may where the
+    /// tags are not known. One load unless there was any.
+    pub fn covers(&self, key: &[u8], tags: Option<&[u64]>, seed: u64, began: PurgeSequence) -> bool {
         if self.last.load(Ordering::SeqCst) <= began.0 {
             return false;
         }
@@ -125,9 +130,10 @@ impl Log {
         if log.front().is_none_or(|(oldest, _)| *oldest > began.0 + 1) {
             return true;
         }
-        let uri = key::hash(seed, KeyParts::uri_of(&object.key));
+        let uri = key::hash(seed, KeyParts::uri_of(key));
+        let parts = KeyParts::of(key);
         log.iter().rev().take_while(|(number, _)| *number > began.0).any(|(_, noted)| match noted {
-            Noted::Purge(purge) => purge.covers(object),
+            Noted::Purge(purge) => purge.covers_key(parts, tags),
             Noted::Uri(hash) => *hash == uri,
         })
     }

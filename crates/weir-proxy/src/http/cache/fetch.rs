@@ -61,9 +61,7 @@ pub fn start(
     stale: Option<Arc<Object>>,
 ) {
     let Requester { worker, slot, secure, identity, .. } = &session.requester;
-    let Some((route, cache)) = forwarding.route.and_then(|route| Some((route, route.cache.as_ref()?))) else {
-        return;
-    };
+    let Some(route) = forwarding.route.filter(|route| route.cache.is_some()) else { return };
     let fetch = Fetch {
         lease,
         route: route.number,
@@ -74,7 +72,6 @@ pub fn start(
         text: session.requester.received()[..exchange.request.head_bytes()].into(),
         stale,
         storing: None,
-        began: cache.cache.store.purge_sequence(),
         asked_at: exchange.ledger.head,
         is_mismatched: false,
     };

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use weir_cache::{Crowd, KeyBuffer, RequestFacts};
+use weir_cache::{Crowd, KeyBuffer, PurgeSequence, RequestFacts};
 
 use super::background::Background;
 use super::broadcast::{Alone, Broadcast, Reader, Sender};
@@ -36,9 +36,16 @@ pub struct Fetches {
 
 #[derive(Default)]
 struct Shard {
-    running: Hashed<Box<[u8]>, Arc<Broadcast>>,
+    running: Hashed<Box<[u8]>, Running>,
     /// By hash of the key, until when.
     passing: Hashed<u64, Duration>,
+}
+
+/// A fetch that may be waited for.
+struct Running {
+    broadcast: Arc<Broadcast>,
+    /// What was purged before it began.
+    began: PurgeSequence,
 }
 
 /// What a request that found nothing does.
@@ -54,6 +61,8 @@ pub enum Joined<T> {
 /// A fetch's entry in the table; gone when dropped, upon which whoever waits is told.
 pub struct Lease {
     pub sender: Sender,
+    /// What was purged before it began: of what is purged later it may bring what was before.
+    pub began: PurgeSequence,
     /// `None` once it is out of the table.
     entry: Option<(Arc<super::Cache>, Box<[u8]>, u64)>,
 }
@@ -144,11 +153,16 @@ pub enum Refresh {
 impl super::Cache {
     /// Waits with others for `key`, or has it fetched. `look` looks once more whether it is there: a fetch
     /// that has just ended puts it there before it leaves the table.
+    ///
+    /// A fetch that began before a purge which covers it is for those who wait for it already: a new one
+    /// takes its place.
     pub fn join<T>(self: &Arc<Self>, key: &KeyBuffer, look: impl FnOnce() -> Option<T>) -> Joined<T> {
         let hash = key.hash();
         let mut shard = self.fetches.shard(hash);
-        if let Some(broadcast) = shard.running.get(key.bytes()) {
-            return Joined::Follows(broadcast.join(false));
+        if let Some(running) = shard.running.get(key.bytes())
+            && !self.store.is_outdated(key, running.began)
+        {
+            return Joined::Follows(running.broadcast.join(false));
         }
         if let Some(found) = look() {
             return Joined::Found(found);
@@ -156,10 +170,11 @@ impl super::Cache {
         let alone = Alone::Among(self.fetches.background.clone());
         let sender = Sender::new(&self.fetches.gathered, self.gathered_most(), alone);
         let broadcast = sender.broadcast().clone();
-        shard.running.insert(key.bytes().into(), broadcast.clone());
+        let began = self.store.purge_sequence();
+        shard.running.insert(key.bytes().into(), Running { broadcast: broadcast.clone(), began });
         drop(shard);
         let reader = broadcast.join(true);
-        let lease = Lease { sender, entry: Some((self.clone(), key.bytes().into(), hash)) };
+        let lease = Lease { sender, began, entry: Some((self.clone(), key.bytes().into(), hash)) };
         Joined::Leads(lease, reader)
     }
 
@@ -178,7 +193,12 @@ impl Lease {
     /// Takes the fetch out of the table: who asks from now on does not wait for it.
     pub fn leave(&mut self) {
         if let Some((cache, key, hash)) = self.entry.take() {
-            cache.fetches.shard(hash).running.remove(&key);
+            let mut shard = cache.fetches.shard(hash);
+            // Another may have taken its place.
+            let is_own = |running: &Running| Arc::ptr_eq(&running.broadcast, self.sender.broadcast());
+            if shard.running.get(&key).is_some_and(is_own) {
+                shard.running.remove(&key);
+            }
         }
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use weir_cache::{
-    Body, Crowd, Exchange as Asked, KeyBuffer, NotStored, Object, PurgeSequence, RequestFacts, Storing,
-    Unkept, freshen, judge_response, outlasts_error, unkept, validators,
+    Body, Crowd, Exchange as Asked, KeyBuffer, NotStored, Object, RequestFacts, Storing, Unkept, freshen,
+    judge_response, outlasts_error, unkept, validators,
 };
 use weir_http::{BodyLength, Conditions, Field, RequestHead, ResponseContext, ResponseHead, SetCookie};
 use weir_io::clock;
@@ -43,7 +43,6 @@ pub struct Fetch {
     /// What there is, out of date. It is asked whether it is still good, where there is anything to ask by.
     pub(super) stale: Option<Arc<Object>>,
     pub(super) storing: Option<Storing>,
-    pub(super) began: PurgeSequence,
     pub(super) asked_at: Duration,
     /// The backend confirmed something else than there is: to be asked without conditions.
     pub(super) is_mismatched: bool,
@@ -151,7 +150,7 @@ impl Fetch {
                 let is_for_all = freshened.kept.is_ok();
                 let object = match freshened.kept {
                     // Where it was purged or replaced meanwhile, it still answers those who wait.
-                    Ok(()) => store.freshened(&stale, freshened.object, self.began).unwrap_or(stale),
+                    Ok(()) => store.freshened(&stale, freshened.object, self.lease.began).unwrap_or(stale),
                     Err(reason) => {
                         if unkept(&self.facts, stale.status(), reason).drops {
                             store.discard(&stale);
@@ -207,7 +206,7 @@ impl Fetch {
             let object = storing.object(&head.head, &head.text, body).ok()?;
             let super::Cache { store, encodings, .. } = &*route.cache;
             let claimed = encodings.claim(sender.broadcast(), &object);
-            let object = store.insert(&self.key, &self.request, &self.text, object, self.began).ok()?;
+            let object = store.insert(&self.key, &self.request, &self.text, object, self.lease.began).ok()?;
             encodings.hand_over(sender.broadcast(), &object, claimed);
             Some(object)
         });
