@@ -77,6 +77,11 @@ impl Storing {
         &self.vary
     }
 
+    /// How long it is fresh.
+    pub fn freshness(&self) -> &Freshness {
+        &self.freshness
+    }
+
     /// Whether the response itself keeps some of its fields from caches (`no-cache="set-cookie"`, RFC 9111
     /// §5.2.2.4): only who asked for it gets those.
     pub fn withholds(&self) -> bool {

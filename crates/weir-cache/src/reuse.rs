@@ -69,6 +69,11 @@ pub fn reuse(object: &Object, request: &RequestFacts, now: Duration) -> Reuse {
     verdict(object.freshness(), object.soft_purged_at(), request, now)
 }
 
+/// As [`reuse`], of a response whose content is still to come.
+pub fn reuse_coming(fresh: &Freshness, request: &RequestFacts, now: Duration) -> Reuse {
+    verdict(fresh, None, request, now)
+}
+
 fn verdict(fresh: &Freshness, purged_at: Option<Duration>, request: &RequestFacts, now: Duration) -> Reuse {
     let age = fresh.age(now);
     let wanted = &request.directives;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_tests::dialogue::{After, Backend, PATIENCE, Setup, run_tool, tool, until};
+use weir_tests::dialogue::{After, Backend, PATIENCE, ScriptedBackend, Setup, run_tool, tool, until};
 
 use super::{KEEPS, before, get, status};
 
@@ -224,4 +224,42 @@ fn http2_gets_the_same_from_memory() {
     let known = curl(&["--include", "--header", "if-none-match: \"1\""]);
     assert!(known.starts_with("HTTP/2 304"), "{known}");
     assert_eq!(backend.served(), 1);
+}
+
+/// RFC 9111 §4, §5.2.2.4: once the head is there, to be answered by it is to reuse it.
+#[test]
+fn who_comes_after_the_head_of_a_fetch_is_answered_by_it_while_it_may_be_reused() {
+    let config = KEEPS.replace("backend = \"3s\"", "backend = \"60s\"").replace("\"2s\"", "\"60s\"");
+    for (said, lines, is_shared) in [
+        ("max-age=60", "", true),
+        ("max-age=60\r\nage: 61", "", false),
+        ("no-cache", "", false),
+        ("max-age=60", "cache-control: no-cache\r\n", false),
+        ("max-age=60\r\nage: 9", "cache-control: max-age=5\r\n", false),
+    ] {
+        println!("{said:?}, {lines:?}");
+        let backend = ScriptedBackend::start();
+        let weir = Setup::of(&config).with("app", backend.address()).start();
+        let mut first = weir.client("web");
+        first.sends("GET /a HTTP/1.1\r\nhost: a.example\r\n\r\n");
+        let mut wire = backend.accepts();
+        wire.receives_request();
+        wire.sends(format!(
+            "HTTP/1.1 200 OK\r\ncache-control: {said}\r\netag: \"1\"\r\ncontent-length: 3\r\n\r\n"
+        ));
+        assert_eq!(first.receives_head().status, 200);
+        let mut second = weir.client("web");
+        second.sends(format!("GET /a HTTP/1.1\r\nhost: a.example\r\n{lines}\r\n"));
+        if is_shared {
+            assert_eq!(second.receives_head().status, 200);
+            backend.has_nobody_waiting();
+        } else {
+            let mut again = backend.accepts();
+            again.receives_request();
+            again.answers(200, &[("cache-control", "max-age=60")], "new");
+            assert_eq!(second.receives_response().text(), "new");
+        }
+        wire.sends("old");
+        first.receives_exactly("old");
+    }
 }

@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
-use weir_cache::Object;
+use weir_cache::{Freshness, Object};
 use weir_http::values::vary::Vary;
 use weir_http::{ResponseHead, SetCookie};
 
@@ -136,6 +136,8 @@ pub struct FetchedHead {
     pub text: Box<[u8]>,
     /// What the response varies by, and the key of the variant that it is.
     pub variant: Option<(Vary, Box<[u8]>)>,
+    /// How long it is fresh; `None` where it is not kept.
+    pub freshness: Option<Freshness>,
     /// Whether nobody but who asked may get this head as it is.
     pub is_personal: bool,
     /// The stickiness cookie for who asked.
@@ -214,6 +216,14 @@ impl Broadcast {
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
         result
+    }
+
+    /// The head, once it has come.
+    pub fn head(&self) -> Option<Arc<FetchedHead>> {
+        match &self.lock().stage {
+            Stage::Streaming(head) => Some(head.clone()),
+            _ => None,
+        }
     }
 
     /// A place among those who wait; `leads` for who asked first.

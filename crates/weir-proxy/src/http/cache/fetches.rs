@@ -9,7 +9,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use weir_cache::{Crowd, KeyBuffer, PurgeSequence, RequestFacts};
+use weir_cache::{Crowd, KeyBuffer, PurgeSequence, RequestFacts, Reuse, reuse_coming};
+use weir_io::clock;
 
 use super::background::Background;
 use super::broadcast::{Alone, Broadcast, Reader, Sender};
@@ -46,6 +47,15 @@ struct Running {
     broadcast: Arc<Broadcast>,
     /// What was purged before it began.
     began: PurgeSequence,
+}
+
+impl Running {
+    /// Whether such a request may wait for it. Who came before its head may have whatever comes.
+    fn may_answer(&self, facts: &RequestFacts) -> bool {
+        let Some(fresh) = self.broadcast.head().and_then(|head| head.freshness) else { return true };
+        let verdict = reuse_coming(&fresh, facts, clock::now());
+        matches!(verdict, Reuse::Fresh { .. } | Reuse::Stale { while_revalidate: false, .. })
+    }
 }
 
 /// What a request that found nothing does.
@@ -156,11 +166,20 @@ impl super::Cache {
     ///
     /// A fetch that began before a purge which covers it is for those who wait for it already: a new one
     /// takes its place.
-    pub fn join<T>(self: &Arc<Self>, key: &KeyBuffer, look: impl FnOnce() -> Option<T>) -> Joined<T> {
+    ///
+    /// Once a fetch's head has come, to join it is to reuse what it brings: it has to be fresh by now, and
+    /// for `facts` (RFC 9111 §4). `None` is for nobody who would be answered by it.
+    pub fn join<T>(
+        self: &Arc<Self>,
+        key: &KeyBuffer,
+        facts: Option<&RequestFacts>,
+        look: impl FnOnce() -> Option<T>,
+    ) -> Joined<T> {
         let hash = key.hash();
         let mut shard = self.fetches.shard(hash);
         if let Some(running) = shard.running.get(key.bytes())
             && !self.store.is_outdated(key, running.began)
+            && facts.is_none_or(|facts| running.may_answer(facts))
         {
             return Joined::Follows(running.broadcast.join(false));
         }
@@ -183,7 +202,9 @@ impl super::Cache {
         if self.fetches.passes(key.hash(), facts, now) {
             return Refresh::Needless;
         }
-        let Joined::Leads(lease, reader) = self.join(key, || None::<()>) else { return Refresh::Needless };
+        let Joined::Leads(lease, reader) = self.join(key, None, || None::<()>) else {
+            return Refresh::Needless;
+        };
         drop(reader);
         if lease.sender.is_unwanted() { Refresh::NoRoom } else { Refresh::Begun(lease) }
     }

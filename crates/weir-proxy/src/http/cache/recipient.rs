@@ -93,6 +93,7 @@ impl Fetch {
             head: head.clone(),
             text: text.into(),
             variant,
+            freshness: self.storing.as_ref().map(|storing| *storing.freshness()),
             is_personal,
             sticky: sticky.cloned(),
             origin,

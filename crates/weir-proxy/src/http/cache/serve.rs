@@ -263,7 +263,7 @@ impl Miss<'_> {
         let cache = &self.cache.cache;
         let Exchange { key, request, .. } = exchange;
         let mut fresh_key = key.clone();
-        cache.join(key, || {
+        cache.join(key, Some(facts), || {
             if has_stale {
                 return None;
             }
@@ -387,6 +387,8 @@ impl Miss<'_> {
         }
         if !leads {
             exchange.ledger.cache.flag("collapsed");
+            let age_seconds = head.freshness.map(|fresh| fresh.age(clock::now()).as_secs());
+            exchange.ledger.cache.age_seconds = age_seconds.filter(|seconds| *seconds > 0);
         }
         self.follow(session, exchange, reader, head, leads).await
     }

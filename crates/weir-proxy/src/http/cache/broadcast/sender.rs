@@ -123,10 +123,7 @@ impl Sender {
 
     /// The head that came.
     pub fn head(&self) -> Option<Arc<FetchedHead>> {
-        match &self.broadcast.lock().stage {
-            Stage::Streaming(head) => Some(head.clone()),
-            _ => None,
-        }
+        self.broadcast.head()
     }
 
     /// All of it has come. `object` is what was kept.

@@ -13,7 +13,15 @@ fn context() -> Context<'static> {
 fn head() -> Arc<FetchedHead> {
     let origin = Origin::default();
     let (head, text) = (ResponseHead::new(), Box::default());
-    Arc::new(FetchedHead { head, text, variant: None, is_personal: false, sticky: None, origin })
+    Arc::new(FetchedHead {
+        head,
+        text,
+        variant: None,
+        freshness: None,
+        is_personal: false,
+        sticky: None,
+        origin,
+    })
 }
 
 fn failed(meets: Meets) -> FailedFetch {
