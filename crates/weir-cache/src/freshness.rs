@@ -79,6 +79,11 @@ pub struct Freshness {
 const HEURISTIC_MOST: Duration = Duration::from_secs(86_400);
 
 impl Freshness {
+    /// Whether it came before the other did.
+    pub(crate) fn came_before(&self, other: &Freshness) -> bool {
+        self.received_at.0 < other.received_at.0
+    }
+
     /// At which age it becomes stale.
     pub fn lifetime(&self) -> Duration {
         self.lifetime.into()

@@ -71,7 +71,8 @@ pub enum Refused {
     Purged,
     /// It takes more than a quarter of the budget.
     TooLarge,
-    /// The object that it was to replace is gone, or was replaced by another.
+    /// The object that it was to replace is gone, or was replaced by another; or one is there that came
+    /// later.
     Outdated,
 }
 
@@ -237,6 +238,10 @@ impl Store {
             // Behind the lock: a purge that is noted after this will find the object in the shard.
             if self.purges.covers(&object.key, Some(&object.tags), self.seed, began) {
                 return Err(Refused::Purged);
+            }
+            // Of two fetches the one that began earlier may end later.
+            if shard.has_newer(&object) {
+                return Err(Refused::Outdated);
             }
             Ok(shard.put(Arc::clone(&object)))
         })?;

@@ -198,6 +198,12 @@ impl Shard {
         matches!(found, Some(Found::Object(found)) if Arc::ptr_eq(found, object))
     }
 
+    /// Whether something is under the key that came later than `object`.
+    pub fn has_newer(&self, object: &Object) -> bool {
+        let found = self.locate(object.hash, &object.key).and_then(|entry| self.found(entry));
+        matches!(found, Some(Found::Object(found)) if object.freshness().came_before(found.freshness()))
+    }
+
     /// Makes these names tell apart what is under the key, unless they do. Gives the generation of its
     /// variants, and the object that was there in its stead.
     pub fn choose_by(

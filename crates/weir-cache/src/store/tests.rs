@@ -1,5 +1,7 @@
 //! The store, told through requests and responses.
 
+mod order;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
