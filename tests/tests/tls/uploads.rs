@@ -146,3 +146,27 @@ fn a_key_is_not_taken_in_the_clear_from_another_machine_and_not_without_the_toke
     assert!(answer.status() == 403 && answer.response.text().contains("over TLS"), "{:?}", answer.response);
     assert!(!weir.dir().join("certificates").exists());
 }
+
+/// The folder is taken up as a whole: one broken file in it, half written say, refuses the change.
+#[test]
+fn a_change_that_cannot_be_taken_up_leaves_the_folder_as_it_was() {
+    let (authority, backend) = (authority(), mirror());
+    let weir = authority.setup(CONFIG).with("app", backend.address()).start();
+    let put = |name: &str, of: &str| {
+        let (certificate, key) = (authority.text(&format!("{of}.pem")), authority.text(&format!("{of}.key")));
+        puts(&weir.admin(), &format!("web/certificates/{name}"), &certificate, &key).0
+    };
+    assert_eq!(put("shop", "one"), 200);
+    let folder = weir.dir().join("certificates");
+    let held = || std::fs::read(folder.join("shop.pem")).expect("the file");
+    let before = held();
+    std::fs::write(folder.join("other.pem"), "half").expect("written");
+    assert_eq!((put("shop", "two"), put("new", "two")), (500, 500));
+    assert!(held() == before && !folder.join("new.pem").exists());
+    let removed = weir.admin().calls("DELETE", "/v1/listeners/web/certificates/shop", &[], "").status();
+    assert_eq!(removed, 500);
+    assert!(held() == before);
+    std::fs::remove_file(folder.join("other.pem")).expect("removed");
+    assert_eq!(put("shop", "two"), 200);
+    assert!(held() != before);
+}

@@ -73,8 +73,12 @@ impl Control {
         }
         let file = folder::file(&kept_in, name);
         store::make_folder(&kept_in).map_err(UploadError::Store)?;
+        let before = std::fs::read(&file).ok();
         store::write(file.clone(), text.into_bytes()).await.map_err(UploadError::Store)?;
-        self.take_up(&kept_in)?;
+        if let Err(error) = self.take_up(&kept_in) {
+            self.put_back(&kept_in, &file, before).await;
+            return Err(error);
+        }
         self.tell_of(&facts.names, "uploaded", &file);
         Ok(Facts { file, ..facts })
     }
@@ -91,8 +95,12 @@ impl Control {
             return Err(UploadError::NoCertificate(name.to_owned()));
         }
         let file = folder::file(&kept_in, name);
+        let before = std::fs::read(&file).ok();
         std::fs::remove_file(&file).map_err(UploadError::Store)?;
-        self.take_up(&kept_in)?;
+        if let Err(error) = self.take_up(&kept_in) {
+            self.put_back(&kept_in, &file, before).await;
+            return Err(error);
+        }
         self.tell_of(&[name.to_owned()], "removed", &file);
         Ok(())
     }
@@ -108,6 +116,19 @@ impl Control {
             return Err(UploadError::NoListener(listener.to_owned()));
         };
         tls.certificate_folder.clone().ok_or_else(|| UploadError::NoFolder(listener.to_owned()))
+    }
+
+    /// Has a file be what it was, where the folder could not be taken up, and those listeners that have taken
+    /// it up go back. What fails here stays for the operator: the call has failed, and says why.
+    async fn put_back(&self, kept_in: &Path, file: &Path, before: Option<Vec<u8>>) {
+        let done = match before {
+            Some(before) => store::write(file.to_owned(), before).await,
+            None => std::fs::remove_file(file),
+        };
+        if let Err(error) = done {
+            tracing::warn!(file = %file.display(), %error, "what an upload has replaced could not be put back");
+        }
+        let _ = self.take_up(kept_in);
     }
 
     /// Has all listeners of a folder serve what it holds now.
