@@ -24,6 +24,7 @@ fn preparing_again_elsewhere_ends_no_transaction() {
     let pair = pair();
     let weir = before(&pair);
     client(&weir, "auto").does("CREATE TABLE counted (id INT PRIMARY KEY)");
+    pair.replica.has_all_of(&pair.primary);
     let sql = "SELECT CONCAT('has ', COUNT(*)) FROM counted";
     // Prepared at the replica, and executed at the primary in a transaction.
     let mut first = client(&weir, "auto");
