@@ -152,6 +152,8 @@ fn what_is_not_purged_is_fetched_once_for_all_as_before() {
 fn a_soft_purge_has_what_is_being_refreshed_refreshed_anew() {
     let backend = ScriptedBackend::start();
     let config = patient().replace("stale_if_error", "stale_while_revalidate = \"1h\"\nstale_if_error");
+    // One worker, so that what is fetched in the background comes by the connection that is kept.
+    let config = format!("[runtime]\nworkers = 1\n{config}");
     let weir = Setup::of(&config).with("app", backend.address()).start();
     let (mut first, mut wire) = asks(&weir, &backend, "GET /a");
     wire.answers(200, &[("cache-control", "max-age=0"), ("etag", "\"1\"")], "one");
