@@ -309,17 +309,23 @@ fn j13_what_a_client_writes_finds_no_line_but_its_own() {
     }
 }
 
+/// Says what it was told in these fields.
+fn telling(names: [&'static str; 4]) -> Backend {
+    Backend::serving(move |request, wire| {
+        let told = |name| request.fields.one(name).unwrap_or("none").to_owned();
+        wire.answers(200, &[], names.map(told).join(" "));
+        After::Keep
+    })
+}
+
+/// The table of a map that is asked for `key`, and whose file has its name.
+fn map(name: &str, key: &str, more: &str) -> String {
+    format!("[map.{name}]\nfile = \"@dir/{name}.map\"\nkey = \"{key}\"\n{more}\n")
+}
+
 #[test]
 fn capitals_count_in_paths_and_not_in_hosts_unless_the_map_says_otherwise() {
-    let backend = Backend::serving(|request, wire| {
-        let told = |name| request.fields.one(name).unwrap_or("none").to_owned();
-        let all = ["x-host", "x-strict", "x-path", "x-loose"].map(told);
-        wire.answers(200, &[], all.join(" "));
-        After::Keep
-    });
-    let map = |name: &str, key: &str, more: &str| {
-        format!("[map.{name}]\nfile = \"@dir/{name}.map\"\nkey = \"{key}\"\n{more}\n")
-    };
+    let backend = telling(["x-host", "x-strict", "x-path", "x-loose"]);
     let config = [
         map("host", "$host", ""),
         map("strict", "$host", "ignore_case = false"),
@@ -418,21 +424,13 @@ fn a_line_that_cannot_be_is_refused_and_nothing_changes() {
 
 #[test]
 fn every_kind_of_map_finds_its_line_and_groups_stand_in_redirects_and_fields_unharmed() {
-    let backend = Backend::serving(|request, wire| {
-        let told = |name| request.fields.one(name).unwrap_or("none").to_owned();
-        let all = ["x-suffix", "x-domain", "x-contains", "x-group"].map(told);
-        wire.answers(200, &[], all.join(" "));
-        After::Keep
-    });
-    let map = |name: &str, kind: &str, key: &str| {
-        format!("[map.{name}]\nfile = \"@dir/{name}.map\"\nkind = \"{kind}\"\nkey = \"{key}\"\n")
-    };
+    let backend = telling(["x-suffix", "x-domain", "x-contains", "x-group"]);
     let config = [
-        map("suffix", "suffix", "$path"),
-        map("domain", "domain", "$host"),
-        map("contains", "contains", "$header.user-agent"),
-        map("group", "expression", "$query.name"),
-        map("go", "expression", "$path"),
+        map("suffix", "$path", "kind = \"suffix\""),
+        map("domain", "$host", "kind = \"domain\""),
+        map("contains", "$header.user-agent", "kind = \"contains\""),
+        map("group", "$query.name", "kind = \"expression\""),
+        map("go", "$path", "kind = \"expression\""),
         r#"
         [listener.web]
         bind = "@web"
