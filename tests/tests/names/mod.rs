@@ -285,6 +285,41 @@ fn one_that_comes_back_while_it_leaves_gets_work_again() {
     clients.iter_mut().for_each(|client| drop(client.receives_status(200)));
 }
 
+/// An address that a name server leaves out for a moment came back as new, and was sent requests in the midst
+/// of its maintenance.
+#[test]
+fn one_in_maintenance_is_still_in_maintenance_when_its_name_has_it_back() {
+    let (server, port) = (NameServer::start(), port());
+    let _backends: Vec<Backend> = (1..=3).map(|last| backend_at(last, port)).collect();
+    let all = ["1 A 127.0.1.1", "1 A 127.0.1.2", "1 A 127.0.1.3"];
+    server.says("app.weir.test", &all);
+    let weir = weir_with(&server, &all_of("app.weir.test", port), "", UNPROBED);
+    is_answered_by(&weir, &["1", "2", "3"]);
+    let says = |state: &str| {
+        let path = format!("/v1/pools/app/backends/127.0.1.1:{port}");
+        let answer = weir.admin().calls("PATCH", &path, &[], &format!("{{\"state\": \"{state}\"}}"));
+        assert_eq!(answer.status(), 200);
+    };
+    says("maintenance");
+    server.says("app.weir.test", &all[1..2]);
+    until("the other to be gone", || {
+        (!addresses(&weir).contains(&format!("127.0.1.3:{port}"))).then_some(())
+    });
+    let maintained = (format!("127.0.1.1:{port}"), "maintenance".to_owned(), 1, false);
+    assert!(backends(&weir).contains(&maintained), "{:?}", backends(&weir));
+    server.says("app.weir.test", &all);
+    is_answered_by(&weir, &["2", "3"]);
+    assert!(backends(&weir).contains(&maintained), "{:?}", backends(&weir));
+    says("ready");
+    is_answered_by(&weir, &["1", "2", "3"]);
+    says("maintenance");
+    server.says("app.weir.test", &all[1..]);
+    until("it to leave", || weir.stderr().matches("leaves:").count().ge(&3).then_some(()));
+    says("ready");
+    until("it to be gone", || (addresses(&weir).len() == 2).then_some(()));
+    assert_eq!(who_answers(&weir).len(), 2);
+}
+
 #[test]
 fn a_newcomer_gets_no_request_before_a_probe_has_found_it_up() {
     let (server, port) = (NameServer::start(), port());

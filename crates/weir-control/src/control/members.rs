@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use weir_balance::{Health, State};
+use weir_balance::{AdminState, Health, State};
 use weir_config::Check;
 use weir_io::clock;
 use weir_state::{Backend, Pool, Snapshot};
@@ -82,6 +82,7 @@ impl Control {
                 in_flight: backend.balance.in_flight().saturating_add(in_kernel),
                 is_leaving: backend.balance.is_leaving(),
                 is_untried: is_untried(backend),
+                in_maintenance: backend.balance.admin_state() == AdminState::Maintenance,
             })
         });
         let mut present: Vec<Present> = present.collect();

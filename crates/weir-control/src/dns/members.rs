@@ -40,6 +40,8 @@ pub struct Present {
     pub is_leaving: bool,
     /// Whether it has come lately, and no probe has said yet whether it is up.
     pub is_untried: bool,
+    /// Whether an operator has it in maintenance: were it let go, it would work again once it is named again.
+    pub in_maintenance: bool,
 }
 
 /// What is to be done about a backend.
@@ -140,10 +142,11 @@ impl Ledger {
         changes
     }
 
-    /// Members that leave and have nothing left to do, or have had `patience` for it.
+    /// Members that leave and have nothing left to do, or have had `patience` for it. Those in maintenance
+    /// stay for as long as they are.
     pub fn gone(&mut self, members: &[Present], patience: Duration, now: Duration) -> Vec<Change> {
         let mut gone = Vec::new();
-        for member in members.iter().filter(|member| member.is_leaving) {
+        for member in members.iter().filter(|member| member.is_leaving && !member.in_maintenance) {
             let since = *self.leaving_since.entry(member.wanted.address).or_insert(now);
             let is_done = member.in_flight == 0 && now >= since + SETTLED;
             if is_done || now >= since + patience.max(SETTLED) {
@@ -232,7 +235,13 @@ mod tests {
     }
 
     fn member(last: u8) -> Present {
-        Present { wanted: wanted(last), in_flight: 0, is_leaving: false, is_untried: false }
+        Present {
+            wanted: wanted(last),
+            in_flight: 0,
+            is_leaving: false,
+            is_untried: false,
+            in_maintenance: false,
+        }
     }
 
     fn leaving(last: u8, in_flight: u32) -> Present {
@@ -305,6 +314,17 @@ mod tests {
         let idle = [member(1), leaving(2, 0)];
         assert_eq!(ledger.gone(&idle, seconds(300), seconds(11)), []);
         assert_eq!(ledger.gone(&idle, seconds(300), seconds(12)), [Change::Leave(at(2))]);
+    }
+
+    #[test]
+    fn one_in_maintenance_leaves_when_it_is_ready_again() {
+        let mut ledger = Ledger::default();
+        let held = [member(1), Present { in_maintenance: true, ..leaving(2, 0) }];
+        assert_eq!(ledger.gone(&held, seconds(30), seconds(10)), []);
+        assert_eq!(ledger.gone(&held, seconds(30), seconds(100)), []);
+        let ready = [member(1), leaving(2, 0)];
+        assert_eq!(ledger.gone(&ready, seconds(30), seconds(101)), []);
+        assert_eq!(ledger.gone(&ready, seconds(30), seconds(104)), [Change::Leave(at(2))]);
     }
 
     #[test]

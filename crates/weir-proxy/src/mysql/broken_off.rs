@@ -32,6 +32,12 @@ impl Session {
                 self.abandon(attached);
                 return Err(End::ClientClosed);
             }
+            ExchangeError::Unframed => {
+                // The server drops what it has not got all of.
+                drop(attached);
+                self.refuse(sequence, Refusal::types_not_named()).await.ok();
+                return Err(End::BadRequest);
+            }
             ExchangeError::Overtime => {
                 self.abandon(attached);
                 return self.took_too_long(running, before, is_done_with).await;

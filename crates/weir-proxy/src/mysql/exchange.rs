@@ -55,6 +55,9 @@ pub enum ExchangeError {
     Client,
     /// The server failed; `forwarded` says whether the client has some of the answer.
     Server { failure: ServerFailure, forwarded: bool },
+    /// What the server is to know beside the command would make it one packet more; the server has not got
+    /// all of it.
+    Unframed,
     /// The statement's time is over, and its answer has not begun.
     Overtime,
     /// Weir or the listener goes, and the time for that is over; `forwarded` as with a server's failure.

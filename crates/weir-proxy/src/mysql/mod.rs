@@ -38,6 +38,7 @@ mod own;
 mod prepared;
 mod prepared_commands;
 mod read_your_writes;
+mod reframe;
 mod relayed;
 mod serve;
 mod server;

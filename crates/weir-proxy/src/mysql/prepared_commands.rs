@@ -103,7 +103,9 @@ impl Session {
             0 => verdict,
             _ => bound_to_its_connection(verdict, &self.facts),
         };
-        let Some((mut front, replaced)) = front_of(&incoming, received, &parts, statement) else {
+        let Some(Front { bytes: mut front, replaced, is_reframed }) =
+            front_of(&incoming, received, &parts, statement)
+        else {
             return self.refuse_command(&incoming, Refusal::types_not_named()).await;
         };
         if std::mem::take(&mut self.has_lost_transaction) {
@@ -133,7 +135,7 @@ impl Session {
             if let Some(payload) = front.get_mut(HEADER_BYTES..) {
                 set_statement_id(payload, on_server).ok();
             }
-            let beginning = Beginning { replaced, by: &front };
+            let beginning = Beginning { replaced, by: &front, is_reframed };
             if let Attempted::Answered(_) = self.attempt(&running, beginning, &mut losses).await? {
                 return Ok(());
             }
@@ -186,7 +188,7 @@ impl Session {
         let Some(attached) = attached else { return Err(End::Internal) };
         let buffers = &worker.buffers;
         let mut source = Source::new(stream, slot, buffer, buffers, deadline);
-        let beginning = Beginning { replaced: front.len(), by: &front };
+        let beginning = Beginning { replaced: front.len(), by: &front, ..Beginning::default() };
         if source.send_command(&mut attached.server, &incoming, beginning, *now).await.is_err() {
             attached.server.is_at_rest = false;
             return Err(End::BackendClosed);
@@ -263,12 +265,20 @@ impl Session {
             return Err(End::BackendClosed);
         };
         let front = self.renamed(on_server);
-        let beginning = Beginning { replaced: front.len(), by: &front };
+        let beginning = Beginning { replaced: front.len(), by: &front, ..Beginning::default() };
         let verdict = self.verdict_of(RoleWanted::Primary, LeftBehind::NONE);
         let running = Running { incoming, command, verdict, prepares: None, executes: Some(id) };
         self.attempt(&running, beginning, &mut Losses::default()).await?;
         Ok(())
     }
+}
+
+/// What is sent in the place of the front of an execution.
+struct Front {
+    bytes: Vec<u8>,
+    /// As in [`Beginning`].
+    replaced: usize,
+    is_reframed: bool,
 }
 
 /// What is sent in the place of the front of an execution, up to the number: with room for the server's
@@ -279,22 +289,24 @@ fn front_of(
     received: &[u8],
     parts: &ExecuteParts,
     statement: &mut ClientStatement,
-) -> Option<(Vec<u8>, usize)> {
+) -> Option<Front> {
     let mut front = Vec::with_capacity(64);
     match parts.types_follow {
         Some((flag_at, false)) if !statement.types.is_empty() => {
             front.extend_from_slice(received.get(..HEADER_BYTES + flag_at).unwrap_or_default());
             front.push(1);
             front.extend_from_slice(&statement.types);
-            let grown = incoming.header.payload_bytes as usize + statement.types.len();
-            if grown >= MAX_PAYLOAD_BYTES {
+            let own = incoming.header.payload_bytes as usize;
+            let is_reframed = own == MAX_PAYLOAD_BYTES;
+            let grown = if is_reframed { own } else { own + statement.types.len() };
+            if grown >= MAX_PAYLOAD_BYTES && !is_reframed {
                 return None;
             }
             let header = PacketHeader { payload_bytes: grown as u32, sequence: incoming.header.sequence };
             if let Some(place) = front.first_chunk_mut::<HEADER_BYTES>() {
                 *place = header.to_bytes();
             }
-            return Some((front, HEADER_BYTES + flag_at + 1));
+            return Some(Front { bytes: front, replaced: HEADER_BYTES + flag_at + 1, is_reframed });
         }
         Some((_, true)) => {
             let payload = received.get(HEADER_BYTES..).unwrap_or_default();
@@ -306,7 +318,7 @@ fn front_of(
     }
     front.extend_from_slice(received.get(..HEADER_BYTES + STATEMENT_ID.end).unwrap_or_default());
     let replaced = front.len();
-    Some((front, replaced))
+    Some(Front { bytes: front, replaced, is_reframed: false })
 }
 
 /// A read that ties the session to its connection for a while: to the primary, for what comes meanwhile may

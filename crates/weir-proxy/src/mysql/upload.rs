@@ -25,6 +25,8 @@ pub struct Beginning<'a> {
     pub replaced: usize,
     /// What is sent in their place.
     pub by: &'a [u8],
+    /// Whether that is longer, and the packet as long as can be.
+    pub is_reframed: bool,
 }
 
 /// A client and what was received of it.
@@ -62,6 +64,9 @@ impl<'a> Source<'a> {
         beginning: Beginning<'_>,
         now: Duration,
     ) -> Result<u8, ExchangeError> {
+        if beginning.is_reframed {
+            return Box::pin(self.send_reframed(server, incoming, beginning)).await;
+        }
         let received = self.buffer.as_ref().map_or(&[][..], Buffer::filled);
         let here = received.len().min(incoming.packet_bytes());
         let rest = received.get(beginning.replaced..here).unwrap_or_default();
@@ -140,7 +145,7 @@ impl<'a> Source<'a> {
         Ok(last)
     }
 
-    async fn receive(&mut self) -> Result<(), ExchangeError> {
+    pub(super) async fn receive(&mut self) -> Result<(), ExchangeError> {
         self.deadline.set(super::while_it_lasts(self.slot, clock::now() + CLIENT_PATIENCE));
         let mut buffer = match self.buffer.take() {
             Some(mut held) => {
@@ -162,7 +167,8 @@ impl<'a> Source<'a> {
     }
 }
 
-fn lost(failure: ServerFailure) -> ExchangeError {
+/// A server that failed before the client had any of its answer.
+pub(super) fn lost(failure: ServerFailure) -> ExchangeError {
     ExchangeError::Server { failure, forwarded: false }
 }
 
