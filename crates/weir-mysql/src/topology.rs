@@ -205,7 +205,7 @@ pub enum NoPrimary {
     Silent,
     /// No member says that it is the primary.
     NoneElected,
-    /// Several say so who are not of one group: whom to believe can't be told.
+    /// There are several groups, or several primaries that are not of one: whom to believe can't be told.
     Several,
 }
 
@@ -219,7 +219,7 @@ impl NoPrimary {
             NoPrimary::ReadOnly => "the primary is read-only",
             NoPrimary::Silent => "the primary does not answer",
             NoPrimary::NoneElected => "no member says that it is the primary",
-            NoPrimary::Several => "several members say that they are the primary",
+            NoPrimary::Several => "the members are of several groups, or have several primaries",
         }
     }
 }
@@ -238,10 +238,7 @@ pub struct TopologyVerdict {
 /// Judges what members say, each at its last answer; `None` is one that does not answer. `before` is the
 /// primary so far: of several it stays, so that in a group with several primaries all writes go to one.
 pub fn judge(topology: Topology, reports: &[Option<MemberReport>], before: Option<usize>) -> TopologyVerdict {
-    let is_left_behind =
-        |report: &MemberReport| reports.iter().flatten().any(|it| it.went_on_without(report));
-    let reports: Vec<Option<MemberReport>> =
-        reports.iter().map(|report| report.clone().filter(|report| !is_left_behind(report))).collect();
+    let reports = without_those_left_behind(reports);
     let reports = reports.as_slice();
     let primary = primary(topology, reports, before);
     let leader = primary.ok().and_then(|index| reports.get(index)?.as_ref());
@@ -267,6 +264,31 @@ pub fn judge(topology: Topology, reports: &[Option<MemberReport>], before: Optio
     TopologyVerdict { primary, roles, group: believed.map_or_else(Vec::new, |report| report.view.clone()) }
 }
 
+fn without_those_left_behind(reports: &[Option<MemberReport>]) -> Vec<Option<MemberReport>> {
+    let is_left_behind =
+        |report: &MemberReport| reports.iter().flatten().any(|it| it.went_on_without(report));
+    reports.iter().map(|report| report.clone().filter(|report| !is_left_behind(report))).collect()
+}
+
+/// Who is of another group than the one that was believed so far, whose members are `believed`, by
+/// `server_uuid`: one that sees fewer than half of them, while a member that it does not see still takes part
+/// in a group. So is who was made to begin a group of its own (`group_replication_bootstrap_group`), whatever
+/// became of the primary: what that group has not, it never gets. Where nobody of the group is left but those
+/// seen, it is the group that was begun again.
+pub fn of_other_groups(reports: &[Option<MemberReport>], believed: &[String]) -> Vec<bool> {
+    let current = without_those_left_behind(reports);
+    let is_of_another = |report: &MemberReport| {
+        let kept = believed.iter().filter(|uuid| report.sees(uuid)).count();
+        let goes_on = |other: &MemberReport| {
+            believed.contains(&other.uuid)
+                && !report.sees(&other.uuid)
+                && other.own().is_some_and(|own| own.state.takes_part())
+        };
+        !report.view.is_empty() && kept * 2 < believed.len() && current.iter().flatten().any(goes_on)
+    };
+    reports.iter().map(|report| report.as_ref().is_some_and(is_of_another)).collect()
+}
+
 fn primary(
     topology: Topology,
     reports: &[Option<MemberReport>],
@@ -280,7 +302,11 @@ fn primary(
         .collect();
     match writable.as_slice() {
         [] => Err(why_none(topology, reports)),
-        [(index, _)] => Ok(*index),
+        [(index, report)] => {
+            let has_rival = |other: &MemberReport| other.has_majority() && !report.sees(&other.uuid);
+            let is_alone = before == Some(*index) || !reports.iter().flatten().any(has_rival);
+            if is_alone { Ok(*index) } else { Err(NoPrimary::Several) }
+        }
         [(first, report), others @ ..] => {
             if let Some(same) = before.filter(|before| writable.iter().any(|(index, _)| index == before)) {
                 return Ok(same);
@@ -446,6 +472,48 @@ mod tests {
         let verdict = group(&reports, Some(1));
         assert_eq!(verdict.primary, Ok(1));
         assert_eq!(verdict.roles[0], None, "of another group");
+    }
+
+    fn names(all: &[&str]) -> Vec<String> {
+        all.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    /// `c` was told to begin a group of its own, while the group of `a` and `b` goes on.
+    #[test]
+    fn a_group_that_a_member_has_begun_by_itself_is_another_one_as_long_as_somebody_is_left_in_the_first() {
+        let (own, first) = ([("c", "ONLINE", PRIMARY)], [WHOLE[0], WHOLE[1]]);
+        let of_c = || report("c", false, &own);
+        let is_other =
+            |reports: &[Option<MemberReport>], believed: &[&str]| of_other_groups(reports, &names(believed));
+        let all = [report("a", false, &first), report("b", true, &first), of_c()];
+        for believed in [&["a", "b"][..], &["a", "b", "c"]] {
+            assert_eq!(is_other(&all, believed), [false, false, true], "{believed:?}");
+            let without_a = [None, report("b", true, &first), of_c()];
+            assert_eq!(is_other(&without_a, believed), [false, false, true], "{believed:?}");
+            let left = [("a", "UNREACHABLE", PRIMARY), ("b", "ONLINE", SECONDARY)];
+            let in_minority = [None, report("b", true, &left), of_c()];
+            assert_eq!(is_other(&in_minority, believed), [false, false, true], "{believed:?}");
+        }
+        let out = [("b", "OFFLINE", "")];
+        let stopped = [None, report("b", true, &out), of_c()];
+        assert_eq!(is_other(&stopped, &["a", "b"]), [false; 3], "the operator has begun the group again");
+        assert_eq!(is_other(&[None, None, of_c()], &["a", "b"]), [false; 3]);
+        let joined = [("c", "ONLINE", PRIMARY), ("b", "ONLINE", SECONDARY)];
+        let joined =
+            [report("a", false, &first[..1]), report("b", true, &joined), report("c", false, &joined)];
+        assert_eq!(is_other(&joined, &["a", "b", "c"]), [true, false, false], "most are there now");
+        let promoted = [("b", "ONLINE", PRIMARY), ("c", "ONLINE", SECONDARY)];
+        let frozen =
+            [report("a", false, &WHOLE), report("b", false, &promoted), report("c", true, &promoted)];
+        assert_eq!(is_other(&frozen, &["a", "b", "c"]), [false; 3], "one that was left behind is no rival");
+    }
+
+    #[test]
+    fn who_knows_of_no_group_believes_none_of_two_that_have_a_majority_each() {
+        let (own, first) = ([("c", "ONLINE", PRIMARY)], [WHOLE[0], WHOLE[1]]);
+        let reports = [None, report("b", true, &first), report("c", false, &own)];
+        assert_eq!(group(&reports, None).primary, Err(NoPrimary::Several));
+        assert_eq!(group(&reports, Some(2)).primary, Ok(2));
     }
 
     #[test]

@@ -67,6 +67,50 @@ fn the_primary_of_a_cluster_is_followed_when_it_hands_over_crashes_and_shuts_dow
     assert_eq!(weir.metric("weir_mysql_primary_changes_total", &[("pool", "cluster")]), 3.0);
 }
 
+/// What was written to a group that a member has begun by itself, the cluster never gets. The member took all
+/// writes as soon as the primary was late for a moment, and kept them.
+#[test]
+fn a_member_that_begins_a_group_of_its_own_gets_nothing_while_the_cluster_goes_on() {
+    let cluster = Cluster::bring_up();
+    let password = OwnFile::of("mysql-own-group", PASSWORD);
+    let weir = Setup::of(&CONFIG.replace("\"@two\"", "\"@two\", \"@three\""))
+        .with("one", cluster.members[0].address)
+        .with("two", cluster.members[1].address)
+        .with("three", cluster.members[2].address)
+        .with("password", password.0.display())
+        .start();
+    let first = primary(&weir);
+    let stranger = cluster.members.iter().find(|member| member.address.to_string() != first).unwrap();
+    let mut administrator = connect(stranger.address).unwrap();
+    administrator.query_drop("STOP GROUP_REPLICATION").unwrap();
+    administrator.query_drop("SET GLOBAL group_replication_bootstrap_group = ON").unwrap();
+    administrator.query_drop("START GROUP_REPLICATION").unwrap();
+    until_within(LONG, "it takes writes", || {
+        let read_only: Option<u8> = administrator.query_first("SELECT @@super_read_only").unwrap();
+        (read_only == Some(0)).then_some(())
+    });
+    let own_view = |key: &str| {
+        let members = seen(&weir)["members"].as_array().cloned().unwrap_or_default();
+        let own = members.into_iter().find(|it| it["address"] == stranger.address.to_string());
+        own.and_then(|it| it[key].as_str().map(str::to_owned))
+    };
+    until_within(LONG, "it is known for what it is", || {
+        (own_view("state").as_deref() == Some("of another group")).then_some(())
+    });
+    assert_eq!((primary(&weir), own_view("role")), (first.clone(), None));
+
+    cluster.at(&first).gets(Signal::STOP);
+    until_within(LONG, "the primary is missed", || seen(&weir)["no_primary"].as_str().map(str::to_owned));
+    assert_eq!(own_view("role"), None);
+    cluster.at(&first).gets(Signal::CONT);
+    assert_eq!(primary(&weir), first, "it is back");
+    let mut client = connect(weir.address("db")).unwrap();
+    let uuid: Option<String> = client.query_first("SELECT @@server_uuid").unwrap();
+    assert_eq!(uuid, Some(cluster.at(&first).uuid()));
+    let said = weir.stderr();
+    assert!(said.contains("cluster: has begun a group of its own"), "{said}");
+}
+
 /// A pair of which the primary is who is not read-only.
 const PAIR: &str = r#"
 [listener.db]

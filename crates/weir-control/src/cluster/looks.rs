@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use weir_mysql::topology::{MemberReport, Topology, TopologyVerdict, judge};
+use weir_mysql::topology::{MemberReport, Topology, TopologyVerdict, judge, of_other_groups};
 
 /// How often, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub(super) struct Looks {
     round: Option<Duration>,
     /// Whether there was a primary, and one only, in everybody's eyes, when it was last decided.
     is_settled: bool,
+    /// The members of the group when it last had a primary, by `server_uuid`.
+    believed: Vec<String>,
 }
 
 /// What is known of a member.
@@ -44,6 +46,8 @@ pub(super) struct Look {
     is_awaited: bool,
     /// It was late to say that it is still the primary, while another said it.
     is_doubted: bool,
+    /// It is of another group than the one that is believed.
+    is_of_another_group: bool,
     /// When it is asked next.
     due: Duration,
 }
@@ -57,6 +61,7 @@ impl Look {
             is_connected: false,
             is_awaited: false,
             is_doubted: false,
+            is_of_another_group: false,
             due: now,
         }
     }
@@ -69,6 +74,11 @@ impl Look {
     /// Whether it was to be heard of for the first time until now; it is waited for no longer.
     fn is_given_up(&mut self, now: Duration, patience: Duration) -> bool {
         self.pending.take_if(|since| *since + patience <= now).is_some()
+    }
+
+    /// Whether it is of another group than the one that is believed, and so good for nothing here.
+    pub(super) fn is_of_another_group(&self) -> bool {
+        self.is_of_another_group
     }
 
     fn claims_to_be_primary(&self, topology: Topology) -> bool {
@@ -93,7 +103,7 @@ pub(super) enum LookStep {
 impl Looks {
     /// At nobody yet.
     pub(super) fn new(topology: Topology, pace: Pace) -> Looks {
-        Looks { topology, pace, members: Vec::new(), round: None, is_settled: false }
+        Looks { topology, pace, members: Vec::new(), round: None, is_settled: false, believed: Vec::new() }
     }
 
     /// The members, in the order of the pool.
@@ -169,6 +179,9 @@ impl Looks {
         let verdict = judge(self.topology, &self.reports(), before);
         let is_early = verdict.primary.is_err() && self.members.iter().any(Look::is_pending);
         self.is_settled = verdict.primary.is_ok() && self.agree();
+        if verdict.primary.is_ok() {
+            self.believed = verdict.group.iter().map(|member| member.uuid.clone()).collect();
+        }
         let (interval, count) = (self.interval(), self.members.len().max(1) as u32);
         for (index, member) in self.members.iter_mut().enumerate() {
             member.due = now + interval * (index as u32 + 1) / count;
@@ -176,16 +189,22 @@ impl Looks {
         (!is_early).then_some(verdict)
     }
 
-    /// What each said last. One that is late may have been the primary when it last spoke: it gives way to
-    /// one that says so now.
+    /// What each said last who is of the group. One that is late may have been the primary when it last
+    /// spoke: it gives way to one of its group that says so now.
     fn reports(&mut self) -> Vec<Option<MemberReport>> {
-        let in_time = |member: &Look| member.report.clone().filter(|_| !member.is_awaited);
+        let said: Vec<_> = self.members.iter().map(|member| member.report.clone()).collect();
+        for (member, is_other) in self.members.iter_mut().zip(of_other_groups(&said, &self.believed)) {
+            member.is_of_another_group = is_other;
+        }
+        let in_time = |member: &Look| {
+            member.report.clone().filter(|_| !member.is_awaited && !member.is_of_another_group)
+        };
         let prompt: Vec<_> = self.members.iter().map(in_time).collect();
         let has_primary = judge(self.topology, &prompt, None).primary.is_ok();
         let topology = self.topology;
         let said = self.members.iter_mut().map(|member| {
             member.is_doubted = member.is_awaited && has_primary && member.claims_to_be_primary(topology);
-            member.report.clone().filter(|_| !member.is_doubted)
+            member.report.clone().filter(|_| !member.is_doubted && !member.is_of_another_group)
         });
         said.collect()
     }
@@ -193,8 +212,8 @@ impl Looks {
     /// Whether all that see a majority of the group see the same primaries. Where they don't, it is just
     /// changing.
     fn agree(&self) -> bool {
-        let majorities =
-            self.members.iter().filter_map(|it| it.report.as_ref()).filter(|it| it.has_majority());
+        let of_group = self.members.iter().filter(|member| !member.is_of_another_group);
+        let majorities = of_group.filter_map(|it| it.report.as_ref()).filter(|it| it.has_majority());
         let mut primaries = majorities.map(|report| {
             let primaries = report.view.iter().filter(|member| member.is_primary);
             let mut uuids: Vec<&str> = primaries.map(|member| member.uuid.as_str()).collect();
@@ -331,6 +350,44 @@ mod tests {
         assert_eq!(looks.decide(Some(0), ms(68)).unwrap().primary, Ok(0), "it stays for a moment");
         let LookStep::Wait(until) = looks.step(ms(68)) else { panic!("nothing is due") };
         assert!(until <= ms(75), "{until:?}");
+    }
+
+    /// A primary that was late for a fifth of an interval lost its role to a member that had been told to
+    /// begin a group of its own.
+    #[test]
+    fn who_has_begun_a_group_of_its_own_gets_nothing_though_the_primary_is_late_or_gone() {
+        let mut looks = settled();
+        let alone = |of: &str, others: &[&str], primary: &str| {
+            let mut report = report(of, primary).unwrap();
+            report.view.retain(|member| member.uuid == of || others.contains(&&*member.uuid));
+            Some(report)
+        };
+        looks.step(ms(34));
+        looks.heard(0, alone("a", &["b"], "a"), true, ms(35));
+        looks.heard(1, alone("b", &["a"], "a"), true, ms(36));
+        looks.heard(2, alone("c", &[], "c"), true, ms(36));
+        let mut verdict = None;
+        for at in 36..60 {
+            match looks.step(ms(at)) {
+                LookStep::Decide => verdict = looks.decide(Some(0), ms(at)),
+                // The primary answers no more.
+                LookStep::Ask(_) => {
+                    looks.heard(1, alone("b", &["a"], "a"), true, ms(at));
+                    looks.heard(2, alone("c", &[], "c"), true, ms(at));
+                }
+                LookStep::Wait(_) => {}
+            }
+        }
+        assert_eq!(verdict.unwrap().primary, Ok(0), "it is late, and nobody of its group says otherwise");
+        looks.heard(0, None, false, ms(60));
+        looks.heard(1, alone("b", &["a"], "a"), true, ms(60));
+        looks.heard(2, alone("c", &[], "c"), true, ms(60));
+        let verdict = looks.decide(Some(0), ms(61)).unwrap();
+        assert_eq!(verdict.primary, Err(NoPrimary::Silent));
+        assert_eq!(verdict.roles[2], None, "what it has is not what the group has");
+        assert!(looks.members()[2].is_of_another_group());
+        looks.heard(1, None, true, ms(62));
+        assert_eq!(looks.decide(None, ms(63)).unwrap().primary, Ok(2), "nobody of the first group is left");
     }
 
     #[test]

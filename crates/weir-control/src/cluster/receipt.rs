@@ -49,8 +49,8 @@ pub struct Receipt {
     pub absent_seconds: f64,
     /// Statements and logins that were parked meanwhile.
     pub parked: u64,
-    /// Statements that went on at another server, from `last_seen` to `writable`: theirs was lost, or took no
-    /// writes any more.
+    /// Statements that went on at another server, from `last_seen` to shortly after `writable`: theirs was lost,
+    /// or took no writes any more.
     #[serde(default)]
     pub moved: u64,
     /// Clients that were told in that time, by an error or the end of their connection, that their server was
@@ -75,6 +75,26 @@ impl Tally {
             parked: total(|cells| &cells.parked),
             moved: total(|cells| &cells.moved),
             failed: total(|cells| &cells.failed),
+        }
+    }
+}
+
+/// A failover that is over, while those whom it has cost something are still told so: workers leave the former
+/// primary once its role is another's, which is when the watch has decided.
+#[derive(Debug, PartialEq)]
+pub(super) struct OpenReceipt {
+    receipt: Receipt,
+    /// What the pool had counted when the former primary was last seen.
+    before: Tally,
+}
+
+impl OpenReceipt {
+    /// With what the pool has counted by now.
+    pub(super) fn close(self, tally: Tally) -> Receipt {
+        Receipt {
+            moved: tally.moved.saturating_sub(self.before.moved),
+            failed: tally.failed.saturating_sub(self.before.failed),
+            ..self.receipt
         }
     }
 }
@@ -116,14 +136,14 @@ impl Ledger {
         }
     }
 
-    /// Takes what was decided; `tally` is what the pool has counted so far. Gives a receipt once there is a
-    /// primary after one was lost.
+    /// Takes what was decided; `tally` is what the pool has counted so far. Gives a receipt, to be closed, once
+    /// there is a primary after one was lost.
     pub(super) fn decided(
         &mut self,
         primary: Result<&str, NoPrimary>,
         now: Moment,
         tally: Tally,
-    ) -> Option<Receipt> {
+    ) -> Option<OpenReceipt> {
         let to = match primary {
             Err(reason) => {
                 if self.last.is_some() && self.lost.is_none() {
@@ -140,7 +160,7 @@ impl Ledger {
             return None;
         }
         let lost = lost.unwrap_or(Lost { reason: "", detected: now, parked: tally.parked });
-        Some(Receipt {
+        let receipt = Receipt {
             from: last.primary,
             to,
             reason: lost.reason.to_owned(),
@@ -150,9 +170,10 @@ impl Ledger {
             unnoticed_seconds: lost.detected.since(last.at),
             absent_seconds: now.since(lost.detected),
             parked: tally.parked.saturating_sub(lost.parked),
-            moved: tally.moved.saturating_sub(last.tally.moved),
-            failed: tally.failed.saturating_sub(last.tally.failed),
-        })
+            moved: 0,
+            failed: 0,
+        };
+        Some(OpenReceipt { receipt, before: last.tally })
     }
 }
 
@@ -178,7 +199,8 @@ mod tests {
         ledger.saw("a", moment(1000), counted(3, 10, 20));
         assert_eq!(ledger.decided(Err(NoPrimary::Silent), moment(1030), counted(3, 11, 22)), None);
         assert_eq!(ledger.decided(Err(NoPrimary::NoneElected), moment(1050), counted(5, 12, 22)), None);
-        let receipt = ledger.decided(Ok("b"), moment(7030), counted(45, 14, 23)).unwrap();
+        let receipt = ledger.decided(Ok("b"), moment(7030), counted(45, 13, 23)).unwrap();
+        let receipt = receipt.close(counted(46, 14, 23));
         assert_eq!((receipt.moved, receipt.failed), (4, 3), "since it was last seen");
         assert_eq!((&*receipt.from, &*receipt.to), ("a", "b"));
         assert_eq!(receipt.reason, NoPrimary::Silent.words());
@@ -191,6 +213,7 @@ mod tests {
         let mut ledger = Ledger::of(Some("a".to_owned()), moment(0));
         ledger.saw("a", moment(100), counted(0, 0, 0));
         let receipt = ledger.decided(Ok("b"), moment(140), counted(0, 1, 0)).unwrap();
+        let receipt = receipt.close(counted(0, 1, 0));
         assert_eq!((receipt.unnoticed_seconds, receipt.absent_seconds, &*receipt.reason), (0.04, 0.0, ""));
         assert_eq!(ledger.decided(Ok("b"), moment(150), counted(0, 1, 0)), None);
     }
@@ -200,6 +223,7 @@ mod tests {
         let mut ledger = Ledger::of(Some("a".to_owned()), moment(0));
         ledger.decided(Err(NoPrimary::Silent), moment(10), Tally::default());
         let receipt = ledger.decided(Ok("a"), moment(20), counted(1, 0, 0)).unwrap();
+        let receipt = receipt.close(counted(1, 0, 0));
         assert_eq!((receipt.from == receipt.to, receipt.parked), (true, 1));
     }
 }

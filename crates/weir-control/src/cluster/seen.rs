@@ -16,6 +16,8 @@ use super::receipt::Receipt;
 use crate::lock;
 use crate::timestamp::Timestamp;
 
+/// What is shown of a member that sees itself in another group than the one that is believed.
+const OF_ANOTHER_GROUP: &str = "of another group";
 /// Receipts that are kept for each pool.
 const RECEIPTS: usize = 8;
 
@@ -135,7 +137,9 @@ impl PoolSeen {
                     None if report.uuid.is_empty() => read_only,
                     None => "in no group",
                 };
-                state.clone_into(&mut member.state);
+                if member.state != OF_ANOTHER_GROUP || report.view.is_empty() {
+                    state.clone_into(&mut member.state);
+                }
             }
             Err(error) => {
                 member.failed_looks += 1;
@@ -143,6 +147,18 @@ impl PoolSeen {
                 member.state.clear();
                 member.error.clone_from(error);
             }
+        }
+    }
+
+    /// Whether a member, by index, is of another group than the one that is believed.
+    pub(super) fn is_of_another_group(&self, index: usize, is_so: bool) {
+        let mut shown = lock(&self.shown);
+        let Some(member) = shown.status.members.get_mut(index) else { return };
+        match is_so {
+            true => OF_ANOTHER_GROUP.clone_into(&mut member.state),
+            // The next look says how it is.
+            false if member.state == OF_ANOTHER_GROUP => member.state.clear(),
+            false => {}
         }
     }
 

@@ -16,7 +16,7 @@ use weir_state::{Backend, Pool};
 use super::hidden;
 use super::looks::{Look, LookStep, Looks, Pace};
 use super::member::{Asker, Heard, Manner, Said};
-use super::receipt::{Ledger, Moment, Tally};
+use super::receipt::{Ledger, Moment, OpenReceipt, Tally};
 use super::roster::{Enrolled, Roster, RosterChange};
 use super::seen::PoolSeen;
 use crate::events::{Bus, What};
@@ -27,6 +27,8 @@ use crate::publish::InForce;
 const ANSWERS: usize = 4 * MOST_MEMBERS;
 /// Between two comparisons of the group with the backends of the pool.
 const ROLL_CALL: Duration = Duration::from_secs(1);
+/// How long after a failover its receipt is closed: clients of the former primary are told by then.
+const TOLD_WITHIN: Duration = Duration::from_millis(100);
 /// Between two rounds that somebody outside asks for: every statement that fails may be a reason to ask, and
 /// the servers are not to be kept busy by that.
 const NUDGES: Duration = Duration::from_millis(10);
@@ -54,6 +56,8 @@ pub(super) struct Vigil {
     heard: (mpsc::Sender<Said>, mpsc::Receiver<Said>),
     last_number: u64,
     ledger: Ledger,
+    /// A failover that was just over, and when its receipt is closed.
+    open: Option<(OpenReceipt, Duration)>,
     roster: Roster,
     /// The search for stored code, of the pool as it is; ends with this.
     search: JoinSet<()>,
@@ -73,6 +77,8 @@ struct Member {
     asker: Asker,
     /// It is farther behind than `max_lag`, and gets no reads.
     is_too_late: bool,
+    /// It was told to be of another group.
+    is_stranger: bool,
 }
 
 /// Whether anybody is to be asked for the roles of a pool, and as what the answers are to be judged.
@@ -100,6 +106,7 @@ impl Vigil {
             heard: mpsc::channel(ANSWERS),
             last_number: 0,
             ledger,
+            open: None,
             roster: Roster::default(),
             search: JoinSet::new(),
             progress: Progress::default(),
@@ -117,6 +124,9 @@ impl Vigil {
         let mut nudges = clock::now();
         loop {
             let now = clock::now();
+            if self.open.as_ref().is_some_and(|(_, due)| *due <= now) {
+                self.close_receipt();
+            }
             if now >= roll_call {
                 roll_call = now + ROLL_CALL;
                 self.call_the_roll(now);
@@ -132,6 +142,7 @@ impl Vigil {
                 }
                 LookStep::Wait(until) => until.min(roll_call),
             };
+            let until = self.open.as_ref().map_or(until, |(_, due)| until.min(*due));
             let is_open = now >= nudges;
             let until = if is_open { until } else { until.min(nudges) };
             tokio::select! {
@@ -204,7 +215,14 @@ impl Vigil {
         self.last_number += 1;
         let number = self.last_number;
         let asker = Asker::start(number, backend.clone(), manner.clone(), self.heard.0.clone());
-        Member { number, backend: backend.clone(), manner: manner.clone(), asker, is_too_late: false }
+        Member {
+            number,
+            backend: backend.clone(),
+            manner: manner.clone(),
+            asker,
+            is_too_late: false,
+            is_stranger: false,
+        }
     }
 
     /// Takes what a member said, or that it does not answer.
@@ -278,6 +296,7 @@ impl Vigil {
         let Some(verdict) = self.looks.decide(before, clock::now()) else { return };
         let roles: Vec<Option<Role>> = self.roles(&verdict);
         self.apply(&roles);
+        self.tell_of_strangers();
         let primary = verdict.primary.map(|index| &*self.members[index].backend.address);
         let now = Moment::now();
         let receipt = self.ledger.decided(primary, now, Tally::of(&self.pool));
@@ -288,24 +307,32 @@ impl Vigil {
             self.told = Some(told);
         }
         if let Some(receipt) = receipt {
-            let pool = self.pool.config.name.clone();
-            tracing::warn!(
-                pool,
-                from = receipt.from,
-                to = receipt.to,
-                reason = receipt.reason,
-                last_seen = receipt.last_seen.rfc3339(),
-                detected = receipt.detected.rfc3339(),
-                writable = receipt.writable.rfc3339(),
-                parked = receipt.parked,
-                moved = receipt.moved,
-                failed = receipt.failed,
-                "cluster: failover"
-            );
-            self.audience.bus.tell(What::Failover { pool, receipt: receipt.clone() });
-            self.seen.keep(receipt);
+            self.close_receipt();
+            self.open = Some((receipt, now.at + TOLD_WITHIN));
         }
         self.group = if verdict.primary.is_ok() { verdict.group } else { Vec::new() };
+    }
+
+    /// Closes the receipt of the last failover, if it is open, and tells it.
+    fn close_receipt(&mut self) {
+        let Some((receipt, _)) = self.open.take() else { return };
+        let receipt = receipt.close(Tally::of(&self.pool));
+        let pool = self.pool.config.name.clone();
+        tracing::warn!(
+            pool,
+            from = receipt.from,
+            to = receipt.to,
+            reason = receipt.reason,
+            last_seen = receipt.last_seen.rfc3339(),
+            detected = receipt.detected.rfc3339(),
+            writable = receipt.writable.rfc3339(),
+            parked = receipt.parked,
+            moved = receipt.moved,
+            failed = receipt.failed,
+            "cluster: failover"
+        );
+        self.audience.bus.tell(What::Failover { pool, receipt: receipt.clone() });
+        self.seen.keep(receipt);
     }
 
     /// The roles that follow. A new member that can still be heard of keeps what the process before knew of
@@ -349,6 +376,27 @@ impl Vigil {
             let role = role.map_or("none", Role::word);
             tracing::info!(pool, backend, role, "cluster: role");
             self.audience.bus.tell(What::Role { pool, backend, role });
+        }
+    }
+
+    /// Says who is of another group than the one that is believed, once.
+    fn tell_of_strangers(&mut self) {
+        let pool = &*self.pool.config.name;
+        for (index, (member, look)) in self.members.iter_mut().zip(self.looks.members()).enumerate() {
+            let is_stranger = look.is_of_another_group();
+            self.seen.is_of_another_group(index, is_stranger);
+            if std::mem::replace(&mut member.is_stranger, is_stranger) == is_stranger {
+                continue;
+            }
+            let backend = &*member.backend.address;
+            match is_stranger {
+                true => tracing::error!(
+                    pool,
+                    backend,
+                    "cluster: has begun a group of its own, while the one before goes on: gets nothing"
+                ),
+                false => tracing::info!(pool, backend, "cluster: is of another group no more"),
+            }
         }
     }
 

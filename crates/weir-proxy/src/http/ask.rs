@@ -10,7 +10,7 @@ use weir_http::values::retry_after;
 use weir_http::{BodyLength, BodyReader, KnownHeader, Limits, ResponseHead};
 use weir_io::buffers::Buffer;
 use weir_io::clock;
-use weir_io::stream::Sight;
+use weir_io::stream::{Duplex as _, Sight};
 use weir_io::wait::boxed;
 
 use crate::backends::Chosen;
@@ -236,7 +236,7 @@ impl<R: Recipient> Call<'_, R> {
         let client_gone = |context: &mut Context<'_>| {
             recipient.gather_body(context);
             if !watched {
-                return false;
+                return recipient.stream().is_some_and(|stream| stream.is_broken_off(context));
             }
             let seen = recipient.poll_present(context);
             watched = matches!(seen, Ok(Sight::Quiet));

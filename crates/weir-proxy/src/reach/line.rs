@@ -24,6 +24,10 @@ use super::{Got, Park, Reach, Unavailable, pick};
 use crate::backends::{Chosen, WorkerPool, elapsed};
 use crate::worker::Worker;
 
+/// How often a client is looked for that has sent something: what waits before the end of a connection hides
+/// the end.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
 /// Waits for a backend of `pool` to have room, or the role: everything is busy, none has it, or others wait
 /// already.
 pub async fn wait(
@@ -65,8 +69,12 @@ pub async fn wait(
             Err(found) => awaited = found,
         }
         wait.is_for(awaited, pool, reach.wish.park);
-        deadline.set(wait.until.min(reach.until));
+        let until = wait.until.min(reach.until);
+        deadline.set(until.min(clock::now() + LOOK_AGAIN));
         poll_fn(|context| {
+            if deadline.has_passed() && clock::now() < until {
+                deadline.set(until.min(clock::now() + LOOK_AGAIN));
+            }
             if position.waiter.is_called() {
                 Poll::Ready(Ok(()))
             } else if client_gone(context) {
