@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use weir_tests::dialogue::{Setup, Weir, until};
+use weir_tests::dialogue::{Setup, Weir, free_address, until};
 use weir_tests::mysql::{
     Asked, BEFORE_PAIR, Client, Login, LoginFailed, Mysqld, Pair, pair, query, words_of,
 };
@@ -210,5 +210,31 @@ fn relayed_logins_go_to_another_server_where_one_is_gone() {
     pair.replica.dies();
     for _ in 0..6 {
         assert_eq!(reads().does("SELECT 1").value(), "1");
+    }
+}
+
+/// Each try was the first of a new call, and the retries of the whole pool went into one login.
+#[test]
+fn a_login_that_no_server_takes_is_tried_as_often_as_the_pool_says() {
+    for access in ["read-write", "auto"] {
+        let config = format!(
+            r#"
+            [listener.db]
+            protocol = "mysql"
+            bind = "@db"
+            access = "{access}"
+            pool = "dead"
+            [pool.dead]
+            backends = ["@dead"]
+            health = {{ check = "off", passive = "off" }}
+            retry = {{ attempts = 2 }}
+            [pool.dead.mysql]
+            topology = "static"
+            "#
+        );
+        let weir = Setup::of(&config).with("dead", free_address()).start();
+        let refused = Client::log_in(weir.address("db"), &Login::of("app", "shop"));
+        assert!(matches!(refused, Err(LoginFailed::Refused(1105, _))), "{refused:?}");
+        assert_eq!(weir.metric("weir_retries_total", &[("pool", "dead")]), 2.0, "{access}");
     }
 }

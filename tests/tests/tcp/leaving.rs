@@ -104,3 +104,44 @@ fn what_a_client_sent_before_it_ended_its_stream_reaches_a_slow_backend() {
         drop(kept);
     }
 }
+
+/// Bytes that wait to be received hide that their sender has gone: until `queue.timeout` it kept its place.
+#[test]
+fn a_client_that_has_sent_something_and_resets_in_line_gives_its_place_in_line_up() {
+    for protocol in ["tcp", "http"] {
+        let backend = ScriptedBackend::start();
+        let config = format!(
+            r#"
+            [listener.front]
+            protocol = "{protocol}"
+            bind = "@front"
+            pool = "app"
+            [pool.app]
+            backends = [{{ address = "@app", max_connections = 1 }}]
+            queue = {{ timeout = "1h", max = 1 }}
+            health = {{ check = "off", passive = "off" }}
+            "#
+        );
+        let weir = Setup::of(&config).with("app", backend.address()).start();
+        let mut first = weir.client("front");
+        first.sends("GET /first HTTP/1.1\r\nhost: a\r\n\r\n");
+        let mut wire = backend.accepts();
+        let waits = |count: f64| {
+            let depth = || weir.metric("weir_queue_depth", &[("pool", "app")]);
+            until(&format!("{count} in line"), || (depth() == count).then_some(()));
+        };
+        let mut second = weir.client("front");
+        second.sends("POST /second HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\nfirst");
+        waits(1.0);
+        second.resets();
+        waits(0.0);
+        wire.receives_until("/first");
+        let mut third = weir.client("front");
+        third.sends("GET /third HTTP/1.1\r\nhost: a\r\n\r\n");
+        waits(1.0);
+        wire.sends("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+        drop(wire);
+        drop(first);
+        backend.accepts().receives_until("/third");
+    }
+}

@@ -43,9 +43,13 @@ impl Confirming<'_> {
         let name = &self.pool.shared.config.name;
         let now = clock::now();
         let mut reach = Reach::begin(self.pool, wish(self.pool, WantedRole::Read), now);
+        let mut primary = self.choose_primary();
         loop {
-            let chosen = match self.choose_primary() {
-                Some(chosen) => chosen,
+            let chosen = match primary.take() {
+                Some(chosen) => {
+                    reach.note(self.pool, &chosen);
+                    chosen
+                }
                 None => {
                     let left = |context: &mut Context<'_>| client.poll_left(context);
                     let got = reach.choose(self.worker, self.pool, self.deadline, clock::now(), left).await;
@@ -104,8 +108,9 @@ impl Confirming<'_> {
             return None;
         }
         let wish = wish(self.pool, WantedRole::Primary);
-        let chosen =
-            Reach::begin(self.pool, wish, clock::now()).choose_now(self.worker, self.pool, clock::now());
+        let now = clock::now();
+        let mut reach = Reach::begin_paying(self.pool, wish, now, false);
+        let chosen = reach.choose_now(self.worker, self.pool, now);
         // One that was just lost is for the others to find.
         chosen.ok().filter(|chosen| chosen.backend().shared.balance.is_up())
     }

@@ -261,9 +261,9 @@ impl Reach {
         self.tried.extend(pool.index_of(chosen));
     }
 
-    /// Counts an attempt that is about to be made on `chosen`.
+    /// Counts an attempt that is about to be made on `chosen`; for who has not chosen by this.
     #[inline]
-    fn note(&mut self, pool: &WorkerPool, chosen: &Chosen) {
+    pub fn note(&mut self, pool: &WorkerPool, chosen: &Chosen) {
         self.made += 1;
         if let Some(failed) = self.failed.take()
             && !Arc::ptr_eq(&failed, &chosen.backend().shared.balance)

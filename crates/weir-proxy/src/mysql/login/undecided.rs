@@ -96,7 +96,7 @@ impl Undecided<'_> {
         proxy_header: Option<&[u8]>,
     ) -> Result<AskedServer, AttachError> {
         let LoginTerms { worker, listener, deadline, .. } = *self.terms;
-        deadline.set(clock::now() + listener.shared.config.timeout.handshake);
+        deadline.set(clock::now() + listener.shared.config.timeout.connect);
         deadline.set_idle(None);
         let at_server = self.candidate.at_server();
         let asked = attach::ask_for_plugin(worker, chosen, deadline, proxy_header, &at_server, NO_PLUGIN);
