@@ -394,7 +394,8 @@ impl Drop for WholeChange<'_> {
             *self.plane.unused.lock().unwrap_or_else(PoisonError::into_inner) = missing;
         } else if !self.plane.is_handing_over.load(Ordering::Relaxed) {
             withdraw(&self.other, &gone);
-            self.in_use.note_leaving(gone);
+            let missing = self.other.missing_from(&self.in_use);
+            self.in_use.note_leaving(missing);
         }
     }
 }

@@ -20,7 +20,7 @@ use weir_io::buffers::Held;
 
 use crate::endpoint::Driver;
 use crate::flood_budget::FloodBudget;
-use crate::path::UnprovedPath;
+use crate::path::{FreeChallenges, UnprovedPath};
 use crate::port::Port;
 use crate::timers::Timer;
 use crate::wakers::{wake, watch};
@@ -56,7 +56,7 @@ pub struct Connection {
     /// When something last came from the client.
     pub(crate) heard_at: Cell<Instant>,
     pub(crate) unproved_path: RefCell<Option<UnprovedPath>>,
-    pub(crate) free_challenge_at: Cell<Option<Instant>>,
+    pub(crate) free_challenges: Cell<Option<FreeChallenges>>,
 }
 
 /// State that changes with every packet.
@@ -153,7 +153,7 @@ impl Connection {
             requests: Cell::new(0),
             heard_at: Cell::new(now),
             unproved_path: RefCell::new(None),
-            free_challenge_at: Cell::new(None),
+            free_challenges: Cell::new(None),
         }
     }
 

@@ -348,13 +348,15 @@ impl Driver {
         now: Instant,
         touched: &mut Vec<Rc<Connection>>,
     ) {
-        let Some(settings) = port.front.settings() else {
+        // At an address that was given up, and that nothing was opened at since, nobody listens.
+        let Some(settings) = port.front.settings().filter(|_| port.is_open.get()) else {
             let transmit = endpoint.refuse(incoming, &mut buffer);
             self.counts().refused();
             return self.send(port, transmit, buffer);
         };
         let is_proved = incoming.remote_address_validated();
-        if !is_proved && self.half_open.get() >= RETRY_ABOVE && incoming.may_retry() {
+        let wants_proof = settings.wants_proof || self.half_open.get() >= RETRY_ABOVE;
+        if !is_proved && wants_proof && incoming.may_retry() {
             if let Ok(transmit) = endpoint.retry(incoming, &mut buffer) {
                 self.counts().retried();
                 self.send(port, transmit, buffer);

@@ -6,10 +6,22 @@ use std::time::{Duration, Instant};
 
 use crate::connection::{Connection, Inner};
 
-/// A path that is still to be proved gets no more than three times what came from it, but for one datagram in
-/// this time: the protocol pads its challenge to 1,200 bytes, which one short packet of a client behind a new
-/// address translation would not allow. So whoever names others' addresses has no use of it.
+/// A path that is still to be proved gets no more than three times what came from it, but for a few datagrams
+/// in this time: the protocol pads its challenge to 1,200 bytes, which one short packet of a client behind a
+/// new address translation would not allow.
 const FREE_CHALLENGE_INTERVAL: Duration = Duration::from_secs(10);
+/// Free datagrams in an interval to other ports of the address that the client has proved, as a translation
+/// that forgets it again and again gives them.
+const FREE_TO_SAME_HOST: u32 = 8;
+/// The same to other addresses: whoever names those of others has no use of it.
+const FREE_TO_OTHERS: u32 = 1;
+
+/// Datagrams that were sent for nothing in return.
+#[derive(Clone, Copy)]
+pub(crate) struct FreeChallenges {
+    since: Instant,
+    count: u32,
+}
 
 /// An address that packets come from and nobody has answered from yet.
 pub(crate) struct UnprovedPath {
@@ -45,12 +57,18 @@ impl Connection {
         };
         let wanted = path.sent_bytes + bytes as u64;
         if wanted > 3 * path.received_bytes {
-            let is_free =
-                self.free_challenge_at.get().is_none_or(|last| now >= last + FREE_CHALLENGE_INTERVAL);
-            if !is_free || path.sent_bytes > 0 {
+            let is_same_host = destination.ip() == self.client.get().ip();
+            // Another host gets one, and not again however often it is named.
+            if !is_same_host && path.sent_bytes > 0 {
                 return false;
             }
-            self.free_challenge_at.set(Some(now));
+            let most = if is_same_host { FREE_TO_SAME_HOST } else { FREE_TO_OTHERS };
+            let sent = self.free_challenges.get().filter(|sent| now < sent.since + FREE_CHALLENGE_INTERVAL);
+            let sent = sent.unwrap_or(FreeChallenges { since: now, count: 0 });
+            if sent.count >= most {
+                return false;
+            }
+            self.free_challenges.set(Some(FreeChallenges { count: sent.count + 1, ..sent }));
         }
         path.sent_bytes = wanted;
         true

@@ -36,6 +36,8 @@ pub struct Settings {
     pub idle_timeout: Duration,
     /// Frames without content that a client may send ahead of what earns it more.
     pub control_frames: u32,
+    /// Whether a client proves its address before it takes a place, since places are becoming few.
+    pub wants_proof: bool,
 }
 
 /// A socket and the listener that it is for.

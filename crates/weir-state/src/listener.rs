@@ -148,6 +148,11 @@ impl Listener {
         self.connections.try_add(self.config.max_connections)
     }
 
+    /// Whether half of the places are taken.
+    pub fn is_half_full(&self) -> bool {
+        self.connections.open().saturating_mul(2) >= self.config.max_connections
+    }
+
     /// Counts a connection out that [`Self::admit`] let in.
     pub fn leave(&self) {
         self.connections.remove();

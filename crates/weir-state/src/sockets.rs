@@ -200,7 +200,11 @@ impl Sockets {
         workers: usize,
         previous: &Sockets,
     ) -> Result<Sockets, BindError> {
-        let leaving = previous.leaving.iter().filter(|(_, since)| since.elapsed() < 2 * LINGER);
+        // Sockets of QUIC are served on for as long as connections live there.
+        let is_there = |(endpoint, since): &&(Endpoint, Instant)| {
+            endpoint.transport == Transport::Quic || since.elapsed() < 2 * LINGER
+        };
+        let leaving = previous.leaving.iter().filter(is_there);
         let mut bound =
             Sockets { is_in_service: true, leaving: leaving.cloned().collect(), ..Sockets::default() };
         let done = bound.bind_all(config, placements, workers, previous);
@@ -383,9 +387,10 @@ impl Sockets {
         outcome
     }
 
-    /// Notes that sockets of these endpoints were withdrawn and are about to be closed.
+    /// Notes that sockets of these endpoints were given up, and are closed once nobody is served there.
     pub fn note_leaving(&mut self, endpoints: Vec<Endpoint>) {
         let now = Instant::now();
+        self.leaving.retain(|(endpoint, _)| !endpoints.contains(endpoint));
         self.leaving.extend(endpoints.into_iter().map(|endpoint| (endpoint, now)));
     }
 

@@ -138,3 +138,30 @@ fn a_request_under_way_is_finished_by_the_old_process_of_an_upgrade() {
         weir.signals_pid(old, Signal::USR2);
     });
 }
+
+/// As long as one connection was there, so was the address for everybody; and the reload that had it back was
+/// refused, as if another program had it.
+#[test]
+fn an_address_that_a_reload_took_out_lets_nobody_in_and_can_be_had_back_while_connections_live_there() {
+    let (authority, backend) = (authority(), site());
+    let both = CONFIG.replace("bind = \"@web\"", "bind = [\"@web\", \"@other\"]");
+    let mut weir = authority.setup(&both).with("app", backend.address()).start();
+    let other = weir.address("other");
+    run(async {
+        let mut client = Client::connect(&authority, other).await;
+        assert_eq!(client.asks(b"").await.0, 200);
+        weir.reloads(CONFIG);
+        let refused = Client::try_connect_as(&authority, other, quinn::TransportConfig::default()).await;
+        let refused = refused.err().expect("nobody listens there");
+        assert!(matches!(refused, quinn::ConnectionError::ConnectionClosed(_)), "{refused}");
+        assert_eq!(client.asks(b"").await.0, 200, "who was there before is served on");
+        // Longer than sockets of TCP are served on.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        weir.reloads(&both);
+        for _ in 0..4 {
+            let mut newcomer = Client::connect(&authority, other).await;
+            assert_eq!(newcomer.asks(b"").await.0, 200);
+        }
+        assert_eq!(client.asks(b"").await.0, 200);
+    });
+}

@@ -24,17 +24,13 @@ struct RelayState {
     flight: Mutex<Vec<Vec<u8>>>,
     client: Mutex<Option<SocketAddr>>,
     front: UdpSocket,
-    back: UdpSocket,
+    /// Another one each time that the relay moves.
+    back: Mutex<Arc<UdpSocket>>,
 }
 
 impl Relay {
     /// Open.
     pub fn to(weir: &Weir) -> Relay {
-        let bind = || {
-            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-            socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-            socket
-        };
         let (front, back) = (bind(), bind());
         back.connect(weir.address("web")).unwrap();
         let address = front.local_addr().unwrap();
@@ -45,7 +41,7 @@ impl Relay {
             flight: Mutex::default(),
             client: Mutex::default(),
             front,
-            back,
+            back: Mutex::new(Arc::new(back)),
         });
         for direction in [RelayState::forth, RelayState::back] {
             let state = state.clone();
@@ -72,10 +68,24 @@ impl Relay {
         }
     }
 
+    /// Goes on from another port, as a translation of addresses does that forgets the client.
+    pub fn moves(&self) {
+        let back = bind();
+        let mut held = self.state.back.lock().unwrap();
+        back.connect(held.peer_addr().unwrap()).unwrap();
+        *held = Arc::new(back);
+    }
+
     /// What the client has sent while it was closed.
     pub fn flight(&self) -> Vec<Vec<u8>> {
         self.state.flight.lock().unwrap().clone()
     }
+}
+
+fn bind() -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    socket
 }
 
 impl Drop for Relay {
@@ -92,12 +102,13 @@ impl RelayState {
         if !self.is_open.load(Ordering::Relaxed) {
             self.flight.lock().unwrap().push(room[..count].to_vec());
         }
-        let _ = self.back.send(&room[..count]);
+        let _ = self.back.lock().unwrap().send(&room[..count]);
     }
 
     fn back(&self) {
         let mut room = [0; 2048];
-        let Ok(count) = self.back.recv(&mut room) else { return };
+        let back = self.back.lock().unwrap().clone();
+        let Ok(count) = back.recv(&mut room) else { return };
         let mut held = self.held.lock().unwrap();
         match *self.client.lock().unwrap() {
             Some(client) if self.is_open.load(Ordering::Relaxed) => {

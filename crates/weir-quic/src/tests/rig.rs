@@ -268,6 +268,7 @@ impl Front for Echo {
             handshake_timeout: Duration::from_secs(2),
             idle_timeout: Duration::from_secs(30),
             control_frames: 1000,
+            wants_proof: false,
         })
     }
 
@@ -359,9 +360,10 @@ impl Relay {
         self.address
     }
 
-    /// From now on the client's datagrams come from an address of its own, which does not answer.
+    /// From now on the client's datagrams come from an address of its own on another host, which does not
+    /// answer.
     pub fn divert(&self) -> SocketAddr {
-        let socket = StdSocket::bind("127.0.0.1:0").unwrap();
+        let socket = StdSocket::bind("127.0.0.2:0").unwrap();
         socket.set_nonblocking(true).unwrap();
         let address = socket.local_addr().unwrap();
         self.shared.elsewhere.lock().unwrap().push(socket);

@@ -111,6 +111,8 @@ impl Front for ListenerFront {
             handshake_timeout: timeout.handshake,
             idle_timeout: timeout.client_idle.max(Duration::from_secs(1)),
             control_frames: listener.shared.config.http().limits.control_frames,
+            // Else whoever names others' addresses could take all places, those of TCP too.
+            wants_proof: listener.shared.is_half_full(),
         })
     }
 
