@@ -336,10 +336,14 @@ impl Stream {
     }
 
     /// Whether a peer that waits for something has reset its connection, or closed it without a word. Once it
-    /// has sent something a close may be a half-close, and what it sent a request to be answered: that is not
-    /// looked behind.
+    /// has sent something a close may be a half-close, and what it sent a request to be answered: then only a
+    /// reset counts, and nobody is woken for it.
     pub fn poll_left(&mut self, context: &mut Context<'_>) -> bool {
-        matches!(self.poll_present(context), Ok(Sight::Ended) | Err(_))
+        match self.poll_present(context) {
+            Ok(Sight::Quiet) => false,
+            Ok(Sight::Speaking) => self.is_broken_off(context),
+            Ok(Sight::Ended) | Err(_) => true,
+        }
     }
 
     /// State of the peer, without taking anything of what it sent. Err when the connection was

@@ -93,7 +93,7 @@ fn a_client_whose_port_changes_again_and_again_goes_on_receiving() {
         wire.sends(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", 6 * 10_000));
         for _ in 0..6 {
             let _ = opens.recv();
-            wire.sends(&[b'x'; 10_000]);
+            wire.sends([b'x'; 10_000]);
         }
         After::Keep
     });

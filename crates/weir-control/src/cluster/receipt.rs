@@ -49,8 +49,8 @@ pub struct Receipt {
     pub absent_seconds: f64,
     /// Statements and logins that were parked meanwhile.
     pub parked: u64,
-    /// Statements that went on at another server, from `last_seen` to shortly after `writable`: theirs was lost,
-    /// or took no writes any more.
+    /// Statements that went on at another server, from `last_seen` to shortly after `writable`: theirs was
+    /// lost, or took no writes any more.
     #[serde(default)]
     pub moved: u64,
     /// Clients that were told in that time, by an error or the end of their connection, that their server was
@@ -79,8 +79,8 @@ impl Tally {
     }
 }
 
-/// A failover that is over, while those whom it has cost something are still told so: workers leave the former
-/// primary once its role is another's, which is when the watch has decided.
+/// A failover that is over, while those whom it has cost something are still told so: workers leave the
+/// former primary once its role is another's, which is when the watch has decided.
 #[derive(Debug, PartialEq)]
 pub(super) struct OpenReceipt {
     receipt: Receipt,
@@ -136,8 +136,8 @@ impl Ledger {
         }
     }
 
-    /// Takes what was decided; `tally` is what the pool has counted so far. Gives a receipt, to be closed, once
-    /// there is a primary after one was lost.
+    /// Takes what was decided; `tally` is what the pool has counted so far. Gives a receipt, to be closed,
+    /// once there is a primary after one was lost.
     pub(super) fn decided(
         &mut self,
         primary: Result<&str, NoPrimary>,

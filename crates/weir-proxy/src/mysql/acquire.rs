@@ -9,7 +9,6 @@ use std::time::Duration;
 use weir_balance::{PickInput, Role, WantedRole};
 use weir_config::PoolMysql;
 use weir_io::clock;
-use weir_io::stream::Duplex as _;
 use weir_mysql::ReadsBack;
 
 use super::attach::{self, AttachError, ServerLogin};
@@ -228,9 +227,7 @@ impl Session {
             let client_gone = |context: &mut Context<'_>| {
                 let until = slot.draining_until();
                 until.iter().for_each(|until| deadline.no_later_than(*until));
-                until.is_some_and(|until| until <= clock::now())
-                    || stream.poll_left(context)
-                    || stream.is_broken_off(context)
+                until.is_some_and(|until| until <= clock::now()) || stream.poll_left(context)
             };
             let got = match before.take() {
                 Some(chosen) => Ok(Got { chosen, queued: None }),

@@ -234,8 +234,9 @@ impl Session {
         let wish = Wish { key, ..self.wish };
         let mut reach = Reach::begin(pool, wish, self.report.begun);
         loop {
-            let client_gone = |context: &mut Context<'_>| {
-                !has_spoken && stream.poll_left(context) || stream.is_broken_off(context)
+            let client_gone = |context: &mut Context<'_>| match has_spoken {
+                true => stream.is_broken_off(context),
+                false => stream.poll_left(context),
             };
             let got = reach.choose(&self.worker, pool, &self.deadline, clock::now(), client_gone).await;
             let queued = got.as_ref().map_or_else(|refusal| refusal.queued(), |got| got.queued);
