@@ -179,13 +179,16 @@ async fn dispatch(context: &Context, request: Request) -> Result<Response, Error
 }
 
 fn ready(control: &Control) -> Result<Response, Error> {
-    match control.phase() {
-        Phase::Serving => Ok("ready\n".into_response()),
-        Phase::Draining => Err(Error(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "draining",
-            "the process is on its way out".to_owned(),
-        )),
+    let unavailable = |kind, why: String| Err(Error(StatusCode::SERVICE_UNAVAILABLE, kind, why));
+    if control.phase() == Phase::Draining {
+        return unavailable("draining", "the process is on its way out".to_owned());
+    }
+    let unattached = control.kernel().seen().map(|seen| seen.unattached.clone()).unwrap_or_default();
+    match unattached.first_key_value() {
+        None => Ok("ready\n".into_response()),
+        Some((name, why)) => {
+            unavailable("unattached", format!("the kernel plane takes no packets at {name}: {why}"))
+        }
     }
 }
 

@@ -140,12 +140,15 @@ pub const ENDPOINTS: &[Endpoint] = &[
     },
     Endpoint {
         answers: "text/plain",
-        statuses: &[(503, "`draining`: the process is on its way out")],
+        statuses: &[(
+            503,
+            "`draining`: the process is on its way out; `unattached`: the kernel plane takes no packets at an interface where it is to",
+        )],
         ..endpoint(
             Method::Get,
             "/readyz",
             Call::Ready,
-            "200 while new clients are welcome: serving and not draining.",
+            "200 while new clients are welcome: serving, not draining, and the kernel plane, where it is asked for, at all its interfaces.",
         )
     },
     Endpoint {

@@ -108,6 +108,18 @@ fn in_kernel(out: &mut Exposition, control: &Control) {
     for (name, listener) in &seen.listeners {
         flows.sample(&[name], listener.flows as f64);
     }
+    let mut attached = out.family(&expose::KERNEL_ATTACHED);
+    for name in &seen.interfaces {
+        attached.sample(&[name], 1.0);
+    }
+    for name in seen.unattached.keys() {
+        attached.sample(&[name], 0.0);
+    }
+    out.single(&expose::KERNEL_LOST, seen.lost_attachments as f64);
+    let mut left_out = out.family(&expose::KERNEL_LEFT_OUT);
+    for (what, count) in ["addresses", "peers"].into_iter().zip(seen.left_out) {
+        left_out.sample(&[what], count as f64);
+    }
 }
 
 fn about_cache(out: &mut Exposition, cache: &Cache) {

@@ -281,7 +281,10 @@ fn listener(control: &Control, listener: &Listener) -> ListenerStatus {
         protocol: config.protocol().word().to_owned(),
         plane: if is_in_kernel { "kernel" } else { "proxy" }.to_owned(),
         plane_reason: match placement {
-            Some(Placement::Kernel) => seen.as_ref().and_then(|seen| refused_backend(config, seen)),
+            Some(Placement::Kernel) => seen.as_ref().and_then(|seen| {
+                let told = [unattached(config, seen), refused_backend(config, seen)];
+                told.into_iter().flatten().reduce(|first, more| format!("{first}; {more}"))
+            }),
             other => {
                 let leaves =
                     seen.is_some().then(|| format!("leaves the kernel plane: {flows} flows go on there"));
@@ -318,6 +321,15 @@ fn lost_interfaces(control: &Control, config: &weir_config::Listener) -> Option<
     let names: Vec<_> = sockets::interfaces_of(config).collect();
     let lost = control.lost_interfaces(names.iter().map(|name| &**name));
     (!lost.is_empty()).then(|| format!("gone, and nobody comes by it until it is back: {}", lost.join(", ")))
+}
+
+/// At which interfaces of a listener no packets are taken, and why.
+fn unattached(config: &weir_config::Listener, seen: &weir_control::kernel::Seen) -> Option<String> {
+    let patterns = &config.interfaces;
+    let is_mine = |name: &str| patterns.is_empty() || patterns.iter().any(|pattern| pattern.matches(name));
+    let told = seen.unattached.iter().filter(|(name, _)| is_mine(name));
+    told.map(|(name, why)| format!("no packets are taken at {name}: {why}"))
+        .reduce(|first, more| format!("{first}; {more}"))
 }
 
 /// Why a backend gets no packets though it may be up.

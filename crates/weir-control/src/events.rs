@@ -153,9 +153,9 @@ pub enum What {
         /// Until when it is good, what went wrong, or its file.
         detail: String,
     },
-    /// The kernel plane takes packets at an interface, or does so no more.
+    /// The kernel plane takes packets at an interface, does so no more, or was found not to.
     Kernel {
-        /// `attached` or `detached`.
+        /// `attached`, `detached` or `lost`.
         change: &'static str,
         /// Its name.
         interface: String,

@@ -7,7 +7,8 @@
 //! accept queue is lost.
 //!
 //! Each message is lines of text, one per descriptor it carries, `tcp 127.0.0.1:80`, `udp …` or `admin …`; of
-//! a socket that is bound to an interface `tcp-of eth0 127.0.0.1:80`.
+//! a socket that is bound to an interface `tcp-of eth0 127.0.0.1:80`. The lock of the kernel plane travels in the
+//! same way.
 //! Messages without descriptors follow, with what is known about the backends ([`crate::carried`]); the last
 //! one is `end`. The new process answers `ready`, or ends; and then, in a message of lines as above without
 //! descriptors, which sockets it has no use for, which are the old one's to give up.
@@ -24,6 +25,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
 };
 use weir_config::AdminBind;
+use weir_l4::lock::DirectoryLock;
 use weir_quic::forward::ForwardSocket;
 use weir_quic::keys::Keys;
 use weir_quic::process::HandOver;
@@ -89,6 +91,8 @@ pub struct Given {
     pub admin: Option<(AdminBind, OwnedFd)>,
     /// What it takes to pass on what belongs to its QUIC connections.
     pub quic: HandOver,
+    /// Whose its kernel plane is.
+    pub kernel: Option<DirectoryLock>,
     /// What it knew about the backends.
     pub carried: Carried,
 }
@@ -135,6 +139,7 @@ impl Handoff {
                     Some(Purpose::QuicForward(owner)) => {
                         given.quic.sockets.push((owner, ForwardSocket::adopt(socket)));
                     }
+                    Some(Purpose::KernelPlane) => given.kernel = Some(DirectoryLock::adopt(socket)),
                     // A kind that this version does not know is closed: the old process still has it until it
                     // ends.
                     None => {}

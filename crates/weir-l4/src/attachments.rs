@@ -15,6 +15,9 @@ use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandl
 use aya::programs::{Link, LinkOrder, ProgramError, SchedClassifier, TcAttachType};
 use aya::sys::SyscallError;
 
+use crate::bpf::tcx_programs;
+use crate::host::filters;
+
 /// Of filters, those with the least priority are asked first.
 const PRIORITY: u16 = 1;
 /// By which our filter is known among those of its priority: "weir".
@@ -56,6 +59,11 @@ impl Attachments {
 
     pub(crate) fn interfaces(&self) -> impl Iterator<Item = &str> {
         self.attached.keys().map(String::as_str)
+    }
+
+    /// Where they are kept.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        self.directory.as_deref()
     }
 
     fn kept_as(&self, kind: &str, interface: &str) -> Option<PathBuf> {
@@ -121,6 +129,22 @@ impl Attachments {
         // Dropped, it would take the filter off, and the next process is to find it.
         let _ = ManuallyDrop::new(classifier.take_link(id)?);
         Ok(Attachment::Clsact)
+    }
+
+    /// Interfaces of those that it is attached to which do not run `program`: another process has put its own
+    /// in its place or has taken it off, or the interface came anew under its name. `index_of` gives the index
+    /// that a name has now; of an interface that is gone nothing is said.
+    pub(crate) fn lost(&self, program: u32, index_of: &dyn Fn(&str) -> Option<u32>) -> Vec<String> {
+        let is_lost = |(name, attachment): &(&String, &Attachment)| {
+            let Some(index) = index_of(name) else { return false };
+            let running = match attachment {
+                Attachment::Tcx(_) => tcx_programs(index),
+                Attachment::Clsact => filters(index),
+            };
+            // One that is gone by now is seen so at the next look.
+            running.is_ok_and(|running| !running.contains(&program))
+        };
+        self.attached.iter().filter(is_lost).map(|(name, _)| name.clone()).collect()
     }
 
     /// Takes the program off an interface.

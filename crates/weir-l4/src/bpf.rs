@@ -202,6 +202,57 @@ unsafe fn batch(command: libc::c_int, attributes: &mut BatchAttributes) -> io::R
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Numbers of the programs that are attached to the ingress of an interface by tcx, in their order.
+///
+/// Source: bpf(2), BPF_PROG_QUERY; it takes CAP_NET_ADMIN.
+pub fn tcx_programs(interface: u32) -> io::Result<Vec<u32>> {
+    let mut programs = vec![0; MOST_TCX_PROGRAMS];
+    let mut attributes = QueryAttributes {
+        interface,
+        attach_type: BPF_TCX_INGRESS,
+        programs: programs.as_mut_ptr() as u64,
+        count: MOST_TCX_PROGRAMS as u32,
+        ..QueryAttributes::default()
+    };
+    // SAFETY: the kernel reads and writes `size_of` bytes of `attributes`, and writes at most `count` numbers
+    // to `programs`, which outlives the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            BPF_PROG_QUERY,
+            &raw mut attributes,
+            size_of::<QueryAttributes>() as libc::c_uint,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    programs.truncate(attributes.count as usize);
+    Ok(programs)
+}
+
+/// As many as one place takes (BPF_MPROG_MAX).
+const MOST_TCX_PROGRAMS: usize = 64;
+const BPF_PROG_QUERY: libc::c_int = 16;
+const BPF_TCX_INGRESS: u32 = 46;
+
+/// The part of `union bpf_attr` for BPF_PROG_QUERY.
+#[repr(C)]
+#[derive(Default)]
+struct QueryAttributes {
+    interface: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    programs: u64,
+    count: u32,
+    padding: u32,
+    program_flags: u64,
+    links: u64,
+    link_flags: u64,
+    revision: u64,
+}
+
 const BPF_MAP_LOOKUP_BATCH: libc::c_int = 24;
 const BPF_MAP_DELETE_BATCH: libc::c_int = 27;
 

@@ -54,9 +54,9 @@ impl Host {
     /// Asks the kernel.
     pub fn read() -> io::Result<Host> {
         let mut host = Host::default();
-        dump(GET_LINK, &mut |message| host.interfaces.extend(interface(message)))?;
-        dump(GET_ADDRESS, &mut |message| host.addresses.extend(address(message)))?;
-        dump(GET_ROUTE, &mut |message| host.routes.extend(routes(message)))?;
+        dump(GET_LINK, ALL, &mut |message| host.interfaces.extend(interface(message)))?;
+        dump(GET_ADDRESS, ALL, &mut |message| host.addresses.extend(address(message)))?;
+        dump(GET_ROUTE, ALL, &mut |message| host.routes.extend(routes(message)))?;
         Ok(host)
     }
 
@@ -91,6 +91,11 @@ impl Host {
         let chosen =
             self.interfaces.iter().filter(|one| one.is_ethernet && one.is_up && is_wanted(&one.name));
         chosen.map(|one| one.name.clone()).collect()
+    }
+
+    /// Index of an interface by its name; `None` where there is none.
+    pub fn index_of(&self, name: &str) -> Option<u32> {
+        self.interfaces.iter().find(|one| one.name == name).map(|one| one.index)
     }
 
     /// Indexes of the interfaces that lead into other namespaces.
@@ -146,6 +151,7 @@ pub(crate) const BUFFER: usize = 64 << 10;
 const GET_LINK: u16 = 18;
 const GET_ADDRESS: u16 = 22;
 const GET_ROUTE: u16 = 26;
+const GET_FILTER: u16 = 46;
 
 fn open(at: SocketAddrNetlink) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
@@ -155,16 +161,41 @@ fn open(at: SocketAddrNetlink) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Asks for all of a kind and gives each answer to `take`.
-fn dump(kind: u16, take: &mut dyn FnMut(&Message<'_>)) -> io::Result<()> {
+/// Numbers of the programs that filters of BPF at the ingress of an interface have (clsact).
+pub(crate) fn filters(interface: u32) -> io::Result<Vec<u32>> {
+    /// TC_H_CLSACT with TC_H_MIN_INGRESS.
+    const INGRESS: u32 = 0xffff_fff2;
+    // `struct tcmsg`: the family, the interface, a handle, the parent, and more.
+    let mut about = ALL;
+    about[4..8].copy_from_slice(&interface.to_ne_bytes());
+    about[12..16].copy_from_slice(&INGRESS.to_ne_bytes());
+    let mut found = Vec::new();
+    dump(GET_FILTER, about, &mut |message| found.extend(program_of_filter(message)))?;
+    Ok(found)
+}
+
+/// `struct tcmsg` and its attributes; TCA_BPF_ID among the options of a filter of BPF.
+fn program_of_filter(message: &Message<'_>) -> Option<u32> {
+    let of = |wanted: u16| attributes(message.body, 20).find(|(kind, _)| *kind == wanted);
+    of(1).filter(|(_, kind)| kind.starts_with(b"bpf"))?;
+    let (_, options) = of(2)?;
+    attributes(options, 0).find(|(kind, _)| *kind == 11).and_then(|(_, value)| u32_at(value, 0))
+}
+
+/// What follows the header of a request for all of a kind.
+const ALL: [u8; 20] = [0; 20];
+
+/// Asks for all of a kind, of what `about` says, and gives each answer to `take`.
+fn dump(kind: u16, about: [u8; 20], take: &mut dyn FnMut(&Message<'_>)) -> io::Result<()> {
     /// NLM_F_REQUEST and NLM_F_DUMP.
     const REQUEST: u16 = 0x301;
-    const LENGTH: usize = 36;
+    const LENGTH: usize = 16 + 20;
     let socket = open(SocketAddrNetlink::new(0, 0))?;
     let mut request = [0; LENGTH];
     request[..4].copy_from_slice(&(LENGTH as u32).to_ne_bytes());
     request[4..6].copy_from_slice(&kind.to_ne_bytes());
     request[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
+    request[16..].copy_from_slice(&about);
     rustix::net::send(&socket, &request, SendFlags::empty())?;
     let mut buffer = vec![0; BUFFER];
     loop {

@@ -49,6 +49,7 @@ impl From<MapError> for ApplyError {
 pub struct Kernel {
     program: Program,
     held: Held,
+    sizes: Sizes,
     /// By how much the last sweep found more flows of a backend than the program counts.
     drifts: BTreeMap<u32, i64>,
 }
@@ -58,7 +59,7 @@ impl Kernel {
     pub fn open(directory: &Path, sizes: Sizes) -> Result<Kernel, Error> {
         let mut program = Program::open(directory, sizes)?;
         let held = adopt(&mut program, sizes)?;
-        Ok(Kernel { program, held, drifts: BTreeMap::new() })
+        Ok(Kernel { program, held, sizes, drifts: BTreeMap::new() })
     }
 
     /// The program, to attach it.
@@ -81,6 +82,13 @@ impl Kernel {
         self.program.remove();
     }
 
+    /// Goes by what the maps hold now, and pins them where they are not: another process had them.
+    pub fn take_back(&mut self) -> Result<(), Error> {
+        self.program.pin_again()?;
+        self.held = adopt(&mut self.program, self.sizes)?;
+        Ok(())
+    }
+
     /// Puts in force what is wanted.
     pub fn apply(&mut self, wanted: &Wanted, interface_to: &dyn Fn(IpAddr) -> u32) -> Result<(), ApplyError> {
         let (writes, next) = plan(&self.held, wanted, interface_to).map_err(ApplyError::Full)?;
@@ -93,30 +101,15 @@ impl Kernel {
         Ok(())
     }
 
-    /// Says which addresses are this host's own.
-    pub fn set_host_addresses(&mut self, addresses: &BTreeSet<Address>) -> Result<(), Error> {
-        let mut table = self.program.table::<Address, u32>("host_addresses")?;
-        let held: BTreeSet<Address> = table.keys().collect::<Result<_, _>>()?;
-        for gone in held.difference(addresses) {
-            table.remove(gone)?;
-        }
-        for new in addresses.difference(&held) {
-            table.insert(new, 1, 0)?;
-        }
-        Ok(())
+    /// Says which addresses are this host's own; gives the number of those that there is no room for.
+    pub fn set_host_addresses(&mut self, addresses: &BTreeSet<Address>) -> Result<usize, Error> {
+        put_all(&mut self.program, "host_addresses", addresses)
     }
 
-    /// Says which interfaces lead into other namespaces of this host, by index.
-    pub fn set_local_peers(&mut self, interfaces: &BTreeSet<u32>) -> Result<(), Error> {
-        let mut table = self.program.table::<u32, u32>("local_peers")?;
-        let held: BTreeSet<u32> = table.keys().collect::<Result<_, _>>()?;
-        for gone in held.difference(interfaces) {
-            table.remove(gone)?;
-        }
-        for new in interfaces.difference(&held) {
-            table.insert(new, 1, 0)?;
-        }
-        Ok(())
+    /// Says which interfaces lead into other namespaces of this host, by index; gives the number of those
+    /// that there is no room for.
+    pub fn set_local_peers(&mut self, interfaces: &BTreeSet<u32>) -> Result<usize, Error> {
+        put_all(&mut self.program, "local_peers", interfaces)
     }
 
     /// Has every flow look up its way anew: routes, neighbours or interfaces have changed.
@@ -203,6 +196,29 @@ impl Kernel {
     pub fn numbers(&self) -> &crate::plan::Named {
         &self.held.numbers
     }
+}
+
+/// Has a table hold these keys and no others; gives the number of those that there is no room for.
+fn put_all<K: aya::Pod + Ord>(
+    program: &mut Program,
+    map: &str,
+    wanted: &BTreeSet<K>,
+) -> Result<usize, Error> {
+    let mut table = program.table::<K, u32>(map)?;
+    let held: BTreeSet<K> = table.keys().collect::<Result<_, _>>()?;
+    for gone in held.difference(wanted) {
+        table.remove(gone)?;
+    }
+    let mut left_out = 0;
+    for new in wanted.difference(&held) {
+        match table.insert(new, 1, 0) {
+            Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::E2BIG) => {
+                left_out += 1;
+            }
+            done => done?,
+        }
+    }
+    Ok(left_out)
 }
 
 /// Does one write of a plan.

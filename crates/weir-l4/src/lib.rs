@@ -16,6 +16,7 @@ pub mod flows;
 pub mod host;
 pub mod kernel;
 pub mod layout;
+pub mod lock;
 pub mod numbers;
 pub mod origins;
 pub mod plan;

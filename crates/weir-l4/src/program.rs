@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
+use aya::pin::PinError;
 use aya::programs::ProgramError;
 use aya::programs::SchedClassifier;
 use aya::{Ebpf, EbpfError, EbpfLoader};
@@ -91,6 +92,13 @@ pub enum Error {
         /// Where.
         directory: PathBuf,
     },
+    /// Another process has what is pinned below a directory.
+    Held {
+        /// Where.
+        directory: PathBuf,
+        /// Its number, where it is seen.
+        by: Option<u32>,
+    },
     /// A file of the BPF file system.
     File {
         /// Which.
@@ -124,6 +132,14 @@ impl fmt::Display for Error {
                 "{} is in no BPF file system: as root, `mount -t bpf bpf /sys/fs/bpf` (systemd does it)",
                 directory.display()
             ),
+            Error::Held { directory, by } => {
+                let who = by.map_or_else(String::new, |pid| format!(" (pid {pid})"));
+                write!(
+                    out,
+                    "another Weir{who} has the kernel plane of {}: end it first, or set another `kernel.directory` here",
+                    directory.display()
+                )
+            }
             Error::File { path, source } => write!(out, "{}: {source}", path.display()),
             Error::Attach { interface, source } => {
                 write!(out, "the packet program can't be attached to {interface}: {}", Chain(source.as_ref()))
@@ -214,9 +230,7 @@ impl Program {
         }
         let own = own_directory(directory);
         let maps = own.join("maps");
-        for path in Attachments::directories(&own).iter().chain([&maps]) {
-            std::fs::create_dir_all(path).map_err(|source| Error::File { path: path.clone(), source })?;
-        }
+        make_directories(&own)?;
         let was_there = std::fs::read_dir(&maps).is_ok_and(|mut entries| entries.next().is_some());
         let program = Program::load_by(with_pinned(&maps), OBJECT, sizes, Some(own))?;
         Ok(Program { was_there, ..program })
@@ -302,6 +316,31 @@ impl Program {
             .map_err(|source| Error::Attach { interface: interface.to_owned(), source })
     }
 
+    /// Interfaces that it was attached to and that do not run it any more, by name; see [`Host::index_of`].
+    ///
+    /// [`Host::index_of`]: crate::host::Host::index_of
+    pub fn lost(&mut self, index_of: &dyn Fn(&str) -> Option<u32>) -> Result<Vec<String>, Error> {
+        let program = self.classifier().info()?.id();
+        Ok(self.attachments.lost(program, index_of))
+    }
+
+    /// Pins what another process has unpinned: the next one is to find it.
+    pub fn pin_again(&self) -> Result<(), Error> {
+        let Some(own) = self.attachments.directory() else { return Ok(()) };
+        let maps = own.join("maps");
+        make_directories(own)?;
+        for name in MAPS {
+            let path = maps.join(name);
+            if !path.exists() {
+                let map = self.object.map(name).expect("the object holds every map of maps.h");
+                let failed =
+                    |problem: PinError| Error::File { path: path.clone(), source: io::Error::other(problem) };
+                map.pin(&path).map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Takes the program off an interface.
     pub fn detach(&mut self, interface: &str) {
         self.attachments.detach(interface);
@@ -319,6 +358,13 @@ impl Program {
             remove_pins(&own);
         }
     }
+}
+
+fn make_directories(own: &Path) -> Result<(), Error> {
+    for path in Attachments::directories(own).iter().chain([&own.join("maps")]) {
+        std::fs::create_dir_all(path).map_err(|source| Error::File { path: path.clone(), source })?;
+    }
+    Ok(())
 }
 
 /// A loader that takes over the maps below `maps`, and pins there those that are missing.
@@ -378,7 +424,7 @@ fn remove_pins(own: &Path) {
 }
 
 /// Whether the nearest part of a path that exists is in a BPF file system.
-fn is_mounted(path: &Path) -> bool {
+pub(crate) fn is_mounted(path: &Path) -> bool {
     /// BPF_FS_MAGIC of `linux/magic.h`.
     const MAGIC: u64 = 0xcafe_4a11;
     let found = path.ancestors().find_map(|part| rustix::fs::statfs(part).ok());

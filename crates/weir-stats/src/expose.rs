@@ -86,6 +86,9 @@ metrics! {
     CONNECTIONS = "weir_connections" Gauge ["listener"] "Client connections (UDP: flows) open now.";
     KERNEL_PACKETS = "weir_l4_packets_total" Counter ["listener", "verdict"] "Packets that came for the listener or from its backends, by what became of them, each under one verdict; listeners on the kernel plane.";
     KERNEL_FLOWS = "weir_l4_flows" Gauge ["listener"] "Flows that are remembered, ended ones for a while included; listeners on the kernel plane.";
+    KERNEL_ATTACHED = "weir_l4_attached" Gauge ["interface"] "Whether the packet program runs at the interface: 0 where it is to and does not. Interfaces of the kernel plane.";
+    KERNEL_LOST = "weir_l4_attachments_lost_total" Counter [] "Times that an interface was found without the packet program that had been attached to it: another process had put its own there, or the interface came anew.";
+    KERNEL_LEFT_OUT = "weir_l4_left_out" Gauge ["what"] "What of this host the packet program has no room for: its addresses (`addresses`), and interfaces into other namespaces (`peers`).";
     CONNECTIONS_TOTAL = "weir_connections_total" Counter ["listener"] "Client connections (UDP: flows) accepted.";
     BYTES = "weir_bytes_total" Counter ["listener", "direction"] "Bytes from clients (`received`) and to clients (`sent`).";
     REJECTED = "weir_rejected_total" Counter ["listener", "reason"] "What was refused before or instead of forwarding, by reason.";

@@ -158,6 +158,7 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
         access_log: access_log.clone(),
         admin_files: admin.as_ref().map(|(_, admin)| admin.files() as Arc<dyn Reread>),
         carried: given.carried,
+        kernel: given.kernel,
         on_level: Box::new(move |level| threshold.set(level)),
         notifier: Notifier::from_environment(),
     });
@@ -349,11 +350,19 @@ impl Process {
             Ok(quic) => quic,
             Err(error) => {
                 tracing::error!(%error, "upgrade failed: QUIC connections can't be kept");
-                self.control.proxy().cancel_hand_over();
+                self.control.cancel_hand_over();
                 return None;
             }
         };
         sockets.extend(lines);
+        match self.control.kernel_for_successor() {
+            Ok(held) => sockets.extend(held),
+            Err(error) => {
+                tracing::error!(%error, "upgrade failed: the kernel plane can't be handed over");
+                self.control.cancel_hand_over();
+                return None;
+            }
+        }
         tracing::info!(sockets = sockets.len(), "upgrading: starting the new process");
         self.tell("upgrading", String::new());
         let (program, mut known) = (self.program.clone(), self.control.carried_lines());
@@ -373,7 +382,7 @@ impl Process {
             }
             Err(error) => {
                 tracing::error!(%error, "upgrade failed, this process serves on");
-                self.control.proxy().cancel_hand_over();
+                self.control.cancel_hand_over();
                 self.tell("upgrade_failed", error.to_string());
                 None
             }

@@ -94,6 +94,21 @@ impl Control {
         Ok(upgrade::pass_quic(self.proxy.hand_over_quic()?))
     }
 
+    /// What a new process needs of the kernel plane.
+    ///
+    /// # Errors
+    /// The kernel has no descriptors left.
+    pub fn kernel_for_successor(&self) -> std::io::Result<Option<Passed>> {
+        let held = self.kernel.hand_over()?;
+        Ok(held.map(|socket| Passed { purpose: Purpose::KernelPlane, socket }))
+    }
+
+    /// The new process did not come up: what was prepared for it is undone.
+    pub fn cancel_hand_over(&self) {
+        self.proxy.cancel_hand_over();
+        self.kernel.cancel_hand_over();
+    }
+
     /// What is known about the backends, for a new process.
     pub fn carried_lines(&self) -> Vec<String> {
         let snapshot = self.snapshot();

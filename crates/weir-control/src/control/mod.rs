@@ -28,6 +28,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use weir_config::Config;
 use weir_io::clock;
+use weir_l4::lock::DirectoryLock;
 use weir_proxy::access_log::AccessLog;
 use weir_proxy::events;
 use weir_proxy::plane::ProxyPlane;
@@ -72,6 +73,8 @@ pub struct Start {
     pub admin_files: Option<Arc<dyn Reread>>,
     /// What an older process knew about the backends.
     pub carried: Carried,
+    /// What an older process hands over of its kernel plane.
+    pub kernel: Option<DirectoryLock>,
     /// Told the log level at each reload.
     pub on_level: Box<dyn Fn(weir_config::Level) + Send + Sync>,
     /// The way to the service manager.
@@ -122,7 +125,7 @@ impl Control {
         let (orders, token_keys) = (Orders::new(bus.clone()), Fetches::new(bus.clone()));
         let followers = Arc::new(Followers { names, board, watch, orders, token_keys });
         let proxy = Arc::new(start.plane);
-        let kernel = Arc::new(KernelPlane::new(bus.clone(), kernel_reports));
+        let kernel = Arc::new(KernelPlane::new(bus.clone(), kernel_reports, start.kernel));
         let others = vec![proxy.clone() as Arc<dyn Plane>];
         // One copy of each counter for every worker, and one for the thread of the kernel plane.
         let (workers, planes) = (proxy.workers() + 1, Planes { kernel: kernel.clone(), others });

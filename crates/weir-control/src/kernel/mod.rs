@@ -7,6 +7,7 @@
 
 mod counted;
 mod failures;
+mod interfaces;
 mod leaving;
 mod owner;
 mod views;
@@ -15,7 +16,10 @@ mod wanted;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -24,6 +28,7 @@ use tokio::sync::oneshot;
 use weir_config::{Config, Plane as Asked};
 use weir_l4::explain::Packet;
 use weir_l4::layout::{BackendCounter, Counter, MOST_ENDPOINTS, Verdict};
+use weir_l4::lock::DirectoryLock;
 use weir_l4::ports::LocalPorts;
 use weir_l4::program::{Sizes, is_left_behind, remove_left_behind};
 use weir_proxy::events::Event;
@@ -32,7 +37,7 @@ use weir_state::plane::{Bell, Next, Pending, Placement, Placements, Plane, Stage
 
 use crate::events::Bus;
 use crate::lock;
-use owner::{Order, Owner};
+use owner::{Order, Owner, Place};
 use views::Views;
 pub use views::{Explanation, FlowFilter, FlowRow, Flows};
 
@@ -41,6 +46,12 @@ pub use views::{Explanation, FlowFilter, FlowRow, Flows};
 pub struct Seen {
     /// Interfaces at whose ingress packets are taken.
     pub interfaces: Vec<String>,
+    /// Interfaces at which they are to be taken and are not, and why.
+    pub unattached: BTreeMap<String, String>,
+    /// Times that an interface was found without the program that had been attached to it.
+    pub lost_attachments: u64,
+    /// What of this host the program has no room for: addresses, and interfaces into other namespaces.
+    pub left_out: [usize; 2],
     /// Listeners, by name.
     pub listeners: BTreeMap<String, SeenListener>,
     /// Backends, by pool and address in use.
@@ -98,6 +109,8 @@ pub struct KernelPlane {
     /// The thread that owns the program; `None` while no listener has asked for it.
     owner: Mutex<Option<Arc<Handle>>>,
     placements: ArcSwap<Placements>,
+    /// What the process before has given, until the first config is placed.
+    given: Mutex<Option<Arc<DirectoryLock>>>,
     bus: Arc<Bus>,
     reports: UnboundedSender<Event>,
 }
@@ -109,9 +122,24 @@ struct Handle {
     bell: Arc<Bell>,
     seen: ArcSwap<Seen>,
     views: Views,
+    /// Whose the plane is; gone once the thread has ended.
+    lock: Weak<DirectoryLock>,
+    /// Another process is about to take the plane over.
+    is_handing_over: AtomicBool,
 }
 
 impl Handle {
+    fn new(lock: Weak<DirectoryLock>) -> Handle {
+        Handle {
+            orders: Mutex::new(Some(Vec::new())),
+            bell: Arc::new(Bell::default()),
+            seen: ArcSwap::default(),
+            views: Views::default(),
+            lock,
+            is_handing_over: AtomicBool::new(false),
+        }
+    }
+
     /// An order to a thread that has ended is dropped, and with it the way to answer it.
     fn give(&self, order: Order) {
         if let Some(orders) = &mut *lock(&self.orders) {
@@ -140,9 +168,16 @@ impl Drop for Ended {
 }
 
 impl KernelPlane {
-    /// Nothing is loaded until a listener asks for it. `reports` hears of backends that it ejects.
-    pub fn new(bus: Arc<Bus>, reports: UnboundedSender<Event>) -> KernelPlane {
-        KernelPlane { owner: Mutex::default(), placements: ArcSwap::default(), bus, reports }
+    /// Nothing is loaded until a listener asks for it. `reports` hears of backends that it ejects; `given` is
+    /// what the process before has handed over of its plane.
+    pub fn new(bus: Arc<Bus>, reports: UnboundedSender<Event>, given: Option<DirectoryLock>) -> KernelPlane {
+        KernelPlane {
+            owner: Mutex::default(),
+            placements: ArcSwap::default(),
+            given: Mutex::new(given.map(Arc::new)),
+            bus,
+            reports,
+        }
     }
 
     /// Decides the plane of each listener that asks for another than the proxy's; loads the program for the
@@ -151,6 +186,17 @@ impl KernelPlane {
     /// # Errors
     /// A listener must be in the kernel, and can't.
     pub async fn place(&self, config: &Config) -> Result<Placements, StageError> {
+        let directory = &config.kernel.directory;
+        let given = lock(&self.given).clone();
+        if let Some(given) = given.filter(|given| !given.is_of(directory)) {
+            return Err(format!(
+                "the process before has its kernel plane in {}, and `kernel.directory` is {} now: to change it takes a restart, USR2 is \
+                 not enough",
+                given.directory().display(),
+                directory.display()
+            )
+            .into());
+        }
         let mut placements = Placements::default();
         let ports =
             LocalPorts::read().map_err(|error| format!("the ports of this host can't be read: {error}"))?;
@@ -159,7 +205,7 @@ impl KernelPlane {
                 Some(obstacle) => Some(obstacle),
                 None => match wanted::source_ports(listener, &ports) {
                     Err(taken) => Some(taken.to_string()),
-                    Ok(_) => self.load(config, false).await.err(),
+                    Ok(_) => self.load(config).await.err(),
                 },
             };
             let placement = match obstacle {
@@ -173,49 +219,71 @@ impl KernelPlane {
             };
             placements.0.insert(listener.name.clone(), placement);
         }
-        // A process that was killed, or that gives way to this one, may have left flows of listeners that are
-        // elsewhere by now: they go on.
-        if self.handle().is_none()
-            && is_left_behind(&config.kernel.directory)
-            && let Err(error) = self.load(config, true).await
-        {
-            tracing::warn!(%error, "flows that an earlier process has left in the kernel are not taken over");
+        if self.handle().is_none() {
+            self.take_over_or_remove(config).await;
         }
-        // Without flows nobody misses it.
-        if self.handle().is_none() && remove_left_behind(&config.kernel.directory) {
-            tracing::warn!("took away a kernel plane that an earlier process had left behind");
-        }
+        *lock(&self.given) = None;
         Ok(placements)
     }
 
-    /// Loads the program unless it is there. Off this thread: the verifier takes a tenth of a second and
-    /// more. `for_flows`: only where an earlier process has left some.
-    async fn load(&self, config: &Config, for_flows: bool) -> Result<(), String> {
+    /// Sees to what an earlier process has left, where no listener asks for the program: of one that was
+    /// killed, or that gives way to this one, flows go on of listeners that are elsewhere by now; without any
+    /// nobody misses it. What another process has is left alone.
+    async fn take_over_or_remove(&self, config: &Config) {
+        let directory = &config.kernel.directory;
+        if !directory.is_dir() {
+            return;
+        }
+        let held = match self.lock(directory) {
+            Ok(held) => held,
+            Err(error) => return tracing::debug!(%error, "what is pinned there is not looked at"),
+        };
+        if is_left_behind(directory)
+            && let Err(error) = self.open(config, held, true).await
+        {
+            tracing::warn!(%error, "flows that an earlier process has left in the kernel are not taken over");
+        }
+        if self.handle().is_none() && remove_left_behind(directory) {
+            tracing::warn!("took away a kernel plane that an earlier process had left behind");
+        }
+    }
+
+    /// Makes the plane below a directory this process's own.
+    fn lock(&self, directory: &Path) -> Result<Arc<DirectoryLock>, weir_l4::program::Error> {
+        match &*lock(&self.given) {
+            Some(given) => Ok(given.clone()),
+            None => DirectoryLock::acquire(directory).map(Arc::new),
+        }
+    }
+
+    /// Loads the program unless it is there.
+    async fn load(&self, config: &Config) -> Result<(), String> {
         // One that has ended by a fault gives way to another, which takes the program over.
         if self.handle().is_some_and(|handle| !handle.has_ended()) {
             return Ok(());
         }
-        let (directory, sizes) = (config.kernel.directory.clone(), sizes_for(config));
-        let handle = Arc::new(Handle {
-            orders: Mutex::new(Some(Vec::new())),
-            bell: Arc::new(Bell::default()),
-            seen: ArcSwap::default(),
-            views: Views::default(),
-        });
+        let held = self.lock(&config.kernel.directory).map_err(|error| error.to_string())?;
+        self.open(config, held, false).await
+    }
+
+    /// Loads the program. Off this thread: the verifier takes a tenth of a second and more. `for_flows`: only
+    /// where an earlier process has left some.
+    async fn open(&self, config: &Config, lock: Arc<DirectoryLock>, for_flows: bool) -> Result<(), String> {
+        let handle = Arc::new(Handle::new(Arc::downgrade(&lock)));
+        let place = Place { directory: config.kernel.directory.clone(), sizes: sizes_for(config), lock };
         let (of_owner, bus, reports) = (handle.clone(), self.bus.clone(), self.reports.clone());
         let opened = tokio::task::spawn_blocking(move || {
-            let mut owner = Owner::open(&directory, sizes, of_owner.clone(), bus, reports)?;
+            let mut owner = Owner::open(place.clone(), of_owner.clone(), bus, reports)?;
             if for_flows && !owner.has_flows()? {
                 return Ok(false);
             }
-            of_owner.views.open(owner.flow_tables()?, &directory, sizes);
+            of_owner.views.open(owner.flow_tables()?, &place.directory, place.sizes);
             owner.spawn().map(|()| true)
         });
         let opened: Result<bool, String> = opened.await.map_err(|error| error.to_string())?;
-        if !opened? {
-            return Ok(());
+        if opened? {
+            *self::lock(&self.owner) = Some(handle);
         }
-        *lock(&self.owner) = Some(handle);
         Ok(())
     }
 
@@ -277,6 +345,27 @@ impl KernelPlane {
         let (done, wait) = oneshot::channel();
         handle.give(Order::GiveUp { done });
         let _ = wait.await;
+    }
+
+    /// What the process that comes after needs to take the plane over; `None` where there is none. What
+    /// becomes of attachments is its business from now on, until it has come or
+    /// [`KernelPlane::cancel_hand_over`].
+    ///
+    /// # Errors
+    /// The kernel has no descriptors left.
+    pub fn hand_over(&self) -> io::Result<Option<OwnedFd>> {
+        let Some(handle) = self.handle() else { return Ok(None) };
+        let Some(held) = handle.lock.upgrade() else { return Ok(None) };
+        let given = held.duplicate()?;
+        handle.is_handing_over.store(true, Ordering::Release);
+        Ok(Some(given))
+    }
+
+    /// The other process did not come up.
+    pub fn cancel_hand_over(&self) {
+        if let Some(handle) = self.handle() {
+            handle.is_handing_over.store(false, Ordering::Release);
+        }
     }
 
     /// Leaves everything as it is to the process that comes after.
@@ -360,12 +449,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_thread_that_ends_hears_that_it_has() {
-        let handle = Arc::new(Handle {
-            orders: Mutex::new(Some(Vec::new())),
-            bell: Arc::default(),
-            seen: ArcSwap::default(),
-            views: Views::default(),
-        });
+        let handle = Arc::new(Handle::new(Weak::new()));
         let order = || {
             let (done, wait) = oneshot::channel();
             handle.give(Order::GiveUp { done });

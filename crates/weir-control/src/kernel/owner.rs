@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -15,6 +15,7 @@ use weir_io::clock;
 use weir_l4::flows::{FlowTables, Swept};
 use weir_l4::host::{Host, Watch};
 use weir_l4::kernel::Kernel;
+use weir_l4::lock::DirectoryLock;
 use weir_l4::numbers::name_of;
 use weir_l4::ports::LocalPorts;
 use weir_l4::program::{Sizes, remove_other_layouts};
@@ -24,10 +25,11 @@ use weir_state::Snapshot;
 use weir_state::plane::Placements;
 
 use super::failures::Failures;
+use super::interfaces::Attaching;
 use super::leaving::{IDLE_OF_OTHERS, Moves};
 use super::wanted::wanted;
 use super::{Ended, Handle, Seen, SeenBackend, SeenListener, counted};
-use crate::events::{Bus, What};
+use crate::events::Bus;
 
 /// Pause between two sweeps, unless a sweep takes so long that it would be a twentieth of the time.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -65,19 +67,27 @@ pub(super) enum Order {
     Leave,
 }
 
+/// Where the program is pinned, and how large its tables are.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub(super) directory: PathBuf,
+    pub(super) sizes: Sizes,
+    pub(super) lock: Arc<DirectoryLock>,
+}
+
 /// The program and what is to be done with it.
 pub(super) struct Owner {
-    kernel: Kernel,
+    pub(super) kernel: Kernel,
     tables: Arc<FlowTables>,
     directory: PathBuf,
-    handle: Arc<Handle>,
-    bus: Arc<Bus>,
-    host: Host,
+    pub(super) handle: Arc<Handle>,
+    pub(super) bus: Arc<Bus>,
+    pub(super) host: Host,
     watched: Arc<HostWatch>,
-    serving: Option<(Arc<Snapshot>, Placements)>,
+    pub(super) serving: Option<(Arc<Snapshot>, Placements)>,
     /// Ports that this host gives to others, as of the last snapshot.
     ports: LocalPorts,
-    in_force: Wanted,
+    pub(super) in_force: Wanted,
     /// No backend gets a new flow any more.
     is_draining: bool,
     swept: Swept,
@@ -87,7 +97,10 @@ pub(super) struct Owner {
     failures: Failures,
     /// Backends that are this host, by pool and address.
     own_backends: BTreeSet<(String, SocketAddr)>,
-    moves: Moves,
+    pub(super) moves: Moves,
+    pub(super) attaching: Attaching,
+    /// Whose the directory is, until this thread ends.
+    _lock: Arc<DirectoryLock>,
 }
 
 /// Whether the host has changed; set by a thread that listens to the kernel.
@@ -99,13 +112,12 @@ struct HostWatch {
 
 impl Owner {
     pub(super) fn open(
-        directory: &Path,
-        sizes: Sizes,
+        place: Place,
         handle: Arc<Handle>,
         bus: Arc<Bus>,
         reports: UnboundedSender<Event>,
     ) -> Result<Owner, String> {
-        let mut kernel = Kernel::open(directory, sizes).map_err(|error| error.to_string())?;
+        let mut kernel = Kernel::open(&place.directory, place.sizes).map_err(|error| error.to_string())?;
         // Before the first look, so that no change is missed between the two.
         let watch =
             Watch::open().map_err(|error| format!("changes of interfaces can't be watched: {error}"))?;
@@ -118,7 +130,7 @@ impl Owner {
         Ok(Owner {
             kernel,
             tables,
-            directory: directory.to_owned(),
+            directory: place.directory,
             handle,
             bus,
             host,
@@ -134,6 +146,8 @@ impl Owner {
             failures: Failures::default(),
             own_backends: BTreeSet::new(),
             moves: Moves::default(),
+            attaching: Attaching::default(),
+            _lock: place.lock,
         })
     }
 
@@ -156,9 +170,7 @@ impl Owner {
 
     fn run(mut self) {
         let _ended = Ended(self.handle.clone());
-        if let Err(error) = self.tell_host() {
-            tracing::error!(%error, "the kernel plane was not told of the host's addresses");
-        }
+        self.tell_host();
         loop {
             self.handle.bell.wait(self.pause(SWEEP).min(GLANCE));
             for order in self.handle.take_orders() {
@@ -282,7 +294,7 @@ impl Owner {
     }
 
     /// Brings the kernel up to date with pools and host.
-    fn follow(&mut self) {
+    pub(super) fn follow(&mut self) {
         let Some((snapshot, placements)) = self.serving.clone() else { return };
         if self.watched.anything.swap(false, Ordering::AcqRel) {
             match Host::read() {
@@ -291,10 +303,8 @@ impl Owner {
             }
             // Interfaces to backends may be others.
             self.in_force = Wanted::default();
-            let told = self.tell_host().and_then(|()| self.attach());
-            if let Err(error) = told {
-                tracing::error!(%error, "the kernel plane does not follow the host's interfaces");
-            }
+            self.tell_host();
+            self.attach_again();
         }
         if self.watched.neighbours.swap(false, Ordering::AcqRel)
             && let Err(error) = self.kernel.forget_ways()
@@ -304,61 +314,6 @@ impl Owner {
         if let Err(error) = self.put_in_force(self.wanted(&snapshot, &placements)) {
             tracing::error!(%error, "the kernel plane does not follow its pools");
         }
-    }
-
-    fn tell_host(&mut self) -> Result<(), String> {
-        let told = self
-            .kernel
-            .set_host_addresses(&self.host.addresses)
-            .and_then(|()| self.kernel.set_local_peers(&self.host.local_peers()))
-            .and_then(|()| self.kernel.forget_ways());
-        told.map_err(|error| error.to_string())
-    }
-
-    /// Has packets taken at the interfaces that the listeners ask for, and at no others.
-    fn attach(&mut self) -> Result<(), String> {
-        let wanted = self.interfaces();
-        let program = self.kernel.program();
-        let attached: BTreeSet<String> = program.interfaces().map(str::to_owned).collect();
-        let left = program.left_behind().into_iter().filter(|name| !wanted.contains(name));
-        let gone: Vec<String> = attached.difference(&wanted).cloned().chain(left).collect();
-        let new: Vec<&String> = wanted.difference(&attached).collect();
-        for interface in &new {
-            program.attach(interface).map_err(|error| error.to_string())?;
-        }
-        for interface in &gone {
-            program.detach(interface);
-        }
-        for (interfaces, change) in
-            [(new.into_iter().cloned().collect::<Vec<_>>(), "attached"), (gone, "detached")]
-        {
-            for interface in interfaces {
-                tracing::info!(interface, "the kernel plane is {change}");
-                self.bus.tell(What::Kernel { change, interface });
-            }
-        }
-        Ok(())
-    }
-
-    fn interfaces(&mut self) -> BTreeSet<String> {
-        let Some((snapshot, placements)) = &self.serving else { return BTreeSet::new() };
-        let mut found = BTreeSet::new();
-        if self.moves.any_leave() {
-            // Their flows came by one of these.
-            found.extend(self.kernel.program().interfaces().map(str::to_owned));
-            found.extend(self.kernel.program().left_behind());
-            let is_there = |name: &String| self.host.interfaces.iter().any(|one| one.name == *name);
-            found.retain(is_there);
-        }
-        for listener in snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name)) {
-            let patterns = &listener.config.interfaces;
-            let is_meant = |name: &str| patterns.iter().any(|pattern| pattern.matches(name));
-            found.extend(match patterns.is_empty() {
-                true => self.host.routed_interfaces(),
-                false => self.host.interfaces_that(is_meant),
-            });
-        }
-        found
     }
 
     /// Lets flows go that have ended, and looks at what the kernel counts.
@@ -388,6 +343,7 @@ impl Owner {
         if let Err(error) = self.kernel.correct(&self.swept) {
             tracing::error!(%error, "flows of backends could not be corrected");
         }
+        self.look_at_attachments();
         self.look();
         self.swept_at = Instant::now();
         self.sweep_took = begun.elapsed();
@@ -401,9 +357,7 @@ impl Owner {
             return;
         }
         self.follow();
-        if let Err(error) = self.attach() {
-            tracing::error!(%error, "the kernel plane does not leave the host's interfaces");
-        }
+        self.attach_again();
     }
 
     /// Idle times by number of the listener.
@@ -419,8 +373,13 @@ impl Owner {
     /// Notes for others what the kernel counts, and adds it to what is counted of listeners and backends on
     /// any plane.
     fn look(&mut self) {
+        let failed = &self.attaching.failed;
+        let interfaces = self.kernel.program().interfaces().filter(|name| !failed.contains_key(*name));
         let mut seen = Seen {
-            interfaces: self.kernel.program().interfaces().map(str::to_owned).collect(),
+            interfaces: interfaces.map(str::to_owned).collect(),
+            unattached: failed.clone(),
+            lost_attachments: self.attaching.lost,
+            left_out: self.attaching.left_out,
             ..Seen::default()
         };
         let before = self.handle.seen.load_full();

@@ -87,7 +87,7 @@ async fn publisher(fails_to: &'static str) -> (Publisher, Diary) {
     let plane = |name, fails_to| Arc::new(Noting { name, fails_to, diary: diary.clone() }) as Arc<dyn Plane>;
     let planes = vec![plane("a", ""), plane("b", fails_to), plane("c", "")];
     let (bus, in_force) = (Arc::new(Bus::default()), InForce::default());
-    let kernel = Arc::new(KernelPlane::new(bus.clone(), tokio::sync::mpsc::unbounded_channel().0));
+    let kernel = Arc::new(KernelPlane::new(bus.clone(), tokio::sync::mpsc::unbounded_channel().0, None));
     let board =
         Arc::new(Board::new(bus.clone(), in_force.clone(), tokio::sync::mpsc::unbounded_channel().0).0);
     let followers = Arc::new(Followers {

@@ -8,6 +8,9 @@ use weir_state::sockets::{Endpoint, Transport};
 /// Behind the word of a transport: an interface comes before the address.
 const OF_INTERFACE: &str = "-of";
 
+/// The line of the lock; an older version takes it for a socket of a kind that it does not know.
+const KERNEL_PLANE: &str = "kernel-plane lock";
+
 /// What a passed socket is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -17,13 +20,15 @@ pub enum Purpose {
     Admin(AdminBind),
     /// To one worker of a process that still has QUIC connections.
     QuicForward(Owner),
+    /// No socket: the lock of the directory of the kernel plane.
+    KernelPlane,
 }
 
 impl Purpose {
     pub(super) fn endpoint(self) -> Option<Endpoint> {
         match self {
             Purpose::Listener(endpoint) => Some(endpoint),
-            Purpose::Admin(_) | Purpose::QuicForward(_) => None,
+            Purpose::Admin(_) | Purpose::QuicForward(_) | Purpose::KernelPlane => None,
         }
     }
 
@@ -37,10 +42,14 @@ impl Purpose {
             }
             Purpose::Admin(bind) => format!("admin {bind}\n"),
             Purpose::QuicForward(Owner { process, worker }) => format!("quic-line {process}.{worker}\n"),
+            Purpose::KernelPlane => format!("{KERNEL_PLANE}\n"),
         }
     }
 
     pub(super) fn of_line(line: &str) -> Option<Purpose> {
+        if line == KERNEL_PLANE {
+            return Some(Purpose::KernelPlane);
+        }
         let (kind, address) = line.split_once(' ')?;
         if kind == "quic-line" {
             let (process, worker) = address.split_once('.')?;
@@ -89,6 +98,7 @@ mod tests {
             ("tcp unix:/run/a b.sock", listener(Transport::Tcp, "unix:/run/a b.sock", None)),
             ("tcp-of eth0 127.0.0.1:80", listener(Transport::Tcp, "127.0.0.1:80", Some("eth0"))),
             ("udp-of vrf-a 0.0.0.0:53", listener(Transport::Udp, "0.0.0.0:53", Some("vrf-a"))),
+            ("kernel-plane lock", Purpose::KernelPlane),
             ("quic-of eth0 [fe80::1]:443", listener(Transport::Quic, "[fe80::1]:443", Some("eth0"))),
         ] {
             assert_eq!(Purpose::of_line(line).as_ref(), Some(&purpose));

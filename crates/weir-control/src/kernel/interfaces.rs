@@ -1,0 +1,155 @@
+//! Where packets are taken: at the interfaces that listeners ask for, as long as those run this program.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+use super::owner::Owner;
+use crate::events::What;
+
+/// How it stands with the interfaces.
+#[derive(Debug, Default)]
+pub(super) struct Attaching {
+    /// Interfaces at which packets are to be taken and are not, and why.
+    pub(super) failed: BTreeMap<String, String>,
+    /// Times that one was found without the program that had been attached to it.
+    pub(super) lost: u64,
+    /// What of the host the program has no room for: addresses, and interfaces into other namespaces.
+    pub(super) left_out: [usize; 2],
+    /// Why the program could not be told of the host, where that was said already.
+    untold: Option<String>,
+}
+
+impl Owner {
+    /// Tells the program of the host's addresses and of interfaces into other namespaces. What it can't be
+    /// told is said once.
+    pub(super) fn tell_host(&mut self) {
+        let told = self.kernel.set_host_addresses(&self.host.addresses).and_then(|addresses| {
+            let peers = self.kernel.set_local_peers(&self.host.local_peers())?;
+            self.kernel.forget_ways()?;
+            Ok([addresses, peers])
+        });
+        let error = match told {
+            Ok(left_out) => {
+                let [addresses, peers] = left_out;
+                if left_out != [0; 2] && self.attaching.left_out == [0; 2] {
+                    tracing::error!(
+                        addresses,
+                        peers,
+                        "this host has more addresses, or interfaces into other namespaces, than the kernel plane has room for"
+                    );
+                }
+                self.attaching.left_out = left_out;
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(error) = error.as_ref().filter(|_| error != self.attaching.untold) {
+            tracing::error!(%error, "the kernel plane was not told of the host's addresses");
+        }
+        self.attaching.untold = error;
+    }
+
+    /// Has packets taken at the interfaces that the listeners ask for, and at no others.
+    ///
+    /// # Errors
+    /// Of some interfaces it could not be done; of all others it was.
+    pub(super) fn attach(&mut self) -> Result<(), String> {
+        let wanted = self.interfaces();
+        let lost: BTreeSet<String> = self.lost().into_iter().collect();
+        let program = self.kernel.program();
+        let attached: BTreeSet<String> = program.interfaces().map(str::to_owned).collect();
+        let left = program.left_behind().into_iter().filter(|name| !wanted.contains(name));
+        let gone: Vec<String> = attached.difference(&wanted).cloned().chain(left).collect();
+        let (mut new, mut failed) = (Vec::new(), BTreeMap::new());
+        for interface in wanted.iter().filter(|name| !attached.contains(*name) || lost.contains(*name)) {
+            match program.attach(interface) {
+                Ok(()) => new.push(interface.clone()),
+                Err(error) => drop(failed.insert(interface.clone(), error.to_string())),
+            }
+        }
+        for interface in &gone {
+            program.detach(interface);
+        }
+        for (interfaces, change) in [(new, "attached"), (gone, "detached")] {
+            for interface in interfaces {
+                tracing::info!(interface, "the kernel plane is {change}");
+                self.bus.tell(What::Kernel { change, interface });
+            }
+        }
+        self.attaching.failed = failed;
+        self.attaching.failed.values().next().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// As [`Owner::attach`], where nobody waits to hear what came of it: that is logged as it changes.
+    pub(super) fn attach_again(&mut self) {
+        let before = self.attaching.failed.clone();
+        if let Err(error) = self.attach()
+            && self.attaching.failed != before
+        {
+            tracing::error!(%error, "the kernel plane does not follow the host's interfaces");
+        }
+    }
+
+    /// Looks whether each interface still runs the program, and attaches it again where not.
+    pub(super) fn look_at_attachments(&mut self) {
+        if self.serving.is_none() {
+            return;
+        }
+        let mut lost = self.lost();
+        lost.retain(|name| !self.attaching.failed.contains_key(name));
+        for interface in &lost {
+            tracing::warn!(
+                interface,
+                "does not run the packet program of this Weir any more: another has taken its place, or the interface came anew"
+            );
+            self.bus.tell(What::Kernel { change: "lost", interface: interface.clone() });
+        }
+        self.attaching.lost += lost.len() as u64;
+        if !lost.is_empty() {
+            // Whoever took it may have written to the tables, too.
+            if let Err(error) = self.kernel.take_back() {
+                tracing::error!(%error, "the tables of the kernel plane could not be read again");
+            }
+            self.in_force = Default::default();
+            self.follow();
+        }
+        if !lost.is_empty() || !self.attaching.failed.is_empty() {
+            self.attach_again();
+        }
+    }
+
+    /// Interfaces that the program was attached to and that do not run it. While another process takes over
+    /// none is looked at: they run that one's.
+    fn lost(&mut self) -> Vec<String> {
+        if self.handle.is_handing_over.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let host = &self.host;
+        let lost = self.kernel.program().lost(&|name| host.index_of(name));
+        lost.unwrap_or_else(|error| {
+            tracing::debug!(%error, "the kernel does not say which programs its interfaces run");
+            Vec::new()
+        })
+    }
+
+    fn interfaces(&mut self) -> BTreeSet<String> {
+        let Some((snapshot, placements)) = &self.serving else { return BTreeSet::new() };
+        let mut found = BTreeSet::new();
+        if self.moves.any_leave() {
+            // Their flows came by one of these.
+            found.extend(self.kernel.program().interfaces().map(str::to_owned));
+            found.extend(self.kernel.program().left_behind());
+            let is_there = |name: &String| self.host.interfaces.iter().any(|one| one.name == *name);
+            found.retain(is_there);
+        }
+        for listener in snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name)) {
+            let patterns = &listener.config.interfaces;
+            let is_meant = |name: &str| patterns.iter().any(|pattern| pattern.matches(name));
+            found.extend(match patterns.is_empty() {
+                true => self.host.routed_interfaces(),
+                false => self.host.interfaces_that(is_meant),
+            });
+        }
+        found
+    }
+}

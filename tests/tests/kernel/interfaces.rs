@@ -1,0 +1,84 @@
+//! Interfaces that come anew under their names, and hosts that have more than the program's tables hold.
+
+use std::fs;
+
+use serde_json::Value;
+use weir_tests::dialogue::{Signal, Weir, until};
+use weir_tests::network::Network;
+
+use super::{Talk, VIP, start};
+
+fn comes_anew(network: &Network) {
+    network.run("weir", &["ip", "link", "del", "to_client"]);
+    network.links_again("client", 1);
+}
+
+fn begins(network: &Network) -> Talk {
+    let to = format!("{VIP}:80").parse().unwrap();
+    until("a connection", || Talk::try_begin(network, to).ok())
+}
+
+fn reason(weir: &Weir) -> Value {
+    weir.admin().reads("/v1/status").json()["listeners"][0]["plane_reason"].clone()
+}
+
+#[test]
+fn an_interface_that_came_anew_between_two_looks_is_attached_to_again() {
+    let (network, weir) = start(1, "balance = \"round-robin\"");
+    begins(&network).goes_on(b"by the first");
+    // What is not running sees the second when it looks again, and not that the first was gone.
+    let pid = weir.pid();
+    weir.signals_pid(pid, Signal::STOP);
+    comes_anew(&network);
+    weir.signals_pid(pid, Signal::CONT);
+    begins(&network).goes_on(b"by the second");
+}
+
+/// A directory lies where the attachment is to be pinned.
+#[test]
+fn an_interface_that_cannot_be_attached_to_is_said_and_tried_again() {
+    let (network, weir) = start(1, "balance = \"round-robin\"");
+    begins(&network).goes_on(b"by the first");
+    let layout = fs::read_dir(network.bpf_directory()).unwrap().next().unwrap().unwrap().path();
+    // Before Linux 6.6 there are no pins.
+    let links = layout.join("links");
+    let pin = links.join("to_client");
+    if !pin.exists() {
+        return;
+    }
+    let pid = weir.pid();
+    weir.signals_pid(pid, Signal::STOP);
+    fs::remove_file(&pin).unwrap();
+    fs::create_dir(&pin).unwrap();
+    comes_anew(&network);
+    weir.signals_pid(pid, Signal::CONT);
+    until("it is not ready", || (weir.admin().reads("/readyz").status() == 503).then_some(()));
+    assert!(reason(&weir).as_str().is_some_and(|why| why.contains("to_client")), "{}", reason(&weir));
+    assert_eq!(weir.metric("weir_l4_attached", &[("interface", "to_client")]), 0.0);
+    fs::remove_dir(&pin).unwrap();
+    until("it is ready again", || (weir.admin().reads("/readyz").status() == 200).then_some(()));
+    begins(&network).goes_on(b"by the second");
+    assert_eq!(reason(&weir), Value::Null);
+    let said = weir.stderr();
+    assert_eq!(said.matches("does not follow the host's interfaces").count(), 1, "{said}");
+}
+
+#[test]
+fn a_host_with_more_addresses_than_there_is_room_for_is_followed_all_the_same() {
+    let (network, weir) = start(1, "balance = \"round-robin\"");
+    let lines: String =
+        (0..4_300).map(|at| format!("addr add 10.77.{}.{}/32 dev lo\n", at / 250, at % 250 + 1)).collect();
+    let batch = weir.dir().join("addresses");
+    fs::write(&batch, lines).unwrap();
+    network.run("weir", &["ip", "-batch", &batch.display().to_string()]);
+    weir.reaches("weir_l4_left_out", &[("what", "addresses")], 100.0);
+    comes_anew(&network);
+    begins(&network).goes_on(b"by an interface that came since");
+    let said = weir.stderr();
+    assert_eq!(said.matches("than the kernel plane has room for").count(), 1, "{said}");
+    assert!(!said.contains("was not told"), "{said}");
+    network.run("weir", &["ip", "addr", "flush", "dev", "lo", "to", "10.77.0.0/16"]);
+    until("there is room again", || {
+        (weir.metric("weir_l4_left_out", &[("what", "addresses")]) == 0.0).then_some(())
+    });
+}
