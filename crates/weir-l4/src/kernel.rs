@@ -192,6 +192,17 @@ impl Kernel {
         })
     }
 
+    /// The number of each listener's pool, by the listener's own.
+    pub fn pools_of_listeners(&self) -> BTreeMap<u32, u32> {
+        self.held.listeners.values().map(|listener| (listener.number, listener.pool)).collect()
+    }
+
+    /// Numbers of the backends that a pool leads to, by its own.
+    pub fn backends_of(&self, pool: u32) -> BTreeSet<u32> {
+        let slots = self.held.pools.get(&pool).map(|(_, slots)| slots);
+        slots.into_iter().flatten().map(|number| u32::from(*number)).collect()
+    }
+
     /// The number of a listener, and of a backend: what [`Swept`] counts by.
     pub fn numbers(&self) -> &crate::plan::Named {
         &self.held.numbers

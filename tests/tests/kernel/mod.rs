@@ -12,6 +12,7 @@ mod life;
 mod modes;
 mod owners;
 mod planes;
+mod pools;
 mod privileges;
 mod traffic;
 mod views;

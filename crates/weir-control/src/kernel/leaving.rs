@@ -2,7 +2,8 @@
 //!
 //! A listener that leaves the kernel plane takes no packet there but those of its flows; its number, its
 //! backends and the interfaces stay until the last flow has ended. The maps say who that is, so that another
-//! process goes on with it. A listener that comes from the proxy plane has connections in sockets of this
+//! process goes on with it. The same holds for backends of a pool that a listener had before another one.
+//! A listener that comes from the proxy plane has connections in sockets of this
 //! host, which the program asks for until there are none.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use weir_config::{Bind, Listener, Speaks};
 use weir_l4::flows::Swept;
-use weir_l4::numbers::{Numbers, name_of, name_of_backend};
+use weir_l4::kernel::Kernel;
+use weir_l4::layout::Endpoint;
+use weir_l4::numbers::{name_of, name_of_backend};
 use weir_l4::sockets::{Which, has_connections};
 use weir_l4::wanted::{Leaving as Kept, Wanted};
 use weir_state::Snapshot;
@@ -36,9 +39,18 @@ struct Departure {
     idle: Duration,
 }
 
+/// Backends that listeners led to before they were given other pools, by number.
+#[derive(Debug)]
+struct Replaced {
+    since: Instant,
+    backends: BTreeSet<u32>,
+}
+
 /// Listeners between the planes.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
+    /// Oldest first.
+    replaced: Vec<Replaced>,
     /// From the kernel, by number.
     leaving: BTreeMap<u32, Departure>,
     /// Names of those that came to the kernel, and when.
@@ -70,15 +82,15 @@ impl Look {
 }
 
 impl Moves {
-    /// Notes who leaves and who comes with a snapshot. `before` is what was served until now, `numbers` who
-    /// has one.
+    /// Notes who leaves and who comes with a snapshot, and which pools are replaced. `before` is what was
+    /// served until now, if it was by this process; `kernel` what is in force.
     pub(super) fn note(
         &mut self,
         before: Option<&(std::sync::Arc<Snapshot>, Placements)>,
         (snapshot, placements): (&Snapshot, &Placements),
-        numbers: &Numbers,
+        kernel: &Kernel,
     ) {
-        let now = Instant::now();
+        let (now, numbers) = (Instant::now(), &kernel.numbers().listeners);
         let stays: BTreeSet<u64> = in_kernel(snapshot, placements).map(|one| name_of(&one.name)).collect();
         self.leaving.retain(|_, departure| !stays.contains(&departure.name));
         for (name, number) in numbers.iter().filter(|(name, _)| !stays.contains(name)) {
@@ -95,6 +107,44 @@ impl Moves {
                 self.came.insert(listener.name.clone(), now);
             }
         }
+        self.note_replaced(before.is_none(), (snapshot, placements), kernel);
+    }
+
+    /// Notes backends whose flows go on though no listener leads to their pool any more. An earlier process
+    /// may have noted some, which nobody knows but by looking for them.
+    fn note_replaced(
+        &mut self,
+        is_first: bool,
+        (snapshot, placements): (&Snapshot, &Placements),
+        kernel: &Kernel,
+    ) {
+        let (numbers, pools_before) = (kernel.numbers(), kernel.pools_of_listeners());
+        let is_replaced = |listener: &Listener| {
+            let before = numbers.listeners.of(name_of(&listener.name)).and_then(|one| pools_before.get(&one));
+            let now = listener.pool.as_deref().and_then(|pool| numbers.pools.of(name_of(pool)));
+            before.is_some_and(|before| Some(*before) != now)
+        };
+        if !is_first && !in_kernel(snapshot, placements).any(is_replaced) {
+            return;
+        }
+        let used: BTreeSet<&str> =
+            in_kernel(snapshot, placements).filter_map(|one| one.pool.as_deref()).collect();
+        // What a listener that leaves has is kept with that one.
+        let of_leaving = self.leaving.keys().filter_map(|number| pools_before.get(number));
+        let of_leaving: BTreeSet<u32> = of_leaving.flat_map(|pool| kernel.backends_of(*pool)).collect();
+        let is_out_of_use = |(number, name, at): &(u32, u64, Endpoint)| {
+            !used.iter().any(|pool| name_of_backend(pool, at) == *name) && !of_leaving.contains(number)
+        };
+        let backends: BTreeSet<u32> =
+            kernel.live_backends().filter(is_out_of_use).map(|(number, ..)| number).collect();
+        if !backends.is_empty() {
+            self.replaced.push(Replaced { since: Instant::now(), backends });
+        }
+    }
+
+    /// Whether flows go on that no listener of the kernel plane leads to any more.
+    pub(super) fn any_goes_on(&self) -> bool {
+        self.any_leave() || !self.replaced.is_empty()
     }
 
     /// Whether listeners leave the kernel.
@@ -124,25 +174,30 @@ impl Moves {
         &self,
         snapshot: &Snapshot,
         wanted: &Wanted,
-        live: impl Iterator<Item = (u32, u64, weir_l4::layout::Endpoint)>,
+        live: impl Iterator<Item = (u32, u64, Endpoint)>,
     ) -> Kept {
-        if self.leaving.is_empty() {
+        if !self.any_goes_on() {
             return Kept::default();
         }
+        let is_replaced = |number| self.replaced.iter().any(|one| one.backends.contains(&number));
         // A backend that was taken out of a pool which is still there loses its flows, as ever.
         let was_removed = |name, at| {
             let is_wanted = |pool: &str| wanted.pools.iter().any(|one| one.name == pool);
             let pools = snapshot.pools.iter().map(|pool| pool.config.name.as_str());
             pools.filter(|pool| is_wanted(pool)).any(|pool| name_of_backend(pool, &at) == name)
         };
-        let backends = live.filter(|(_, name, at)| !was_removed(*name, *at)).map(|(number, ..)| number);
+        let is_kept = |(number, name, at): &(u32, u64, Endpoint)| {
+            (self.any_leave() || is_replaced(*number)) && !was_removed(*name, *at)
+        };
+        let backends = live.filter(is_kept).map(|(number, ..)| number);
         Kept { listeners: self.leaving.keys().copied().collect(), backends: backends.collect() }
     }
 
     /// Lets go who has left, as a sweep that began at `begun` found; says whether anybody has. Who is not in
-    /// the config any more has as long as sessions of a removed listener.
+    /// the config any more has as long as sessions of a removed listener; those of a listener that stays go
+    /// on, whatever became of their pool.
     pub(super) fn swept(&mut self, swept: &Swept, begun: Instant, snapshot: &Snapshot) -> bool {
-        let before = self.leaving.len();
+        let before = (self.leaving.len(), self.replaced.len());
         let drain = snapshot.config.runtime.drain;
         self.leaving.retain(|number, departure| {
             let is_listed = snapshot.listeners.iter().any(|one| name_of(&one.config.name) == departure.name);
@@ -150,7 +205,11 @@ impl Moves {
             let has_flows = swept.by_listener.contains_key(number) || begun <= departure.since;
             has_time && has_flows
         });
-        before != self.leaving.len()
+        self.replaced.retain(|one| {
+            let has_flows = |number| swept.by_backend.contains_key(number);
+            begun <= one.since || one.backends.iter().any(has_flows)
+        });
+        before != (self.leaving.len(), self.replaced.len())
     }
 
     /// Has it looked whether listeners that came have connections in sockets of this host; those that had
@@ -258,6 +317,27 @@ mod tests {
         moves.look = None;
         seen(&mut moves, &snapshot);
         assert!(!moves.asks_host("vip"));
+    }
+
+    #[test]
+    fn backends_of_a_replaced_pool_are_kept_until_a_sweep_finds_no_flow_of_theirs() {
+        let snapshot = snapshot("127.0.0.1:1".parse().unwrap());
+        let since = Instant::now();
+        let later = since + Duration::from_secs(1);
+        let replaced = vec![Replaced { since, backends: BTreeSet::from([3, 4]) }];
+        let mut moves = Moves { replaced, ..Moves::default() };
+        let at = Endpoint::new("10.0.0.9:80".parse().unwrap(), 0);
+        let kept = |moves: &Moves| {
+            let live = [(3, 30, at), (4, 40, at), (5, 50, at)].into_iter();
+            moves.kept(&snapshot, &Wanted::default(), live).backends
+        };
+        assert_eq!(kept(&moves), BTreeSet::from([3, 4]));
+        let flows = |number| Swept { by_backend: BTreeMap::from([(number, 1)]), ..Swept::default() };
+        // A sweep that began before may have missed their flows.
+        assert!(!moves.swept(&Swept::default(), since, &snapshot));
+        assert!(!moves.swept(&flows(4), later, &snapshot) && moves.any_goes_on());
+        assert!(moves.swept(&flows(5), later, &snapshot) && !moves.any_goes_on());
+        assert!(kept(&moves).is_empty());
     }
 
     #[test]

@@ -226,8 +226,7 @@ impl Owner {
     fn serve(&mut self, snapshot: Arc<Snapshot>, placements: Placements) -> Result<(), String> {
         self.ports =
             LocalPorts::read().map_err(|error| format!("the ports of this host can't be read: {error}"))?;
-        let numbers = &self.kernel.numbers().listeners;
-        self.moves.note(self.serving.as_ref(), (&snapshot, &placements), numbers);
+        self.moves.note(self.serving.as_ref(), (&snapshot, &placements), &self.kernel);
         let next = self.wanted(&snapshot, &placements);
         self.put_in_force(next)?;
         for pool in &snapshot.pools {
@@ -250,7 +249,7 @@ impl Owner {
     fn wanted(&self, snapshot: &Snapshot, placements: &Placements) -> Wanted {
         let is_own = |address: IpAddr| self.host.addresses.contains(&address.into());
         let numbers = &self.kernel.numbers().pools;
-        let has_flows = |pool: &str| self.moves.any_leave() && numbers.of(name_of(pool)).is_some();
+        let has_flows = |pool: &str| self.moves.any_goes_on() && numbers.of(name_of(pool)).is_some();
         let mut wanted = wanted(snapshot, placements, &self.ports, &is_own, &has_flows);
         for listener in &mut wanted.listeners {
             listener.asks_host = self.moves.asks_host(&listener.name);
