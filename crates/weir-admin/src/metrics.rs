@@ -1,5 +1,6 @@
 //! Fills the table of metrics from the cells.
 
+mod kernel;
 mod mysql;
 
 use std::sync::Arc;
@@ -34,7 +35,7 @@ pub(crate) fn text(control: &Control) -> String {
     let mut out = Exposition::default();
     about_weir(&mut out, control, snapshot.generation);
     listeners(&mut out, control, &compiled);
-    in_kernel(&mut out, control);
+    kernel::in_kernel(&mut out, control);
     names(&mut out, control, &snapshot.pools);
     backends(&mut out, control, &snapshot.listeners, &snapshot.pools);
     pools(&mut out, control, &snapshot.pools);
@@ -93,32 +94,6 @@ fn of_maps(out: &mut Exposition, control: &Control) {
     let mut stale = out.family(&expose::MAP_STALE);
     for map in &maps {
         stale.sample(&[&map.name], f64::from(u8::from(map.error.is_some())));
-    }
-}
-
-fn in_kernel(out: &mut Exposition, control: &Control) {
-    let Some(seen) = control.kernel().seen() else { return };
-    let mut packets = out.family(&expose::KERNEL_PACKETS);
-    for (name, listener) in &seen.listeners {
-        for (verdict, counter) in &listener.verdicts {
-            packets.sample(&[name, verdict.word()], counter.packets as f64);
-        }
-    }
-    let mut flows = out.family(&expose::KERNEL_FLOWS);
-    for (name, listener) in &seen.listeners {
-        flows.sample(&[name], listener.flows as f64);
-    }
-    let mut attached = out.family(&expose::KERNEL_ATTACHED);
-    for name in &seen.interfaces {
-        attached.sample(&[name], 1.0);
-    }
-    for name in seen.unattached.keys() {
-        attached.sample(&[name], 0.0);
-    }
-    out.single(&expose::KERNEL_LOST, seen.lost_attachments as f64);
-    let mut left_out = out.family(&expose::KERNEL_LEFT_OUT);
-    for (what, count) in ["addresses", "peers"].into_iter().zip(seen.left_out) {
-        left_out.sample(&[what], count as f64);
     }
 }
 

@@ -141,6 +141,15 @@ pub fn until_restart(wanted: &Config, running: &Config) -> (Config, Vec<String>)
     (Config { runtime, admin, kernel, hidden, ..wanted.clone() }, differing)
 }
 
+/// What it takes to change a key that [`until_restart`] names, to say behind its name. Tables of the kernel
+/// plane outlive the process, and another one that takes it over has them as they are.
+pub fn how_to_change(key: &str) -> &'static str {
+    match key.starts_with("kernel.") {
+        true => "needs a restart to change; USR2 is not enough",
+        false => "needs a restart, or USR2, to change",
+    }
+}
+
 /// Every object of a file with its settings, in file order.
 fn objects(root: &Fields) -> Vec<(String, Settings)> {
     let mut objects = Vec::new();

@@ -85,7 +85,7 @@ pub use compose::gather::Root;
 pub use compress::{COMPRESSED_TYPES, Coding, CodingLevels, Compress, MediaRange};
 pub use condition::{Condition, Others};
 pub use config::{Config, ROOT};
-pub use diff::{Change, ChangeKind, KeyChange, diff, until_restart};
+pub use diff::{Change, ChangeKind, KeyChange, diff, how_to_change, until_restart};
 pub use dns::{Dns, NameServer};
 pub use error_page::{ErrorPage, ErrorStatus, PageFile};
 pub use headers::{Headers, Marks, MergedHeaders, MergedSide, NewField, RuleOf};

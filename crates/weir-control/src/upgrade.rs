@@ -7,8 +7,8 @@
 //! accept queue is lost.
 //!
 //! Each message is lines of text, one per descriptor it carries, `tcp 127.0.0.1:80`, `udp …` or `admin …`; of
-//! a socket that is bound to an interface `tcp-of eth0 127.0.0.1:80`. The lock of the kernel plane travels in the
-//! same way.
+//! a socket that is bound to an interface `tcp-of eth0 127.0.0.1:80`. The lock of the kernel plane travels
+//! in the same way.
 //! Messages without descriptors follow, with what is known about the backends ([`crate::carried`]); the last
 //! one is `end`. The new process answers `ready`, or ends; and then, in a message of lines as above without
 //! descriptors, which sockets it has no use for, which are the old one's to give up.

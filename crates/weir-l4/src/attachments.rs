@@ -131,9 +131,9 @@ impl Attachments {
         Ok(Attachment::Clsact)
     }
 
-    /// Interfaces of those that it is attached to which do not run `program`: another process has put its own
-    /// in its place or has taken it off, or the interface came anew under its name. `index_of` gives the index
-    /// that a name has now; of an interface that is gone nothing is said.
+    /// Interfaces of those that it is attached to which do not run `program`: another process has put its
+    /// own in its place or has taken it off, or the interface came anew under its name. `index_of` gives the
+    /// index that a name has now; of an interface that is gone nothing is said.
     pub(crate) fn lost(&self, program: u32, index_of: &dyn Fn(&str) -> Option<u32>) -> Vec<String> {
         let is_lost = |(name, attachment): &(&String, &Attachment)| {
             let Some(index) = index_of(name) else { return false };

@@ -72,6 +72,11 @@ impl Kernel {
         self.program.flow_tables()
     }
 
+    /// Entries that each table of flows has room for: of one that was taken over, as many as it was made for.
+    pub fn flow_entries(&mut self) -> Result<u32, Error> {
+        self.program.flow_entries()
+    }
+
     /// Whether an earlier process had left it.
     pub fn was_there(&self) -> bool {
         self.program.was_there()

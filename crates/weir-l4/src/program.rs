@@ -301,6 +301,14 @@ impl Program {
         Ok(FlowTables::new(four, six)?)
     }
 
+    /// Entries that each table of flows has room for.
+    pub fn flow_entries(&mut self) -> Result<u32, Error> {
+        match self.map("flows4") {
+            Map::LruHashMap(map) => Ok(map.info()?.max_entries()),
+            _ => unreachable!("it is one in maps.h"),
+        }
+    }
+
     /// Names of the interfaces that it is attached to.
     pub fn interfaces(&self) -> impl Iterator<Item = &str> {
         self.attachments.interfaces()

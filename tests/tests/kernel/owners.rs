@@ -105,3 +105,54 @@ fn a_plane_that_somebody_took_is_noticed_and_taken_back() {
     assert_eq!(status_of(&weir)["listeners"][0]["plane_reason"], serde_json::Value::Null);
     let _ = std::fs::remove_dir_all(theirs);
 }
+
+/// The tables that are pinned below a directory.
+fn tables(directory: &str) -> usize {
+    let layouts = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    layouts.filter(|entry| entry.file_name().to_string_lossy().starts_with("layout-")).count()
+}
+
+#[test]
+fn another_directory_takes_a_restart_and_an_upgrade_to_it_is_refused() {
+    let (network, mut weir) = start(1, "balance = \"round-robin\"");
+    let to = format!("{VIP}:80");
+    let mut talk = Talk::begin(&network, &to);
+    let (mine, other) = (network.bpf_directory(), format!("{}/other", network.bpf_directory()));
+    weir.rewrites(&config(&network, 1, "").replace(&format!("\"{mine}\""), &format!("\"{other}\"")));
+    let said = weir.command(&["reload"]);
+    assert!(
+        said.stdout.contains("kernel.directory needs a restart to change; USR2 is not enough"),
+        "{said:?}"
+    );
+    let old = weir.pid();
+    weir.signals_pid(old, Signal::USR2);
+    until("it is refused", || weir.stderr().contains("upgrade failed").then_some(()));
+    assert!(weir.stderr().contains("`kernel.directory`"), "{}", weir.story());
+    assert_eq!((weir.pid(), tables(&mine), tables(&other)), (old, 1, 0));
+    talk.goes_on(b"as if nothing had been asked");
+    Talk::begin(&network, &to).goes_on(b"new");
+    drop(talk);
+    weir.signals(Signal::TERM);
+    weir.starts_again();
+    assert_eq!((tables(&mine), tables(&other)), (0, 1));
+    Talk::begin(&network, &to).goes_on(b"after a restart");
+}
+
+#[test]
+fn tables_that_are_taken_over_keep_their_size_and_that_is_said() {
+    let (network, mut weir) = start(1, "balance = \"round-robin\"");
+    let mut talk = Talk::begin(&network, &format!("{VIP}:80"));
+    assert!(!weir.stderr().contains("in_force"), "{}", weir.story());
+    weir.rewrites(&config(&network, 1, "").replace("flows = 4096", "flows = 8192"));
+    let said = weir.command(&["reload"]);
+    assert!(said.stdout.contains("kernel.flows needs a restart to change; USR2 is not enough"), "{said:?}");
+    weir.signals(Signal::KILL);
+    weir.starts_again();
+    let is_said = || weir.stderr().contains("in_force=4096 asked=8192").then_some(());
+    until("it is said", is_said);
+    talk.goes_on(b"in the tables of before");
+    drop(talk);
+    weir.signals(Signal::TERM);
+    weir.starts_again();
+    assert_eq!(weir.stderr().matches("in_force=").count(), 1, "{}", weir.story());
+}

@@ -29,8 +29,8 @@ const INTRODUCTION: &str = "\
 duration or a size. Where a list is taken, a single value may stand for a list of one.
 
 A file with mistakes is refused whole, and every mistake is listed. Keys marked *not built yet* are known but refused by this
-version, so that nothing is silently ignored. Keys marked *restart* take force only after a restart (or USR2); all others with
-a reload.
+version, so that nothing is silently ignored. Keys marked *restart* take force only after a restart (or USR2, but for
+those of `[kernel]`); all others with a reload.
 ";
 
 fn section(table: &Table, page: &mut String) {

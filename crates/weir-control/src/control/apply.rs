@@ -36,7 +36,7 @@ impl Control {
         if outcome.result.is_good() {
             tracing::info!(trigger, generation, changes = ?outcome.changes, "reload {result}");
             for key in &outcome.needs_restart {
-                tracing::warn!(key, "needs a restart, or USR2, to change");
+                tracing::warn!(key, "{}", weir_config::how_to_change(key));
             }
         } else {
             tracing::error!(

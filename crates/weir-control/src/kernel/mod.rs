@@ -37,7 +37,7 @@ use weir_state::plane::{Bell, Next, Pending, Placement, Placements, Plane, Stage
 
 use crate::events::Bus;
 use crate::lock;
-use owner::{Order, Owner, Place};
+use owner::{Order, OwnDirectory, Owner};
 use views::Views;
 pub use views::{Explanation, FlowFilter, FlowRow, Flows};
 
@@ -270,14 +270,14 @@ impl KernelPlane {
     /// where an earlier process has left some.
     async fn open(&self, config: &Config, lock: Arc<DirectoryLock>, for_flows: bool) -> Result<(), String> {
         let handle = Arc::new(Handle::new(Arc::downgrade(&lock)));
-        let place = Place { directory: config.kernel.directory.clone(), sizes: sizes_for(config), lock };
+        let own = OwnDirectory { path: config.kernel.directory.clone(), sizes: sizes_for(config), lock };
         let (of_owner, bus, reports) = (handle.clone(), self.bus.clone(), self.reports.clone());
         let opened = tokio::task::spawn_blocking(move || {
-            let mut owner = Owner::open(place.clone(), of_owner.clone(), bus, reports)?;
+            let mut owner = Owner::open(own.clone(), of_owner.clone(), bus, reports)?;
             if for_flows && !owner.has_flows()? {
                 return Ok(false);
             }
-            of_owner.views.open(owner.flow_tables()?, &place.directory, place.sizes);
+            of_owner.views.open(owner.flow_tables()?, &own.path, own.sizes);
             owner.spawn().map(|()| true)
         });
         let opened: Result<bool, String> = opened.await.map_err(|error| error.to_string())?;

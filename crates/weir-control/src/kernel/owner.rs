@@ -69,8 +69,8 @@ pub(super) enum Order {
 
 /// Where the program is pinned, and how large its tables are.
 #[derive(Clone)]
-pub(super) struct Place {
-    pub(super) directory: PathBuf,
+pub(super) struct OwnDirectory {
+    pub(super) path: PathBuf,
     pub(super) sizes: Sizes,
     pub(super) lock: Arc<DirectoryLock>,
 }
@@ -112,12 +112,13 @@ struct HostWatch {
 
 impl Owner {
     pub(super) fn open(
-        place: Place,
+        own: OwnDirectory,
         handle: Arc<Handle>,
         bus: Arc<Bus>,
         reports: UnboundedSender<Event>,
     ) -> Result<Owner, String> {
-        let mut kernel = Kernel::open(&place.directory, place.sizes).map_err(|error| error.to_string())?;
+        let mut kernel = Kernel::open(&own.path, own.sizes).map_err(|error| error.to_string())?;
+        note_size(&mut kernel, own.sizes);
         // Before the first look, so that no change is missed between the two.
         let watch =
             Watch::open().map_err(|error| format!("changes of interfaces can't be watched: {error}"))?;
@@ -130,7 +131,7 @@ impl Owner {
         Ok(Owner {
             kernel,
             tables,
-            directory: place.directory,
+            directory: own.path,
             handle,
             bus,
             host,
@@ -147,7 +148,7 @@ impl Owner {
             own_backends: BTreeSet::new(),
             moves: Moves::default(),
             attaching: Attaching::default(),
-            _lock: place.lock,
+            _lock: own.lock,
         })
     }
 
@@ -432,6 +433,20 @@ impl Owner {
 pub(super) fn monotonic() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// Says so where the tables of an earlier process have another size than is asked for: they can't grow.
+fn note_size(kernel: &mut Kernel, asked: Sizes) {
+    match kernel.flow_entries() {
+        // Two entries for each flow.
+        Ok(entries) if entries != asked.flows => tracing::warn!(
+            in_force = entries / 2,
+            asked = asked.flows / 2,
+            "the tables of flows that an earlier process has left stay as large as they are: `kernel.flows` needs a restart to change"
+        ),
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "the size of the tables of flows is not known"),
+    }
 }
 
 /// Starts the thread that hears of changes.

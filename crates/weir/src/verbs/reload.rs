@@ -36,7 +36,8 @@ pub fn reload(running: &Running) -> Result<Exit, Exit> {
         StatusCode::OK => {
             say!("{}, generation {}", outcome["result"].as_str().unwrap_or("done"), outcome["generation"]);
             lines("changes").iter().for_each(|line| say!("  {line}"));
-            lines("needs_restart").iter().for_each(|key| say!("  {key} needs a restart, or USR2, to change"));
+            let how = weir_config::how_to_change;
+            lines("needs_restart").iter().for_each(|key| say!("  {key} {}", how(key)));
             Ok(Exit::Done)
         }
         StatusCode::UNPROCESSABLE_ENTITY => {
