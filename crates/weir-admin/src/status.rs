@@ -282,7 +282,7 @@ fn listener(control: &Control, listener: &Listener) -> ListenerStatus {
         plane: if is_in_kernel { "kernel" } else { "proxy" }.to_owned(),
         plane_reason: match placement {
             Some(Placement::Kernel) => seen.as_ref().and_then(|seen| {
-                let told = [unattached(config, seen), refused_backend(config, seen)];
+                let told = [unattached(config, seen), absent(config, seen), refused_backend(config, seen)];
                 told.into_iter().flatten().reduce(|first, more| format!("{first}; {more}"))
             }),
             other => {
@@ -330,6 +330,13 @@ fn unattached(config: &weir_config::Listener, seen: &weir_control::kernel::Seen)
     let told = seen.unattached.iter().filter(|(name, _)| is_mine(name));
     told.map(|(name, why)| format!("no packets are taken at {name}: {why}"))
         .reduce(|first, more| format!("{first}; {more}"))
+}
+
+/// Which interfaces that a listener names are not there.
+fn absent(config: &weir_config::Listener, seen: &weir_control::kernel::Seen) -> Option<String> {
+    let absent = &seen.listeners.get(&config.name)?.absent;
+    (!absent.is_empty())
+        .then(|| format!("no interface of this host that is up is named {}", absent.join(", or ")))
 }
 
 /// Why a backend gets no packets though it may be up.

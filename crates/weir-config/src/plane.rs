@@ -56,6 +56,7 @@ pub(crate) fn obstacle(listener: &Fields, pool: Option<&Fields>) -> Option<Strin
         obstacles.extend(of_pool(pool, protocol));
         obstacles.extend(of_families(listener, pool));
         obstacles.extend(of_ports(listener, pool));
+        obstacles.extend(of_loops(listener, pool));
     }
     let first = obstacles.into_iter().find(|obstacle| !obstacle.is_tuning && !obstacle.is_default)?;
     Some(format!("{}: {}", first.message, first.why))
@@ -94,6 +95,7 @@ pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Fi
             let mut obstacles = of_listener(listener, protocol);
             obstacles.extend(pool.map(|pool| of_families(listener, pool)).unwrap_or_default());
             obstacles.extend(pool.map(|pool| of_ports(listener, pool)).unwrap_or_default());
+            obstacles.extend(pool.map(|pool| of_loops(listener, pool)).unwrap_or_default());
             for obstacle in obstacles {
                 findings.error(obstacle.at, obstacle.message, obstacle.why);
             }
@@ -212,6 +214,16 @@ fn of_pool(pool: &Fields, protocol: Protocol) -> Vec<Obstacle> {
         let message = format!("pool `{name}` cannot choose by `{balance}` on the kernel plane");
         obstacles.push(Obstacle::new(pool.at("balance"), message, why));
     }
+    let count = pool.tables("backends").count();
+    if balance == Some(Algorithm::LeastConnections) && count > MOST_COMPARED {
+        let why = format!(
+            "those beyond the first {MOST_COMPARED} would get nothing: expected another `balance`, such as \"maglev\", or pools with fewer"
+        );
+        let message = format!(
+            "pool `{name}` has {count} backends, and `least-connections` compares {MOST_COMPARED} on the kernel plane"
+        );
+        obstacles.push(Obstacle::new(pool.at("balance"), message, why));
+    }
     let is_hashed = matches!(balance, Some(Algorithm::Hash | Algorithm::Maglev));
     if let Some(hash) = pool.table("hash").filter(|_| is_hashed)
         && let Some(key) = hash.text("key").filter(|key| !matches!(*key, "client_ip" | "flow"))
@@ -234,6 +246,9 @@ fn of_pool(pool: &Fields, protocol: Protocol) -> Vec<Obstacle> {
     }
     obstacles
 }
+
+/// Backends that least-connections compares: MAX_COMPARED of the packet program.
+const MOST_COMPARED: usize = 1024;
 
 fn is_in_kernel(algorithm: Algorithm) -> bool {
     match algorithm {
@@ -263,6 +278,25 @@ fn of_families(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
         Some(Obstacle::new(at, message, why))
     };
     binds.filter_map(obstacle).collect()
+}
+
+/// Backends at which the listener itself takes packets.
+fn of_loops(listener: &Fields, pool: &Fields) -> Vec<Obstacle> {
+    let binds = listener.list("bind").iter().filter_map(|(_, value)| Bind::inet_of(value));
+    let binds: Vec<InetBind> = binds.collect();
+    let obstacle = |(at, backend): (Span, &Fields)| {
+        let address = backend_at(backend.text("address")?)?;
+        let is_taken = |bind: &&InetBind| {
+            let has_port = address.port() == 0 || bind.ports().contains(&address.port());
+            bind.first.ip().to_canonical() == address.ip().to_canonical() && has_port
+        };
+        let bind = binds.iter().find(is_taken)?;
+        let message = format!("the kernel plane cannot forward from `{bind}` to `{}`", show_backend(address));
+        let why =
+            "it is the listener itself, which would take its packets again: expected where the backend is";
+        Some(Obstacle::new(at, message, why))
+    };
+    pool.tables("backends").filter_map(obstacle).collect()
 }
 
 /// Backends at another port than the listener, where packets go on as they are.

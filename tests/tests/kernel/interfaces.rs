@@ -3,10 +3,10 @@
 use std::fs;
 
 use serde_json::Value;
-use weir_tests::dialogue::{Signal, Weir, until};
+use weir_tests::dialogue::{Setup, Signal, Weir, until};
 use weir_tests::network::Network;
 
-use super::{Talk, VIP, start};
+use super::{Talk, VIP, config_of, start};
 
 fn comes_anew(network: &Network) {
     network.run("weir", &["ip", "link", "del", "to_client"]);
@@ -81,4 +81,29 @@ fn a_host_with_more_addresses_than_there_is_room_for_is_followed_all_the_same() 
     until("there is room again", || {
         (weir.metric("weir_l4_left_out", &[("what", "addresses")]) == 0.0).then_some(())
     });
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_warned_of_and_taken_once_it_comes() {
+    let network = Network::enter(1);
+    network.greets(1, 8080);
+    network.run("weir", &["ip", "link", "set", "to_client", "down"]);
+    let text = config_of(&network, 1, "interface = [\"to_client\", \"to_server*\", \"else*\"]", 8080, "");
+    let weir = Setup::of(&text).start();
+    let why = "no interface of this host that is up is named to_client";
+    until("status says so", || (reason(&weir) == why).then_some(()));
+    let warned = "warning: listener `tcp_four` takes packets at interface `to_client`";
+    let checked = weir.command(&["check"]);
+    assert!(checked.code == 0 && checked.stderr.contains(warned), "{checked:?}");
+    assert!(!checked.stderr.contains("else") && !checked.stderr.contains("to_server"), "{checked:?}");
+    let said = weir.stderr();
+    assert_eq!(
+        said.matches("is named so listener=\"tcp_four\" interface=\"to_client\"").count(),
+        1,
+        "{said}"
+    );
+    network.run("weir", &["ip", "link", "set", "to_client", "up"]);
+    begins(&network).goes_on(b"by an interface that came");
+    until("status says nothing more", || (reason(&weir) == Value::Null).then_some(()));
+    assert_eq!(weir.command(&["check"]).stderr, "");
 }

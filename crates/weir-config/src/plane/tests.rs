@@ -180,3 +180,39 @@ fn lists_of_addresses_hold_on_either_plane_and_belong_to_the_listener() {
         parse("weir.toml", &file("proxy", route, "")).expect_err("a route has no such list").to_string();
     assert!(refused.contains("`deny_address` means nothing in a route of a tcp listener"), "{refused}");
 }
+
+#[test]
+fn least_connections_has_no_more_backends_in_the_kernel_than_it_compares() {
+    let of = |plane, count: usize| {
+        let backends: Vec<String> =
+            (0..count).map(|at| format!("'10.1.{}.{}:80'", at / 250, at % 250 + 1)).collect();
+        let text = file(plane, "", "balance = 'least-connections'");
+        text.replace("['10.0.0.1:80']", &format!("[{}]", backends.join(", ")))
+    };
+    assert!(parse("weir.toml", &of("kernel", 1_024)).is_ok());
+    let refused = parse("weir.toml", &of("kernel", 1_025)).expect_err("one is never chosen").to_string();
+    let expected = "pool `app` has 1025 backends, and `least-connections` compares 1024 on the kernel plane";
+    assert!(refused.contains(expected) && refused.contains("expected another `balance`"), "{refused}");
+    assert!(obstacle(&of("auto", 1_025)).is_some_and(|why| why.starts_with(expected)));
+    assert!(parse("weir.toml", &of("kernel", 1_025).replace("least-connections", "maglev")).is_ok());
+}
+
+#[test]
+fn a_backend_that_is_the_listener_itself_is_refused_in_the_kernel() {
+    for (listener, backend) in [
+        ("10.0.9.9:80", "10.0.9.9:80"),
+        ("10.0.9.9:80-90", "10.0.9.9:85"),
+        ("10.0.9.9:80-90", "10.0.9.9"),
+        ("[2001:db8::9]:80", "[2001:db8::9]:80"),
+    ] {
+        let probed = "health = { port = 8080 }";
+        let text =
+            file("kernel", "", probed).replace("10.0.9.9:80", listener).replace("10.0.0.1:80", backend);
+        let refused = parse("weir.toml", &text).expect_err("its packets would come back").to_string();
+        let expected = format!("the kernel plane cannot forward from `{listener}` to `{backend}`");
+        assert!(refused.contains(&expected) && refused.contains("it is the listener itself"), "{refused}");
+    }
+    // Somebody's own port, as where Weir is on the way to it.
+    let text = file("kernel", "", "").replace("10.0.0.1:80", "10.0.9.9:8080");
+    assert!(parse("weir.toml", &text).is_ok());
+}

@@ -28,6 +28,11 @@ impl fmt::Display for InterfacePattern {
 }
 
 impl InterfacePattern {
+    /// Whether it is one name, and no pattern.
+    pub fn is_name(&self) -> bool {
+        !self.0.contains('*')
+    }
+
     /// Whether it takes an interface of this name. A `*` stands for any characters, or none.
     pub fn matches(&self, name: &str) -> bool {
         let Some((first, rest)) = self.0.split_once('*') else { return self.0 == name };

@@ -3,8 +3,38 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
+use weir_config::{Config, Listener, Plane};
+use weir_l4::host::Host;
+
 use super::owner::Owner;
 use crate::events::What;
+
+/// Interfaces that listeners of `config` name for the kernel plane and that this host does not have now, with
+/// the listener of each.
+///
+/// # Errors
+/// The kernel does not say which interfaces there are.
+pub fn absent_interfaces(config: &Config) -> std::io::Result<Vec<(String, String)>> {
+    let host = Host::read()?;
+    let listeners = config.listeners.iter().filter(|listener| listener.plane != Plane::Proxy);
+    let absent = |listener: &Listener| {
+        let names = absent_of(listener, &host).into_iter();
+        names.map(|name| (listener.name.clone(), name)).collect::<Vec<_>>()
+    };
+    Ok(listeners.flat_map(|listener| absent(listener)).collect())
+}
+
+/// What a listener names and no interface is that packets can be taken at: names, and its patterns where
+/// there is nothing else.
+fn absent_of(listener: &Listener, host: &Host) -> Vec<String> {
+    let is_there = |is_meant: &dyn Fn(&str) -> bool| !host.interfaces_that(is_meant).is_empty();
+    let patterns = &listener.interfaces;
+    let has_any = is_there(&|name| patterns.iter().any(|pattern| pattern.matches(name)));
+    let is_absent = |pattern: &&weir_config::InterfacePattern| {
+        (pattern.is_name() || !has_any) && !is_there(&|name| pattern.matches(name))
+    };
+    patterns.iter().filter(is_absent).map(ToString::to_string).collect()
+}
 
 /// How it stands with the interfaces.
 #[derive(Debug, Default)]
@@ -15,6 +45,8 @@ pub(super) struct Attaching {
     pub(super) lost: u64,
     /// What of the host the program has no room for: addresses, and interfaces into other namespaces.
     pub(super) left_out: [usize; 2],
+    /// What listeners name and this host does not have, by listener.
+    pub(super) absent: BTreeMap<String, Vec<String>>,
     /// Why the program could not be told of the host, where that was said already.
     untold: Option<String>,
 }
@@ -54,6 +86,7 @@ impl Owner {
     /// # Errors
     /// Of some interfaces it could not be done; of all others it was.
     pub(super) fn attach(&mut self) -> Result<(), String> {
+        self.note_absent();
         let wanted = self.interfaces();
         let lost: BTreeSet<String> = self.lost().into_iter().collect();
         let program = self.kernel.program();
@@ -78,6 +111,25 @@ impl Owner {
         }
         self.attaching.failed = failed;
         self.attaching.failed.values().next().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Says so where a listener names an interface that this host does not have, once for each.
+    fn note_absent(&mut self) {
+        let Some((snapshot, placements)) = &self.serving else { return };
+        let in_kernel = snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name));
+        let absent = in_kernel.map(|one| (one.config.name.clone(), absent_of(&one.config, &self.host)));
+        let absent: BTreeMap<_, _> = absent.filter(|(_, names)| !names.is_empty()).collect();
+        for (listener, names) in &absent {
+            let before = self.attaching.absent.get(listener);
+            for name in names.iter().filter(|name| !before.is_some_and(|before| before.contains(name))) {
+                tracing::warn!(
+                    listener,
+                    interface = name,
+                    "no interface of this host that is up is named so"
+                );
+            }
+        }
+        self.attaching.absent = absent;
     }
 
     /// As [`Owner::attach`], where nobody waits to hear what came of it: that is logged as it changes.

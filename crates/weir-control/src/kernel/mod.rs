@@ -37,6 +37,7 @@ use weir_state::plane::{Bell, Next, Pending, Placement, Placements, Plane, Stage
 
 use crate::events::Bus;
 use crate::lock;
+pub use interfaces::absent_interfaces;
 use owner::{Order, OwnDirectory, Owner};
 use views::Views;
 pub use views::{Explanation, FlowFilter, FlowRow, Flows};
@@ -89,6 +90,8 @@ pub struct SeenListener {
     pub verdicts: Vec<(Verdict, Counter)>,
     /// It is on the proxy plane by now: no packets but those of its flows are taken.
     pub is_leaving: bool,
+    /// Interfaces that it names and this host does not have.
+    pub absent: Vec<String>,
 }
 
 /// A backend that gets packets.

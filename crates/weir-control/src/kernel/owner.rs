@@ -394,7 +394,8 @@ impl Owner {
             let number = self.kernel.numbers().listeners.of(name_of(&name));
             let flows = number.and_then(|number| self.swept.by_listener.get(&number)).copied().unwrap_or(0);
             let verdicts = self.kernel.verdicts(&name).unwrap_or_default();
-            seen.listeners.insert(name, SeenListener { number, flows, verdicts, is_leaving });
+            let absent = self.attaching.absent.get(&name).cloned().unwrap_or_default();
+            seen.listeners.insert(name, SeenListener { number, flows, verdicts, is_leaving, absent });
         }
         for pool in &self.in_force.pools {
             for member in &pool.members {
