@@ -17,8 +17,8 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -194,9 +194,8 @@ pub fn hand_over(sockets: &[Passed], known: &[String], program: &Program) -> io:
     match exchange(&ours, sockets, known, &patience) {
         Ok(unused) => Ok(Successor { pid: child.id(), unused }),
         Err(error) => {
-            let _ = child.kill();
             // An exit code means that it ended by itself; then its own last words are in its log.
-            let code = child.wait().ok().and_then(|status| status.code());
+            let code = end(&mut child);
             Err(code.map_or(error, |code| {
                 io::Error::other(format!(
                     "the new process ended with exit code {code} before it was ready; its log says why"
@@ -204,6 +203,23 @@ pub fn hand_over(sockets: &[Passed], known: &[String], program: &Program) -> io:
             }))
         }
     }
+}
+
+/// Longest wait for one that has closed its end and has yet to say why.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Ends a new process that did not come up, unless it does so by itself: gives the code that it ended with
+/// then.
+fn end(child: &mut Child) -> Option<i32> {
+    let begun = Instant::now();
+    while let Ok(None) = child.try_wait() {
+        if begun.elapsed() >= LAST_WORDS {
+            let _ = child.kill();
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait().ok().and_then(|status| status.code())
 }
 
 /// How long a new process is waited for.

@@ -127,6 +127,7 @@ fn another_directory_takes_a_restart_and_an_upgrade_to_it_is_refused() {
     let old = weir.pid();
     weir.signals_pid(old, Signal::USR2);
     until("it is refused", || weir.stderr().contains("upgrade failed").then_some(()));
+    // What the new process says comes before it ends.
     assert!(weir.stderr().contains("`kernel.directory`"), "{}", weir.story());
     assert_eq!((weir.pid(), tables(&mine), tables(&other)), (old, 1, 0));
     talk.goes_on(b"as if nothing had been asked");
