@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Connections that this host's own sockets have: those that the proxy plane took before a listener came to this one. */
+/* What is this host's own: its addresses, and connections that its sockets have, which are those that the proxy plane took
+ * before a listener came to this one. */
 #ifndef WEIR_HOST_H
 #define WEIR_HOST_H
 
@@ -11,6 +12,27 @@
 #define SOCKET_TIME_WAIT 6
 #define SOCKET_CLOSE 7
 #define SOCKET_LISTEN 10
+
+static __always_inline bool is_host(const struct address *address)
+{
+	/* On the stack: Linux 6.1 looks up nothing that an argument points to. */
+	struct address key = *address;
+
+	return bpf_map_lookup_elem(&host_addresses, &key) != NULL;
+}
+
+/* Whether a packet says that it comes from an address of this host, or from one that full-NAT sends from. The host's own packets
+ * do not come in here. */
+__noinline int is_from_own(const struct packet *packet)
+{
+	struct address key;
+
+	if (!packet)
+		return 0;
+	/* On the stack: Linux 6.1 looks up nothing that an argument points to. */
+	key = packet->source;
+	return bpf_map_lookup_elem(&host_addresses, &key) || bpf_map_lookup_elem(&source_ports, &key);
+}
 
 /* Whether a socket of this host has the connection of `key`, which is read at the client's side. A segment that opens one
  * (`opens`) belongs to a socket whose handshake has begun, and to none that only waits for late segments. */

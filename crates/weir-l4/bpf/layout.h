@@ -7,7 +7,7 @@
 #include <linux/types.h>
 
 /* Raised whenever a layout changes; the loader refuses to take over pinned maps of another one. */
-#define LAYOUT_VERSION 7
+#define LAYOUT_VERSION 8
 
 /* Slots of a pool's table, as weir_balance::maglev::TABLE_SIZE. */
 #define TABLE_SIZE 65537
@@ -297,9 +297,11 @@ enum verdict {
 	DROP_DENIED,
 	/* Left to this host, whose socket has its connection. */
 	VERDICT_TO_HOST,
+	/* From an address of this host, which nobody else may send from. */
+	DROP_OWN_ADDRESS,
 	VERDICTS,
 };
-_Static_assert(VERDICTS == 21, "keep Verdict in weir-l4/src/layout.rs equal");
+_Static_assert(VERDICTS == 22, "keep Verdict in weir-l4/src/layout.rs equal");
 
 /* What the explaining program notes of its way through a packet; the value is the number beside each. */
 enum trace_step {

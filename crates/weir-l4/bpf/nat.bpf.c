@@ -191,14 +191,6 @@ __noinline int open_flow(struct __sk_buff *skb, struct packet *packet, struct fl
 	return STEP_MADE;
 }
 
-static __always_inline bool is_host(const struct address *address)
-{
-	/* On the stack: Linux 6.1 looks up nothing that an argument points to. */
-	struct address key = *address;
-
-	return bpf_map_lookup_elem(&host_addresses, &key) != NULL;
-}
-
 /* Remembers that somebody asks a backend past all listeners, through this host: its answers are not ours. */
 __noinline int note_direct(const struct packet *packet)
 {
@@ -277,7 +269,7 @@ __noinline int meet_backend(struct packet *packet, struct flow *flow)
 	place_of(&at, &packet->destination, packet->destination_port, packet->protocol);
 	origin = origin_at(&at, &backend);
 	if (origin && origin->uses & USE_NAT)
-		return STEP_DIRECT;
+		return is_from_own(packet) ? NOT_OURS : STEP_DIRECT;
 	place_of(&at, &packet->source, packet->source_port, packet->protocol);
 	origin = origin_at(&at, &backend);
 	if (!origin)
@@ -308,6 +300,11 @@ __noinline int meet(struct __sk_buff *skb, struct packet *packet, struct flow *f
 	if (!listener)
 		return meet_backend(packet, flow);
 	flow->listener = listener->number;
+	/* Its answers would have the ends of those to this host's own connections: to its probes, and to the proxy's. */
+	if (is_from_own(packet)) {
+		note(TRACE_LISTENER, listener->number);
+		return DROP_OWN_ADDRESS;
+	}
 	if (listener->asks_host && goes_to_host(skb, packet)) {
 		if (packet->fragment == FIRST_FRAGMENT)
 			note_fragment(packet);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub use crate::verdict::Verdict;
 
 /// As `LAYOUT_VERSION` in `bpf/layout.h`.
-pub const LAYOUT_VERSION: u32 = 7;
+pub const LAYOUT_VERSION: u32 = 8;
 /// Slots in a block.
 pub const SLOTS_PER_BLOCK: usize = 32;
 /// Blocks of one table.

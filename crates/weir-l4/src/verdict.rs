@@ -46,11 +46,13 @@ pub enum Verdict {
     DropDenied,
     /// Left to this host, whose socket has its connection.
     ToHost,
+    /// It comes from an address of this host, which nobody else may send from.
+    DropOwnAddress,
 }
 
 impl Verdict {
     /// All, in the order of their numbers.
-    pub const ALL: [Verdict; 21] = [
+    pub const ALL: [Verdict; 22] = [
         Verdict::ToBackend,
         Verdict::ToClient,
         Verdict::IcmpToBackend,
@@ -72,6 +74,7 @@ impl Verdict {
         Verdict::DropUnanswered,
         Verdict::DropDenied,
         Verdict::ToHost,
+        Verdict::DropOwnAddress,
     ];
 
     /// The word that metrics and `weir explain` have for it.
@@ -98,6 +101,7 @@ impl Verdict {
             Verdict::DropUnanswered => "drop_unanswered",
             Verdict::DropDenied => "drop_denied",
             Verdict::ToHost => "to_host",
+            Verdict::DropOwnAddress => "drop_own_address",
         }
     }
 }

@@ -1,11 +1,12 @@
 //! Floods from made-up addresses, and tables that are too small.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use weir_tests::crowd::{Crowd, CrowdServer};
 use weir_tests::dialogue::{Draws, Sets, Setup, Weir, until};
-use weir_tests::network::Network;
+use weir_tests::network::{Network, PATIENCE};
 use weir_tests::raw::{ACK, SYN, Segment, Sender};
 
 use super::{Talk, VIP, VIP6, config};
@@ -145,5 +146,52 @@ fn a_table_filled_three_times_over_resets_connections_of_other_pools_and_keeps_n
     assert!((512..2048).contains(&stay), "{stay} stay");
     for crowd in [early, late] {
         assert!(crowd.why().iter().all(|why| why.contains("reset")), "{:?}", crowd.why());
+    }
+}
+
+/// Says something on a connection, and hears it back.
+fn echoes(stream: &mut TcpStream, what: &[u8]) {
+    stream.write_all(what).expect("the connection takes bytes");
+    let mut back = vec![0; what.len()];
+    stream.read_exact(&mut back).unwrap_or_else(|problem| panic!("the answer is lost: {problem}"));
+    assert_eq!(back, what);
+}
+
+/// Who sent segments to a listener from Weir's own addresses had the answers to its probes, and to what the
+/// proxy plane relayed, taken for those of a flow: every backend was found down.
+#[test]
+fn segments_from_addresses_of_weirs_own_host_take_no_answers_from_its_own_connections() {
+    let network = Network::enter(1);
+    network.greets(1, 8080);
+    let weir = Setup::of(&config(&network, 1, "balance = \"round-robin\"")).start();
+    for (listener, vip, is_v6) in
+        [("tcp_four", format!("{VIP}:80"), false), ("tcp_six", format!("[{VIP6}]:80"), true)]
+    {
+        let to: SocketAddr = vip.parse().unwrap();
+        let mut own = TcpStream::connect(network.server(1, 8080, is_v6)).expect("the backend is next door");
+        own.set_read_timeout(Some(PATIENCE)).unwrap();
+        own.read_exact(&mut [0; 2]).expect("a greeting");
+        let source = own.local_addr().unwrap();
+        network.on("client", || {
+            let sender = Sender::here().expect("root");
+            let segment = Segment {
+                source,
+                destination: to,
+                flags: SYN,
+                sequence: 1,
+                acknowledgement: 0,
+                payload: b"",
+            };
+            (0..3).for_each(|_| sender.sends(&segment.packet()).expect("it leaves"));
+        });
+        weir.reaches(
+            "weir_l4_packets_total",
+            &[("listener", listener), ("verdict", "drop_own_address")],
+            3.0,
+        );
+        echoes(&mut own, b"as before");
+        let explained = weir.command(&["explain", "tcp", &source.to_string(), &vip]);
+        assert!(explained.stdout.contains("drop_own_address"), "{explained:?}");
+        Talk::begin(&network, &vip).goes_on(b"a client");
     }
 }

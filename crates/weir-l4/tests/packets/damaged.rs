@@ -2,7 +2,7 @@
 
 use weir_l4::layout::{TCP, UDP, Verdict};
 
-use crate::frames::{ETHERNET, IcmpError, Packet, sum_of};
+use crate::frames::{ACK, ETHERNET, IcmpError, Packet, SYN, sum_of};
 use crate::kinds::{Kind, TCP4, TCP6, UDP4, UDP6, each_kind};
 use crate::namespace::{BACKENDS, CLIENTS};
 
@@ -15,6 +15,8 @@ each_kind! {
     a_length_within_the_frame_is_taken_at_its_word
     a_packet_from_the_listeners_own_address_is_not_forwarded
     a_packet_from_an_address_that_is_nobodys_is_not_forwarded
+    a_packet_from_an_address_of_this_host_is_dropped_by_name
+    what_claims_to_be_from_this_host_to_a_backend_is_remembered_nowhere
     errors_that_end_anywhere_are_not_misforwarded
     any_byte_of_the_header_may_be_wrong
 }
@@ -117,6 +119,28 @@ fn a_packet_from_an_address_that_is_nobodys_is_not_forwarded(kind: Kind) {
         }
         plane.run(CLIENTS, &first.frame()).not_forwarded();
     }
+}
+
+/// The backend's answers would be those to this host's own connections: to its probes, and to the proxy's.
+fn a_packet_from_an_address_of_this_host_is_dropped_by_name(kind: Kind) {
+    let mut plane = kind.plane();
+    let here = kind.host(2, 200);
+    plane.host_address(here.ip());
+    for flags in [SYN, ACK] {
+        let packet = kind.packet(here, kind.listener(0)).with_flags(flags);
+        plane.run(CLIENTS, &packet.frame()).dropped(Verdict::DropOwnAddress);
+    }
+    assert_eq!((plane.remembered(), plane.open_flows(0)), (0, 0));
+    let answer = kind.packet(kind.backend(0), here);
+    plane.run(BACKENDS, &Packet { to_mac: BACKENDS.mac, ..answer }.frame()).untouched();
+}
+
+fn what_claims_to_be_from_this_host_to_a_backend_is_remembered_nowhere(kind: Kind) {
+    let mut plane = kind.plane();
+    let here = kind.host(2, 200);
+    plane.host_address(here.ip());
+    plane.run(CLIENTS, &kind.packet(here, kind.backend(0)).frame()).untouched();
+    assert_eq!(plane.remembered(), 0);
 }
 
 fn errors_that_end_anywhere_are_not_misforwarded(kind: Kind) {

@@ -18,6 +18,7 @@ each_kind_of_nat! {
     a_flow_that_was_forgotten_gets_its_port_again
     a_port_that_is_another_clients_by_now_is_not_used
     a_client_may_be_its_own_backend
+    a_packet_from_a_source_is_dropped_by_name
     an_answer_to_nobody_is_dropped_by_name
     what_a_backend_says_to_the_host_itself_is_left_alone
     what_a_backend_says_to_others_is_left_alone
@@ -161,6 +162,22 @@ fn a_client_may_be_its_own_backend(kind: Kind) {
 }
 
 /// Whether the source is an address of an interface, or only routed here.
+fn a_packet_from_a_source_is_dropped_by_name(kind: Kind) {
+    for is_host in [true, false] {
+        let mut plane = kind.empty_plane();
+        plane.backend(0, kind.backend(0));
+        plane.pool(0, Algorithm::Hash, &[0]);
+        listener(&mut plane, kind, 0, PORTS);
+        if is_host {
+            plane.host_address(sources(kind)[0]);
+        }
+        let first = kind.packet(SocketAddr::new(sources(kind)[0], 62_000), kind.listener(0));
+        plane.run(CLIENTS, &first.frame()).dropped(Verdict::DropOwnAddress);
+        assert_eq!(plane.remembered(), 0);
+    }
+}
+
+/// The same.
 fn an_answer_to_nobody_is_dropped_by_name(kind: Kind) {
     for is_host in [true, false] {
         let mut plane = kind.empty_plane();
