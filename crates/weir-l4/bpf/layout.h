@@ -134,8 +134,10 @@ struct backend {
 	__u32 interface;
 	/* Which address of this host outer headers to it come from, if its listener says none; zero when not known. */
 	struct address source;
+	/* For as long connections of one client that fail count as one, in ticks; 0 where nobody weighs them. */
+	__u32 failure_ticks;
 };
-_Static_assert(sizeof(struct backend) == 48, "keep Backend in weir-l4/src/layout.rs equal");
+_Static_assert(sizeof(struct backend) == 52, "keep Backend in weir-l4/src/layout.rs equal");
 
 /* How listeners use a backend: bits. */
 enum use {
@@ -244,7 +246,7 @@ struct flow {
 	/* As of its listener: `enum forward`. */
 	__u8 forward;
 	struct next_hop next_hop;
-	/* Of a flow to a client that is opening: the number of the backend's latest segment. */
+	/* Of a flow that is opening: the number of the backend's latest segment, or of the client's first one. */
 	__u32 sequence;
 };
 _Static_assert(sizeof(struct flow) == 88, "keep Flow in weir-l4/src/layout.rs equal");
@@ -299,9 +301,11 @@ enum verdict {
 	VERDICT_TO_HOST,
 	/* From an address of this host, which nobody else may send from. */
 	DROP_OWN_ADDRESS,
+	/* It opens a connection and ends it. */
+	DROP_BAD_FLAGS,
 	VERDICTS,
 };
-_Static_assert(VERDICTS == 22, "keep Verdict in weir-l4/src/layout.rs equal");
+_Static_assert(VERDICTS == 23, "keep Verdict in weir-l4/src/layout.rs equal");
 
 /* What the explaining program notes of its way through a packet; the value is the number beside each. */
 enum trace_step {
@@ -374,7 +378,19 @@ struct backend_counter {
 	__u64 refused;
 	/* Connections whose client asked again, a second later, because it had not answered. */
 	__u64 unanswered;
+	/* The same of clients for whom one had been counted within `failure_ticks`. */
+	__u64 failed_again;
+	/* Connections whose client has heard it. */
+	__u64 served;
 };
-_Static_assert(sizeof(struct backend_counter) == 40, "keep BackendCounter in weir-l4/src/layout.rs equal");
+_Static_assert(sizeof(struct backend_counter) == 56, "keep BackendCounter in weir-l4/src/layout.rs equal");
+
+/* A client whose connection to a backend failed. */
+struct failed_client {
+	/* Of IPv6 the network of 64 bits: who has one has all of its addresses. */
+	struct address client;
+	__u32 backend;
+};
+_Static_assert(sizeof(struct failed_client) == 20, "keep the key of `failed_clients` without padding");
 
 #endif

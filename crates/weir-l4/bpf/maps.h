@@ -170,6 +170,14 @@ struct {
 	__type(value, struct answered);
 } answers SEC(".maps");
 
+/* When a failed connection of a client's was last counted. Where too many fail for the table, one is counted anew. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct failed_client);
+	__type(value, __u32);
+} failed_clients SEC(".maps");
+
 /* VERDICTS counters for each listener. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -143,6 +143,8 @@ __noinline int admit(struct packet *packet, struct flow *flow, const struct list
 		return NOT_OURS;
 	if (packet->fault)
 		return packet->fault;
+	if (packet->protocol == IPPROTO_TCP && (packet->tcp_flags & (TCP_SYN | TCP_FIN)) == (TCP_SYN | TCP_FIN))
+		return DROP_BAD_FLAGS;
 	if (!is_admitted(packet, flow->listener))
 		return DROP_DENIED;
 	number = listener->pool;
@@ -178,6 +180,7 @@ __noinline int open_flow(struct __sk_buff *skb, struct packet *packet, struct fl
 	if (!packet || !flow)
 		return NOT_OURS;
 	number = flow->backend;
+	note_first(skb, packet, flow);
 	refused = is_one_way(flow) ? remember_one_way(packet, flow) : remember(skb, packet, flow);
 	/* Where there is no room, the hash leads the next packet to the same backend; but nobody would know whose the answers
 	 * are that come to a source of ours. */

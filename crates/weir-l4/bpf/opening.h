@@ -10,16 +10,62 @@
  * in 4096. */
 #define ACKNOWLEDGED_WITHIN (1 << 20)
 
-static __always_inline void count_failure(__u32 backend, bool is_refused)
-{
-	struct backend_counter *counter = bpf_map_lookup_elem(&backend_counters, &backend);
+/* How far what a reset acknowledges may be from a first segment that it answers: that may carry data (RFC 7413). */
+#define FIRST_SEGMENT (1 << 16)
 
-	if (!counter)
-		return;
+/* Counts a connection that the backend refused, or did not answer. One for each client, or a single one could say of a
+ * backend what it likes: some segments no host answers. */
+__noinline int count_failure(const struct packet *packet, const struct flow *flow, int is_refused)
+{
+	struct failed_client who = {};
+	struct backend_counter *counter;
+	struct backend *backend;
+	__u32 now, *last;
+
+	if (!packet || !flow)
+		return 0;
+	who.backend = flow->backend;
+	counter = bpf_map_lookup_elem(&backend_counters, &who.backend);
+	backend = bpf_map_lookup_elem(&backends, &who.backend);
+	if (!counter || !backend || !backend->failure_ticks)
+		return 0;
+	who.client = flow->direction == TO_BACKEND ? packet->source : flow->destination;
+	if (packet->family == 6) {
+		who.client.words[2] = 0;
+		who.client.words[3] = 0;
+	}
+	now = packet->now;
+	last = bpf_map_lookup_elem(&failed_clients, &who);
+	if (last && now - *last < backend->failure_ticks) {
+		counter->failed_again++;
+		return 0;
+	}
+	bpf_map_update_elem(&failed_clients, &who, &now, BPF_ANY);
 	if (is_refused)
 		counter->refused++;
 	else
 		counter->unanswered++;
+	return 0;
+}
+
+static __always_inline void count_served(__u32 backend)
+{
+	struct backend_counter *counter = bpf_map_lookup_elem(&backend_counters, &backend);
+
+	if (counter)
+		counter->served++;
+}
+
+/* Keeps the number of a connection's first segment in the flow that it opens: who refuses it names that. */
+__noinline int note_first(struct __sk_buff *skb, const struct packet *packet, struct flow *flow)
+{
+	__be32 number;
+
+	if (!packet || !flow || !opens(packet) ||
+	    bpf_skb_load_bytes(skb, packet->transport + offsetof(struct tcphdr, seq), &number, sizeof(number)))
+		return 0;
+	flow->sequence = bpf_ntohl(number);
+	return 0;
 }
 
 /* Moves one direction among the settled flows. */
@@ -56,9 +102,12 @@ __noinline int move_settled(const struct flow_key6 *from, __u8 family)
 __noinline int settle(const struct packet *packet, const struct flow *flow, const struct flow *other)
 {
 	struct flow_key6 key = {};
+	__u32 backend;
+	int moved;
 
 	if (!packet || !flow)
 		return 0;
+	backend = flow->backend;
 	if (other) {
 		other_key(&key, flow, packet->protocol);
 		/* The way back first: a flow whose way there is settled is not looked at again. */
@@ -66,24 +115,28 @@ __noinline int settle(const struct packet *packet, const struct flow *flow, cons
 			return 0;
 	}
 	key_of(&key, packet);
-	return move_settled(&key, packet->family);
+	moved = move_settled(&key, packet->family);
+	if (moved && packet->protocol == IPPROTO_TCP)
+		count_served(backend);
+	return moved;
 }
 
 /* What the backend answers, in the flow whose other direction `key` finds. */
 static __always_inline void note_answer(struct flow *flow, const struct packet *packet, const struct flow_key6 *key,
-					__u32 sequence)
+					__u32 sequence, __u32 acknowledged)
 {
 	const struct flow *other;
 
 	flow->sequence = sequence;
 	if (packet->protocol != IPPROTO_TCP)
 		flow->seen |= SEEN_DATA;
-	if (packet->protocol != IPPROTO_TCP || !(packet->tcp_flags & TCP_RST) || flow->seen)
+	if (packet->protocol != IPPROTO_TCP || (packet->tcp_flags & (TCP_RST | TCP_ACK)) != (TCP_RST | TCP_ACK) || flow->seen)
 		return;
-	/* A reset of what began in the middle refuses nothing: who sends such segments is not believed. */
+	/* A reset of what is no first segment refuses nothing: who sends such segments is not believed. That of a first one
+	 * acknowledges it, and that of one with ACK nothing (RFC 9293 §3.5.2). */
 	other = find(key, packet->family);
-	if (other && !(other->seen & ~(SEEN_SYN | SEEN_AGAIN)))
-		count_failure(flow->backend, true);
+	if (other && !(other->seen & ~(SEEN_SYN | SEEN_AGAIN)) && acknowledged - other->sequence - 1 < FIRST_SEGMENT)
+		count_failure(packet, flow, true);
 }
 
 /* Whether the client has heard the backend: of a datagram, that it sends another after an answer. */
@@ -121,14 +174,17 @@ __noinline int go_on_opening(struct __sk_buff *skb, const struct packet *packet,
 	}
 	other_key(&key, flow, packet->protocol);
 	if (flow->direction == TO_CLIENT) {
-		note_answer(flow, packet, &key, bpf_ntohl(numbers[0]));
+		note_answer(flow, packet, &key, bpf_ntohl(numbers[0]), bpf_ntohl(numbers[1]));
 		follow(flow, packet);
 		return 0;
 	}
 	other = find(&key, packet->family);
-	if (opens(packet) && flow->last_tick != packet->now && other && !other->seen && !(flow->seen & SEEN_AGAIN)) {
+	if (opens(packet) && flow->sequence != bpf_ntohl(numbers[0])) {
+		/* The client has given up the one before. */
+		flow->sequence = bpf_ntohl(numbers[0]);
+	} else if (opens(packet) && flow->last_tick != packet->now && other && !other->seen && !(flow->seen & SEEN_AGAIN)) {
 		flow->seen |= SEEN_AGAIN;
-		count_failure(flow->backend, false);
+		count_failure(packet, flow, false);
 	}
 	follow(flow, packet);
 	if (!other || other->direction != TO_CLIENT || !has_heard(packet, flow, other, bpf_ntohl(numbers[1])))

@@ -89,10 +89,12 @@ struct packet {
 	__u32 now;
 };
 
-/* A segment that opens a connection; with RST it opens none (RFC 9293 §3.10.7.2). */
+/* A segment that opens a connection; with RST it opens none (RFC 9293 §3.10.7.2), and with FIN hosts take it for a probe of
+ * theirs and say nothing. */
 static __always_inline bool opens(const struct packet *packet)
 {
-	return packet->protocol == IPPROTO_TCP && (packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+	return packet->protocol == IPPROTO_TCP &&
+	       (packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
 }
 
 /* A tick is 2^30 ns of CLOCK_MONOTONIC. */

@@ -197,7 +197,14 @@ fn set_up() -> (Plane, World) {
 
 /// A pool with one backend.
 fn pool_of(name: String, address: SocketAddr) -> Pool {
-    let member = Member { id: 1, address, weight: 100, is_alive: true, source: None };
+    let member = Member {
+        id: 1,
+        address,
+        weight: 100,
+        is_alive: true,
+        source: None,
+        failures_within: std::time::Duration::ZERO,
+    };
     Pool { name, algorithm: Algorithm::Hash, hash_key: HashKey::Client, members: vec![member] }
 }
 

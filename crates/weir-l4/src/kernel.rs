@@ -165,11 +165,7 @@ impl Kernel {
         let mut sum = BackendCounter::default();
         let Some(number) = self.held.numbers.backends.of(name) else { return Ok(sum) };
         for one in self.program.counters::<BackendCounter>("backend_counters")?.get(&number, 0)?.iter() {
-            sum.flows += one.flows;
-            sum.bytes_to_backend += one.bytes_to_backend;
-            sum.bytes_to_client += one.bytes_to_client;
-            sum.refused += one.refused;
-            sum.unanswered += one.unanswered;
+            sum += *one;
         }
         Ok(sum)
     }

@@ -1,6 +1,7 @@
 //! What lies in the maps: the same structs as in `bpf/layout.h`, whose comments say what each field is.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::AddAssign;
 
 pub use crate::verdict::Verdict;
 
@@ -223,6 +224,8 @@ pub struct Backend {
     pub interface: u32,
     /// Where outer headers to it come from, if its listener says nothing; zero when not known.
     pub source: Address,
+    /// For as long connections of one client that fail count as one, in ticks; 0 where nobody weighs them.
+    pub failure_ticks: u32,
 }
 
 /// Bit of [`Origin::uses`]: a listener uses the backend by NAT.
@@ -401,7 +404,7 @@ pub struct Flow {
     pub forward: u8,
     /// Its way out.
     pub next_hop: NextHop,
-    /// Of the backend's latest segment, while it is opening.
+    /// Of the backend's latest segment, or of the client's first one, while it is opening.
     pub sequence: u32,
 }
 
@@ -439,6 +442,22 @@ pub struct BackendCounter {
     pub refused: u64,
     /// Connections that it had not answered when the client asked again.
     pub unanswered: u64,
+    /// Connections that failed either way, of clients for whom one was counted already.
+    pub failed_again: u64,
+    /// Connections whose client has heard it.
+    pub served: u64,
+}
+
+impl AddAssign for BackendCounter {
+    fn add_assign(&mut self, other: BackendCounter) {
+        self.flows += other.flows;
+        self.bytes_to_backend += other.bytes_to_backend;
+        self.bytes_to_client += other.bytes_to_client;
+        self.refused += other.refused;
+        self.unanswered += other.unanswered;
+        self.failed_again += other.failed_again;
+        self.served += other.served;
+    }
 }
 
 /// As `enum trace_step`: what the explaining program notes.
@@ -526,7 +545,7 @@ const _: () = assert!(size_of::<Listener>() == 16);
 const _: () = assert!(size_of::<Source>() == 8);
 const _: () = assert!(size_of::<Pool>() == 16);
 const _: () = assert!(size_of::<SlotBlock>() == 64);
-const _: () = assert!(size_of::<Backend>() == 48);
+const _: () = assert!(size_of::<Backend>() == 52);
 const _: () = assert!(size_of::<Origin>() == 28);
 const _: () = assert!(size_of::<FlowKey4>() == 16);
 const _: () = assert!(size_of::<FlowKey6>() == 40);
@@ -534,4 +553,4 @@ const _: () = assert!(size_of::<NextHop>() == 28);
 const _: () = assert!(size_of::<Flow>() == 88);
 const _: () = assert!(size_of::<Settings>() == 8);
 const _: () = assert!(size_of::<Counter>() == 16);
-const _: () = assert!(size_of::<BackendCounter>() == 40);
+const _: () = assert!(size_of::<BackendCounter>() == 56);

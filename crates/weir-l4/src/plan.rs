@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::flows::ticks;
 use crate::layout::{
     ADMITTED, Address, Backend, BackendState, DENIED, Endpoint, Forward, Listener, MAX_SOURCES,
     MOST_ENDPOINTS, Network, Origin, Pool, Source,
@@ -381,6 +382,7 @@ fn backend(member: &wanted::Member, before: Option<Backend>, interface: u32) -> 
         weight: member.weight.max(1),
         interface,
         source: member.source.map(Address::from).unwrap_or_default(),
+        failure_ticks: ticks(member.failures_within),
     }
 }
 
@@ -398,6 +400,7 @@ mod tests {
             weight: 100,
             is_alive: true,
             source: None,
+            failures_within: std::time::Duration::ZERO,
         }
     }
 

@@ -440,7 +440,7 @@ pub(crate) fn is_mounted(path: &Path) -> bool {
 }
 
 /// Every map of `bpf/maps.h`.
-const MAPS: [&str; 22] = [
+const MAPS: [&str; 23] = [
     "networks",
     "listeners",
     "origins",
@@ -461,6 +461,7 @@ const MAPS: [&str; 22] = [
     "names",
     "local_peers",
     "answers",
+    "failed_clients",
     "verdicts",
     "backend_counters",
 ];

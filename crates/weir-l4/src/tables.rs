@@ -71,6 +71,7 @@ mod tests {
             weight: *weight,
             is_alive: true,
             source: None,
+            failures_within: std::time::Duration::ZERO,
         };
         let members = weights.iter().enumerate().map(member).collect();
         Pool { name: "app".to_owned(), algorithm, hash_key: HashKey::Client, members }

@@ -48,11 +48,13 @@ pub enum Verdict {
     ToHost,
     /// It comes from an address of this host, which nobody else may send from.
     DropOwnAddress,
+    /// It opens a connection and ends it.
+    DropBadFlags,
 }
 
 impl Verdict {
     /// All, in the order of their numbers.
-    pub const ALL: [Verdict; 22] = [
+    pub const ALL: [Verdict; 23] = [
         Verdict::ToBackend,
         Verdict::ToClient,
         Verdict::IcmpToBackend,
@@ -75,6 +77,7 @@ impl Verdict {
         Verdict::DropDenied,
         Verdict::ToHost,
         Verdict::DropOwnAddress,
+        Verdict::DropBadFlags,
     ];
 
     /// The word that metrics and `weir explain` have for it.
@@ -102,6 +105,7 @@ impl Verdict {
             Verdict::DropDenied => "drop_denied",
             Verdict::ToHost => "to_host",
             Verdict::DropOwnAddress => "drop_own_address",
+            Verdict::DropBadFlags => "drop_bad_flags",
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::net::{AddrParseError, IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::time::Duration;
 
 use crate::layout::{Algorithm, Forward, HashKey};
 
@@ -119,4 +120,6 @@ pub struct Member {
     pub is_alive: bool,
     /// The address of this host that outer headers to it come from, where its listener says none.
     pub source: Option<IpAddr>,
+    /// For as long connections of one client that fail count as one; zero where nobody weighs them.
+    pub failures_within: Duration,
 }

@@ -1,15 +1,18 @@
 //! Backends that fail: seen by their probes, and by what becomes of real connections.
 
 use std::io::{ErrorKind, Write};
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 use weir_tests::dialogue::{SLOWNESS, Sets, Setup, Weir, alone, until};
-use weir_tests::network::Network;
+use weir_tests::network::{Network, PATIENCE};
+use weir_tests::raw::{FIN, SYN, Segment, Sender};
 
+use super::views::gives_the_client_many_addresses;
 use super::{Talk, VIP, VIP6, config};
 
 fn backends(weir: &Weir, pool: &str) -> Vec<Value> {
@@ -21,12 +24,12 @@ fn backends(weir: &Weir, pool: &str) -> Vec<Value> {
 
 const PASSIVE: &str = "balance = \"round-robin\"\nhealth = { check = \"off\", passive = { errors = 3, within = \"10s\", eject = \"60s\", max_ejected = 0.5 } }";
 
-/// Of two servers the first has nobody at its port.
+/// Of two servers the first has nobody at its port. One client is believed where nobody is served.
 #[test]
 fn a_backend_that_refuses_connections_is_ejected() {
     let network = Network::enter(2);
     network.greets(2, 8080);
-    let weir = Setup::of(&config(&network, 2, PASSIVE)).start();
+    let weir = Setup::of(&config(&network, 2, &PASSIVE.replace("10s", "1s"))).start();
     for (pool, to) in [("four", format!("{VIP}:80")), ("six", format!("[{VIP6}]:80"))] {
         let to = to.parse().unwrap();
         until("it is ejected", || {
@@ -45,7 +48,7 @@ fn a_backend_that_refuses_connections_is_ejected() {
         weir.reaches("weir_backend_failures_total", &[("pool", pool), ("backend", &address)], 3.0);
         weir.reaches("weir_backend_connect_failures_total", &[("pool", pool), ("backend", &address)], 3.0);
     }
-    assert!(weir.stderr().contains("refused"), "{}", weir.story());
+    assert!(weir.stderr().contains("nobody was served"), "{}", weir.story());
 }
 
 /// Its probes are answered: they come from next door. What is behind Weir gets no answer.
@@ -53,15 +56,25 @@ fn a_backend_that_refuses_connections_is_ejected() {
 fn a_backend_that_leaves_connections_unanswered_is_ejected_though_its_probes_succeed() {
     let network = Network::enter(2);
     (1..=2).for_each(|number| network.greets(number, 8080));
-    network.run("server1", &["ip", "route", "replace", "blackhole", "10.50.1.0/24"]);
+    for clients in ["10.50.1.0/24", "10.60.0.0/16"] {
+        network.run("server1", &["ip", "route", "replace", "blackhole", clients]);
+    }
     let probed =
         PASSIVE.replace("check = \"off\"", "check = \"tcp\", interval = \"100ms\", timeout = \"100ms\"");
     let weir = Setup::of(&config(&network, 2, &probed)).start();
-    let to = format!("{VIP}:80").parse().unwrap();
+    gives_the_client_many_addresses(&network);
+    let to: SocketAddr = format!("{VIP}:80").parse().unwrap();
     std::thread::scope(|scope| {
-        for _ in 0..16 {
+        for client in 1..=16 {
+            let network = &network;
             // Half of them wait; whether somebody answers in the end does not matter here.
-            scope.spawn(|| drop(Talk::try_begin(&network, to)));
+            scope.spawn(move || {
+                network.on("client", || {
+                    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+                    socket.bind(&SocketAddr::from((Ipv4Addr::new(10, 60, 0, client), 0)).into()).unwrap();
+                    drop(socket.connect_timeout(&to.into(), PATIENCE));
+                });
+            });
         }
         until("it is ejected", || (backends(&weir, "four")[0]["state"] == "ejected").then_some(()));
         // It is said a moment before the kernel plane has heard of it.
@@ -71,6 +84,61 @@ fn a_backend_that_leaves_connections_unanswered_is_ejected_though_its_probes_suc
         });
     });
     assert!(weir.stderr().contains("did not answer"), "{}", weir.story());
+}
+
+/// Segments that no host answers, again and again from one address: the SYN of a damaged packet, and one that
+/// ends what it opens. Each is a connection that the backend left unanswered, as far as can be seen.
+#[test]
+fn one_client_ejects_no_backend_that_serves_others() {
+    let network = Network::enter(2);
+    (1..=2).for_each(|number| network.greets(number, 8080));
+    gives_the_client_many_addresses(&network);
+    let weir = Setup::of(&config(&network, 2, PASSIVE)).start();
+    let to: SocketAddr = format!("{VIP}:80").parse().unwrap();
+    let is_over = AtomicBool::new(false);
+    let failures = || -> f64 {
+        let of = |number| {
+            let backend = network.server(number, 8080, false).to_string();
+            weir.metric("weir_backend_failures_total", &[("pool", "four"), ("backend", &backend)])
+        };
+        of(1) + of(2)
+    };
+    std::thread::scope(|scope| {
+        let _end = Sets(&is_over);
+        scope.spawn(|| {
+            network.on("client", || {
+                let sender = Sender::here().expect("root");
+                while !is_over.load(Ordering::Acquire) {
+                    for (port, flags) in (20_000..20_040).zip([SYN, SYN | FIN].into_iter().cycle()) {
+                        let source = SocketAddr::from((Ipv4Addr::new(10, 60, 9, 9), port));
+                        let segment = Segment {
+                            source,
+                            destination: to,
+                            flags,
+                            sequence: 7,
+                            acknowledgement: 0,
+                            payload: b"",
+                        };
+                        let mut packet = segment.packet();
+                        if flags == SYN {
+                            // A byte of the sum.
+                            packet[36] ^= 0x55;
+                        }
+                        let _ = sender.sends(&packet);
+                    }
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            });
+        });
+        until("many of them have failed", || {
+            Talk::begin(&network, &to.to_string()).goes_on(b"served");
+            (failures() >= 20.0).then_some(())
+        });
+    });
+    weir.reaches("weir_l4_packets_total", &[("listener", "tcp_four"), ("verdict", "drop_bad_flags")], 20.0);
+    let states: Vec<Value> = backends(&weir, "four").iter().map(|one| one["state"].clone()).collect();
+    assert_eq!(states, ["ready", "ready"], "{}", weir.story());
+    assert!(!weir.stderr().contains("eject"), "{}", weir.story());
 }
 
 /// The time of day, in UTC: that of the log's lines.

@@ -15,9 +15,9 @@ fn how_many() -> usize {
 }
 
 /// Gives the client two networks of addresses, and Weir the way there.
-fn gives_the_client_many_addresses(network: &Network) {
+pub(super) fn gives_the_client_many_addresses(network: &Network) {
     network.sets("client", "net.ipv6.ip_nonlocal_bind", "1");
-    for (family, addresses, client) in [("-4", "10.60.0.0/16", "10.50.1.2"), ("-6", "fd60::/64", "fd50:1::2")]
+    for (family, addresses, client) in [("-4", "10.60.0.0/16", "10.50.1.2"), ("-6", "fd60::/16", "fd50:1::2")]
     {
         network.run("client", &["ip", family, "route", "add", "local", addresses, "dev", "lo"]);
         network.run("weir", &["ip", family, "route", "add", addresses, "via", client]);

@@ -1,5 +1,9 @@
 //! Passive health from packets: connections that a backend refused or did not answer, as the program counts
 //! them, weighed against the flows it was given as those of the proxy plane are against its picks.
+//!
+//! The program counts one for each client within the pool's window: what a single client says of a backend
+//! that serves others is not believed, since some segments no host answers. Where nobody has been served for
+//! as long as that window, each counts: so the backend of a few clients is found, too.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,7 +17,15 @@ use weir_state::{Pool, Snapshot};
 /// What was counted of each backend at the last look, by pool and address in use.
 #[derive(Debug, Default)]
 pub struct Failures {
-    last: BTreeMap<(String, SocketAddr), BackendCounter>,
+    last: BTreeMap<(String, SocketAddr), Looked>,
+}
+
+/// What a look found of a backend.
+#[derive(Clone, Copy, Debug)]
+struct Looked {
+    counted: BackendCounter,
+    /// When more connections had been served than before, or the first look.
+    served_at: Duration,
 }
 
 impl Failures {
@@ -28,15 +40,22 @@ impl Failures {
     ) -> Vec<Event> {
         let mut ejected = Vec::new();
         let mut next = BTreeMap::new();
-        for pool in snapshot.pools.iter().filter(|pool| pool.config.health.passive.is_some()) {
+        for pool in &snapshot.pools {
+            let Some(passive) = &pool.config.health.passive else { continue };
             for (index, backend) in pool.backends.iter().enumerate() {
                 let Some(address) = backend.resolved.address() else { continue };
                 let Some(counted) = counted(&pool.config.name, address) else { continue };
                 let at = (pool.config.name.clone(), address);
+                let mut served_at = now;
                 if let Some(before) = self.last.get(&at) {
-                    ejected.extend(observe_one(pool, index, now, &since(before, &counted)));
+                    let more = since(&before.counted, &counted);
+                    if more.served == 0 {
+                        served_at = before.served_at;
+                    }
+                    let serves_nobody = now.saturating_sub(served_at) > passive.within;
+                    ejected.extend(observe_one(pool, index, now, &more, serves_nobody));
                 }
-                next.insert(at, counted);
+                next.insert(at, Looked { counted, served_at });
             }
         }
         self.last = next;
@@ -49,14 +68,23 @@ fn since(before: &BackendCounter, now: &BackendCounter) -> BackendCounter {
         flows: now.flows.saturating_sub(before.flows),
         refused: now.refused.saturating_sub(before.refused),
         unanswered: now.unanswered.saturating_sub(before.unanswered),
+        failed_again: now.failed_again.saturating_sub(before.failed_again),
+        served: now.served.saturating_sub(before.served),
         ..BackendCounter::default()
     }
 }
 
 /// Failures are spread evenly among the flows of the same span: in which order they came nobody knows.
-fn observe_one(pool: &Pool, index: usize, now: Duration, more: &BackendCounter) -> Option<Event> {
+fn observe_one(
+    pool: &Pool,
+    index: usize,
+    now: Duration,
+    more: &BackendCounter,
+    serves_nobody: bool,
+) -> Option<Event> {
     let backend = &pool.backends[index];
-    let failures = more.refused + more.unanswered;
+    let by_others = more.refused + more.unanswered;
+    let failures = by_others + if serves_nobody { more.failed_again } else { 0 };
     let mut ejection: Option<Ejection> = None;
     let mut picks = 0;
     // Beyond these none would say anything new.
@@ -68,12 +96,13 @@ fn observe_one(pool: &Pool, index: usize, now: Duration, more: &BackendCounter) 
     }
     backend.balance.note_picks(more.flows - picks);
     let cells = backend.cells.last();
-    cells.failures.add(failures);
-    cells.connect_failures.add(failures);
+    cells.failures.add(by_others + more.failed_again);
+    cells.connect_failures.add(by_others + more.failed_again);
     let ejection = ejection?;
     cells.ejections.increment();
     pool.refresh(now);
     let reason = match (more.refused, more.unanswered) {
+        (0, 0) => format!("{failures} connections failed, and nobody was served"),
         (refused, 0) => format!("refused {refused} connections"),
         (0, unanswered) => format!("did not answer {unanswered} connections"),
         (refused, unanswered) => format!("refused {refused} connections and did not answer {unanswered}"),
@@ -110,9 +139,7 @@ mod tests {
         let mut found = Vec::new();
         let mut sum = BackendCounter { flows: 5, refused: 5, ..BackendCounter::default() };
         for (second, look) in (1..).zip([BackendCounter::default()].iter().chain(looks)) {
-            sum.flows += look.flows;
-            sum.refused += look.refused;
-            sum.unanswered += look.unanswered;
+            sum += *look;
             let counted =
                 |_: &str, address| Some(if address == bad { sum } else { BackendCounter::default() });
             let events = failures.observe(&snapshot, Duration::from_secs(second), counted);
@@ -138,6 +165,19 @@ mod tests {
         let expected = ["10.0.0.1:80 refused 1 connections and did not answer 1"];
         assert_eq!(ejected(&[look(1, 1, 0), look(2, 1, 1)]), expected);
         assert_eq!(ejected(&[look(3, 3, 0)]), ["10.0.0.1:80 refused 3 connections"]);
+    }
+
+    #[test]
+    fn one_client_ejects_no_backend_that_serves_others_and_any_that_serves_nobody() {
+        let of_one = BackendCounter { failed_again: 9, ..look(10, 1, 0) };
+        let served = BackendCounter { served: 1, flows: 1, ..BackendCounter::default() };
+        let beside_others: Vec<BackendCounter> =
+            (0..40).map(|second| if second % 10 == 0 { of_one } else { served }).collect();
+        assert_eq!(ejected(&beside_others), [""; 0]);
+        let silent = [BackendCounter::default(); 9];
+        assert_eq!(ejected(&[&silent[..], &[of_one]].concat()), [""; 0], "its window is not over");
+        let expected = ["10.0.0.1:80 refused 1 connections"];
+        assert_eq!(ejected(&[&silent[..], &[BackendCounter::default(), of_one]].concat()), expected);
     }
 
     #[test]

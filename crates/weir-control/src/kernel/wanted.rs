@@ -1,6 +1,7 @@
 //! A snapshot in the terms of the kernel: which listeners, which pools, and how their backends stand.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use weir_balance::{Algorithm as Balance, State};
@@ -112,6 +113,8 @@ fn of_pool(
         (_, Key::Flow) => HashKey::Flow,
         _ => HashKey::Client,
     };
+    let passive = pool.config.health.passive.as_ref();
+    let failures_within = passive.map_or(Duration::ZERO, |passive| passive.within);
     let mut weights = vec![0; pool.backends.len()];
     pool.balance.eligible().iter().for_each(|one| weights[one.index] = one.weight);
     let members = pool.backends.iter().enumerate().filter_map(|(at, backend)| {
@@ -121,7 +124,7 @@ fn of_pool(
         let weight = if is_out_of_reach { 0 } else { weights[at] };
         let is_down = pool.balance.state(at) == State::Down && weight == 0;
         let (is_alive, source) = (!is_down && !is_out_of_reach, source_to(address.ip()));
-        Some(Member { id: backend.balance.id(), address, weight, is_alive, source })
+        Some(Member { id: backend.balance.id(), address, weight, is_alive, source, failures_within })
     });
     Pool { name: pool.config.name.clone(), algorithm, hash_key, members: members.collect() }
 }

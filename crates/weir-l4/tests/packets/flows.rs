@@ -438,7 +438,8 @@ fn a_backend_that_refuses_is_counted(kind: Kind) {
     let mut plane = kind.plane();
     let before = plane.backend_counts(0).refused;
     kind.open(&mut plane);
-    says(&mut plane, kind, RST | ACK);
+    let reset = kind.refusal();
+    plane.run(BACKENDS, &reset.frame()).forwarded(Verdict::ToClient, &kind.at_client(&reset).frame());
     assert_eq!(plane.backend_counts(0).refused - before, 1);
     // Once it has answered, a reset says nothing of its health.
     let mut plane = by_turns(kind);

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use weir_l4::layout::{Algorithm, Forward, TCP, UDP, Verdict};
 
-use crate::frames::{ACK, IP4_IN_IP, IP6_IN_IP, Ip, Packet, SYN};
+use crate::frames::{ACK, IP4_IN_IP, IP6_IN_IP, Ip, Packet, RST, SYN};
 use crate::namespace::{BACKENDS, CLIENTS};
 use crate::plane::Plane;
 
@@ -150,6 +150,15 @@ impl Kind {
         let mut packet = self.packet(self.backend(0), self.seen(self.client(7))).with_flags(SYN | ACK);
         packet.to_mac = BACKENDS.mac;
         packet.from_mac = BACKENDS.neighbour;
+        packet
+    }
+
+    /// The backend's reset that refuses the first packet (RFC 9293 §3.5.2).
+    pub fn refusal(self) -> Packet {
+        let first = self.first();
+        let mut packet = self.answer().with_flags(RST | ACK);
+        packet.sequence = 0;
+        packet.acknowledgement = first.sequence + 1 + first.payload.len() as u32;
         packet
     }
 

@@ -4,7 +4,7 @@
 use weir_l4::bpf::{TestPacket, test_run};
 use weir_l4::layout::{Algorithm, TCP, Verdict};
 
-use crate::frames::{ACK, Packet, RST, SYN};
+use crate::frames::{ACK, FIN, Packet, RST, SYN};
 use crate::kinds::{Kind, TCP4, TCP6, each_kind, each_kind_of_nat};
 use crate::namespace::{BACKENDS, CLIENTS};
 use crate::plane::{FLOWS, Plane};
@@ -184,7 +184,7 @@ fn a_backend_that_answers_before_it_resets_has_refused_nothing() {
             let mut plane = kind.flowing();
             let before = plane.backend_counts(0).refused;
             let answer = kind.answer();
-            let reset = kind.answer().with_flags(RST | ACK);
+            let reset = kind.refusal();
             for packet in [&answer, &reset].into_iter().skip(usize::from(!answers)) {
                 let expected = kind.at_client(packet).frame();
                 plane.run(BACKENDS, &packet.frame()).forwarded(Verdict::ToClient, &expected);
@@ -214,6 +214,19 @@ fn a_segment_that_the_backend_resets_settles_nothing_and_is_no_refusal() {
     }
 }
 
+/// Who is served is what failures of a single client are held against.
+#[test]
+fn a_connection_is_served_once_its_client_has_heard_the_backend() {
+    for kind in [TCP4, TCP6] {
+        let mut plane = kind.plane();
+        let before = plane.backend_counts(0).served;
+        shakes_hands(&mut plane, kind, &kind.first());
+        let later = kind.later();
+        assert!(plane.run(CLIENTS, &later.frame()).was_sent());
+        assert_eq!(plane.backend_counts(0).served - before, 1);
+    }
+}
+
 /// A SYN again at once is a fault of the network; a second later nobody has answered.
 #[test]
 fn a_backend_that_does_not_answer_is_counted_once_for_each_connection() {
@@ -233,5 +246,81 @@ fn a_backend_that_does_not_answer_is_counted_once_for_each_connection() {
         plane.age_opening(2);
         kind.open(&mut plane);
         assert_eq!(plane.backend_counts(0).unanswered - before, 0, "the answer was lost on its way");
+    }
+}
+
+/// One client could make a backend say this of what no listener refuses.
+#[test]
+fn a_reset_that_does_not_acknowledge_the_first_segment_is_no_refusal() {
+    for kind in [TCP4, TCP6] {
+        let mut to_a_later_segment = kind.refusal();
+        to_a_later_segment.flags = RST;
+        let mut of_another = kind.refusal();
+        of_another.acknowledgement = kind.first().sequence;
+        let mut far = kind.refusal();
+        far.acknowledgement = kind.first().sequence + 1 + (1 << 16);
+        for reset in [to_a_later_segment, of_another, far] {
+            let mut plane = kind.flowing();
+            let before = plane.backend_counts(0).refused;
+            plane.run(BACKENDS, &reset.frame()).forwarded(Verdict::ToClient, &kind.at_client(&reset).frame());
+            assert_eq!(plane.backend_counts(0).refused, before, "{reset:?}");
+        }
+    }
+}
+
+/// Hosts take it for somebody's probe and say nothing, which is no fault of the backend.
+#[test]
+fn a_segment_that_opens_and_ends_is_dropped_by_name() {
+    for kind in [TCP4, TCP6] {
+        for algorithm in [Algorithm::Hash, Algorithm::Turns] {
+            let mut plane = kind.plane_with(1, algorithm);
+            for flags in [SYN | FIN, SYN | FIN | ACK, SYN | FIN | RST] {
+                plane.run(CLIENTS, &kind.first().with_flags(flags).frame()).dropped(Verdict::DropBadFlags);
+            }
+            assert_eq!(plane.remembered(), 0);
+        }
+    }
+}
+
+/// Another number is another connection, and what does not open asks nothing again.
+#[test]
+fn only_the_first_segment_sent_again_is_unanswered() {
+    for kind in [TCP4, TCP6] {
+        let mut another = kind.first();
+        another.sequence += 1;
+        for packet in [another, kind.first().with_flags(SYN | FIN), kind.first().with_flags(SYN | ACK)] {
+            let mut plane = kind.flowing();
+            let before = plane.backend_counts(0);
+            plane.age_opening(2);
+            assert!(plane.run(CLIENTS, &packet.frame()).was_sent());
+            assert_eq!(plane.backend_counts(0).unanswered, before.unanswered, "{packet:?}");
+        }
+    }
+}
+
+/// Of IPv6 all addresses of a network are one client's.
+#[test]
+fn failures_of_one_client_count_once_and_those_of_another_again() {
+    for kind in [TCP4, TCP6] {
+        let mut plane = kind.plane();
+        let before = plane.backend_counts(0);
+        let mut firsts = Vec::new();
+        for (client, ports) in [(7, 5), (8, 5)] {
+            for port in 0..ports {
+                let mut first = kind.packet(kind.client(client), kind.listener(0)).with_flags(SYN);
+                first.source_port = 50_000 + port;
+                firsts.push(first);
+            }
+        }
+        for _ in 0..2 {
+            for first in &firsts {
+                let expected = kind.at_backend(first).frame();
+                plane.run(CLIENTS, &first.frame()).forwarded(Verdict::ToBackend, &expected);
+            }
+            plane.age_opening(2);
+        }
+        let after = plane.backend_counts(0);
+        let counted = (after.unanswered - before.unanswered, after.failed_again - before.failed_again);
+        assert_eq!(counted, if kind.is_ip4 { (2, 8) } else { (1, 9) });
     }
 }

@@ -125,6 +125,7 @@ impl Loaded {
         self.forget();
         clear(self.table::<u32, u32>("local_peers"));
         clear(self.table::<[u8; 40], [u8; 44]>("fragments"));
+        clear(self.table::<[u8; 20], u32>("failed_clients"));
         for pool in 0..POOLS {
             self.array::<Pool>("pools").set(pool, Pool::default(), 0).unwrap();
             self.array::<u64>("turns").set(pool, 0, 0).unwrap();
@@ -231,6 +232,7 @@ impl Plane {
             weight: 100,
             interface: BACKENDS.interface,
             source: Address::default(),
+            failure_ticks: 10,
         };
         self.loaded().array::<Backend>("backends").set(number, backend, 0).unwrap();
     }
@@ -525,13 +527,9 @@ impl Plane {
         let counters =
             self.loaded().program.counters::<BackendCounter>("backend_counters").expect("it is there");
         let values = counters.get(&backend, 0).unwrap();
-        values.iter().fold(BackendCounter::default(), |sum, one| BackendCounter {
-            flows: sum.flows + one.flows,
-            bytes_to_backend: sum.bytes_to_backend + one.bytes_to_backend,
-            bytes_to_client: sum.bytes_to_client + one.bytes_to_client,
-            refused: sum.refused + one.refused,
-            unanswered: sum.unanswered + one.unanswered,
-        })
+        let mut sum = BackendCounter::default();
+        values.iter().for_each(|one| sum += *one);
+        sum
     }
 
     /// Says that the other end of an interface is in another namespace of this host.

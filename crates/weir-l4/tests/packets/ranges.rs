@@ -74,6 +74,7 @@ fn wanted(kind: Kind, listeners: Vec<Listener>, backend_port: u16) -> Wanted {
         weight: 100,
         is_alive: true,
         source: None,
+        failures_within: std::time::Duration::ZERO,
     };
     let pool = Pool {
         name: "app".to_owned(),

@@ -74,12 +74,6 @@ pub(super) const DIFFERENCES: &[Difference] = &[
         why: "As a reset: the backend may still have the connection.",
     },
     Difference {
-        case: "SYN and FIN at once",
-        ours: Outcome(&[&["server", "flags 3 "]]),
-        theirs: NOTHING,
-        why: STATES_ONLY,
-    },
-    Difference {
         case: "SYN and RST at once",
         ours: Outcome(&[&["server", "flags 6 "]]),
         theirs: NOTHING,
