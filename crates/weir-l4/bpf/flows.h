@@ -188,12 +188,34 @@ __noinline int end(struct flow *flow, __u8 seen, __u8 family)
 	was_over = is_over(flow, family);
 	flow->seen |= seen;
 	if (seen & SEEN_RST) {
+		flow->seen &= ~SEEN_AFTER;
 		other = other_way(flow, family);
 		if (other)
-			other->seen |= SEEN_RST;
+			other->seen = (other->seen | SEEN_RST) & ~SEEN_AFTER;
 	}
 	if (!was_over && is_over(flow, family))
 		count_open(flow->backend, -1);
+	return 0;
+}
+
+/* A segment after a reset. Hosts heed no reset whose number is none they wait for (RFC 9293 §3.10.7.4), which nobody here can
+ * tell; but who has sent or heeded one says nothing more than others. So what goes on both ways was not reset; and by DSR,
+ * where only the client is heard, what goes on later than a straggler would. */
+__noinline int go_on_after_reset(struct flow *flow, __u8 family, int is_later)
+{
+	struct flow *other;
+
+	if (!flow)
+		return 0;
+	other = other_way(flow, family);
+	flow->seen |= SEEN_AFTER;
+	if (is_one_way(flow) ? !is_later : !other || !(other->seen & SEEN_AFTER))
+		return 0;
+	flow->seen &= ~(SEEN_RST | SEEN_AFTER);
+	if (other)
+		other->seen &= ~(SEEN_RST | SEEN_AFTER);
+	if (!is_over(flow, family))
+		count_open(flow->backend, 1);
 	return 0;
 }
 
@@ -201,12 +223,13 @@ __noinline int end(struct flow *flow, __u8 seen, __u8 family)
 static __always_inline void follow(struct flow *flow, const struct packet *packet)
 {
 	__u32 now = packet->now;
+	bool is_later = flow->last_tick != now;
 	__u8 seen = 0;
 
 	if (EXPLAINS)
 		return;
 	/* Not with every packet: a cache line that is written is one that the other processors must fetch. */
-	if (flow->last_tick != now)
+	if (is_later)
 		flow->last_tick = now;
 	if (packet->protocol != IPPROTO_TCP || packet->fragment == LATER_FRAGMENT)
 		return;
@@ -215,12 +238,14 @@ static __always_inline void follow(struct flow *flow, const struct packet *packe
 	if (packet->tcp_flags & TCP_FIN)
 		seen |= SEEN_FIN;
 	seen |= packet->tcp_flags & TCP_SYN ? SEEN_SYN : SEEN_DATA;
-	if ((flow->seen & seen) == seen)
+	if (!(seen & SEEN_RST) && (flow->seen & (seen | SEEN_RST)) == seen)
 		return;
-	if (seen & ~flow->seen & (SEEN_RST | SEEN_FIN))
+	if (seen & SEEN_RST || seen & ~flow->seen & SEEN_FIN)
 		end(flow, seen, packet->family);
 	else
 		flow->seen |= seen;
+	if (flow->seen & SEEN_RST && !(seen & (SEEN_RST | SEEN_SYN)))
+		go_on_after_reset(flow, packet->family, is_later);
 }
 
 /* What packets of a flow to a backend become. */

@@ -209,6 +209,8 @@ enum seen {
 	SEEN_DATA = 8,
 	/* A SYN again, a second or more after the first. */
 	SEEN_AGAIN = 16,
+	/* Something that is no SYN and no RST, after one. */
+	SEEN_AFTER = 32,
 };
 
 /* The way out that a flow last took. */

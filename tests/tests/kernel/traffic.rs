@@ -7,6 +7,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use socket2::{Domain, Socket, Type};
 use weir_tests::dialogue::until;
 use weir_tests::network::PATIENCE;
+use weir_tests::raw::{RST, Segment, Sender};
 
 use super::{Talk, VIP, VIP6, asks, datagram_socket, start};
 
@@ -126,6 +127,27 @@ fn a_backend_that_its_probes_find_down_gets_no_new_flow_and_loses_those_it_had()
             let ended = talk.stream.read(&mut [0; 16]);
             assert_eq!(ended.expect_err("a reset").kind(), std::io::ErrorKind::ConnectionReset);
         }
+    }
+}
+
+/// Of any number, from who knows the connection's ends: the backend does not heed it, and no more does Weir.
+#[test]
+fn a_reset_that_the_backend_does_not_heed_ends_no_flow() {
+    let (network, weir) = start(1, "");
+    for to in [format!("{VIP}:80"), format!("[{VIP6}]:80")] {
+        let mut talk = Talk::begin(&network, &to);
+        talk.goes_on(b"hello");
+        let source = talk.stream.local_addr().unwrap();
+        let flows = |stage| weir.admin().reads(&format!("/v1/flows?client={source}&stage={stage}")).json();
+        assert_eq!(flows("open")["matching"], 1);
+        let destination = to.parse().unwrap();
+        let reset =
+            Segment { source, destination, flags: RST, sequence: 7, acknowledgement: 0, payload: b"" };
+        network.on("client", || Sender::here().expect("root").sends(&reset.packet()).expect("it leaves"));
+        until("the reset has come", || (flows("over")["matching"] == 1).then_some(()));
+        talk.goes_on(b"still there");
+        talk.goes_on(b"and still");
+        assert_eq!((&flows("over")["matching"], &flows("open")["matching"]), (&0.into(), &1.into()));
     }
 }
 

@@ -1,10 +1,10 @@
 //! Packets go on as they came, but for a hop and the MAC address, to a backend that has the listener's
 //! address and answers past us.
 
-use weir_l4::layout::{Algorithm, Settings, TCP, Verdict};
+use weir_l4::layout::{Algorithm, Forward, Settings, TCP, Verdict};
 
-use crate::frames::{ACK, FIN, IcmpError, Packet, Read};
-use crate::kinds::{Kind, each_kind_of_dsr};
+use crate::frames::{ACK, FIN, IcmpError, Packet, RST, Read};
+use crate::kinds::{Kind, TCP4, TCP6, each_kind_of_dsr};
 use crate::namespace::{BACKENDS, CLIENTS, NARROW, NARROW_MTU, set_neighbour};
 use crate::plane::Plane;
 
@@ -199,4 +199,17 @@ fn a_listener_of_nat_shares_the_backend(kind: Kind) {
     let answer = kind.answer();
     let expected = answer.translated(kind.listener(1), kind.client(7));
     plane.run(BACKENDS, &answer.frame()).forwarded_of(1, Verdict::ToClient, &expected.frame());
+}
+
+/// Nobody here hears the backend: a client that goes on a second later has sent no reset that was heeded.
+#[test]
+fn a_client_that_goes_on_after_a_reset_has_its_flow_again() {
+    for kind in [TCP4.by(Forward::Dsr), TCP6.by(Forward::Dsr)] {
+        let mut plane = kind.flowing();
+        goes_on(&mut plane, kind, &kind.later().with_flags(RST));
+        assert_eq!(plane.open_flows(0), 0);
+        plane.age_opening(2);
+        goes_on(&mut plane, kind, &kind.later());
+        assert_eq!(plane.open_flows(0), 1);
+    }
 }

@@ -56,6 +56,9 @@ each_family! {
     a_port_is_used_again_after_both_have_closed
     a_port_is_used_again_after_a_reset
     a_port_is_not_taken_over_while_one_side_is_open
+    a_reset_that_nobody_heeds_ends_no_flow
+    a_reset_stays_where_one_side_alone_goes_on
+    what_both_have_closed_is_not_opened_by_what_follows_a_reset
     a_closed_connections_last_segments_still_pass
     a_backend_that_refuses_is_counted
 }
@@ -421,6 +424,54 @@ fn a_port_is_not_taken_over_while_one_side_is_open(kind: Kind) {
     assert_eq!(sends(&mut plane, kind, &kind.later().with_flags(FIN | ACK), 2), 0);
     assert_eq!(sends(&mut plane, kind, &kind.first(), 2), 0);
     assert_eq!(plane.open_flows(0), 1);
+}
+
+/// Its number was none that the other side waits for, or it was forged.
+fn a_reset_that_nobody_heeds_ends_no_flow(kind: Kind) {
+    for by_client in [true, false] {
+        let mut plane = by_turns(kind);
+        for _ in 0..3 {
+            if by_client {
+                assert_eq!(sends(&mut plane, kind, &kind.later().with_flags(RST), 2), 0);
+            } else {
+                says(&mut plane, kind, RST | ACK);
+            }
+            assert_eq!(plane.open_flows(0), 0);
+            assert_eq!(sends(&mut plane, kind, &kind.later().with_flags(PSH | ACK), 2), 0);
+            assert_eq!(plane.open_flows(0), 0);
+            says(&mut plane, kind, ACK);
+            assert_eq!(plane.open_flows(0), 1);
+            says(&mut plane, kind, ACK);
+            assert_eq!(sends(&mut plane, kind, &kind.later(), 2), 0);
+            assert_eq!(plane.open_flows(0), 1, "it counts once");
+        }
+        assert_eq!(sends(&mut plane, kind, &kind.first(), 2), 0, "its port is not used again");
+        assert_eq!(sends(&mut plane, kind, &kind.later().with_flags(FIN | ACK), 2), 0);
+        says(&mut plane, kind, FIN | ACK);
+        assert_eq!(plane.open_flows(0), 0);
+    }
+}
+
+/// What was under way when the reset came: who has sent it answers that by another.
+fn a_reset_stays_where_one_side_alone_goes_on(kind: Kind) {
+    let mut plane = by_turns(kind);
+    assert_eq!(sends(&mut plane, kind, &kind.later().with_flags(RST), 2), 0);
+    (0..3).for_each(|_| says(&mut plane, kind, PSH | ACK));
+    assert_eq!(sends(&mut plane, kind, &kind.later().with_flags(RST), 2), 0);
+    assert_eq!(sends(&mut plane, kind, &kind.later(), 2), 0, "a segment that the reset had overtaken");
+    assert_eq!(plane.open_flows(0), 0);
+    assert_eq!(sends(&mut plane, kind, &kind.first(), 2), 1);
+    assert_eq!((plane.open_flows(0), plane.open_flows(1)), (0, 1));
+}
+
+fn what_both_have_closed_is_not_opened_by_what_follows_a_reset(kind: Kind) {
+    let mut plane = by_turns(kind);
+    assert_eq!(sends(&mut plane, kind, &kind.later().with_flags(FIN | ACK), 2), 0);
+    says(&mut plane, kind, FIN | ACK);
+    assert_eq!(sends(&mut plane, kind, &kind.later().with_flags(RST), 2), 0);
+    says(&mut plane, kind, ACK);
+    assert_eq!(sends(&mut plane, kind, &kind.later(), 2), 0);
+    assert_eq!(plane.open_flows(0), 0);
 }
 
 fn a_closed_connections_last_segments_still_pass(kind: Kind) {
