@@ -13,6 +13,14 @@
 /* Ports of its sources that full-NAT tries. */
 #define SOURCE_TRIES 128
 
+/* Times of `opened`: about half a minute around. */
+#define OPENED_TIMES 255
+
+static __always_inline __u8 opened_now(void)
+{
+	return bpf_ktime_get_coarse_ns() / (1 << 27) % OPENED_TIMES + 1;
+}
+
 /* Where an address takes packets of a protocol, or sends them from. */
 static __always_inline void place_of(struct endpoint *at, const struct address *address, __be16 port, __u8 protocol)
 {
@@ -259,6 +267,7 @@ static __always_inline void to_backend(struct flow *flow, const struct packet *p
 	flow->backend = number;
 	flow->generation = backend->generation;
 	flow->last_tick = packet->now;
+	flow->opened = opened_now();
 	flow->direction = TO_BACKEND;
 	flow->forward = listener->forward;
 	flow->seen = packet->tcp_flags & TCP_SYN ? SEEN_SYN : SEEN_DATA;
@@ -286,7 +295,11 @@ struct search {
 	__u64 hash;
 	__u8 family;
 	__u8 is_found;
-	__u8 zero[6];
+	/* Of the flows in the way that are opening, the one that was opened first: its age, in times of `opened`, and the attempt
+	 * that met it. */
+	__u8 has_oldest;
+	__u8 oldest_age;
+	__u32 oldest_attempt;
 };
 
 /* The port, and the address, of an attempt by full-NAT. The same flow begins at the same ones: what was forgotten in the
@@ -305,6 +318,17 @@ static __always_inline void next_source(struct search *search, __u32 attempt)
 	search->key.destination_port = bpf_htons(search->first_port + at % search->ports);
 	if (source)
 		search->key.destination = *source;
+}
+
+static __always_inline void note_age(struct search *search, const struct flow *held, __u32 attempt)
+{
+	__u8 age = ((__u32)search->back.opened + OPENED_TIMES - held->opened) % OPENED_TIMES;
+
+	if (held->direction != TO_CLIENT || (search->has_oldest && age <= search->oldest_age))
+		return;
+	search->has_oldest = 1;
+	search->oldest_age = age;
+	search->oldest_attempt = attempt;
 }
 
 /* Tries a port, and goes on to the next one. 1 ends it. */
@@ -328,6 +352,8 @@ static long try_port(__u32 attempt, struct search *search)
 				   !insert_opening(&search->key, &search->back, search->family, BPF_ANY);
 		if (search->is_found)
 			return 1;
+		if (held)
+			note_age(search, held, attempt);
 	}
 	if (!search->source_count) {
 		__u32 port = bpf_ntohs(search->key.destination_port);
@@ -335,6 +361,35 @@ static long try_port(__u32 attempt, struct search *search)
 		port = 1024 + (port * 40503 + 12345 + attempt) % 64512;
 		search->key.destination_port = bpf_htons(port);
 	}
+	return 0;
+}
+
+/* Takes the port of the flow that has been opening for longest: where a flood holds them all, who answers gets through, and
+ * what is let go is most likely the flood's own. */
+static __noinline int take_oldest(struct search *search)
+{
+	struct flow_key6 there = {};
+	struct flow *held;
+	__u32 backend;
+	__u8 seen;
+
+	next_source(search, search->oldest_attempt);
+	held = find_opening(&search->key, search->family);
+	if (held && held->direction == TO_CLIENT) {
+		backend = held->backend;
+		seen = held->seen;
+		other_key(&there, held, search->key.protocol);
+		held = find_opening(&there, search->family);
+		/* Its way there, if that is not another flow's by now; see `is_over`. */
+		if (held && held->source_port == search->key.destination_port &&
+		    same_address(&held->source, &search->key.destination)) {
+			seen = (held->seen & seen & SEEN_FIN) | ((held->seen | seen) & SEEN_RST);
+			forget_opening(&there, search->family);
+			if (!seen)
+				count_open(backend, -1);
+		}
+	}
+	search->is_found = !insert_opening(&search->key, &search->back, search->family, BPF_ANY);
 	return 0;
 }
 
@@ -367,7 +422,6 @@ __noinline int remember(struct __sk_buff *skb, const struct packet *packet, stru
 
 	if (!packet || !flow)
 		return DROP_NO_PORT;
-	flow->is_opening = 1;
 	search.back.source = packet->destination;
 	search.back.source_port = packet->destination_port;
 	search.back.destination = packet->source;
@@ -378,13 +432,15 @@ __noinline int remember(struct __sk_buff *skb, const struct packet *packet, stru
 	search.back.last_tick = flow->last_tick;
 	search.back.direction = TO_CLIENT;
 	search.back.forward = flow->forward;
-	search.back.is_opening = 1;
+	search.back.opened = flow->opened;
 	search.back.next_hop.interface = skb->ifindex;
 	search.family = packet->family;
 	other_key(&search.key, flow, packet->protocol);
 	if (flow->forward == FORWARD_FULL_NAT && !by_sources(&search, packet))
 		return DROP_NO_PORT;
 	bpf_loop(flow->forward == FORWARD_FULL_NAT ? SOURCE_TRIES : PORT_TRIES, try_port, &search, 0);
+	if (!search.is_found && search.has_oldest && search.source_count)
+		take_oldest(&search);
 	if (!search.is_found)
 		return DROP_NO_PORT;
 	if (search.key.destination_port != packet->source_port)
@@ -408,7 +464,6 @@ __noinline int remember_one_way(const struct packet *packet, struct flow *flow)
 
 	if (!packet || !flow)
 		return DROP_SHED;
-	flow->is_opening = 1;
 	key_of(&key, packet);
 	/* From the stack: Linux 6.1 stores nothing that an argument points to. */
 	stored = *flow;

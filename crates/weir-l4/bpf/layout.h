@@ -243,8 +243,8 @@ struct flow {
 	__u32 last_tick;
 	__u8 direction;
 	__u8 seen;
-	/* It lies in the table of flows that are opening. */
-	__u8 is_opening;
+	/* When it was opened, in 2^27 ns from 1 to 255 and around, while it lies in the table of flows that are opening; else 0. */
+	__u8 opened;
 	/* As of its listener: `enum forward`. */
 	__u8 forward;
 	struct next_hop next_hop;

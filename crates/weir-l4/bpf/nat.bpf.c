@@ -218,7 +218,7 @@ __noinline int note_direct(const struct packet *packet)
 		return 0;
 	forget_settled(&key, packet->family);
 	/* Each packet that asks notes it anew, so that it never needs to settle. */
-	back.is_opening = 1;
+	back.opened = opened_now();
 	back.direction = DIRECT;
 	back.last_tick = packet->now;
 	insert_opening(&key, &back, packet->family, BPF_ANY);
@@ -400,7 +400,7 @@ __noinline int go_on(struct packet *packet, struct flow *flow)
 		forget_both(flow, packet);
 		return STEP_MADE;
 	}
-	if (flow->is_opening && !EXPLAINS)
+	if (flow->opened && !EXPLAINS)
 		return STEP_OPENING;
 	follow(flow, packet);
 	return STEP_FOUND;

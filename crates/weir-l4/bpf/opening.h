@@ -75,6 +75,7 @@ __noinline int move_settled(const struct flow_key6 *from, __u8 family)
 	struct flow_key6 key;
 	struct flow *flow;
 	long refused;
+	__u8 opened;
 
 	if (!from)
 		return 0;
@@ -85,13 +86,14 @@ __noinline int move_settled(const struct flow_key6 *from, __u8 family)
 	if (!flow)
 		return 0;
 	/* Who finds it here until it is forgotten finds it settled. */
-	flow->is_opening = 0;
+	opened = flow->opened;
+	flow->opened = 0;
 	if (family == 6)
 		refused = bpf_map_update_elem(&flows6, &key, flow, BPF_ANY);
 	else
 		refused = bpf_map_update_elem(&flows4, &key4, flow, BPF_ANY);
 	if (refused) {
-		flow->is_opening = 1;
+		flow->opened = opened;
 		return 0;
 	}
 	forget_opening(&key, family);
@@ -111,7 +113,7 @@ __noinline int settle(const struct packet *packet, const struct flow *flow, cons
 	if (other) {
 		other_key(&key, flow, packet->protocol);
 		/* The way back first: a flow whose way there is settled is not looked at again. */
-		if (other->is_opening && !move_settled(&key, packet->family))
+		if (other->opened && !move_settled(&key, packet->family))
 			return 0;
 	}
 	key_of(&key, packet);

@@ -398,8 +398,8 @@ pub struct Flow {
     pub direction: u8,
     /// `enum seen`.
     pub seen: u8,
-    /// Whether it lies among the flows that are opening.
-    pub is_opening: u8,
+    /// When it was opened, from 1 to 255, while it lies among the flows that are opening; else 0.
+    pub opened: u8,
     /// A [`Forward`].
     pub forward: u8,
     /// Its way out.

@@ -9,7 +9,7 @@ use weir_tests::dialogue::{Draws, Sets, Setup, Weir, until};
 use weir_tests::network::{Network, PATIENCE};
 use weir_tests::raw::{ACK, SYN, Segment, Sender};
 
-use super::{Talk, VIP, VIP6, config};
+use super::{Talk, VIP, VIP6, config, config_of};
 
 /// Flows of each family that `config` has room for.
 const FLOWS: u32 = 4096;
@@ -17,13 +17,19 @@ const FLOWS: u32 = 4096;
 const FLOOD: u64 = 60_000;
 
 fn start(balance: &str, flows: u32) -> (Network, Weir, Vec<CrowdServer>) {
+    start_by("", balance, flows)
+}
+
+/// As above, with more lines in listeners.
+fn start_by(of_listener: &str, balance: &str, flows: u32) -> (Network, Weir, Vec<CrowdServer>) {
     let network = Network::enter(2);
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_crowd_server"));
     let servers = (1..=2).map(|number| CrowdServer::start(&network, program, number, 8080)).collect();
     // Answers to addresses that are nobody's go where they came from, and end there.
     network.run("weir", &["ip", "route", "add", "198.18.0.0/15", "via", "10.50.1.2"]);
     network.run("weir", &["ip", "-6", "route", "add", "fd50:ffff::/32", "via", "fd50:1::2"]);
-    let text = config(&network, 2, balance).replace("flows = 4096", &format!("flows = {flows}"));
+    let text = config_of(&network, 2, of_listener, 8080, balance)
+        .replace("flows = 4096", &format!("flows = {flows}"));
     let weir = Setup::of(&text).start();
     (network, weir, servers)
 }
@@ -80,7 +86,11 @@ fn flood(network: &Network, flags: u8) -> (u64, u64) {
 }
 
 fn honest_clients_are_served_under_a_flood(balance: &str, flags: u8) {
-    let (network, weir, _servers) = start(balance, FLOWS);
+    honest_clients_are_served_by("", balance, flags, FLOWS);
+}
+
+fn honest_clients_are_served_by(of_listener: &str, balance: &str, flags: u8, flows: u32) {
+    let (network, weir, _servers) = start_by(of_listener, balance, flows);
     let to = [format!("{VIP}:80"), format!("[{VIP6}]:80")].map(|to| to.parse().unwrap());
     let mut crowd = Crowd::gather(&network, &to, 100);
     // A client's first words settle its flow; from then on all are silent.
@@ -100,6 +110,10 @@ fn honest_clients_are_served_under_a_flood(balance: &str, flags: u8) {
         let arrived: f64 = all.into_iter().flatten().map(count).sum();
         (arrived > 3.0 * f64::from(2 * FLOWS)).then_some(())
     });
+    for listener in ["tcp_four", "tcp_six"] {
+        let labels = [("listener", listener), ("verdict", "drop_no_port")];
+        assert_eq!(weir.metric("weir_l4_packets_total", &labels), 0.0, "{listener}");
+    }
 }
 
 #[test]
@@ -115,6 +129,13 @@ fn a_flood_of_later_segments_keeps_nobody_out_of_a_pool_that_hashes() {
 #[test]
 fn a_flood_of_first_segments_breaks_no_connection_of_other_pools() {
     honest_clients_are_served_under_a_flood("balance = \"round-robin\"", SYN);
+}
+
+/// There is room for all flows of the flood, and not for their ports: 4,536 at each backend.
+#[test]
+fn a_flood_that_takes_all_ports_of_full_nat_keeps_nobody_from_connecting() {
+    let by = "forward = \"full-nat\"\nsource_ports = \"61000-65535\"\nsource_address = [\"10.50.11.1\", \"fd50:11::1\"]";
+    honest_clients_are_served_by(by, "balance = \"maglev\"\nhash = { key = \"flow\" }", SYN, 65_536);
 }
 
 /// Three times as many connections as there is room for.

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use weir_l4::layout::{Algorithm, Forward, Verdict};
+use weir_l4::layout::{Algorithm, Direction, Forward, Verdict};
 
 use crate::frames::{ACK, IcmpError, RST};
 use crate::kinds::{Kind, TCP4, TCP6, each_kind_of_nat};
@@ -14,6 +14,7 @@ use crate::plane::Plane;
 each_kind_of_nat! {
     each_client_has_a_port_of_its_own_and_hears_its_own_answers
     every_port_of_every_source_is_found_and_then_none
+    where_all_ports_are_taken_the_flow_that_has_been_opening_for_longest_leaves_its_own
     two_listeners_share_a_source
     a_flow_that_was_forgotten_gets_its_port_again
     a_port_that_is_another_clients_by_now_is_not_used
@@ -83,6 +84,23 @@ fn answers(plane: &mut Plane, kind: Kind, seen: SocketAddr, client: SocketAddr, 
     outcome.forwarded_of(u32::from(from), Verdict::ToClient, &expected.frame());
 }
 
+/// Has a client hear the backend, whose flow settles by that.
+#[track_caller]
+fn settles(plane: &mut Plane, kind: Kind, client: SocketAddr, to: u8) {
+    let port = plane.port_of(client, kind.listener(to), kind.protocol).expect("it has a flow");
+    let seen = sources(kind).map(|source| SocketAddr::new(source, port));
+    let before = plane.settled();
+    for seen in seen {
+        let mut answer = kind.answer();
+        (answer.ip.destination, answer.destination_port) = (seen.ip(), seen.port());
+        let _ = plane.run(BACKENDS, &answer.frame());
+    }
+    let mut later = kind.packet(client, kind.listener(to)).with_flags(ACK);
+    later.acknowledgement = kind.answer().sequence + 1;
+    assert!(plane.run(CLIENTS, &later.frame()).was_sent());
+    assert_eq!(plane.settled(), before + 2);
+}
+
 fn clients(kind: Kind, count: u8) -> impl Iterator<Item = SocketAddr> {
     (0..count).map(move |number| kind.client(number))
 }
@@ -106,9 +124,31 @@ fn every_port_of_every_source_is_found_and_then_none(kind: Kind) {
     let seen: BTreeSet<SocketAddr> =
         clients(kind, 40).map(|client| opens(&mut plane, kind, client, 0)).collect();
     assert_eq!(seen.len(), 40);
+    clients(kind, 40).for_each(|client| settles(&mut plane, kind, client, 0));
     let first = kind.packet(kind.client(99), kind.listener(0));
     plane.run(CLIENTS, &first.frame()).dropped(Verdict::DropNoPort);
     assert_eq!(plane.open_flows(0), 40);
+}
+
+/// A flood held all ports for a minute, and nobody else could connect.
+fn where_all_ports_are_taken_the_flow_that_has_been_opening_for_longest_leaves_its_own(kind: Kind) {
+    let mut plane = plane(kind, (61_000, 61_019));
+    let seen: Vec<SocketAddr> = clients(kind, 40).map(|client| opens(&mut plane, kind, client, 0)).collect();
+    clients(kind, 30).for_each(|client| settles(&mut plane, kind, client, 0));
+    // Of the ten that are left the last one was opened first, on a clock that goes around.
+    plane.change_opening(|flow| {
+        let number = (30_u8..40).find(|number| flow.destination == kind.client(*number).ip().into());
+        let age = number.filter(|_| flow.direction == Direction::ToClient as u8).map_or(0, u16::from);
+        flow.opened = ((u16::from(flow.opened) + 254 - age) % 255 + 1) as u8;
+    });
+    let late = kind.client(99);
+    let taken = opens(&mut plane, kind, late, 0);
+    assert_eq!(taken, seen[39]);
+    answers(&mut plane, kind, taken, late, 0);
+    for number in 0..39 {
+        answers(&mut plane, kind, seen[usize::from(number)], kind.client(number), 0);
+    }
+    assert_eq!((plane.open_flows(0), plane.remembered()), (40, 80));
 }
 
 fn two_listeners_share_a_source(kind: Kind) {
@@ -143,6 +183,7 @@ fn a_port_that_is_another_clients_by_now_is_not_used(kind: Kind) {
     plane.forget_way_back(kind.backend(0), seen[0], kind.protocol);
     let third = kind.client(3);
     assert_eq!(opens(&mut plane, kind, third, 0), seen[0]);
+    [other, third].iter().for_each(|client| settles(&mut plane, kind, *client, 0));
     let later = kind.packet(one, kind.listener(0)).with_flags(ACK);
     plane.run(CLIENTS, &later.frame()).dropped(Verdict::DropNoPort);
     answers(&mut plane, kind, seen[0], third, 0);

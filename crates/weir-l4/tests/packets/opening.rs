@@ -20,6 +20,13 @@ each_kind_of_nat! {
     a_flood_past_the_listener_pushes_out_no_flow_that_has_settled
 }
 
+impl Plane {
+    /// Lets time pass for flows that are opening, in ticks.
+    pub fn age_opening(&mut self, ticks: u32) {
+        self.change_opening(|flow| flow.last_tick -= ticks);
+    }
+}
+
 /// The answer of the backend to a client's first packet.
 fn answer_to(kind: Kind, first: &Packet) -> Packet {
     let mut answer = kind.answer();

@@ -449,7 +449,7 @@ impl Plane {
     /// Remembers a direction of a flow.
     pub fn remember(&mut self, key: &FlowKey6, flow: &Flow) {
         let is_ip4 = IpAddr::from(key.source).is_ipv4();
-        let (four, six) = if flow.is_opening == 0 { ("flows4", "flows6") } else { ("opening4", "opening6") };
+        let (four, six) = if flow.opened == 0 { ("flows4", "flows6") } else { ("opening4", "opening6") };
         let written = match is_ip4 {
             true => self.loaded().table::<FlowKey4, Flow>(four).insert(FlowKey4::from(*key), flow, 0),
             false => self.loaded().table::<FlowKey6, Flow>(six).insert(key, flow, 0),
@@ -473,15 +473,17 @@ impl Plane {
         loaded.counted = loaded.counts();
     }
 
-    /// Lets time pass for flows that are opening, in ticks.
-    pub fn age_opening(&mut self, ticks: u32) {
+    /// Changes directions of flows that are opening.
+    pub fn change_opening(&mut self, change: impl Fn(&mut Flow)) {
         let mut four = self.loaded().table::<FlowKey4, Flow>("opening4");
-        for (key, flow) in four.iter().collect::<Result<Vec<_>, _>>().unwrap() {
-            four.insert(key, Flow { last_tick: flow.last_tick - ticks, ..flow }, 0).unwrap();
+        for (key, mut flow) in four.iter().collect::<Result<Vec<_>, _>>().unwrap() {
+            change(&mut flow);
+            four.insert(key, flow, 0).unwrap();
         }
         let mut six = self.loaded().table::<FlowKey6, Flow>("opening6");
-        for (key, flow) in six.iter().collect::<Result<Vec<_>, _>>().unwrap() {
-            six.insert(key, Flow { last_tick: flow.last_tick - ticks, ..flow }, 0).unwrap();
+        for (key, mut flow) in six.iter().collect::<Result<Vec<_>, _>>().unwrap() {
+            change(&mut flow);
+            six.insert(key, flow, 0).unwrap();
         }
     }
 

@@ -34,7 +34,7 @@ fn flow(kind: Kind, port: u16) -> [(FlowKey6, Flow); 2] {
         last_tick,
         direction: Direction::ToBackend as u8,
         seen: SEEN_DATA,
-        is_opening: u8::from(port.is_multiple_of(6)),
+        opened: u8::from(port.is_multiple_of(6)),
         ..Flow::default()
     };
     let to_client = Flow {
