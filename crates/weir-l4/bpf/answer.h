@@ -8,7 +8,7 @@
 #include "packet.h"
 #include "verdict.h"
 
-/* Answers of a processor in a tick, as hosts limit their own (RFC 1812 §4.3.2.8, RFC 4443 §2.4): each costs more than
+/* Answers of a kind that a processor gives in a tick, as hosts limit their own (RFC 1812 §4.3.2.8, RFC 4443 §2.4): each costs more than
  * the packet that asks for it. */
 #define ANSWERS_PER_TICK 1000
 #define HOPS 64
@@ -20,10 +20,10 @@
 /* Longest header that is quoted, with options or extensions. */
 #define MAX_QUOTED_HEADER 104
 
-static __always_inline bool may_answer(void)
+static __always_inline bool may_answer(enum answers_to to)
 {
-	__u32 zero = 0, now = now_tick();
-	struct answered *here = bpf_map_lookup_elem(&answers, &zero);
+	__u32 index = to, now = now_tick();
+	struct answered *here = bpf_map_lookup_elem(&answers, &index);
 
 	if (!here)
 		return false;
@@ -203,8 +203,11 @@ static __always_inline int become_error(struct __sk_buff *skb, struct packet *pa
 static __always_inline int answer_error(struct __sk_buff *skb, struct packet *packet, __u32 listener, enum verdict error)
 {
 	bool is_too_big = error == VERDICT_TOO_BIG;
+	enum answers_to to = !is_too_big	 ? ANSWERS_TO_ANYBODY :
+			     packet->is_settled ? ANSWERS_TO_LARGE_SETTLED :
+						  ANSWERS_TO_LARGE;
 
-	if (packet->fragment == LATER_FRAGMENT || !may_answer())
+	if (packet->fragment == LATER_FRAGMENT || !may_answer(to))
 		return drop(skb, listener, DROP_UNANSWERED);
 	count(skb, listener, error);
 	return become_error(skb, packet, is_too_big ? TOO_BIG : TIME_EXCEEDED) ? TC_ACT_SHOT : send_back(skb);
@@ -227,7 +230,7 @@ __noinline int reset(struct __sk_buff *skb, struct packet *packet, __u32 listene
 	if (packet->protocol != IPPROTO_TCP || packet->fragment || packet->transport != offset ||
 	    packet->tcp_flags & TCP_RST || packet->fault || bpf_skb_load_bytes(skb, offset, &segment, sizeof(segment)))
 		return drop(skb, listener, DROP_UNKNOWN_FLOW);
-	if (!may_answer())
+	if (!may_answer(ANSWERS_TO_ANYBODY))
 		return drop(skb, listener, DROP_UNANSWERED);
 	count(skb, listener, VERDICT_RESET);
 	payload = packet->size - header - segment.doff * 4;

@@ -157,6 +157,20 @@ struct {
 	__type(value, __u32);
 } local_peers SEC(".maps");
 
+/* Answers of a processor in a tick, each kind of them counted by itself: segments of no connection cost anybody little, and
+ * must not keep those from their MTU who have a connection. */
+enum answers_to {
+	/* Resets, and the end of a hop limit. */
+	ANSWERS_TO_ANYBODY = 0,
+	/* What does not fit, in a flow that is opening, or none. */
+	ANSWERS_TO_LARGE = 1,
+	/* What does not fit, in a flow whose client has heard the backend. */
+	ANSWERS_TO_LARGE_SETTLED = 2,
+	/* Errors about outer packets. */
+	ANSWERS_TO_TUNNELS = 3,
+	ANSWERS_TO,
+};
+
 /* Answers of this tick, by processor. */
 struct answered {
 	__u32 tick;
@@ -165,7 +179,7 @@ struct answered {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, ANSWERS_TO);
 	__type(key, __u32);
 	__type(value, struct answered);
 } answers SEC(".maps");

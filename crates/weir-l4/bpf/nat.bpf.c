@@ -106,8 +106,11 @@ __noinline int deliver(struct __sk_buff *skb, struct packet *packet, struct flow
 		return DROP_NO_ROUTE;
 	note(TRACE_INTERFACE, flow->next_hop.interface);
 	note(TRACE_MTU, flow->next_hop.mtu);
-	if (!fits(skb, packet, flow))
+	if (!fits(skb, packet, flow)) {
+		/* Made for this packet it is opening; or is nobody's, of which nothing says when it was last seen. */
+		packet->is_settled = !flow->opened && flow->last_tick;
 		return packet->is_whole ? VERDICT_TOO_BIG : DROP_UNANSWERED;
+	}
 	if (packet->fragment == FIRST_FRAGMENT)
 		note_fragment(packet);
 	if (is_one_way(flow))

@@ -76,6 +76,8 @@ struct packet {
 	__u8 sum_is_open;
 	/* Its pool chooses by a hash; known once it was asked. */
 	__u8 is_hashed;
+	/* Its flow is settled; known where it does not fit. */
+	__u8 is_settled;
 	/* Offset of the transport header in the frame. */
 	__u16 transport;
 	/* Bytes from the IP header to the packet's end, as the header says. */

@@ -199,7 +199,7 @@ __noinline int unwrap(struct __sk_buff *skb, struct packet *packet, struct flow 
 	/* The client would get an error with a right sum: it must not stand over what was damaged on the way here. */
 	if (packet->hop_limit <= 1 || !icmp_sum_is_right(skb, packet) || !read_error(skb, packet, error))
 		return DROP_ICMP;
-	if (!may_answer())
+	if (!may_answer(ANSWERS_TO_TUNNELS))
 		return DROP_UNANSWERED;
 	mtu = packet->mtu;
 	quotes = quoted.opposite.protocol == IPPROTO_TCP ? QUOTED_TCP : QUOTED_UDP;

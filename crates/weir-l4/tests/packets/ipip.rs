@@ -4,6 +4,7 @@ use weir_l4::layout::{Address, Algorithm, Settings, TCP, Verdict};
 
 use crate::frames::{ACK, FIN, IcmpError, Packet, Read, Sum};
 use crate::kinds::{Kind, each_kind_of_ipip};
+use crate::mtu::all_of_this_tick;
 use crate::namespace::{BACKENDS, CLIENTS, NARROW, NARROW_MTU, ROUTE_MTU};
 use crate::plane::Plane;
 
@@ -249,6 +250,8 @@ fn a_router_that_has_less_room_is_heard_by_the_client(kind: Kind) {
     let mut plane = kind.flowing();
     let packet = kind.later().with_payload(if kind.is_summed { 0 } else { 1300 });
     let quote = sent(kind, &packet);
+    // What strays have used up is not what this takes.
+    plane.answered(0..3, all_of_this_tick());
     let (number, code) = if kind.is_ip4 { (3, 4) } else { (2, 0) };
     for (mtu, told) in
         [(1400, 1400 - u32::from(outer_bytes(kind))), (1340, 1340 - u32::from(outer_bytes(kind)))]

@@ -20,6 +20,7 @@ each_kind! {
     a_train_that_was_not_counted_goes_on_where_its_segments_fit
     a_train_whose_segments_do_not_fit_is_answered
     a_first_packet_that_does_not_fit_is_answered
+    who_has_a_flow_is_told_what_fits_though_strays_used_up_their_answers
 }
 
 /// A plane whose backend is at `host`, and that has a flow.
@@ -134,6 +135,30 @@ fn a_first_packet_that_does_not_fit_is_answered(kind: Kind) {
             is_told(kind, &mut plane, CLIENTS, &of_size(kind.first(), bytes), NARROW_MTU);
         }
     }
+}
+
+/// Thousands of segments of no connection, each answered by a reset, kept everybody from the MTU.
+fn who_has_a_flow_is_told_what_fits_though_strays_used_up_their_answers(kind: Kind) {
+    let mut plane = plane_to(kind, kind.host(3, 0));
+    let large = of_size(kind.later(), NARROW_MTU + 1);
+    plane.answered(0..1, all_of_this_tick());
+    is_told(kind, &mut plane, CLIENTS, &large, NARROW_MTU);
+    let mut answer = kind.answer();
+    (answer.ip.source, answer.to_mac) = (kind.host(3, 0).ip(), NARROW.mac);
+    assert!(plane.run(NARROW, &answer.frame()).was_sent());
+    let mut heard = kind.later();
+    heard.acknowledgement = answer.sequence + 1;
+    assert!(plane.run(CLIENTS, &heard.frame()).was_sent());
+    assert_eq!(plane.settled(), 2);
+    plane.answered(0..2, all_of_this_tick());
+    plane.answered(3..4, all_of_this_tick());
+    is_told(kind, &mut plane, CLIENTS, &large, NARROW_MTU);
+}
+
+/// The program's clock, and more answers than it gives.
+pub fn all_of_this_tick() -> [u32; 2] {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    [((now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64) >> 30) as u32, 1 << 20]
 }
 
 /// A router would cut it (RFC 791 §3.2); here it is dropped, and its sender is not told of a rule that it did

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -135,7 +136,7 @@ impl Loaded {
             self.array::<u64>("open_flows").set(backend, 0, 0).unwrap();
         }
         self.array::<Settings>("settings").set(0, Settings::default(), 0).unwrap();
-        self.answer_again();
+        self.answered(0..4, [0; 2]);
         self.origin_users.clear();
         self.is_summed = false;
         self.counted = self.counts();
@@ -152,10 +153,9 @@ impl Loaded {
         }
     }
 
-    fn answer_again(&mut self) {
-        // How much of a tick's share is spent, by processor: `struct answered`.
-        let nothing = PerCpuValues::try_from(vec![[0_u32; 2]; nr_cpus().unwrap()]).unwrap();
-        self.program.counters("answers").unwrap().set(0, nothing, 0).unwrap();
+    fn answered(&mut self, kinds: Range<u32>, tick_and_count: [u32; 2]) {
+        let values = || PerCpuValues::try_from(vec![tick_and_count; nr_cpus().unwrap()]).unwrap();
+        kinds.for_each(|kind| self.program.counters("answers").unwrap().set(kind, values(), 0).unwrap());
     }
 
     fn array<V: Pod>(&mut self, name: &str) -> Array<&mut MapData, V> {
@@ -554,10 +554,9 @@ impl Plane {
         all
     }
 
-    /// Has a tick's share of answers anew.
-    #[allow(dead_code, reason = "the fuzz target asks for more")]
-    pub fn answer_again(&mut self) {
-        self.loaded().answer_again();
+    /// Says of these kinds of answers that so many were given in a tick, by each processor.
+    pub fn answered(&mut self, kinds: Range<u32>, tick_and_count: [u32; 2]) {
+        self.loaded().answered(kinds, tick_and_count);
     }
 
     /// Forgets all flows.
