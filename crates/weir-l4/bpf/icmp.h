@@ -163,6 +163,35 @@ static __always_inline __s64 rewrite_quoted_sum(struct __sk_buff *skb, const str
 	return bpf_csum_diff(&before, sizeof(before), &after, sizeof(after), 0);
 }
 
+/* Least that a backend of full-NAT is told to fit on the way to clients: as IPv6 has it everywhere (RFC 8200 §5). */
+#define LEAST_SHARED_MTU 1280
+
+/* By full-NAT a backend knows all clients by the same addresses, and keeps what fits on the way there by them: what is said of
+ * one client's way must not make the packets of all others small. Raises the MTU that an error for a backend says; gives what
+ * the sum over that changes by. */
+__noinline int raise_mtu(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow)
+{
+	struct icmp_header icmp;
+	__be32 before, after;
+	__u32 beside;
+
+	if (!packet || !flow || flow->forward != FORWARD_FULL_NAT || flow->direction != TO_BACKEND ||
+	    bpf_skb_load_bytes(skb, packet->transport, &icmp, sizeof(icmp)))
+		return 0;
+	if (packet->family == 4 ? icmp.type != ICMP_DEST_UNREACH || icmp.code != ICMP_FRAG_NEEDED
+				: icmp.type != ICMPV6_TOO_BIG)
+		return 0;
+	before = icmp.value;
+	/* What else stands in the word is none of this (RFC 4884 §4.1). */
+	beside = packet->family == 4 ? bpf_ntohl(before) & 0xffff0000 : 0;
+	if (bpf_ntohl(before) - beside >= LEAST_SHARED_MTU)
+		return 0;
+	after = bpf_htonl(beside | LEAST_SHARED_MTU);
+	if (bpf_skb_store_bytes(skb, packet->transport + offsetof(struct icmp_header, value), &after, sizeof(after), 0))
+		return 0;
+	return fold((__u32)bpf_csum_diff(&before, sizeof(before), &after, sizeof(after), 0));
+}
+
 /* Makes of the quote the packet that the receiver sent, and of the error one for the receiver. `flow` is the flow of the
  * opposite direction. Every sum outside and inside follows; over all bytes of the packet nothing changes but the hop
  * limit of IPv6, so that nothing else is said to CHECKSUM_COMPLETE. */
@@ -189,6 +218,7 @@ __noinline int rewrite_icmp(struct __sk_buff *skb, const struct packet *packet, 
 	after[1] = flow->source;
 	inner = bpf_csum_diff((__be32 *)before, 32, (__be32 *)after, 32, 0);
 	change = (__u64)(__u32)rewrite_quoted_sum(skb, packet, quoted, (__u64)(__u32)inner + (__u32)ports) + (__u32)ports;
+	change = (__u64)change + (__u32)raise_mtu(skb, packet, flow);
 	failed |= bpf_skb_store_bytes(skb, quoted->transport, ports_after, sizeof(ports_after), 0);
 	if (packet->family == 4) {
 		__be32 addresses[2] = { after[0].words[3], after[1].words[3] };

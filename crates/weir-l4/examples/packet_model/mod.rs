@@ -194,6 +194,23 @@ impl Packet {
         self.transport + if self.protocol == TCP { 16 } else { 6 }
     }
 
+    /// Raises the MTU that an error says (RFC 1191 §4, RFC 4443 §3.2).
+    fn tell_at_least(&self, frame: &mut [u8], least: u32) {
+        let at = self.transport;
+        let first = if self.is_ip4 && frame[at..at + 2] == [3, 4] {
+            6
+        } else if !self.is_ip4 && frame[at] == 2 {
+            4
+        } else {
+            return;
+        };
+        let field = &mut frame[at + first..at + 8];
+        let said = field.iter().fold(0_u32, |sum, byte| sum << 8 | u32::from(*byte));
+        let told = said.max(least).to_be_bytes();
+        let bytes = field.len();
+        field.copy_from_slice(&told[4 - bytes..]);
+    }
+
     /// Writes other addresses, and a hop limit that is less by `hops`.
     fn readdress(&self, frame: &mut [u8], source: IpAddr, destination: IpAddr, hops: u8) {
         let before = frame[self.start..self.transport].to_vec();
@@ -366,7 +383,9 @@ impl World {
         // More extension headers than six are a disguise.
         let is_plain =
             is_plain && ends.0.port() != 0 && ends.1.port() != 0 && packet.transport < ETHERNET + 40 + 48;
-        if is_plain { Expected::Sent(sent) } else { Expected::MaySend(sent) }
+        // What opens a connection and ends it belongs to none.
+        let is_odd = packet.protocol == TCP && frame[packet.transport + 13] & 0x03 == 0x03;
+        if is_plain && !is_odd { Expected::Sent(sent) } else { Expected::MaySend(sent) }
     }
 
     fn later_fragment(&self, frame: &[u8], packet: &Packet) -> Expected {
@@ -459,6 +478,9 @@ impl World {
         let mut sent = frame.to_vec();
         let before = sent[at + 4..packet.end].to_vec();
         quoted.retarget(&mut sent, (source, destination), 0, packet.end);
+        if by_full_nat {
+            packet.tell_at_least(&mut sent, 1280);
+        }
         let outer = self.ipip.get(&(ends.0, quoted.protocol));
         let by_dsr = outer.is_some() || self.dsr.contains(&(ends.0, quoted.protocol));
         let outer_source = if by_dsr {

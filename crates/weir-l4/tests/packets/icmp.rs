@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use weir_l4::layout::{Algorithm, UDP, Verdict};
+use weir_l4::layout::{Algorithm, Forward, UDP, Verdict};
 
 use crate::frames::{ACK, ICMP, ICMP6, IcmpError, Ip, Packet, with_icmp_sum};
 use crate::kinds::{Kind, each_kind, each_kind_and_sum, each_kind_of_nat};
@@ -13,6 +13,7 @@ each_kind_and_sum! {
     an_error_on_the_way_to_a_client_reaches_the_backend
     an_error_behind_the_listener_reaches_the_client
     too_big_reaches_the_backend_with_its_mtu
+    a_backend_is_told_no_less_than_1280_bytes_where_it_knows_all_clients_by_one_address
     a_quote_of_eight_bytes_is_enough
     a_quote_of_any_length_is_translated
     a_quoted_udp_packet_without_a_sum_keeps_none
@@ -112,10 +113,33 @@ fn too_big_reaches_the_backend_with_its_mtu(kind: Kind) {
     let mut plane = kind.flowing();
     let (seen, sent) = about_answer(kind);
     let mut error = to_backend(kind, if kind.is_ip4 { (3, 4) } else { (2, 0) }).about(&seen.bytes());
-    error.word = 1280;
-    let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent.bytes());
-    let outcome = plane.run(CLIENTS, &framed(&kind.later(), &error));
-    outcome.forwarded(Verdict::IcmpToBackend, &framed(&kind.later(), &expected));
+    for mtu in [1280, 1281, 1492] {
+        error.word = mtu;
+        let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent.bytes());
+        let outcome = plane.run(CLIENTS, &framed(&kind.later(), &error));
+        outcome.forwarded(Verdict::IcmpToBackend, &framed(&kind.later(), &expected));
+    }
+}
+
+/// By full-NAT: 552 bytes that one client's way was said to take were what all clients got from then on.
+fn a_backend_is_told_no_less_than_1280_bytes_where_it_knows_all_clients_by_one_address(kind: Kind) {
+    let mut plane = kind.flowing();
+    let (seen, sent) = about_answer(kind);
+    let mut error = to_backend(kind, if kind.is_ip4 { (3, 4) } else { (2, 0) }).about(&seen.bytes());
+    // Beside it stands, of IPv4, how long the quote is (RFC 4884 §4.1).
+    let beside = if kind.is_ip4 { 0x0017_0000 } else { 0 };
+    for mtu in [0, 68, 552, 1279] {
+        error.word = beside | mtu;
+        let mut expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent.bytes());
+        expected.word = beside | least_told(kind, mtu);
+        let outcome = plane.run(CLIENTS, &framed(&kind.later(), &error));
+        outcome.forwarded(Verdict::IcmpToBackend, &framed(&kind.later(), &expected));
+    }
+}
+
+/// What a backend is told to fit.
+fn least_told(kind: Kind, mtu: u32) -> u32 {
+    if kind.forward == Forward::FullNat { mtu.max(1280) } else { mtu }
 }
 
 fn header_bytes(kind: Kind) -> usize {
@@ -174,7 +198,10 @@ fn every_kind_of_error_is_translated(kind: Kind) {
     };
     for one in all {
         let error = to_backend(kind, *one).about(&seen.bytes());
-        let expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent.bytes());
+        let mut expected = error.translated(kind.router_seen(), kind.backend(0).ip(), &sent.bytes());
+        if *one == if kind.is_ip4 { (3, 4) } else { (2, 0) } {
+            expected.word = least_told(kind, 0);
+        }
         let outcome = plane.run(CLIENTS, &framed(&kind.later(), &error));
         outcome.forwarded(Verdict::IcmpToBackend, &framed(&kind.later(), &expected));
     }
