@@ -173,12 +173,27 @@ fn equal_in_constant_time(given: &[u8], expected: &[u8]) -> bool {
     std::hint::black_box(difference) == 0
 }
 
-/// The trimmed content of a token file.
+/// The trimmed content of a token file that a config names.
+///
+/// # Errors
+/// It can't be read, or is no token; says why.
 pub fn read_token(path: &Path) -> Result<String, String> {
-    let mut token = String::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(TOKEN_BYTES).read_to_string(&mut token))
-        .map_err(|error| format!("token file {} can't be read: {error}", path.display()))?;
+    token_of(path, weir_tls::read_regular(path, TOKEN_BYTES))
+}
+
+/// The trimmed content of a token file that somebody names to a command: it may be a pipe.
+///
+/// # Errors
+/// It can't be read, or is no token; says why.
+pub fn read_token_or_pipe(path: &Path) -> Result<String, String> {
+    let mut token = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(TOKEN_BYTES).read_to_end(&mut token));
+    token_of(path, read.map(|_| token))
+}
+
+fn token_of(path: &Path, read: std::io::Result<Vec<u8>>) -> Result<String, String> {
+    let token = read.and_then(|bytes| String::from_utf8(bytes).map_err(std::io::Error::other));
+    let token = token.map_err(|error| format!("token file {} can't be read: {error}", path.display()))?;
     let token = token.trim();
     if token.len() < SHORTEST_TOKEN {
         let length = token.len();

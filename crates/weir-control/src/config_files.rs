@@ -11,12 +11,7 @@ pub struct Disk;
 
 impl World for Disk {
     fn read(&self, path: &str, most: usize) -> Result<Vec<u8>, String> {
-        // Only a regular one: any other could keep whoever reads it for ever.
-        let say = |error: std::io::Error| error.to_string();
-        if !std::fs::metadata(path).map_err(say)?.is_file() {
-            return Err("it is no regular file".to_owned());
-        }
-        read_file(Path::new(path), most as u64).map_err(say)
+        weir_tls::read_regular(Path::new(path), most as u64).map_err(|error| error.to_string())
     }
 
     fn names(&self, folder: &str) -> Result<Vec<String>, String> {
@@ -43,7 +38,7 @@ impl World for Disk {
     }
 }
 
-/// The first `most` bytes of a file.
+/// The first `most` bytes of a file that somebody names to a command: it may be a pipe.
 pub fn read_file(path: &Path, most: u64) -> std::io::Result<Vec<u8>> {
     let file = std::fs::File::open(path)?;
     if file.metadata()?.is_dir() {

@@ -2,7 +2,7 @@
 //! files of maps. No moment leaves half of any.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Write as _};
 use std::os::unix::fs::{
     DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown,
 };
@@ -131,12 +131,8 @@ pub fn touch(path: &Path, when: SystemTime) -> io::Result<()> {
 
 /// The text of a file of the store; `None` when there is none.
 pub fn read(path: &Path) -> io::Result<Option<String>> {
-    let mut text = String::new();
-    match File::open(path) {
-        Ok(file) => {
-            file.take(ACCOUNT_BYTES).read_to_string(&mut text).map_err(naming(path))?;
-            Ok(Some(text))
-        }
+    match weir_tls::read_regular(path, ACCOUNT_BYTES) {
+        Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(io::Error::other).map_err(naming(path)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(naming(path)(error)),
     }

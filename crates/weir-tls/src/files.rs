@@ -1,10 +1,12 @@
 //! Reads the files that a config names.
 
-use std::fmt;
+use std::fs::OpenOptions;
 use std::io::Read as _;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
+use rustix::fs::OFlags;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
@@ -34,17 +36,36 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
+/// The first `most` bytes of a file that a config names: all such files are read by this.
+///
+/// At a pipe that nobody writes to open(2) would wait, and with it whoever reloads, answers `/livez` and
+/// probes; like this it does not wait, and what is no regular file is not read.
+///
+/// # Errors
+/// It can't be read, or is no regular file.
+pub fn read_regular(file: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let regular = |found: std::fs::Metadata| match found.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::other("it is no regular file")),
+    };
+    // To open some devices is to have them do something; the path may lead elsewhere by the second look.
+    regular(std::fs::metadata(file)?)?;
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(file)?;
+    regular(opened.metadata()?)?;
+    let mut bytes = Vec::new();
+    opened.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
 /// The whole file.
 pub(crate) fn read(file: &Path) -> Result<Vec<u8>, LoadError> {
-    let mut bytes = Vec::new();
-    let result =
-        std::fs::File::open(file).and_then(|opened| opened.take(FILE_BYTES + 1).read_to_end(&mut bytes));
-    match result {
+    match read_regular(file, FILE_BYTES + 1) {
         Err(error) => Err(LoadError::new(file, format!("can't be read: {error}"))),
-        Ok(_) if bytes.len() as u64 > FILE_BYTES => {
+        Ok(bytes) if bytes.len() as u64 > FILE_BYTES => {
             Err(LoadError::new(file, format!("is longer than {FILE_BYTES} bytes; expected PEM")))
         }
-        Ok(_) => Ok(bytes),
+        Ok(bytes) => Ok(bytes),
     }
 }
 

@@ -37,7 +37,7 @@ pub use account_file::AccountFile;
 pub use certificate::{Facts, Identity};
 pub use client::{BackendTls, ClientTls};
 pub use client_login::ClientLogin;
-pub use files::LoadError;
+pub use files::{LoadError, read_regular};
 pub use fingerprint::fingerprint;
 pub use loaded::Loaded;
 pub use own_account::OwnAccount;

@@ -113,7 +113,7 @@ impl Client {
         let token_file = running.token_file.clone().or(said.token_file);
         let token = token_file
             .as_deref()
-            .map(weir_admin::auth::read_token)
+            .map(weir_admin::auth::read_token_or_pipe)
             .transpose()
             .map_err(|error| Exit::Failed.saying(error))?;
         let AdminTrust { admin_ca, admin_name, admin_cert, admin_key } = &running.tls;

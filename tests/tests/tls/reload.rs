@@ -1,6 +1,6 @@
 //! Certificates that change while connections last (threat H2).
 
-use weir_tests::dialogue::run_tool;
+use weir_tests::dialogue::{PATIENCE, Signal, run_tool, tool};
 
 use super::{Authority, LAST, mirror, s_client};
 
@@ -94,6 +94,34 @@ fn files_that_cannot_be_used_are_named_and_the_old_ones_serve_on() {
     std::fs::remove_file(weir.dir().join("live.pem")).expect("remove");
     assert!(matches!(weir.command(&["reload"]).code, 1 | 2));
     assert!(s_client(weir.address("web"), "-servername shop.example", LAST).stdout.contains("HTTP/1.1 200"));
+}
+
+/// Opening a pipe waits for somebody who writes to it: a certificate that was one stopped reloads, probes,
+/// metrics and `/livez` until somebody killed Weir.
+#[test]
+fn a_file_that_is_a_pipe_is_refused_and_holds_nobody_up() {
+    let (authority, backend) = (authority(), mirror());
+    let mut weir = setup(&authority).with("app", backend.address()).start();
+    let pipe = weir.dir().join("pipe").display().to_string();
+    run_tool(&tool("mkfifo", "coreutils"), &[&pipe], b"", PATIENCE).succeeded();
+    let list = "certificates = [{ cert = \"@dir/live.pem\", key = \"@dir/live.key\" }]";
+    for (was, now) in [
+        ("cert = \"@dir/live.pem\"", "cert = \"@dir/pipe\"".to_owned()),
+        ("key = \"@dir/live.key\"", "key = \"@dir/pipe\"".to_owned()),
+        ("key = \"@dir/live.key\"", "key = \"@dir/live.key\", ocsp = \"@dir/pipe\"".to_owned()),
+        (list, format!("{list}, client_ca = \"@dir/pipe\"")),
+        (list, format!("{list}, client_ca = \"@dir/live.pem\", crl = [\"@dir/pipe\"]")),
+        (list, format!("{list}, ticket_keys = \"@dir/pipe\"")),
+        ("health = \"off\"", "health = \"off\"\ntls = { ca = \"@dir/pipe\" }".to_owned()),
+    ] {
+        weir.rewrites(&CONFIG.replace(was, &now));
+        let finished = weir.command(&["reload"]);
+        let said = format!("{}{}", finished.stdout, finished.stderr);
+        assert!(matches!(finished.code, 1 | 2) && said.contains("pipe"), "{now}: {finished:?}");
+        assert_eq!(weir.admin().reads("/livez").status(), 200, "{now}");
+    }
+    weir.signals(Signal::TERM);
+    assert!(weir.exits().success());
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl Control {
         }
         let file = folder::file(&kept_in, name);
         store::make_folder(&kept_in).map_err(UploadError::Store)?;
-        let before = std::fs::read(&file).ok();
+        let before = weir_tls::read_regular(&file, u64::MAX).ok();
         store::write(file.clone(), text.into_bytes()).await.map_err(UploadError::Store)?;
         if let Err(error) = self.take_up(&kept_in) {
             self.put_back(&kept_in, &file, before).await;
@@ -95,7 +95,7 @@ impl Control {
             return Err(UploadError::NoCertificate(name.to_owned()));
         }
         let file = folder::file(&kept_in, name);
-        let before = std::fs::read(&file).ok();
+        let before = weir_tls::read_regular(&file, u64::MAX).ok();
         std::fs::remove_file(&file).map_err(UploadError::Store)?;
         if let Err(error) = self.take_up(&kept_in) {
             self.put_back(&kept_in, &file, before).await;
