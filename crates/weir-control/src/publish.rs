@@ -100,6 +100,7 @@ impl Followers {
         self.watch.follow(snapshot);
         self.orders.adopt(snapshot);
         self.token_keys.follow(snapshot);
+        self.names.look_again(None);
     }
 
     /// As [`Self::follow`], for a change that is in force. What is not about its backend goes on as if
@@ -114,6 +115,9 @@ impl Followers {
             self.board.add(pool, backend);
         }
         self.watch.follow(&change.snapshot);
+        if change.removed.is_some() {
+            self.names.look_again(Some(&pool.config.name));
+        }
         // What probes and the watch found out since the pool was made was told to the one before.
         pool.refresh(clock::now());
     }

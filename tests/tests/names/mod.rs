@@ -2,6 +2,7 @@
 //! backends that were added lastingly.
 
 mod eyeballs;
+mod shared;
 mod trust;
 
 use std::collections::BTreeSet;

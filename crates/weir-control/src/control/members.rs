@@ -43,11 +43,24 @@ pub(super) async fn keep(control: Arc<Control>, mut heard: mpsc::UnboundedReceiv
 }
 
 impl Control {
-    /// Does what an answer for a name asks for.
+    /// Does what an answer for a name asks for, or the pool since it has become another one.
     async fn follow_name(&self, group: &Group) {
         let snapshot = self.snapshot();
         let Some(pool) = snapshot.pool(&group.pool) else { return };
-        let present = self.present(pool, group);
+        let mut present = self.present(pool, group);
+        // Over TLS a member has to prove the name that brought it: there it leaves, and comes by the other.
+        if pool.config.tls.is_none() {
+            let names: Vec<Group> = dns::groups_of(pool).filter(|it| it != group).collect();
+            let has = |group: &Group, it: &Present| self.names().has(group, it.wanted.address);
+            // Whom another name has is not missing.
+            present.retain(|it| has(group, it) || !names.iter().any(|other| has(other, it)));
+            for owner in &names {
+                let members = self.present(pool, owner);
+                for member in members.iter().filter(|it| it.is_leaving && has(group, it)) {
+                    self.do_and_tell(owner, &Change::Return(member.wanted.address)).await;
+                }
+            }
+        }
         let others = pool.backends.iter().filter(|it| !dns::is_of(it, group));
         let others: Vec<_> = others.filter_map(|it| it.address.parse().ok()).collect();
         for change in self.names().compare(group, &present, &others, clock::now()) {

@@ -62,6 +62,13 @@ impl Entries {
         }
     }
 
+    fn has(&self, address: SocketAddr) -> bool {
+        match self {
+            Entries::Addresses(addresses) => addresses.contains(&address),
+            Entries::Services(services) => services.iter().any(|(_, at)| at.contains(&address)),
+        }
+    }
+
     fn is_empty(&self) -> bool {
         match self {
             Entries::Addresses(addresses) => addresses.is_empty(),
@@ -81,17 +88,26 @@ impl Heard {
 
     /// What the name stands for, as far as there is room; `None` while nobody knows.
     pub fn wanted(&self, members: &[Present], most: usize, counts: &Counts) -> Option<Vec<Wanted>> {
-        let answer = self.answer.as_ref()?;
-        let (wanted, left_out) = match &answer.entries {
-            Entries::Addresses(addresses) => members::of_addresses(addresses.iter().copied(), members, most),
-            Entries::Services(services) => members::of_services(services, members, most),
-        };
+        let (wanted, left_out) = self.bounded(members, most)?;
         Counts::add(&counts.left_out, left_out);
         Some(wanted)
     }
 
+    fn bounded(&self, members: &[Present], most: usize) -> Option<(Vec<Wanted>, usize)> {
+        Some(match &self.answer.as_ref()?.entries {
+            Entries::Addresses(addresses) => members::of_addresses(addresses.iter().copied(), members, most),
+            Entries::Services(services) => members::of_services(services, members, most),
+        })
+    }
+
+    /// Whether the last answer has it, room or not.
+    pub fn has(&self, address: SocketAddr) -> bool {
+        self.answer.as_ref().is_some_and(|answer| answer.entries.has(address))
+    }
+
     /// What is to be done about the members of the name, in a pool that has `others` at some addresses
-    /// already. An answer is compared once.
+    /// already. An answer is compared once; looked at again, because the pool has become another one, it
+    /// brings in whom it has and the pool has not, and counts against nobody.
     pub fn compare(
         &mut self,
         members: &[Present],
@@ -100,12 +116,15 @@ impl Heard {
         counts: &Counts,
         now: Duration,
     ) -> Vec<Change> {
-        if !std::mem::take(&mut self.is_new) {
-            return Vec::new();
-        }
-        let Some(mut wanted) = self.wanted(members, most, counts) else { return Vec::new() };
+        let is_new = std::mem::take(&mut self.is_new);
+        let Some((mut wanted, left_out)) = self.bounded(members, most) else { return Vec::new() };
         // They can't join, so nobody may wait for them to be tried.
         wanted.retain(|it| !others.contains(&it.address));
+        if !is_new {
+            let is_member = |it: &Wanted| members.iter().any(|member| member.wanted.address == it.address);
+            return wanted.into_iter().filter(|it| !is_member(it)).map(Change::Join).collect();
+        }
+        Counts::add(&counts.left_out, left_out);
         let gap = self.answer.as_ref().map_or(Gap::Any, |answer| answer.gap);
         let changes = self.ledger.compare(&wanted, members, gap, now);
         if self.ledger.doubts() {

@@ -41,7 +41,7 @@ pub struct Names {
     moved: Arc<Moved>,
     bus: Arc<Bus>,
     counts: Arc<Counts>,
-    /// Told of each good answer for a name that stands for several.
+    /// Told of names that stand for several: after each good answer, and when one is worth another look.
     tell: mpsc::UnboundedSender<Group>,
 }
 
@@ -78,7 +78,7 @@ pub struct GroupStatus {
 
 impl Names {
     /// `moved` is told of backends whose address has become another; the receiver hears of names that stand
-    /// for several backends whenever they were answered.
+    /// for several backends whenever they were answered, or their answers are worth another look.
     pub fn new(bus: Arc<Bus>, moved: Arc<Moved>) -> (Names, mpsc::UnboundedReceiver<Group>) {
         let (tell, heard) = mpsc::unbounded_channel();
         let table = Table {
@@ -273,8 +273,24 @@ impl Names {
         heard.and_then(|heard| lock(&heard).wanted(&[], most, &self.counts)).unwrap_or_default()
     }
 
-    /// What is to be done about the members of a name, after an answer that nobody has compared yet. At
-    /// `others` the pool has backends for another reason.
+    /// Has the last answers for the names of a pool, or of each without one, looked at again: what the pool
+    /// had for another reason it may have no more.
+    pub fn look_again(&self, pool: Option<&str>) {
+        let table = lock(&self.table);
+        for group in table.many.keys().filter(|group| pool.is_none_or(|pool| group.pool == pool)) {
+            // Nobody listens once the process ends.
+            let _ = self.tell.send(group.clone());
+        }
+    }
+
+    /// Whether the last answer for this name has an address.
+    pub fn has(&self, group: &Group, address: SocketAddr) -> bool {
+        let table = lock(&self.table);
+        table.many.get(group).is_some_and(|followed| lock(&followed.shared).has(address))
+    }
+
+    /// What is to be done about the members of a name, after an answer that nobody has compared yet, or once
+    /// the pool has become another one. At `others` the pool has backends for another reason.
     pub fn compare(
         &self,
         group: &Group,
