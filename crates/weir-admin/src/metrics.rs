@@ -69,7 +69,8 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
     out.single(&expose::SESSIONS, control.sessions() as f64);
     of_maps(out, control);
     token_keys::metrics(out, &control.snapshot());
-    out.single(&expose::PANICS, control.proxy().panics() as f64);
+    let panics = control.proxy().panics() + control.orders().panics();
+    out.single(&expose::PANICS, panics as f64);
     out.single(&expose::LOG_LOST, control.lost_log_lines() as f64);
     let mut missing = out.family(&expose::LOG_MISSING);
     for (log, reasons) in control.missing_log_lines() {

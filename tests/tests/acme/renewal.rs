@@ -1,5 +1,6 @@
 //! When certificates are renewed, and who notices.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -103,34 +104,63 @@ tls = { ca = "@dir/front-ca.pem", server_name = "localhost" }
 health = "off"
 "#;
 
+/// What stands before Pebble at `address`, and suggests to renew from `start` to `end`.
+fn front(address: SocketAddr, start: &str, end: &str) -> String {
+    FRONT.replace("PORT", &address.port().to_string()).replace("START", start).replace("END", end)
+}
+
+fn before(pebble: &Pebble, address: SocketAddr, front: &str) -> Weir {
+    weir_tests::dialogue::Setup::of(front)
+        .with("front", address)
+        .with("pebble", pebble.address)
+        .with_file("front.pem", &pebble.front_file("localhost.pem"))
+        .with_file("front.key", &pebble.front_file("localhost.key"))
+        .with_file("front-ca.pem", &pebble.front_ca())
+        .start()
+}
+
+/// Has the stored certificate be an hour old: else it would be left alone for a minute, whatever anybody
+/// suggests.
+fn ages(weir: &Weir) {
+    let aged = Command::new("touch").arg("-d").arg("1 hour ago").arg(stored(weir)).status().expect("touch");
+    assert!(aged.success());
+}
+
+/// A wait of more seconds than clocks go ended the task that renews, in silence.
+#[test]
+fn an_absurd_wait_that_the_authority_asks_for_ends_no_renewal() {
+    let (ports, backend) = (Ports::free(), mirror());
+    let pebble = Pebble::running(ports);
+    let address = free_address();
+    let absurd = front(address, "2020-01-01T00:00:00Z", "2020-01-02T00:00:00Z")
+        .replace("retry-after = \"3600\"", "retry-after = \"18446744073709551615\"");
+    let authority = before(&pebble, address, &absurd);
+    let mut weir = setup(CONFIG, ports, &pebble, &backend)
+        .with("directory", format!("https://localhost:{}/dir", address.port()))
+        .start();
+    is_issued(&weir, "secure");
+    ages(&weir);
+    weir.signals(weir_tests::dialogue::Signal::TERM);
+    weir.starts_again();
+    comes_to(&weir, "issued", 1.0);
+    assert_eq!(weir.metric("weir_panics_total", &[]), 0.0, "{}", weir.stderr());
+    drop(authority);
+}
+
 #[test]
 fn a_certificate_is_renewed_when_the_authority_suggests_it() {
     let (ports, backend) = (Ports::free(), mirror());
     let pebble = Pebble::running(ports);
     let address = free_address();
-    let front = |start: &str, end: &str| {
-        FRONT.replace("PORT", &address.port().to_string()).replace("START", start).replace("END", end)
-    };
+    let front = |start: &str, end: &str| front(address, start, end);
     let mut authority =
-        weir_tests::dialogue::Setup::of(&front("2100-01-01T00:00:00Z", "2100-01-02T00:00:00Z"))
-            .with("front", address)
-            .with("pebble", pebble.address)
-            .with_file("front.pem", &pebble.front_file("localhost.pem"))
-            .with_file("front.key", &pebble.front_file("localhost.key"))
-            .with_file("front-ca.pem", &pebble.front_ca())
-            .start();
+        self::before(&pebble, address, &front("2100-01-01T00:00:00Z", "2100-01-02T00:00:00Z"));
     let mut weir = setup(CONFIG, ports, &pebble, &backend)
         .with("directory", format!("https://localhost:{}/dir", address.port()))
         .start();
     is_issued(&weir, "secure");
     let (before, file) = (shown(&weir, "shop.example"), stored(&weir));
-    // Else it would be left alone for a minute, whatever anybody suggests.
-    let age = |weir: &Weir| {
-        let aged =
-            Command::new("touch").arg("-d").arg("1 hour ago").arg(stored(weir)).status().expect("touch");
-        assert!(aged.success());
-    };
-    age(&weir);
+    ages(&weir);
     let restart = |weir: &mut Weir| {
         weir.signals(weir_tests::dialogue::Signal::TERM);
         weir.starts_again();

@@ -24,6 +24,8 @@ use crate::{lock, outgoing};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest answer: a chain of certificates has some KiB.
 const ANSWER_BYTES: usize = 1 << 20;
+/// Longest wait that an authority may ask for: moments further than clocks go are no moments.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 /// How long an answer is good that does not say (RFC 9773 section 4.3 requires that it does).
 const GOOD_FOR: &str = "21600";
 
@@ -99,10 +101,14 @@ impl HttpClient for Client {
         Box::pin(async move {
             let mut answer = client.ask(request).await.map_err(|away| Error::Other(Box::new(away)))?;
             let said = answer.headers().get(RETRY_AFTER).and_then(|said| said.to_str().ok());
-            let seconds = said.and_then(|said| said.parse().ok()).map(Duration::from_secs);
+            let has_said = said.is_some();
+            let wait = said.and_then(bounded_wait);
+            if let Some(wait) = wait {
+                answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait.as_secs()));
+            }
             if !answer.status().is_success() {
-                *lock(&client.asked_for) = seconds;
-            } else if said.is_none() && answer.headers().get("replay-nonce").is_none() {
+                *lock(&client.asked_for) = wait;
+            } else if !has_said && answer.headers().get("replay-nonce").is_none() {
                 answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(GOOD_FOR));
             }
             if answer.status().is_server_error() {
@@ -113,6 +119,18 @@ impl HttpClient for Client {
             Ok(BytesResponse::from(answer))
         })
     }
+}
+
+/// The wait that an authority asks for in seconds, no longer than [`LONGEST_WAIT`]; `None` where it names a
+/// moment, or nothing that could be one.
+fn bounded_wait(said: &str) -> Option<Duration> {
+    let said = said.trim();
+    if said.is_empty() || !said.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    // What is no number for being too long is a long wait.
+    let seconds = said.parse().unwrap_or(u64::MAX);
+    Some(Duration::from_secs(seconds).min(LONGEST_WAIT))
 }
 
 /// No answer of the authority, or one that says it can't answer.
@@ -129,3 +147,20 @@ impl fmt::Display for Away {
 }
 
 impl StdError for Away {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_bounded_and_what_is_none_is_none() {
+        let seconds = |said: &str| bounded_wait(said).map(|wait| wait.as_secs());
+        assert_eq!(seconds("60"), Some(60));
+        for absurd in ["18446744073709551615", "99999999999999999999999", "90000"] {
+            assert_eq!(seconds(absurd), Some(86_400), "{absurd}");
+        }
+        for none in ["", "-1", "soon", "Fri, 31 Dec 1999 23:59:59 GMT"] {
+            assert_eq!(seconds(none), None, "{none}");
+        }
+    }
+}

@@ -12,9 +12,11 @@ mod dns01;
 mod on_demand;
 mod order;
 mod schedule;
+mod watched;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -49,6 +51,7 @@ pub struct Orders {
     demands: Demands,
     challenges: Arc<Challenges>,
     bus: Arc<Bus>,
+    panics: Arc<AtomicU64>,
 }
 
 struct Running {
@@ -133,7 +136,13 @@ impl Standing {
 impl Orders {
     /// None yet.
     pub fn new(bus: Arc<Bus>) -> Orders {
-        Orders { orders: Mutex::default(), demands: Demands::default(), challenges: Arc::default(), bus }
+        let (orders, demands, challenges, panics) = Default::default();
+        Orders { orders, demands, challenges, bus, panics }
+    }
+
+    /// Tasks that ended by a mistake of Weir's own, since the start (count).
+    pub fn panics(&self) -> u64 {
+        self.panics.load(Ordering::Relaxed)
     }
 
     /// What the workers show to certificate authorities.
@@ -153,7 +162,8 @@ impl Orders {
         let served = snapshot.listeners.iter().filter_map(|listener| listener.tls.as_ref());
         let on_demand = served.flat_map(|tls| tls.on_demand());
         let on_demand = on_demand.map(|each| (each.clone(), ways(each.acme()))).collect();
-        let common = Common { challenges: self.challenges.clone(), bus: self.bus.clone() };
+        let (challenges, bus, panics) = (self.challenges.clone(), self.bus.clone(), self.panics.clone());
+        let common = Common { challenges, bus, panics };
         self.demands.adopt(on_demand, &common);
         let mut wanted: HashMap<PathBuf, (Wanted, Vec<Arc<ServerTls>>)> = HashMap::new();
         for listener in &snapshot.listeners {
@@ -182,7 +192,8 @@ impl Orders {
                 challenges: self.challenges.clone(),
                 bus: self.bus.clone(),
             };
-            orders.insert(file, Running { wanted, shared, task: tokio::spawn(keep(keeper)) });
+            let task = tokio::spawn(keep_on(Arc::new(keeper), self.panics.clone()));
+            orders.insert(file, Running { wanted, shared, task });
         }
     }
 
@@ -231,8 +242,13 @@ enum Got {
     Found,
 }
 
+/// As [`keep`], and begins again where that ends by a mistake: else a certificate would expire in silence.
+async fn keep_on(keeper: Arc<Keeper>, panics: Arc<AtomicU64>) {
+    watched::run(&panics, || keep(keeper.clone()), |count| keeper.pause_after_panic(count)).await;
+}
+
 /// Gets the certificate when there is none, and renews it, until the config says otherwise.
-async fn keep(keeper: Keeper) {
+async fn keep(keeper: Arc<Keeper>) {
     let mut asked: Option<Asked> = None;
     loop {
         let due = keeper.due(&mut asked).await;
@@ -410,6 +426,21 @@ impl Keeper {
                 "the certificate that came is good no more; is the clock of this machine right?".to_owned(),
             )),
         }
+    }
+
+    /// Waits before all begins again; nobody knows what was under way.
+    async fn pause_after_panic(&self, count: u32) {
+        let pause = schedule::pause(Blame::Refused, count, None, draw());
+        let names = self.wanted.acme.domains.join(", ");
+        {
+            let mut standing = lock(&self.shared.standing);
+            standing.is_ordering = false;
+            standing.failures_in_a_row = standing.failures_in_a_row.saturating_add(1);
+            standing.error = "a mistake of Weir's own; please report it".to_owned();
+            standing.next = Some(SystemTime::now() + pause);
+        }
+        tracing::error!(names, again_in = ?pause, "the order of a certificate ended by a panic");
+        let _ = tokio::time::timeout(pause, self.shared.hasten.notified()).await;
     }
 
     /// Has the listeners serve what is stored.

@@ -6,12 +6,12 @@
 
 mod used;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Notify;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 use weir_config::AcmeChallenge;
 use weir_tls::acme::Challenges;
 use weir_tls::on_demand::{Begun, NameResult, OnDemand, Stored};
@@ -53,6 +53,8 @@ struct Running {
 pub(super) struct Common {
     pub challenges: Arc<Challenges>,
     pub bus: Arc<Bus>,
+    /// Tasks that ended by a mistake of Weir's own (count).
+    pub panics: Arc<AtomicU64>,
 }
 
 impl Demands {
@@ -141,7 +143,7 @@ async fn serve(server: Arc<Server>, hasten: Arc<Notify>) {
                     Some(begun) => drop(under_way.spawn(server.clone().get(begun))),
                     None => break,
                 },
-                Some(_) = under_way.join_next() => {}
+                Some(ended) = under_way.join_next() => server.note_panic(&ended),
             }
         }
     };
@@ -150,7 +152,9 @@ async fn serve(server: Arc<Server>, hasten: Arc<Notify>) {
         () = look => {}
         () = note => {}
     }
-    while under_way.join_next().await.is_some() {}
+    while let Some(ended) = under_way.join_next().await {
+        server.note_panic(&ended);
+    }
     server.note().await;
 }
 
@@ -214,6 +218,14 @@ impl Server {
         let reason = "more orders than `rate` and `burst` allow".to_owned();
         begun.failed(NameResult::Limited, wait.min(LIMITED_MOST), reason.clone());
         Some(reason)
+    }
+
+    /// Counts a name whose task ended by a mistake; the next handshake that asks for it begins again.
+    fn note_panic(&self, ended: &Result<(), JoinError>) {
+        if ended.as_ref().is_err_and(JoinError::is_panic) {
+            self.common.panics.fetch_add(1, Ordering::Relaxed);
+            tracing::error!("the order of a certificate on demand ended by a panic");
+        }
     }
 
     /// Says when the service answers no more, and when it does again; not for each name.
