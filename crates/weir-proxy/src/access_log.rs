@@ -75,10 +75,10 @@ struct LogIdentity {
     syslog: Syslog,
 }
 
-/// Why lines are not in a log, and how many.
+/// Why lines are not in a log, or not whole, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// `filter`, `share`, `queue` or `target`.
+    /// `filter`, `share`, `queue`, `target`, or `cut` for those that are there in part.
     pub reason: &'static str,
     /// Lines since the start, count.
     pub lines: u64,
@@ -201,7 +201,7 @@ impl AccessLog {
     }
 
     /// The logs by name, and what is not in them, and why.
-    pub fn missing(&self) -> Vec<(String, [Missing; 4])> {
+    pub fn missing(&self) -> Vec<(String, [Missing; 5])> {
         let book = self.book();
         let count = |reason, lines: &AtomicU64| Missing { reason, lines: lines.load(Ordering::Relaxed) };
         let of = |counts: &Counts| {
@@ -210,6 +210,7 @@ impl AccessLog {
                 count("share", &counts.unsampled),
                 count("queue", &counts.dropped),
                 count("target", &counts.lost),
+                count("cut", &counts.cut),
             ]
         };
         book.counts.iter().map(|(name, counts)| (name.clone(), of(counts))).collect()

@@ -136,7 +136,7 @@ metrics! {
     REPLACED = "weir_replaced_answers_total" Counter ["listener"] "Answers of backends that an `error_page` with `intercept` took the place of.";
     THROTTLED = "weir_bandwidth_waits_total" Counter ["listener", "direction"] "Times a connection waited for `bandwidth`, or a flow had no room: to the client (`sent`) or from it (`received`); listeners with `bandwidth`.";
     LOG_DROPPED = "weir_access_log_dropped_total" Counter ["listener"] "Access-log lines dropped because the queue to the writer was full.";
-    LOG_MISSING = "weir_access_log_missing_total" Counter ["log", "reason"] "Lines that are not in an access log: left out by its conditions (`filter`) or its `share`, dropped because the queue to the writer was full, or not taken by the target.";
+    LOG_MISSING = "weir_access_log_missing_total" Counter ["log", "reason"] "Lines that are not in an access log: left out by its conditions (`filter`) or its `share`, dropped because the queue to the writer was full, or not taken by the target; or that are there in part (`cut`).";
     LOG_LOST = "weir_access_log_lost_total" Counter [] "Access-log lines that their target did not take: a full disk, a reader that is gone or stands still.";
     QUIC_HANDSHAKES = "weir_quic_handshakes_total" Counter ["result"] "QUIC handshakes begun, by what came of them: `established`, `timed_out` or `refused`.";
     QUIC_RETRIES = "weir_quic_retries_total" Counter [] "QUIC clients told to prove their address first, because many handshakes were under way.";

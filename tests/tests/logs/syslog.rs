@@ -1,12 +1,13 @@
 //! Lines on their way to a syslog daemon: rsyslog's own reading of them, and what happens while it is away.
 
 use std::io::Read as _;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use weir_tests::dialogue::{Backend, ONE_POOL, Setup, Weir, free_address, tool, until};
+use weir_tests::dialogue::{Backend, ONE_POOL, PATIENCE, Setup, Weir, free_address, tool, until};
 
 /// A running rsyslogd, killed when dropped.
 struct Rsyslog(Child);
@@ -103,6 +104,69 @@ fn rsyslog_reads_what_is_sent_to_its_socket_by_datagram_and_on_a_connection() {
     assert_eq!(counts, [50; 3]);
 }
 
+/// Bytes that are no UTF-8 become six each in JSON: a client could make its line too long for a datagram, and
+/// then it was missing.
+#[test]
+fn d11_a_client_cannot_keep_its_line_from_a_target_by_making_it_long() {
+    let backend = Backend::saying("ok");
+    let receiver = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    receiver.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let config = r#"
+        [access_log.datagrams]
+        target = "@udp"
+        [access_log.local]
+        target = "syslog:unix:@dir/log"
+        [access_log.wide]
+        target = "@udp"
+        fields = { FIELDS }
+        "#;
+    let names = || (0..20).map(|number| format!("x-{number}"));
+    let fields: Vec<String> = names().map(|name| format!("\"{name}\" = \"$header.{name}\"")).collect();
+    let config = config.replace("FIELDS", &fields.join(", "));
+    let config = format!("{config}{ONE_POOL}health = \"off\"");
+    let to = receiver.local_addr().expect("bound");
+    let weir =
+        Setup::of(&config).with("app", backend.address()).with("udp", format!("syslog:udp:{to}")).start();
+    let local = UnixDatagram::bind(weir.dir().join("log")).expect("a socket");
+    local.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let line = |receive: &dyn Fn(&mut [u8]) -> std::io::Result<usize>| {
+        let mut bytes = vec![0; 1 << 20];
+        let count = receive(&mut bytes).expect("a line");
+        let text = String::from_utf8(bytes[..count].to_vec()).expect("UTF-8");
+        let json = text.find('{').map(|at| &text[at..]).expect("JSON");
+        serde_json::from_str::<Value>(json).unwrap_or_else(|problem| panic!("{problem}: {text}"))
+    };
+    let asks = |fields: &[(&str, usize)]| {
+        let mut client = weir.client("web");
+        let mut request = b"GET /long HTTP/1.1\r\nhost: a\r\nconnection: close\r\n".to_vec();
+        for (name, count) in fields {
+            request.extend_from_slice(format!("{name}: ").as_bytes());
+            request.extend(std::iter::repeat_n(0x80, *count));
+            request.extend_from_slice(b"\r\n");
+        }
+        request.extend_from_slice(b"\r\n");
+        client.sends(&request);
+        client.receives_status(200);
+    };
+    asks(&[("user-agent", 11_000)]);
+    asks(&[("user-agent", 36_000)]);
+    for _ in 0..2 {
+        for told in [line(&|room| receiver.recv(room)), line(&|room| local.recv(room))] {
+            let agent = told["user_agent"].as_str().unwrap_or_default();
+            assert!(told["path"] == "/long" && agent.ends_with("..."), "{told}");
+        }
+        line(&|room| receiver.recv(room));
+    }
+    let names: Vec<String> = names().collect();
+    asks(&names.iter().map(|name| (name.as_str(), 700)).collect::<Vec<_>>());
+    // One log has no fields of its own, the other one more than fit.
+    let both = [line(&|room| receiver.recv(room)), line(&|room| receiver.recv(room))];
+    let wide = both.iter().find(|told| told.get("x-0").is_some()).expect("the one with fields");
+    assert!(wide["path"] == "/long" && wide.get("x-19").is_none(), "{wide}");
+    weir.reaches("weir_access_log_missing_total", &[("log", "wide"), ("reason", "cut")], 1.0);
+    assert_eq!(weir.metric("weir_access_log_missing_total", &[("log", "wide"), ("reason", "target")]), 0.0);
+}
+
 /// What a client of RFC 6587 has sent on a connection, frame by frame; panics where lengths are wrong.
 fn frames(mut bytes: &[u8]) -> Vec<String> {
     let mut frames = Vec::new();
@@ -129,8 +193,8 @@ fn a_daemon_that_is_away_holds_up_no_request_and_gets_the_lines_that_waited() {
     let setup = Setup::of(&config).with("app", backend.address());
     let weir = setup.with("tcp", format!("syslog:tcp:{tcp}")).start();
     let mut client = weir.client("web");
-    let agent = "x".repeat(6000);
-    const REQUESTS: usize = 2500;
+    let agent = "x".repeat(4000);
+    const REQUESTS: usize = 3500;
     for number in 0..REQUESTS {
         client.sends(format!("GET /{number} HTTP/1.1\r\nhost: a\r\nuser-agent: {agent}\r\n\r\n"));
         client.receives_status(200);

@@ -131,7 +131,7 @@ impl Control {
     }
 
     /// The access logs by name, and how many lines are not in them, and why.
-    pub fn missing_log_lines(&self) -> Vec<(String, [Missing; 4])> {
+    pub fn missing_log_lines(&self) -> Vec<(String, [Missing; 5])> {
         self.access_log.missing()
     }
 

@@ -1,4 +1,10 @@
-//! Bytes of a peer made harmless in a log line (threat D11), one rule per format.
+//! Bytes of a peer made harmless in a log line (threat D11), one rule per format; and no more of them than a
+//! line has room for, or a peer could make its line longer than what a target takes.
+
+/// Most bytes of one value in a line, as it is written there. What is longer is cut, and ends with [`CUT`].
+pub const VALUE_BYTES: usize = 4 << 10;
+/// Stands behind a value that was cut.
+const CUT: &[u8] = b"...";
 
 const UPPER: &[u8; 16] = b"0123456789ABCDEF";
 const LOWER: &[u8; 16] = b"0123456789abcdef";
@@ -6,10 +12,45 @@ const LOWER: &[u8; 16] = b"0123456789abcdef";
 /// Between the quotes of a JSON string (RFC 8259 section 7). Bytes that are not UTF-8 become `\u00XX`, as if
 /// they were Latin-1: the line stays valid JSON and still shows which bytes came.
 pub fn json(out: &mut Vec<u8>, bytes: &[u8]) {
-    for chunk in bytes.utf8_chunks() {
-        json_text(out, chunk.valid().as_bytes());
-        chunk.invalid().iter().for_each(|&byte| json_code(out, byte));
+    bounded(out, bytes, |out, bytes| {
+        for chunk in bytes.utf8_chunks() {
+            json_text(out, chunk.valid().as_bytes());
+            chunk.invalid().iter().for_each(|&byte| json_code(out, byte));
+        }
+    });
+}
+
+/// Escapes as much of `bytes` as there is room for.
+fn bounded(out: &mut Vec<u8>, bytes: &[u8], escape: impl Fn(&mut Vec<u8>, &[u8])) {
+    let start = out.len();
+    // Most values are so short that no escape makes them too long; and nothing escaped is shorter.
+    let mut first = bytes.len().min(VALUE_BYTES);
+    escape(out, &bytes[..first]);
+    if first == bytes.len() && out.len() - start <= VALUE_BYTES {
+        return;
     }
+    // The longest part that has room, whole characters and whole escapes: the longer one the longer escaped.
+    let room = VALUE_BYTES - CUT.len();
+    let mut least = 0;
+    while least < first {
+        let middle = first - (first - least) / 2;
+        out.truncate(start);
+        escape(out, &bytes[..middle]);
+        match out.len() - start <= room {
+            true => least = middle,
+            false => first = middle - 1,
+        }
+    }
+    out.truncate(start);
+    escape(out, &bytes[..whole_characters(bytes, least)]);
+    out.extend_from_slice(CUT);
+}
+
+/// Where a text ends that is cut at `at`: not within a character of UTF-8.
+fn whole_characters(bytes: &[u8], at: usize) -> usize {
+    let begins = |at: &usize| bytes.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
+    // A character has four bytes at most; what is no UTF-8 is cut anywhere.
+    (at.saturating_sub(3)..=at).rev().find(begins).unwrap_or(at)
 }
 
 fn json_text(out: &mut Vec<u8>, text: &[u8]) {
@@ -33,18 +74,19 @@ fn json_code(out: &mut Vec<u8>, byte: u8) {
 /// As nginx does in its log by default: `\xHH` for quotes, backslashes and everything that is not printable
 /// ASCII.
 pub fn combined(out: &mut Vec<u8>, bytes: &[u8]) {
-    escape(out, bytes, |byte| !matches!(byte, b' '..=b'~') || matches!(byte, b'"' | b'\\'), b"\\x");
+    value(out, bytes, |_| false);
 }
 
 /// As HAProxy does: `#HH` for quotes, `#` and everything that is not printable ASCII.
 pub fn haproxy(out: &mut Vec<u8>, bytes: &[u8]) {
-    escape(out, bytes, |byte| !matches!(byte, b' '..=b'~') || matches!(byte, b'"' | b'#'), b"#");
+    let special = |byte| !matches!(byte, b' '..=b'~') || matches!(byte, b'"' | b'#');
+    bounded(out, bytes, |out, bytes| escape(out, bytes, special, b"#"));
 }
 
 /// As [`combined`], and what else `ends` a value where it stands.
 pub fn value(out: &mut Vec<u8>, bytes: &[u8], ends: impl Fn(u8) -> bool) {
-    let is_special = |byte| !matches!(byte, b' '..=b'~') || matches!(byte, b'"' | b'\\') || ends(byte);
-    escape(out, bytes, is_special, b"\\x");
+    let special = |byte| !matches!(byte, b' '..=b'~') || matches!(byte, b'"' | b'\\') || ends(byte);
+    bounded(out, bytes, |out, bytes| escape(out, bytes, &special, b"\\x"));
 }
 
 fn escape(out: &mut Vec<u8>, bytes: &[u8], special: impl Fn(u8) -> bool, prefix: &[u8]) {
@@ -89,5 +131,25 @@ mod tests {
     #[test]
     fn haproxy_escapes_with_a_number_sign() {
         assert_eq!(escaped(haproxy, b"/a b#\"\n\xff\\"), "/a b#23#22#0A#FF\\");
+    }
+
+    #[test]
+    fn a_long_value_is_cut_at_a_character_and_says_so() {
+        for (bytes, whole) in [
+            (b"x".repeat(VALUE_BYTES), true),
+            (b"x".repeat(VALUE_BYTES + 1), false),
+            ("é".repeat(60_000).into_bytes(), false),
+            (("x".to_owned() + &"€".repeat(60_000)).into_bytes(), false),
+            (b"\x80".repeat(60_000), false),
+            (b"\"".repeat(3_000), false),
+        ] {
+            let json = escaped(json, &bytes);
+            let read: String = serde_json::from_str(&format!("\"{json}\"")).unwrap();
+            assert_eq!(!read.ends_with("..."), whole, "{json}");
+            assert!(!read.starts_with(['x', 'é', '€']) || !read.contains('\u{e2}'), "cut within a character");
+            for text in [json, escaped(combined, &bytes), escaped(haproxy, &bytes)] {
+                assert!((VALUE_BYTES - 12..=VALUE_BYTES).contains(&text.len()) || whole, "{}", text.len());
+            }
+        }
     }
 }

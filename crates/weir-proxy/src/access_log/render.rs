@@ -99,10 +99,7 @@ impl Renderer {
         out.extend_from_slice(b" - ");
         match record.user {
             // A space would shift all that stands behind it.
-            Some(user) => user.iter().for_each(|byte| match byte {
-                b' ' => out.extend_from_slice(b"\\x20"),
-                byte => escape::combined(out, &[*byte]),
-            }),
+            Some(user) => escape::value(out, user, |byte| byte == b' '),
             None => out.push(b'-'),
         }
         out.extend_from_slice(b" [");

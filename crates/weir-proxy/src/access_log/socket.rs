@@ -17,6 +17,11 @@ use super::target::{Written, wait_writable};
 const JOURNAL: &str = "/run/systemd/journal/socket";
 /// For a connection to come about.
 const CONNECT: Duration = Duration::from_secs(1);
+/// More than fits into a datagram of UDP or of a Unix socket, bytes: a line that was too long is cut to this at
+/// most.
+const LARGEST_DATAGRAM: usize = 60_000;
+/// A line that does not fit when it is cut to this fits nowhere, bytes.
+const SMALLEST_CUT: usize = 400;
 /// Reads of what a daemon says before a batch is written to it (count).
 const READS: usize = 16;
 
@@ -78,12 +83,10 @@ impl Socket {
     fn send_datagrams(&mut self, batch: &[u8]) -> Written {
         let mut written = Written::default();
         for line in batch.split_inclusive(|&byte| byte == b'\n') {
-            match self.send_datagram(line.strip_suffix(b"\n").unwrap_or(line)) {
-                Ok(()) => {}
+            match self.send_fitting(line.strip_suffix(b"\n").unwrap_or(line)) {
+                Ok(is_whole) => written.cut += u64::from(!is_whole),
                 // Too large, which it will be again.
-                Err(error)
-                    if rustix::io::Errno::from_io_error(&error) == Some(rustix::io::Errno::MSGSIZE) =>
-                {
+                Err(error) if is_too_large(&error) => {
                     written.lost += 1;
                     written.error = Some(error);
                 }
@@ -95,6 +98,21 @@ impl Socket {
             written.taken += line.len();
         }
         written
+    }
+
+    /// Sends a line, or as much of it as a datagram takes; gives whether it was the whole one.
+    fn send_fitting(&mut self, line: &[u8]) -> io::Result<bool> {
+        let mut sent = self.send_datagram(line);
+        let mut most = LARGEST_DATAGRAM.min(line.len() / 2);
+        // How much a Unix socket takes is known to its kernel alone.
+        while most >= SMALLEST_CUT && sent.as_ref().is_err_and(is_too_large) {
+            sent = self.send_datagram(&cut(line, most));
+            if sent.is_ok() {
+                return Ok(false);
+            }
+            most /= 2;
+        }
+        sent.map(|()| true)
     }
 
     fn send_datagram(&mut self, line: &[u8]) -> io::Result<()> {
@@ -222,6 +240,43 @@ fn connect(to: &SyslogAddress) -> io::Result<Link> {
     })
 }
 
+fn is_too_large(error: &io::Error) -> bool {
+    rustix::io::Errno::from_io_error(error) == Some(rustix::io::Errno::MSGSIZE)
+}
+
+/// A line with at most so many bytes. One that ends with a JSON object is still one: its last fields are left
+/// out. Others end where they are cut.
+fn cut(line: &[u8], most: usize) -> Vec<u8> {
+    let object = line.iter().position(|byte| *byte == b'{').filter(|_| line.ends_with(b"}"));
+    let comma = object.and_then(|start| last_comma(line, start, most.saturating_sub(1)));
+    if let Some(end) = comma {
+        return [&line[..end], b"}"].concat();
+    }
+    let mut end = most.min(line.len());
+    while end > 0 && line.get(end).is_some_and(|byte| byte & 0xc0 == 0x80) {
+        end -= 1;
+    }
+    line[..end].to_vec()
+}
+
+/// The last comma up to `most` that stands between two fields of the object that begins at `start`.
+fn last_comma(line: &[u8], start: usize, most: usize) -> Option<usize> {
+    let (mut depth, mut is_text, mut is_escaped, mut last) = (0, false, false, None);
+    for (at, byte) in line.iter().enumerate().take(most + 1).skip(start) {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_text => is_escaped = true,
+            b'"' => is_text = !is_text,
+            _ if is_text => {}
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth -= 1,
+            b',' if depth == 1 => last = Some(at),
+            _ => {}
+        }
+    }
+    last
+}
+
 /// Puts each line behind its length and a blank (RFC 6587 section 3.4.1).
 fn frame(batch: &[u8], out: &mut Vec<u8>) {
     for line in batch.split_inclusive(|&byte| byte == b'\n') {
@@ -308,15 +363,39 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_large_for_a_datagram_is_lost_and_those_around_it_are_not() {
+    fn a_line_that_is_too_large_for_a_datagram_is_cut_and_those_around_it_are_not() {
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut socket = Socket::syslog(&SyslogAddress::Udp(receiver.local_addr().unwrap()));
         let batch = [b"before\n".to_vec(), vec![b'x'; 70_000], b"\nafter\n".to_vec()].concat();
         let sent = socket.send(&batch);
-        assert!(sent.lost == 1 && !sent.is_later, "{sent:?}");
-        let mut got = [0; 16];
+        assert!(sent.lost == 0 && sent.cut == 1 && !sent.is_later, "{sent:?}");
+        let mut got = vec![0; 1 << 16];
         assert_eq!(receiver.recv(&mut got).map(|count| got[..count].to_vec()).unwrap(), b"before");
+        let count = receiver.recv(&mut got).unwrap();
+        assert!(count > 10_000 && got[..count].iter().all(|byte| *byte == b'x'), "{count}");
         assert_eq!(receiver.recv(&mut got).map(|count| got[..count].to_vec()).unwrap(), b"after");
+    }
+
+    #[test]
+    fn a_line_that_is_cut_loses_whole_fields_and_stays_json() {
+        let line = br#"<1>1 head {"a":"x,}\"{,","b":[1,{"c":2}],"d":"y"}"#;
+        for (most, expected) in [
+            (line.len() - 1, r#"<1>1 head {"a":"x,}\"{,","b":[1,{"c":2}]}"#),
+            (34, r#"<1>1 head {"a":"x,}\"{,"}"#),
+            (12, r#"<1>1 head {""#),
+        ] {
+            assert_eq!(String::from_utf8_lossy(&cut(line, most)), expected, "{most}");
+        }
+        assert_eq!(cut("aé".as_bytes(), 2), b"a");
+        let name = format!("@weir-cut-{}", std::process::id());
+        let receiver = UnixDatagram::bind_addr(&UnixAddr::from_abstract_name(&name[1..]).unwrap()).unwrap();
+        let mut socket = Socket::syslog(&SyslogAddress::Unix(name));
+        let long = format!("<1>h {{\"a\":1,\"b\":\"{}\"}}\n", "x".repeat(1 << 20));
+        let sent = socket.send(long.as_bytes());
+        assert!(sent.lost == 0 && sent.cut == 1, "{sent:?}");
+        let mut got = vec![0; 1 << 20];
+        let count = receiver.recv(&mut got).unwrap();
+        assert_eq!(String::from_utf8_lossy(&got[..count]), "<1>h {\"a\":1}");
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub struct Written {
     pub taken: usize,
     /// Lines that did not get through, count.
     pub lost: u64,
+    /// Lines of which only a part did, count.
+    pub cut: u64,
     /// Whether the rest is to be tried again.
     pub is_later: bool,
     /// What stood in the way.

@@ -46,6 +46,8 @@ pub struct Counts {
     pub dropped: AtomicU64,
     /// The target did not take them.
     pub lost: AtomicU64,
+    /// They were longer than what the target takes at once, and are there in part.
+    pub cut: AtomicU64,
 }
 
 /// Where workers and the writer meet.
@@ -259,6 +261,7 @@ fn write_until_closed(meeting: &Meeting) {
                     };
                 }
                 meeting.counts.lost.fetch_add(written.lost, Ordering::Relaxed);
+                meeting.counts.cut.fetch_add(written.cut, Ordering::Relaxed);
                 state = meeting.lock();
                 state.writing = false;
                 if written.is_later {
