@@ -15,10 +15,13 @@ use weir_config::{AccessFormat, AccessTarget, Log, LogLines, MAIN_LOG};
 use super::rules::Rules;
 use super::target::{Target, Written};
 
-/// Batches that wait for the writer, over all workers; 8 MiB when full.
-const QUEUE_BATCHES: usize = 256;
-/// Empty batches kept for use again.
+/// What batches that wait for the writer take of memory, over all workers, bytes. Counted by their room: a
+/// batch of long lines has more, and one that was handed over early holds no less than a full one.
+const QUEUE_BYTES: usize = 8 << 20;
+/// Empty batches kept for use again, count.
 const SPARE_BATCHES: usize = 8;
+/// Room of an empty batch that is kept at most, bytes.
+const SPARE_BYTES: usize = 64 << 10;
 /// A batch that a target does not take now is tried again after this long.
 const RETRY: Duration = Duration::from_secs(1);
 /// Lost lines are reported at most this often.
@@ -64,6 +67,8 @@ pub struct Meeting {
 #[derive(Default)]
 struct WriterState {
     queue: VecDeque<Vec<u8>>,
+    /// Room of the batches in the queue, bytes.
+    queue_bytes: usize,
     spare: Vec<Vec<u8>>,
     /// What the config says now; `None` before the first config.
     wanted: Option<AccessTarget>,
@@ -215,9 +220,10 @@ impl Shared {
     /// the queue is full.
     pub fn hand_over(&self, batch: &mut Vec<u8>) -> bool {
         let mut state = self.meeting.lock();
-        if state.queue.len() >= QUEUE_BATCHES {
+        if state.queue_bytes + batch.capacity() > QUEUE_BYTES {
             return false;
         }
+        state.queue_bytes += batch.capacity();
         let empty = state.spare.pop().unwrap_or_default();
         state.queue.push_back(std::mem::replace(batch, empty));
         drop(state);
@@ -251,6 +257,7 @@ fn write_until_closed(meeting: &Meeting) {
         match state.queue.pop_front() {
             Some(mut batch) => {
                 state.writing = true;
+                state.queue_bytes -= batch.capacity();
                 let is_last_try = state.closed;
                 drop(state);
                 let mut written = writer.write(&batch, Instant::now());
@@ -266,9 +273,10 @@ fn write_until_closed(meeting: &Meeting) {
                 state.writing = false;
                 if written.is_later {
                     batch.drain(..written.taken);
+                    state.queue_bytes += batch.capacity();
                     state.queue.push_front(batch);
                     state = meeting.pause(state);
-                } else if state.spare.len() < SPARE_BATCHES {
+                } else if state.spare.len() < SPARE_BATCHES && batch.capacity() <= SPARE_BYTES {
                     batch.clear();
                     state.spare.push(batch);
                 }
@@ -396,6 +404,24 @@ mod tests {
         assert_eq!(writer.losses.lines, 3);
         writer.write(b"f\n", start + REPORT_INTERVAL);
         assert_eq!(writer.losses.lines, 0);
+    }
+
+    /// Batches were counted, and those of long lines took many times what the guide says.
+    #[test]
+    fn the_queue_is_full_when_its_memory_is_whatever_the_batches_hold() {
+        for room in [1 << 10, 36 << 10, 1 << 20] {
+            let shared = Shared::off(Arc::default());
+            let mut count = 0;
+            let mut full = || {
+                let mut batch = Vec::with_capacity(room);
+                batch.push(b'x');
+                !shared.hand_over(&mut batch)
+            };
+            while !full() {
+                count += 1;
+            }
+            assert!(count * room <= QUEUE_BYTES && (count + 1) * room > QUEUE_BYTES, "{count} of {room}");
+        }
     }
 
     #[test]
