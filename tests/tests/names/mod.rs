@@ -2,6 +2,7 @@
 //! backends that were added lastingly.
 
 mod eyeballs;
+mod services;
 mod shared;
 mod trust;
 

@@ -1,7 +1,7 @@
 //! Names that stand for several backends: all addresses of a host, or the services of one.
 
 use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,6 +34,10 @@ pub(super) struct Heard {
     /// Nobody has compared the answer with the members yet.
     is_new: bool,
     ledger: Ledger,
+    /// The addresses last known of each host of a service.
+    hosts: Hosts,
+    /// Where the name has had somebody.
+    places: HashSet<SocketAddr>,
     /// Why the last look-up brought nothing.
     pub error: Option<String>,
     /// How long the last answer lasts.
@@ -44,9 +48,15 @@ pub(super) struct Heard {
     refused_count: usize,
 }
 
+/// Addresses of hosts by their names.
+type Hosts = HashMap<String, Vec<IpAddr>>;
+
 struct Answer {
     entries: Entries,
     gap: Gap,
+    /// Whether a host could not be asked about that was never known: whoever was not in an answer yet may be
+    /// its.
+    has_unknown_host: bool,
 }
 
 enum Entries {
@@ -84,6 +94,7 @@ impl Heard {
             answer.entries.retain(|at| dns.allows(at.ip()));
         }
         self.answer.take_if(|answer| answer.entries.is_empty());
+        self.hosts.values_mut().for_each(|addresses| addresses.retain(|at| dns.allows(*at)));
     }
 
     /// What the name stands for, as far as there is room; `None` while nobody knows.
@@ -125,8 +136,15 @@ impl Heard {
             return wanted.into_iter().filter(|it| !is_member(it)).map(Change::Join).collect();
         }
         Counts::add(&counts.left_out, left_out);
-        let gap = self.answer.as_ref().map_or(Gap::Any, |answer| answer.gap);
-        let changes = self.ledger.compare(&wanted, members, gap, now);
+        let (gap, has_unknown_host) =
+            self.answer.as_ref().map_or((Gap::Any, true), |answer| (answer.gap, answer.has_unknown_host));
+        let mut members = members.to_vec();
+        self.places.retain(|place| members.iter().any(|it| it.wanted.address == *place));
+        self.places.extend(wanted.iter().map(|it| it.address));
+        if has_unknown_host {
+            members.retain(|it| self.places.contains(&it.wanted.address));
+        }
+        let changes = self.ledger.compare(&wanted, &members, gap, now);
         if self.ledger.doubts() {
             self.hasten.notify_one();
         }
@@ -153,7 +171,8 @@ pub(super) struct Following {
 pub(super) async fn follow(following: Following, answered: watch::Sender<bool>) {
     let Following { group, heard, settings, counts, tell } = &following;
     loop {
-        let look = look_up(&group.name, settings, counts).await;
+        let hosts = lock(heard).hosts.clone();
+        let look = look_up(&group.name, settings, counts, hosts).await;
         let (pause, hasten) = {
             let mut heard = lock(heard);
             if let Ok(look) = &look {
@@ -163,12 +182,12 @@ pub(super) async fn follow(following: Following, answered: watch::Sender<bool>) 
                 Ok(Look { entries, .. }) if entries.is_empty() => {
                     note_failure(group, &mut heard, "the name has no address that may be used".to_owned())
                 }
-                Ok(Look { entries, ttl, gap, .. }) => {
+                Ok(Look { entries, ttl, gap, hosts, has_unknown_host, .. }) => {
                     if heard.error.take().is_some() {
                         tracing::info!(pool = group.pool, name = group.name, "name resolved again");
                     }
-                    heard.answer = Some(Answer { entries, gap });
-                    (heard.is_new, heard.ttl) = (true, ttl);
+                    heard.answer = Some(Answer { entries, gap, has_unknown_host });
+                    (heard.is_new, heard.ttl, heard.hosts) = (true, ttl, hosts);
                     // Nobody listens once the process ends.
                     let _ = tell.send(group.clone());
                     ttl
@@ -206,21 +225,36 @@ struct Look {
     ttl: Option<Duration>,
     /// What there may be besides.
     gap: Gap,
+    /// The hosts of a service, with what is known of each: what was known before, where asking failed.
+    hosts: Hosts,
+    /// Whether asking failed for one of which nothing is known.
+    has_unknown_host: bool,
     /// How many more there were that may not be used (count).
     refused_count: usize,
 }
 
-async fn look_up(name: &str, settings: &Arc<Settings>, counts: &Arc<Counts>) -> Result<Look, String> {
+async fn look_up(
+    name: &str,
+    settings: &Arc<Settings>,
+    counts: &Arc<Counts>,
+    hosts: Hosts,
+) -> Result<Look, String> {
     if weir_config::is_service(name) {
-        return services(name, settings, counts).await;
+        return services(name, settings, counts, hosts).await;
     }
     let (addresses, found) = settings.addresses_of(name, counts).await?;
     let Found { ttl, is_partial, refused_count, .. } = found;
     let gap = if is_partial { Gap::Family } else { Gap::None };
-    Ok(Look { entries: Entries::Addresses(addresses), ttl, gap, refused_count })
+    let entries = Entries::Addresses(addresses);
+    Ok(Look { entries, ttl, gap, hosts: Hosts::new(), has_unknown_host: false, refused_count })
 }
 
-async fn services(name: &str, settings: &Arc<Settings>, counts: &Arc<Counts>) -> Result<Look, String> {
+async fn services(
+    name: &str,
+    settings: &Arc<Settings>,
+    counts: &Arc<Counts>,
+    mut before: Hosts,
+) -> Result<Look, String> {
     let services = settings.resolver.services(name).await;
     let (mut services, mut ttl) = services.inspect_err(|_| Counts::add(&counts.failed, 1))?;
     if services.is_empty() {
@@ -233,44 +267,58 @@ async fn services(name: &str, settings: &Arc<Settings>, counts: &Arc<Counts>) ->
     Counts::add(&counts.left_out, left_out);
     services.truncate(settings.config.max_members);
     // Each host once, however many services it has; all at a time, as far as the resolver lets them.
-    let hosts: HashSet<String> = services.iter().map(|service| service.host.clone()).collect();
+    let names: HashSet<String> = services.iter().map(|service| service.host.clone()).collect();
     let mut asking = JoinSet::new();
-    for host in hosts {
+    for host in names.iter().cloned() {
         let (settings, counts) = (settings.clone(), counts.clone());
         asking.spawn(async move {
             let found = settings.addresses_of_target(&host, &counts).await;
             (host, found)
         });
     }
-    let (mut known, mut gap, mut refused_count, mut failed) = (HashMap::new(), Gap::None, 0, None);
+    let (mut hosts, mut gap, mut refused_count, mut failed) = (Hosts::new(), Gap::None, 0, None);
     while let Some(asked) = asking.join_next().await {
         match asked {
-            Ok((host, Ok(mut found))) => {
-                // In an order of their own: which are left out must not change with each answer.
-                found.addresses.sort();
-                Counts::add(
-                    &counts.left_out,
-                    found.addresses.len().saturating_sub(settings.config.max_members),
-                );
-                found.addresses.truncate(settings.config.max_members);
+            Ok((host, Ok(found))) => {
                 ttl = [ttl, found.ttl].into_iter().flatten().min();
-                gap = if found.is_partial { Gap::Any } else { gap };
+                gap = if found.is_partial { Gap::Family } else { gap };
                 refused_count += found.refused_count;
-                known.insert(host, found.addresses);
+                let known = before.remove(&host).filter(|_| found.is_partial).unwrap_or_default();
+                hosts.insert(host, addresses_of(found, known, settings, counts));
             }
-            // The others may come; nobody is missed for a host that could not be asked about.
-            Ok((_, Err(error))) => (gap, failed) = (Gap::Any, Some(error)),
-            Err(panicked) => (gap, failed) = (Gap::Any, Some(panicked.to_string())),
+            // The others may come.
+            Ok((_, Err(error))) => failed = Some(error),
+            Err(panicked) => failed = Some(panicked.to_string()),
         }
     }
+    let is_nothing = hosts.values().all(Vec::is_empty);
+    if let (Some(error), true) = (&failed, is_nothing) {
+        return Err(error.clone());
+    }
+    // Nobody is missed for a host that could not be asked about.
+    before.retain(|host, _| names.contains(host));
+    hosts.extend(before);
+    let has_unknown_host = names.iter().any(|host| !hosts.contains_key(host));
     let place = |service: Service| {
-        let at = known.get(&service.host).into_iter().flatten();
+        let at = hosts.get(&service.host).into_iter().flatten();
         let at = at.map(|address| SocketAddr::new(*address, service.port)).collect();
         (service, at)
     };
     let entries = Entries::Services(services.into_iter().map(place).collect());
-    match failed {
-        Some(error) if entries.is_empty() => Err(error),
-        _ => Ok(Look { entries, ttl, gap, refused_count }),
-    }
+    Ok(Look { entries, ttl, gap, hosts, has_unknown_host, refused_count })
+}
+
+/// The addresses of a host, as many as may be; and those `known` of a family that could not be asked about.
+fn addresses_of(found: Found, known: Vec<IpAddr>, settings: &Settings, counts: &Counts) -> Vec<IpAddr> {
+    let mut addresses = found.addresses;
+    // In an order of their own: which are left out must not change with each answer.
+    addresses.sort();
+    let most = settings.config.max_members;
+    Counts::add(&counts.left_out, addresses.len().saturating_sub(most));
+    addresses.truncate(most);
+    let lacks = |at: &IpAddr| addresses.iter().all(|other| other.is_ipv4() != at.is_ipv4());
+    let missed: Vec<IpAddr> = known.into_iter().filter(lacks).collect();
+    addresses.extend(missed);
+    addresses.truncate(most);
+    addresses
 }
