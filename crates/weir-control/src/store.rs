@@ -70,13 +70,7 @@ pub fn make_folder(folder: &Path) -> io::Result<()> {
 /// with its permissions and its owner. Until it is whole it is `next`, which must be nobody else's. Waits for
 /// the disk; not for the control thread to call.
 fn write_at_once(path: &Path, next: &Path, content: &[u8], like: Option<&Metadata>) -> io::Result<()> {
-    // What a process left that was killed meanwhile may have other permissions than ours would have.
-    match fs::remove_file(next) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(naming(next)(error)),
-        _ => {}
-    }
-    let mut file =
-        OpenOptions::new().create_new(true).write(true).mode(0o600).open(next).map_err(naming(next))?;
+    let mut file = make_next(next)?;
     if let Some(like) = like {
         let is_others = file.metadata().is_ok_and(|own| (own.uid(), own.gid()) != (like.uid(), like.gid()));
         if is_others {
@@ -85,6 +79,20 @@ fn write_at_once(path: &Path, next: &Path, content: &[u8], like: Option<&Metadat
         file.set_permissions(Permissions::from_mode(like.mode() & 0o7777)).map_err(naming(next))?;
     }
     file.write_all(content).and_then(|()| file.sync_all()).map_err(naming(next))?;
+    put_in_place(next, path)
+}
+
+/// An empty file that nobody else may read.
+fn make_next(next: &Path) -> io::Result<File> {
+    // What a process left that was killed meanwhile may have other permissions than ours would have.
+    match fs::remove_file(next) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(naming(next)(error)),
+        _ => {}
+    }
+    OpenOptions::new().create_new(true).write(true).mode(0o600).open(next).map_err(naming(next))
+}
+
+fn put_in_place(next: &Path, path: &Path) -> io::Result<()> {
     fs::rename(next, path).map_err(naming(path))?;
     // It is there, whatever the disk says of its folder now.
     let folder = path.parent().unwrap_or(path);
@@ -102,6 +110,45 @@ pub async fn write(path: PathBuf, content: Vec<u8>) -> io::Result<()> {
     let next = path.with_extension("next");
     let written = tokio::task::spawn_blocking(move || write_at_once(&path, &next, &content, None)).await;
     written.unwrap_or_else(|panicked| Err(io::Error::other(panicked.to_string())))
+}
+
+/// Makes room for a file of so many bytes at `path`, to be written by [`write_reserved`] or given back by
+/// [`release`]: what is got at a price must not be lost to a full disk.
+///
+/// # Errors
+/// There is no such room.
+pub async fn reserve(path: &Path, bytes: usize) -> io::Result<()> {
+    let next = path.with_extension("next");
+    let reserved = tokio::task::spawn_blocking(move || {
+        let mut file = make_next(&next)?;
+        // Some file systems have room for zeros that they have not for anything else.
+        let filled = file.write_all(&vec![b' '; bytes]).and_then(|()| file.sync_all());
+        filled.map_err(naming(&next)).inspect_err(|_| drop(fs::remove_file(&next)))
+    });
+    reserved.await.unwrap_or_else(|panicked| Err(io::Error::other(panicked.to_string())))
+}
+
+/// Gives back what [`reserve`] has taken.
+pub fn release(path: &Path) {
+    let _ = fs::remove_file(path.with_extension("next"));
+}
+
+/// As [`write`], in the room that [`reserve`] made.
+///
+/// # Errors
+/// The store can't be written; what was there before still is.
+pub async fn write_reserved(path: PathBuf, content: Vec<u8>) -> io::Result<()> {
+    let next = path.with_extension("next");
+    let written = tokio::task::spawn_blocking(move || {
+        let mut file = match OpenOptions::new().write(true).open(&next) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => make_next(&next)?,
+            opened => opened.map_err(naming(&next))?,
+        };
+        let filled = file.write_all(&content).and_then(|()| file.set_len(content.len() as u64));
+        filled.and_then(|()| file.sync_all()).map_err(naming(&next))?;
+        put_in_place(&next, &path)
+    });
+    written.await.unwrap_or_else(|panicked| Err(io::Error::other(panicked.to_string())))
 }
 
 /// Puts `content` into a file that is there, at once or not at all; who may read it, and a link that leads to

@@ -65,12 +65,21 @@ pub fn stored(acme: &Acme) -> Result<Facts, LoadError> {
 /// # Errors
 /// It can't be served; says why.
 pub fn look(pem: &str) -> Result<Facts, String> {
+    let loaded = read(Path::new(""), pem, &provider::of(CipherPolicy::Default));
+    loaded.map(|loaded| loaded.facts).map_err(|error| error.reason)
+}
+
+/// Reads a chain with its key, PEM, that is to be in `file`.
+pub(crate) fn read(
+    file: &Path,
+    pem: &str,
+    provider: &rustls::crypto::CryptoProvider,
+) -> Result<certificate::Loaded, LoadError> {
+    let refuse = |error: rustls::pki_types::pem::Error| LoadError::new(file, error.to_string());
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
-    let chain = chain.map_err(|error| error.to_string())?;
-    let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|error| error.to_string())?;
-    let provider = provider::of(CipherPolicy::Default);
-    let both = Certificate { cert: PathBuf::new(), key: PathBuf::new(), ocsp: None };
-    certificate::join(&both, chain, key, &provider).map(|loaded| loaded.facts).map_err(|error| error.reason)
+    let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(refuse)?;
+    let both = Certificate { cert: file.to_owned(), key: file.to_owned(), ocsp: None };
+    certificate::join(&both, chain.map_err(refuse)?, key, provider)
 }
 
 /// Reads a file with chain and key.

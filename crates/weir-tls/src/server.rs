@@ -202,7 +202,21 @@ impl ServerTls {
         if !self.later.ordered.iter().any(|own| own == file) {
             return Ok(false);
         }
-        let found = acme::load(file, &self.later.provider)?;
+        self.serve_ordered(file, acme::load(file, &self.later.provider)?)
+    }
+
+    /// The same of a chain with its key, PEM, that is to be in `file` and could not be written.
+    ///
+    /// # Errors
+    /// It can't be used; what was served is served on.
+    pub fn take_up_unwritten(&self, file: &Path, pem: &str) -> Result<bool, LoadError> {
+        if !self.later.ordered.iter().any(|own| own == file) {
+            return Ok(false);
+        }
+        self.serve_ordered(file, acme::read(file, pem, &self.later.provider)?)
+    }
+
+    fn serve_ordered(&self, file: &Path, found: Loaded) -> Result<bool, LoadError> {
         let _alone = self.later.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let served = self.resolver.served();
         let (named, later) = served.certificates.split_at(self.later.before);

@@ -5,6 +5,7 @@ mod on_demand;
 mod pebble;
 mod renewal;
 mod several;
+mod unwritten;
 
 use std::os::unix::fs::PermissionsExt as _;
 

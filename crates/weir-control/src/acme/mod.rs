@@ -41,6 +41,8 @@ use crate::timestamp::Timestamp;
 /// Longest sleep: the wall clock, which certificates go by, may be set meanwhile, and another process may
 /// have renewed the certificate.
 const NAP: Duration = Duration::from_secs(600);
+/// Room for a key and its chain, bytes; chains have some KiB.
+const PEM_BYTES: usize = 32 << 10;
 /// From an order's first word to its last, besides the time for records to get about; an authority that
 /// dawdles is asked again later.
 const ORDER_TIME: Duration = Duration::from_secs(300);
@@ -79,6 +81,24 @@ struct Shared {
     standing: Mutex<Standing>,
     listeners: Mutex<Vec<Arc<ServerTls>>>,
     hasten: Notify,
+    /// What came and could not be written, key and chain, PEM: it is served, and not ordered again.
+    unwritten: Mutex<Option<String>>,
+}
+
+impl Shared {
+    /// Has the listeners serve what is stored in `file`, or would be.
+    fn take_up(&self, file: &Path) {
+        let unwritten = lock(&self.unwritten);
+        for listener in lock(&self.listeners).iter() {
+            let taken = match &*unwritten {
+                Some(pem) => listener.take_up_unwritten(file, pem),
+                None => listener.take_up_ordered(file),
+            };
+            if let Err(error) = taken {
+                tracing::debug!(%error, "stored certificate");
+            }
+        }
+    }
 }
 
 /// How one order stands.
@@ -179,11 +199,12 @@ impl Orders {
         orders.retain(|file, running| wanted.get(file).is_some_and(|(wanted, _)| *wanted == running.wanted));
         for (file, (wanted, listeners)) in wanted {
             // What came while these listeners were read is not served by them yet.
-            listeners.iter().for_each(|listener| drop(listener.take_up_ordered(&file)));
             if let Some(running) = orders.get(&file) {
                 *lock(&running.shared.listeners) = listeners;
+                running.shared.take_up(&file);
                 continue;
             }
+            listeners.iter().for_each(|listener| drop(listener.take_up_ordered(&file)));
             let shared = Arc::new(Shared { listeners: Mutex::new(listeners), ..Shared::default() });
             let keeper = Keeper {
                 file: file.clone(),
@@ -396,16 +417,38 @@ impl Keeper {
         let now = self.stored();
         // Whoever held the lock before has got what we wanted.
         if now.is_some() && now != before {
+            *lock(&self.shared.unwritten) = None;
             return Ok(Got::Found);
         }
+        let unwritten = lock(&self.shared.unwritten).take();
+        if let Some(Ok(pem)) = unwritten.map(|pem| self.checked(pem)) {
+            return self.write(pem).await;
+        }
+        // An authority counts what it issues: nothing is ordered that there would be no room for.
+        store::reserve(&self.file, PEM_BYTES).await.map_err(|error| Failure::store(&error))?;
         let accounts = self.accounts()?;
         let turn = lock(&self.shared.standing).failures_in_a_row as usize;
         let replaces = now.as_ref().and_then(|facts| facts.identity.as_ref());
         let ordered = order::run(&accounts, &self.challenges, &self.wanted.ways, turn, replaces).await;
         *asked_for = accounts.client.take_asked_for();
         lock(&self.shared.standing).is_unreachable = accounts.client.is_away();
-        let written = store::write(self.file.clone(), self.checked(ordered?)?.into_bytes()).await;
-        written.map_err(|error| Failure::store(&error))?;
+        match ordered.and_then(|pem| self.checked(pem)) {
+            Ok(pem) => self.write(pem).await,
+            Err(failure) => {
+                store::release(&self.file);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Writes what came; keeps and serves what can't be written.
+    async fn write(&self, pem: String) -> Result<Got, Failure> {
+        if let Err(error) = store::write_reserved(self.file.clone(), pem.clone().into_bytes()).await {
+            *lock(&self.shared.unwritten) = Some(pem);
+            self.take_up();
+            let reason = format!("the certificate that came is served, and can't be written: {error}");
+            return Err(Failure { blame: Blame::Store, reason });
+        }
         match weir_tls::acme::stored(&self.wanted.acme) {
             Ok(_) => Ok(Got::New),
             Err(error) => Err(Failure { blame: Blame::Store, reason: error.to_string() }),
@@ -445,11 +488,7 @@ impl Keeper {
 
     /// Has the listeners serve what is stored.
     fn take_up(&self) {
-        for listener in lock(&self.shared.listeners).iter() {
-            if let Err(error) = listener.take_up_ordered(&self.file) {
-                tracing::debug!(%error, "stored certificate");
-            }
-        }
+        self.shared.take_up(&self.file);
     }
 
     fn expiry(&self) -> String {

@@ -34,7 +34,9 @@ impl Blame {
     /// The wait after the first failure, and the longest.
     fn bounds(self) -> (Duration, Duration) {
         match self {
-            Blame::Away | Blame::Store => (Duration::from_secs(1), Duration::from_secs(15 * 60)),
+            Blame::Away => (Duration::from_secs(1), Duration::from_secs(15 * 60)),
+            // A disk does not empty itself from one second to the next.
+            Blame::Store => (Duration::from_secs(15), Duration::from_secs(3600)),
             Blame::Refused => (Duration::from_secs(60), Duration::from_secs(12 * 3600)),
             // An order was placed, which authorities count as well, if not as strictly.
             Blame::Dns => (Duration::from_secs(15), Duration::from_secs(3600)),
