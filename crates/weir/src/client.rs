@@ -42,11 +42,12 @@ pub fn ask_and_print(
     words: impl FnOnce(Value) -> serde_json::Result<String>,
 ) -> Result<Exit, Exit> {
     let client = Client::new(running)?;
-    let answer = block_on(client.succeed(method, path, body))??;
     if json {
-        say!("{:#}", answer.body);
+        let answer = block_on(client.call_for_program(method, path, body))?;
+        say!("{:#}", answer.map_err(|error| error.report())?.done()?.body);
         return Ok(Exit::Done);
     }
+    let answer = block_on(client.succeed(method, path, body))??;
     let words = words(answer.body).map_err(|error| {
         let address = client.address();
         Exit::Failed
@@ -84,6 +85,11 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// Itself where the call was done; says why it was not.
+    fn done(self) -> Result<Answer, Exit> {
+        if self.status.is_success() { Ok(self) } else { Err(Exit::Failed.saying(self.error())) }
+    }
+
     /// What went wrong, in the API's words.
     pub fn error(&self) -> String {
         let message = self.body["error"]["message"].as_str();
@@ -141,6 +147,18 @@ impl Client {
 
     /// One call.
     pub async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, CallError> {
+        let mut answer = self.call_for_program(method, path, body).await?;
+        make_plain(&mut answer.body);
+        Ok(answer)
+    }
+
+    /// The same for who shows it to no terminal: texts are as they came.
+    async fn call_for_program(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Answer, CallError> {
         let broken = |error: &dyn std::fmt::Display| {
             CallError::Broken(format!("the admin API at {} broke off: {error}", self.admin))
         };
@@ -182,8 +200,7 @@ impl Client {
 
     /// The answer to a call that was done; says why there is none.
     pub async fn succeed(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, Exit> {
-        let answer = self.call(method, path, body).await.map_err(|error| error.report())?;
-        if answer.status.is_success() { Ok(answer) } else { Err(Exit::Failed.saying(answer.error())) }
+        self.call(method, path, body).await.map_err(|error| error.report())?.done()
     }
 
     fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Request<Full<Bytes>> {
@@ -209,6 +226,30 @@ impl Client {
         }
         request
     }
+}
+
+/// Has the texts of an answer be such that a terminal shows them and is not steered by them: they hold words of
+/// others, such as those of a certificate authority. Line breaks and tabs stay.
+fn make_plain(value: &mut Value) {
+    match value {
+        Value::String(text) if text.chars().any(steers) => {
+            let plain = text.chars().map(|c| match steers(c) {
+                true => c.escape_unicode().to_string(),
+                false => c.to_string(),
+            });
+            *text = plain.collect();
+        }
+        Value::Array(values) => values.iter_mut().for_each(make_plain),
+        Value::Object(fields) => fields.values_mut().for_each(make_plain),
+        _ => {}
+    }
+}
+
+/// Whether a character is one for terminals, or makes a line read differently from what it says.
+fn steers(c: char) -> bool {
+    let is_invisible = matches!(c,
+        '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    is_invisible || (c.is_control() && !matches!(c, '\n' | '\t'))
 }
 
 /// Runs `work` on a small runtime of its own.
@@ -336,5 +377,16 @@ mod tests {
         assert_eq!(reachable("0.0.0.0:9900".parse().unwrap()), DEFAULT_ADMIN);
         assert_eq!(reachable("[::]:9900".parse().unwrap()).to_string(), "[::1]:9900");
         assert_eq!(reachable("10.0.0.1:9900".parse().unwrap()).to_string(), "10.0.0.1:9900");
+    }
+
+    #[test]
+    fn words_of_others_do_not_steer_a_terminal() {
+        let mut value = serde_json::json!({
+            "pools": [{ "error": "\u{1b}]0;title\u{7}a\r\u{9b}31m \u{202e}b\nc\td é" }],
+            "count": 1,
+        });
+        make_plain(&mut value);
+        let text = "\\u{1b}]0;title\\u{7}a\\u{d}\\u{9b}31m \\u{202e}b\nc\td é";
+        assert_eq!(value, serde_json::json!({ "pools": [{ "error": text }], "count": 1 }));
     }
 }

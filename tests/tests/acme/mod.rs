@@ -6,6 +6,7 @@ mod pebble;
 mod renewal;
 mod several;
 mod unwritten;
+mod words;
 
 use std::os::unix::fs::PermissionsExt as _;
 

@@ -105,11 +105,11 @@ health = "off"
 "#;
 
 /// What stands before Pebble at `address`, and suggests to renew from `start` to `end`.
-fn front(address: SocketAddr, start: &str, end: &str) -> String {
+pub fn front(address: SocketAddr, start: &str, end: &str) -> String {
     FRONT.replace("PORT", &address.port().to_string()).replace("START", start).replace("END", end)
 }
 
-fn before(pebble: &Pebble, address: SocketAddr, front: &str) -> Weir {
+pub fn before(pebble: &Pebble, address: SocketAddr, front: &str) -> Weir {
     weir_tests::dialogue::Setup::of(front)
         .with("front", address)
         .with("pebble", pebble.address)

@@ -393,7 +393,9 @@ impl Keeper {
                 }
                 None
             }
-            Err(failure) => {
+            Err(mut failure) => {
+                // It may be the authority's own words, which must not look like lines of ours.
+                failure.reason = failure.reason.replace(['\r', '\n'], " ");
                 standing.failures_in_a_row = standing.failures_in_a_row.saturating_add(1);
                 standing.failed_counts[failure.blame as usize] += 1;
                 let is_news = standing.error != failure.reason;
