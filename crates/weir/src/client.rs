@@ -228,8 +228,8 @@ impl Client {
     }
 }
 
-/// Has the texts of an answer be such that a terminal shows them and is not steered by them: they hold words of
-/// others, such as those of a certificate authority. Line breaks and tabs stay.
+/// Has the texts of an answer be such that a terminal shows them and is not steered by them: they hold words
+/// of others, such as those of a certificate authority. Line breaks and tabs stay.
 fn make_plain(value: &mut Value) {
     match value {
         Value::String(text) if text.chars().any(steers) => {

@@ -56,9 +56,7 @@ fn over_tls_a_backend_that_one_name_has_no_more_comes_back_by_another() {
     };
     assert!(owner().is_some_and(|name| name.contains("one.weir.test")), "{:?}", pool(&weir));
     server.says("one.weir.test", &["1 A 127.0.1.1"]);
-    until("it to come by the other name", || {
-        owner().filter(|name| name.contains("two.weir.test"))
-    });
+    until("it to come by the other name", || owner().filter(|name| name.contains("two.weir.test")));
 }
 
 #[test]

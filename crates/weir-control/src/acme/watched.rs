@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::task::JoinSet;
 
 /// Runs what `begin` gives until it ends by itself. Where it ends by a panic, counts that in `panics`, awaits
-/// `pause`, which is told how many there were in this run, and begins again. Dropped, it takes the task along.
+/// `pause`, which is told how many there were in this run, and begins again. Dropped, it takes the task with
+/// it.
 pub async fn run<F, P>(panics: &AtomicU64, begin: impl Fn() -> F, pause: impl Fn(u32) -> P)
 where
     F: Future<Output = ()> + Send + 'static,

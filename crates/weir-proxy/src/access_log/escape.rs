@@ -86,7 +86,7 @@ pub fn haproxy(out: &mut Vec<u8>, bytes: &[u8]) {
 /// As [`combined`], and what else `ends` a value where it stands.
 pub fn value(out: &mut Vec<u8>, bytes: &[u8], ends: impl Fn(u8) -> bool) {
     let special = |byte| !matches!(byte, b' '..=b'~') || matches!(byte, b'"' | b'\\') || ends(byte);
-    bounded(out, bytes, |out, bytes| escape(out, bytes, &special, b"\\x"));
+    bounded(out, bytes, |out, bytes| escape(out, bytes, special, b"\\x"));
 }
 
 fn escape(out: &mut Vec<u8>, bytes: &[u8], special: impl Fn(u8) -> bool, prefix: &[u8]) {

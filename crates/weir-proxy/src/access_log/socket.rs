@@ -17,8 +17,7 @@ use super::target::{Written, wait_writable};
 const JOURNAL: &str = "/run/systemd/journal/socket";
 /// For a connection to come about.
 const CONNECT: Duration = Duration::from_secs(1);
-/// More than fits into a datagram of UDP or of a Unix socket, bytes: a line that was too long is cut to this at
-/// most.
+/// Less than a datagram of UDP takes, bytes: a line that was too long is cut to this at most.
 const LARGEST_DATAGRAM: usize = 60_000;
 /// A line that does not fit when it is cut to this fits nowhere, bytes.
 const SMALLEST_CUT: usize = 400;

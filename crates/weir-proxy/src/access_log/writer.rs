@@ -412,7 +412,7 @@ mod tests {
         for room in [1 << 10, 36 << 10, 1 << 20] {
             let shared = Shared::off(Arc::default());
             let mut count = 0;
-            let mut full = || {
+            let full = || {
                 let mut batch = Vec::with_capacity(room);
                 batch.push(b'x');
                 !shared.hand_over(&mut batch)
