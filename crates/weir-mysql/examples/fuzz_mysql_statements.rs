@@ -54,6 +54,11 @@ const PIECES: &[&[u8]] = &[
     b"COUNT(",
     b"GET_LOCK(",
     b"f(",
+    b"db . abs(",
+    b"WITH a AS (SELECT 1) ",
+    b"TABLE t",
+    b" ORDER BY 1, ",
+    b"VALUES ROW(",
     b" AS ",
     b"1.e",
     b"0x",
@@ -242,18 +247,22 @@ fn write_in(tokens: &[Token<'_>]) -> Option<String> {
     if first.is_some_and(|first| first.is("START")) {
         return None;
     }
-    let has_with = rest.iter().any(|token| token.is("WITH"));
     for (number, token) in rest.iter().enumerate() {
         let next = rest.get(number + 1);
         let before = number.checked_sub(1).and_then(|number| rest.get(number));
         let is_call = next.is_some_and(|next| next.bytes == b"(");
         let says_for = before.is_some_and(|before| before.is("FOR"));
         // Names of tables that are made on the way may have a list of columns.
-        let is_named = before.is_some_and(|it| it.bytes == b")" || it.is("AS"))
-            || has_with && before.is_some_and(|it| it.bytes == b"," || it.is("WITH") || it.is("RECURSIVE"));
+        let is_named =
+            before.is_some_and(|it| it.bytes == b")" || it.is("AS")) || defines_columns(&rest[number + 1..]);
+        let has_schema = number >= 2
+            && before.is_some_and(|before| before.bytes == b".")
+            && begins_name(&rest[number - 2])
+            && begins_name(token);
         let is_write = ["UPDATE", "DELETE", "INTO", "LOCK"].iter().any(|word| token.is(word))
             || !is_call && ["INSERT", "REPLACE"].iter().any(|word| token.is(word))
             || says_for && token.is("SHARE")
+            || is_call && has_schema
             || is_call
                 && !is_named
                 && ["GET_LOCK", "RELEASE_LOCK", "RELEASE_ALL_LOCKS"].iter().any(|word| token.is(word));
@@ -265,6 +274,25 @@ fn write_in(tokens: &[Token<'_>]) -> Option<String> {
         }
     }
     None
+}
+
+/// Whether a token can be a name and nothing else; one of digits may be part of a number.
+fn begins_name(token: &Token<'_>) -> bool {
+    let byte = token.bytes[0];
+    byte == b'`' || is_name(byte) && !byte.is_ascii_digit()
+}
+
+/// Whether what is behind a name makes it one that a WITH gives: `(a, b) AS (`.
+fn defines_columns(behind: &[Token<'_>]) -> bool {
+    let Some(end) = behind.iter().position(|token| token.bytes == b")") else { return false };
+    let Some(columns) = behind.get(1..end) else { return false };
+    let is_a_column = |token: &Token<'_>| is_name(token.bytes[0]) || matches!(token.bytes[0], b'`' | b'"');
+    let alternates = columns.iter().enumerate().all(|(number, token)| match number % 2 {
+        0 => is_a_column(token),
+        _ => token.bytes == b",",
+    });
+    let opens = matches!(&behind[end + 1..], [first, second, ..] if first.is("AS") && second.bytes == b"(");
+    alternates && opens
 }
 
 /// Whether two hyphens would begin a comment with other space behind them.

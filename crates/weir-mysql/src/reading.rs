@@ -90,7 +90,7 @@ impl Part {
 pub(crate) struct Walk {
     /// It is a read unless a word says otherwise.
     pub reads: bool,
-    /// Names before brackets are no calls, until a SELECT comes.
+    /// Names before brackets are no calls, until a SELECT, TABLE or VALUES comes.
     pub defines: bool,
     /// A table's name comes first, which a bracket may follow.
     pub target: bool,
@@ -160,26 +160,20 @@ impl<'t> Reading<'t> {
     /// Goes to the statement's end and notes what its tokens say. `WITH`, if that was its first word, is
     /// still at hand.
     pub fn walk(&mut self, part: &mut Part, how: Walk) {
-        let mut depth = 0_u32;
         let mut target = how.target;
         let mut counts_calls = !how.defines;
         let mut is_assigned = how.assigns;
-        // The depth of a WITH whose names may have lists of columns.
-        let mut with = None;
+        let mut has_with = false;
         while !self.is_at_end() {
             let Some(token) = self.token else { return };
             let may_be_called = matches!(self.next, Some(SqlToken::Open)) && counts_calls && !target;
             let is_called = may_be_called
                 && self.before != Some(SqlToken::Close)
                 && !is_word(self.before, b"AS")
-                && !(with == Some(depth) && self.is_behind_with());
+                && !(has_with && self.has_columns_of_with());
             match token {
                 SqlToken::Irregular(_) => return self.give_up(part),
-                SqlToken::Open => {
-                    depth = depth.saturating_add(1);
-                    target = false;
-                }
-                SqlToken::Close => depth = depth.saturating_sub(1),
+                SqlToken::Open => target = false,
                 SqlToken::UserVariable(_) => {
                     part.refuse(RouteReason::UserVariable);
                     if is_assigned || matches!(self.next, Some(SqlToken::Assign)) {
@@ -187,43 +181,39 @@ impl<'t> Reading<'t> {
                     }
                 }
                 SqlToken::SystemVariable(name) => self.system_variable(name, part),
-                SqlToken::Member(name) => {
-                    if matches!(self.before, Some(SqlToken::Dot)) && is_called {
-                        unknown_call(part);
-                    }
-                    if starts_with(name, b"INNODB_") || name.eq_ignore_ascii_case(b"PROCESSLIST") {
-                        part.refuse(RouteReason::ServerState);
-                    }
-                }
-                SqlToken::Name(name) => {
+                SqlToken::Member(name) | SqlToken::Name(name) => {
                     if is_called {
                         unknown_call(part);
                     }
-                    self.schema(name, part);
+                    self.name(name, part);
                 }
                 SqlToken::Word(word) => {
                     if is_called {
                         self.call(word, part);
                     }
+                    self.name(word, part);
                     match keyword(word) {
-                        Keyword::None => self.schema(word, part),
+                        Keyword::None => {}
                         Keyword::With => {
-                            if matches!(self.before, None | Some(SqlToken::Open | SqlToken::Semicolon))
-                                || target
-                            {
-                                with = Some(depth);
-                            }
+                            has_with = true;
                             target = false;
                         }
                         Keyword::Select => {
                             counts_calls = true;
                             target = false;
-                            if with == Some(depth) {
-                                with = None;
-                            }
                         }
-                        Keyword::Values => target = false,
-                        Keyword::From | Keyword::Table => part.tables = TableUse::Used,
+                        Keyword::Values => {
+                            // Not of partitions, which are `LESS THAN (1)` and `IN (1)`.
+                            counts_calls |= is_word(self.next, b"ROW");
+                            target = false;
+                        }
+                        Keyword::From => part.tables = TableUse::Used,
+                        Keyword::Table => {
+                            part.tables = TableUse::Used;
+                            counts_calls = true;
+                            // LOAD DATA has a list of columns behind the name.
+                            target = is_word(self.before, b"INTO");
+                        }
                         Keyword::Into => {
                             // An INSERT that is explained, not a SELECT.
                             target = !how.reads || part.reason == RouteReason::Write;
@@ -243,11 +233,23 @@ impl<'t> Reading<'t> {
         }
     }
 
-    /// Whether a name here is one that a WITH gives.
-    fn is_behind_with(&self) -> bool {
-        self.before == Some(SqlToken::Comma)
+    /// Whether the name at hand is one that a WITH gives, before names of its columns: `, name (a, b) AS (`.
+    /// Behind no call comes that, so it need not be known where the list of a WITH ends.
+    fn has_columns_of_with(&self) -> bool {
+        let may_begin = self.before == Some(SqlToken::Comma)
             || is_word(self.before, b"WITH")
-            || is_word(self.before, b"RECURSIVE")
+            || is_word(self.before, b"RECURSIVE");
+        let mut behind = self.lexer.clone();
+        while may_begin && matches!(behind.next(), Some(SqlToken::Word(_) | SqlToken::Name(_))) {
+            match behind.next() {
+                Some(SqlToken::Comma) => {}
+                Some(SqlToken::Close) => {
+                    return is_word(behind.next(), b"AS") && behind.next() == Some(SqlToken::Open);
+                }
+                _ => return false,
+            }
+        }
+        false
     }
 
     fn verb_in_read(&self, verb: Keyword, part: &mut Part) {
@@ -285,14 +287,17 @@ impl<'t> Reading<'t> {
         }
     }
 
-    /// A name before a dot may be a schema whose tables show what one server has of its own.
-    fn schema(&self, name: &[u8], part: &mut Part) {
+    /// A name before a dot may be a schema whose tables show what one server has of its own; behind one, it
+    /// may be such a table.
+    fn name(&self, name: &[u8], part: &mut Part) {
+        let is_own_table = self.is_behind_dot()
+            && (starts_with(name, b"INNODB_") || name.eq_ignore_ascii_case(b"PROCESSLIST"));
         let is_own = match name.len() {
             3 => name.eq_ignore_ascii_case(b"sys"),
             18 => name.eq_ignore_ascii_case(b"performance_schema"),
             _ => false,
         };
-        if is_own && matches!(self.next, Some(SqlToken::Dot)) {
+        if is_own_table || is_own && matches!(self.next, Some(SqlToken::Dot)) {
             part.refuse(RouteReason::ServerState);
         }
     }
@@ -321,8 +326,17 @@ impl<'t> Reading<'t> {
         }
     }
 
+    /// Whether a dot stands before the token at hand, with or without white space between.
+    fn is_behind_dot(&self) -> bool {
+        self.before == Some(SqlToken::Dot)
+    }
+
     /// Notes a call, with the function's name at hand.
     pub fn call(&self, name: &[u8], part: &mut Part) {
+        // What has a schema is a stored function, whatever its name.
+        if self.is_behind_dot() {
+            return unknown_call(part);
+        }
         let back = match called(name, self.ignores_space || !self.next_is_spaced) {
             Called::Pure | Called::Grammar => return,
             Called::UserLock => {

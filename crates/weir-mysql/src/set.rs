@@ -93,7 +93,7 @@ fn assignments(at: &mut Reading<'_>, part: &mut Part, at_name: bool) {
 }
 
 /// One token of a value: the same as in any expression.
-fn value_token(at: &mut Reading<'_>, part: &mut Part) {
+pub(crate) fn value_token(at: &mut Reading<'_>, part: &mut Part) {
     // A walk over a copy that sees this token alone would cost as much as the whole, so a token's own
     // meaning is asked for here.
     match at.token {

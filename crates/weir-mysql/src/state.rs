@@ -167,7 +167,7 @@ impl TrackedState {
     /// Whether the tables of the default schema show what each server has of its own.
     pub fn is_in_own_schema(&self) -> bool {
         let is = |name: &[u8]| self.schema.as_deref().is_some_and(|schema| schema.eq_ignore_ascii_case(name));
-        is(b"performance_schema") || is(b"sys")
+        is(b"performance_schema") || is(b"sys") || is(b"information_schema")
     }
 
     /// By which rules a server in this state reads a text; `ignores_space` says that the login asked for it.

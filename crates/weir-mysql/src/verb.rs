@@ -2,7 +2,7 @@
 
 use crate::lexer::SqlToken;
 use crate::reading::{Part, Reading, Walk, is_word};
-use crate::set::set;
+use crate::set::{set, value_token};
 use crate::verdict::{
     BeyondReadOnly, KillTarget, LeftBehind, ReadsBack, Resend, RouteReason, StatementKind as Kind, TableUse,
     TransactionStep,
@@ -149,11 +149,11 @@ fn by_verb(at: &mut Reading<'_>, word: &[u8]) -> Part {
         | b"UNINSTALL" => {
             let mut part = simple(Kind::Administration, RouteReason::Administration, Resend::Never);
             part.step = TransactionStep::ImplicitCommit;
-            (part, Walk { defines: true, ..Walk::default() })
+            (part, Walk::default())
         }
         b"CHECKSUM" | b"HELP" | b"PURGE" | b"SHUTDOWN" | b"RESTART" | b"CLONE" | b"IMPORT" => {
             let part = simple(Kind::Administration, RouteReason::Administration, Resend::Never);
-            (part, Walk { defines: true, ..Walk::default() })
+            (part, Walk::default())
         }
         _ => return unknown(at),
     };
@@ -169,7 +169,7 @@ fn handler(at: &mut Reading<'_>) -> Part {
         part.leaves |= LeftBehind::HANDLER;
     }
     at.advance();
-    at.walk(&mut part, Walk { defines: true, ..Walk::default() });
+    at.walk(&mut part, Walk::default());
     part
 }
 
@@ -430,14 +430,11 @@ fn definition(at: &mut Reading<'_>) -> Part {
             part.reason = RouteReason::Account;
             break;
         } else if is(b"PROCEDURE") || is(b"FUNCTION") || is(b"TRIGGER") || is(b"EVENT") || is(b"LIBRARY") {
-            return routine(at, part);
-        } else if is(b"TABLE")
-            || is(b"TABLES")
-            || is(b"VIEW")
-            || is(b"INDEX")
-            || is(b"DATABASE")
-            || is(b"SCHEMA")
-        {
+            return routine(at, part, is(b"EVENT"));
+        } else if is(b"TABLE") {
+            at.advance();
+            break;
+        } else if is(b"TABLES") || is(b"VIEW") || is(b"INDEX") || is(b"DATABASE") || is(b"SCHEMA") {
             break;
         }
         at.advance();
@@ -449,9 +446,23 @@ fn definition(at: &mut Reading<'_>) -> Part {
 /// Most tokens between CREATE and the word that says what is created.
 const MOST_WORDS_BEFORE_THE_OBJECT: usize = 24;
 
-/// The definition of a routine: its body may hold semicolons, and nothing in it runs now.
-fn routine(at: &mut Reading<'_>, mut part: Part) -> Part {
+/// The definition of a routine: its body may hold semicolons, and nothing in it runs now. Of an event the times
+/// are asked for now, which stand before the body.
+fn routine(at: &mut Reading<'_>, mut part: Part, is_event: bool) -> Part {
+    let (mut in_times, mut depth) = (false, 0_u32);
     while let Some(token) = at.token {
+        match token {
+            SqlToken::Open => depth = depth.saturating_add(1),
+            SqlToken::Close => depth = depth.saturating_sub(1),
+            _ if is_event && is_word(at.token, b"SCHEDULE") => in_times = true,
+            _ if depth == 0 && is_word(at.token, b"DO") && at.before != Some(SqlToken::Dot) => {
+                in_times = false
+            }
+            _ => {}
+        }
+        if in_times {
+            value_token(at, &mut part);
+        }
         // Whether the routine ends here, nobody knows without its grammar.
         if matches!(token, SqlToken::Semicolon) && at.next.is_some() {
             part.leaves |= LeftBehind::ANYTHING;

@@ -3,7 +3,7 @@
 use weir_tests::dialogue::{Setup, Weir, until};
 use weir_tests::mysql::{BEFORE_PAIR, Client, Pair, pair};
 
-use super::client;
+use super::{before, client};
 
 /// A function that takes a lock, a view and a trigger that call it, and a procedure.
 fn make(pair: &Pair, name: &str) {
@@ -94,4 +94,34 @@ fn a_lock_behind_a_view_or_a_trigger_is_found_on_the_servers() {
     });
     each_way(&weir, "found", &pair);
     assert!(weir.command(&["status"]).succeeded().contains("over_found"));
+}
+
+#[test]
+fn a_lock_that_is_taken_where_no_select_stands_before_it_is_its_sessions_own() {
+    let pair = pair();
+    let mut root = pair.primary.root();
+    root.does("SET GLOBAL log_bin_trust_function_creators = 1");
+    root.does("USE shop");
+    root.does("CREATE TABLE bare (a INT)");
+    root.does("INSERT INTO bare VALUES (1), (2), (3), (4), (5), (6)");
+    root.does("CREATE TABLE bare_too LIKE bare");
+    root.does("CREATE FUNCTION degrees(n TEXT) RETURNS INT DETERMINISTIC RETURN GET_LOCK(n, 0)");
+    pair.replica.has_all_of(&pair.primary);
+    let weir = before(&pair);
+    let failed: Vec<String> = [
+        "SELECT (WITH q AS (SELECT 1) TABLE q), COALESCE(NULL, GET_LOCK('bare', 0))",
+        "WITH q AS (SELECT 1) TABLE bare ORDER BY 1, GET_LOCK('bare', a - a)",
+        "WITH q AS (SELECT 1) DELETE FROM bare ORDER BY a, GET_LOCK('bare', 0) LIMIT 1",
+        "INSERT INTO bare_too TABLE bare ORDER BY GET_LOCK('bare', a - a) LIMIT 3",
+        "CREATE TABLE IF NOT EXISTS bare_values VALUES ROW(GET_LOCK('bare', 0))",
+        "CREATE TABLE IF NOT EXISTS bare_table TABLE bare ORDER BY GET_LOCK('bare', a - a) LIMIT 3",
+        "CREATE EVENT IF NOT EXISTS bare_event ON SCHEDULE AT NOW() + INTERVAL GET_LOCK('bare', 0) DAY DO DO 1",
+        "PURGE BINARY LOGS BEFORE '2000-01-01' + INTERVAL GET_LOCK('bare', 0) DAY",
+        "SELECT shop . degrees('bare')",
+        "SET @x = `shop`./**/degrees('bare')",
+    ]
+    .into_iter()
+    .filter_map(|takes| is_the_sessions_own(&weir, takes, "bare", &pair).err())
+    .collect();
+    assert!(failed.is_empty(), "{failed:#?}");
 }

@@ -85,6 +85,8 @@ const DIRTY: &[&str] = &[
     "app.f($)",
     "`f`($)",
     "app.count(1)",
+    "app . abs(1)",
+    "app. `abs`(1)",
     "GET_LOCK('x', 0)",
     "RELEASE_LOCK('x')",
     "IS_FREE_LOCK('x')",
@@ -158,7 +160,17 @@ impl Statements<'_> {
 
     fn behind_with(&mut self) -> String {
         let write = self.draws.one_of(&["UPDATE t SET b = 1", "DELETE FROM t"]);
-        if self.is_dirty() { write.to_owned() } else { format!("SELECT * FROM w, {}", self.table(1)) }
+        if self.is_dirty() {
+            return write.to_owned();
+        }
+        // What does not begin with SELECT may call functions in its order alone.
+        let order = self.expression(1);
+        match self.draws.below(4) {
+            0 => format!("TABLE t ORDER BY 1, {order}"),
+            1 => format!("({}) ORDER BY 1, {order}", self.select(1)),
+            2 => format!("SELECT (WITH v AS ({}) TABLE v), {order}", self.select(1)),
+            _ => format!("SELECT * FROM w, {}", self.table(1)),
+        }
     }
 
     fn query(&mut self, depth: u32) -> String {
