@@ -67,6 +67,11 @@ impl Mysqld {
         });
     }
 
+    /// Where a file of its data is, as its `ca.pem`.
+    pub fn path(&self, file: &str) -> String {
+        self.dir.join("data").join(file).display().to_string()
+    }
+
     /// A client of root's.
     pub fn root(&self) -> Client {
         Client::log_in(self.address, &Login::of("root", "")).expect("root is let in")

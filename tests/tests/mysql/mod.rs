@@ -12,6 +12,7 @@ mod lost;
 mod mariadb;
 mod own_servers;
 mod prepared;
+mod probes;
 mod programs;
 mod replication;
 mod routines;

@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use weir_balance::{Health, HealthMachine, Transition};
-use weir_config::{Check, GrpcProbe, HttpProbe};
+use weir_config::{Check, GrpcProbe, HttpProbe, ServerTlsMode};
 use weir_io::at::At;
 use weir_io::clock;
 use weir_proxy::events::Event;
@@ -253,7 +253,7 @@ impl Board {
             let table = lock(&self.table);
             let Some(key) = table.of_backends.get(&id(backend)) else { return };
             let is_same = backend.resolved.at().as_ref() == Some(&key.target.at);
-            let is_login = matches!(key.target.question, Question::Login(_));
+            let is_login = matches!(key.target.question, Question::Login { .. });
             table.probers.get(key).filter(|_| is_same && is_login).map(|prober| prober.shared.clone())
         };
         let Some(prober) = probed else { return };
@@ -364,7 +364,10 @@ fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
         Check::Off => return None,
         Check::Tcp(probe) if probe.steps.is_empty() => Question::Connect,
         Check::Tcp(probe) => Question::Talk(probe.steps.clone()),
-        Check::Mysql => Question::Login(pool.account.clone().map(LoginAccount)),
+        Check::Mysql => Question::Login {
+            account: pool.account.clone().map(LoginAccount),
+            requires_tls: pool.config.tls.as_ref().is_none_or(|tls| tls.mode == ServerTlsMode::Required),
+        },
         Check::Http(probe) => Question::Http {
             probe: HttpProbe { host: Some(probe.host.clone().unwrap_or_else(host)), ..probe.clone() },
             protocol: pool.config.protocol,

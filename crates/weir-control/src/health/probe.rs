@@ -22,6 +22,7 @@ use weir_state::{Choice, ServerFacts};
 use weir_tls::{BackendTls, OwnAccount};
 
 use super::{probe_grpc, probe_h2, probe_http, probe_mysql, probe_tcp};
+use crate::cluster::client::LoginAs;
 
 /// Most of what came that is shown, in bytes.
 const SHOWN_BYTES: usize = 80;
@@ -98,8 +99,13 @@ pub enum Question {
     Connect,
     /// Does it say what it should in this conversation?
     Talk(Vec<Step>),
-    /// Does it answer a MySQL login, as Weir's own account, or as nobody whom it knows?
-    Login(Option<LoginAccount>),
+    /// Does it answer a MySQL login, within TLS where the pool has that?
+    Login {
+        /// Weir's own; without one, as nobody whom it knows.
+        account: Option<LoginAccount>,
+        /// Whether a server that offers no TLS is down, where the pool has TLS.
+        requires_tls: bool,
+    },
     /// Does it answer a request with a good status, and a good body?
     Http {
         /// The request, with its host, and what is good.
@@ -298,9 +304,10 @@ async fn ask(target: &Target, progress: &mut Progress) -> Result<Answer, Failure
     if let Some(version) = target.send_proxy {
         stream.write_all(announcement(version)).await.map_err(Failure::Broken)?;
     }
-    if let Question::Login(account) = &target.question {
+    if let Question::Login { account, requires_tls } = &target.question {
         let account = account.as_ref().map(|LoginAccount(account)| &**account);
-        let greeted = probe_mysql::login(stream, account).await?;
+        let tls = target.tls.as_ref().map(|Secured(tls)| (tls, *requires_tls));
+        let greeted = probe_mysql::login(stream, LoginAs { account, tls }).await?;
         return Ok(greeted.map_or(Answer::Accepted, Answer::Greeted));
     }
     match &target.tls {
@@ -355,7 +362,7 @@ async fn put(
     progress: &mut Progress,
 ) -> Result<Answer, Failure> {
     match question {
-        Question::Connect | Question::Login(_) => Ok(Answer::Accepted),
+        Question::Connect | Question::Login { .. } => Ok(Answer::Accepted),
         Question::Talk(steps) => probe_tcp::talk(stream, steps, progress).await,
         Question::Http { probe, .. } if is_h2 => probe_h2::ask(stream, scheme, probe, progress).await,
         Question::Http { probe, .. } => probe_http::ask(stream, probe, progress).await,

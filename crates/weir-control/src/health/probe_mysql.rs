@@ -7,7 +7,6 @@
 
 use tokio::net::TcpStream;
 use weir_state::ServerFacts;
-use weir_tls::OwnAccount;
 
 use super::probe::Failure;
 use crate::cluster::client::{ClientError, LoginAs, MysqlClient};
@@ -15,11 +14,11 @@ use crate::cluster::client::{ClientError, LoginAs, MysqlClient};
 /// SQLSTATE of a refused account (`ER_ACCESS_DENIED_ERROR` and its like).
 const ACCESS_DENIED: &[u8; 5] = b"28000";
 
-/// Logs in as `account`; without one as nobody whom the server knows, with nothing for a password. Gives what
-/// the server said of itself; `None` when it refused before it greeted.
-pub async fn login(stream: TcpStream, account: Option<&OwnAccount>) -> Result<Option<ServerFacts>, Failure> {
+/// Logs in; without an account as nobody whom the server knows, with nothing for a password. Gives what the
+/// server said of itself; `None` when it refused before it greeted.
+pub async fn login(stream: TcpStream, login: LoginAs<'_>) -> Result<Option<ServerFacts>, Failure> {
     let mut greeted = None;
-    let done = match MysqlClient::login(stream, LoginAs { account, tls: None }, &mut greeted).await {
+    let done = match MysqlClient::login(stream, login, &mut greeted).await {
         Ok(client) => {
             client.quit().await;
             Ok(())
@@ -28,6 +27,7 @@ pub async fn login(stream: TcpStream, account: Option<&OwnAccount>) -> Result<Op
         Err(ClientError::Refused { code, message, .. }) => Err(Failure::Refused(format!("{code} {message}"))),
         Err(ClientError::Broken(error)) => Err(Failure::Broken(error)),
         Err(ClientError::Tls(reason)) => Err(Failure::Tls(reason)),
+        Err(ClientError::NoTls) => Err(Failure::Tls(ClientError::NoTls.to_string())),
         Err(ClientError::Closed) => Err(Failure::NotMysql("closed before an answer was whole".to_owned())),
         Err(ClientError::Protocol(error)) => Err(Failure::NotMysql(error.to_string())),
         Err(other) => Err(Failure::Refused(other.to_string())),
@@ -41,6 +41,8 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+
+    const NOBODY: LoginAs<'_> = LoginAs { account: None, tls: None };
 
     fn packet(sequence: u8, payload: &[u8]) -> Vec<u8> {
         [&[payload.len() as u8, 0, 0, sequence][..], payload].concat()
@@ -77,7 +79,7 @@ mod tests {
             server.read_to_end(&mut sent).await.unwrap();
             sent
         });
-        let result = login(TcpStream::connect(address).await.unwrap(), None).await;
+        let result = login(TcpStream::connect(address).await.unwrap(), NOBODY).await;
         (result, server.await.unwrap())
     }
 
