@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use mysql::{Conn, OptsBuilder};
 use rustls::ClientConfig;
-use weir_tests::dialogue::{Authority, Weir};
-use weir_tests::mysql::{Client, Login, LoginFailed, Pair, pair, trusting};
+use weir_tests::dialogue::{Authority, Setup, Weir};
+use weir_tests::mysql::{BEFORE_PAIR, Client, Login, LoginFailed, Mysqld, Pair, pair, trusting};
 
 use super::failover::OwnFile;
 
@@ -40,6 +40,12 @@ passwords = "learn"
 
 /// `ER_ACCESS_DENIED_ERROR`.
 const DENIED: u16 = 1045;
+/// `ER_MUST_CHANGE_PASSWORD_LOGIN`.
+const EXPIRED: u16 = 1862;
+/// `ER_MUST_CHANGE_PASSWORD`.
+const MUST_CHANGE: u16 = 1820;
+/// `ER_USER_LIMIT_REACHED`.
+const USED_UP: u16 = 1226;
 /// `ER_ACCOUNT_HAS_BEEN_LOCKED`.
 const LOCKED: u16 = 3118;
 
@@ -261,4 +267,55 @@ fn an_account_of_the_file_is_let_in_by_the_servers_alone() {
             scene.weir.reloads(&config);
         }
     }
+}
+
+/// Flag of a client that changes an expired password itself (`CLIENT_CAN_HANDLE_EXPIRED_PASSWORDS`).
+const CHANGES_EXPIRED: u32 = 1 << 22;
+
+/// The error that a login ends with; `None` where it is let in.
+fn refused(weir: &Weir, login: &Login<'_>) -> Option<u16> {
+    match Client::log_in(weir.address("auto"), login) {
+        Ok(_) => None,
+        Err(LoginFailed::Refused(code, _)) => Some(code),
+        Err(failed) => panic!("{failed:?}\n{}", weir.story()),
+    }
+}
+
+#[test]
+fn a_client_that_can_change_an_expired_password_is_told_that_it_is() {
+    let pair = pair();
+    pair.primary.root().does("CREATE USER expired@'%' PASSWORD EXPIRE");
+    pair.replica.has_all_of(&pair.primary);
+    let weir = super::before(&pair);
+    let login = Login::of("expired", "");
+    let able = Login { capabilities: login.capabilities | CHANGES_EXPIRED, ..login.clone() };
+    for login in [login, able] {
+        assert_eq!(refused(&weir, &login), Some(EXPIRED));
+    }
+    weir.reaches("weir_mysql_logins_total", &[("listener", "auto"), ("result", "refused")], 2.0);
+    pair.primary.root().does("DROP USER expired@'%'");
+}
+
+#[test]
+fn what_a_server_says_right_behind_a_login_is_what_the_client_is_told() {
+    let server = Mysqld::start("behind-login", "disconnect_on_expired_password = OFF");
+    let mut root = server.root();
+    root.does("CREATE USER expired@'%' PASSWORD EXPIRE");
+    root.does("CREATE USER counted@'%' WITH MAX_QUERIES_PER_HOUR 6");
+    let config = BEFORE_PAIR.replace("\"@primary\", \"@replica\"", "\"@primary\"");
+    let weir = Setup::of(&config).with("primary", server.address).start();
+    assert_eq!(refused(&weir, &Login::of("expired", "")), Some(MUST_CHANGE));
+    // Connections are shared as long as there are any, so each of these has a session.
+    let mut sessions = Vec::new();
+    let code = loop {
+        match Client::log_in(weir.address("auto"), &Login::of("counted", "")) {
+            Ok(mut client) => {
+                client.does("BEGIN");
+                sessions.push(client);
+            }
+            Err(LoginFailed::Refused(code, _)) => break code,
+            Err(failed) => panic!("{failed:?}\n{}", weir.story()),
+        }
+    };
+    assert_eq!(code, USED_UP, "{} sessions", sessions.len());
 }

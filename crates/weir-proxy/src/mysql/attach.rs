@@ -510,7 +510,13 @@ fn spoken(
     let of_the_login = Capabilities::CONNECT_WITH_DB
         | Capabilities::CONNECT_ATTRS
         | Capabilities::PLUGIN_AUTH_LENENC_CLIENT_DATA;
-    let agreed = login.capabilities.without(of_the_login) & Capabilities::SPOKEN;
+    // A connection that is shared is made ready by statements, and a server lets one whose password has
+    // expired do nothing but change it: it refuses the login then, and says why.
+    let for_one_client = match also.has(Capabilities::SESSION_TRACK) {
+        true => Capabilities::CAN_HANDLE_EXPIRED_PASSWORDS,
+        false => Capabilities::NONE,
+    };
+    let agreed = login.capabilities.without(of_the_login | for_one_client) & Capabilities::SPOKEN;
     let needed = (agreed & AS_AGREED)
         | Capabilities::REQUIRED
         | also

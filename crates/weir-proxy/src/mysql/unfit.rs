@@ -77,6 +77,8 @@ impl Unfit {
     pub fn refusal(self, pool: &str) -> Refusal {
         match self {
             Unfit::Attach(error) => Refusal::not_attached(&error, pool),
+            // It was let in and may do nothing: an expired password, or as many statements as it may send.
+            Unfit::Server(ServerFailure::Refused(error)) => Refusal::of_server(error),
             _ => Refusal::failed("no server could be reached", pool),
         }
     }
