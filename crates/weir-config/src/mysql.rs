@@ -242,6 +242,10 @@ pub(crate) fn check_listener(root: &Fields, listener: &Fields, findings: &mut Fi
         let hint = "who logs in is not seen behind `mode = \"passthrough\"`";
         findings.warning(entry.key, "`max_connections_per_account` has no effect", hint);
     }
+    if let Some(entry) = listener.get("compression").filter(|_| passes_through(listener)) {
+        let hint = "behind `mode = \"passthrough\"` the client and a server settle it between them";
+        findings.warning(entry.key, "`compression` has no effect", hint);
+    }
     let Some(entry) = listener.get("access").filter(is_auto) else { return };
     if passes_through(listener) {
         let hint = format!(
@@ -313,12 +317,11 @@ pub(crate) fn check_pool(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>
     for entry in in_vain.iter().filter_map(|name| fields.get(name)) {
         findings.warning(entry.key, format!("`{}` has no effect", entry.name), asked_for_nothing.clone());
     }
-    if let (MysqlTopology::Static, Some(entry)) = (mysql.topology, fields.get("max_lag")) {
-        findings.warning(
-            entry.key,
-            "`max_lag` has no effect",
-            "servers are not asked: `topology` is \"static\"",
-        );
+    if mysql.topology == MysqlTopology::Static {
+        for entry in ["interval", "fast_interval", "max_lag"].iter().filter_map(|name| fields.get(name)) {
+            let hint = "servers are not asked: `topology` is \"static\"";
+            findings.warning(entry.key, format!("`{}` has no effect", entry.name), hint);
+        }
     }
     if let (true, Some(entry)) = (mysql.park.is_zero(), fields.get("park_max")) {
         findings.warning(entry.key, "`park_max` has no effect", "nobody waits: `park` is \"0s\"");

@@ -226,9 +226,8 @@ pub(crate) fn check_listener(name: &str, tls: &Fields, speaks_h3: bool, findings
         let hint = "expected `certificates = [{ cert = \"shop.pem\", key = \"shop.key\" }]`, or `acme = { … }` or `certificate_folder`";
         findings.error(tls.at, message, hint);
     }
-    if !is_spoken && let Some(entry) = tls.get("certificates").or_else(|| tls.get("acme")) {
-        let hint = format!("`mode` is \"{}\" ({})", tls.word("mode"), findings.place(tls.at("mode")));
-        findings.warning(entry.key, format!("`{}` has no effect", entry.name), hint);
+    if !is_spoken {
+        return said_in_vain(tls, findings);
     }
     if let Some(entry) = tls.get("client_auth").filter(|_| tls.lacks("client_ca")) {
         let hint = "expected `client_ca = \"clients.pem\"` beside it, or leave it out";
@@ -256,6 +255,34 @@ pub(crate) fn check_listener(name: &str, tls: &Fields, speaks_h3: bool, findings
             }
             None => seen.push((cert, certificate.at("cert"))),
         }
+    }
+}
+
+/// What is said of TLS that is not spoken here. Who wants certificates of clients and gets none is told before
+/// anybody relies on them.
+fn said_in_vain(tls: &Fields, findings: &mut Findings<'_>) {
+    let mode = tls.word("mode");
+    let hint = format!("`mode` is \"{mode}\" ({})", findings.place(tls.at("mode")));
+    for entry in ["client_ca", "client_auth", "crl"].iter().filter_map(|name| tls.get(name)) {
+        if mode == TlsMode::Passthrough.word() {
+            let hint = format!("{hint}: only the servers see who a client is, so leave it out");
+            findings.error(entry.key, format!("`{}` asks nobody for a certificate here", entry.name), hint);
+        } else {
+            findings.warning(entry.key, format!("`{}` has no effect", entry.name), hint.clone());
+        }
+    }
+    let others = [
+        "certificates",
+        "certificate_folder",
+        "acme",
+        "min_version",
+        "ciphers",
+        "tickets",
+        "ticket_keys",
+        "early_data",
+    ];
+    for entry in others.iter().filter_map(|name| tls.get(name)) {
+        findings.warning(entry.key, format!("`{}` has no effect", entry.name), hint.clone());
     }
 }
 
