@@ -249,7 +249,7 @@ impl Part for Speaks {
                 .instead(&[
                     (
                         &["https", "tls", "ssl"],
-                        "expected \"http\", \"tcp\" or \"mysql\"; TLS is what `tls` of the listener asks for",
+                        "expected \"http\", \"tcp\", \"udp\" or \"mysql\"; TLS is what `tls` of the listener asks for",
                     ),
                     (
                         &["h1", "h2", "h3", "http1", "http2", "http3", "http/2", "http/3", "grpc", "quic"],

@@ -18,6 +18,31 @@ pub trait World {
     fn takes_files(&self, _folder: &str) -> Result<(), String> {
         Ok(())
     }
+
+    /// Whether a file can be put to its use, without a change to it. `Err` says why not, and what is expected;
+    /// a world that has no disk says nothing against it.
+    fn can_use(&self, _file: &str, _purpose: FileUse) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// What a file is for that a config names and does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileUse {
+    /// Holds the token of the admin API.
+    AdminToken,
+    /// Holds certificates or a key, as PEM.
+    Pem,
+    /// Holds a password.
+    Password,
+    /// Holds names and passwords of accounts.
+    Accounts,
+    /// Holds the RSA key that clients are shown, or will hold it.
+    OwnKey,
+    /// Holds the RSA key of servers.
+    ServerKey,
+    /// Gets lines of a log.
+    Log,
 }
 
 /// For a text that stands alone: whatever it asks for is not there.

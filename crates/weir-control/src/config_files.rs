@@ -3,7 +3,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use weir_config::World;
+use weir_config::{FileUse, World};
 
 /// The file system as this process sees it, and its environment.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,6 +35,45 @@ impl World for Disk {
 
     fn takes_files(&self, folder: &str) -> Result<(), String> {
         weir_io::temporary::unnamed(Path::new(folder)).map(drop).map_err(|error| error.to_string())
+    }
+
+    fn can_use(&self, file: &str, purpose: FileUse) -> Result<(), String> {
+        let file = Path::new(file);
+        match purpose {
+            FileUse::Log => can_log(file),
+            // Made when it is not there.
+            FileUse::OwnKey if !file.exists() => can_log(file),
+            _ => weir_tls::can_use(file, purpose).map_err(|error| error.reason),
+        }
+    }
+}
+
+/// The same for whoever reads a config and does not put it in force: files that only Weir itself needs are
+/// not tried.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OnlyRead;
+
+impl World for OnlyRead {
+    fn read(&self, path: &str, most: usize) -> Result<Vec<u8>, String> {
+        Disk.read(path, most)
+    }
+
+    fn names(&self, folder: &str) -> Result<Vec<String>, String> {
+        Disk.names(folder)
+    }
+
+    fn variable(&self, name: &str) -> Result<String, String> {
+        Disk.variable(name)
+    }
+}
+
+/// Whether lines can be put into a file, as far as that can be seen without one.
+fn can_log(file: &Path) -> Result<(), String> {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let found = std::fs::metadata(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    match found.is_dir() && !file.is_dir() {
+        true => Ok(()),
+        false => Err("expected a file in a folder that is there".to_owned()),
     }
 }
 

@@ -9,9 +9,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use weir_config::{Checked, Report, Root};
+use weir_config::{Checked, Report, Root, World};
 
-use crate::config_files::{Disk, read_file};
+use crate::config_files::{Disk, OnlyRead, read_file};
 use crate::publish::PublishError;
 use crate::timestamp::Timestamp;
 
@@ -56,6 +56,15 @@ impl Source {
 
     /// Reads and checks.
     pub fn read(&self) -> Result<Checked, ReadError> {
+        self.read_in(&Disk)
+    }
+
+    /// As [`Self::read`], for whoever only looks: files that only Weir itself needs may be none of theirs.
+    pub fn look(&self) -> Result<Checked, ReadError> {
+        self.read_in(&OnlyRead)
+    }
+
+    fn read_in(&self, world: &dyn World) -> Result<Checked, ReadError> {
         match self {
             Source::Files(paths) => {
                 let named = read_all(paths)?;
@@ -64,7 +73,7 @@ impl Source {
                     let text = weir_config::decode(name, bytes).map_err(ReadError::Refused)?;
                     roots.push(Root { name, text });
                 }
-                weir_config::check_files(&roots, &Disk).map_err(ReadError::Refused)
+                weir_config::check_files(&roots, world).map_err(ReadError::Refused)
             }
             Source::Text { name, text } => weir_config::check_text(name, text).map_err(ReadError::Refused),
         }

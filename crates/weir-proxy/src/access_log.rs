@@ -140,7 +140,7 @@ impl AccessLog {
                 None => {
                     let counts = book.counts_of(&place.name);
                     let opened = Shared::open(&place.name, target, lines, counts).map_err(|error| {
-                        io::Error::new(error.kind(), format!("`{}`: {error}", place.name))
+                        io::Error::new(error.kind(), format!("`{}`, {target}: {error}", place.name))
                     })?;
                     Arc::new(opened)
                 }
@@ -149,7 +149,9 @@ impl AccessLog {
         }
         // While it is another one, those who began with the usual one write on to it.
         if is_usual {
-            self.usual.reconfigure(main)?;
+            self.usual.reconfigure(main).map_err(|error| {
+                io::Error::new(error.kind(), format!("`{MAIN_LOG}`, {}: {error}", main.access))
+            })?;
             if !book.is_usual {
                 // Rotation may have moved its file while nobody asked it to look.
                 self.usual.reopen();

@@ -54,7 +54,7 @@ impl fmt::Debug for OwnAccount {
 }
 
 /// The password of a file: all of it but the end of its line.
-fn read_password(file: &Path) -> Result<Password, LoadError> {
+pub(crate) fn read_password(file: &Path) -> Result<Password, LoadError> {
     files::refuse_if_others_may_read(file)?;
     let bytes = zeroize::Zeroizing::new(files::read(file)?);
     let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);

@@ -306,7 +306,7 @@ impl Default for Said {
 fn admin_of(paths: Vec<PathBuf>) -> Result<Said, Exit> {
     let names = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
     let source = Source::Files(paths);
-    match source.read() {
+    match source.look() {
         Ok(checked) => match checked.config.admin {
             Some(admin) => Ok(Said {
                 bind: admin.bind,

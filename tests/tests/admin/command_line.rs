@@ -175,6 +175,52 @@ fn check_says_good_or_lists_every_mistake() {
 }
 
 #[test]
+fn check_names_each_file_that_a_start_would_fail_for_and_makes_none() {
+    let (a, b) = (named("a"), named("b"));
+    let weir = two(&a, &b);
+    let bad = weir.dir().join("files.toml");
+    std::fs::write(weir.dir().join("short"), "short").expect("write");
+    let config = r#"[listener.db]
+protocol = "mysql"
+bind = "127.0.0.1:1"
+pool = "p"
+[pool.p]
+backends = ["127.0.0.1:2"]
+[pool.p.mysql]
+topology = "static"
+user = "weir"
+password_file = "@dir/missing"
+passwords = "file"
+passwords_file = "@dir/missing"
+key_file = "@dir/made.pem"
+server_public_key = "@dir/short"
+[admin]
+token_file = "@dir/short"
+[admin.tls]
+cert = "@dir/missing"
+key = "@dir/missing"
+[log]
+access = "@dir/missing/access.log"
+[access_log.other]
+target = "@dir"
+"#;
+    let dir = weir.dir().display().to_string();
+    std::fs::write(&bad, config.replace("@dir", &dir)).expect("write");
+    for verb in ["check", "run"] {
+        let finished = run_tool(&weir_binary(), &[verb, &bad.display().to_string()], b"", PATIENCE);
+        assert_eq!(finished.code, 2, "{finished:?}");
+        for line in [10, 12, 14, 16, 18, 19, 21, 23] {
+            assert!(finished.stderr.contains(&format!("files.toml:{line}:")), "line {line}: {finished:?}");
+        }
+        assert!(finished.stderr.contains("the config has 8 mistakes"), "{finished:?}");
+        assert!(!weir.dir().join("made.pem").exists());
+    }
+    // Who only asks a running Weir need not be able to read what it reads.
+    let asked = run_tool(&weir_binary(), &["status", "--config", &bad.display().to_string()], b"", PATIENCE);
+    assert!(!asked.stderr.contains("files.toml:10:"), "{asked:?}");
+}
+
+#[test]
 fn run_and_check_take_the_file_with_the_option_and_without() {
     let (a, b) = (named("a"), named("b"));
     let weir = two(&a, &b);

@@ -201,7 +201,7 @@ fn a_reload_takes_up_another_certificate_and_token_or_is_refused_and_keeps_both(
     serves_certificate_of(&weir, &second);
     std::fs::write(weir.dir().join("token"), "short").unwrap();
     let (status, said) = reload(&first, TOKENS[0]);
-    assert!(status == "500" && said.contains("expected at least 16"), "{status} {said}");
+    assert!(status == "422" && said.contains("expected at least 16"), "{status} {said}");
     assert_eq!(reload(&first, TOKENS[1]).0, "401", "nothing has changed");
 
     std::fs::write(weir.dir().join("token"), TOKENS[1]).unwrap();

@@ -98,7 +98,7 @@ fn reads_the_same_file(running: &Running, client: &Client) -> Result<(), Exit> {
 fn not_running(running: &Running, client: &Client, message: &str) -> Exit {
     let paths = config_paths(&running.config);
     if !paths.is_empty()
-        && let Err(error @ ReadError::Refused(_)) = Source::Files(paths).read()
+        && let Err(error @ ReadError::Refused(_)) = Source::Files(paths).look()
     {
         return Exit::refusing(&error).saying(format_args!("and {message}"));
     }
