@@ -258,8 +258,8 @@ pub(crate) fn check_listener(name: &str, tls: &Fields, speaks_h3: bool, findings
     }
 }
 
-/// What is said of TLS that is not spoken here. Who wants certificates of clients and gets none is told before
-/// anybody relies on them.
+/// What is said of TLS that is not spoken here. Who wants certificates of clients and gets none is told
+/// before anybody relies on them.
 fn said_in_vain(tls: &Fields, findings: &mut Findings<'_>) {
     let mode = tls.word("mode");
     let hint = format!("`mode` is \"{mode}\" ({})", findings.place(tls.at("mode")));

@@ -19,8 +19,8 @@ pub trait World {
         Ok(())
     }
 
-    /// Whether a file can be put to its use, without a change to it. `Err` says why not, and what is expected;
-    /// a world that has no disk says nothing against it.
+    /// Whether a file can be put to its use, without a change to it. `Err` says why not, and what is
+    /// expected; a world that has no disk says nothing against it.
     fn can_use(&self, _file: &str, _purpose: FileUse) -> Result<(), String> {
         Ok(())
     }

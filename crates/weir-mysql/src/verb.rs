@@ -446,8 +446,8 @@ fn definition(at: &mut Reading<'_>) -> Part {
 /// Most tokens between CREATE and the word that says what is created.
 const MOST_WORDS_BEFORE_THE_OBJECT: usize = 24;
 
-/// The definition of a routine: its body may hold semicolons, and nothing in it runs now. Of an event the times
-/// are asked for now, which stand before the body.
+/// The definition of a routine: its body may hold semicolons, and nothing in it runs now. Of an event the
+/// times are asked for now, which stand before the body.
 fn routine(at: &mut Reading<'_>, mut part: Part, is_event: bool) -> Part {
     let (mut in_times, mut depth) = (false, 0_u32);
     while let Some(token) = at.token {
