@@ -130,6 +130,7 @@ mod tests {
             not_before: Some(not_before),
             not_after: Some(not_after),
             is_stapled: false,
+            staple_ends: None,
             identity: None,
         }
     }

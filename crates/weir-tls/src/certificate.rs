@@ -10,6 +10,7 @@ use rustls::{Error, InconsistentKeys};
 use weir_config::Certificate;
 
 use crate::files::{self, LoadError};
+use crate::ocsp;
 use crate::x509;
 
 /// Certificates in a chain (threat D4).
@@ -30,6 +31,8 @@ pub struct Facts {
     pub not_after: Option<i64>,
     /// Whether an OCSP response is stapled.
     pub is_stapled: bool,
+    /// Until when that may be, in seconds since 1970; `None` when it does not say.
+    pub staple_ends: Option<i64>,
     /// By what its authority knows it; `None` when it does not say.
     pub identity: Option<Identity>,
 }
@@ -49,6 +52,19 @@ pub struct Identity {
 pub(crate) struct Loaded {
     pub key: Arc<CertifiedKey>,
     pub facts: Facts,
+}
+
+impl Loaded {
+    /// Whether what is stapled may be no more.
+    pub fn has_old_staple(&self, now: i64) -> bool {
+        self.facts.is_stapled && self.facts.staple_ends.is_some_and(|end| end <= now)
+    }
+
+    /// The same with nothing stapled.
+    pub fn without_staple(&self) -> Loaded {
+        let key = CertifiedKey { ocsp: None, ..CertifiedKey::clone(&self.key) };
+        Loaded { key: Arc::new(key), facts: Facts { is_stapled: false, ..self.facts.clone() } }
+    }
 }
 
 /// Reads the certificate and its key, and makes sure that they belong together.
@@ -85,18 +101,18 @@ pub(crate) fn join(
     let (not_before, not_after) = x509::validity(&chain[0]).unzip();
     let identity =
         x509::identity(&chain[0]).map(|(authority_key, serial)| Identity { authority_key, serial });
+    let (own, mut staple_ends) = (chain[0].clone(), None);
     let mut key = CertifiedKey::from_der(chain, secret, provider).map_err(|error| match error {
         Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
             LoadError::new(&config.key, format!("is not the key of {}", config.cert.display()))
         }
         error => LoadError::new(&config.key, format!("is no key that can be used: {error}")),
     })?;
-    if let Some(ocsp) = &config.ocsp {
-        let response = files::read(ocsp)?;
-        // An OCSPResponse is a SEQUENCE (RFC 6960 section 4.2.1).
-        if response.first() != Some(&0x30) {
-            return Err(LoadError::new(ocsp, "is no OCSP response; expected DER"));
-        }
+    if let Some(file) = &config.ocsp {
+        let response = files::read(file)?;
+        staple_ends = ocsp::good_until(&response, &own).map_err(|reason| {
+            LoadError::new(file, format!("can't be stapled to {}: it {reason}", config.cert.display()))
+        })?;
         key.ocsp = Some(response);
     }
     let facts = Facts {
@@ -105,6 +121,7 @@ pub(crate) fn join(
         not_before,
         not_after,
         is_stapled: config.ocsp.is_some(),
+        staple_ends,
         identity,
     };
     Ok(Loaded { key: Arc::new(key), facts })

@@ -21,6 +21,7 @@ pub mod full_logins;
 pub mod hello;
 mod loaded;
 mod named;
+mod ocsp;
 pub mod on_demand;
 mod own_account;
 pub mod password;

@@ -58,6 +58,8 @@ pub(crate) struct Served {
     /// The certificates that are for the same names, in file order; the first group is for everyone else.
     /// None without certificates.
     groups: Vec<Vec<Arc<CertifiedKey>>>,
+    /// When the first of what is stapled may be so no more, in seconds since 1970.
+    pub first_staple_end: Option<i64>,
 }
 
 impl Resolver {
@@ -124,7 +126,10 @@ impl Resolver {
 impl Served {
     fn new(certificates: Vec<Loaded>) -> Served {
         let (exact, wildcard) = (HashMap::default(), HashMap::default());
-        let mut served = Served { certificates: Vec::new(), exact, wildcard, groups: Vec::new() };
+        let ends = certificates.iter().filter(|each| each.facts.is_stapled);
+        let first_staple_end = ends.filter_map(|each| each.facts.staple_ends).min();
+        let mut served =
+            Served { certificates: Vec::new(), exact, wildcard, groups: Vec::new(), first_staple_end };
         // Names with the same certificates share a group, so that a group says what a client was shown.
         let mut groups: HashMap<Vec<usize>, u32> = HashMap::new();
         let holders = |name: &str| -> Vec<usize> {

@@ -33,6 +33,12 @@ pub(crate) fn identity(certificate: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((key?.0.to_vec(), parsed.raw_serial().to_vec()))
 }
 
+/// The name of a certificate's issuer, DER, and its serial number without tag and length.
+pub(crate) fn issuer_and_serial(certificate: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+    let parsed = parsed(certificate)?;
+    Some((parsed.issuer().as_raw().to_vec(), parsed.raw_serial().to_vec()))
+}
+
 /// The subject of a certificate as text (RFC 4514), such as `CN=alice,O=Example,C=DE`; the last part of the
 /// name comes first. All but printable ASCII is escaped, so that it can stand in a header field. `None` for
 /// what is no certificate.

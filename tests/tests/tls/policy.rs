@@ -1,6 +1,6 @@
 //! What the config says of versions, suites and staples, as `openssl s_client` and `curl` see it.
 
-use weir_tests::dialogue::{Backend, Weir};
+use weir_tests::dialogue::{Backend, Weir, until};
 
 use super::{Authority, LAST, curl, mirror, s_client};
 
@@ -68,6 +68,68 @@ fn a_policy_of_ciphers_takes_what_it_says_and_nothing_else() {
     assert_eq!(served(&weir, &words), without(&[0, 3, 6]));
     let weir = running(&authority, &backend, "ciphers = \"nist\"");
     assert_eq!(served(&weir, &words), without(&[2, 5, 6, 7]));
+}
+
+/// `own.ocsp` of a certificate: what openssl says of it by an index with this line, for an hour.
+fn answers(authority: &Authority, index: &str) {
+    let serial = "serial=$(openssl x509 -in own.pem -noout -serial | cut -d= -f2)";
+    authority.openssl(&format!("version > version && {serial}; printf '{index}' $serial > index"));
+    authority.openssl("ocsp -issuer ca.pem -cert own.pem -reqout own.request");
+    authority.openssl(
+        "ocsp -index index -CA ca.pem -rsigner ca.pem -rkey ca.key -reqin own.request -respout own.ocsp -nmin 60",
+    );
+}
+
+/// Any DER was stapled, and clients that look at it refused the connection.
+#[test]
+fn a_staple_that_is_not_good_for_its_certificate_is_refused_with_a_word_why() {
+    let (good, revoked) = (
+        "V\\t400101000000Z\\t\\t%s\\tunknown\\t/CN=own\\n",
+        "R\\t400101000000Z\\t200101000000Z\\t%s\\tunknown\\t/CN=own\\n",
+    );
+    let (authority, backend) = (Authority::new().signs("own", &["shop.example"]), mirror());
+    let own = "[{ cert = \"@dir/own.pem\", key = \"@dir/own.key\" }]";
+    let config = CONFIG.replace("MORE", "");
+    let stapled = config.replace(own, &own.replace(" }", ", ocsp = \"@dir/staple\" }"));
+    let mut weir = authority.setup(&config).with("app", backend.address()).start();
+    let staple = weir.dir().join("staple");
+    let refused = |weir: &mut Weir, why: &str| {
+        weir.rewrites(&stapled);
+        let finished = weir.command(&["reload"]);
+        let said = format!("{}{}", finished.stdout, finished.stderr);
+        assert!(matches!(finished.code, 1 | 2) && said.contains(why), "{why}: {finished:?}");
+    };
+    for (bytes, why) in [
+        (&b"0"[..], "is no OCSP response"),
+        (b"\x30\x03\x02\x01\x05", "is no OCSP response"),
+        (b"\x30\x03\x0a\x01\x06", "unauthorized"),
+    ] {
+        std::fs::write(&staple, bytes).expect("write");
+        refused(&mut weir, why);
+    }
+    answers(&authority, revoked);
+    std::fs::copy(authority.path("own.ocsp"), &staple).expect("copy");
+    refused(&mut weir, "is revoked");
+    answers(&authority, good);
+    let other = Authority::new().signs("own", &["shop.example"]);
+    answers(&other, good);
+    std::fs::copy(other.path("own.ocsp"), &staple).expect("copy");
+    refused(&mut weir, "is for another certificate");
+    std::fs::copy(authority.path("own.ocsp"), &staple).expect("copy");
+    weir.reloads(&stapled);
+    let shown = |weir: &Weir| s_client(weir.address("web"), "-status", LAST).stdout;
+    assert!(shown(&weir).contains("Cert Status: good"));
+    // Out of date it is no mistake of the config, and nothing is stapled.
+    let mut old = std::fs::read(authority.path("own.ocsp")).expect("a response");
+    let next_update = b"\xa0\x11\x18\x0f";
+    let at = old.windows(4).position(|bytes| bytes == next_update).expect("it says until when it holds");
+    old[at + 4..at + 8].copy_from_slice(b"2001");
+    std::fs::write(&staple, old).expect("write");
+    weir.reloads(&stapled);
+    until("nothing to be stapled", || shown(&weir).contains("no response sent").then_some(()));
+    until("a line in the log", || weir.stderr().contains("out of date and stapled no more").then_some(()));
+    let status = weir.admin().reads("/v1/status").json();
+    assert_eq!(status["listeners"][0]["certificates"][0]["is_stapled"], false);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
 use weir_balance::TierKind;
@@ -34,6 +34,7 @@ pub(super) async fn keep(
         let snapshot = control.snapshot();
         control.note_footings(&snapshot, &mut footings);
         control.judge_rates(&snapshot, &mut rates, now);
+        tell_old_staples(&snapshot);
         let mut next = now + HOUSE_KEEPING;
         for pool in &snapshot.pools {
             if pool.balance.next_change(now).is_some_and(|at| at <= now) {
@@ -51,6 +52,18 @@ pub(super) async fn keep(
             // Never at once: a moment that stays due would make this loop spin.
             () = tokio::time::sleep((next - now).max(Duration::from_millis(1))) => {}
         }
+    }
+}
+
+/// Has listeners staple no more what is out of date, which some clients would refuse, and says so.
+fn tell_old_staples(snapshot: &Snapshot) {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    for listener in &snapshot.listeners {
+        let old = listener.tls.iter().flat_map(|tls| tls.drop_old_staples(now as i64));
+        old.for_each(|facts| {
+            let (listener, certificate) = (&listener.config.name, facts.file.display());
+            tracing::warn!(listener, %certificate, "the OCSP response is out of date and stapled no more");
+        });
     }
 }
 

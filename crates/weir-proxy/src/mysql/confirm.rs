@@ -16,6 +16,7 @@ use weir_mysql::state::TrackedState;
 
 use super::acquire::{Attached, wish};
 use super::attach::{self, AttachError};
+use super::exchange::ServerFailure;
 use super::failure::Refusal;
 use super::login::{Candidate, Denied};
 use super::own;
@@ -181,7 +182,12 @@ pub async fn settle(
     deadline: &Deadline,
 ) -> Result<(), Unfit> {
     deadline.set(own::until());
-    own::settle(server, buffers, deadline, false).await.map(|_| ()).map_err(Unfit::Server)
+    own::settle(server, buffers, deadline, false).await.map(|_| ()).map_err(|failure| match failure {
+        // Right behind a login that is its word on the login: a password that has expired, an account that
+        // has asked for as much as it may.
+        ServerFailure::Refused(error) => Unfit::Attach(AttachError::Refused(error)),
+        failure => Unfit::Server(failure),
+    })
 }
 
 fn denied(refusal: Refusal, end: weir_stats::table::End) -> Denied {
