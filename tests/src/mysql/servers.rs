@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -42,8 +43,11 @@ pub fn words_of(peer: &str) -> Vec<String> {
 impl Mysqld {
     /// Starts one in a directory of its own, with `more` lines of configuration, and waits until it serves.
     pub fn start(name: &str, more: &str) -> Mysqld {
-        let template = template();
-        let dir = std::env::temp_dir().join(format!("weir-mysqld-{}-{name}.d", std::process::id()));
+        // Two of one name never share it: the one before may still be going while the next one starts.
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let (template, number) = (template(), STARTED.fetch_add(1, Ordering::Relaxed));
+        let dir = format!("weir-mysqld-{}-{name}-{number}.d", std::process::id());
+        let dir = std::env::temp_dir().join(dir);
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).expect("a directory");
         let copied = Command::new("cp").arg("-a").arg(template.join("data")).arg(dir.join("data")).status();
