@@ -8,6 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -17,6 +18,10 @@ use tokio::net::TcpStream;
 use crate::buffers::Buffer;
 use crate::tls::Tls;
 use crate::{socket, system};
+
+/// How often a peer is looked for ([`Duplex::is_broken_off`]) while nobody takes what it has sent: that hides
+/// its end, for which nobody is woken.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Bytes both ways: a whole connection ([`Stream`]), or one of the many streams of a protocol that has them.
 pub trait Duplex {

@@ -83,6 +83,8 @@ pub struct PoolSeen {
 
 struct Shown {
     status: ClusterStatus,
+    /// Indexes of members that are of another group than the one that is believed.
+    of_other_groups: Vec<usize>,
     receipts: VecDeque<Receipt>,
     /// Since when there has been no primary.
     without_since: Option<Duration>,
@@ -93,6 +95,7 @@ impl PoolSeen {
     pub(super) fn new() -> Arc<PoolSeen> {
         let shown = Shown {
             status: ClusterStatus::default(),
+            of_other_groups: Vec::new(),
             receipts: VecDeque::with_capacity(RECEIPTS),
             without_since: Some(clock::now()),
             without: Duration::ZERO,
@@ -106,6 +109,12 @@ impl PoolSeen {
         let mut status = shown.status.clone();
         let since = shown.without_since.map_or(Duration::ZERO, |since| clock::now().saturating_sub(since));
         status.without_primary_seconds = (shown.without + since).as_secs_f64();
+        for index in &shown.of_other_groups {
+            // Of one that does not answer nothing is known.
+            if let Some(member) = status.members.get_mut(*index).filter(|member| !member.state.is_empty()) {
+                OF_ANOTHER_GROUP.clone_into(&mut member.state);
+            }
+        }
         status.failovers = shown.receipts.iter().rev().cloned().collect();
         status
     }
@@ -114,6 +123,8 @@ impl PoolSeen {
     pub(super) fn adopt(&self, topology: MysqlTopology, addresses: impl Iterator<Item = String>) {
         let mut shown = lock(&self.shown);
         topology.word().clone_into(&mut shown.status.topology);
+        // Others may have their indexes, and it is decided anew.
+        shown.of_other_groups.clear();
         let before = std::mem::take(&mut shown.status.members);
         let member = |address: String| {
             let known = before.iter().find(|member| member.address == address).cloned();
@@ -137,9 +148,7 @@ impl PoolSeen {
                     None if report.uuid.is_empty() => read_only,
                     None => "in no group",
                 };
-                if member.state != OF_ANOTHER_GROUP || report.view.is_empty() {
-                    state.clone_into(&mut member.state);
-                }
+                state.clone_into(&mut member.state);
             }
             Err(error) => {
                 member.failed_looks += 1;
@@ -150,16 +159,9 @@ impl PoolSeen {
         }
     }
 
-    /// Whether a member, by index, is of another group than the one that is believed.
-    pub(super) fn is_of_another_group(&self, index: usize, is_so: bool) {
-        let mut shown = lock(&self.shown);
-        let Some(member) = shown.status.members.get_mut(index) else { return };
-        match is_so {
-            true => OF_ANOTHER_GROUP.clone_into(&mut member.state),
-            // The next look says how it is.
-            false if member.state == OF_ANOTHER_GROUP => member.state.clear(),
-            false => {}
-        }
+    /// Who of the members, by index, is of another group than the one that is believed.
+    pub(super) fn of_other_groups(&self, indexes: Vec<usize>) {
+        lock(&self.shown).of_other_groups = indexes;
     }
 
     /// What stored code was found.

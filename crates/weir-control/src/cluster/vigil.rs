@@ -77,8 +77,8 @@ struct Member {
     asker: Asker,
     /// It is farther behind than `max_lag`, and gets no reads.
     is_too_late: bool,
-    /// It was told to be of another group.
-    is_stranger: bool,
+    /// It was told that it is of another group.
+    is_of_another_group: bool,
 }
 
 /// Whether anybody is to be asked for the roles of a pool, and as what the answers are to be judged.
@@ -221,7 +221,7 @@ impl Vigil {
             manner: manner.clone(),
             asker,
             is_too_late: false,
-            is_stranger: false,
+            is_of_another_group: false,
         }
     }
 
@@ -296,7 +296,7 @@ impl Vigil {
         let Some(verdict) = self.looks.decide(before, clock::now()) else { return };
         let roles: Vec<Option<Role>> = self.roles(&verdict);
         self.apply(&roles);
-        self.tell_of_strangers();
+        self.tell_of_other_groups();
         let primary = verdict.primary.map(|index| &*self.members[index].backend.address);
         let now = Moment::now();
         let receipt = self.ledger.decided(primary, now, Tally::of(&self.pool));
@@ -380,16 +380,19 @@ impl Vigil {
     }
 
     /// Says who is of another group than the one that is believed, once.
-    fn tell_of_strangers(&mut self) {
+    fn tell_of_other_groups(&mut self) {
         let pool = &*self.pool.config.name;
+        let mut of_other_groups = Vec::new();
         for (index, (member, look)) in self.members.iter_mut().zip(self.looks.members()).enumerate() {
-            let is_stranger = look.is_of_another_group();
-            self.seen.is_of_another_group(index, is_stranger);
-            if std::mem::replace(&mut member.is_stranger, is_stranger) == is_stranger {
+            let is_so = look.is_of_another_group();
+            if is_so {
+                of_other_groups.push(index);
+            }
+            if std::mem::replace(&mut member.is_of_another_group, is_so) == is_so {
                 continue;
             }
             let backend = &*member.backend.address;
-            match is_stranger {
+            match is_so {
                 true => tracing::error!(
                     pool,
                     backend,
@@ -398,6 +401,7 @@ impl Vigil {
                 false => tracing::info!(pool, backend, "cluster: is of another group no more"),
             }
         }
+        self.seen.of_other_groups(of_other_groups);
     }
 
     fn tell(&self, primary: Result<usize, &'static str>) {

@@ -4,14 +4,12 @@
 //! Source: MySQL internals, "Sending More Than 16Mb".
 
 use weir_io::buffers::Buffer;
-use weir_io::clock;
-use weir_io::wait::send_all;
 use weir_mysql::packet::{HEADER_BYTES, MAX_PAYLOAD_BYTES, PacketHeader};
 
 use super::exchange::ExchangeError;
 use super::server::ServerConnection;
-use super::session::{CLIENT_PATIENCE, Incoming};
-use super::upload::{Beginning, Source, lost};
+use super::session::Incoming;
+use super::upload::{Beginning, Source, done_with, pass};
 
 /// How the packets of such a command become others. Pure.
 struct Reframe {
@@ -76,17 +74,15 @@ impl Source<'_> {
         let left = incoming.packet_bytes() - beginning.replaced;
         let mut reframe = Reframe::new(left, HEADER_BYTES + MAX_PAYLOAD_BYTES - beginning.by.len());
         let (mut sequence, mut is_last) = (incoming.header.sequence, false);
-        self.drop_received(beginning.replaced);
-        self.pass(server, beginning.by).await?;
+        done_with(self.buffer, beginning.replaced);
+        pass(server, self.deadline, beginning.by).await?;
         loop {
             let here = self.buffer.as_ref().map_or(0, |buffer| buffer.filled().len().min(reframe.left));
             if here > 0 {
                 let received = self.buffer.as_ref().map_or(&[][..], Buffer::filled);
                 let now = reframe.take(received.get(..here).unwrap_or_default());
-                self.deadline.set(clock::now() + CLIENT_PATIENCE);
-                let sent = send_all(&mut *server.connection, now, self.deadline, || {}).await;
-                sent.map_err(|error| lost(error.into()))?;
-                self.drop_received(here);
+                pass(server, self.deadline, now).await?;
+                done_with(self.buffer, here);
             }
             if reframe.left == 0 {
                 if is_last {
@@ -101,26 +97,12 @@ impl Source<'_> {
                     }
                     is_last = (header.payload_bytes as usize) < MAX_PAYLOAD_BYTES;
                     let begun = reframe.next(header).map_err(|OneMore| ExchangeError::Unframed)?;
-                    self.drop_received(HEADER_BYTES);
-                    self.pass(server, &begun).await?;
+                    done_with(self.buffer, HEADER_BYTES);
+                    pass(server, self.deadline, &begun).await?;
                     continue;
                 }
             }
             self.receive().await?;
-        }
-    }
-
-    async fn pass(&mut self, server: &mut ServerConnection, bytes: &[u8]) -> Result<(), ExchangeError> {
-        self.deadline.set(clock::now() + CLIENT_PATIENCE);
-        let sent = send_all(&mut *server.connection, bytes, self.deadline, || {}).await;
-        sent.map_err(|error| lost(error.into()))
-    }
-
-    fn drop_received(&mut self, bytes: usize) {
-        let Some(buffer) = self.buffer else { return };
-        buffer.consume(bytes);
-        if buffer.is_empty() {
-            *self.buffer = None;
         }
     }
 }

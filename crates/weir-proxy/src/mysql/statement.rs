@@ -4,7 +4,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_balance::Role;
-use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_mysql::answer::AnswerReader;
 use weir_mysql::capability::StatusFlags;
@@ -24,7 +23,7 @@ use super::outcome::Outcome;
 use super::own;
 use super::prepared::{Bound, StatementText};
 use super::session::{CLIENT_PATIENCE, Incoming, Session};
-use super::upload::{Beginning, Source};
+use super::upload::{Beginning, Source, done_with};
 
 const _: () = assert!(RouteReason::ALL.len() <= STATEMENT_REASONS && LeftBehind::ALL.len() <= PIN_REASONS);
 
@@ -448,16 +447,6 @@ impl Session {
             if added.has(*flag) {
                 count.increment();
             }
-        }
-    }
-}
-
-/// Drops a command from the front of what was received.
-fn done_with(buffer: &mut Option<Buffer>, count: usize) {
-    if let Some(held) = buffer {
-        held.consume(count);
-        if held.is_empty() {
-            *buffer = None;
         }
     }
 }

@@ -117,11 +117,11 @@ impl<'a> Source<'a> {
         is_last: impl Fn(u64) -> bool,
     ) -> Result<Option<u8>, ExchangeError> {
         let Some(buffer) = self.buffer else { return Ok(None) };
-        let (mut pass, mut last) = (0, None);
+        let (mut taken, mut last) = (0, None);
         while last.is_none() {
-            let input = buffer.filled().get(pass..).unwrap_or_default();
+            let input = buffer.filled().get(taken..).unwrap_or_default();
             let step = reader.advance(input, |_, _| 0).map_err(|_| ExchangeError::Client)?;
-            pass += step.consumed;
+            taken += step.consumed;
             let ended = match step.event {
                 PacketEvent::Partial { .. } => break,
                 PacketEvent::Head(head) => head.is_whole.then_some(head.bytes.len() as u64),
@@ -133,15 +133,9 @@ impl<'a> Source<'a> {
             }
         }
         if !is_sent {
-            self.deadline.set(clock::now() + CLIENT_PATIENCE);
-            let bytes = buffer.filled().get(..pass).unwrap_or_default();
-            let sent = send_all(&mut *server.connection, bytes, self.deadline, || {}).await;
-            sent.map_err(|error| lost(error.into()))?;
+            pass(server, self.deadline, buffer.filled().get(..taken).unwrap_or_default()).await?;
         }
-        buffer.consume(pass);
-        if buffer.is_empty() {
-            *self.buffer = None;
-        }
+        done_with(self.buffer, taken);
         Ok(last)
     }
 
@@ -165,6 +159,27 @@ impl<'a> Source<'a> {
         *self.buffer = Some(buffer);
         Ok(())
     }
+}
+
+/// Drops what is done with from the front of what was received.
+pub(super) fn done_with(buffer: &mut Option<Buffer>, count: usize) {
+    if let Some(held) = buffer {
+        held.consume(count);
+        if held.is_empty() {
+            *buffer = None;
+        }
+    }
+}
+
+/// Passes bytes of the client's on to the server.
+pub(super) async fn pass(
+    server: &mut ServerConnection,
+    deadline: &Deadline,
+    bytes: &[u8],
+) -> Result<(), ExchangeError> {
+    deadline.set(clock::now() + CLIENT_PATIENCE);
+    let sent = send_all(&mut *server.connection, bytes, deadline, || {}).await;
+    sent.map_err(|error| lost(error.into()))
 }
 
 /// A server that failed before the client had any of its answer.

@@ -18,15 +18,12 @@ use std::time::Duration;
 use weir_balance::{NoPick, WantedRole};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
+use weir_io::stream::LOOK_AGAIN;
 use weir_state::queue::{Queue, Waiter};
 
 use super::{Got, Park, Reach, Unavailable, pick};
 use crate::backends::{Chosen, WorkerPool, elapsed};
 use crate::worker::Worker;
-
-/// How often a client is looked for that has sent something: what waits before the end of a connection hides
-/// the end.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Waits for a backend of `pool` to have room, or the role: everything is busy, none has it, or others wait
 /// already.

@@ -18,7 +18,7 @@ use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
 use weir_io::socket::poll_call;
-use weir_io::stream::Duplex;
+use weir_io::stream::{Duplex, LOOK_AGAIN};
 use weir_io::wait::give_way;
 use weir_stats::table::End;
 
@@ -29,9 +29,6 @@ use crate::pace::Pace;
 const FULL_BUFFERS: u32 = 4;
 /// Most bytes a direction moves before others get their turn.
 const TURN_BYTES: u64 = 1 << 20;
-/// How often a client is looked for while the backend takes nothing of what it has sent: what waits before
-/// the end of a connection hides the end.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// The two connections of a session.
 pub struct Pair<'a, C, B> {
