@@ -16,7 +16,7 @@ use crate::run::{cargo, succeeds};
 
 /// What the training runs: each way through the data path that has a scenario without other people's servers,
 /// short. What is not in it is taken for code that hardly ever runs, and made small instead of fast.
-const TRAINING: [&str; 16] = [
+const TRAINING: [&str; 18] = [
     "bench/http1",
     "bench/http1-close",
     "bench/http1-body",
@@ -33,6 +33,8 @@ const TRAINING: [&str; 16] = [
     "bench/tcp-bulk",
     "s2/relay-cost",
     "s2/connect-cost",
+    "s2/transaction-cost",
+    "s2/split-cost",
 ];
 
 /// Builds `dist/weir` in the target directory; says whether it is there.
@@ -63,14 +65,14 @@ fn try_build(root: &Path) -> Result<PathBuf, String> {
     fs::create_dir_all(&counts).map_err(|error| format!("{}: {error}", counts.display()))?;
 
     let counting =
-        compile(root, &host, &work.join("counting"), &format!("-Cprofile-generate={}", counts.display()))?;
+        compile(root, &host, &work.join("counting"), &[format!("-Cprofile-generate={}", counts.display())])?;
     train(root, &counting)?;
     let merged = Command::new(&merger).arg("merge").arg("-o").arg(&profile).arg(&counts).status();
     if !merged.is_ok_and(|status| status.success()) {
         return Err(format!("{} could not merge what the training counted", merger.display()));
     }
-    let built =
-        compile(root, &host, &work.join("optimised"), &format!("-Cprofile-use={}", profile.display()))?;
+    let flags = [format!("-Cprofile-use={}", profile.display()), "-Clink-arg=-Wl,--emit-relocs".to_owned()];
+    let built = compile(root, &host, &work.join("optimised"), &flags)?;
     has_no_paths(&built, &path_prefixes(root, &target))?;
     let binary = target.join("dist").join("weir");
     fs::create_dir_all(target.join("dist")).map_err(|error| format!("{}: {error}", target.display()))?;
@@ -78,15 +80,15 @@ fn try_build(root: &Path) -> Result<PathBuf, String> {
     Ok(binary)
 }
 
-/// Compiles `weir` in the dist profile with one more compiler flag, in a target directory of its own: the
-/// flag changes every crate, and the usual build must not be thrown away for it.
-fn compile(root: &Path, host: &str, directory: &Path, flag: &str) -> Result<PathBuf, String> {
+/// Compiles `weir` in the dist profile with more compiler flags, in a target directory of its own: they
+/// change every crate, and the usual build must not be thrown away for it.
+fn compile(root: &Path, host: &str, directory: &Path, flags: &[String]) -> Result<PathBuf, String> {
     let prefixes = path_prefixes(root, directory);
     let others = std::env::var("RUSTFLAGS").unwrap_or_default();
     let renamed =
         prefixes.iter().map(|prefix| format!("--remap-path-prefix={}={}", prefix.path, prefix.name));
     let flags: Vec<String> =
-        others.split_whitespace().map(str::to_owned).chain(renamed).chain([flag.to_owned()]).collect();
+        others.split_whitespace().map(str::to_owned).chain(renamed).chain(flags.iter().cloned()).collect();
     let of_c = prefixes.iter().map(|prefix| format!("-ffile-prefix-map={}={}", prefix.path, prefix.name));
     let of_c: Vec<String> = std::env::var("CFLAGS").into_iter().chain(of_c).collect();
     // Named explicitly, the target keeps build scripts and procedural macros from being compiled with the
@@ -94,6 +96,10 @@ fn compile(root: &Path, host: &str, directory: &Path, flag: &str) -> Result<Path
     let mut command = cargo(root);
     command.args(["build", "--profile", "dist", "--package", "weir", "--target", host]);
     command.arg("--target-dir").arg(directory);
+    // What rearranges code goes by its symbols.
+    if flags.len() > 1 {
+        command.env("CARGO_PROFILE_DIST_STRIP", "none");
+    }
     // Paths may have spaces; this variable takes flags apart at a byte that paths do not have.
     command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}")).env("CFLAGS", of_c.join(" "));
     if !succeeds(&mut command) {

@@ -29,6 +29,8 @@ pub enum Work {
     Query,
     /// The same, prepared once.
     Execute,
+    /// BEGIN, nine SELECTs and an UPDATE, COMMIT; all but the first and the last prepared once.
+    Transaction,
     /// Login, one SELECT, goodbye; over and over on new connections.
     Connect,
     /// Login and one SELECT; then it stays, idle.
@@ -41,21 +43,72 @@ impl Work {
         match self {
             Self::Query => "query",
             Self::Execute => "execute",
+            Self::Transaction => "transaction",
             Self::Connect => "connect",
             Self::Idle => "idle",
+        }
+    }
+
+    /// What each of its connections prepares before its first statement.
+    fn prepared(self) -> &'static [Prepared] {
+        match self {
+            Self::Query | Self::Connect | Self::Idle => &[],
+            Self::Execute => &[POINT_SELECT],
+            Self::Transaction => &[POINT_SELECT, INDEX_UPDATE],
+        }
+    }
+
+    /// What each of its connections sends in turn, given the numbers of what it prepared.
+    fn statements(self, numbers: &[[u8; 4]]) -> Vec<Statement> {
+        let executed = |number: &[u8; 4], has_row| {
+            Statement::new(command::EXECUTE, &[number, PARAMETERS].concat(), has_row)
+        };
+        match numbers {
+            [select, update] => {
+                let mut statements = vec![Statement::new(command::QUERY, b"BEGIN", false)];
+                statements.extend((0..9).map(|_| executed(select, true)));
+                statements.push(executed(update, false));
+                statements.push(Statement::new(command::QUERY, b"COMMIT", false));
+                statements
+            }
+            [select] => vec![executed(select, true)],
+            _ => vec![Statement::new(command::QUERY, QUERY, true)],
         }
     }
 }
 
 /// The statement; sysbench's point select.
 const QUERY: &[u8] = b"SELECT c FROM sbtest1 WHERE id=5013";
-/// The same to be prepared, and its parameter: 5013 as a LONGLONG.
-const PREPARED: &[u8] = b"SELECT c FROM sbtest1 WHERE id=?";
+/// The same to be prepared.
+const POINT_SELECT: Prepared = Prepared { text: b"SELECT c FROM sbtest1 WHERE id=?", has_row: true };
+/// sysbench's update of an indexed column.
+const INDEX_UPDATE: Prepared = Prepared { text: b"UPDATE sbtest1 SET k=k+1 WHERE id=?", has_row: false };
+/// The parameter of both: 5013 as a LONGLONG.
 const PARAMETERS: &[u8] = b"\x00\x01\x00\x00\x00\x00\x01\x08\x00\x95\x13\x00\x00\x00\x00\x00\x00";
 /// How many connections that are to stay are between connect and answer at a time.
 const BATCH: u32 = 64;
 /// Errors after which the load gives up.
 const TOO_MANY: u64 = 100;
+
+/// A statement with one parameter that is prepared.
+struct Prepared {
+    text: &'static [u8],
+    has_row: bool,
+}
+
+/// A statement that is sent over and over.
+struct Statement {
+    /// The whole packet.
+    packet: Vec<u8>,
+    /// It is answered with the canned row, else with OK.
+    has_row: bool,
+}
+
+impl Statement {
+    fn new(command: u8, rest: &[u8], has_row: bool) -> Self {
+        Self { packet: said(command, rest), has_row }
+    }
+}
 
 /// How the load is asked for.
 #[derive(Debug, Clone, Copy, clap::Args)]
@@ -200,8 +253,11 @@ struct Talk {
     /// Bytes received but not understood yet.
     input: Vec<u8>,
     stage: Stage,
-    /// What is said over and over.
-    question: Vec<u8>,
+    /// The numbers of what it has prepared.
+    numbers: Vec<[u8; 4]>,
+    /// What it sends in turn, and which of them is under way.
+    statements: Vec<Statement>,
+    at: usize,
     capabilities: u32,
     /// When what is measured began.
     begun: Instant,
@@ -221,8 +277,16 @@ impl Load {
         let begun = Instant::now();
         let channel = Channel::new(TcpStream::connect(self.target)?)?;
         epoll::add(&self.epoll, &channel, EventData::new_u64(key), EventFlags::IN)?;
-        let question = said(command::QUERY, QUERY);
-        Ok(Talk { channel, input: Vec::new(), stage: Stage::Greeting, question, capabilities: 0, begun })
+        Ok(Talk {
+            channel,
+            input: Vec::new(),
+            stage: Stage::Greeting,
+            numbers: Vec::new(),
+            statements: Vec::new(),
+            at: 0,
+            capabilities: 0,
+            begun,
+        })
     }
 
     /// Takes what has come. Err when the other side breaks off or says what is not expected.
@@ -257,11 +321,7 @@ impl Load {
         match talk.stage {
             Stage::Greeting => self.log_in(talk, packet.payload, reply)?,
             Stage::Login => match packet.payload {
-                [0, ..] if self.work == Work::Execute => {
-                    talk.stage = Stage::Preparing;
-                    talk.channel.send(&said(command::PREPARE, PREPARED))?;
-                }
-                [0, ..] => talk.ask(self.work)?,
+                [0, ..] => talk.prepare_or_begin(self.work)?,
                 [1, packets::FAST] => {}
                 // Who has TLS may show the password; the lab's other clients do it by RSA.
                 [1, packets::FULL] if talk.channel.is_encrypted() => {
@@ -278,43 +338,60 @@ impl Load {
                 other => return Err(unexpected("answered a login with", other)),
             },
             Stage::Preparing => {
-                // The statement's number comes first, then its parameter and its column are described.
+                // The statement's number comes first, then its parameter and its columns are described.
                 if let [0, a, b, c, d, ..] = *packet.payload
                     && packet.sequence == 1
                 {
-                    talk.question = said(command::EXECUTE, &[&[a, b, c, d], PARAMETERS].concat());
+                    talk.numbers.push([a, b, c, d]);
                 }
-                let last = if talk.has(capability::DEPRECATE_EOF) { 3 } else { 5 };
-                if packet.sequence == last {
-                    talk.ask(self.work)?;
-                }
-            }
-            Stage::Answer { packets, rows } => {
-                // The number of columns, one column, perhaps an EOF packet, rows, and the end.
-                let head = if talk.has(capability::DEPRECATE_EOF) { 2 } else { 3 };
-                let is_end = packets >= head && packet.payload.first() == Some(&0xfe);
-                let is_row = packets >= head && !is_end;
-                if (packets == 0 && packet.payload != [1]) || (is_row && !packet.payload.ends_with(ROW)) {
-                    return Err(unexpected("answered a statement with", packet.payload));
-                }
-                if !is_end {
-                    talk.stage = Stage::Answer { packets: packets + 1, rows: rows + u32::from(is_row) };
-                } else if rows == 1 {
-                    let latency = talk.begun.elapsed().as_micros();
-                    self.latencies.push(u32::try_from(latency).unwrap_or(u32::MAX));
-                    match self.work {
-                        Work::Connect => {
-                            talk.channel.send(&said(command::QUIT, b""))?;
-                            return Ok(Next::Another);
-                        }
-                        Work::Idle => talk.stage = Stage::Idle,
-                        Work::Query | Work::Execute => talk.ask(self.work)?,
-                    }
-                } else {
-                    return Err(io::Error::other(format!("answered a statement with {rows} rows")));
+                let has_row =
+                    talk.numbers.len().checked_sub(1).map(|last| self.work.prepared()[last].has_row);
+                let described = 1 + u8::from(has_row.unwrap_or(false));
+                let each = if talk.has(capability::DEPRECATE_EOF) { 1 } else { 2 };
+                if packet.sequence == 1 + described * each {
+                    talk.prepare_or_begin(self.work)?;
                 }
             }
+            Stage::Answer { packets, rows } => return self.take_answer(talk, packet.payload, packets, rows),
             Stage::Idle => return Err(unexpected("said unasked", packet.payload)),
+        }
+        Ok(Next::Same)
+    }
+
+    /// Takes a packet of an answer, of which `packets` have come, `rows` of them rows.
+    fn take_answer(&mut self, talk: &mut Talk, payload: &[u8], packets: u32, rows: u32) -> io::Result<Next> {
+        let is_end = if talk.statements[talk.at].has_row {
+            // The number of columns, one column, perhaps an EOF packet, rows, and the end.
+            let head = if talk.has(capability::DEPRECATE_EOF) { 2 } else { 3 };
+            let is_end = packets >= head && payload.first() == Some(&0xfe);
+            let is_row = packets >= head && !is_end;
+            if (packets == 0 && payload != [1]) || (is_row && !payload.ends_with(ROW)) {
+                return Err(unexpected("answered a statement with", payload));
+            }
+            if is_end && rows != 1 {
+                return Err(io::Error::other(format!("answered a statement with {rows} rows")));
+            }
+            if !is_end {
+                talk.stage = Stage::Answer { packets: packets + 1, rows: rows + u32::from(is_row) };
+            }
+            is_end
+        } else if payload.first() == Some(&0) {
+            true
+        } else {
+            return Err(unexpected("answered a statement without rows with", payload));
+        };
+        if is_end {
+            let latency = talk.begun.elapsed().as_micros();
+            self.latencies.push(u32::try_from(latency).unwrap_or(u32::MAX));
+            talk.at = (talk.at + 1) % talk.statements.len();
+            match self.work {
+                Work::Connect => {
+                    talk.channel.send(&said(command::QUIT, b""))?;
+                    return Ok(Next::Another);
+                }
+                Work::Idle => talk.stage = Stage::Idle,
+                Work::Query | Work::Execute | Work::Transaction => talk.ask(self.work)?,
+            }
         }
         Ok(Next::Same)
     }
@@ -365,12 +442,22 @@ impl Talk {
         self.channel.send(&output)
     }
 
+    /// Prepares what is still to be, else sends the first statement.
+    fn prepare_or_begin(&mut self, work: Work) -> io::Result<()> {
+        if let Some(next) = work.prepared().get(self.numbers.len()) {
+            self.stage = Stage::Preparing;
+            return self.channel.send(&said(command::PREPARE, next.text));
+        }
+        self.statements = work.statements(&self.numbers);
+        self.ask(work)
+    }
+
     fn ask(&mut self, work: Work) -> io::Result<()> {
-        if matches!(work, Work::Query | Work::Execute) {
+        if !matches!(work, Work::Connect | Work::Idle) {
             self.begun = Instant::now();
         }
         self.stage = Stage::ANSWER;
-        self.channel.send(&self.question)
+        self.channel.send(&self.statements[self.at].packet)
     }
 }
 
@@ -413,7 +500,7 @@ mod tests {
     #[test]
     fn every_kind_of_work_is_done_in_the_clear_and_over_tls() {
         for encrypted in [false, true] {
-            for work in [Work::Query, Work::Execute, Work::Connect] {
+            for work in [Work::Query, Work::Execute, Work::Transaction, Work::Connect] {
                 let result = loaded(work, encrypted);
                 assert!(result.requests > 4, "{work:?}, TLS {encrypted}: {result:?}");
                 assert_eq!(result.problem, None, "{work:?}, TLS {encrypted}");
