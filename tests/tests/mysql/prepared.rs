@@ -241,3 +241,33 @@ fn an_execution_with_tens_of_thousands_of_values_over_a_mebibyte_is_passed_on() 
     assert!(counted < 2.5 * payload.len() as f64, "{counted} of twice {}", payload.len());
     client.does("DROP TABLE many_values");
 }
+
+#[test]
+fn preparing_what_cannot_be_prepared_begins_no_transaction() {
+    let pair = pair();
+    let weir = before(&pair);
+    let mut client = client(&weir, "auto");
+    client.does("SET autocommit = 0");
+    client.sends(b"\x16START TRANSACTION READ ONLY").expect("sent");
+    let answer = client.receives(Asked::Statement).expect("an answer");
+    assert_eq!(answer.error().map(|(code, _)| code), Some(1295), "{answer}");
+    // At the primary, which alone knows what becomes of it.
+    assert_eq!(client.asks("XA ROLLBACK 'nobody'").error().map(|(code, _)| code), Some(1397));
+}
+
+#[test]
+fn an_execution_whose_types_were_never_said_is_told_so_also_where_its_statement_can_not_be_prepared_again() {
+    let pair = pair();
+    let weir = before(&pair);
+    let mut client = client(&weir, "auto");
+    client.does("CREATE TABLE untyped (id INT PRIMARY KEY)");
+    let statement = client.prepares("INSERT INTO untyped VALUES (?)");
+    client.does("SET SESSION TRANSACTION READ ONLY");
+    let mut executes = |with_types| {
+        client.sends(&execution(statement, false, &[Value::Number(1)], with_types)).expect("sent");
+        client.receives(Asked::Results).expect("an answer").error().map(|(code, _)| code)
+    };
+    assert_eq!([executes(false), executes(true), executes(false)], [Some(1210), Some(1792), Some(1792)]);
+    client.does("SET SESSION TRANSACTION READ WRITE");
+    client.does("DROP TABLE untyped");
+}

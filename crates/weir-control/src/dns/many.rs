@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use weir_config::Dns;
 
@@ -17,6 +17,10 @@ use crate::lock;
 
 /// A look-up that failed is tried again after so long at most (time).
 const FAILED_RETRY: Duration = Duration::from_secs(5);
+
+/// Hosts of one service that are asked about at once (count): two questions each are half of all that may be
+/// open, so that a service whose hosts are not answered for holds up no other name.
+const HOSTS_AT_ONCE: usize = 16;
 
 /// A name that stands for backends of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -266,12 +270,14 @@ async fn services(
     let left_out = services.len().saturating_sub(settings.config.max_members);
     Counts::add(&counts.left_out, left_out);
     services.truncate(settings.config.max_members);
-    // Each host once, however many services it has; all at a time, as far as the resolver lets them.
+    // Each host once, however many services it has.
     let names: HashSet<String> = services.iter().map(|service| service.host.clone()).collect();
     let mut asking = JoinSet::new();
+    let slots = Arc::new(Semaphore::new(HOSTS_AT_ONCE));
     for host in names.iter().cloned() {
-        let (settings, counts) = (settings.clone(), counts.clone());
+        let (settings, counts, slots) = (settings.clone(), counts.clone(), slots.clone());
         asking.spawn(async move {
+            let _slot = slots.acquire().await;
             let found = settings.addresses_of_target(&host, &counts).await;
             (host, found)
         });
@@ -321,4 +327,75 @@ fn addresses_of(found: Found, known: Vec<IpAddr>, settings: &Settings, counts: &
     addresses.extend(missed);
     addresses.truncate(most);
     addresses
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hickory_proto::op::{Message, MessageType, OpCode};
+    use hickory_proto::rr::rdata::{A, SRV};
+    use hickory_proto::rr::{Name, RData, Record, RecordType};
+    use tokio::net::UdpSocket;
+    use weir_config::NameServer;
+
+    /// A name server whose service has 40 hosts, none of which it answers for; it knows `other.example`.
+    /// Gives how often it was asked about the host that it was asked about most.
+    async fn server() -> (SocketAddr, Arc<Mutex<HashMap<Name, u32>>>) {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let (address, asked) = (socket.local_addr().unwrap(), Arc::new(Mutex::new(HashMap::new())));
+        let counting = asked.clone();
+        tokio::spawn(async move {
+            let mut bytes = [0; 512];
+            while let Ok((size, from)) = socket.recv_from(&mut bytes).await {
+                let question = Message::from_vec(&bytes[..size]).unwrap();
+                let query = question.queries[0].clone();
+                let name = query.name.clone();
+                let mut answer = Message::new(question.metadata.id, MessageType::Response, OpCode::Query);
+                answer.add_query(query.clone());
+                let records: Vec<RData> = match query.query_type {
+                    RecordType::SRV => (0..40)
+                        .map(|host| Name::from_ascii(format!("h{host}.")).unwrap())
+                        .map(|host| RData::SRV(SRV::new(1, 1, 80, host)))
+                        .collect(),
+                    RecordType::A if name.to_ascii().starts_with("other") => {
+                        vec![RData::A(A::new(10, 0, 0, 1))]
+                    }
+                    RecordType::A => {
+                        *lock(&counting).entry(name).or_insert(0) += 1;
+                        continue;
+                    }
+                    _ if name.to_ascii().starts_with("other") => Vec::new(),
+                    _ => continue,
+                };
+                for data in records {
+                    answer.add_answer(Record::from_rdata(name.clone(), 60, data));
+                }
+                let _ = socket.send_to(&answer.to_vec().unwrap(), from).await;
+            }
+        });
+        (address, asked)
+    }
+
+    #[tokio::test]
+    async fn hosts_of_a_service_that_nobody_answers_for_hold_up_no_other_name() {
+        let (address, asked) = server().await;
+        let timeout = Duration::from_secs(60);
+        let config = Dns { resolvers: vec![NameServer::At(address)], timeout, ..Dns::default() };
+        let (settings, counts) = (Arc::new(Settings::of(&config)), Arc::new(Counts::default()));
+        let service = {
+            let (settings, counts) = (settings.clone(), counts.clone());
+            tokio::spawn(async move {
+                services("_http._tcp.example", &settings, &counts, Hosts::new()).await.is_ok()
+            })
+        };
+        while lock(&asked).is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let found = settings.resolver.addresses("other.example").await.unwrap();
+        assert_eq!(found.addresses.len(), 1);
+        // None of the silent ones was given up on meanwhile.
+        assert_eq!(lock(&asked).values().max(), Some(&1));
+        assert!(lock(&asked).len() <= HOSTS_AT_ONCE);
+        service.abort();
+    }
 }

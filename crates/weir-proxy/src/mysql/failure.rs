@@ -11,6 +11,7 @@ use weir_stats::table::End;
 
 use super::attach::{AttachError, ServerError};
 use super::compress::CompressionError;
+use super::outcome::WRONG_ARGUMENTS;
 use crate::backends::ConnectError;
 use crate::reach::Unavailable;
 
@@ -191,6 +192,12 @@ impl Refusal {
              send them with it, or send long values in pieces";
         let error = ServerError::new(PACKET_TOO_LARGE, *b"08S01", message);
         Refusal { error, end: Some(End::BadRequest) }
+    }
+
+    /// The first execution of a statement does not name the types of its values.
+    pub fn types_never_named() -> Refusal {
+        let message = "Incorrect arguments to mysqld_stmt_execute";
+        Refusal::goes_on(WRONG_ARGUMENTS, &GENERAL_STATE, message)
     }
 
     /// A connection that the session had something on is gone.

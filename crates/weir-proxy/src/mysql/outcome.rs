@@ -97,7 +97,7 @@ impl Outcome {
 /// `ER_PARSE_ERROR`.
 const PARSE_ERROR: u16 = 1064;
 /// `ER_WRONG_ARGUMENTS`.
-const WRONG_ARGUMENTS: u16 = 1210;
+pub const WRONG_ARGUMENTS: u16 = 1210;
 /// `ER_WRONG_ARGUMENTS`, `ER_UNKNOWN_STMT_HANDLER`, `ER_STMT_HAS_NO_OPEN_CURSOR`, `ER_MALFORMED_PACKET`: a
 /// statement by number that did not begin.
 const NOT_BEGUN: [u16; 4] = [WRONG_ARGUMENTS, 1243, 1421, 1835];

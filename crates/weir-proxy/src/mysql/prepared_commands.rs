@@ -94,7 +94,8 @@ impl Session {
             let error = ServerError::new(1835, *b"HY000", "Malformed communication packet");
             return self.refuse_command(&incoming, Refusal::of_server(error)).await;
         };
-        if parts.types_follow.is_some_and(|(_, follow)| !follow) && statement.types.is_empty() {
+        let lacks_types = parts.types_follow.is_some_and(|(_, follow)| !follow) && statement.types.is_empty();
+        if lacks_types {
             // Others have said some to the server's statement of this text, if there is one.
             statement.keep_apart();
         }
@@ -126,6 +127,10 @@ impl Session {
             }
             let on_server = match self.prepared_on_attached(&text).await {
                 Ok(Ok(on_server)) => on_server,
+                // A server misses the types before it looks at the statement again.
+                Ok(Err(_)) if lacks_types => {
+                    return self.refuse_execution(&incoming, id, Refusal::types_never_named()).await;
+                }
                 Ok(Err(refusal)) | Err(Some(refusal)) => {
                     return self.refuse_execution(&incoming, id, refusal).await;
                 }

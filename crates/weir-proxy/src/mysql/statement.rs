@@ -290,7 +290,9 @@ impl Session {
         }
         let is_failed = outcome.error.is_some() && !outcome.is_unread();
         attached.server.note_tables(verdict, self.status, is_failed);
-        let may_have_begun = is_failed && !self.status.has(StatusFlags::AUTOCOMMIT);
+        let may_have_begun = is_failed
+            && !self.status.has(StatusFlags::AUTOCOMMIT)
+            && running.command != ClientCommand::StmtPrepare;
         // An error does not tell the status, also behind statements of the same text that did, and what
         // failed may have begun a transaction.
         if may_have_begun || attached.server.may_hold_tables {
