@@ -241,6 +241,7 @@ fn listeners(out: &mut Exposition, control: &Control, compiled: &CompiledSnapsho
     keeping.by_word(out, &expose::CACHE_REQUESTS, CacheResult::WORDS, |cells| &cells.cache[..]);
     mysql::logins(out, listeners);
     tls(out, listeners);
+    revocation_lists(out, listeners, &compiled.snapshot.pools);
     ticket_keys(out, listeners);
     acme(out, control);
     on_demand::metrics(out, listeners);
@@ -338,6 +339,20 @@ fn tls(out: &mut Exposition, listeners: &[Arc<Listener>]) {
             if let Some(time) = certificate.not_after {
                 let file = certificate.file.to_string_lossy();
                 expiry.sample(&[&listener.config.name, &file], time as f64);
+            }
+        }
+    }
+}
+
+fn revocation_lists(out: &mut Exposition, listeners: &[Arc<Listener>], pools: &[Arc<Pool>]) {
+    let mut ends = out.family(&expose::CRL_EXPIRY);
+    let of_listeners =
+        listeners.iter().filter_map(|it| Some((&*it.config.name, "", it.tls.as_ref()?.revocations())));
+    let of_pools = pools.iter().map(|it| ("", &*it.config.name, it.revocations()));
+    for (listener, pool, lists) in of_listeners.chain(of_pools) {
+        for list in lists {
+            if let Some(time) = list.next_update {
+                ends.sample(&[listener, pool, &list.file.to_string_lossy()], time as f64);
             }
         }
     }

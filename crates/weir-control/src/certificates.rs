@@ -1,11 +1,11 @@
-//! What the files say that a config names for TLS, for `weir check --online`: read as a reload would, without
-//! touching anything.
+//! What the files say that a config names for TLS: for `weir check --online`, read as a reload would, without
+//! touching anything; and for the log.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use weir_config::{Config, Listener, ListenerTls};
 use weir_tls::acme::Challenges;
-use weir_tls::{Facts, Loaded, TicketKeys};
+use weir_tls::{Facts, ListFacts, Loaded, TicketKeys};
 
 use crate::timestamp::Timestamp;
 
@@ -18,6 +18,18 @@ pub struct Found {
     pub said: Result<String, String>,
 }
 
+/// Says in the log which lists of revoked certificates are out of date: they keep everybody out.
+pub(crate) fn warn_of_old_lists(loaded: &Loaded) {
+    for (of, list) in loaded.revocations().filter(|(_, list)| list.is_out_of_date(SystemTime::now())) {
+        tracing::warn!(
+            of,
+            file = %list.file.display(),
+            issuer = list.issuer,
+            "a list of revoked certificates is out of date: no certificate of its authority is taken until a newer one is loaded"
+        );
+    }
+}
+
 /// Reads everything that `config` names for TLS; in the order of the file.
 pub fn look(config: &Config) -> Vec<Found> {
     let mut all = Vec::new();
@@ -28,14 +40,20 @@ pub fn look(config: &Config) -> Vec<Found> {
     }
     for pool in config.pools.iter().filter(|pool| pool.tls.is_some()) {
         let alone = Config { listeners: Vec::new(), pools: vec![pool.clone()], ..config.clone() };
-        let errors = load(&alone).err().unwrap_or_default();
-        if errors.is_empty() {
-            all.push(Found {
-                what: pool.name.clone(),
-                said: Ok("authorities and keys for its backends are good".to_owned()),
-            });
+        match load(&alone) {
+            Ok(loaded) => {
+                all.push(Found {
+                    what: pool.name.clone(),
+                    said: Ok("authorities and keys for its backends are good".to_owned()),
+                });
+                all.extend(loaded.revocations().map(|(of, list)| found_list(of, list)));
+            }
+            Err(errors) => {
+                all.extend(
+                    errors.into_iter().map(|error| Found { what: pool.name.clone(), said: Err(error) }),
+                );
+            }
         }
-        all.extend(errors.into_iter().map(|error| Found { what: pool.name.clone(), said: Err(error) }));
     }
     all
 }
@@ -90,9 +108,30 @@ fn of_listener(config: &Config, listener: &Listener, tls: &ListenerTls, all: &mu
         }));
     }
     // What is about clients, which only the whole has.
-    if are_good && let Err(errors) = load(&with(tls.clone())) {
-        all.extend(errors.into_iter().map(|error| Found { what: listener.name.clone(), said: Err(error) }));
+    if !are_good {
+        return;
     }
+    match load(&with(tls.clone())) {
+        Ok(loaded) => all.extend(loaded.revocations().map(|(of, list)| found_list(of, list))),
+        Err(errors) => {
+            all.extend(
+                errors.into_iter().map(|error| Found { what: listener.name.clone(), said: Err(error) }),
+            );
+        }
+    }
+}
+
+fn found_list(of: &str, list: &ListFacts) -> Found {
+    let next =
+        list.next_update.and_then(|at| Some(UNIX_EPOCH + Duration::from_secs(u64::try_from(at).ok()?)));
+    let until =
+        next.map_or_else(|| "without end".to_owned(), |at| format!("until {}", Timestamp::of(at).rfc3339()));
+    let what = format!("{of}/{}", list.file.display());
+    let said = match list.is_out_of_date(SystemTime::now()) {
+        true => Err(format!("the list of {} was good {until}: no certificate of it is taken", list.issuer)),
+        false => Ok(format!("what {} has revoked; good {until}", list.issuer)),
+    };
+    Found { what, said }
 }
 
 fn load(config: &Config) -> Result<Loaded, Vec<String>> {

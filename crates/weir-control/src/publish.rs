@@ -16,6 +16,7 @@ use weir_tls::{LoadError, Loaded, TicketKeys};
 
 use crate::acme::Orders;
 use crate::carried::Carried;
+use crate::certificates;
 use crate::cluster::watch::Watch;
 use crate::dns::Names;
 use crate::health::Board;
@@ -273,7 +274,10 @@ impl Publisher {
     }
 
     fn load(&self, config: &Config) -> Result<Loaded, PublishError> {
-        Loaded::load(config, &self.tickets, self.followers.orders.challenges()).map_err(PublishError::Tls)
+        let loaded = Loaded::load(config, &self.tickets, self.followers.orders.challenges());
+        let loaded = loaded.map_err(PublishError::Tls)?;
+        certificates::warn_of_old_lists(&loaded);
+        Ok(loaded)
     }
 
     /// Has every plane get ready; when one can't, the others give up what they have got.

@@ -44,7 +44,7 @@ pub async fn with_client(
         let received = buffer.as_ref().map_or(&[][..], Buffer::filled);
         match (hello::offers_only(received, acme::PROTOCOL), name) {
             // An authority that looks whether a domain is ours must not wait for its certificate.
-            (true, _) => config = awaited.unwrap_or(config),
+            (true, _) => config = awaited.cloned().unwrap_or(config),
             (false, Some(name)) => {
                 let waited = Box::pin(certificate(listener, server, &name, &mut stream, deadline)).await;
                 waited.inspect_err(|_| deadline.set_idle(None))?;
@@ -52,7 +52,7 @@ pub async fn with_client(
             (false, None) => {}
         }
     }
-    let made = handshake::accept(server, config, stream, &worker.buffers, buffer.take(), deadline).await;
+    let made = handshake::accept(server, &config, stream, &worker.buffers, buffer.take(), deadline).await;
     deadline.set_idle(None);
     let cells = listener.shared.cells.of(worker.number);
     match made {

@@ -15,7 +15,7 @@ use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
 use weir_tls::accounts::Accounts;
 use weir_tls::full_logins::FullLogins;
-use weir_tls::{BackendTls, ClientLogin, ClientTls, Loaded, OwnAccount, StickyKey};
+use weir_tls::{BackendTls, ClientLogin, ClientTls, ListFacts, Loaded, OwnAccount, StickyKey};
 
 use crate::connections::ConnectionCount;
 use crate::counterparts::Counterparts;
@@ -267,6 +267,11 @@ impl Pool {
             accounts: old.map_or_else(Default::default, |old| old.accounts.clone()),
             full_logins: old.map_or_else(Default::default, |old| old.full_logins.clone()),
         })
+    }
+
+    /// The lists of revoked certificates that count for its backends.
+    pub fn revocations(&self) -> &[ListFacts] {
+        self.tls.as_ref().map_or(&[], |tls| tls.revocations())
     }
 
     /// Whether `config`, with `tls`, `sticky` and `account`, would make the same pool again: nothing was set

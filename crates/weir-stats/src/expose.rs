@@ -109,6 +109,7 @@ metrics! {
     MYSQL_LOGINS_WAITED = "weir_mysql_logins_waited_total" Counter ["listener"] "MySQL logins with the password itself that waited for their turn (`full_logins`, `full_logins_per_client`, `full_logins_per_account`).";
     TLS_HANDSHAKES = "weir_tls_handshakes_total" Counter ["listener", "result"] "TLS handshakes with clients, by result: `full` and `resumed` came about, the others say why not.";
     CERTIFICATE_EXPIRY = "weir_certificate_expiry_timestamp_seconds" Gauge ["listener", "certificate"] "When the certificate stops being good, Unix time.";
+    CRL_EXPIRY = "weir_crl_expiry_timestamp_seconds" Gauge ["listener", "pool", "file"] "When the list of revoked certificates stops being good, Unix time: from then on no certificate of its authority is taken. Of a listener's clients, or of a pool's backends.";
     TICKET_KEYS_READ = "weir_ticket_keys_read_timestamp_seconds" Gauge ["listener"] "When the ticket keys of `ticket_keys` that are in force were read, Unix time.";
     TICKET_KEYS_GOOD = "weir_ticket_keys_last_read_successful" Gauge ["listener"] "1 if the files of `ticket_keys` held keys when they were looked at last, 0 if older keys are in force because they did not.";
     ACME_ORDERS = "weir_acme_orders_total" Counter ["certificate", "result"] "Attempts to get a certificate, by result: `issued`, `away` (the authority could not be spoken with), `refused` (by it), `store` (our disk) or `dns` (the record for `dns-01` did not get into its zone).";

@@ -13,7 +13,9 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use weir_config::{CipherPolicy, PoolProtocol, PoolTls, Verify};
 
+use crate::dated::{DatedSessions, DatingServerVerifier};
 use crate::files::{self, LoadError};
+use crate::revocations::{ListFacts, Revocations};
 use crate::{provider, server};
 
 /// Where systems keep the public authorities, the first that exists counts.
@@ -31,6 +33,9 @@ const SESSIONS: usize = 64;
 #[derive(Debug)]
 pub struct ClientTls {
     base: ClientConfig,
+    /// Who looks at certificates; `None` where any is taken, at any time.
+    verifier: Option<Arc<dyn ServerCertVerifier>>,
+    revocations: Revocations,
     server_name: Option<String>,
     /// What the pool speaks.
     protocol: PoolProtocol,
@@ -83,9 +88,11 @@ impl ClientTls {
         let provider = provider::of(CipherPolicy::Default);
         let mut digest = digest::Context::new(&digest::SHA256);
         digest.update(&[config.verify as u8, protocol as u8]);
-        let verifier: Arc<dyn ServerCertVerifier> = if config.verify != Verify::Nobody {
+        let mut revocations = Revocations::default();
+        let verifier: Option<Arc<dyn ServerCertVerifier>> = if config.verify != Verify::Nobody {
             let (file, authorities) = authorities(config.ca.as_deref())?;
             authorities.iter().for_each(|each| digest.update(each));
+            revocations = Revocations::load(&config.crl, &authorities)?;
             let roots = match &config.ca {
                 Some(file) => server::roots(file, &authorities)?,
                 None => {
@@ -95,27 +102,27 @@ impl ClientTls {
                 }
             };
             let roots = Arc::new(roots);
-            let revoked = files::revocations(&config.crl)?;
-            revoked.iter().for_each(|each| digest.update(each));
+            revocations.lists.iter().for_each(|each| digest.update(each));
             let verifier = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone())
-                .with_crls(revoked)
+                .with_crls(revocations.lists.clone())
                 .enforce_revocation_expiration()
                 .build()
                 .map_err(|error| LoadError::new(&file, error.to_string()))?;
             match config.verify {
-                Verify::Authority => Arc::new(AnyName { roots, provider: provider.clone() }),
-                Verify::Name | Verify::Nobody => verifier,
+                Verify::Authority => Some(Arc::new(AnyName { roots, provider: provider.clone() })),
+                Verify::Name | Verify::Nobody => Some(verifier),
             }
         } else {
-            Arc::new(AnyCertificate(provider.clone()))
+            None
         };
         let file = config.cert.as_deref().unwrap_or(Path::new("tls"));
         let broken = |error: Error| LoadError::new(file, error.to_string());
+        let asked = verifier.clone().unwrap_or_else(|| Arc::new(AnyCertificate(provider.clone())));
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13, &TLS12])
             .map_err(broken)?
             .dangerous()
-            .with_custom_certificate_verifier(verifier);
+            .with_custom_certificate_verifier(asked);
         let mut base = match config.client() {
             None => builder.with_no_client_auth(),
             Some((cert, key)) => {
@@ -133,7 +140,13 @@ impl ClientTls {
         };
         let mut bytes = [0; 32];
         bytes.copy_from_slice(digest.finish().as_ref());
-        Ok(ClientTls { base, server_name: config.server_name.clone(), protocol, digest: bytes })
+        let server_name = config.server_name.clone();
+        Ok(ClientTls { base, verifier, revocations, server_name, protocol, digest: bytes })
+    }
+
+    /// The lists of revoked certificates that count for backends.
+    pub fn revocations(&self) -> &[ListFacts] {
+        &self.revocations.facts
     }
 
     /// As this, for connections whose protocol is not Weir's business.
@@ -174,7 +187,7 @@ impl ClientTls {
             return Ok(before.clone());
         }
         let mut config = self.base.clone();
-        config.resumption = Resumption::in_memory_sessions(SESSIONS);
+        self.remember_sessions(&mut config);
         let mut http1 = config.clone();
         http1.alpn_protocols = vec![b"http/1.1".to_vec()];
         let offering = |protocols: &[&[u8]]| {
@@ -186,11 +199,24 @@ impl ClientTls {
         // A session of TCP is none of QUIC's, which has parameters of its own.
         let for_h3 = (self.protocol == PoolProtocol::H3).then(|| {
             let mut h3 = ClientConfig::clone(&offering(&[b"h3"]));
-            h3.resumption = Resumption::in_memory_sessions(SESSIONS);
+            self.remember_sessions(&mut h3);
             Arc::new(h3)
         });
         let (config, for_http1) = (Arc::new(config), Arc::new(http1));
         Ok(BackendTls { config, for_http1, for_either, for_h3, name, digest: self.digest })
+    }
+
+    /// Has sessions remembered, for no longer than the certificate is good that has begun them.
+    fn remember_sessions(&self, config: &mut ClientConfig) {
+        let Some(verifier) = &self.verifier else {
+            config.resumption = Resumption::in_memory_sessions(SESSIONS);
+            return;
+        };
+        let sessions = DatedSessions::new(SESSIONS);
+        let (verifier, lists_end) = (verifier.clone(), self.revocations.end());
+        config.resumption = Resumption::store(sessions.clone());
+        let verifier = DatingServerVerifier { verifier, lists_end, sessions };
+        config.dangerous().set_certificate_verifier(Arc::new(verifier));
     }
 }
 

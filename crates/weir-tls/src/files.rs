@@ -94,21 +94,15 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-/// Every list of revoked certificates of PEM files, at least one of each.
-pub(crate) fn revocations(
-    files: &[PathBuf],
-) -> Result<Vec<CertificateRevocationListDer<'static>>, LoadError> {
-    let mut lists = Vec::new();
-    for file in files {
-        let bytes = read(file)?;
-        let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
-        let found = found.map_err(|error| LoadError::new(file, format!("is not PEM: {error}")))?;
-        if found.is_empty() {
-            return Err(LoadError::new(file, "holds no list; expected PEM (`-----BEGIN X509 CRL-----`)"));
-        }
-        lists.extend(found);
+/// The lists of revoked certificates in a PEM file; one at least.
+pub(crate) fn revocations(file: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, LoadError> {
+    let bytes = read(file)?;
+    let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
+    let found = found.map_err(|error| LoadError::new(file, format!("is not PEM: {error}")))?;
+    if found.is_empty() {
+        return Err(LoadError::new(file, "holds no list; expected PEM (`-----BEGIN X509 CRL-----`)"));
     }
-    Ok(lists)
+    Ok(found)
 }
 
 /// The first private key of a PEM file.

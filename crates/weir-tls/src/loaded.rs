@@ -10,6 +10,7 @@ use crate::client::ClientTls;
 use crate::client_login::ClientLogin;
 use crate::files::{self, LoadError};
 use crate::own_account::OwnAccount;
+use crate::revocations::ListFacts;
 use crate::server::ServerTls;
 use crate::sticky::StickyKey;
 use crate::tickets::TicketKeys;
@@ -84,6 +85,13 @@ impl Loaded {
     /// `None` for a listener without TLS.
     pub fn listener(&self, name: &str) -> Option<&Arc<ServerTls>> {
         self.listeners.get(name)
+    }
+
+    /// The lists of revoked certificates that count, each with the name of its listener or pool.
+    pub fn revocations(&self) -> impl Iterator<Item = (&str, &ListFacts)> {
+        let of_listeners = self.listeners.iter().map(|(name, tls)| (name, tls.revocations()));
+        let of_pools = self.pools.iter().map(|(name, tls)| (name, tls.revocations()));
+        of_listeners.chain(of_pools).flat_map(|(name, lists)| lists.iter().map(|list| (name.as_str(), list)))
     }
 
     /// What certificate authorities are waiting to see.

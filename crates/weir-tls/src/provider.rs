@@ -51,7 +51,8 @@ pub(crate) fn of(policy: CipherPolicy) -> Arc<CryptoProvider> {
 /// Uses everything once that a handshake uses: the first use in a thread takes tens of milliseconds, which a
 /// client would otherwise take for the round-trip time of its whole connection.
 pub fn warm_up(server: &ServerTls) {
-    let provider = server.stream_config().crypto_provider();
+    let config = server.stream_config();
+    let provider = config.crypto_provider();
     for group in &provider.kx_groups {
         let Ok(ours) = group.start() else { continue };
         let public = ours.pub_key().to_vec();
@@ -69,7 +70,7 @@ pub fn warm_up(server: &ServerTls) {
             let _ = signer.sign(b"warm");
         }
     }
-    let tickets = &server.stream_config().ticketer;
+    let tickets = &config.ticketer;
     if tickets.enabled()
         && let Some(ticket) = tickets.encrypt(b"warm")
     {

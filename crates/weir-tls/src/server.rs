@@ -16,11 +16,13 @@ use weir_config::{
 
 use crate::acme::{self, Challenges};
 use crate::certificate::{self, Facts, Loaded};
+use crate::dated::{Bound, DatedTickets, DatingClientVerifier};
 use crate::files::{self, LoadError};
 use crate::folder;
 use crate::on_demand::{OnDemand, Waiting};
 use crate::provider;
 use crate::resolver::{Resolver, WithoutWaiting};
+use crate::revocations::{ListFacts, Revocations};
 use crate::sessions::{BoundSessions, NoTickets};
 use crate::shared_tickets::SharedKeys;
 use crate::tickets::{BoundTickets, Source, TicketKeys};
@@ -29,6 +31,9 @@ use crate::tickets::{BoundTickets, Source, TicketKeys};
 const HTTP_1_1: &[u8] = b"http/1.1";
 const HTTP_2: &[u8] = b"h2";
 const HTTP_3: &[u8] = b"h3";
+
+/// What is spoken, the newest first.
+static VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 
 /// Tickets sent after a full handshake. Each is to be used once (RFC 8446 appendix C.4), and browsers open
 /// several connections.
@@ -43,11 +48,14 @@ const EARLY_DATA_SKIPPED_BYTES: u32 = 32 << 10;
 #[derive(Debug)]
 pub struct ServerTls {
     stream: Arc<ServerConfig>,
+    /// Where clients are asked for certificates and get tickets, what makes a config for each connection.
+    dated: Option<StreamParts>,
     quic: Option<Arc<ServerConfig>>,
     resolver: Arc<Resolver>,
     later: Later,
     shared_keys: Option<Arc<SharedKeys>>,
     asks_for_certificate: bool,
+    revocations: Vec<ListFacts>,
 }
 
 /// Certificates that come, are replaced and go while the listener serves. They stand behind those that the
@@ -62,6 +70,21 @@ struct Later {
     before: usize,
     /// Held by whoever replaces what is served.
     replacing: Mutex<()>,
+}
+
+impl Later {
+    /// Reads those that the config names, and those that there are behind them.
+    fn all(&self, named: &[Certificate]) -> Result<Vec<Loaded>, LoadError> {
+        let provider = &self.provider;
+        let mut all: Vec<Loaded> =
+            named.iter().map(|each| certificate::load(each, provider)).collect::<Result<_, _>>()?;
+        // One that is not there yet, or can't be used, is ordered: no reason not to serve what there is.
+        all.extend(self.ordered.iter().filter_map(|file| acme::load(file, provider).ok()));
+        if let Some(folder) = &self.folder {
+            all.extend(folder::load(folder, provider)?);
+        }
+        Ok(all)
+    }
 }
 
 impl ServerTls {
@@ -79,35 +102,27 @@ impl ServerTls {
         let weir_config::Http { versions: http, limits, .. } = listener.http();
         let listener = listener.name.as_str();
         let provider = provider::of(config.ciphers);
-        let mut certificates: Vec<Loaded> = config
-            .certificates
-            .iter()
-            .map(|each| certificate::load(each, &provider))
-            .collect::<Result<_, _>>()?;
-        if certificates.is_empty() && config.acme.is_empty() && config.certificate_folder.is_none() {
-            return Err(LoadError::new(Path::new(listener), "has no certificate; expected at least one"));
-        }
         let later = Later {
             ordered: config.ordered().map(acme::file).collect(),
             folder: config.certificate_folder.clone(),
             provider: provider.clone(),
-            before: certificates.len(),
+            before: config.certificates.len(),
             replacing: Mutex::default(),
         };
-        // One that is not there yet, or can't be used, is ordered: no reason not to serve what there is.
-        certificates.extend(later.ordered.iter().filter_map(|file| acme::load(file, &provider).ok()));
-        if let Some(folder) = &later.folder {
-            certificates.extend(folder::load(folder, &provider)?);
+        if config.certificates.is_empty() && config.acme.is_empty() && config.certificate_folder.is_none() {
+            return Err(LoadError::new(Path::new(listener), "has no certificate; expected at least one"));
         }
+        let certificates = later.all(&config.certificates)?;
         authorities_of_services(config)?;
         let on_demand = config.acme.iter().filter_map(|acme| challenges.on_demand(acme)).collect();
         let resolver = Arc::new(Resolver::new(certificates, on_demand));
         let mut bound_to = digest::Context::new(&digest::SHA256);
         bound_to.update(&(listener.len() as u64).to_be_bytes());
         bound_to.update(listener.as_bytes());
-        let verifier = match &config.client_ca {
+        let asks_for_certificate = config.client_ca.is_some();
+        let (verifier, revocations) = match &config.client_ca {
             Some(file) => client_verifier(file, config, &provider, &mut bound_to)?,
-            None => WebPkiClientVerifier::no_client_auth(),
+            None => (WebPkiClientVerifier::no_client_auth(), Revocations::default()),
         };
         let mut bytes = [0; 32];
         bytes.copy_from_slice(bound_to.finish().as_ref());
@@ -121,23 +136,30 @@ impl ServerTls {
         };
         let keys = shared_keys.clone().map_or_else(|| Source::Own(tickets.clone()), Source::Shared);
         let tickets = config.tickets.then(|| Arc::new(BoundTickets { keys, bound_to: bytes }));
-        let versions: &[&SupportedProtocolVersion] = match config.min_version {
-            TlsVersion::V12 => &[&TLS13, &TLS12],
-            TlsVersion::V13 => &[&TLS13],
+        let versions: &'static [&'static SupportedProtocolVersion] = match config.min_version {
+            TlsVersion::V12 => &VERSIONS,
+            TlsVersion::V13 => &VERSIONS[..1],
         };
-        let parts = Parts { listener, provider, verifier, tickets };
+        let parts = Parts { listener: listener.to_owned(), provider, verifier, tickets };
         // Rustls takes the first of ours that the client offers too, and whoever knows HTTP/2 is better off
         // with it.
         let alpn = [(HttpVersion::H2, HTTP_2), (HttpVersion::H1, HTTP_1_1)];
         let alpn =
             alpn.into_iter().filter(|(version, _)| http.contains(version)).map(|(_, name)| name.to_vec());
-        let mut stream = parts.config(versions, alpn.collect(), resolver.clone())?;
-        // Not taken: that would want sessions that the server remembers, and `ticketer` says that it does
-        // not.
-        stream.max_early_data_size = EARLY_DATA_SKIPPED_BYTES;
+        let stream = StreamParts {
+            versions,
+            alpn: alpn.collect(),
+            resolver: resolver.clone(),
+            lists_end: revocations.end(),
+            parts,
+        };
         let mut quic = match http.contains(&HttpVersion::H3) {
             true => {
                 let resolver = Arc::new(WithoutWaiting(resolver.clone()));
+                // There is one config for all connections, and so none that knows whose certificate ends
+                // when.
+                let tickets = stream.parts.tickets.clone().filter(|_| !asks_for_certificate);
+                let parts = Parts { tickets, ..stream.parts.clone() };
                 Some(parts.config(&[&TLS13], vec![HTTP_3.to_vec()], resolver)?)
             }
             false => None,
@@ -146,12 +168,14 @@ impl ServerTls {
             take_early_data(quic, early);
         }
         Ok(ServerTls {
-            stream: Arc::new(stream),
+            stream: Arc::new(stream.config()?),
+            dated: (asks_for_certificate && stream.parts.tickets.is_some()).then_some(stream),
             quic: quic.map(Arc::new),
             resolver,
             later,
             shared_keys,
-            asks_for_certificate: config.client_ca.is_some(),
+            asks_for_certificate,
+            revocations: revocations.facts,
         })
     }
 
@@ -166,18 +190,20 @@ impl ServerTls {
         let tls = ListenerTls {
             certificates: vec![certificate],
             client_ca: config.client_ca.clone(),
+            tickets: config.client_ca.is_none(),
             ..ListenerTls::default()
         };
         Ok(ServerTls::load(&listener, &tls, &TicketKeys::new([]), &Challenges::default())?.stream)
     }
 
-    /// For connections over TCP: TLS 1.2 and 1.3, ALPN as the listener's `http` says.
-    pub fn stream_config(&self) -> &Arc<ServerConfig> {
-        &self.stream
+    /// For a connection over TCP: TLS 1.2 and 1.3, ALPN as the listener's `http` says.
+    pub fn stream_config(&self) -> Arc<ServerConfig> {
+        let dated = self.dated.as_ref().and_then(|parts| parts.dated_config().ok());
+        dated.unwrap_or_else(|| self.stream.clone())
     }
 
-    /// For QUIC: TLS 1.3, ALPN `h3`, the same certificates, tickets and policy. `None` where the listener
-    /// does not speak h3.
+    /// For QUIC: TLS 1.3, ALPN `h3`, the same certificates, tickets and policy; without tickets where clients
+    /// are asked for certificates. `None` where the listener does not speak h3.
     pub fn quic_config(&self) -> Option<&Arc<ServerConfig>> {
         self.quic.as_ref()
     }
@@ -289,6 +315,11 @@ impl ServerTls {
         self.shared_keys.as_ref()
     }
 
+    /// The lists of revoked certificates that count for clients.
+    pub fn revocations(&self) -> &[ListFacts] {
+        &self.revocations
+    }
+
     /// Whether clients are asked for certificates.
     pub fn asks_for_certificate(&self) -> bool {
         self.asks_for_certificate
@@ -304,14 +335,55 @@ impl ServerTls {
 }
 
 /// What the configs of one listener have in common.
-struct Parts<'p> {
-    listener: &'p str,
+#[derive(Clone, Debug)]
+struct Parts {
+    listener: String,
     provider: Arc<CryptoProvider>,
     verifier: Arc<dyn ClientCertVerifier>,
     tickets: Option<Arc<BoundTickets>>,
 }
 
-impl Parts<'_> {
+/// What a config for connections over TCP is made of.
+#[derive(Debug)]
+struct StreamParts {
+    parts: Parts,
+    versions: &'static [&'static SupportedProtocolVersion],
+    alpn: Vec<Vec<u8>>,
+    resolver: Arc<Resolver>,
+    /// When the first of the lists of revoked certificates ends (seconds since 1970).
+    lists_end: Option<i64>,
+}
+
+impl StreamParts {
+    /// For all connections; without tickets where each has a config of its own.
+    fn config(&self) -> Result<ServerConfig, LoadError> {
+        let mut config = self.parts.config(self.versions, self.alpn.clone(), self.resolver.clone())?;
+        // Not taken: that would want sessions that the server remembers, and `ticketer` says that it does
+        // not.
+        config.max_early_data_size = EARLY_DATA_SKIPPED_BYTES;
+        Ok(config)
+    }
+
+    /// For one connection, whose session lasts no longer than the certificate that its client shows.
+    fn dated_config(&self) -> Result<Arc<ServerConfig>, LoadError> {
+        let bound = Bound::new();
+        let verifier = Arc::new(DatingClientVerifier {
+            verifier: self.parts.verifier.clone(),
+            lists_end: self.lists_end,
+            bound: bound.clone(),
+        });
+        let parts = Parts { verifier, ..self.parts.clone() };
+        let mut config =
+            StreamParts { parts, alpn: self.alpn.clone(), resolver: self.resolver.clone(), ..*self }
+                .config()?;
+        if let Some(tickets) = &self.parts.tickets {
+            config.ticketer = Arc::new(DatedTickets { tickets: tickets.clone(), bound });
+        }
+        Ok(Arc::new(config))
+    }
+}
+
+impl Parts {
     fn config(
         &self,
         versions: &[&'static SupportedProtocolVersion],
@@ -321,7 +393,7 @@ impl Parts<'_> {
         let builder = ServerConfig::builder_with_provider(self.provider.clone())
             .with_protocol_versions(versions)
             .map_err(|error| {
-                LoadError::new(Path::new(self.listener), format!("can't speak TLS so: {error}"))
+                LoadError::new(Path::new(&self.listener), format!("can't speak TLS so: {error}"))
             })?;
         let mut config =
             builder.with_client_cert_verifier(self.verifier.clone()).with_cert_resolver(resolver);
@@ -376,23 +448,25 @@ fn client_verifier(
     config: &ListenerTls,
     provider: &Arc<CryptoProvider>,
     bound_to: &mut digest::Context,
-) -> Result<Arc<dyn ClientCertVerifier>, LoadError> {
+) -> Result<(Arc<dyn ClientCertVerifier>, Revocations), LoadError> {
     let authorities = files::certificates(file)?;
-    let revoked = files::revocations(&config.crl)?;
-    bound_to.update(&[1, u8::from(config.client_auth == ClientAuth::Required)]);
+    let revoked = Revocations::load(&config.crl, &authorities)?;
+    // Tickets of the form 1 had no end.
+    bound_to.update(&[2, u8::from(config.client_auth == ClientAuth::Required)]);
     authorities.iter().for_each(|each| bound_to.update(each));
-    revoked.iter().for_each(|each| bound_to.update(each));
+    revoked.lists.iter().for_each(|each| bound_to.update(each));
     let roots = roots(file, &authorities)?;
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-        .with_crls(revoked)
+        .with_crls(revoked.lists.clone())
         .enforce_revocation_expiration();
     let builder = match config.client_auth {
         ClientAuth::Required => builder,
         ClientAuth::Optional => builder.allow_unauthenticated(),
     };
-    builder
+    let verifier = builder
         .build()
-        .map_err(|error| LoadError::new(config.crl.first().map_or(file, |it| it), error.to_string()))
+        .map_err(|error| LoadError::new(config.crl.first().map_or(file, |it| it), error.to_string()))?;
+    Ok((verifier, revoked))
 }
 
 /// Authorities to be believed, every one of which must be readable.

@@ -44,6 +44,8 @@ pub struct SharedKeys {
 #[derive(Clone, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
+    /// When the file's owner, mode or content changed: a mode that others could read by keeps keys out.
+    changed: (i64, i64),
     size: u64,
     place: (u64, u64),
 }
@@ -130,8 +132,9 @@ fn seconds() -> u64 {
 fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
     let stamp = |file: &PathBuf| {
         let found = std::fs::metadata(file).ok();
-        found.map_or(Stamp { modified: None, size: 0, place: (0, 0) }, |found| Stamp {
+        found.map_or(Stamp { modified: None, changed: (0, 0), size: 0, place: (0, 0) }, |found| Stamp {
             modified: found.modified().ok(),
+            changed: (found.ctime(), found.ctime_nsec()),
             size: found.len(),
             place: (found.dev(), found.ino()),
         })

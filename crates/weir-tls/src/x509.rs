@@ -9,7 +9,7 @@ use x509_parser::der_parser::oid::Oid;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::oid_registry as oids;
 use x509_parser::prelude::FromDer;
-use x509_parser::x509::AttributeTypeAndValue;
+use x509_parser::x509::{AttributeTypeAndValue, X509Name};
 
 fn parsed(certificate: &[u8]) -> Option<X509Certificate<'_>> {
     X509Certificate::from_der(certificate).ok().map(|(_, parsed)| parsed)
@@ -43,8 +43,12 @@ pub(crate) fn issuer_and_serial(certificate: &[u8]) -> Option<(Vec<u8>, Vec<u8>)
 /// name comes first. All but printable ASCII is escaped, so that it can stand in a header field. `None` for
 /// what is no certificate.
 pub fn subject(certificate: &[u8]) -> Option<String> {
-    let parsed = parsed(certificate)?;
-    let parts: Vec<_> = parsed.subject().iter_rdn().collect();
+    Some(name_text(parsed(certificate)?.subject()))
+}
+
+/// A name as text, as [`subject`] has it.
+pub(crate) fn name_text(name: &X509Name<'_>) -> String {
+    let parts: Vec<_> = name.iter_rdn().collect();
     let mut text = String::new();
     for part in parts.into_iter().rev() {
         if !text.is_empty() {
@@ -57,7 +61,12 @@ pub fn subject(certificate: &[u8]) -> Option<String> {
             put(attribute, &mut text);
         }
     }
-    Some(text)
+    text
+}
+
+/// Whether a certificate is about whom this name is of, DER.
+pub(crate) fn has_subject(certificate: &[u8], name: &[u8]) -> bool {
+    parsed(certificate).is_some_and(|parsed| parsed.subject().as_raw() == name)
 }
 
 /// `TYPE=value`; where the type has no name, or the value is no text, the value's DER in hexadecimal digits

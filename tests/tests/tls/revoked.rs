@@ -1,5 +1,9 @@
 //! Certificates that their authority has revoked (threat D6): of clients, and of backends.
 
+use std::time::{Duration, SystemTime};
+
+use weir_tests::dialogue::{Weir, until};
+
 use super::{Authority, LAST, curl, mirror, s_client};
 
 const CONFIG: &str = r#"
@@ -22,7 +26,8 @@ fn authority(names: &[&str]) -> Authority {
         let host = format!("{name}.example");
         authority.signs(name, &[&host])
     });
-    let config = "[ca]\ndefault_ca=d\n[d]\ndatabase=index.txt\ncrlnumber=number\ndefault_md=sha256\n";
+    let config = "[ca]\ndefault_ca=d\n[d]\ndatabase=index.txt\ncrlnumber=number\ndefault_md=sha256\n\
+         crl_extensions=e\n[e]\nauthorityKeyIdentifier=keyid:always\n";
     std::fs::write(authority.path("ca.conf"), config).expect("write");
     std::fs::write(authority.path("index.txt"), "").expect("write");
     std::fs::write(authority.path("number"), "01").expect("write");
@@ -73,29 +78,95 @@ fn a_client_whose_certificate_is_on_the_list_is_refused_from_the_reload_on_even_
     assert!(!refused.contains("HTTP/1.1 200"), "{refused}");
 }
 
+/// Whether the client whose certificate this is gets in.
+fn gets_in(weir: &Weir, authority: &Authority, name: &str) -> bool {
+    let [ca, cert, key] =
+        ["ca.pem", &format!("{name}.pem"), &format!("{name}.key")].map(|it| authority.path(it));
+    curl(weir, "strict", "shop.example", &["--cacert", &ca, "--cert", &cert, "--key", &key]).code == 0
+}
+
 #[test]
-fn a_list_that_is_out_of_date_or_speaks_of_others_refuses_and_one_that_is_none_is_told_at_load() {
-    let (own, other, backend) = (authority(&["shop", "good"]), authority(&[]), mirror());
-    for authority in [&own, &other] {
+fn a_list_that_is_out_of_date_refuses_and_one_that_is_none_or_speaks_of_others_is_told_at_load() {
+    let (own, namesake, other) = (authority(&["shop", "good"]), authority(&[]), authority(&[]));
+    let backend = mirror();
+    other.openssl("req -x509 -key ca.key -days 30 -subj /CN=other -out ca.pem");
+    for authority in [&own, &namesake, &other] {
         revoke(authority, &[], "-crldays 30");
     }
     let start = |list: &str| {
         let setup = own.setup(CONFIG).with("app", backend.address());
         setup.with_file("crl.pem", list).start()
     };
-    let shows = |weir: &_| {
-        let [ca, cert, key] = ["ca.pem", "good.pem", "good.key"].map(|it| own.path(it));
-        curl(weir, "strict", "shop.example", &["--cacert", &ca, "--cert", &cert, "--key", &key]).code == 0
-    };
-    assert!(shows(&start(&own.text("crl.pem"))));
-    assert!(!shows(&start(&other.text("crl.pem"))), "nothing is known of this authority's");
+    assert!(gets_in(&start(&own.text("crl.pem")), &own, "good"));
+    let both_keys = format!("{}{}", own.text("crl.pem"), namesake.text("crl.pem"));
+    assert!(!gets_in(&start(&namesake.text("crl.pem")), &own, "good"), "nothing is known of this key's");
     revoke(&own, &[], "-crl_lastupdate 20240101000000Z -crl_nextupdate 20240201000000Z");
     let mut weir = start(&own.text("crl.pem"));
-    assert!(!shows(&weir), "the list is of years ago");
-    std::fs::write(weir.dir().join("crl.pem"), own.text("ca.pem")).expect("write");
-    weir.rewrites(CONFIG);
-    let said = weir.command(&["reload"]);
-    assert!(said.code != 0 && said.stderr.contains("crl.pem: holds no list"), "{said:?}");
+    assert!(!gets_in(&weir, &own, "good"), "the list is of years ago");
+    assert!(weir.stderr().contains("a list of revoked certificates is out of date"), "{}", weir.stderr());
+    let checked = weir.command(&["check", "--online"]);
+    assert!(format!("{checked:?}").contains("was good until 2024-02-01T00:00:00"), "{checked:?}");
+    let file = weir.dir().join("crl.pem").display().to_string();
+    let labels = [("listener", "strict"), ("pool", ""), ("file", file.as_str())];
+    assert_eq!(weir.metric("weir_crl_expiry_timestamp_seconds", &labels), 1_706_745_600.0);
+    for (list, said) in [
+        (own.text("ca.pem"), "holds no list"),
+        (other.text("crl.pem"), "holds no list of an authority"),
+        (both_keys, "holds a list of CN=authority, and so does"),
+    ] {
+        std::fs::write(weir.dir().join("crl.pem"), list).expect("write");
+        weir.rewrites(CONFIG);
+        let refused = weir.command(&["reload"]);
+        assert!(refused.code != 0 && refused.stderr.contains(&format!("crl.pem: {said}")), "{refused:?}");
+    }
+}
+
+#[test]
+fn of_two_lists_of_one_authority_the_newer_counts_wherever_it_stands() {
+    let (own, backend) = (authority(&["shop", "good", "bad"]), mirror());
+    revoke(&own, &[], "-crl_lastupdate 20240101000000Z -crldays 30");
+    let older = own.text("crl.pem");
+    revoke(&own, &["bad"], "-crldays 30");
+    let newer = own.text("crl.pem");
+    for both in [format!("{older}{newer}"), format!("{newer}{older}")] {
+        let setup = own.setup(CONFIG).with("app", backend.address());
+        let weir = setup.with_file("crl.pem", &both).start();
+        assert!(gets_in(&weir, &own, "good") && !gets_in(&weir, &own, "bad"));
+    }
+}
+
+/// Writes a list that ends in some seconds; gives a moment behind its end.
+fn revoke_for_seconds(authority: &Authority) -> SystemTime {
+    revoke(authority, &[], "-crlsec 8");
+    SystemTime::now() + Duration::from_secs(9)
+}
+
+#[test]
+fn a_client_that_resumes_is_refused_once_the_list_has_ended_though_its_tickets_are_renewed() {
+    let (own, backend) = (authority(&["shop", "good"]), mirror());
+    // Where the machine is too slow for the seconds, once more.
+    let resumed = (0..5).any(|_| {
+        let ended = revoke_for_seconds(&own);
+        let weir = own.setup(CONFIG).with("app", backend.address()).start();
+        let session = weir.dir().join("session").display().to_string();
+        let words =
+            format!("-servername shop.example -cert {} -key {}", own.path("good.pem"), own.path("good.key"));
+        let asks = |how: &str| s_client(weir.address("strict"), &format!("{words} {how}"), LAST).stdout;
+        asks(&format!("-sess_out {session}"));
+        // Each brings a ticket for the next.
+        let was_resumed = (0..3).all(|_| {
+            let shown = asks(&format!("-sess_in {session} -sess_out {session}"));
+            shown.contains("Reused, TLS") && shown.contains("HTTP/1.1 200")
+        });
+        if !was_resumed || SystemTime::now() >= ended {
+            return false;
+        }
+        until("the end of the list", || (SystemTime::now() >= ended).then_some(()));
+        let refused = asks(&format!("-sess_in {session}"));
+        assert!(!refused.contains("HTTP/1.1 200"), "{refused}");
+        true
+    });
+    assert!(resumed, "no session was resumed in time");
 }
 
 #[test]
@@ -125,4 +196,42 @@ fn a_backend_whose_certificate_is_on_the_list_is_not_believed() {
         client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
         assert_eq!(client.receives_response().status, status, "{name}");
     }
+}
+
+#[test]
+fn a_backend_that_resumes_is_not_believed_once_the_list_has_ended() {
+    let authority = authority(&["shop"]);
+    let origin = "[listener.shop]\nbind = \"@shop\"\nhttp = [\"h1\"]\ntls = { certificates = [{ cert = \"@dir/shop.pem\", key = \"@dir/shop.key\" }] }\n\
+         [[listener.shop.route]]\npath = \"/*\"\nrespond = { status = 200 }\n";
+    let origin = authority.setup(origin).start();
+    let front = r#"
+        [listener.front]
+        bind = "@front"
+        http = ["h1"]
+        pool = "app"
+        [pool.app]
+        backends = ["@origin"]
+        health = "off"
+        keep_alive = { max = 0 }
+        tls = { ca = "@dir/ca.pem", crl = "@dir/crl.pem", server_name = "shop.example" }
+    "#;
+    let resumed = (0..5).any(|_| {
+        let ended = revoke_for_seconds(&authority);
+        let front = authority.setup(front).with("origin", origin.address("shop")).start();
+        let asks = || {
+            let mut client = front.client("front");
+            client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+            client.receives_response().status
+        };
+        let were_good = (0..8).all(|_| asks() == 200);
+        if !were_good || SystemTime::now() >= ended {
+            return false;
+        }
+        until("the end of the list", || (SystemTime::now() >= ended).then_some(()));
+        assert_eq!(asks(), 502);
+        true
+    });
+    assert!(resumed, "nobody was asked in time");
+    let resumed = [("listener", "shop"), ("result", "resumed")];
+    assert!(origin.metric("weir_tls_handshakes_total", &resumed) > 1.0);
 }

@@ -110,3 +110,21 @@ fn keys_that_others_may_read_are_refused_by_a_reload() {
     assert!(refused.code != 0 && refused.stderr.contains("may be read by others"), "{refused:?}");
     assert!(s_client(weir.address("web"), "-servername shop.example", LAST).stdout.contains("HTTP/1.1 200"));
 }
+
+#[test]
+fn keys_come_into_force_by_the_mode_that_the_log_asks_for() {
+    let (authority, backend) = (Authority::new().signs("shop", &["shop.example"]), mirror());
+    let keys = authority.path("tickets");
+    write(&keys, &key("B", 48));
+    let weir = setup(&authority, &backend, &keys).start();
+    let is_good = |value: f64| {
+        until("a look at the file", || {
+            let found = weir.metric("weir_ticket_keys_last_read_successful", &[("listener", "web")]);
+            (found == value).then_some(())
+        });
+    };
+    for (mode, value) in [(0o644, 0.0), (0o600, 1.0)] {
+        std::fs::set_permissions(&keys, std::fs::Permissions::from_mode(mode)).expect("a mode");
+        is_good(value);
+    }
+}

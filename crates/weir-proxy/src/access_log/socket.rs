@@ -73,10 +73,20 @@ impl Socket {
             SyslogAddress::Tcp(_) => self.send_framed(batch),
             SyslogAddress::Unix(_) | SyslogAddress::Udp(_) => self.send_datagrams(batch),
         };
-        if sent.is_later && sent.error.as_ref().is_some_and(|error| error.kind() != io::ErrorKind::TimedOut) {
+        // A frame may be half sent to who takes no more of it for now; a datagram is not, and another daemon
+        // may listen where one hangs.
+        let is_slow = sent.error.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut);
+        if sent.is_later && !(is_slow && matches!(self.to, SyslogAddress::Tcp(_))) {
             self.link = None;
         }
         sent
+    }
+
+    /// Has the next batch go to whoever listens then.
+    pub fn reconnect(&mut self) {
+        if self.framed.is_empty() {
+            self.link = None;
+        }
     }
 
     fn send_datagrams(&mut self, batch: &[u8]) -> Written {
@@ -341,6 +351,24 @@ mod tests {
         let mut got = String::new();
         second.read_to_string(&mut got).unwrap();
         assert_eq!(got, "3 two5 three");
+    }
+
+    #[test]
+    fn lines_go_to_the_daemon_that_has_taken_the_place_of_one_that_hangs() {
+        let place = std::env::temp_dir().join(format!("weir-hung-{}", std::process::id()));
+        let _ = std::fs::remove_file(&place);
+        let hung = UnixDatagram::bind(&place).unwrap();
+        let mut socket = Socket::syslog(&SyslogAddress::Unix(place.display().to_string()));
+        let line = [b'x'; 1000];
+        let batch = [&line[..], b"\n"].concat();
+        while !socket.send(&batch).is_later {}
+        std::fs::remove_file(&place).unwrap();
+        let next = UnixDatagram::bind(&place).unwrap();
+        assert!(!socket.send(&batch).is_later);
+        next.set_nonblocking(true).unwrap();
+        assert_eq!(next.recv(&mut [0; 2000]).unwrap(), line.len());
+        std::fs::remove_file(&place).unwrap();
+        drop(hung);
     }
 
     #[test]

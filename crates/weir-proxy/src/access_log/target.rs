@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -55,7 +55,10 @@ impl Target {
     /// # Errors
     /// The file can't be opened for appending.
     pub fn open(target: &AccessTarget, syslog: &Syslog) -> io::Result<Option<Target>> {
-        let file = |file, path| Some(Target::File(LogFile { file, path, is_torn: false }));
+        let file = |file, path: Option<PathBuf>| {
+            let is_torn = path.as_deref().is_some_and(ends_in_a_line_cut_off);
+            Some(Target::File(LogFile { file, path, is_torn }))
+        };
         Ok(match target {
             AccessTarget::Off => None,
             // A duplicate, unbuffered: the writer must see every error, and a batch is a buffer already.
@@ -73,18 +76,25 @@ impl Target {
         Target::File(LogFile { file, path: None, is_torn: false })
     }
 
-    /// Opens a file anew, which log rotation has moved away.
+    /// Opens a file anew, which log rotation has moved away, and connects a socket anew, where somebody else
+    /// may listen now.
     ///
     /// # Errors
     /// It can't be opened; the old one stays in use.
     pub fn reopen(&mut self) -> Result<(), (&Path, io::Error)> {
-        let Target::File(LogFile { file, path: Some(path), is_torn }) = self else { return Ok(()) };
-        match append(path) {
-            Ok(opened) => {
-                (*file, *is_torn) = (opened, false);
+        match self {
+            Target::File(LogFile { file, path: Some(path), is_torn }) => match append(path) {
+                Ok(opened) => {
+                    (*file, *is_torn) = (opened, ends_in_a_line_cut_off(path));
+                    Ok(())
+                }
+                Err(error) => Err((path, error)),
+            },
+            Target::File(LogFile { path: None, .. }) => Ok(()),
+            Target::Socket(socket) => {
+                socket.reconnect();
                 Ok(())
             }
-            Err(error) => Err((path, error)),
         }
     }
 
@@ -125,6 +135,17 @@ fn append(path: &Path) -> io::Result<File> {
         Some(Errno::NXIO) => io::Error::new(error.kind(), "nobody reads the pipe"),
         _ => error,
     })
+}
+
+/// Whether the last line of a file has no end: a full disk, or a process that was killed, cut it off. `false`
+/// where that can't be read.
+fn ends_in_a_line_cut_off(path: &Path) -> bool {
+    // What is no file, such as a pipe, has no end that could be read, and may have to be waited for.
+    let size = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map_or(0, |found| found.len());
+    let Some(last) = size.checked_sub(1) else { return false };
+    let mut byte = [0];
+    let read = File::open(path).and_then(|file| file.read_exact_at(&mut byte, last));
+    read.is_ok() && byte != *b"\n"
 }
 
 fn write_all(mut file: &File, bytes: &[u8], written: &mut usize) -> io::Result<()> {

@@ -315,6 +315,28 @@ fn after_rotation_lines_go_to_a_new_file() {
 }
 
 #[test]
+fn a_line_that_was_cut_off_is_ended_when_its_file_is_opened_again() {
+    let scratch = Scratch::new("torn");
+    std::fs::write(&scratch.0, "half a li").unwrap();
+    let log = AccessLog::start(&scratch.config(), &[]).unwrap();
+    let worker = log.for_worker();
+    let cells = ListenerCells::default();
+    let writes = || {
+        worker.write(&request(), &cells);
+        worker.flush();
+        assert!(log.finish(LONG));
+        let text = std::fs::read_to_string(&scratch.0).unwrap();
+        text.lines().map(|line| line.starts_with("{\"time\":")).collect::<Vec<_>>()
+    };
+    assert_eq!(writes(), [false, true]);
+    std::fs::write(&scratch.0, "half a li").unwrap();
+    log.reopen();
+    assert_eq!(writes(), [false, true]);
+    log.reopen();
+    assert_eq!(writes(), [false, true, true]);
+}
+
+#[test]
 fn a_reload_that_cannot_open_the_new_file_leaves_the_old_one_in_force() {
     let scratch = Scratch::new("keeps");
     let log = AccessLog::start(&scratch.config(), &[]).unwrap();

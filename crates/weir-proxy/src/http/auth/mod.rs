@@ -127,6 +127,8 @@ impl Authenticator {
             Authenticator::Nobody => return "nobody is asked, and nobody passes".to_owned(),
         };
         let AuthService { pool_name, target, timeout, .. } = service;
+        // What stands behind may be a secret.
+        let target = target.split('?').next().unwrap_or_default();
         let mut words = format!("pool {pool_name} is asked for GET {target}, for at most {timeout:?}");
         for (names, whom) in [(&service.to_backend, "backend"), (&service.to_client, "client")] {
             if !names.is_empty() {
