@@ -1,8 +1,10 @@
 //! Random programs of MySQL sessions: whatever a session can leave behind, ask about, or be in the middle of.
 //!
 //! Several of them run at once, a statement of one and then of another, and each must get the answers that it
-//! would get alone. So a program touches nothing that another writes: its schema, and its named locks, are
-//! those of the place that it runs in, and what all of them read is written by none.
+//! would get alone. So a program touches nothing that another writes: its schema is that of the place that it
+//! runs in, its named locks are its own, and what all of them read is written by none.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::packets::Value;
 use super::packets::{DEPRECATE_EOF, FOUND_ROWS, SESSION_TRACK};
@@ -144,6 +146,7 @@ impl Program {
         let mut drawing = Drawing {
             draws,
             place,
+            number: DRAWN.fetch_add(1, Ordering::Relaxed),
             writes,
             hears_changes: who.capabilities & SESSION_TRACK != 0,
             theme: 0,
@@ -171,9 +174,15 @@ const STATEMENTS: usize = 3;
 /// Subjects that a program may keep to.
 const THEMES: u64 = 9;
 
+/// How many programs were drawn.
+static DRAWN: AtomicU64 = AtomicU64::new(0);
+
 struct Drawing<'d> {
     draws: &'d mut Draws,
     place: usize,
+    /// Its own among all: a server frees locks of GET_LOCK only behind closing a connection, so that those of
+    /// the program before may still be there.
+    number: u64,
     writes: bool,
     /// Whether the session is told what changes of its state.
     hears_changes: bool,
@@ -219,9 +228,11 @@ impl Drawing<'_> {
         Step::Query(self.filled(sql))
     }
 
-    /// Puts numbers, the place and its schema into a text.
+    /// Puts numbers, the place and its schema, and what only this program's locks are called into a text.
     fn filled(&mut self, sql: &str) -> String {
-        let mut sql = sql.replace("{s}", &schema_of(self.place)).replace("{p}", &self.place.to_string());
+        let locks = format!("{}_{}", self.place, self.number);
+        let sql = sql.replace("{s}", &schema_of(self.place)).replace("{l}", &locks);
+        let mut sql = sql.replace("{p}", &self.place.to_string());
         while sql.contains("{r}") {
             let number = self.draws.below(9).to_string();
             sql = sql.replacen("{r}", &number, 1);
@@ -476,10 +487,10 @@ const PINS: &[&str] = &[
     "INSERT INTO {s}.tmp VALUES ({r}), ({r})",
     "DROP TEMPORARY TABLE IF EXISTS {s}.tmp",
     "SELECT id FROM {s}.tmp ORDER BY id",
-    "SELECT GET_LOCK('l{p}', 20)",
-    "SELECT RELEASE_LOCK('l{p}')",
+    "SELECT GET_LOCK('l{l}', 20)",
+    "SELECT RELEASE_LOCK('l{l}')",
     "DO RELEASE_ALL_LOCKS()",
-    "SELECT IS_FREE_LOCK('l{p}')",
+    "SELECT IS_FREE_LOCK('l{l}')",
     "SELECT @a := {r}",
     "SELECT {r}, 'b' INTO @a, @b",
     "LOCK TABLES {s}.t WRITE",
@@ -495,8 +506,8 @@ const PINS: &[&str] = &[
     "SELECT FIELD(@a, 0, 1, 2, 3, 4, 5, 6, 7, 8), @b <=> 'b', FIELD(@f, 0, 1, 2, 3, 4, 5, 6, 7, 8)",
     "CALL fixed.results()",
     "CREATE TEMPORARY TABLE {s}.tmp SELECT {r} AS id",
-    "SELECT GET_LOCK('l{p}', 0), GET_LOCK('m{p}', 0)",
-    "SELECT IS_USED_LOCK('m{p}') IS NULL",
+    "SELECT GET_LOCK('l{l}', 0), GET_LOCK('m{l}', 0)",
+    "SELECT IS_USED_LOCK('m{l}') IS NULL",
     "SELECT RELEASE_ALL_LOCKS()",
     "ALTER TABLE {s}.tmp ADD COLUMN more INT",
     "TRUNCATE {s}.tmp",
@@ -536,7 +547,7 @@ const ERRORS_AND_MANY: &[&str] = &[
     "-- nothing",
     "SELECT 2 /* ; */ ; /* last */",
     "KILL QUERY 1",
-    "SELECT GET_LOCK('l{p}', 0); SELECT RELEASE_LOCK('l{p}')",
+    "SELECT GET_LOCK('l{l}', 0); SELECT RELEASE_LOCK('l{l}')",
     "BEGIN; SELECT {r}",
     "LOCK TABLES {s}.t READ; UNLOCK TABLES",
     "SELECT SQL_CALC_FOUND_ROWS id FROM fixed.k LIMIT 1; SELECT FOUND_ROWS()",
