@@ -295,11 +295,12 @@ struct search {
 	__u64 hash;
 	__u8 family;
 	__u8 is_found;
-	/* Of the flows in the way that are opening, the one that was opened first: its age, in times of `opened`, and the attempt
-	 * that met it. */
+	/* What is in the way and may be let go for this flow, and was opened first: its age, in times of `opened`, the attempt that met
+	 * it, and its port. By full-NAT that is a flow that is opening; by NAT what goes past the listeners, which anybody can send. */
 	__u8 has_oldest;
 	__u8 oldest_age;
-	__u32 oldest_attempt;
+	__u16 oldest_attempt;
+	__be16 oldest_port;
 };
 
 /* The port, and the address, of an attempt by full-NAT. The same flow begins at the same ones: what was forgotten in the
@@ -324,11 +325,13 @@ static __always_inline void note_age(struct search *search, const struct flow *h
 {
 	__u8 age = ((__u32)search->back.opened + OPENED_TIMES - held->opened) % OPENED_TIMES;
 
-	if (held->direction != TO_CLIENT || (search->has_oldest && age <= search->oldest_age))
+	if (held->direction != (search->source_count ? TO_CLIENT : DIRECT) ||
+	    (search->has_oldest && age <= search->oldest_age))
 		return;
 	search->has_oldest = 1;
 	search->oldest_age = age;
 	search->oldest_attempt = attempt;
+	search->oldest_port = search->key.destination_port;
 }
 
 /* Tries a port, and goes on to the next one. 1 ends it. */
@@ -364,8 +367,8 @@ static long try_port(__u32 attempt, struct search *search)
 	return 0;
 }
 
-/* Takes the port of the flow that has been opening for longest: where a flood holds them all, who answers gets through, and
- * what is let go is most likely the flood's own. */
+/* Takes the port of the flow that has been opening for longest, or of what went past the listeners and has been silent for longest:
+ * where a flood holds them all, who answers gets through, and what is let go is most likely the flood's own. */
 static __noinline int take_oldest(struct search *search)
 {
 	struct flow_key6 there = {};
@@ -373,7 +376,10 @@ static __noinline int take_oldest(struct search *search)
 	__u32 backend;
 	__u8 seen;
 
-	next_source(search, search->oldest_attempt);
+	if (search->source_count)
+		next_source(search, search->oldest_attempt);
+	else
+		search->key.destination_port = search->oldest_port;
 	held = find_opening(&search->key, search->family);
 	if (held && held->direction == TO_CLIENT) {
 		backend = held->backend;
@@ -439,7 +445,7 @@ __noinline int remember(struct __sk_buff *skb, const struct packet *packet, stru
 	if (flow->forward == FORWARD_FULL_NAT && !by_sources(&search, packet))
 		return DROP_NO_PORT;
 	bpf_loop(flow->forward == FORWARD_FULL_NAT ? SOURCE_TRIES : PORT_TRIES, try_port, &search, 0);
-	if (!search.is_found && search.has_oldest && search.source_count)
+	if (!search.is_found && search.has_oldest)
 		take_oldest(&search);
 	if (!search.is_found)
 		return DROP_NO_PORT;

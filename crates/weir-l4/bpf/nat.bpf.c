@@ -213,6 +213,8 @@ __noinline int note_direct(const struct packet *packet)
 	held = find(&key, packet->family);
 	if (held && held->direction == DIRECT) {
 		held->last_tick = packet->now;
+		/* Its port is the last that is taken for a listener's flow: see `take_oldest`. */
+		held->opened = opened_now();
 		return 0;
 	}
 	/* The client had this port for a listener, whose answers came from the same place: only a new connection, after

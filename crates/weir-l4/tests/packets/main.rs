@@ -14,6 +14,7 @@ mod admission;
 mod checksums;
 mod damaged;
 mod decap;
+mod direct;
 mod dsr;
 mod flows;
 mod foreign;
