@@ -39,13 +39,14 @@ static __always_inline void key_of(struct flow_key6 *key, const struct packet *p
 	key->protocol = packet->protocol;
 }
 
-/* By which the later fragments of a packet find its first one. */
+/* By which the later fragments of a packet find its first one. Of IPv6 the next header of the first one alone counts, and
+ * others may have another (RFC 8200 §4.5). */
 static __always_inline void fragment_key_of(struct fragment_key *key, const struct packet *packet)
 {
 	key->source = packet->source;
 	key->destination = packet->destination;
 	key->id = packet->fragment_id;
-	key->protocol = packet->protocol;
+	key->protocol = packet->family == 4 ? packet->protocol : 0;
 }
 
 static __always_inline void narrow(struct flow_key4 *key, const struct flow_key6 *wide)

@@ -545,13 +545,14 @@ int balance(struct __sk_buff *skb)
 	/* Frames for others that a switch floods, and frames of a VLAN, whose own interface gets them. */
 	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || !parse(skb, &packet))
 		return NOT_OURS;
-	if (packet.protocol == IPPROTO_ICMP || packet.protocol == IPPROTO_ICMPV6) {
+	if ((packet.protocol == IPPROTO_ICMP || packet.protocol == IPPROTO_ICMPV6) && packet.fragment != LATER_FRAGMENT) {
 		step = icmp(skb, &packet, &made);
 		return step == STEP_TUNNEL ? relay(skb, &packet, &made) : step;
 	}
 	key_of(&key, &packet);
 	if (packet.fragment == LATER_FRAGMENT)
 		step = later_fragment(&packet, &key, &made);
+	packet.protocol = key.protocol;
 	if (step == STEP_FOUND) {
 		flow = find(&key, packet.family);
 		if (EXPLAINS && flow) {

@@ -2,7 +2,7 @@
 
 use weir_l4::layout::{UDP, Verdict};
 
-use crate::frames::{FRAGMENT, Packet};
+use crate::frames::{DESTINATION_OPTIONS, FRAGMENT, ICMP6, Packet};
 use crate::kinds::{Kind, TCP4, TCP6, UDP4, UDP6, each_kind, each_kind_and_sum, each_kind_of_nat};
 use crate::namespace::{BACKENDS, CLIENTS};
 
@@ -128,6 +128,45 @@ fn an_atomic_fragment_is_a_whole_packet() {
         // It is not waited for by fragments of the same number.
         first.ip.extensions.clear();
         plane.run(CLIENTS, &first.with_payload(64).fragments(&[32])[1]).dropped(Verdict::DropFragment);
+    }
+}
+
+/// What stands before the transport of the first fragment is no header of the later ones, whose Next Header
+/// counts for nothing (RFC 8200 §4.5): they were dropped.
+#[test]
+fn later_fragments_follow_whatever_next_header_they_name() {
+    for kind in [TCP6, UDP6, TCP6.summed(), UDP6.summed()] {
+        let mut plane = kind.flowing();
+        let (packet, answer) = (long(kind.later()), long(kind.answer()));
+        // Destination options behind the fragment header; one that names no header; one that names ICMPv6.
+        let options = [&[kind.protocol, 0, 1, 4, 0, 0, 0, 0][..], &packet.transport()].concat();
+        for (behind, first, later) in [
+            (&options, DESTINATION_OPTIONS, DESTINATION_OPTIONS),
+            (&packet.transport(), kind.protocol, 59),
+            (&packet.transport(), kind.protocol, ICMP6),
+        ] {
+            let cut = |packet: &Packet, behind: &[u8]| {
+                let mut ip = packet.ip.clone();
+                let mut pieces = Vec::new();
+                for (at, piece) in [(0, &behind[..1024]), (1024, &behind[1024..])] {
+                    (ip.offset, ip.more_fragments) = (at, at == 0);
+                    pieces.push(packet.framed(&ip.around(if at == 0 { first } else { later }, piece)));
+                }
+                pieces
+            };
+            let there = kind.at_backend(&packet);
+            let head = behind.len() - packet.transport().len();
+            let expected = [&behind[..head], &there.transport()].concat();
+            for (fragment, expected) in cut(&packet, behind).iter().zip(cut(&there, &expected)) {
+                plane.run(CLIENTS, fragment).forwarded(Verdict::ToBackend, &expected);
+            }
+            let back = kind.at_client(&answer);
+            let sent = [&behind[..head], &answer.transport()].concat();
+            let expected = [&behind[..head], &back.transport()].concat();
+            for (fragment, expected) in cut(&answer, &sent).iter().zip(cut(&back, &expected)) {
+                plane.run(BACKENDS, fragment).forwarded(Verdict::ToClient, &expected);
+            }
+        }
     }
 }
 
