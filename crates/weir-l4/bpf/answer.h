@@ -17,7 +17,7 @@
 /* Bytes of a transport header that an error quotes: up to the end of its sum, which the kernel may still have to fill in. */
 #define QUOTED_TCP 20
 #define QUOTED_UDP 8
-/* Longest header that is quoted, with options or extensions. */
+/* Longest header that is quoted, with options or extensions; what has a longer one is not answered. */
 #define MAX_QUOTED_HEADER 104
 
 static __always_inline bool may_answer(enum answers_to to)
@@ -207,7 +207,7 @@ static __always_inline int answer_error(struct __sk_buff *skb, struct packet *pa
 			     packet->is_settled ? ANSWERS_TO_LARGE_SETTLED :
 						  ANSWERS_TO_LARGE;
 
-	if (packet->fragment == LATER_FRAGMENT || !may_answer(to))
+	if (packet->fragment == LATER_FRAGMENT || packet->transport > ETH_HLEN + MAX_QUOTED_HEADER || !may_answer(to))
 		return drop(skb, listener, DROP_UNANSWERED);
 	count(skb, listener, error);
 	return become_error(skb, packet, is_too_big ? TOO_BIG : TIME_EXCEEDED) ? TC_ACT_SHOT : send_back(skb);

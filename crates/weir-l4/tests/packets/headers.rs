@@ -165,3 +165,26 @@ fn an_extension_header_longer_than_the_packet_does_not_pass() {
         }
     }
 }
+
+/// An error quotes the header whole, with 64 bytes of extensions at most: what had more was dropped, and
+/// counted as answered.
+#[test]
+fn a_header_that_is_too_long_to_quote_is_dropped_as_unanswered() {
+    for kind in [TCP6, UDP6] {
+        for (bytes, is_quoted) in [(64, true), (72, false), (512, false)] {
+            let mut plane = kind.plane();
+            let mut large = kind.first().with_payload(1500);
+            let mut last = kind.first().with_hop_limit(1);
+            for packet in [&mut large, &mut last] {
+                packet.ip.extensions = vec![(DESTINATION_OPTIONS, padding(bytes))];
+            }
+            for (packet, verdict) in [(large, Verdict::TooBig), (last, Verdict::TimeExceeded)] {
+                let outcome = plane.run(CLIENTS, &packet.frame());
+                match is_quoted {
+                    true => drop(outcome.answered(verdict)),
+                    false => outcome.dropped(Verdict::DropUnanswered),
+                }
+            }
+        }
+    }
+}
