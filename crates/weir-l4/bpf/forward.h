@@ -93,55 +93,43 @@ static __always_inline enum way way_of(struct __sk_buff *skb, const struct packe
 	return look_up(skb, flow, packet->family, routes);
 }
 
-/* Whether a packet and its outer header are no larger than the way out, of a train each segment, which gets an outer
- * header of its own. `packet->mtu` is what the way out has for the packet itself. */
-__noinline int fits_tunnel(struct __sk_buff *skb, struct packet *packet, const struct flow *flow)
+/* Bytes of IP that the largest piece of a packet has: of a train, which may not have been counted, each segment's. */
+static __always_inline __u32 largest_piece(struct __sk_buff *skb, const struct packet *packet)
 {
-	__u32 limit, bytes;
+	__u32 segment = packet->transport - ETH_HLEN + sizeof(struct udphdr) + skb->gso_size;
+	__u8 offset;
+
+	if (!skb->gso_size)
+		return packet->size;
+	if (packet->protocol == IPPROTO_TCP && !bpf_skb_load_bytes(skb, packet->transport + 12, &offset, 1))
+		segment += (offset >> 4) * 4 - sizeof(struct udphdr);
+	return segment < packet->size ? segment : packet->size;
+}
+
+/* Whether a packet of a flow whose route says no MTU, or a train, is no larger than the way out. By its own length: the frame may
+ * have padding behind it. `packet->mtu` is what the way out has for the packet itself, less an outer header. */
+__noinline int fits_closely(struct __sk_buff *skb, struct packet *packet, const struct flow *flow)
+{
+	__u32 limit, room;
 
 	if (!packet || !flow)
 		return 0;
 	limit = flow->next_hop.mtu;
-	bytes = packet->size;
 	if (!limit) {
 		__u32 mtu = 0;
 
+		room = flow->forward == FORWARD_IPIP ? outer_bytes(packet->family) : 0;
 		bpf_check_mtu(skb, flow->next_hop.interface, &mtu, 0, 0);
-		limit = mtu > outer_bytes(packet->family) ? mtu - outer_bytes(packet->family) : 0;
-	}
-	if (skb->gso_size) {
-		__u32 segment = packet->transport - ETH_HLEN + sizeof(struct udphdr) + skb->gso_size;
-		__u8 offset;
-
-		if (packet->protocol == IPPROTO_TCP && !bpf_skb_load_bytes(skb, packet->transport + 12, &offset, 1))
-			segment += (offset >> 4) * 4 - sizeof(struct udphdr);
-		bytes = segment < bytes ? segment : bytes;
+		limit = mtu > room ? mtu - room : 0;
 	}
 	packet->mtu = limit;
-	return !limit || bytes <= limit;
+	return !limit || largest_piece(skb, packet) <= limit;
 }
 
 /* Whether a packet is no larger than the way out; each segment of a train counts by itself. `packet->mtu` is set when not. */
 static __always_inline bool fits(struct __sk_buff *skb, struct packet *packet, const struct flow *flow)
 {
-	__u32 limit = flow->next_hop.mtu, mtu = 0;
-	/* Of a train from a hypervisor nobody has counted the segments. */
-	bool is_train = skb->gso_size;
-	long found = BPF_MTU_CHK_RET_SUCCESS;
-
-	if (limit && packet->size <= limit && !is_train)
-		return true;
-	if (limit && is_train && packet->transport - ETH_HLEN + 60 + skb->gso_size <= limit)
-		return true;
-	if (flow->forward == FORWARD_IPIP)
-		return fits_tunnel(skb, packet, flow);
-	if (is_train || !limit)
-		found = bpf_check_mtu(skb, flow->next_hop.interface, &mtu, 0, is_train ? BPF_MTU_CHK_SEGS : 0);
-	if (is_train && found == BPF_MTU_CHK_RET_SUCCESS)
-		return true;
-	packet->mtu = limit && (mtu == 0 || mtu > limit) ? limit : mtu;
-	/* By its own length: the frame may have padding behind it, which the kernel takes for a part. */
-	return !is_train && (packet->mtu == 0 || packet->size <= packet->mtu);
+	return packet->size <= flow->next_hop.mtu || fits_closely(skb, packet, flow);
 }
 
 /* Sends a packet on its way. */

@@ -19,6 +19,7 @@ each_kind! {
     a_train_whose_segments_fit_goes_on
     a_train_that_was_not_counted_goes_on_where_its_segments_fit
     a_train_whose_segments_do_not_fit_is_answered
+    a_train_whose_segments_are_larger_than_the_route_is_answered
     a_first_packet_that_does_not_fit_is_answered
     who_has_a_flow_is_told_what_fits_though_strays_used_up_their_answers
 }
@@ -123,6 +124,22 @@ fn a_train_whose_segments_do_not_fit_is_answered(kind: Kind) {
     outcome.counted_packets(2);
     assert!(outcome.was_sent(), "{outcome}");
     is_too_big(kind, &Read::of(&outcome.frame), &packet, NARROW_MTU);
+}
+
+/// The interface has room for them, the route (`mtu lock`) has not: they left larger than it.
+fn a_train_whose_segments_are_larger_than_the_route_is_answered(kind: Kind) {
+    let mut plane = plane_to(kind, kind.host(4, 0));
+    let head = (kind.later().with_payload(0).bytes().len()) as u32;
+    let packet = kind.later().with_payload(2600);
+    for segments in [0, 3] {
+        let fits = plane.run_train(CLIENTS, &packet.frame(), segments, u32::from(ROUTE_MTU) - head);
+        let expected = packet.translated(kind.seen(packet.source()), kind.host(4, 0));
+        assert!(fits.was_sent(), "{fits}");
+        assert_eq!(fits.frame[14..], expected.frame()[14..]);
+        let outcome = plane.run_train(CLIENTS, &packet.frame(), segments, u32::from(ROUTE_MTU) - head + 1);
+        assert!(outcome.was_sent(), "{outcome}");
+        is_too_big(kind, &Read::of(&outcome.frame), &packet, ROUTE_MTU);
+    }
 }
 
 /// By a little or by much; whether the way to the backend was known or not.
