@@ -9,6 +9,7 @@ use aya::programs::SchedClassifier;
 use aya::{Ebpf, EbpfLoader};
 
 use crate::attachments::Attachments;
+use crate::host::Host;
 use crate::layout::Address;
 use crate::program::Error;
 
@@ -53,6 +54,23 @@ impl Decapsulator {
         self.attachments
             .attach(classifier(&mut self.object), interface)
             .map_err(|source| Error::Attach { interface: interface.to_owned(), source })
+    }
+
+    /// Attaches it again to those of these interfaces that do not run it: they came anew by their names, or
+    /// another process has taken it off. Gives their names, and why it could not be done at others; one that
+    /// is not there has its turn later.
+    pub fn attach_again(&mut self, interfaces: &[String]) -> Result<(Vec<String>, Vec<Error>), Error> {
+        let host = Host::read().map_err(Error::Interfaces)?;
+        let program = classifier(&mut self.object).info()?.id();
+        let lost = self.attachments.lost(program, &|name| host.index_of(name));
+        let (mut attached, mut failed) = (Vec::new(), Vec::new());
+        for interface in lost.into_iter().filter(|name| interfaces.contains(name)) {
+            match self.attach(&interface) {
+                Ok(()) => attached.push(interface),
+                Err(error) => failed.push(error),
+            }
+        }
+        Ok((attached, failed))
     }
 
     /// Packets so far, a train counted by its segments, in the order of [`TAKEN`].

@@ -87,6 +87,8 @@ pub enum Error {
     Flows(io::Error),
     /// The program was not run.
     Run(io::Error),
+    /// Which interfaces there are could not be read.
+    Interfaces(io::Error),
     /// No BPF file system is mounted where programs are to be pinned.
     NotMounted {
         /// Where.
@@ -127,6 +129,7 @@ impl fmt::Display for Error {
             Error::Map(error) => write!(out, "a table of the kernel plane: {}", Chain(error)),
             Error::Flows(error) => write!(out, "the tables of flows: {error}"),
             Error::Run(error) => write!(out, "the kernel does not run the packet program: {error}"),
+            Error::Interfaces(error) => write!(out, "the host's interfaces can't be read: {error}"),
             Error::NotMounted { directory } => write!(
                 out,
                 "{} is in no BPF file system: as root, `mount -t bpf bpf /sys/fs/bpf` (systemd does it)",

@@ -3,6 +3,7 @@
 mod alike;
 mod beside_nftables;
 mod crowd;
+mod decapsulate;
 mod failover;
 mod flood;
 mod interfaces;

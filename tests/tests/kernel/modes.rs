@@ -2,12 +2,11 @@
 //! they are for.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, Command, Stdio};
 
-use weir_tests::dialogue::{Setup, Weir, until, weir_binary};
+use weir_tests::dialogue::{Setup, Weir, until};
 use weir_tests::network::Network;
 
+use super::decapsulate::Decapsulates;
 use super::{Talk, asks, datagram_socket};
 
 /// The first config below a heading of the guide's page.
@@ -94,41 +93,6 @@ fn the_guides_direct_server_return_has_backends_answer_past_the_plane() {
     });
     let back = weir.metric("weir_l4_packets_total", &[("listener", "web"), ("verdict", "to_client")]);
     assert_eq!(back, 0.0);
-}
-
-/// `weir decapsulate` of a backend, ended with the test.
-pub struct Decapsulates(Child, BufReader<ChildStdout>);
-
-impl Decapsulates {
-    /// With the words of the guide behind the interface's name.
-    pub fn start(network: &Network, server: usize, interface: &str, words: &str) -> Decapsulates {
-        let mut child = network.on(&format!("server{server}"), || {
-            let words = format!("decapsulate --interface {interface} {words}");
-            let mut command = Command::new(weir_binary());
-            command.args(words.split(' ')).stdout(Stdio::piped()).spawn().expect("weir starts")
-        });
-        let mut says = BufReader::new(child.stdout.take().expect("it is piped"));
-        let mut line = String::new();
-        says.read_line(&mut line).expect("it speaks");
-        assert!(line.starts_with(&format!("takes outer headers off at {interface}")), "{line}");
-        Decapsulates(child, says)
-    }
-
-    /// What it says when it is told to end.
-    pub fn ends(mut self) -> String {
-        let id = rustix::process::Pid::from_child(&self.0);
-        rustix::process::kill_process(id, rustix::process::Signal::TERM).expect("it is ours");
-        let mut said = String::new();
-        self.1.read_to_string(&mut said).expect("it ends");
-        said
-    }
-}
-
-impl Drop for Decapsulates {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Between Weir and its backends is a router, and behind that the links are narrower than those of clients.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use weir_tests::dialogue::{Admin, Draws, Setup, Weir, until};
 use weir_tests::network::{Network, PATIENCE};
 
-use super::modes::Decapsulates;
+use super::decapsulate::Decapsulates;
 use super::{Talk, VIP, VIP6, asks, config_of, start};
 
 /// Flows of each algorithm and family; ten times as many with `WEIR_FULL`.

@@ -1,5 +1,6 @@
 //! `weir decapsulate`
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -9,8 +10,10 @@ use weir_l4::decap::{Decapsulator, TAKEN};
 
 use crate::exit::Exit;
 
-/// How often it says what it counted, if that has changed.
-const SAYS_EVERY: Duration = Duration::from_secs(60);
+/// How often it looks whether its interfaces run the program.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+/// After how many looks it says what it counted, if that has changed: each minute.
+const SAYS_AFTER: u32 = 60;
 
 /// Which packets are taken out of others.
 #[derive(Args, Debug)]
@@ -41,12 +44,19 @@ pub fn decapsulate(arguments: &Arguments) -> Result<Exit, Exit> {
         }
         say!("takes outer headers off at {}", arguments.interface.join(", "));
         let mut said = [0; TAKEN.len()];
-        loop {
+        let mut failed_before = BTreeSet::new();
+        for look in 1_u32.. {
             let ends = tokio::select! {
                 _ = term.recv() => true,
                 _ = int.recv() => true,
-                () = tokio::time::sleep(SAYS_EVERY) => false,
+                () = tokio::time::sleep(LOOKS_EVERY) => false,
             };
+            if !ends {
+                look_again(&mut program, &arguments.interface, &mut failed_before);
+                if look % SAYS_AFTER != 0 {
+                    continue;
+                }
+            }
             let counts = program.counts().map_err(|error| failed(&error))?;
             if counts != said || ends {
                 let words: Vec<String> =
@@ -55,8 +65,22 @@ pub fn decapsulate(arguments: &Arguments) -> Result<Exit, Exit> {
                 said = counts;
             }
             if ends {
-                return Ok(Exit::Done);
+                break;
             }
         }
+        Ok(Exit::Done)
     })
+}
+
+/// Attaches the program where it is missing by now, and says so; why it can't be, once for each reason.
+fn look_again(program: &mut Decapsulator, interfaces: &[String], failed_before: &mut BTreeSet<String>) {
+    let (attached, failed) = program.attach_again(interfaces).unwrap_or_else(|error| (vec![], vec![error]));
+    for interface in attached {
+        say!("takes outer headers off again at {interface}, which ran the program no more");
+    }
+    let failed: BTreeSet<String> = failed.iter().map(ToString::to_string).collect();
+    for error in failed.difference(failed_before) {
+        say!("{error}");
+    }
+    *failed_before = failed;
 }
