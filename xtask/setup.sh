@@ -36,6 +36,7 @@ chromium          | test  | a browser
 nginx             | test  | does what a page of the guide says Weir does; its service is disabled
 haproxy           | test  | does what another page of the guide says Weir does; its service is disabled
 nftables          | test  | NAT of the kernel itself, which packets are compared with
+perl-base         | test  | sends frames that no socket of ours sends
 iproute2          | test  | ip: the lab makes network namespaces and their addresses
 util-linux        | test  | prlimit takes descriptors away, unshare gives a test its own files
 keepalived        | test  | moves an address between two Weirs; its service is disabled

@@ -55,6 +55,7 @@ __noinline int send_back(struct __sk_buff *skb)
 {
 	__u8 macs[12], swapped[12];
 
+	untag(skb);
 	if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)))
 		return TC_ACT_SHOT;
 	__builtin_memcpy(swapped, macs + 6, 6);

@@ -207,7 +207,7 @@ int decapsulate(struct __sk_buff *skb)
 	struct outer outer = {};
 	int said, ecn;
 
-	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
+	if (skb->pkt_type != PACKET_HOST || is_of_vlan(skb))
 		return NOT_OURS;
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
 		outer.family = 4;

@@ -137,6 +137,7 @@ static __always_inline int send(struct __sk_buff *skb, const struct flow *flow, 
 {
 	__u8 macs[12] __attribute__((aligned(4)));
 
+	untag(skb);
 	if (way == WAY_NEIGHBOUR && flow->forward == FORWARD_DSR) {
 		struct bpf_redir_neigh to = {};
 

@@ -543,7 +543,7 @@ int balance(struct __sk_buff *skb)
 	int step = STEP_FOUND, action = TC_ACT_SHOT;
 
 	/* Frames for others that a switch floods, and frames of a VLAN, whose own interface gets them. */
-	if (skb->pkt_type != PACKET_HOST || skb->vlan_present || !parse(skb, &packet))
+	if (skb->pkt_type != PACKET_HOST || is_of_vlan(skb) || !parse(skb, &packet))
 		return NOT_OURS;
 	if ((packet.protocol == IPPROTO_ICMP || packet.protocol == IPPROTO_ICMPV6) && packet.fragment != LATER_FRAGMENT) {
 		step = icmp(skb, &packet, &made);

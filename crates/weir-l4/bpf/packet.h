@@ -288,6 +288,20 @@ static __always_inline bool parse_ip6(struct __sk_buff *skb, struct packet *pack
 	return true;
 }
 
+/* Whether a frame's tag names a VLAN. One of VLAN 0 says no more than a priority, and the frame is the interface's own (IEEE 802.1Q
+ * §9.6). */
+static __always_inline bool is_of_vlan(const struct __sk_buff *skb)
+{
+	return skb->vlan_present && skb->vlan_tci & 0xfff;
+}
+
+/* Takes off a tag that names no VLAN: the way out has none. Pointers into the packet are to be got anew. */
+static __always_inline void untag(struct __sk_buff *skb)
+{
+	if (skb->vlan_present)
+		bpf_skb_vlan_pop(skb);
+}
+
 /* ::ffff:0:0/96 stands for IPv4 in our maps, and for nothing on the wire (RFC 4291 §2.5.5.2). */
 static __always_inline bool is_mapped(const struct address *address)
 {

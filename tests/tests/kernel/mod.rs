@@ -15,6 +15,7 @@ mod owners;
 mod planes;
 mod pools;
 mod privileges;
+mod tagged;
 mod traffic;
 mod views;
 
