@@ -1,6 +1,7 @@
 //! What this host has: interfaces, addresses, routes; and when any of it changes. Read from the kernel by
 //! rtnetlink(7).
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -35,6 +36,8 @@ pub struct Route {
     pub network: IpAddr,
     /// Length of its prefix.
     pub prefix: u8,
+    /// Of routes to one network the least is taken (RTA_PRIORITY).
+    pub metric: u32,
     /// Index of the interface.
     pub interface: u32,
 }
@@ -60,11 +63,13 @@ impl Host {
         Ok(host)
     }
 
-    /// Index of the interface that the longest matching route has; 0 when no route leads there.
+    /// Index of the interface that the longest matching route has, and of those the one of the least metric; 0
+    /// when no route leads there.
     pub fn interface_to(&self, address: IpAddr) -> u32 {
         let address = address.to_canonical();
         let matching = self.routes.iter().filter(|route| route.leads_to(address));
-        matching.max_by_key(|route| route.prefix).map_or(0, |route| route.interface)
+        let preferred = matching.max_by_key(|route| (route.prefix, Reverse(route.metric)));
+        preferred.map_or(0, |route| route.interface)
     }
 
     /// The address of this host that packets to `address` come from when they are its own: the one that the
@@ -306,16 +311,17 @@ fn routes(message: &Message<'_>) -> Vec<Route> {
         return Vec::new();
     }
     let any = if family == 2 { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
-    let (mut network, mut interfaces) = (any, Vec::new());
+    let (mut network, mut metric, mut interfaces) = (any, 0, Vec::new());
     for (kind, value) in attributes(message.body, 12) {
         match kind {
             1 => network = ip(value).unwrap_or(any),
             4 => interfaces.extend(u32_at(value, 0)),
+            6 => metric = u32_at(value, 0).unwrap_or(0),
             9 => interfaces.extend(ways(value)),
             _ => {}
         }
     }
-    interfaces.into_iter().map(|interface| Route { network, prefix, interface }).collect()
+    interfaces.into_iter().map(|interface| Route { network, prefix, metric, interface }).collect()
 }
 
 /// Interfaces of a list of `struct rtnexthop`.
@@ -340,10 +346,44 @@ mod tests {
         assert!(!host.routed_interfaces().contains("lo"));
     }
 
+    fn route(network: &str, prefix: u8, interface: u32) -> Route {
+        Route { network: network.parse().unwrap(), prefix, metric: 0, interface }
+    }
+
+    /// The last of them led: where the host does not forward, packets went by the standby.
+    #[test]
+    fn of_two_routes_to_a_network_the_one_of_the_least_metric_leads() {
+        for (network, inside) in [("10.77.0.0", "10.77.0.1"), ("fd77::", "fd77::1")] {
+            let prefix = if inside.contains(':') { 64 } else { 24 };
+            let by = |metric, interface| Route { metric, ..route(network, prefix, interface) };
+            let wider = Route { metric: 1, ..route(network, prefix - 8, 9) };
+            for routes in [[by(100, 2), by(200, 3), wider], [by(200, 3), wider, by(100, 2)]] {
+                let host = Host { routes: routes.to_vec(), ..Host::default() };
+                assert_eq!(host.interface_to(inside.parse().unwrap()), 2);
+            }
+        }
+    }
+
+    /// As the kernel says 10.77.0.0/24 with metric 100 (`struct rtmsg`, RTA_DST, RTA_PRIORITY, RTA_OIF).
+    #[test]
+    fn a_routes_metric_is_read() {
+        let head = [2, 24, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0];
+        let attribute = |kind: u16, value: [u8; 4]| {
+            [8_u16.to_ne_bytes(), kind.to_ne_bytes(), [value[0], value[1]], [value[2], value[3]]].concat()
+        };
+        let body = [
+            head.to_vec(),
+            attribute(1, [10, 77, 0, 0]),
+            attribute(6, 100_u32.to_ne_bytes()),
+            attribute(4, 2_u32.to_ne_bytes()),
+        ]
+        .concat();
+        let found = routes(&Message { kind: 24, body: &body });
+        assert_eq!(found, [Route { metric: 100, ..route("10.77.0.0", 24, 2) }]);
+    }
+
     #[test]
     fn the_longest_prefix_leads() {
-        let route =
-            |network: &str, prefix, interface| Route { network: network.parse().unwrap(), prefix, interface };
         let routes = vec![
             route("0.0.0.0", 0, 1),
             route("10.1.0.0", 16, 2),
