@@ -14,6 +14,7 @@ use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle, qdisc_add_clsact};
 use aya::programs::{Link, LinkOrder, ProgramError, SchedClassifier, TcAttachType};
 use aya::sys::SyscallError;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::bpf::tcx_programs;
 use crate::host::filters;
@@ -25,17 +26,22 @@ const HANDLE: TcHandle = TcHandle::new(0x7765, 0x6972);
 
 type Failure = Box<dyn StdError + Send + Sync>;
 
-/// One attachment.
 enum Attachment {
     Tcx(FdLink),
     Clsact,
+}
+
+/// One attachment, and the index of the interface that it was made at: that stays when the name changes.
+struct Attached {
+    index: u32,
+    by: Attachment,
 }
 
 /// All attachments of a program, by name of the interface.
 pub(crate) struct Attachments {
     /// Where they are kept; `None` when they end with the process.
     directory: Option<PathBuf>,
-    attached: BTreeMap<String, Attachment>,
+    attached: BTreeMap<String, Attached>,
 }
 
 impl Attachments {
@@ -76,11 +82,12 @@ impl Attachments {
         classifier: &mut SchedClassifier,
         interface: &str,
     ) -> Result<(), Failure> {
-        let attachment = match self.attach_tcx(classifier, interface) {
+        let index = index_of(interface)?;
+        let by = match self.attach_tcx(classifier, interface) {
             Err(problem) if lacks_tcx(problem.as_ref()) => self.attach_clsact(classifier, interface)?,
             done => Attachment::Tcx(done?),
         };
-        self.attached.insert(interface.to_owned(), attachment);
+        self.attached.insert(interface.to_owned(), Attached { index, by });
         Ok(())
     }
 
@@ -131,13 +138,44 @@ impl Attachments {
         Ok(Attachment::Clsact)
     }
 
+    /// Has attachments bear the names that their interfaces have by now, by the index: `name_of` gives those.
+    /// Gives the earlier and the present name of each that has another one.
+    pub(crate) fn rename(&mut self, name_of: &dyn Fn(u32) -> Option<String>) -> Vec<[String; 2]> {
+        let now = |name: &String, one: &Attached| name_of(one.index).filter(|now| now != name);
+        let renamed = self.attached.iter().filter_map(|(name, one)| Some([name.clone(), now(name, one)?]));
+        let renamed: Vec<[String; 2]> = renamed.collect();
+        // All leave their names before any takes a new one: two may have changed theirs for each other's.
+        let aside = |index: u32| format!("::{index}");
+        let leave = |[before, _]: &[String; 2]| {
+            let one = self.attached.remove(before).expect("it was among them");
+            self.move_kept(before, &aside(one.index));
+            one
+        };
+        let moved: Vec<Attached> = renamed.iter().map(leave).collect();
+        for ([_, now], one) in renamed.iter().zip(moved) {
+            self.move_kept(&aside(one.index), now);
+            self.attached.insert(now.clone(), one);
+        }
+        renamed
+    }
+
+    /// Moves what is kept of an interface to another name. Where the file system refuses, the next process
+    /// does not find it, and attaches anew.
+    fn move_kept(&self, before: &str, now: &str) {
+        for kind in ["links", "filters"] {
+            if let (Some(before), Some(now)) = (self.kept_as(kind, before), self.kept_as(kind, now)) {
+                let _ = std::fs::rename(before, now);
+            }
+        }
+    }
+
     /// Interfaces of those that it is attached to which do not run `program`: another process has put its
     /// own in its place or has taken it off, or the interface came anew under its name. `index_of` gives the
     /// index that a name has now; of an interface that is gone nothing is said.
     pub(crate) fn lost(&self, program: u32, index_of: &dyn Fn(&str) -> Option<u32>) -> Vec<String> {
-        let is_lost = |(name, attachment): &(&String, &Attachment)| {
+        let is_lost = |(name, one): &(&String, &Attached)| {
             let Some(index) = index_of(name) else { return false };
-            let running = match attachment {
+            let running = match one.by {
                 Attachment::Tcx(_) => tcx_programs(index),
                 Attachment::Clsact => filters(index),
             };
@@ -152,7 +190,7 @@ impl Attachments {
         if let Some(pin) = self.kept_as("links", interface) {
             let _ = std::fs::remove_file(pin);
         }
-        let attachment = self.attached.remove(interface);
+        let attachment = self.attached.remove(interface).map(|one| one.by);
         let kept = self.kept_as("filters", interface);
         let was_kept = kept.is_some_and(|kept| std::fs::remove_dir(kept).is_ok());
         if was_kept || matches!(attachment, Some(Attachment::Clsact)) {
@@ -196,6 +234,12 @@ impl Drop for Attachments {
             }
         }
     }
+}
+
+fn index_of(interface: &str) -> io::Result<u32> {
+    let family = AddressFamily::INET;
+    let socket = rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    Ok(rustix::net::netdevice::name_to_index(socket, interface)?)
 }
 
 /// Our filter on an interface.

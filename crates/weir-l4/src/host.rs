@@ -98,6 +98,11 @@ impl Host {
         chosen.map(|one| one.name.clone()).collect()
     }
 
+    /// Name of an interface by its index; `None` where there is none.
+    pub fn name_of(&self, index: u32) -> Option<String> {
+        self.interfaces.iter().find(|one| one.index == index).map(|one| one.name.clone())
+    }
+
     /// Index of an interface by its name; `None` where there is none.
     pub fn index_of(&self, name: &str) -> Option<u32> {
         self.interfaces.iter().find(|one| one.name == name).map(|one| one.index)

@@ -327,6 +327,14 @@ impl Program {
             .map_err(|source| Error::Attach { interface: interface.to_owned(), source })
     }
 
+    /// Goes on under the names that interfaces have by now; see [`Host::name_of`]. Gives the earlier and the
+    /// present name of each that was renamed.
+    ///
+    /// [`Host::name_of`]: crate::host::Host::name_of
+    pub fn rename(&mut self, name_of: &dyn Fn(u32) -> Option<String>) -> Vec<[String; 2]> {
+        self.attachments.rename(name_of)
+    }
+
     /// Interfaces that it was attached to and that do not run it any more, by name; see [`Host::index_of`].
     ///
     /// [`Host::index_of`]: crate::host::Host::index_of

@@ -83,6 +83,49 @@ fn a_host_with_more_addresses_than_there_is_room_for_is_followed_all_the_same() 
     });
 }
 
+/// Files that tell of attachments.
+fn pins(network: &Network) -> Vec<String> {
+    let layout = fs::read_dir(network.bpf_directory()).unwrap().next().unwrap().unwrap().path();
+    let kept = ["links", "filters"].into_iter().filter_map(|kind| fs::read_dir(layout.join(kind)).ok());
+    let mut names: Vec<String> =
+        kept.flatten().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// It was attached to by its new name only after it was taken off the old one, and the host reset what came
+/// in between.
+#[test]
+fn an_interface_that_is_renamed_keeps_the_program() {
+    let (network, weir) = start(1, "balance = \"round-robin\"");
+    let mut talk = begins(&network);
+    talk.goes_on(b"by the first name");
+    let rename = |before: &str, now: &str| {
+        network.run("weir", &["ip", "link", "set", before, "name", now]);
+    };
+    rename("to_client", "wan.0");
+    weir.reaches("weir_l4_attached", &[("interface", "wan.0")], 1.0);
+    assert_eq!(pins(&network), ["to_server1", "wan:0"]);
+    talk.goes_on(b"by the second");
+    // Two that are seen with each other's names at once.
+    let pid = weir.pid();
+    weir.signals_pid(pid, Signal::STOP);
+    rename("wan.0", "aside");
+    rename("to_server1", "wan.0");
+    rename("aside", "to_server1");
+    weir.signals_pid(pid, Signal::CONT);
+    until("it is told of both", || {
+        let said = weir.stderr();
+        let of = |before: &str, now: &str| format!("renamed before=\"{before}\" interface=\"{now}\"");
+        (said.contains(&of("wan.0", "to_server1")) && said.contains(&of("to_server1", "wan.0"))).then_some(())
+    });
+    assert_eq!(pins(&network), ["to_server1", "wan:0"]);
+    talk.goes_on(b"by the third");
+    begins(&network).goes_on(b"by another");
+    assert_eq!(weir.metric("weir_l4_attachments_lost_total", &[]), 0.0);
+    assert!(!weir.stderr().contains("is detached"), "{}", weir.stderr());
+}
+
 #[test]
 fn an_interface_that_is_not_there_is_warned_of_and_taken_once_it_comes() {
     let network = Network::enter(1);

@@ -87,6 +87,10 @@ impl Owner {
     /// Of some interfaces it could not be done; of all others it was.
     pub(super) fn attach(&mut self) -> Result<(), String> {
         self.note_absent();
+        let host = &self.host;
+        for [before, interface] in self.kernel.program().rename(&|index| host.name_of(index)) {
+            tracing::info!(before, interface, "the kernel plane goes on at an interface that was renamed");
+        }
         let wanted = self.interfaces();
         let lost: BTreeSet<String> = self.lost().into_iter().collect();
         let program = self.kernel.program();
