@@ -126,6 +126,32 @@ fn an_interface_that_is_renamed_keeps_the_program() {
     assert!(!weir.stderr().contains("is detached"), "{}", weir.stderr());
 }
 
+/// It was taken off while the interface was down, and the host reset what came before it was there again.
+#[test]
+fn an_interface_that_goes_down_and_up_keeps_the_program() {
+    for of_listener in ["", "interface = [\"to_*\", \"later\"]"] {
+        let network = Network::enter(1);
+        network.greets(1, 8080);
+        let weir = Setup::of(&config_of(&network, 1, of_listener, 8080, "")).start();
+        let mut talk = begins(&network);
+        talk.goes_on(b"before");
+        network.run("weir", &["ip", "link", "set", "to_client", "down"]);
+        // Once Weir has seen this one, it has seen that the other is down.
+        network.run("weir", &["ip", "link", "add", "later", "type", "veth", "peer", "name", "end"]);
+        network.run("weir", &["ip", "addr", "add", "10.70.0.1/24", "dev", "later"]);
+        network.run("weir", &["ip", "link", "set", "end", "up"]);
+        network.run("weir", &["ip", "link", "set", "later", "up"]);
+        weir.reaches("weir_l4_attached", &[("interface", "later")], 1.0);
+        assert_eq!(weir.metric("weir_l4_attached", &[("interface", "to_client")]), 1.0);
+        network.run("weir", &["ip", "link", "set", "to_client", "up"]);
+        talk.goes_on(b"afterwards");
+        assert!(!weir.stderr().contains("is detached"), "{}", weir.stderr());
+        // One that is gone is let go.
+        network.run("weir", &["ip", "link", "del", "later"]);
+        until("it is detached", || weir.stderr().contains("detached interface=\"later\"").then_some(()));
+    }
+}
+
 #[test]
 fn an_interface_that_is_not_there_is_warned_of_and_taken_once_it_comes() {
     let network = Network::enter(1);

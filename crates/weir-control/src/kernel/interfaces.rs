@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use weir_config::{Config, Listener, Plane};
-use weir_l4::host::Host;
+use weir_l4::host::{Host, Interface};
 
 use super::owner::Owner;
 use crate::events::What;
@@ -47,6 +47,8 @@ pub(super) struct Attaching {
     pub(super) left_out: [usize; 2],
     /// What listeners name and this host does not have, by listener.
     pub(super) absent: BTreeMap<String, Vec<String>>,
+    /// Indexes of interfaces that routes have led out by, as long as they are there.
+    routed: BTreeSet<u32>,
     /// Why the program could not be told of the host, where that was said already.
     untold: Option<String>,
 }
@@ -188,23 +190,34 @@ impl Owner {
         })
     }
 
+    /// Where packets are to be taken. One that was attached to stays so while it exists, down or without a
+    /// route: when it is up again, the host's stack would reset connections before the program is back.
     fn interfaces(&mut self) -> BTreeSet<String> {
         let Some((snapshot, placements)) = &self.serving else { return BTreeSet::new() };
+        let host = &self.host;
+        let routed = host.routed_interfaces();
+        self.attaching.routed.extend(routed.iter().filter_map(|name| host.index_of(name)));
+        self.attaching.routed.retain(|index| host.name_of(*index).is_some());
+        let mut held: BTreeSet<String> = self.kernel.program().interfaces().map(str::to_owned).collect();
+        held.extend(self.kernel.program().left_behind());
+        held.retain(|name| host.index_of(name).is_some());
+        // Of an earlier process nobody knows which routes led out by it.
+        let was_routed = |one: &&Interface| !one.is_up || self.attaching.routed.contains(&one.index);
+        let was_routed = host.interfaces.iter().filter(was_routed).map(|one| one.name.clone()).collect();
         let mut found = BTreeSet::new();
         if self.moves.any_leave() {
             // Their flows came by one of these.
-            found.extend(self.kernel.program().interfaces().map(str::to_owned));
-            found.extend(self.kernel.program().left_behind());
-            let is_there = |name: &String| self.host.interfaces.iter().any(|one| one.name == *name);
-            found.retain(is_there);
+            found.extend(held.iter().cloned());
         }
         for listener in snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name)) {
             let patterns = &listener.config.interfaces;
             let is_meant = |name: &str| patterns.iter().any(|pattern| pattern.matches(name));
-            found.extend(match patterns.is_empty() {
-                true => self.host.routed_interfaces(),
-                false => self.host.interfaces_that(is_meant),
-            });
+            if patterns.is_empty() {
+                found.extend(routed.iter().chain(held.intersection(&was_routed)).cloned());
+            } else {
+                found.extend(host.interfaces_that(is_meant));
+                found.extend(held.iter().filter(|name| is_meant(name)).cloned());
+            }
         }
         found
     }
