@@ -3,7 +3,7 @@
 
 pub(crate) mod forward;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use weir_balance::Algorithm;
 
@@ -155,7 +155,9 @@ fn of_listener(listener: &Fields, protocol: Protocol) -> Vec<Obstacle> {
             Some(Bind::Inet(bind)) => bind,
         };
         let ip = bind.first.ip().to_canonical();
-        let why = if ip.is_unspecified() {
+        let why = if is_of_many(ip) {
+            "it takes what comes for one host, and nobody connects to a multicast, broadcast or reserved address: say one of one host"
+        } else if ip.is_unspecified() {
             "it takes packets by their destination, which is an address: list those that clients use"
         } else if bind.first.port() == 0 {
             "nobody chooses a free port there: say which one"
@@ -168,6 +170,16 @@ fn of_listener(listener: &Fields, protocol: Protocol) -> Vec<Obstacle> {
     }
     of_keys(listener, protocol, &mut obstacles);
     obstacles
+}
+
+/// Multicast and broadcast, and what stands for no host (RFC 1112 §4, RFC 6890 §2.2.2).
+fn is_of_many(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            address.octets()[0] >= 224 || (address.octets()[0] == 0 && !address.is_unspecified())
+        }
+        IpAddr::V6(address) => address.is_multicast(),
+    }
 }
 
 /// Keys of a table, and of those below it, that the kernel plane has not. What means nothing to the protocol
