@@ -29,6 +29,26 @@ static __always_inline __u32 outer_bytes(__u8 family)
 	return family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 }
 
+/* The way on a host that does not forward, of which the kernel's look-up says nothing: by the interface that is known already, or by
+ * that of the host's route. By DSR a router would send the packet back to us. */
+__noinline int by_routes(struct flow *flow)
+{
+	struct routed to = { .prefix = 128 };
+	struct way_out *way;
+
+	if (!flow)
+		return WAY_NONE;
+	if (flow->next_hop.interface && flow->forward != FORWARD_DSR)
+		return WAY_NEIGHBOUR;
+	to.address = flow->destination;
+	way = bpf_map_lookup_elem(&ways, &to);
+	if (way && way->is_behind_router && flow->forward == FORWARD_DSR)
+		return WAY_NONE;
+	if (way && !flow->next_hop.interface)
+		flow->next_hop.interface = way->interface;
+	return flow->next_hop.interface ? WAY_NEIGHBOUR : WAY_NONE;
+}
+
 /* Looks up the way to where the flow's packets go, and keeps it in the flow. */
 __noinline int look_up(struct __sk_buff *skb, struct flow *flow, __u8 family, __u32 routes)
 {
@@ -73,7 +93,8 @@ __noinline int look_up(struct __sk_buff *skb, struct flow *flow, __u8 family, __
 		 * still there, and forgotten in the end. */
 		return flow->next_hop.is_peer ? WAY_PEER : WAY_NEIGHBOUR;
 	}
-	/* A host that does not forward (FWD_DISABLED) has the way all the same. */
+	if (found == BPF_FIB_LKUP_RET_FWD_DISABLED)
+		return by_routes(flow);
 	return flow->next_hop.interface && found != BPF_FIB_LKUP_RET_BLACKHOLE &&
 			       found != BPF_FIB_LKUP_RET_UNREACHABLE && found != BPF_FIB_LKUP_RET_PROHIBIT
 		       ? WAY_NEIGHBOUR

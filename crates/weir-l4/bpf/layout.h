@@ -261,6 +261,24 @@ struct fragment_key {
 };
 _Static_assert(sizeof(struct fragment_key) == 40, "keep FragmentKey in weir-l4/src/layout.rs equal");
 
+/* Routes that there is room for. */
+#define MAX_WAYS 4096
+
+/* Networks that routes of this host lead to, by their longest prefix: of an IPv4 address the first 96 bits as well. */
+struct routed {
+	__u32 prefix;
+	struct address address;
+};
+_Static_assert(sizeof(struct routed) == 20, "keep the key of `ways` without padding");
+
+/* The way that a route has. */
+struct way_out {
+	__u32 interface;
+	/* By a router, or on the link itself. */
+	__u32 is_behind_router;
+};
+_Static_assert(sizeof(struct way_out) == 8, "keep WayOut in weir-l4/src/host.rs equal");
+
 /* What the first fragment of a packet became; the others follow. */
 struct fragment {
 	struct flow_key6 flow;

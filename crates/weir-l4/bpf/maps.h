@@ -157,6 +157,15 @@ struct {
 	__type(value, __u32);
 } local_peers SEC(".maps");
 
+/* Routes of this host: where it does not forward, the kernel's look-up of a way says nothing. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_WAYS);
+	__type(key, struct routed);
+	__type(value, struct way_out);
+} ways SEC(".maps");
+
 /* Answers of a processor in a tick, each kind of them counted by itself: segments of no connection cost anybody little, and
  * must not keep those from their MTU who have a connection. */
 enum answers_to {

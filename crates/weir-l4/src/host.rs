@@ -2,7 +2,7 @@
 //! rtnetlink(7).
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::OwnedFd;
@@ -40,7 +40,15 @@ pub struct Route {
     pub metric: u32,
     /// Index of the interface.
     pub interface: u32,
+    /// Whether it leads by a router, and not to the link itself.
+    pub is_behind_router: bool,
 }
+
+/// As `struct way_out`: the index of an interface, and 1 where a router is next.
+pub type WayOut = [u32; 2];
+
+/// Networks that ways are kept of (`MAX_WAYS`): those of the shortest prefixes.
+pub const MOST_WAYS: usize = 4096;
 
 /// What this host has at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,13 +71,28 @@ impl Host {
         Ok(host)
     }
 
-    /// Index of the interface that the longest matching route has, and of those the one of the least metric; 0
+    /// Index of the interface that the longest matching route has, of those the one of the least metric; 0
     /// when no route leads there.
     pub fn interface_to(&self, address: IpAddr) -> u32 {
         let address = address.to_canonical();
         let matching = self.routes.iter().filter(|route| route.leads_to(address));
         let preferred = matching.max_by_key(|route| (route.prefix, Reverse(route.metric)));
         preferred.map_or(0, |route| route.interface)
+    }
+
+    /// The way to each network, by the length of its prefix (of an IPv4 network with 96 bits before it) and
+    /// its address: the first [`MOST_WAYS`].
+    pub fn ways(&self) -> BTreeMap<(u32, Address), WayOut> {
+        let mut found: BTreeMap<(u32, Address), (u32, WayOut)> = BTreeMap::new();
+        for route in &self.routes {
+            let before = if route.network.is_ipv4() { 96 } else { 0 };
+            let key = (before + u32::from(route.prefix), Address::from(route.network));
+            let way = (route.metric, [route.interface, u32::from(route.is_behind_router)]);
+            if found.get(&key).is_none_or(|held| route.metric <= held.0) {
+                found.insert(key, way);
+            }
+        }
+        found.into_iter().take(MOST_WAYS).map(|(key, (_, way))| (key, way)).collect()
     }
 
     /// The address of this host that packets to `address` come from when they are its own: the one that the
@@ -316,24 +339,30 @@ fn routes(message: &Message<'_>) -> Vec<Route> {
         return Vec::new();
     }
     let any = if family == 2 { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
-    let (mut network, mut metric, mut interfaces) = (any, 0, Vec::new());
+    let (mut network, mut metric, mut is_behind, mut ways) = (any, 0, false, Vec::new());
     for (kind, value) in attributes(message.body, 12) {
         match kind {
             1 => network = ip(value).unwrap_or(any),
-            4 => interfaces.extend(u32_at(value, 0)),
+            4 => ways.extend(u32_at(value, 0).map(|interface| (interface, false))),
+            5 | 18 => is_behind = true,
             6 => metric = u32_at(value, 0).unwrap_or(0),
-            9 => interfaces.extend(ways(value)),
+            9 => ways.extend(several_ways(value)),
             _ => {}
         }
     }
-    interfaces.into_iter().map(|interface| Route { network, prefix, metric, interface }).collect()
+    let route = |(interface, by_router): (u32, bool)| {
+        let is_behind_router = is_behind || by_router;
+        Route { network, prefix, metric, interface, is_behind_router }
+    };
+    ways.into_iter().map(route).collect()
 }
 
-/// Interfaces of a list of `struct rtnexthop`.
-fn ways(mut list: &[u8]) -> Vec<u32> {
+/// Interfaces of a list of `struct rtnexthop`, and whether a router (RTA_GATEWAY, RTA_VIA) is next there.
+fn several_ways(mut list: &[u8]) -> Vec<(u32, bool)> {
     let mut found = Vec::new();
     while let (Some(length), Some(interface)) = (u16_at(list, 0), u32_at(list, 4)) {
-        found.push(interface);
+        let one = list.get(..usize::from(length)).unwrap_or_default();
+        found.push((interface, attributes(one, 8).any(|(kind, _)| matches!(kind, 5 | 18))));
         list = list.get(usize::from(length).next_multiple_of(4).max(8)..).unwrap_or_default();
     }
     found
@@ -352,7 +381,8 @@ mod tests {
     }
 
     fn route(network: &str, prefix: u8, interface: u32) -> Route {
-        Route { network: network.parse().unwrap(), prefix, metric: 0, interface }
+        let network = network.parse().unwrap();
+        Route { network, prefix, metric: 0, interface, is_behind_router: false }
     }
 
     /// The last of them led: where the host does not forward, packets went by the standby.
@@ -365,6 +395,7 @@ mod tests {
             for routes in [[by(100, 2), by(200, 3), wider], [by(200, 3), wider, by(100, 2)]] {
                 let host = Host { routes: routes.to_vec(), ..Host::default() };
                 assert_eq!(host.interface_to(inside.parse().unwrap()), 2);
+                assert_eq!(host.ways().values().copied().collect::<Vec<_>>(), [[9, 0], [2, 0]]);
             }
         }
     }
@@ -422,6 +453,6 @@ mod tests {
     fn what_is_cut_short_ends_the_list() {
         assert_eq!(messages(&[9, 0, 0, 0, 1, 0]).count(), 0);
         assert_eq!(attributes(&[8, 0, 1, 0, 1], 0).count(), 0);
-        assert!(ways(&[8, 0, 0, 0, 7, 0, 0]).is_empty());
+        assert!(several_ways(&[8, 0, 0, 0, 7, 0, 0]).is_empty());
     }
 }

@@ -8,8 +8,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use aya::maps::MapError;
+use aya::maps::lpm_trie::Key;
 
 use crate::flows::{FlowTables, Swept};
+use crate::host::WayOut;
 use crate::layout::{
     Address, BLOCKS_PER_TABLE, Backend, BackendCounter, BackendState, Counter, Endpoint, Listener, Network,
     Origin, Pool, SLOTS_PER_BLOCK, Settings, SlotBlock, Source, Verdict,
@@ -115,6 +117,21 @@ impl Kernel {
     /// that there is no room for.
     pub fn set_local_peers(&mut self, interfaces: &BTreeSet<u32>) -> Result<usize, Error> {
         put_all(&mut self.program, "local_peers", interfaces)
+    }
+
+    /// Says which ways this host's routes have: see [`Host::ways`](crate::host::Host::ways).
+    pub fn set_ways(&mut self, wanted: &BTreeMap<(u32, Address), WayOut>) -> Result<(), Error> {
+        let mut ways = self.program.ways()?;
+        let held: Vec<_> = ways.iter().collect::<Result<_, _>>()?;
+        let held: BTreeMap<(u32, Address), WayOut> =
+            held.into_iter().map(|(key, way)| ((key.prefix_len(), Address(key.data())), way)).collect();
+        for (prefix, address) in held.keys().filter(|key| !wanted.contains_key(key)) {
+            ways.remove(&Key::new(*prefix, address.0))?;
+        }
+        for ((prefix, address), way) in wanted.iter().filter(|(key, way)| held.get(key) != Some(*way)) {
+            ways.insert(&Key::new(*prefix, address.0), *way, 0)?;
+        }
+        Ok(())
     }
 
     /// Has every flow look up its way anew: routes, neighbours or interfaces have changed.

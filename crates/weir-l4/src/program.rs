@@ -18,6 +18,7 @@ use aya::{Ebpf, EbpfError, EbpfLoader};
 
 use crate::attachments::Attachments;
 use crate::flows::FlowTables;
+use crate::host::WayOut;
 use crate::layout::{BLOCKS_PER_TABLE, LAYOUT_VERSION, MAX_SOURCES, Verdict};
 
 /// The compiled program, to explain by.
@@ -288,6 +289,11 @@ impl Program {
         LpmTrie::try_from(self.map("networks"))
     }
 
+    /// Ways of this host's routes.
+    pub fn ways(&mut self) -> Result<LpmTrie<&mut MapData, [u8; 16], WayOut>, MapError> {
+        LpmTrie::try_from(self.map("ways"))
+    }
+
     /// Counters by their name in `bpf/maps.h`, a copy for each processor.
     pub fn counters<V: aya::Pod>(&mut self, name: &str) -> Result<PerCpuArray<&mut MapData, V>, MapError> {
         PerCpuArray::try_from(self.map(name))
@@ -451,7 +457,7 @@ pub(crate) fn is_mounted(path: &Path) -> bool {
 }
 
 /// Every map of `bpf/maps.h`.
-const MAPS: [&str; 23] = [
+const MAPS: [&str; 24] = [
     "networks",
     "listeners",
     "origins",
@@ -471,6 +477,7 @@ const MAPS: [&str; 23] = [
     "settings",
     "names",
     "local_peers",
+    "ways",
     "answers",
     "failed_clients",
     "verdicts",

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 
 use socket2::{Domain, Socket, Type};
-use weir_tests::dialogue::until;
-use weir_tests::network::PATIENCE;
+use weir_tests::dialogue::{Setup, until};
+use weir_tests::network::{Network, PATIENCE};
 use weir_tests::raw::{RST, Segment, Sender};
 
-use super::{Talk, VIP, VIP6, asks, datagram_socket, start};
+use super::{Talk, VIP, VIP6, asks, config, datagram_socket, start};
 
 #[test]
 fn connections_and_datagrams_of_both_families_reach_backends_and_come_back() {
@@ -60,6 +60,31 @@ fn a_host_that_does_not_forward_balances_all_the_same() {
     }
     for to in [format!("{VIP}:80"), format!("[{VIP6}]:80")] {
         Talk::begin(&network, &to).goes_on(&vec![b'y'; 100_000]);
+    }
+}
+
+/// Of a datagram that a backend sends first nothing says by which interface its client is: it was dropped.
+#[test]
+fn an_answer_of_no_flow_leaves_a_host_that_does_not_forward() {
+    let network = Network::enter(1);
+    for key in ["net.ipv4.conf.all.forwarding", "net.ipv6.conf.all.forwarding"] {
+        network.sets("weir", key, "0");
+    }
+    let _weir = Setup::of(&config(&network, 1, "health = { check = \"off\" }")).start();
+    for (is_v6, client, vip) in
+        [(false, "10.50.1.2", VIP.to_owned()), (true, "fd50:1::2", format!("[{VIP6}]"))]
+    {
+        let socket = datagram_socket(&network, client);
+        let to = socket.local_addr().unwrap();
+        let backend = network.server(1, 8080, is_v6);
+        let backend = network.on("server1", || UdpSocket::bind(backend).expect("a socket"));
+        socket.set_nonblocking(true).unwrap();
+        let mut answer = [0; 64];
+        let (count, from) = until("an answer", || {
+            backend.send_to(b"first", to).expect("the datagram leaves");
+            socket.recv_from(&mut answer).ok()
+        });
+        assert_eq!((&answer[..count], from), (&b"first"[..], format!("{vip}:80").parse().unwrap()));
     }
 }
 

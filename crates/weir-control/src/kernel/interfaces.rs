@@ -59,6 +59,7 @@ impl Owner {
     pub(super) fn tell_host(&mut self) {
         let told = self.kernel.set_host_addresses(&self.host.addresses).and_then(|addresses| {
             let peers = self.kernel.set_local_peers(&self.host.local_peers())?;
+            self.kernel.set_ways(&self.host.ways())?;
             self.kernel.forget_ways()?;
             Ok([addresses, peers])
         });

@@ -31,3 +31,4 @@ mod nat;
 mod opening;
 mod ranges;
 mod swept;
+mod unforwarding;

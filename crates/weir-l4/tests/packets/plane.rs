@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use aya::Pod;
+use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, HashMap, MapData, PerCpuValues};
 use aya::util::nr_cpus;
 use weir_l4::bpf::{TestPacket, test_run};
@@ -122,6 +123,9 @@ impl Loaded {
         let mut networks = self.program.networks().expect("it is there");
         let held: Vec<_> = networks.keys().map(|key| key.unwrap()).collect();
         held.iter().for_each(|key| networks.remove(key).unwrap());
+        let mut ways = self.program.ways().expect("it is there");
+        let held: Vec<_> = ways.keys().map(|key| key.unwrap()).collect();
+        held.iter().for_each(|key| ways.remove(key).unwrap());
         clear(self.table::<Address, Source>("source_ports"));
         self.forget();
         clear(self.table::<u32, u32>("local_peers"));
@@ -219,6 +223,14 @@ impl Plane {
     pub fn set_forwarding(&mut self, forwards: bool) {
         set_forwarding(forwards);
         self.loaded().forwards = forwards;
+    }
+
+    /// Says which way this host's route to a network has.
+    pub fn way(&mut self, network: IpAddr, prefix: u32, at: Device, is_behind_router: bool) {
+        let prefix = if network.is_ipv4() { 96 + prefix } else { prefix };
+        let key = Key::new(prefix, Address::from(network).0);
+        let way = [at.interface, u32::from(is_behind_router)];
+        self.loaded().program.ways().unwrap().insert(&key, way, 0).unwrap();
     }
 
     /// Writes a backend; port 0 keeps the port that the client asked for.
