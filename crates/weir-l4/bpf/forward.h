@@ -114,6 +114,9 @@ static __always_inline enum way way_of(struct __sk_buff *skb, const struct packe
 	return look_up(skb, flow, packet->family, routes);
 }
 
+/* Bytes of the Hop-by-Hop header that says how long a jumbogram is. */
+#define JUMBO_BYTES 8
+
 /* Bytes of IP that the largest piece of a packet has: of a train, which may not have been counted, each segment's. */
 static __always_inline __u32 largest_piece(struct __sk_buff *skb, const struct packet *packet)
 {
@@ -124,6 +127,10 @@ static __always_inline __u32 largest_piece(struct __sk_buff *skb, const struct p
 		return packet->size;
 	if (packet->protocol == IPPROTO_TCP && !bpf_skb_load_bytes(skb, packet->transport + 12, &offset, 1))
 		segment += (offset >> 4) * 4 - sizeof(struct udphdr);
+	/* Of more than 64 KiB the kernel has a header that says so (RFC 2675), which it takes off before it cuts. */
+	if (packet->size > 0xffff + sizeof(struct ipv6hdr) && packet->family == 6 &&
+	    packet->transport == ETH_HLEN + sizeof(struct ipv6hdr) + JUMBO_BYTES)
+		segment -= JUMBO_BYTES;
 	return segment < packet->size ? segment : packet->size;
 }
 

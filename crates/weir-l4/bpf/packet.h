@@ -188,6 +188,13 @@ static __always_inline bool read_transport(struct __sk_buff *skb, struct packet 
 	return true;
 }
 
+/* A train of more than 64 KiB, whose header can say no length (BIG TCP): what is there counts. */
+static __always_inline void measure(const struct __sk_buff *skb, struct packet *packet, __u32 said)
+{
+	if (!said && skb->gso_size && packet->protocol == IPPROTO_TCP)
+		packet->size = skb->len - ETH_HLEN;
+}
+
 static __always_inline bool parse_ip4(struct __sk_buff *skb, struct packet *packet)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -202,6 +209,7 @@ static __always_inline bool parse_ip4(struct __sk_buff *skb, struct packet *pack
 	packet->hop_limit = ip->ttl;
 	packet->header_sum = ip->check;
 	packet->size = bpf_ntohs(ip->tot_len);
+	measure(skb, packet, packet->size);
 	packet->transport = ETH_HLEN + header;
 	from_ip4(&packet->source, ip->saddr);
 	from_ip4(&packet->destination, ip->daddr);
@@ -283,6 +291,7 @@ static __always_inline bool parse_ip6(struct __sk_buff *skb, struct packet *pack
 		return false;
 	packet->protocol = walk.next;
 	packet->transport = walk.offset;
+	measure(skb, packet, packet->size - sizeof(*ip));
 	packet->fragment = walk.fragment;
 	packet->fragment_id = walk.fragment_id;
 	return true;

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use weir_l4::layout::{Settings, Verdict};
+use weir_l4::layout::{Settings, TCP, Verdict};
 
-use crate::frames::{Packet, Read};
+use crate::frames::{Packet, Read, sum_of};
 use crate::kinds::{Kind, TCP4, UDP4, each_kind};
 use crate::namespace::{BACKENDS, CLIENTS, Device, NARROW, NARROW_MTU, ROUTE_MTU};
 use crate::plane::Plane;
@@ -18,6 +18,7 @@ each_kind! {
     a_packet_larger_than_the_route_is_answered
     a_train_whose_segments_fit_goes_on
     a_train_that_was_not_counted_goes_on_where_its_segments_fit
+    a_train_that_is_longer_than_its_header_can_say_goes_on
     a_train_whose_segments_do_not_fit_is_answered
     a_train_whose_segments_are_larger_than_the_route_is_answered
     a_first_packet_that_does_not_fit_is_answered
@@ -115,6 +116,38 @@ fn a_train_that_was_not_counted_goes_on_where_its_segments_fit(kind: Kind) {
     let outcome = plane.run_train(CLIENTS, &packet.frame(), 0, 1300);
     let expected = packet.translated(kind.seen(packet.source()), kind.host(3, 0));
     outcome.forwarded(Verdict::ToBackend, &expected.frame());
+}
+
+/// The frame with a header that says no length, as the kernel has it of more than 64 KiB (BIG TCP).
+fn without_length(kind: Kind, packet: &Packet) -> Vec<u8> {
+    let mut frame = packet.frame();
+    if !kind.is_ip4 {
+        frame[18..20].fill(0);
+        return frame;
+    }
+    frame[16..18].fill(0);
+    frame[24..26].fill(0);
+    let sum = !sum_of(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame
+}
+
+/// It was dropped as one that ends too soon. Of a datagram, and of what is no train, it is.
+fn a_train_that_is_longer_than_its_header_can_say_goes_on(kind: Kind) {
+    let mut plane = plane_to(kind, kind.host(3, 0));
+    let packet = kind.later().with_payload(2600);
+    let expected = packet.translated(kind.seen(packet.source()), kind.host(3, 0));
+    plane.run(CLIENTS, &without_length(kind, &packet)).not_forwarded();
+    let outcome = plane.run_train(CLIENTS, &without_length(kind, &packet), 2, 1300);
+    if kind.protocol == TCP {
+        assert!(outcome.was_sent(), "{outcome}");
+        assert_eq!(outcome.frame[14..], without_length(kind, &expected)[14..]);
+        let outcome = plane.run_train(CLIENTS, &without_length(kind, &packet), 2, 1450);
+        outcome.counted_packets(2);
+        assert!(outcome.frame.len() < 200, "an error: {outcome}");
+    } else {
+        assert!(!outcome.was_sent(), "{outcome}");
+    }
 }
 
 fn a_train_whose_segments_do_not_fit_is_answered(kind: Kind) {
