@@ -168,7 +168,7 @@ fn explain_says_who_is_asked_and_what_comes_of_the_answer() {
     };
     let text = explained("/");
     for said in [
-        "auth     pool auth is asked for GET /verify?a=1, for at most 20s",
+        "auth     pool auth is asked for GET /verify?…, for at most 20s",
         "remote-user, remote-groups of its answer for the backend; set-cookie of its answer for the client",
         "header   to the backend, of the auth: set remote-user: (what is known of the user)",
         "header   to the client, of the auth: add set-cookie",

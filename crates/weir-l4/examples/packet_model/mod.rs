@@ -332,6 +332,7 @@ impl World {
         }
         let Some(packet) = Packet::read(frame, ETHERNET, false) else { return Expected::NotSent };
         match packet.protocol {
+            _ if packet.piece == Piece::Later && !packet.is_ip4 => self.later_fragment_of_any(frame, packet),
             ICMP | ICMP6 => self.error(frame, &packet),
             TCP | UDP if packet.piece == Piece::Later => self.later_fragment(frame, &packet),
             TCP | UDP => self.segment(frame, &packet),
@@ -386,6 +387,25 @@ impl World {
         // What opens a connection and ends it belongs to none.
         let is_odd = packet.protocol == TCP && frame[packet.transport + 13] & 0x03 == 0x03;
         if is_plain && !is_odd { Expected::Sent(sent) } else { Expected::MaySend(sent) }
+    }
+
+    /// What IPv6 makes of a later fragment is for the first one to say, whatever it names itself (RFC 8200
+    /// section 4.5).
+    fn later_fragment_of_any(&self, frame: &[u8], packet: Packet) -> Expected {
+        let mut packet = packet;
+        let expected = [TCP, UDP].map(|protocol| {
+            packet.protocol = protocol;
+            self.later_fragment(frame, &packet)
+        });
+        if expected.iter().all(|one| matches!(one, Expected::Untouched)) {
+            return Expected::Untouched;
+        }
+        let sent = expected.into_iter().flat_map(|one| match one {
+            Expected::MaySend(sent) => vec![sent],
+            Expected::MaySendOneOf(sent) => sent,
+            _ => Vec::new(),
+        });
+        Expected::MaySendOneOf(sent.collect())
     }
 
     fn later_fragment(&self, frame: &[u8], packet: &Packet) -> Expected {

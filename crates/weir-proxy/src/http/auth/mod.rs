@@ -127,9 +127,9 @@ impl Authenticator {
             Authenticator::Nobody => return "nobody is asked, and nobody passes".to_owned(),
         };
         let AuthService { pool_name, target, timeout, .. } = service;
-        // What stands behind may be a secret.
-        let target = target.split('?').next().unwrap_or_default();
-        let mut words = format!("pool {pool_name} is asked for GET {target}, for at most {timeout:?}");
+        // The query may hold a secret.
+        let (path, query) = target.split_once('?').map_or((&**target, ""), |(path, _)| (path, "?…"));
+        let mut words = format!("pool {pool_name} is asked for GET {path}{query}, for at most {timeout:?}");
         for (names, whom) in [(&service.to_backend, "backend"), (&service.to_client, "client")] {
             if !names.is_empty() {
                 words += &format!("; {} of its answer for the {whom}", names.join(", "));
