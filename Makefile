@@ -35,7 +35,6 @@ bare:                ## try README's commands in a fresh Debian 12 with nothing 
 	@xtask/bare.sh
 
 dist: setup          ## build target/dist/weir, optimised for what it did in a training run: what packages hold
-	@xtask/setup.sh dist
 	lab/peers install wrk h2load
 	@cargo xtask dist
 

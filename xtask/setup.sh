@@ -2,7 +2,6 @@
 # Makes a bare Debian 12 ready: installs the packages that are missing, or says which they are.
 #
 #   xtask/setup.sh build          what building Weir needs
-#   xtask/setup.sh dist           what building a package of it needs as well
 #   xtask/setup.sh test           what its tests and checks need as well (default)
 #
 # As root it installs; as anybody else it prints the command to run. It is quick when nothing is missing.
@@ -17,7 +16,6 @@ git               | build | cargo and the tidy checks read the tree through it
 ca-certificates   | build | crates are fetched over TLS
 clang-14          | build | compiles the packet program of the kernel plane
 libbpf-dev        | build | the headers of the packet program
-bolt-19           | dist  | lays the code of a package out by what ran in training
 curl              | test  | a client of the end-to-end tests, and of the demo
 openssl           | test  | makes certificates, and is a TLS client of the end-to-end tests
 netcat-openbsd    | test  | a client that half-closes
@@ -76,7 +74,7 @@ install_packages() {
         package=${package// /}
         for_what=${for_what// /}
         [ -n "$package" ] || continue
-        [ "$for_what" = build ] || [ "$wanted" = "$for_what" ] || continue
+        [ "$for_what" = build ] || [ "$wanted" = test ] || continue
         there_already "$package" || installed "$package" || missing+=("$package")
     done <<<"$packages_table"
     [ ${#missing[@]} -gt 0 ] || return 0
@@ -177,10 +175,10 @@ check_rust() {
 
 cd "$(dirname "$0")/.."
 case ${1:-test} in
-build | dist) install_packages "$1" && check_rust ;;
+build) install_packages build && check_rust ;;
 test) install_packages test && install_h2spec && install_clients && install_cluster && check_rust ;;
 *)
-    say "expected \`build\`, \`dist\` or \`test\`, found \`$1\`"
+    say "expected \`build\` or \`test\`, found \`$1\`"
     exit 2
     ;;
 esac

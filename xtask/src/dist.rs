@@ -1,9 +1,9 @@
-//! Builds the Weir that is packaged: optimised for what it did in training runs (profile-guided), in two
-//! rounds.
+//! Builds the Weir that is packaged: optimised for what it did in a training run (profile-guided), in three
+//! steps.
 //!
-//! First a binary that counts which way every branch goes; the lab's own scenarios are its training, and the
-//! build that follows optimises by those counts. Then the finished binary counts how its own blocks run, and
-//! is laid out by that. `docs/decisions/0008-profile-guided-packages.md` says what it brings.
+//! First a binary that counts which way every branch goes; the lab's own scenarios are its training; then the
+//! build that lays code out by those counts. `docs/decisions/0008-profile-guided-packages.md` says what it
+//! brings.
 //!
 //! No path of the machine that builds it is left in it: the compilers are told other names for where sources
 //! lie, and the binary is searched afterwards.
@@ -12,7 +12,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::bolt;
 use crate::run::{cargo, succeeds};
 
 /// What the training runs: each way through the data path that has a scenario without other people's servers,
@@ -57,7 +56,7 @@ fn try_build(root: &Path) -> Result<PathBuf, String> {
         .lines()
         .find_map(|line| line.strip_prefix("host: ").map(str::to_owned))
         .ok_or("rustc -vV names no host")?;
-    let tools = llvm_tools(root, &host)?;
+    let merger = profile_merger(root, &host)?;
     let target = target_directory(root);
     let work = target.join("profile");
     let counts = work.join("counts");
@@ -66,35 +65,30 @@ fn try_build(root: &Path) -> Result<PathBuf, String> {
     fs::create_dir_all(&counts).map_err(|error| format!("{}: {error}", counts.display()))?;
 
     let counting =
-        compile(root, &host, &work.join("counting"), &[format!("-Cprofile-generate={}", counts.display())])?;
+        compile(root, &host, &work.join("counting"), &format!("-Cprofile-generate={}", counts.display()))?;
     train(root, &counting)?;
-    let merger = tools.join("llvm-profdata");
     let merged = Command::new(&merger).arg("merge").arg("-o").arg(&profile).arg(&counts).status();
     if !merged.is_ok_and(|status| status.success()) {
         return Err(format!("{} could not merge what the training counted", merger.display()));
     }
-    let flags = [format!("-Cprofile-use={}", profile.display()), "-Clink-arg=-Wl,--emit-relocs".to_owned()];
-    let built = compile(root, &host, &work.join("optimised"), &flags)?;
-    let counting = bolt::counting(&built, &tools.join("llvm-nm"), &work.join("blocks"))?;
-    train(root, &counting.binary)?;
+    let built =
+        compile(root, &host, &work.join("optimised"), &format!("-Cprofile-use={}", profile.display()))?;
+    has_no_paths(&built, &path_prefixes(root, &target))?;
     let binary = target.join("dist").join("weir");
     fs::create_dir_all(target.join("dist")).map_err(|error| format!("{}: {error}", target.display()))?;
-    bolt::arrange(&built, &counting, &tools.join("llvm-strip"), &binary)?;
-    has_no_paths(&binary, &path_prefixes(root, &target))?;
-    // What rearranges code may break it: all that it was trained with must go.
-    train(root, &binary)?;
+    fs::copy(&built, &binary).map_err(|error| format!("{}: {error}", binary.display()))?;
     Ok(binary)
 }
 
-/// Compiles `weir` in the dist profile with more compiler flags, in a target directory of its own: they
-/// change every crate, and the usual build must not be thrown away for it.
-fn compile(root: &Path, host: &str, directory: &Path, flags: &[String]) -> Result<PathBuf, String> {
+/// Compiles `weir` in the dist profile with one more compiler flag, in a target directory of its own: the
+/// flag changes every crate, and the usual build must not be thrown away for it.
+fn compile(root: &Path, host: &str, directory: &Path, flag: &str) -> Result<PathBuf, String> {
     let prefixes = path_prefixes(root, directory);
     let others = std::env::var("RUSTFLAGS").unwrap_or_default();
     let renamed =
         prefixes.iter().map(|prefix| format!("--remap-path-prefix={}={}", prefix.path, prefix.name));
     let flags: Vec<String> =
-        others.split_whitespace().map(str::to_owned).chain(renamed).chain(flags.iter().cloned()).collect();
+        others.split_whitespace().map(str::to_owned).chain(renamed).chain([flag.to_owned()]).collect();
     let of_c = prefixes.iter().map(|prefix| format!("-ffile-prefix-map={}={}", prefix.path, prefix.name));
     let of_c: Vec<String> = std::env::var("CFLAGS").into_iter().chain(of_c).collect();
     // Named explicitly, the target keeps build scripts and procedural macros from being compiled with the
@@ -102,8 +96,6 @@ fn compile(root: &Path, host: &str, directory: &Path, flags: &[String]) -> Resul
     let mut command = cargo(root);
     command.args(["build", "--profile", "dist", "--package", "weir", "--target", host]);
     command.arg("--target-dir").arg(directory);
-    // Code is laid out by its symbols; they are taken out then.
-    command.env("CARGO_PROFILE_DIST_STRIP", "none");
     // Paths may have spaces; this variable takes flags apart at a byte that paths do not have.
     command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}")).env("CFLAGS", of_c.join(" "));
     if !succeeds(&mut command) {
@@ -172,17 +164,16 @@ fn train(root: &Path, counting: &Path) -> Result<(), String> {
     }
 }
 
-/// Where the toolchain has LLVM's programs, of the very version that reads profiles; asks rustup for them
-/// when they are not there.
-fn llvm_tools(root: &Path, host: &str) -> Result<PathBuf, String> {
+/// The program that merges profiles, of the very toolchain that reads them; asks rustup for it when it is not
+/// there.
+fn profile_merger(root: &Path, host: &str) -> Result<PathBuf, String> {
     let sysroot = said_by(Command::new("rustc").current_dir(root).args(["--print", "sysroot"]))?;
-    let tools = Path::new(sysroot.trim()).join("lib/rustlib").join(host).join("bin");
-    let is_there = || tools.join("llvm-profdata").exists();
-    if is_there()
+    let merger = Path::new(sysroot.trim()).join("lib/rustlib").join(host).join("bin/llvm-profdata");
+    if merger.exists()
         || (succeeds(Command::new("rustup").current_dir(root).args(["component", "add", "llvm-tools"]))
-            && is_there())
+            && merger.exists())
     {
-        return Ok(tools);
+        return Ok(merger);
     }
     Err("llvm-profdata is missing: `rustup component add llvm-tools` installs it".to_owned())
 }

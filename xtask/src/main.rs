@@ -1,7 +1,6 @@
 //! The repository's own tool: `cargo xtask <verb>`. Run it without a verb for the list.
 #![forbid(unsafe_code)]
 
-mod bolt;
 mod build;
 mod check;
 mod ci;
