@@ -40,20 +40,14 @@ pub fn look(config: &Config) -> Vec<Found> {
     }
     for pool in config.pools.iter().filter(|pool| pool.tls.is_some()) {
         let alone = Config { listeners: Vec::new(), pools: vec![pool.clone()], ..config.clone() };
-        match load(&alone) {
-            Ok(loaded) => {
-                all.push(Found {
-                    what: pool.name.clone(),
-                    said: Ok("authorities and keys for its backends are good".to_owned()),
-                });
-                all.extend(loaded.revocations().map(|(of, list)| found_list(of, list)));
-            }
-            Err(errors) => {
-                all.extend(
-                    errors.into_iter().map(|error| Found { what: pool.name.clone(), said: Err(error) }),
-                );
-            }
+        let loaded = load(&alone);
+        if loaded.is_ok() {
+            all.push(Found {
+                what: pool.name.clone(),
+                said: Ok("authorities and keys for its backends are good".to_owned()),
+            });
         }
+        all.extend(lists_or_errors(&pool.name, loaded));
     }
     all
 }
@@ -108,15 +102,17 @@ fn of_listener(config: &Config, listener: &Listener, tls: &ListenerTls, all: &mu
         }));
     }
     // What is about clients, which only the whole has.
-    if !are_good {
-        return;
+    if are_good {
+        all.extend(lists_or_errors(&listener.name, load(&with(tls.clone()))));
     }
-    match load(&with(tls.clone())) {
-        Ok(loaded) => all.extend(loaded.revocations().map(|(of, list)| found_list(of, list))),
+}
+
+/// The lists of revoked certificates among what was read; else what can't be used.
+fn lists_or_errors(of: &str, loaded: Result<Loaded, Vec<String>>) -> Vec<Found> {
+    match loaded {
+        Ok(loaded) => loaded.revocations().map(|(of, list)| found_list(of, list)).collect(),
         Err(errors) => {
-            all.extend(
-                errors.into_iter().map(|error| Found { what: listener.name.clone(), said: Err(error) }),
-            );
+            errors.into_iter().map(|error| Found { what: of.to_owned(), said: Err(error) }).collect()
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use aws_lc_rs::digest;
 use rustls::crypto::CryptoProvider;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, ProducesTickets, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig, SupportedProtocolVersion};
@@ -49,7 +49,7 @@ const EARLY_DATA_SKIPPED_BYTES: u32 = 32 << 10;
 pub struct ServerTls {
     stream: Arc<ServerConfig>,
     /// Where clients are asked for certificates and get tickets, what makes a config for each connection.
-    dated: Option<StreamParts>,
+    dated: Option<Dated>,
     quic: Option<Arc<ServerConfig>>,
     resolver: Arc<Resolver>,
     later: Later,
@@ -136,30 +136,23 @@ impl ServerTls {
         };
         let keys = shared_keys.clone().map_or_else(|| Source::Own(tickets.clone()), Source::Shared);
         let tickets = config.tickets.then(|| Arc::new(BoundTickets { keys, bound_to: bytes }));
+        // Of a config for all connections none knows whose certificate ends when.
+        let (for_all, for_each) = if asks_for_certificate { (None, tickets) } else { (tickets, None) };
         let versions: &'static [&'static SupportedProtocolVersion] = match config.min_version {
             TlsVersion::V12 => &VERSIONS,
             TlsVersion::V13 => &VERSIONS[..1],
         };
+        let tickets = for_all.map(|tickets| tickets as Arc<dyn ProducesTickets>);
         let parts = Parts { listener: listener.to_owned(), provider, verifier, tickets };
         // Rustls takes the first of ours that the client offers too, and whoever knows HTTP/2 is better off
         // with it.
         let alpn = [(HttpVersion::H2, HTTP_2), (HttpVersion::H1, HTTP_1_1)];
         let alpn =
             alpn.into_iter().filter(|(version, _)| http.contains(version)).map(|(_, name)| name.to_vec());
-        let stream = StreamParts {
-            versions,
-            alpn: alpn.collect(),
-            resolver: resolver.clone(),
-            lists_end: revocations.end(),
-            parts,
-        };
+        let stream = StreamParts { versions, alpn: alpn.collect(), resolver: resolver.clone() };
         let mut quic = match http.contains(&HttpVersion::H3) {
             true => {
                 let resolver = Arc::new(WithoutWaiting(resolver.clone()));
-                // There is one config for all connections, and so none that knows whose certificate ends
-                // when.
-                let tickets = stream.parts.tickets.clone().filter(|_| !asks_for_certificate);
-                let parts = Parts { tickets, ..stream.parts.clone() };
                 Some(parts.config(&[&TLS13], vec![HTTP_3.to_vec()], resolver)?)
             }
             false => None,
@@ -168,8 +161,8 @@ impl ServerTls {
             take_early_data(quic, early);
         }
         Ok(ServerTls {
-            stream: Arc::new(stream.config()?),
-            dated: (asks_for_certificate && stream.parts.tickets.is_some()).then_some(stream),
+            stream: Arc::new(stream.config(&parts)?),
+            dated: for_each.map(|tickets| Dated { parts, stream, tickets, lists_end: revocations.end() }),
             quic: quic.map(Arc::new),
             resolver,
             later,
@@ -190,7 +183,6 @@ impl ServerTls {
         let tls = ListenerTls {
             certificates: vec![certificate],
             client_ca: config.client_ca.clone(),
-            tickets: config.client_ca.is_none(),
             ..ListenerTls::default()
         };
         Ok(ServerTls::load(&listener, &tls, &TicketKeys::new([]), &Challenges::default())?.stream)
@@ -198,7 +190,7 @@ impl ServerTls {
 
     /// For a connection over TCP: TLS 1.2 and 1.3, ALPN as the listener's `http` says.
     pub fn stream_config(&self) -> Arc<ServerConfig> {
-        let dated = self.dated.as_ref().and_then(|parts| parts.dated_config().ok());
+        let dated = self.dated.as_ref().and_then(|dated| dated.config().ok());
         dated.unwrap_or_else(|| self.stream.clone())
     }
 
@@ -340,46 +332,49 @@ struct Parts {
     listener: String,
     provider: Arc<CryptoProvider>,
     verifier: Arc<dyn ClientCertVerifier>,
-    tickets: Option<Arc<BoundTickets>>,
+    tickets: Option<Arc<dyn ProducesTickets>>,
 }
 
-/// What a config for connections over TCP is made of.
+/// What a config for connections over TCP has besides.
 #[derive(Debug)]
 struct StreamParts {
-    parts: Parts,
     versions: &'static [&'static SupportedProtocolVersion],
     alpn: Vec<Vec<u8>>,
     resolver: Arc<Resolver>,
-    /// When the first of the lists of revoked certificates ends (seconds since 1970).
-    lists_end: Option<i64>,
 }
 
 impl StreamParts {
-    /// For all connections; without tickets where each has a config of its own.
-    fn config(&self) -> Result<ServerConfig, LoadError> {
-        let mut config = self.parts.config(self.versions, self.alpn.clone(), self.resolver.clone())?;
+    fn config(&self, parts: &Parts) -> Result<ServerConfig, LoadError> {
+        let mut config = parts.config(self.versions, self.alpn.clone(), self.resolver.clone())?;
         // Not taken: that would want sessions that the server remembers, and `ticketer` says that it does
         // not.
         config.max_early_data_size = EARLY_DATA_SKIPPED_BYTES;
         Ok(config)
     }
+}
 
-    /// For one connection, whose session lasts no longer than the certificate that its client shows.
-    fn dated_config(&self) -> Result<Arc<ServerConfig>, LoadError> {
+/// What makes configs for one connection each, whose session lasts no longer than the certificate that its
+/// client shows.
+#[derive(Debug)]
+struct Dated {
+    parts: Parts,
+    stream: StreamParts,
+    tickets: Arc<BoundTickets>,
+    /// When the first of the lists of revoked certificates ends (seconds since 1970).
+    lists_end: Option<i64>,
+}
+
+impl Dated {
+    fn config(&self) -> Result<Arc<ServerConfig>, LoadError> {
         let bound = Bound::new();
         let verifier = Arc::new(DatingClientVerifier {
             verifier: self.parts.verifier.clone(),
             lists_end: self.lists_end,
             bound: bound.clone(),
         });
-        let parts = Parts { verifier, ..self.parts.clone() };
-        let mut config =
-            StreamParts { parts, alpn: self.alpn.clone(), resolver: self.resolver.clone(), ..*self }
-                .config()?;
-        if let Some(tickets) = &self.parts.tickets {
-            config.ticketer = Arc::new(DatedTickets { tickets: tickets.clone(), bound });
-        }
-        Ok(Arc::new(config))
+        let tickets = Arc::new(DatedTickets { tickets: self.tickets.clone(), bound });
+        let parts = Parts { verifier, tickets: Some(tickets), ..self.parts.clone() };
+        self.stream.config(&parts).map(Arc::new)
     }
 }
 

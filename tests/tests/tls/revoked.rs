@@ -169,66 +169,59 @@ fn a_client_that_resumes_is_refused_once_the_list_has_ended_though_its_tickets_a
     assert!(resumed, "no session was resumed in time");
 }
 
+/// A backend that shows the certificate of this name.
+fn origin(name: &str) -> String {
+    format!(
+        "[listener.{name}]\nbind = \"@{name}\"\nhttp = [\"h1\"]\ntls = {{ certificates = [{{ cert = \"@dir/{name}.pem\", key = \"@dir/{name}.key\" }}] }}\n\
+         [[listener.{name}.route]]\npath = \"/*\"\nrespond = {{ status = 200, body = \"{name}\" }}\n"
+    )
+}
+
+/// Before it, with a connection for each request.
+const FRONT: &str = r#"
+[listener.front]
+bind = "@front"
+http = ["h1"]
+pool = "app"
+[pool.app]
+backends = ["@origin"]
+health = "off"
+keep_alive = { max = 0 }
+tls = { ca = "@dir/ca.pem", crl = "@dir/crl.pem", server_name = "NAME.example" }
+"#;
+
+/// The status of its answer.
+fn asks(front: &Weir) -> u16 {
+    let mut client = front.client("front");
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    client.receives_response().status
+}
+
 #[test]
 fn a_backend_whose_certificate_is_on_the_list_is_not_believed() {
     let authority = authority(&["good", "bad"]);
     revoke(&authority, &["bad"], "-crldays 30");
-    let origin = |name: &str| {
-        format!(
-            "[listener.{name}]\nbind = \"@{name}\"\nhttp = [\"h1\"]\ntls = {{ certificates = [{{ cert = \"@dir/{name}.pem\", key = \"@dir/{name}.key\" }}] }}\n\
-             [[listener.{name}.route]]\npath = \"/*\"\nrespond = {{ status = 200, body = \"{name}\" }}\n"
-        )
-    };
     let weir = authority.setup(&[origin("good"), origin("bad")].concat()).start();
-    let front = r#"
-        [listener.front]
-        bind = "@front"
-        http = ["h1"]
-        pool = "app"
-        [pool.app]
-        backends = ["@origin"]
-        health = "off"
-        tls = { ca = "@dir/ca.pem", crl = "@dir/crl.pem", server_name = "NAME.example" }
-    "#;
     for (name, status) in [("good", 200), ("bad", 502)] {
-        let front = authority.setup(&front.replace("NAME", name)).with("origin", weir.address(name)).start();
-        let mut client = front.client("front");
-        client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-        assert_eq!(client.receives_response().status, status, "{name}");
+        let front = authority.setup(&FRONT.replace("NAME", name)).with("origin", weir.address(name)).start();
+        assert_eq!(asks(&front), status, "{name}");
     }
 }
 
 #[test]
 fn a_backend_that_resumes_is_not_believed_once_the_list_has_ended() {
     let authority = authority(&["shop"]);
-    let origin = "[listener.shop]\nbind = \"@shop\"\nhttp = [\"h1\"]\ntls = { certificates = [{ cert = \"@dir/shop.pem\", key = \"@dir/shop.key\" }] }\n\
-         [[listener.shop.route]]\npath = \"/*\"\nrespond = { status = 200 }\n";
-    let origin = authority.setup(origin).start();
-    let front = r#"
-        [listener.front]
-        bind = "@front"
-        http = ["h1"]
-        pool = "app"
-        [pool.app]
-        backends = ["@origin"]
-        health = "off"
-        keep_alive = { max = 0 }
-        tls = { ca = "@dir/ca.pem", crl = "@dir/crl.pem", server_name = "shop.example" }
-    "#;
+    let origin = authority.setup(&origin("shop")).start();
     let resumed = (0..5).any(|_| {
         let ended = revoke_for_seconds(&authority);
-        let front = authority.setup(front).with("origin", origin.address("shop")).start();
-        let asks = || {
-            let mut client = front.client("front");
-            client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-            client.receives_response().status
-        };
-        let were_good = (0..8).all(|_| asks() == 200);
+        let front = authority.setup(&FRONT.replace("NAME", "shop"));
+        let front = front.with("origin", origin.address("shop")).start();
+        let were_good = (0..8).all(|_| asks(&front) == 200);
         if !were_good || SystemTime::now() >= ended {
             return false;
         }
         until("the end of the list", || (SystemTime::now() >= ended).then_some(()));
-        assert_eq!(asks(), 502);
+        assert_eq!(asks(&front), 502);
         true
     });
     assert!(resumed, "nobody was asked in time");
