@@ -153,6 +153,7 @@ impl Program {
             parameters: [0; STATEMENTS],
             shows: [false; STATEMENTS],
             has_cursor: [false; STATEMENTS],
+            explains: [false; STATEMENTS],
         };
         drawing.theme = drawing.draws.below(THEMES + 3);
         for _ in 0..1 + drawing.draws.below(most) {
@@ -193,6 +194,8 @@ struct Drawing<'d> {
     shows: [bool; STATEMENTS],
     /// Whether it was executed with a cursor.
     has_cursor: [bool; STATEMENTS],
+    /// Whether it is an EXPLAIN: mysqld 9.7 crashes when one is executed with a cursor for the second time.
+    explains: [bool; STATEMENTS],
 }
 
 impl Drawing<'_> {
@@ -262,6 +265,7 @@ impl Drawing<'_> {
                 self.parameters[statement] = sql.matches('?').count();
                 self.shows[statement] = sql.contains(", ?") && sql.starts_with("SELECT");
                 self.has_cursor[statement] = false;
+                self.explains[statement] = sql.starts_with("EXPLAIN");
                 Step::Prepare(statement, self.filled(sql))
             }
             3 => Step::LongData(statement, 0, pick(self.draws, &["lang", "", "l\u{e4}nger"]).to_owned()),
@@ -272,6 +276,7 @@ impl Drawing<'_> {
                 let values = (0..self.parameters[statement]).map(|_| self.value(statement)).collect();
                 // mysqld 9.7 sends no end of rows without a cursor behind an execution with one.
                 let cursor = self.draws.below(4) == 0 || self.has_cursor[statement];
+                let cursor = cursor && !self.explains[statement];
                 self.has_cursor[statement] = cursor;
                 Step::Execute { statement, cursor, values, with_types: self.draws.below(3) > 0 }
             }

@@ -252,6 +252,18 @@ fn a_statement_that_is_prepared_at_a_replica_is_executed_where_it_belongs() {
 }
 
 #[test]
+fn a_cursor_that_asks_about_the_statement_before_it_is_opened_where_writes_may_follow() {
+    let pair = watched_pair("asking-cursor");
+    let weir = before(&pair);
+    let mut session = client(&weir, "auto");
+    let asks = session.prepares("SELECT LAST_INSERT_ID(), a FROM app.u");
+    session.does("SELECT a FROM app.u");
+    assert_eq!(execute(&mut session, asks, true, &[]), None);
+    session.does("INSERT INTO app.calls VALUES (1)");
+    is_untouched(&pair, "a cursor that asks");
+}
+
+#[test]
 fn what_a_client_sends_to_a_secondary_by_a_hint_keeps_no_write_there() {
     let pair = watched_pair("hinted");
     let weir = before(&pair);

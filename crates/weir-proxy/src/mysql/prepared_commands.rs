@@ -327,11 +327,12 @@ fn front_of(
 }
 
 /// A read that ties the session to its connection for a while: to the primary, for what comes meanwhile may
-/// be a write.
+/// be a write. What asks about the statement before it is no exception, though a replica may know the answer.
 fn bound_to_its_connection(verdict: StatementVerdict, facts: &SessionFacts) -> StatementVerdict {
-    let own_reason = match verdict.own_reason.wants() {
-        RoleWanted::AnyMember => RouteReason::Cursor,
-        RoleWanted::Primary => verdict.own_reason,
+    let own_reason = match verdict.own_reason {
+        RouteReason::LastResult => RouteReason::Cursor,
+        reason if reason.wants() == RoleWanted::AnyMember => RouteReason::Cursor,
+        reason => reason,
     };
     StatementVerdict { own_reason, ..verdict }.under(facts)
 }
