@@ -4,15 +4,18 @@
 //! [--seed N]`
 #![forbid(unsafe_code)]
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use weir_tests::mysql::{Mysqld, Pair, Plan, run_plan, weir_for_programs};
+use weir_tests::mysql::{Found, Mysqld, Pair, Plan, run_plan, weir_for_programs};
 use weir_tests::storm::numbers_from_arguments;
 
 const USAGE: &str =
     "usage: mysql_programs [--programs 1000000] [--threads 4] [--at-once 6] [--steps 6] [--seed 1]
 Runs the `weir` beside this program, or the one WEIR_BIN names, before two servers, and a third alone.
 Exit code 1 when any answer differs.";
+
+/// Between two lines about how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(30);
 
 fn main() {
     let mut plan = Plan { programs: 1_000_000, threads: 4, at_once: 6, most_steps: 6, seed: 1 };
@@ -32,7 +35,15 @@ fn main() {
     let weir = weir_for_programs(&pair);
     println!("{plan:?}");
     let begun = Instant::now();
-    let found = run_plan(plan, &alone, weir.address("auto"), &pair);
+    let mut told = begun;
+    let tell = |found: &Found| {
+        if told.elapsed() >= TELL_EVERY {
+            told = Instant::now();
+            let rate = found.programs as f64 / begun.elapsed().as_secs_f64();
+            eprintln!("{} of {} sessions, {rate:.0} a second", found.programs, plan.programs);
+        }
+    };
+    let found = run_plan(plan, &alone, weir.address("auto"), &pair, tell);
     found.different.iter().for_each(|what| println!("{what}"));
     // Where one has ended, all that was asked of it since differs.
     [&alone, &pair.primary, &pair.replica]

@@ -39,7 +39,8 @@ pub struct Found {
     pub not_known: u64,
     /// Answers about what such a refusal has left, which are those about a refusal.
     pub about_that: u64,
-    /// Writes in a READ ONLY transaction that a replica refused for being one.
+    /// Writes in a READ ONLY transaction that a replica refused for being one, and what was refused for another
+    /// of two reasons.
     pub refused_by_replica: u64,
     /// What differed, with the seed that repeats it, and the program.
     pub different: Vec<String>,
@@ -47,6 +48,8 @@ pub struct Found {
 
 /// `ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION`.
 const IN_READ_ONLY_TRANSACTION: u16 = 1792;
+/// `ER_TABLE_NOT_LOCKED`.
+const NOT_LOCKED: u16 = 1100;
 /// `ER_MALFORMED_PACKET`.
 const MALFORMED_PACKET: u16 = 1835;
 /// `ER_OPTION_PREVENTS_STATEMENT`.
@@ -83,8 +86,15 @@ pub fn weir_for_programs(behind: &Pair) -> Weir {
         .start()
 }
 
-/// Runs a plan: `alone` is a server for itself, `through` an address of Weir's before `behind`.
-pub fn run_plan(plan: Plan, alone: &Mysqld, through: SocketAddr, behind: &Pair) -> Found {
+/// Runs a plan: `alone` is a server for itself, `through` an address of Weir's before `behind`. `seen` is told
+/// after each batch what was found so far.
+pub fn run_plan(
+    plan: Plan,
+    alone: &Mysqld,
+    through: SocketAddr,
+    behind: &Pair,
+    mut seen: impl FnMut(&Found),
+) -> Found {
     let places = plan.threads * plan.at_once;
     for server in [alone, &behind.primary] {
         let mut root = server.root();
@@ -114,6 +124,7 @@ pub fn run_plan(plan: Plan, alone: &Mysqld, through: SocketAddr, behind: &Pair) 
             let mut root = server.root();
             (0..places).flat_map(renewal_of).for_each(|sql| drop(root.does(&sql)));
         }
+        seen(&found);
     }
     found
 }
@@ -285,7 +296,7 @@ impl Running {
                 // What pins a session in a READ ONLY transaction keeps it at the replica.
                 found.refused_by_replica += 1;
                 return Err(None);
-            } else if numbers == [MALFORMED_PACKET, IN_READ_ONLY_TRANSACTION] {
+            } else if matches!(numbers, [MALFORMED_PACKET, IN_READ_ONLY_TRANSACTION | NOT_LOCKED]) {
                 // What is executed on another connection is prepared there first, which a server refuses too.
                 found.refused_by_replica += 1;
                 self.is_excused = true;
