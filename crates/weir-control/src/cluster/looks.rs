@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use weir_mysql::topology::{MemberReport, Topology, TopologyVerdict, judge, of_other_groups};
+use weir_mysql::topology::{MemberReport, MemberState, Topology, TopologyVerdict, judge, of_other_groups};
 
 /// How often, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,13 +80,17 @@ impl Look {
     pub(super) fn is_of_another_group(&self) -> bool {
         self.is_of_another_group
     }
+}
 
-    fn claims_to_be_primary(&self, topology: Topology) -> bool {
-        self.report.as_ref().is_some_and(|report| match topology {
-            Topology::Group => report.own().is_some_and(|own| own.is_primary),
-            Topology::ReadOnly => !report.is_read_only,
-        })
-    }
+/// Whether a member of a group said that it is the primary.
+fn says_primary(report: &MemberReport) -> bool {
+    report.own().is_some_and(|own| own.is_primary)
+}
+
+/// Whether a member of a group sees another as a primary that is there.
+fn sees_as_primary(report: &MemberReport, other: &MemberReport) -> bool {
+    let seen = report.view.iter().find(|member| member.uuid == other.uuid);
+    seen.is_some_and(|seen| seen.is_primary && seen.state == MemberState::Online)
 }
 
 /// What is to be done now.
@@ -190,7 +194,9 @@ impl Looks {
     }
 
     /// What each said last who is of the group. One that is late may have been the primary when it last
-    /// spoke: it gives way to one of its group that says so now.
+    /// spoke: it gives way to its successor in the group, which sees that the late one is none any more. Who
+    /// takes writes beside it, as in a group with several primaries and as a server that is not read-only by
+    /// mistake, is no successor: until it counts as silent the primary stays.
     fn reports(&mut self) -> Vec<Option<MemberReport>> {
         let said: Vec<_> = self.members.iter().map(|member| member.report.clone()).collect();
         for (member, is_other) in self.members.iter_mut().zip(of_other_groups(&said, &self.believed)) {
@@ -200,10 +206,13 @@ impl Looks {
             member.report.clone().filter(|_| !member.is_awaited && !member.is_of_another_group)
         };
         let prompt: Vec<_> = self.members.iter().map(in_time).collect();
-        let has_primary = judge(self.topology, &prompt, None).primary.is_ok();
-        let topology = self.topology;
+        let successor = judge(self.topology, &prompt, None).primary.ok();
+        let successor = successor.and_then(|index| prompt.get(index)?.as_ref());
         let said = self.members.iter_mut().map(|member| {
-            member.is_doubted = member.is_awaited && has_primary && member.claims_to_be_primary(topology);
+            let late = member.report.as_ref().filter(|_| member.is_awaited);
+            member.is_doubted = late
+                .zip(successor)
+                .is_some_and(|(late, successor)| says_primary(late) && !sees_as_primary(successor, late));
             member.report.clone().filter(|_| !member.is_doubted && !member.is_of_another_group)
         });
         said.collect()
@@ -231,7 +240,7 @@ impl Looks {
 
 #[cfg(test)]
 mod tests {
-    use weir_mysql::topology::{MemberState, NoPrimary, ViewMember};
+    use weir_mysql::topology::{NoPrimary, ViewMember};
 
     use super::*;
 
@@ -320,6 +329,32 @@ mod tests {
         looks.heard(2, report("c", "a"), true, ms(41));
         assert_eq!(looks.step(ms(60)), LookStep::Decide);
         assert_eq!(looks.decide(Some(0), ms(60)).unwrap().primary, Ok(0));
+    }
+
+    /// A server that was not read-only got all writes as soon as the primary was late by a fifth of an
+    /// interval.
+    #[test]
+    fn one_who_is_late_gives_way_to_nobody_who_takes_writes_beside_it() {
+        let other_primary = |report: Option<MemberReport>| {
+            let mut report = report.unwrap();
+            report.is_read_only = false;
+            report.view.iter_mut().filter(|member| member.uuid == "b").for_each(|b| b.is_primary = true);
+            Some(report)
+        };
+        for topology in [Topology::Group, Topology::ReadOnly] {
+            let mut looks = settled();
+            looks.topology = topology;
+            looks.step(ms(34));
+            looks.begin_round(None, ms(40));
+            assert_eq!(looks.step(ms(40)), LookStep::Ask(vec![1, 2]));
+            looks.heard(1, other_primary(report("b", "a")), true, ms(41));
+            looks.heard(2, other_primary(report("c", "a")), true, ms(41));
+            assert_eq!(looks.step(ms(60)), LookStep::Decide);
+            assert_eq!(looks.decide(Some(0), ms(60)).unwrap().primary, Ok(0), "{topology:?}");
+            looks.heard(0, None, false, ms(1000));
+            looks.members[2].report.as_mut().unwrap().is_read_only = true;
+            assert_eq!(looks.decide(Some(0), ms(1001)).unwrap().primary, Ok(1), "{topology:?}");
+        }
     }
 
     #[test]
