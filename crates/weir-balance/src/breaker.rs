@@ -54,6 +54,8 @@ struct Trial {
     went_well: u32,
     /// Openings in a row.
     in_a_row: u32,
+    /// How often it has opened or closed: what became of a trial counts only until the next time.
+    round: u32,
     /// When the last one was let through.
     last: Duration,
 }
@@ -72,8 +74,8 @@ impl Trial {
 pub enum Admitted {
     /// The breaker was closed.
     Closed,
-    /// It is one of the trials.
-    Trial,
+    /// It is one of the trials of this round.
+    Trial(u32),
 }
 
 /// What became of the breaker by an answer.
@@ -155,7 +157,7 @@ impl Breaker {
             trial.under_way += 1;
         }
         trial.last = now;
-        Ok(Admitted::Trial)
+        Ok(Admitted::Trial(trial.round))
     }
 
     /// Whether [`Breaker::admit`] would let a request through; changes nothing.
@@ -185,18 +187,22 @@ impl Breaker {
                 let number = self.number(now, settings);
                 self.window[number as usize % SLOTS].add(number, failed);
                 (failed && self.is_too_much(number, settings))
-                    .then(|| self.open(now, settings, false))
+                    .then(|| self.open(now, settings, None))
                     .flatten()
             }
-            Admitted::Trial if failed => self.open(now, settings, true),
-            Admitted::Trial => {
+            Admitted::Trial(round) if failed => self.open(now, settings, Some(round)),
+            Admitted::Trial(round) => {
                 let mut trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
-                trial.under_way = trial.under_way.saturating_sub(1);
-                trial.went_well += 1;
-                if trial.went_well < settings.trials.max(1) || self.open_until.load(Ordering::Acquire) == 0 {
+                if trial.round != round {
                     return None;
                 }
-                *trial = Trial { in_a_row: trial.in_a_row, ..Trial::default() };
+                trial.under_way = trial.under_way.saturating_sub(1);
+                trial.went_well += 1;
+                if trial.went_well < settings.trials.max(1) {
+                    return None;
+                }
+                let round = round.wrapping_add(1);
+                *trial = Trial { in_a_row: trial.in_a_row, round, ..Trial::default() };
                 self.window.iter().for_each(|tenth| tenth.0.store(0, Ordering::Relaxed));
                 self.open_until.store(0, Ordering::Release);
                 Some(Turn::Closed)
@@ -206,9 +212,11 @@ impl Breaker {
 
     /// An admitted request ended in a way that says nothing of the pool: its client left.
     pub fn forget(&self, admitted: Admitted) {
-        if admitted == Admitted::Trial {
+        if let Admitted::Trial(round) = admitted {
             let mut trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
-            trial.under_way = trial.under_way.saturating_sub(1);
+            if trial.round == round {
+                trial.under_way = trial.under_way.saturating_sub(1);
+            }
         }
     }
 
@@ -259,20 +267,18 @@ impl Breaker {
         requests >= u64::from(settings.of.max(1)) && failures as f64 >= settings.errors * requests as f64
     }
 
-    fn open(&self, now: Duration, settings: &BreakerSettings, by_trial: bool) -> Option<Turn> {
+    /// Opens it, unless it is open; for a trial, unless its round is over.
+    fn open(&self, now: Duration, settings: &BreakerSettings, by_trial: Option<u32>) -> Option<Turn> {
         let mut trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
-        let until = self.open_until.load(Ordering::Acquire);
-        if by_trial {
-            trial.under_way = trial.under_way.saturating_sub(1);
-            // Another trial has said so already, or the breaker is closed by now.
-            if until == 0 || nanoseconds(now) < until {
-                return None;
-            }
-        } else if until != 0 {
+        let is_late = match by_trial {
+            Some(round) => trial.round != round,
+            None => self.open_until.load(Ordering::Acquire) != 0,
+        };
+        if is_late {
             return None;
         }
-        trial.in_a_row = if by_trial { (trial.in_a_row + 1).min(LONGEST_FACTOR) } else { 1 };
-        trial.went_well = 0;
+        let in_a_row = if by_trial.is_some() { (trial.in_a_row + 1).min(LONGEST_FACTOR) } else { 1 };
+        *trial = Trial { in_a_row, round: trial.round.wrapping_add(1), ..Trial::default() };
         let length = settings.open.saturating_mul(trial.in_a_row);
         self.open_until.store(nanoseconds(now.saturating_add(length)).max(1), Ordering::Release);
         Some(Turn::Opened(length))
@@ -334,7 +340,7 @@ mod tests {
         assert!(!breaker.lets_through(at(5), &SETTINGS) && breaker.lets_through(at(6), &SETTINGS));
         let first = breaker.admit(at(6), &SETTINGS).expect("the first trial");
         let second = breaker.admit(at(6), &SETTINGS).expect("the second");
-        assert_eq!((first, second), (Admitted::Trial, Admitted::Trial));
+        assert!(matches!((first, second), (Admitted::Trial(_), Admitted::Trial(_))));
         assert_eq!(breaker.admit(at(6), &SETTINGS), Err(Duration::ZERO), "two are enough to know");
         assert!(!breaker.lets_through(at(6), &SETTINGS));
         assert_eq!(breaker.state(at(6)), BreakerState::Trying);
@@ -381,7 +387,27 @@ mod tests {
         let trials = [breaker.admit(at(6), &SETTINGS).unwrap(), breaker.admit(at(6), &SETTINGS).unwrap()];
         assert!(breaker.admit(at(6), &SETTINGS).is_err());
         breaker.forget(trials[0]);
-        assert_eq!(breaker.admit(at(6), &SETTINGS), Ok(Admitted::Trial));
+        assert!(matches!(breaker.admit(at(6), &SETTINGS), Ok(Admitted::Trial(_))));
+    }
+
+    /// A trial that was answered late closed the breaker that another had opened again.
+    #[test]
+    fn a_trial_whose_round_is_over_says_nothing_more() {
+        for is_forgotten in [false, true] {
+            let breaker = opened();
+            let slow = breaker.admit(at(6), &SETTINGS).expect("a trial");
+            assert_eq!(goes(&breaker, at(6), true), Some(Turn::Opened(at(10))));
+            match is_forgotten {
+                false => assert_eq!(breaker.observe(slow, false, at(7), &SETTINGS), None),
+                true => breaker.forget(slow),
+            }
+            assert_eq!(breaker.state(at(7)), BreakerState::Open(at(9)));
+            let fresh = breaker.admit(at(16), &SETTINGS).expect("a trial of the next round");
+            assert_eq!(breaker.observe(slow, false, at(16), &SETTINGS), None);
+            assert_eq!(breaker.observe(slow, true, at(16), &SETTINGS), None);
+            assert_eq!(breaker.observe(fresh, false, at(16), &SETTINGS), None, "one of two");
+            assert_eq!(goes(&breaker, at(17), false), Some(Turn::Closed));
+        }
     }
 
     /// One request that drips its body was a trial until it was whole, and nobody else was served meanwhile.

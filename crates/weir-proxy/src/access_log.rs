@@ -35,6 +35,8 @@ use weir_stats::table::ListenerCells;
 pub use captured::Captured;
 pub use logs::Logs;
 pub use record::{Reasons, Record, Spoken, Timers};
+#[cfg(test)]
+pub use rules::number_of;
 
 use form::Said;
 use render::Renderer;

@@ -87,6 +87,9 @@ pub struct Backend {
     /// What its MySQL server says of itself; `None` while none was seen there, and where none is looked for.
     /// [`Backend::learn`] writes it.
     pub server: Arc<ArcSwapOption<ServerFacts>>,
+    /// How often its MySQL server was seen to have executed less than before
+    /// (`RESET BINARY LOGS AND GTIDS`): what is known of that counts until the next time.
+    pub gtid_resets: Arc<AtomicU32>,
 }
 
 /// Why a backend is in its pool.
@@ -476,6 +479,7 @@ impl Backend {
             picked: Arc::default(),
             open: Arc::default(),
             server: Arc::default(),
+            gtid_resets: Arc::default(),
         }
     }
 
@@ -518,6 +522,7 @@ impl Backend {
             picked: old.picked.clone(),
             open: old.open.clone(),
             server: old.server.clone(),
+            gtid_resets: old.gtid_resets.clone(),
         })
     }
 }

@@ -179,10 +179,10 @@ impl FetchedSet {
         true
     }
 
-    /// Has a fetch begin now, unless one is under way.
+    /// Has a fetch begin now, or once the one that is under way has ended: what that brings may be from before.
     pub fn hasten(&self) {
         let mut rounds = self.rounds();
-        if !rounds.is_under_way && !rounds.is_over {
+        if !rounds.is_over {
             rounds.is_asked = true;
             self.nudge.ask();
         }
@@ -344,6 +344,24 @@ mod tests {
         let counts = set.counts();
         assert_eq!((counts.waited, counts.no_place, counts.too_soon), (3, 1, 1));
         assert!(set.ask(at(11)).is_some());
+    }
+
+    /// What a fetch under way brings may be from before the operator asked.
+    #[test]
+    fn who_asks_for_a_fetch_while_one_is_under_way_gets_another() {
+        let all = compiled("", None);
+        let set = &all.all()[0];
+        let is_asked = || {
+            let mut context = Context::from_waker(Waker::noop());
+            pin!(set.asked()).poll(&mut context).is_ready()
+        };
+        let first = set.begin(at(0));
+        assert!(!is_asked());
+        set.hasten();
+        drop(first);
+        assert!(is_asked());
+        drop(set.begin(at(1)));
+        assert!(!is_asked());
     }
 
     #[test]

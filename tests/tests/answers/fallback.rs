@@ -1,6 +1,6 @@
 //! A pool that serves when no backend of another can.
 
-use weir_tests::dialogue::{After, Backend, Setup, Weir, until};
+use weir_tests::dialogue::{After, Backend, Setup, Weir, free_address, until};
 
 use super::{asked, in_http2};
 
@@ -190,4 +190,29 @@ fn probes_that_find_all_down_have_the_fallback_serve_before_the_last_resort() {
         After::Keep
     });
     until("it to serve again", || (asked(&weir, "GET /", &[]).text() == "back").then_some(()));
+}
+
+/// It went to the fallback, though most of its requests would have been served.
+#[test]
+fn a_pool_that_uses_all_its_backends_because_too_few_are_healthy_still_serves() {
+    let (app, sorry) = (Backend::saying("app"), Backend::saying("sorry"));
+    let config = r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = ["@app", "@one", "@other"]
+        fallback_pool = "sorry"
+        health = { check = "tcp", interval = "50ms", fast_interval = "10ms", panic_below = 0.5 }
+        [pool.sorry]
+        backends = ["@sorry"]
+        health = "off"
+        "#;
+    let setup = Setup::of(config).with("app", app.address()).with("sorry", sorry.address());
+    let weir = setup.with("one", free_address()).with("other", free_address()).start();
+    until("panic", || weir.command(&["status"]).stdout.contains("panic").then_some(()));
+    for _ in 0..6 {
+        assert_eq!(asked(&weir, "GET /", &[]).text(), "app");
+    }
+    assert_eq!(weir.metric("weir_fallbacks_total", &[("pool", "app")]), 0.0);
 }

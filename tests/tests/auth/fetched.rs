@@ -233,6 +233,17 @@ fn keys_come_over_tls_from_who_proves_to_be_the_provider_and_a_new_one_lets_its_
 }
 
 #[test]
+fn a_key_that_its_provider_has_changed_under_its_name_lets_its_first_token_pass() {
+    let (before, after, app) = (Key::made("fix"), Key::made("fix"), app());
+    let provider = Provider::saying(set_of(&[&before]));
+    let weir = setup(CONFIG, &app, &provider.url()).start();
+    becomes(&weir, &before.good, 200);
+    provider.says(200, &[], &set_of(&[&after]));
+    becomes(&weir, &after.good, 200);
+    assert_eq!(status_of(&weir, &before.good), 401);
+}
+
+#[test]
 fn a_provider_that_is_away_keeps_nobody_in_before_the_first_keys_and_nobody_out_until_they_are_stale() {
     let (key, app, address) = (Key::made("a"), app(), free_address());
     let url = format!("http://{address}/jwks.json?token=hush");

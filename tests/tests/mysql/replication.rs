@@ -101,3 +101,30 @@ fn a_receipt_counts_who_waited_who_went_on_elsewhere_and_who_was_told() {
         assert_eq!(weir.metric("weir_mysql_lost_total", &[("result", result)]), count, "{result}");
     }
 }
+
+/// Numbers of transactions begin anew with the primary's, and what a copy had of those before is not what it
+/// has now.
+#[test]
+fn what_a_copy_had_before_a_reset_of_transactions_is_not_taken_for_what_it_has() {
+    let pair = Pair::start("reset");
+    let weir = before(&pair, "");
+    let mut session = client(&weir, "auto");
+    session.does("CREATE TABLE reset_here (id INT)");
+    (0..20).for_each(|id| drop(session.does(&format!("INSERT INTO reset_here VALUES ({id})"))));
+    assert_eq!(session.does("SELECT COUNT(*) FROM reset_here").value(), "20");
+    assert_eq!(port(&mut session), pair.replica.address.port(), "it is known to have all");
+    until_within(LONG, "both have been asked what they have", || {
+        (seen(&weir)["members"][1]["lag_transactions"] == 0).then_some(())
+    });
+    let mut copy = pair.replica.root();
+    copy.does("STOP REPLICA");
+    copy.does("RESET REPLICA ALL");
+    for server in [&pair.primary, &pair.replica] {
+        server.root().does("RESET BINARY LOGS AND GTIDS");
+    }
+    until_within(LONG, "both are seen to have less", || {
+        (weir.stderr().matches("has executed less than it had before").count() == 2).then_some(())
+    });
+    session.does("INSERT INTO reset_here VALUES (20)");
+    assert_eq!(session.does("SELECT COUNT(*) FROM reset_here").value(), "21");
+}

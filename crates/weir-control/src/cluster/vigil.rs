@@ -1,6 +1,7 @@
 //! The watch of one pool: has its members asked, decides on their roles, and has those in force.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
@@ -75,6 +76,8 @@ struct Member {
     backend: Arc<Backend>,
     manner: Manner,
     asker: Asker,
+    /// What it had executed when it was last asked.
+    executed: Option<GtidSet>,
     /// It is farther behind than `max_lag`, and gets no reads.
     is_too_late: bool,
     /// It was told that it is of another group.
@@ -221,6 +224,7 @@ impl Vigil {
             manner: manner.clone(),
             asker,
             is_too_late: false,
+            executed: None,
             is_of_another_group: false,
         }
     }
@@ -261,6 +265,14 @@ impl Vigil {
     fn measure(&mut self, number: u64, executed: Option<GtidSet>, at: Duration) {
         let Some(index) = self.members.iter().position(|member| member.number == number) else { return };
         let member = &mut self.members[index];
+        let before = std::mem::replace(&mut member.executed, executed.clone());
+        if let Some(before) = before
+            && executed.as_ref().is_none_or(|executed| !executed.contains(&before))
+        {
+            let (pool, backend) = (&*self.pool.config.name, &*member.backend.address);
+            tracing::warn!(pool, backend, "cluster: has executed less than it had before");
+            member.backend.gtid_resets.fetch_add(1, Ordering::Release);
+        }
         let lag = match (executed, member.backend.balance.role()) {
             (Some(executed), Some(Role::Primary)) => {
                 self.progress.note(executed, at);

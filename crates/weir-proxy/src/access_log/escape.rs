@@ -53,15 +53,27 @@ fn whole_characters(bytes: &[u8], at: usize) -> usize {
     (at.saturating_sub(3)..=at).rev().find(begins).unwrap_or(at)
 }
 
+/// The first byte of U+0080 to U+00BF in UTF-8. Up to U+009F these are control characters, which some
+/// terminals act on.
+const BEFORE_C1: u8 = 0xc2;
+
 fn json_text(out: &mut Vec<u8>, text: &[u8]) {
     let mut rest = text;
-    while let Some(at) = rest.iter().position(|&byte| byte < 0x20 || matches!(byte, b'"' | b'\\' | 0x7f)) {
+    let is_special = |&byte: &u8| byte < 0x20 || matches!(byte, b'"' | b'\\' | 0x7f | BEFORE_C1);
+    while let Some(at) = rest.iter().position(is_special) {
         out.extend_from_slice(&rest[..at]);
-        match rest[at] {
-            byte @ (b'"' | b'\\') => out.extend_from_slice(&[b'\\', byte]),
-            byte => json_code(out, byte),
+        let mut taken = 1;
+        match rest[at..] {
+            [byte @ (b'"' | b'\\'), ..] => out.extend_from_slice(&[b'\\', byte]),
+            [BEFORE_C1, byte @ 0x80..=0x9f, ..] => {
+                json_code(out, byte);
+                taken = 2;
+            }
+            [BEFORE_C1, ..] => out.push(BEFORE_C1),
+            [byte, ..] => json_code(out, byte),
+            [] => {}
         }
-        rest = &rest[at + 1..];
+        rest = &rest[at + taken..];
     }
     out.extend_from_slice(rest);
 }
@@ -119,6 +131,11 @@ mod tests {
         assert_eq!(
             escaped(json, "a\"b\\c\r\n\0é\u{7f}".as_bytes()),
             "a\\\"b\\\\c\\u000d\\u000a\\u0000é\\u007f"
+        );
+        // Some terminals take the first for the beginning of a command.
+        assert_eq!(
+            escaped(json, "\u{9b}31m\u{80}\u{9f}\u{a0}\u{bf}".as_bytes()),
+            "\\u009b31m\\u0080\\u009f\u{a0}\u{bf}"
         );
         assert_eq!(escaped(json, b"\xff\xc3("), "\\u00ff\\u00c3(");
     }

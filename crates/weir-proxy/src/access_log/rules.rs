@@ -86,12 +86,18 @@ impl Rules {
 /// its own.
 fn draw(record: &Record<'_>) -> u64 {
     match record.request_id {
-        Some(id) => stable_hash(id),
+        Some(id) => number_of(id),
         None => {
             let since = record.time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
             stable_hash(format!("{} {}", record.client, since.as_nanos()).as_bytes())
         }
     }
+}
+
+/// By other bits than those that a `split` and a `mirror` go by: else a share of the lines would be of one
+/// side.
+pub fn number_of(request_id: &[u8]) -> u64 {
+    stable_hash(request_id).rotate_left(32)
 }
 
 /// What stands before each message of syslog.

@@ -63,7 +63,7 @@ pub fn serving<'p>(
     }
     let can_serve = |index: &usize| {
         let pool = pool(*index);
-        matches!(pool.tier(), Some(TierKind::Ordinary | TierKind::Backup))
+        pool.tier().is_some_and(|tier| tier != TierKind::LastResort)
             && pool.breaker().is_none_or(|(breaker, settings)| breaker.lets_through(clock::now(), settings))
     };
     std::iter::once(first).chain(fallbacks.iter().copied()).find(can_serve).unwrap_or(first)

@@ -1,4 +1,10 @@
 //! Which of several pools a route's request goes to: by share, and by what tells requests apart.
+//!
+//! The first pool has its share of the hashes from the lowest up, the others theirs from the highest down, and
+//! the route's own what is between: so a share of either end grows without taking clients of another pool
+//! along.
+
+use std::ops::Range;
 
 use weir_balance::stable_hash;
 use weir_template::{Source, Template};
@@ -7,17 +13,20 @@ use weir_template::{Source, Template};
 pub struct Split {
     /// `None` tells requests apart by their ids.
     by: Option<Template>,
-    /// Indexes of pools, and up to which part of all hashes each gets them.
-    pools: Box<[(usize, f64)]>,
+    /// Indexes of pools, and which part of all hashes, 0.0 to 1.0, each gets.
+    pools: Box<[(usize, Range<f64>)]>,
 }
 
 impl Split {
     /// Compiles; `pool` gives the index of a pool by its name, which the config's check has made sure of.
     pub fn compile(config: &weir_config::Split, pool: impl Fn(&str) -> Option<usize>) -> Split {
-        let mut until = 0.0;
-        let shares = config.to.iter().filter_map(|to| {
-            until += to.share;
-            Some((pool(&to.pool)?, until))
+        let mut end = 1.0;
+        let shares = config.to.iter().enumerate().filter_map(|(index, to)| {
+            let part = if index == 0 { 0.0..to.share } else { end - to.share..end };
+            if index > 0 {
+                end = part.start;
+            }
+            Some((pool(&to.pool)?, part))
         });
         Split { pools: shares.collect(), by: config.by.clone() }
     }
@@ -33,17 +42,15 @@ impl Split {
         };
         // 53 bits are what a float holds.
         let part = (hash >> 11) as f64 / (1_u64 << 53) as f64;
-        self.pools.iter().find(|(_, until)| part < *until).map(|(pool, _)| *pool)
+        self.pools.iter().find(|(_, range)| range.contains(&part)).map(|(pool, _)| *pool)
     }
 
     /// Which shares go where, and by what, in words; `name` gives that of a pool by its index.
     pub fn words<'n>(&self, name: impl Fn(usize) -> &'n str) -> String {
         let by = self.by.as_ref().map_or("$request_id", Template::as_written);
         let mut words = format!("by {by}: ");
-        let mut before = 0.0;
-        for (pool, until) in &self.pools {
-            words += &format!("{:.1} % {}, ", (until - before) * 100.0, name(*pool));
-            before = *until;
+        for (pool, part) in &self.pools {
+            words += &format!("{:.1} % {}, ", (part.end - part.start) * 100.0, name(*pool));
         }
         words + "the rest as the route says"
     }
@@ -52,6 +59,7 @@ impl Split {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access_log::number_of;
 
     fn split(shares: &[f64]) -> Split {
         let to = shares.iter().map(|share| weir_config::SplitPool { pool: "p".to_owned(), share: *share });
@@ -73,6 +81,29 @@ mod tests {
         for (count, expected) in counts.into_iter().zip([10_000, 25_000, 65_000_i32]) {
             assert!((count - expected).abs() < 600, "{counts:?}");
         }
+    }
+
+    #[test]
+    fn a_share_that_grows_takes_clients_of_the_rest_alone() {
+        let ids = || (0..10_000_u32).map(|number| number.to_string());
+        let of = |shares: &[f64], id: &str| split(shares).choose(&(), id.as_bytes());
+        for grown in [[0.3, 0.2], [0.1, 0.4]] {
+            for id in ids() {
+                let before = of(&[0.1, 0.2], &id);
+                let after = of(&grown, &id);
+                assert!(before.is_none() || before == after, "{id}: {before:?}, then {after:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_share_of_the_lines_of_a_log_has_both_sides_of_a_split() {
+        let split = split(&[0.1]);
+        let ids = (0..100_000_u32).map(|number| number.to_string());
+        let logged = ids.filter(|id| number_of(id.as_bytes()) < u64::MAX / 20);
+        let sides: Vec<bool> = logged.map(|id| split.choose(&(), id.as_bytes()).is_some()).collect();
+        let share = sides.iter().filter(|is_new| **is_new).count() as f64 / sides.len() as f64;
+        assert!((0.08..0.12).contains(&share), "{share}");
     }
 
     #[test]

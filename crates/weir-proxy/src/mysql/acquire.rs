@@ -367,6 +367,7 @@ impl Session {
         let login = ServerLogin { database: self.state.schema(), ..self.candidate.at_server() };
         let logged_in = attach::log_in(&self.worker, chosen, &self.deadline, header.as_deref(), &login).await;
         let logged_in = logged_in.map_err(Unfit::Attach)?;
+        chosen.backend().kept::<IdleServers>().forget_executed();
         let latency = elapsed(begun);
         chosen.observe_success(clock::now(), latency);
         self.report.connect = Some(self.report.connect.unwrap_or_default() + latency);

@@ -144,6 +144,7 @@ impl Confirming<'_> {
                 let logged_in =
                     attach::log_in(self.worker, chosen, self.deadline, header.as_deref(), &login).await;
                 let logged_in = logged_in.map_err(Unfit::Attach)?;
+                backend.kept::<IdleServers>().forget_executed();
                 chosen.observe_success(clock::now(), clock::now().saturating_sub(begun));
                 ServerConnection::of_login(logged_in, kind)
             }

@@ -1,5 +1,7 @@
 //! Reads that see what their session has written, on servers that hear of it later.
 
+use std::sync::atomic::Ordering;
+
 use weir_io::clock;
 use weir_mysql::gtid::GtidSet;
 
@@ -77,9 +79,12 @@ impl Session {
     ) -> Result<(), Unfit> {
         let Some(written) = &self.written else { return Ok(()) };
         let waits = chosen.pool.shared.config.mysql.as_ref().is_some_and(|mysql| mysql.read_your_writes);
-        if !waits || idle.has_executed(written) {
+        let backend = chosen.backend();
+        if !waits || idle.has_executed(backend, written) {
             return Ok(());
         }
+        // Before it is asked: a reset that is noticed meanwhile may be later than the answer.
+        let resets = backend.shared.gtid_resets.load(Ordering::Acquire);
         let listener = self.slot.current();
         let cells = listener.shared.cells.of(self.worker.number);
         // What else it has executed, others have written, and need not wait for.
@@ -92,10 +97,10 @@ impl Session {
         self.now = clock::now();
         match answer.map_err(Unfit::Server)? {
             OwnAnswer::Rows(rows) if is_zero(&rows) => {
-                idle.note_executed(written);
+                idle.note_executed(written, resets);
                 let said = rows.first().and_then(|row| row.get(1)?.as_deref());
                 if let Some(executed) = said.and_then(executed) {
-                    idle.note_executed(&executed);
+                    idle.note_executed(&executed, resets);
                 }
                 cells.catch_ups.increment();
                 Ok(())

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -129,8 +130,8 @@ impl Drop for ServerConnection {
 #[derive(Default)]
 pub struct IdleServers {
     idle: RefCell<Vec<IdleServer>>,
-    /// Transactions that the server is known to have executed.
-    executed: RefCell<GtidSet>,
+    /// Transactions that the server is known to have executed, and its resets when that was learnt.
+    executed: RefCell<(u32, GtidSet)>,
 }
 
 struct IdleServer {
@@ -213,13 +214,25 @@ impl IdleServers {
     }
 
     /// Whether the server is known to have executed these transactions.
-    pub fn has_executed(&self, gtids: &GtidSet) -> bool {
-        self.executed.borrow().contains(gtids)
+    pub fn has_executed(&self, backend: &WorkerBackend, gtids: &GtidSet) -> bool {
+        let (resets, executed) = &*self.executed.borrow();
+        *resets == backend.shared.gtid_resets.load(Ordering::Acquire) && executed.contains(gtids)
     }
 
-    /// Notes that the server has executed these transactions.
-    pub fn note_executed(&self, gtids: &GtidSet) {
-        self.executed.borrow_mut().add(gtids);
+    /// Notes that the server has executed these transactions. `resets` is how often it was reset before it
+    /// said so.
+    pub fn note_executed(&self, gtids: &GtidSet, resets: u32) {
+        let mut known = self.executed.borrow_mut();
+        if known.0 != resets {
+            *known = (resets, GtidSet::default());
+        }
+        known.1.add(gtids);
+    }
+
+    /// Forgets what the server is known to have executed: a new connection to it was made, and it may be
+    /// another server than before, or the same with less.
+    pub fn forget_executed(&self) {
+        self.executed.borrow_mut().1 = GtidSet::default();
     }
 
     /// Drops the connections of an account that a server has refused.

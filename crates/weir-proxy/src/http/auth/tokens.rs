@@ -202,10 +202,8 @@ impl Tokens {
             is_named && key.signings.contains(&signing)
         };
         let candidates = || keys.iter().filter(may_be);
-        let by_none = |why| {
-            let is_known = id.is_some() && keys.iter().any(|key| key.id.as_deref() == id);
-            Bad { why, may_be_of_another_key: !is_known }
-        };
+        // Of a key whose name is known, too: a provider may have changed it under its name.
+        let by_none = |why| Bad { why, may_be_of_another_key: true };
         match candidates().count() {
             0 => return Err(by_none("signed by a key that is not known")),
             1..=KEYS_TRIED_MOST => {}
