@@ -274,8 +274,8 @@ fn without_those_left_behind(reports: &[Option<MemberReport>]) -> Vec<Option<Mem
 /// `server_uuid`: one that sees fewer than half of them, while a member that it does not see still takes part
 /// in a group. So is who was made to begin a group of its own (`group_replication_bootstrap_group`), whatever
 /// became of the primary: what that group has not, it never gets. Where nobody of the group is left but those
-/// seen, it is the group that was begun again. Who takes part in no group is of no other: it was told to leave
-/// or was put out, and sees itself alone from then on.
+/// seen, it is the group that was begun again. Who takes part in no group is of no other: it was told to
+/// leave or was put out, and sees itself alone from then on.
 pub fn of_other_groups(reports: &[Option<MemberReport>], believed: &[String]) -> Vec<bool> {
     let current = without_those_left_behind(reports);
     let takes_part = |report: &MemberReport| report.own().is_some_and(|own| own.state.takes_part());

@@ -179,7 +179,7 @@ impl FetchedSet {
         true
     }
 
-    /// Has a fetch begin now, or once the one that is under way has ended: what that brings may be from before.
+    /// Has a fetch begin now, or once the one that is under way has ended, whose answer may be from before.
     pub fn hasten(&self) {
         let mut rounds = self.rounds();
         if !rounds.is_over {

@@ -39,8 +39,8 @@ pub struct Found {
     pub not_known: u64,
     /// Answers about what such a refusal has left, which are those about a refusal.
     pub about_that: u64,
-    /// Writes in a READ ONLY transaction that a replica refused for being one, and what was refused for another
-    /// of two reasons.
+    /// Writes in a READ ONLY transaction that a replica refused for being one, and what was refused for
+    /// another of two reasons.
     pub refused_by_replica: u64,
     /// What differed, with the seed that repeats it, and the program.
     pub different: Vec<String>,
@@ -86,8 +86,8 @@ pub fn weir_for_programs(behind: &Pair) -> Weir {
         .start()
 }
 
-/// Runs a plan: `alone` is a server for itself, `through` an address of Weir's before `behind`. `seen` is told
-/// after each batch what was found so far.
+/// Runs a plan: `alone` is a server for itself, `through` an address of Weir's before `behind`. `seen` is
+/// told after each batch what was found so far.
 pub fn run_plan(
     plan: Plan,
     alone: &Mysqld,

@@ -1,8 +1,7 @@
 //! Which of several pools a route's request goes to: by share, and by what tells requests apart.
 //!
-//! The first pool has its share of the hashes from the lowest up, the others theirs from the highest down, and
-//! the route's own what is between: so a share of either end grows without taking clients of another pool
-//! along.
+//! The first pool has its share of the hashes from the lowest up, the others theirs from the highest down,
+//! and the route's own what is between: so a share of either end grows without taking another pool's clients.
 
 use std::ops::Range;
 
