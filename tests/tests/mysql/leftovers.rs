@@ -246,6 +246,34 @@ fn a_piece_for_a_statement_that_asks_for_what_is_not_known_ends_no_session() {
 }
 
 /// One that is refused leaves the session, as it does without Weir.
+/// A server prepares no write while the next transaction is to be READ ONLY, and pieces have no answer.
+#[test]
+fn a_piece_for_a_statement_that_cannot_be_prepared_now_ends_no_session_and_its_execution_is_told() {
+    let server = Mysqld::start("unprepared", "");
+    server.root().does("CREATE TABLE shop.pieces (v TEXT)");
+    let two = ONE_CONNECTION.replace("max_connections = 1", "max_connections = 2");
+    let weir = Setup::of(&two).with("server", server.address).start();
+    let (mut first, mut next) = (client(&weir), client(&weir));
+    let statement = first.prepares("INSERT INTO shop.pieces VALUES (?)");
+    // It takes the connection that has the statement.
+    next.does("SET @a = 1");
+    first.does("SET TRANSACTION READ ONLY");
+    let piece = [b"\x18", &statement.to_le_bytes()[..], b"\0\0piece"].concat();
+    first.sends(&piece).expect("sent");
+    assert_eq!(first.asks("INSERT INTO shop.pieces VALUES ('x')").error().map(|(code, _)| code), Some(1792));
+    let mut executes = || {
+        first.sends(&execution(statement, false, &[Value::Long], true)).expect("sent");
+        first.receives(Asked::Results).expect("an answer").error().map(|(code, _)| code)
+    };
+    assert_eq!(executes(), Some(1105), "the piece is lost");
+    first.does("BEGIN");
+    first.does("COMMIT");
+    first.sends(&piece).expect("sent");
+    first.sends(&execution(statement, false, &[Value::Long], true)).expect("sent");
+    assert!(first.receives(Asked::Results).expect("an answer").is_ok());
+    assert_eq!(first.does("SELECT GROUP_CONCAT(v) FROM shop.pieces").value(), "piece");
+}
+
 #[test]
 fn a_release_ends_the_session_where_the_server_carries_it_out() {
     let server = Mysqld::start("release", "");

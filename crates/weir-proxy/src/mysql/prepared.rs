@@ -92,6 +92,8 @@ pub struct ClientStatement {
     pub new_types: Option<Box<[u8]>>,
     /// What of it is on one connection alone.
     pub bound: Bound,
+    /// A piece of a parameter could be sent to no server, for none would prepare it then.
+    pub has_lost_piece: bool,
 }
 
 impl ClientStatement {

@@ -71,6 +71,7 @@ impl Session {
                 types: Box::default(),
                 new_types: None,
                 bound: Bound::NONE,
+                has_lost_piece: false,
             };
             self.statements.insert(id, statement);
         }
@@ -94,6 +95,10 @@ impl Session {
             let error = ServerError::new(1835, *b"HY000", "Malformed communication packet");
             return self.refuse_command(&incoming, Refusal::of_server(error)).await;
         };
+        if std::mem::take(&mut statement.has_lost_piece) {
+            let refusal = Refusal::not_known_any_more("a piece of a value");
+            return self.refuse_execution(&incoming, id, refusal).await;
+        }
         let lacks_types = parts.types_follow.is_some_and(|(_, follow)| !follow) && statement.types.is_empty();
         if lacks_types {
             // Others have said some to the server's statement of this text, if there is one.
@@ -162,6 +167,9 @@ impl Session {
             // A server passes over what belongs to no statement.
             return if incoming.is_whole { self.drop_command(&incoming) } else { Err(End::BadRequest) };
         };
+        if statement.has_lost_piece && incoming.is_whole {
+            return self.drop_command(&incoming);
+        }
         if statement.types.is_empty() {
             statement.keep_apart();
         }
@@ -184,8 +192,10 @@ impl Session {
         }
         // Behind that: what is bound keeps its connection, wherever it is.
         self.set_bound(id, |bound| bound.has_pieces = true);
-        let Ok(Ok(on_server)) = self.prepared_on_attached(&text).await else {
-            return Err(End::BackendClosed);
+        let on_server = match self.prepared_on_attached(&text).await {
+            Ok(Ok(on_server)) => on_server,
+            Ok(Err(_)) if incoming.is_whole => return self.lose_piece(id, &incoming),
+            Ok(Err(_)) | Err(_) => return Err(End::BackendClosed),
         };
         self.set_bound(id, |bound| bound.has_pieces = true);
         let front = self.renamed(on_server);
@@ -199,6 +209,19 @@ impl Session {
             return Err(End::BackendClosed);
         }
         if incoming.is_whole { self.drop_command(&incoming) } else { Ok(()) }
+    }
+
+    /// Drops a piece for which the server does not prepare its statement, as where the next transaction is to
+    /// be READ ONLY: pieces have no answer, so the execution is told.
+    fn lose_piece(&mut self, id: u32, incoming: &Incoming) -> Result<(), End> {
+        self.set_bound(id, |bound| *bound = Bound::NONE);
+        if let Some(statement) = self.statements.get_mut(id) {
+            statement.has_lost_piece = true;
+        }
+        if !self.keeps_connection() && self.held.is_empty() {
+            self.leave();
+        }
+        self.drop_command(incoming)
     }
 
     fn drop_command(&mut self, incoming: &Incoming) -> Result<(), End> {
@@ -254,6 +277,7 @@ impl Session {
             return self.refuse_command(&incoming, refusal).await;
         };
         let is_fetch = command == ClientCommand::StmtFetch;
+        statement.has_lost_piece &= is_fetch;
         let is_bound = if is_fetch { statement.bound.has_cursor } else { statement.bound.is_any() };
         let text = statement.text.clone();
         // There is nothing to reset, but whether a transaction is open the server knows best: no error says.
