@@ -29,24 +29,37 @@ static __always_inline __u32 outer_bytes(__u8 family)
 	return family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 }
 
-/* The way on a host that does not forward, of which the kernel's look-up says nothing: by the interface that is known already, or by
- * that of the host's route. By DSR a router would send the packet back to us. */
-__noinline int by_routes(struct flow *flow)
+/* The way on a host that does not forward, of which the kernel's look-up says nothing: by the host's routes. Where the main table
+ * has none, to a backend by the interface that is known of it, and to a client by the one that its first packet came by. By DSR a
+ * router would send the packet back to us. */
+__noinline int by_routes(struct __sk_buff *skb, struct flow *flow)
 {
 	struct routed to = { .prefix = 128 };
+	struct backend *backend;
 	struct way_out *way;
+	__u32 interface, mtu = 0;
 
 	if (!flow)
 		return WAY_NONE;
-	if (flow->next_hop.interface && flow->forward != FORWARD_DSR)
-		return WAY_NEIGHBOUR;
+	interface = flow->next_hop.interface;
 	to.address = flow->destination;
 	way = bpf_map_lookup_elem(&ways, &to);
 	if (way && way->is_behind_router && flow->forward == FORWARD_DSR)
 		return WAY_NONE;
-	if (way && !flow->next_hop.interface)
-		flow->next_hop.interface = way->interface;
-	return flow->next_hop.interface ? WAY_NEIGHBOUR : WAY_NONE;
+	if (way) {
+		interface = way->interface;
+	} else if (flow->direction == TO_BACKEND) {
+		/* What the flow has may be gone: the backend's may have come anew. */
+		to.prefix = flow->backend;
+		backend = bpf_map_lookup_elem(&backends, &to.prefix);
+		if (backend)
+			interface = backend->interface;
+	}
+	/* Not with every packet: a cache line that is written is one that the other processors must fetch. */
+	if (interface != flow->next_hop.interface)
+		flow->next_hop.interface = interface;
+	/* Only of an interface that is gone the kernel does not say how much fits. */
+	return interface && bpf_check_mtu(skb, interface, &mtu, 0, 0) >= 0 ? WAY_NEIGHBOUR : WAY_NONE;
 }
 
 /* Looks up the way to where the flow's packets go, and keeps it in the flow. */
@@ -93,11 +106,9 @@ __noinline int look_up(struct __sk_buff *skb, struct flow *flow, __u8 family, __
 		 * still there, and forgotten in the end. */
 		return flow->next_hop.is_peer ? WAY_PEER : WAY_NEIGHBOUR;
 	}
-	if (found == BPF_FIB_LKUP_RET_FWD_DISABLED)
-		return by_routes(flow);
-	return flow->next_hop.interface && found != BPF_FIB_LKUP_RET_BLACKHOLE &&
-			       found != BPF_FIB_LKUP_RET_UNREACHABLE && found != BPF_FIB_LKUP_RET_PROHIBIT
-		       ? WAY_NEIGHBOUR
+	return found != BPF_FIB_LKUP_RET_BLACKHOLE && found != BPF_FIB_LKUP_RET_UNREACHABLE &&
+			       found != BPF_FIB_LKUP_RET_PROHIBIT
+		       ? by_routes(skb, flow)
 		       : WAY_NONE;
 }
 

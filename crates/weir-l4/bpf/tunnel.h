@@ -156,6 +156,7 @@ __noinline int find_wrapped(const struct packet *packet, const struct quoted *qu
 	    !same_address(&found->source, &flow->source) || !same_address(&found->destination, &flow->destination))
 		return 0;
 	flow->listener = found->listener;
+	flow->direction = TO_CLIENT;
 	flow->source = key.destination;
 	flow->destination = key.source;
 	return 1;

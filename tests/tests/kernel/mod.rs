@@ -18,6 +18,7 @@ mod privileges;
 mod tagged;
 mod traffic;
 mod views;
+mod ways;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};

@@ -7,12 +7,15 @@ use weir_l4::layout::{Forward, Verdict};
 
 use crate::frames::IcmpError;
 use crate::kinds::{Kind, TCP4, TCP6, UDP4, UDP6, each_kind_of_nat};
-use crate::namespace::{BACKENDS, CLIENTS};
+use crate::namespace::{BACKENDS, CLIENTS, Device, NARROW};
 use crate::plane::Plane;
 
 each_kind_of_nat! {
     an_answer_of_no_flow_goes_where_the_route_leads
     what_no_route_leads_to_is_dropped
+    a_flow_goes_where_the_route_leads_by_now
+    a_flow_goes_by_the_interface_that_its_backend_has_by_now
+    what_leads_by_an_interface_that_is_gone_is_dropped
 }
 
 fn plane_of(kind: Kind) -> Plane {
@@ -39,6 +42,43 @@ fn an_answer_of_no_flow_goes_where_the_route_leads(kind: Kind) {
 fn what_no_route_leads_to_is_dropped(kind: Kind) {
     let mut plane = plane_of(kind);
     plane.way(kind.host(7, 0).ip(), if kind.is_ip4 { 24 } else { 64 }, CLIENTS, false);
+    plane.run(BACKENDS, &kind.answer().frame()).dropped(Verdict::DropNoRoute);
+}
+
+/// Of 1,440 bytes and more, which only [`NARROW`] has no room for: so that it is seen by which interface they
+/// are sent.
+fn goes_by_the_narrow_one(kind: Kind, plane: &mut Plane) {
+    let (packet, answer) = (kind.later().with_payload(1_400), kind.answer().with_payload(1_400));
+    plane.run(CLIENTS, &packet.frame()).answered(Verdict::TooBig);
+    plane.run(BACKENDS, &answer.frame()).forwarded(Verdict::ToClient, &kind.at_client(&answer).frame());
+}
+
+/// It went by the interface that was known when the flow began.
+fn a_flow_goes_where_the_route_leads_by_now(kind: Kind) {
+    let mut plane = plane_of(kind);
+    kind.open(&mut plane);
+    plane.way(kind.backend(0).ip(), if kind.is_ip4 { 24 } else { 64 }, NARROW, false);
+    goes_by_the_narrow_one(kind, &mut plane);
+    plane.way(kind.client(0).ip(), if kind.is_ip4 { 24 } else { 48 }, NARROW, true);
+    let answer = kind.answer().with_payload(1_400);
+    plane.run(BACKENDS, &answer.frame()).answered(Verdict::TooBig);
+}
+
+fn a_flow_goes_by_the_interface_that_its_backend_has_by_now(kind: Kind) {
+    let mut plane = plane_of(kind);
+    kind.open(&mut plane);
+    plane.change_backend(0, |backend| backend.interface = NARROW.interface);
+    goes_by_the_narrow_one(kind, &mut plane);
+}
+
+/// It was counted as forwarded.
+fn what_leads_by_an_interface_that_is_gone_is_dropped(kind: Kind) {
+    let mut plane = plane_of(kind);
+    kind.open(&mut plane);
+    plane.change_backend(0, |backend| backend.interface = 999);
+    plane.run(CLIENTS, &kind.later().frame()).dropped(Verdict::DropNoRoute);
+    let gone = Device { interface: 999, ..CLIENTS };
+    plane.way(kind.client(0).ip(), if kind.is_ip4 { 24 } else { 48 }, gone, true);
     plane.run(BACKENDS, &kind.answer().frame()).dropped(Verdict::DropNoRoute);
 }
 
