@@ -16,7 +16,7 @@ use aya::programs::{Link, LinkOrder, ProgramError, SchedClassifier, TcAttachType
 use aya::sys::SyscallError;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::bpf::tcx_programs;
+use crate::bpf::tcx_attached;
 use crate::host::filters;
 
 /// Of filters, those with the least priority are asked first.
@@ -83,7 +83,7 @@ impl Attachments {
         interface: &str,
     ) -> Result<(), Failure> {
         let index = index_of(interface)?;
-        let by = match self.attach_tcx(classifier, interface) {
+        let by = match self.attach_tcx(classifier, interface, index) {
             Err(problem) if lacks_tcx(problem.as_ref()) => self.attach_clsact(classifier, interface)?,
             done => Attachment::Tcx(done?),
         };
@@ -91,10 +91,17 @@ impl Attachments {
         Ok(())
     }
 
-    fn attach_tcx(&self, classifier: &mut SchedClassifier, interface: &str) -> Result<FdLink, Failure> {
+    fn attach_tcx(
+        &self,
+        classifier: &mut SchedClassifier,
+        interface: &str,
+        index: u32,
+    ) -> Result<FdLink, Failure> {
         let pin = self.kept_as("links", interface);
-        let kept = pin.as_ref().and_then(|pin| PinnedLink::from_pin(pin).ok());
-        if let Some(kept) = kept.and_then(|kept| SchedClassifierLink::try_from(FdLink::from(kept)).ok()) {
+        let kept = pin.as_ref().and_then(|pin| PinnedLink::from_pin(pin).ok()).map(FdLink::from);
+        // While no process looked its interface may have been renamed, and this one have got the name.
+        let kept = kept.filter(|kept| is_at(kept, index));
+        if let Some(kept) = kept.and_then(|kept| SchedClassifierLink::try_from(kept).ok()) {
             // Of an interface that is gone, or came anew under its name, the old attachment can't be taken
             // over.
             if let Ok(id) = classifier.attach_to_link(kept) {
@@ -176,7 +183,7 @@ impl Attachments {
         let is_lost = |(name, one): &(&String, &Attached)| {
             let Some(index) = index_of(name) else { return false };
             let running = match one.by {
-                Attachment::Tcx(_) => tcx_programs(index),
+                Attachment::Tcx(_) => tcx_attached(index).map(|(programs, _)| programs),
                 Attachment::Clsact => filters(index),
             };
             // One that is gone by now is seen so at the next look.
@@ -240,6 +247,12 @@ fn index_of(interface: &str) -> io::Result<u32> {
     let family = AddressFamily::INET;
     let socket = rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     Ok(rustix::net::netdevice::name_to_index(socket, interface)?)
+}
+
+/// Whether a link is at the interface of this index.
+fn is_at(link: &FdLink, index: u32) -> bool {
+    let id = link.info().map(|info| info.id());
+    id.is_ok_and(|id| tcx_attached(index).is_ok_and(|(_, links)| links.contains(&id)))
 }
 
 /// Our filter on an interface.

@@ -202,20 +202,22 @@ unsafe fn batch(command: libc::c_int, attributes: &mut BatchAttributes) -> io::R
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Numbers of the programs that are attached to the ingress of an interface by tcx, in their order.
+/// What is attached to the ingress of an interface by tcx: the numbers of the programs in their order, and
+/// those of their links.
 ///
 /// Source: bpf(2), BPF_PROG_QUERY; it takes CAP_NET_ADMIN.
-pub fn tcx_programs(interface: u32) -> io::Result<Vec<u32>> {
-    let mut programs = vec![0; MOST_TCX_PROGRAMS];
+pub fn tcx_attached(interface: u32) -> io::Result<(Vec<u32>, Vec<u32>)> {
+    let (mut programs, mut links) = (vec![0; MOST_TCX_PROGRAMS], vec![0; MOST_TCX_PROGRAMS]);
     let mut attributes = QueryAttributes {
         interface,
         attach_type: BPF_TCX_INGRESS,
         programs: programs.as_mut_ptr() as u64,
         count: MOST_TCX_PROGRAMS as u32,
+        links: links.as_mut_ptr() as u64,
         ..QueryAttributes::default()
     };
     // SAFETY: the kernel reads and writes `size_of` bytes of `attributes`, and writes at most `count` numbers
-    // to `programs`, which outlives the call.
+    // to each of `programs` and `links`, which outlive the call.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -228,7 +230,8 @@ pub fn tcx_programs(interface: u32) -> io::Result<Vec<u32>> {
         return Err(io::Error::last_os_error());
     }
     programs.truncate(attributes.count as usize);
-    Ok(programs)
+    links.truncate(attributes.count as usize);
+    Ok((programs, links))
 }
 
 /// As many as one place takes (BPF_MPROG_MAX).

@@ -183,3 +183,38 @@ fn an_interface_that_is_not_there_is_warned_of_and_taken_once_it_comes() {
     until("status says nothing more", || (reason(&weir) == Value::Null).then_some(()));
     assert_eq!(weir.command(&["check"]).stderr, "");
 }
+
+/// The packet program stayed at the interface that had the name before, and the one that has it was said to
+/// be served.
+#[test]
+fn an_interface_that_took_anothers_name_while_no_process_ran_is_served() {
+    let network = Network::enter(1);
+    network.greets(1, 8080);
+    let of_listener = "interface = [\"to_client\", \"to_server1\"]";
+    let mut weir = Setup::of(&config_of(&network, 1, of_listener, 8080, "")).start();
+    begins(&network).goes_on(b"by the first");
+    weir.signals(Signal::KILL);
+    weir.exits();
+    let commands = |lines: &[&str]| {
+        for line in lines {
+            let line = line.replace("CLIENT", &network.full("client"));
+            let words: Vec<&str> = std::iter::once("ip").chain(line.split(' ')).collect();
+            network.run("weir", &words);
+        }
+    };
+    commands(&[
+        "link set to_client down",
+        "link set to_client name before",
+        "link set before up",
+        "link add to_client type veth peer name second netns CLIENT",
+        "addr add 10.50.2.1/24 dev to_client",
+        "link set to_client up",
+        "-n CLIENT addr add 10.50.2.2/24 dev second",
+        "-n CLIENT link set second up",
+        "-n CLIENT route add 192.0.2.10 via 10.50.2.1 dev second",
+    ]);
+    weir.starts_again();
+    begins(&network).goes_on(b"by the second");
+    assert_eq!(weir.metric("weir_l4_attached", &[("interface", "to_client")]), 1.0);
+    assert_eq!(weir.metric("weir_l4_attachments_lost_total", &[]), 0.0);
+}

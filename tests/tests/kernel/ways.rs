@@ -52,10 +52,8 @@ fn client_sends_by(network: &Network, link: usize) {
 fn weir_sends_by(network: &Network, link: usize) {
     let device = ["to_client", "second"][link - 1];
     for (listener, client) in LISTENERS {
-        network.run(
-            "weir",
-            &["ip", "route", "replace", client, "via", &at(listener, link, 2), "dev", device],
-        );
+        network
+            .run("weir", &["ip", "route", "replace", client, "via", &at(listener, link, 2), "dev", device]);
     }
 }
 
