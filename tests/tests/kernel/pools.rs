@@ -16,7 +16,10 @@ fn config(network: &Network, pool: &str, pools: &[(&str, usize)]) -> String {
         );
     }
     for (name, server) in pools {
-        text += &format!("[pool.{name}]\nbackends = [\"{}\"]\n", network.server(*server, 8080, false));
+        // One that no listener names would be asked by HTTP, which its backend does not speak.
+        let health = "health = { check = \"tcp\" }";
+        text +=
+            &format!("[pool.{name}]\nbackends = [\"{}\"]\n{health}\n", network.server(*server, 8080, false));
     }
     text
 }
