@@ -283,7 +283,8 @@ fn listener(control: &Control, listener: &Listener) -> ListenerStatus {
         plane_reason: match placement {
             Some(Placement::Kernel) => seen.as_ref().and_then(|seen| {
                 let told = [unattached(config, seen), absent(config, seen), refused_backend(config, seen)];
-                told.into_iter().flatten().reduce(|first, more| format!("{first}; {more}"))
+                let told = told.into_iter().chain([unanswered_backend(config, seen)]);
+                told.flatten().reduce(|first, more| format!("{first}; {more}"))
             }),
             other => {
                 let leaves =
@@ -332,11 +333,15 @@ fn unattached(config: &weir_config::Listener, seen: &weir_control::kernel::Seen)
         .reduce(|first, more| format!("{first}; {more}"))
 }
 
-/// Which interfaces that a listener names are not there.
+/// At which interfaces that a listener names packets can't be taken.
 fn absent(config: &weir_config::Listener, seen: &weir_control::kernel::Seen) -> Option<String> {
     let absent = &seen.listeners.get(&config.name)?.absent;
-    (!absent.is_empty())
-        .then(|| format!("no interface of this host that is up is named {}", absent.join(", or ")))
+    absent.iter().map(ToString::to_string).reduce(|first, more| format!("{first}; {more}"))
+}
+
+/// A backend whose answers go past the plane; one is enough.
+fn unanswered_backend(config: &weir_config::Listener, seen: &weir_control::kernel::Seen) -> Option<String> {
+    seen.listeners.get(&config.name)?.unanswered.first().map(ToString::to_string)
 }
 
 /// Why a backend gets no packets though it may be up.

@@ -106,7 +106,7 @@ table! {
         /// pattern (`"eth*"`), whether they are there already or come later.
         interfaces as "interface": Vec<InterfacePattern> =
             list(Each::Text(&INTERFACE))
-                .default("all; on the kernel plane those that routes lead to")
+                .default("all; on the kernel plane those that routes lead to, or that have an address of `bind`")
                 .also(&["interfaces", "device", "devices", "nic"]);
         /// What is done to packets.
         forward: Forward =

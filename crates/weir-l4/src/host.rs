@@ -27,6 +27,8 @@ pub struct Interface {
     pub is_ethernet: bool,
     /// Whether it is one end of a veth pair whose other end is in another network namespace.
     pub leads_to_namespace: bool,
+    /// Index of the bridge or bond that it is a port of; 0 where it is none.
+    pub port_of: u32,
 }
 
 /// A way to a network.
@@ -57,6 +59,8 @@ pub struct Host {
     pub interfaces: Vec<Interface>,
     /// Its own addresses.
     pub addresses: BTreeSet<Address>,
+    /// The same, each with the index of an interface that has it.
+    pub holders: BTreeSet<(Address, u32)>,
     /// Unicast routes of the main table.
     pub routes: Vec<Route>,
 }
@@ -66,7 +70,8 @@ impl Host {
     pub fn read() -> io::Result<Host> {
         let mut host = Host::default();
         dump(GET_LINK, ALL, &mut |message| host.interfaces.extend(interface(message)))?;
-        dump(GET_ADDRESS, ALL, &mut |message| host.addresses.extend(address(message)))?;
+        dump(GET_ADDRESS, ALL, &mut |message| host.holders.extend(address(message)))?;
+        host.addresses = host.holders.iter().map(|(address, _)| *address).collect();
         dump(GET_ROUTE, ALL, &mut |message| host.routes.extend(routes(message)))?;
         Ok(host)
     }
@@ -112,6 +117,20 @@ impl Host {
         let chosen =
             self.interfaces.iter().filter(|one| one.is_ethernet && one.is_up && used.contains(&one.index));
         chosen.map(|one| one.name.clone()).collect()
+    }
+
+    /// Names of the interfaces that have one of the wanted addresses.
+    pub fn interfaces_with(&self, is_wanted: impl Fn(IpAddr) -> bool) -> BTreeSet<String> {
+        let held = self.holders.iter().filter(|(address, _)| is_wanted((*address).into()));
+        let holders: BTreeSet<u32> = held.map(|(_, index)| *index).collect();
+        let chosen =
+            self.interfaces.iter().filter(|one| one.is_ethernet && one.is_up && holders.contains(&one.index));
+        chosen.map(|one| one.name.clone()).collect()
+    }
+
+    /// Whether an interface is up, wanted by its name, and not of Ethernet.
+    pub fn has_of_other_kind(&self, is_wanted: impl Fn(&str) -> bool) -> bool {
+        self.interfaces.iter().any(|one| !one.is_ethernet && one.is_up && is_wanted(&one.name))
     }
 
     /// Names of the interfaces that are up and wanted by their name.
@@ -293,11 +312,12 @@ fn interface(message: &Message<'_>) -> Option<Interface> {
     const ETHERNET: u16 = 1;
     const UP: u32 = 1;
     const LOOPBACK: u32 = 8;
-    let (mut name, mut mac, mut is_veth, mut has_far_end) = (None, [0; 6], false, false);
+    let (mut name, mut mac, mut is_veth, mut has_far_end, mut port_of) = (None, [0; 6], false, false, 0);
     for (kind, value) in attributes(message.body, 16) {
         match kind {
             1 => mac = <[u8; 6]>::try_from(value).unwrap_or_default(),
             3 => name = Some(String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()),
+            10 => port_of = u32_at(value, 0).unwrap_or(0),
             18 => is_veth = attributes(value, 0).any(|(kind, value)| kind == 1 && value.starts_with(b"veth")),
             37 => has_far_end = true,
             _ => {}
@@ -311,6 +331,7 @@ fn interface(message: &Message<'_>) -> Option<Interface> {
         is_up: flags & UP != 0,
         is_ethernet: u16_at(message.body, 2)? == ETHERNET && flags & LOOPBACK == 0,
         leads_to_namespace: is_veth && has_far_end,
+        port_of,
     })
 }
 
@@ -321,13 +342,14 @@ fn ip(bytes: &[u8]) -> Option<IpAddr> {
     <[u8; 16]>::try_from(bytes).ok().map(|octets| Ipv6Addr::from(octets).into())
 }
 
-/// `struct ifaddrmsg` and its attributes.
-fn address(message: &Message<'_>) -> Option<Address> {
+/// `struct ifaddrmsg` and its attributes: an address, and the index of its interface.
+fn address(message: &Message<'_>) -> Option<(Address, u32)> {
     let of = |wanted: u16| {
         attributes(message.body, 8).find(|(kind, _)| *kind == wanted).and_then(|(_, value)| ip(value))
     };
     // On a link between two points the one is the far end's, the other our own.
-    of(2).or_else(|| of(1)).map(Address::from)
+    let found = of(2).or_else(|| of(1)).map(Address::from)?;
+    Some((found, u32_at(message.body, 4)?))
 }
 
 /// `struct rtmsg` and its attributes: a route each for the ways that share it.

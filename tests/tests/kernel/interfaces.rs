@@ -168,7 +168,7 @@ fn an_interface_that_is_not_there_is_warned_of_and_taken_once_it_comes() {
     let weir = Setup::of(&text).start();
     let why = "no interface of this host that is up is named to_client";
     until("status says so", || (reason(&weir) == why).then_some(()));
-    let warned = "warning: listener `tcp_four` takes packets at interface `to_client`";
+    let warned = "warning: listener `tcp_four`: no interface of this host that is up is named to_client";
     let checked = weir.command(&["check"]);
     assert!(checked.code == 0 && checked.stderr.contains(warned), "{checked:?}");
     assert!(!checked.stderr.contains("else") && !checked.stderr.contains("to_server"), "{checked:?}");
@@ -182,6 +182,12 @@ fn an_interface_that_is_not_there_is_warned_of_and_taken_once_it_comes() {
     begins(&network).goes_on(b"by an interface that came");
     until("status says nothing more", || (reason(&weir) == Value::Null).then_some(()));
     assert_eq!(weir.command(&["check"]).stderr, "");
+}
+
+fn reason_is(weir: &Weir, why: &str) {
+    until(&format!("status says: {why}"), || {
+        reason(weir).as_str().is_some_and(|told| told == why).then_some(())
+    });
 }
 
 /// The packet program stayed at the interface that had the name before, and the one that has it was said to
@@ -217,4 +223,72 @@ fn an_interface_that_took_anothers_name_while_no_process_ran_is_served() {
     begins(&network).goes_on(b"by the second");
     assert_eq!(weir.metric("weir_l4_attached", &[("interface", "to_client")]), 1.0);
     assert_eq!(weir.metric("weir_l4_attachments_lost_total", &[]), 0.0);
+}
+
+/// Every connection timed out, and nothing said why.
+#[test]
+fn a_backend_whose_answers_go_past_the_plane_is_named() {
+    let network = Network::enter(1);
+    network.greets(1, 8080);
+    let text = |names: &str| config_of(&network, 1, &format!("interface = [{names}]"), 8080, "");
+    let mut weir = Setup::of(&text("\"to_client\"")).start();
+    let why = "the route to backend 10.50.11.2:8080 leads by to_server1, where the kernel plane takes no packets: its answers reach no client";
+    reason_is(&weir, why);
+    assert_eq!(
+        weir.stderr().matches(&format!("{why} listener=\"tcp_four\"")).count(),
+        1,
+        "{}",
+        weir.stderr()
+    );
+    let checked = weir.command(&["check", "--online"]);
+    assert!(checked.stderr.contains(&format!("warning: listener `tcp_four`: {why}")), "{checked:?}");
+    let question = "{\"protocol\":\"tcp\",\"source\":\"10.50.1.2:40000\",\"destination\":\"192.0.2.10:80\"}";
+    let explained = weir.admin().calls("POST", "/v1/explain", &[], question).response.text();
+    assert!(explained.contains(&format!("but {why}")), "{explained}");
+    weir.reloads(&text("\"to_client\", \"to_server*\""));
+    until("status says nothing more", || (reason(&weir) == Value::Null).then_some(()));
+    begins(&network).goes_on(b"both ways");
+    assert_eq!(weir.command(&["check"]).stderr, "");
+}
+
+#[test]
+fn an_interface_that_is_not_of_ethernet_is_called_so_and_keeps_a_listener_off_the_plane_that_may_choose() {
+    let network = Network::enter(1);
+    network.greets(1, 8080);
+    for line in ["tuntap add t0 mode tun", "link set t0 up", "addr add 192.0.2.10/32 dev t0"] {
+        let words: Vec<&str> = std::iter::once("ip").chain(line.split(' ')).collect();
+        network.run("weir", &words);
+    }
+    let text = config_of(&network, 1, "interface = [\"to_*\", \"t0\"]", 8080, "");
+    let mut weir = Setup::of(&text).start();
+    let why = "t0 is not an interface of Ethernet, and the kernel plane takes packets at no other";
+    reason_is(&weir, why);
+    let checked = weir.command(&["check"]);
+    assert!(checked.stderr.contains(&format!("warning: listener `tcp_four`: {why}")), "{checked:?}");
+    assert!(weir.stderr().contains("is not an interface of Ethernet listener=\"tcp_four\" interface=\"t0\""));
+    let four = text.split("[listener.tcp_six]").next().unwrap();
+    weir.reloads(&four.replace("\"to_*\", \"t0\"", "\"t0\"").replace("\"kernel\"", "\"auto\""));
+    reason_is(&weir, why);
+    let listener = weir.admin().reads("/v1/status").json()["listeners"][0].clone();
+    assert_eq!(listener["plane"], "proxy");
+    assert_eq!(weir.command(&["check"]).stderr, "");
+}
+
+/// As keepalived makes it by `use_vmac`: no route of the main table leads out by it.
+#[test]
+fn an_interface_that_has_a_listeners_address_is_served_without_being_named() {
+    let network = Network::enter(1);
+    network.greets(1, 8080);
+    network.sets("weir", "net.ipv4.conf.all.arp_ignore", "1");
+    let weir = Setup::of(&config_of(&network, 1, "", 8080, "")).start();
+    network.run(
+        "weir",
+        &["ip", "link", "add", "vrrp.51", "link", "to_client", "type", "macvlan", "mode", "private"],
+    );
+    network.run("weir", &["sh", "-c", "echo 1 > /proc/sys/net/ipv6/conf/vrrp.51/disable_ipv6"]);
+    network.run("weir", &["ip", "link", "set", "vrrp.51", "up"]);
+    network.run("weir", &["ip", "addr", "add", "192.0.2.10/32", "dev", "vrrp.51"]);
+    network.run("client", &["ip", "route", "add", "192.0.2.10", "dev", "uplink"]);
+    weir.reaches("weir_l4_attached", &[("interface", "vrrp.51")], 1.0);
+    begins(&network).goes_on(b"to its address");
 }

@@ -3,38 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
-use weir_config::{Config, Listener, Plane};
-use weir_l4::host::{Host, Interface};
+use weir_l4::host::Interface;
 
 use super::owner::Owner;
+use super::served::{
+    Absent, Unanswered, absent_of, interfaces_for, interfaces_with_addresses, is_meant, unanswered,
+};
 use crate::events::What;
-
-/// Interfaces that listeners of `config` name for the kernel plane and that this host does not have now, with
-/// the listener of each.
-///
-/// # Errors
-/// The kernel does not say which interfaces there are.
-pub fn absent_interfaces(config: &Config) -> std::io::Result<Vec<(String, String)>> {
-    let host = Host::read()?;
-    let listeners = config.listeners.iter().filter(|listener| listener.plane != Plane::Proxy);
-    let absent = |listener: &Listener| {
-        let names = absent_of(listener, &host).into_iter();
-        names.map(|name| (listener.name.clone(), name)).collect::<Vec<_>>()
-    };
-    Ok(listeners.flat_map(|listener| absent(listener)).collect())
-}
-
-/// What a listener names and no interface is that packets can be taken at: names, and its patterns where
-/// there is nothing else.
-fn absent_of(listener: &Listener, host: &Host) -> Vec<String> {
-    let is_there = |is_meant: &dyn Fn(&str) -> bool| !host.interfaces_that(is_meant).is_empty();
-    let patterns = &listener.interfaces;
-    let has_any = is_there(&|name| patterns.iter().any(|pattern| pattern.matches(name)));
-    let is_absent = |pattern: &&weir_config::InterfacePattern| {
-        (pattern.is_name() || !has_any) && !is_there(&|name| pattern.matches(name))
-    };
-    patterns.iter().filter(is_absent).map(ToString::to_string).collect()
-}
 
 /// How it stands with the interfaces.
 #[derive(Debug, Default)]
@@ -46,8 +21,11 @@ pub(super) struct Attaching {
     /// What of the host the program has no room for: addresses, and interfaces into other namespaces.
     pub(super) left_out: [usize; 2],
     /// What listeners name and this host does not have, by listener.
-    pub(super) absent: BTreeMap<String, Vec<String>>,
-    /// Indexes of interfaces that routes have led out by, as long as they are there.
+    pub(super) absent: BTreeMap<String, Vec<Absent>>,
+    /// Backends whose answers go past the plane, by listener.
+    pub(super) unanswered: BTreeMap<String, Vec<Unanswered>>,
+    /// Indexes of interfaces that routes have led out by, or that have had a listener's address, as long as
+    /// they are there.
     routed: BTreeSet<u32>,
     /// Why the program could not be told of the host, where that was said already.
     untold: Option<String>,
@@ -110,6 +88,14 @@ impl Owner {
         for interface in &gone {
             program.detach(interface);
         }
+        // One that does not run it right afterwards is not served either, though nothing was refused.
+        for interface in if new.is_empty() { Vec::new() } else { self.lost() } {
+            if let Some(at) = new.iter().position(|name| *name == interface) {
+                new.remove(at);
+                let why = "it does not run the packet program right after it was attached";
+                failed.insert(interface, why.to_owned());
+            }
+        }
         for (interfaces, change) in [(new, "attached"), (gone, "detached")] {
             for interface in interfaces {
                 tracing::info!(interface, "the kernel plane is {change}");
@@ -128,15 +114,38 @@ impl Owner {
         let absent: BTreeMap<_, _> = absent.filter(|(_, names)| !names.is_empty()).collect();
         for (listener, names) in &absent {
             let before = self.attaching.absent.get(listener);
-            for name in names.iter().filter(|name| !before.is_some_and(|before| before.contains(name))) {
-                tracing::warn!(
-                    listener,
-                    interface = name,
-                    "no interface of this host that is up is named so"
-                );
+            for absent in names.iter().filter(|name| !before.is_some_and(|before| before.contains(name))) {
+                let interface = &absent.name;
+                if absent.is_of_other_kind {
+                    tracing::warn!(listener, interface, "is not an interface of Ethernet");
+                } else {
+                    tracing::warn!(listener, interface, "no interface of this host that is up is named so");
+                }
             }
         }
         self.attaching.absent = absent;
+    }
+
+    /// Says so where a backend's answers go past the plane, once for each.
+    pub(super) fn note_unanswered(&mut self) {
+        let Some((snapshot, placements)) = &self.serving else { return };
+        let taken: BTreeSet<String> = self.kernel.program().interfaces().map(str::to_owned).collect();
+        let mut found = BTreeMap::new();
+        for one in snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name)) {
+            let pool = self.in_force.pools.iter().find(|pool| Some(&pool.name) == one.config.pool.as_ref());
+            let backends = pool.into_iter().flat_map(|pool| &pool.members).map(|member| member.address);
+            let of_it = unanswered(&one.config, backends, &self.host, &taken);
+            if !of_it.is_empty() {
+                found.insert(one.config.name.clone(), of_it);
+            }
+        }
+        for (listener, of_it) in &found {
+            let before = self.attaching.unanswered.get(listener);
+            for one in of_it.iter().filter(|one| !before.is_some_and(|before| before.contains(one))) {
+                tracing::warn!(listener, "{one}");
+            }
+        }
+        self.attaching.unanswered = found;
     }
 
     /// As [`Owner::attach`], where nobody waits to hear what came of it: that is logged as it changes.
@@ -196,7 +205,10 @@ impl Owner {
     fn interfaces(&mut self) -> BTreeSet<String> {
         let Some((snapshot, placements)) = &self.serving else { return BTreeSet::new() };
         let host = &self.host;
-        let routed = host.routed_interfaces();
+        let mut routed = host.routed_interfaces();
+        let without = snapshot.listeners.iter().filter(|one| one.config.interfaces.is_empty());
+        let without = without.filter(|one| placements.is_in_kernel(&one.config.name));
+        routed.extend(without.flat_map(|one| interfaces_with_addresses(&one.config, host)));
         self.attaching.routed.extend(routed.iter().filter_map(|name| host.index_of(name)));
         self.attaching.routed.retain(|index| host.name_of(*index).is_some());
         let mut held: BTreeSet<String> = self.kernel.program().interfaces().map(str::to_owned).collect();
@@ -210,16 +222,16 @@ impl Owner {
             // Their flows came by one of these.
             found.extend(held.iter().cloned());
         }
-        for listener in snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name)) {
-            let patterns = &listener.config.interfaces;
-            let is_meant = |name: &str| patterns.iter().any(|pattern| pattern.matches(name));
-            if patterns.is_empty() {
-                found.extend(routed.iter().chain(held.intersection(&was_routed)).cloned());
+        let in_kernel = snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name));
+        for listener in in_kernel.map(|one| &*one.config) {
+            if listener.interfaces.is_empty() {
+                found.extend(held.intersection(&was_routed).cloned());
             } else {
-                found.extend(host.interfaces_that(is_meant));
-                found.extend(held.iter().filter(|name| is_meant(name)).cloned());
+                found.extend(held.iter().filter(|name| is_meant(listener, name)).cloned());
             }
         }
+        let in_kernel = snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name));
+        found.extend(interfaces_for(in_kernel.map(|one| &*one.config), host));
         found
     }
 }

@@ -10,6 +10,7 @@ mod failures;
 mod interfaces;
 mod leaving;
 mod owner;
+mod served;
 mod views;
 mod wanted;
 
@@ -25,8 +26,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
-use weir_config::{Config, Plane as Asked};
+use weir_config::{Config, Listener, Plane as Asked};
 use weir_l4::explain::Packet;
+use weir_l4::host::Host;
 use weir_l4::layout::{BackendCounter, Counter, MOST_ENDPOINTS, Verdict};
 use weir_l4::lock::DirectoryLock;
 use weir_l4::ports::LocalPorts;
@@ -37,8 +39,8 @@ use weir_state::plane::{Bell, Next, Pending, Placement, Placements, Plane, Stage
 
 use crate::events::Bus;
 use crate::lock;
-pub use interfaces::absent_interfaces;
 use owner::{Order, OwnDirectory, Owner};
+pub use served::{Absent, Unanswered, look_at_interfaces};
 use views::Views;
 pub use views::{Explanation, FlowFilter, FlowRow, Flows};
 
@@ -90,8 +92,10 @@ pub struct SeenListener {
     pub verdicts: Vec<(Verdict, Counter)>,
     /// It is on the proxy plane by now: no packets but those of its flows are taken.
     pub is_leaving: bool,
-    /// Interfaces that it names and this host does not have.
-    pub absent: Vec<String>,
+    /// Interfaces that it names and that packets can't be taken at.
+    pub absent: Vec<Absent>,
+    /// Backends whose answers go past the plane.
+    pub unanswered: Vec<Unanswered>,
 }
 
 /// A backend that gets packets.
@@ -204,7 +208,7 @@ impl KernelPlane {
         let ports =
             LocalPorts::read().map_err(|error| format!("the ports of this host can't be read: {error}"))?;
         for listener in config.listeners.iter().filter(|listener| listener.plane != Asked::Proxy) {
-            let obstacle = match config.kernel_obstacle(listener) {
+            let obstacle = match config.kernel_obstacle(listener).or_else(|| obstacle_to_choice(listener)) {
                 Some(obstacle) => Some(obstacle),
                 None => match wanted::source_ports(listener, &ports) {
                     Err(taken) => Some(taken.to_string()),
@@ -391,6 +395,15 @@ impl KernelPlane {
         self.placements.store(Arc::new(placements));
         Ok(())
     }
+}
+
+/// Why a listener that may choose its plane has to leave the kernel's on this host.
+fn obstacle_to_choice(listener: &Listener) -> Option<String> {
+    if listener.plane != Asked::Auto || listener.interfaces.is_empty() {
+        return None;
+    }
+    // A kernel that does not say what there is has no program to take either, and says so when it is asked.
+    served::obstacle_of_host(listener, &Host::read().ok()?)
 }
 
 /// Room for what a config has, and for it to grow: maps can't.

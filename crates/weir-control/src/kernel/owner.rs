@@ -236,6 +236,7 @@ impl Owner {
         }
         self.serving = Some((snapshot, placements));
         self.attach()?;
+        self.note_unanswered();
         // Only now, so that no packet goes by without a program.
         if remove_other_layouts(&self.directory) > 0 {
             tracing::warn!(
@@ -282,15 +283,16 @@ impl Owner {
         self.own_backends = own;
     }
 
-    fn put_in_force(&mut self, next: Wanted) -> Result<(), String> {
+    /// Whether anything changed by it.
+    fn put_in_force(&mut self, next: Wanted) -> Result<bool, String> {
         if next == self.in_force {
-            return Ok(());
+            return Ok(false);
         }
         let host = &self.host;
         self.kernel.apply(&next, &|address| host.interface_to(address)).map_err(|error| error.to_string())?;
         self.in_force = next;
         self.note_own_backends();
-        Ok(())
+        Ok(true)
     }
 
     /// Brings the kernel up to date with pools and host.
@@ -311,8 +313,10 @@ impl Owner {
         {
             tracing::error!(%error, "the kernel plane was not told of changed neighbours");
         }
-        if let Err(error) = self.put_in_force(self.wanted(&snapshot, &placements)) {
-            tracing::error!(%error, "the kernel plane does not follow its pools");
+        match self.put_in_force(self.wanted(&snapshot, &placements)) {
+            Ok(true) => self.note_unanswered(),
+            Ok(false) => {}
+            Err(error) => tracing::error!(%error, "the kernel plane does not follow its pools"),
         }
     }
 
@@ -395,7 +399,9 @@ impl Owner {
             let flows = number.and_then(|number| self.swept.by_listener.get(&number)).copied().unwrap_or(0);
             let verdicts = self.kernel.verdicts(&name).unwrap_or_default();
             let absent = self.attaching.absent.get(&name).cloned().unwrap_or_default();
-            seen.listeners.insert(name, SeenListener { number, flows, verdicts, is_leaving, absent });
+            let unanswered = self.attaching.unanswered.get(&name).cloned().unwrap_or_default();
+            let listener = SeenListener { number, flows, verdicts, is_leaving, absent, unanswered };
+            seen.listeners.insert(name, listener);
         }
         for pool in &self.in_force.pools {
             for member in &pool.members {

@@ -171,8 +171,18 @@ impl Views {
             steps.push(format!("(the route back leads by {name}, where the kernel plane takes no packets)"));
         }
         let explained = lock(explainer).explain(packet, interface).map_err(|error| error.to_string())?;
-        Ok(Explanation::of(&explained, steps, &seen.named(), &host))
+        let mut explanation = Explanation::of(&explained, steps, &seen.named(), &host);
+        explanation.steps.extend(way_back(&explained, &explanation, seen));
+        Ok(explanation)
     }
+}
+
+/// What is wrong with the way that the answers to a packet have.
+fn way_back(explained: &Explained, explanation: &Explanation, seen: &Seen) -> Option<String> {
+    let number = explained.steps.iter().find(|(step, _)| *step == TraceStep::Listener)?.1;
+    let listener = seen.listeners.values().find(|listener| listener.number == Some(number))?;
+    let backend = explanation.backend?;
+    listener.unanswered.iter().find(|one| one.backend == backend).map(|one| format!("but {one}"))
 }
 
 fn row(one: &Remembered, named: &Named<'_>) -> FlowRow {

@@ -26,7 +26,7 @@ pub fn check(config: &ConfigArgument, online: bool) -> Result<Exit, Exit> {
     if !checked.warnings.is_empty() {
         eprint!("{}", checked.warnings);
     }
-    warn_of_absent_interfaces(&checked.config);
+    warn_of_interfaces(&checked.config);
     let Config { listeners, pools, .. } = &checked.config;
     let backends: usize = pools.iter().map(|pool| pool.backends.len()).sum();
     let (listeners, pools) = (count(listeners.len(), "listener"), count(pools.len(), "pool"));
@@ -39,13 +39,12 @@ pub fn check(config: &ConfigArgument, online: bool) -> Result<Exit, Exit> {
     if are_readable && are_reached { Ok(Exit::Done) } else { Err(Exit::Failed) }
 }
 
-/// It may be meant for another machine, so that this is no mistake.
-fn warn_of_absent_interfaces(config: &Config) {
+/// Says where it does not go together with the interfaces and routes of this host: it may be meant for
+/// another machine, so that this is no mistake.
+fn warn_of_interfaces(config: &Config) {
     // On a machine that does not say which it has there is nothing to compare with.
-    for (listener, name) in weir_control::kernel::absent_interfaces(config).unwrap_or_default() {
-        eprintln!(
-            "warning: listener `{listener}` takes packets at interface `{name}`, and no interface of this host that is up is named so"
-        );
+    for (listener, what) in weir_control::kernel::look_at_interfaces(config).unwrap_or_default() {
+        eprintln!("warning: listener `{listener}`: {what}");
     }
 }
 

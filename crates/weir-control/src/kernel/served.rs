@@ -1,0 +1,248 @@
+//! What listeners of the kernel plane name and what they reach, beside the interfaces that this host has and
+//! that packets are taken at.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use weir_config::{Bind, Config, Forward, InterfacePattern, Listener, Plane};
+use weir_l4::host::Host;
+
+/// A name, or pattern, of a listener's `interface` at which no packets can be taken. Shown, it says why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Absent {
+    /// As the listener has it.
+    pub name: String,
+    /// There is such an interface, and its frames have no headers of Ethernet.
+    pub is_of_other_kind: bool,
+}
+
+impl fmt::Display for Absent {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.name;
+        if self.is_of_other_kind {
+            write!(
+                out,
+                "{name} is not an interface of Ethernet, and the kernel plane takes packets at no other"
+            )
+        } else {
+            write!(out, "no interface of this host that is up is named {name}")
+        }
+    }
+}
+
+/// What does not go together between a config and this host as it is now, by listener: what `interface` names
+/// and is not there, and backends whose answers the plane would not get.
+///
+/// # Errors
+/// The kernel does not say which interfaces there are.
+pub fn look_at_interfaces(config: &Config) -> std::io::Result<Vec<(String, String)>> {
+    let host = Host::read()?;
+    let listeners: Vec<&Listener> = config
+        .listeners
+        .iter()
+        .map(AsRef::as_ref)
+        .filter(|listener| is_for_kernel(config, listener, &host))
+        .collect();
+    let taken = interfaces_for(listeners.iter().copied(), &host);
+    let mut found = Vec::new();
+    for listener in listeners {
+        let mut say = |what: String| found.push((listener.name.clone(), what));
+        absent_of(listener, &host).iter().for_each(|absent| say(absent.to_string()));
+        let pool = config.pools.iter().find(|pool| Some(&pool.name) == listener.pool.as_ref());
+        let backends = pool.into_iter().flat_map(|pool| &pool.backends);
+        // Names are resolved when Weir runs, and looked at then.
+        let backends = backends.filter_map(|backend| weir_config::backend_at(&backend.address));
+        // On a machine that has none of them it is another's config.
+        if !taken.is_empty() {
+            unanswered(listener, backends, &host, &taken).iter().for_each(|one| say(one.to_string()));
+        }
+    }
+    Ok(found)
+}
+
+fn is_for_kernel(config: &Config, listener: &Listener, host: &Host) -> bool {
+    match listener.plane {
+        Plane::Proxy => false,
+        Plane::Auto => {
+            config.kernel_obstacle(listener).is_none() && obstacle_of_host(listener, host).is_none()
+        }
+        Plane::Kernel => true,
+    }
+}
+
+/// Interfaces at which packets of these listeners are to be taken: those that they name, and of one that
+/// names none those that routes lead out by and those that have its addresses.
+pub(super) fn interfaces_for<'l>(
+    listeners: impl Iterator<Item = &'l Listener>,
+    host: &Host,
+) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for listener in listeners {
+        if listener.interfaces.is_empty() {
+            found.extend(host.routed_interfaces());
+            found.extend(interfaces_with_addresses(listener, host));
+        } else {
+            found.extend(host.interfaces_that(|name| is_meant(listener, name)));
+        }
+    }
+    found
+}
+
+/// Interfaces that have an address of a listener's: no route of the main table need lead out by those, as by
+/// the interfaces that keepalived makes for the MAC addresses of VRRP.
+pub(super) fn interfaces_with_addresses(listener: &Listener, host: &Host) -> BTreeSet<String> {
+    let addresses: Vec<IpAddr> =
+        listener.bind.iter().filter_map(Bind::inet).map(|bind| bind.first.ip().to_canonical()).collect();
+    host.interfaces_with(|address| addresses.contains(&address))
+}
+
+/// Whether a listener's `interface` means one of this name.
+pub(super) fn is_meant(listener: &Listener, name: &str) -> bool {
+    listener.interfaces.iter().any(|pattern| pattern.matches(name))
+}
+
+/// What a listener names and no interface is that packets can be taken at: names, and its patterns where
+/// there is nothing else.
+pub(super) fn absent_of(listener: &Listener, host: &Host) -> Vec<Absent> {
+    let is_there = |is_meant: &dyn Fn(&str) -> bool| !host.interfaces_that(is_meant).is_empty();
+    let patterns = &listener.interfaces;
+    let has_any = is_there(&|name| is_meant(listener, name));
+    let is_absent = |pattern: &&InterfacePattern| {
+        (pattern.is_name() || !has_any) && !is_there(&|name| pattern.matches(name))
+    };
+    let of = |pattern: &InterfacePattern| Absent {
+        name: pattern.to_string(),
+        is_of_other_kind: host.has_of_other_kind(|name| pattern.matches(name)),
+    };
+    patterns.iter().filter(is_absent).map(of).collect()
+}
+
+/// Why a listener that may choose its plane is better served by the proxy here: it names an interface that is
+/// there, and is not of Ethernet.
+pub(super) fn obstacle_of_host(listener: &Listener, host: &Host) -> Option<String> {
+    let absent = absent_of(listener, host);
+    absent.iter().find(|absent| absent.is_of_other_kind).map(ToString::to_string)
+}
+
+/// A backend that a route leads to by an interface where no packets are taken: what it answers goes past the
+/// plane, to the host's own stack. Shown, it says so.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unanswered {
+    /// The backend.
+    pub backend: SocketAddr,
+    /// Name of that interface.
+    pub interface: String,
+}
+
+impl fmt::Display for Unanswered {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (backend, interface) = (weir_config::show_backend(self.backend), &self.interface);
+        write!(
+            out,
+            "the route to backend {backend} leads by {interface}, where the kernel plane takes no packets: its answers reach no client"
+        )
+    }
+}
+
+/// Backends of a listener whose answers would come in by an interface that is not `taken`, where they have to
+/// pass here. A bridge or bond is taken with a port of its own.
+pub(super) fn unanswered(
+    listener: &Listener,
+    backends: impl Iterator<Item = SocketAddr>,
+    host: &Host,
+    taken: &BTreeSet<String>,
+) -> Vec<Unanswered> {
+    if !matches!(listener.forward, Forward::Nat | Forward::FullNat) {
+        return Vec::new();
+    }
+    let is_taken = |index: u32| {
+        let mut of_it = host.interfaces.iter().filter(|one| one.index == index || one.port_of == index);
+        of_it.any(|one| taken.contains(&one.name))
+    };
+    let mut found: Vec<Unanswered> = backends
+        .filter(|backend| !host.addresses.contains(&backend.ip().into()))
+        .filter_map(|backend| {
+            let index = host.interface_to(backend.ip());
+            let interface = host.name_of(index).filter(|_| !is_taken(index))?;
+            Some(Unanswered { backend, interface })
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_l4::host::{Interface, Route};
+
+    use super::*;
+
+    fn host() -> Host {
+        let interface = |(index, name, is_ethernet, port_of): (u32, &str, bool, u32)| Interface {
+            index,
+            name: name.to_owned(),
+            mac: [0; 6],
+            is_up: true,
+            is_ethernet,
+            leads_to_namespace: false,
+            port_of,
+        };
+        let all = [
+            (1, "wan", true, 0),
+            (2, "lan", true, 0),
+            (3, "br0", true, 0),
+            (4, "port", true, 3),
+            (5, "t0", false, 0),
+        ];
+        let route = |(network, interface): (&str, u32)| Route {
+            network: network.parse().unwrap(),
+            prefix: 24,
+            metric: 0,
+            interface,
+            is_behind_router: false,
+        };
+        Host {
+            interfaces: all.map(interface).to_vec(),
+            routes: [("10.0.2.0", 2), ("10.0.3.0", 3), ("10.0.5.0", 5)].map(route).to_vec(),
+            ..Host::default()
+        }
+    }
+
+    fn listener(lines: &str) -> Listener {
+        let text = format!(
+            "[listener.vip]\nprotocol = 'tcp'\nplane = 'kernel'\nbind = '192.0.2.1:80'\npool = 'app'\n{lines}\n[pool.app]\nbackends = ['10.0.2.1:80']\nhealth = 'off'\n"
+        );
+        let config = weir_config::parse("weir.toml", &text).unwrap_or_else(|report| panic!("{report}"));
+        Listener::clone(&config.listeners[0])
+    }
+
+    #[test]
+    fn a_backend_whose_answers_go_past_the_plane_is_found() {
+        let host = host();
+        let backends = ["10.0.2.1:80", "10.0.3.1:80", "10.0.9.1:80"].map(|text| text.parse().unwrap());
+        let found = |lines: &str| -> Vec<String> {
+            let listener = listener(lines);
+            let taken = interfaces_for([&listener].into_iter(), &host);
+            let found = unanswered(&listener, backends.into_iter(), &host, &taken);
+            found.into_iter().map(|one| format!("{} {}", one.backend, one.interface)).collect()
+        };
+        assert_eq!(found("interface = ['wan']"), ["10.0.2.1:80 lan", "10.0.3.1:80 br0"]);
+        assert_eq!(found("interface = ['wan', 'port']"), ["10.0.2.1:80 lan"], "a port of the bridge");
+        assert_eq!(found("interface = ['wan']\nforward = 'dsr'"), [""; 0], "answers go past it");
+        assert_eq!(found(""), [""; 0], "those that routes lead out by");
+    }
+
+    #[test]
+    fn an_interface_of_another_kind_is_not_called_absent() {
+        let host = host();
+        let said = |lines: &str| -> Vec<String> {
+            absent_of(&listener(lines), &host).iter().map(ToString::to_string).collect()
+        };
+        let other = "t0 is not an interface of Ethernet, and the kernel plane takes packets at no other";
+        assert_eq!(said("interface = ['wan', 't0']"), [other]);
+        assert_eq!(said("interface = ['t1']"), ["no interface of this host that is up is named t1"]);
+        assert_eq!(obstacle_of_host(&listener("interface = ['t0']"), &host).as_deref(), Some(other));
+        assert_eq!(obstacle_of_host(&listener("interface = ['t1']"), &host), None, "it may come");
+    }
+}
