@@ -163,6 +163,8 @@ fn of_listener(listener: &Fields, protocol: Protocol) -> Vec<Obstacle> {
             "nobody chooses a free port there: say which one"
         } else if ip.is_loopback() {
             "only this machine reaches a loopback address, and the kernel plane takes what comes in from others"
+        } else if is_of_link(ip) {
+            "an address of one link alone is reached from such addresses, which no packet is forwarded from: say one that holds beyond"
         } else {
             continue;
         };
@@ -180,6 +182,11 @@ fn is_of_many(address: IpAddr) -> bool {
         }
         IpAddr::V6(address) => address.is_multicast(),
     }
+}
+
+/// Of IPv6 an address that means something on one link alone, and no router forwards (RFC 4291 §2.5.6).
+fn is_of_link(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 /// Keys of a table, and of those below it, that the kernel plane has not. What means nothing to the protocol
@@ -249,12 +256,16 @@ fn of_pool(pool: &Fields, protocol: Protocol) -> Vec<Obstacle> {
             let message = format!("the kernel plane cannot forward to `{address}`");
             obstacles.push(Obstacle::new(at, message, "packets go to addresses, and it is a Unix socket"));
         }
-        let address = backend.text("address").and_then(backend_at);
-        if let Some(address) = address.filter(|address| address.ip().to_canonical().is_loopback()) {
-            let message = format!("the kernel plane cannot forward to `{}`", show_backend(address));
-            let why = "it is this machine, and packets are forwarded to others";
-            obstacles.push(Obstacle::new(at, message, why));
-        }
+        let Some(address) = backend.text("address").and_then(backend_at) else { continue };
+        let why = if address.ip().to_canonical().is_loopback() {
+            "it is this machine, and packets are forwarded to others"
+        } else if is_of_link(address.ip()) {
+            "an address of one link alone says nothing of which link that is: expected one that holds beyond"
+        } else {
+            continue;
+        };
+        let message = format!("the kernel plane cannot forward to `{}`", show_backend(address));
+        obstacles.push(Obstacle::new(at, message, why));
     }
     obstacles
 }

@@ -102,6 +102,20 @@ fn what_the_kernel_plane_cannot_do_keeps_auto_off_it_and_is_the_reason() {
 }
 
 #[test]
+fn addresses_of_a_link_alone_are_refused_in_the_kernel() {
+    let text =
+        file("kernel", "", "").replace("10.0.9.9", "[2001:db8::9]").replace("10.0.0.1", "[2001:db8::1]");
+    for (from, expected) in [
+        ("[2001:db8::9]", "the kernel plane cannot take `[fe80::9]:80`"),
+        ("[2001:db8::1]", "the kernel plane cannot forward to `[fe80::9]:80`"),
+    ] {
+        let refused = parse("weir.toml", &text.replace(from, "[fe80::9]")).expect_err("nothing gets there");
+        assert!(refused.to_string().contains(expected), "{refused}");
+    }
+    assert!(parse("weir.toml", &text).is_ok());
+}
+
+#[test]
 fn what_other_listeners_of_a_pool_hash_keeps_auto_off_the_kernel_plane() {
     let text = file("auto", "", "balance = 'maglev'\nhash = { key = 'uri' }")
         + "[listener.web]\nbind = '10.0.9.9:81'\npool = 'app'\n";
