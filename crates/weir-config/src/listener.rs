@@ -102,8 +102,8 @@ table! {
         /// Who carries its packets.
         plane: Plane = word(Plane::WORDS, "proxy").transport();
         /// Interfaces, VRFs among them, by which clients come to the addresses of `bind`; each has sockets of
-        /// its own, and must be there. On the kernel plane those at which packets are taken, by name or
-        /// pattern (`"eth*"`), whether they are there already or come later.
+        /// its own, and must be there. On the kernel plane those at which its packets are taken, backends'
+        /// answers among them, by name or pattern (`"eth*"`), whether they are there already or come later.
         interfaces as "interface": Vec<InterfacePattern> =
             list(Each::Text(&INTERFACE))
                 .default("all; on the kernel plane those that routes lead to, or that have an address of `bind`")

@@ -58,9 +58,17 @@ struct listener {
 	__u8 forward;
 	/* This host's sockets may have connections to it: those that the proxy plane had when this one took it over. */
 	__u8 asks_host;
-	__u8 zero;
+	/* It takes new flows by its own interfaces alone: those in `listener_interfaces`. */
+	__u8 is_confined;
 };
 _Static_assert(sizeof(struct listener) == 16, "keep Listener in weir-l4/src/layout.rs equal");
+
+/* An interface by which a listener takes new flows. */
+struct listener_interface {
+	__u32 listener;
+	__u32 interface;
+};
+_Static_assert(sizeof(struct listener_interface) == 8, "keep the key of `listener_interfaces` without padding");
 
 /* Clients that a listener lets in or keeps out, by their longest prefix. A prefix of the number alone (32 bits) stands for
  * all others, where there is a list of those that are let in. */

@@ -35,6 +35,16 @@ struct {
 	__type(key, struct network);
 	__type(value, __u32);
 } networks SEC(".maps");
+
+/* By which interfaces listeners take new flows that do so by some alone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct listener_interface);
+	__type(value, __u32);
+} listener_interfaces SEC(".maps");
+
 /* Addresses that packets of a listener leave from, MAX_SOURCES for IPv4 and then as many for IPv6. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -6,6 +6,7 @@
  * any arguments, rather than anew at each call and for each state that leads there. That is why they all ask for NULL.
  *
  * Start reading at `balance`, at the end. */
+#include "admission.h"
 #include "answer.h"
 #include "choose.h"
 #include "flows.h"
@@ -120,19 +121,6 @@ __noinline int deliver(struct __sk_buff *skb, struct packet *packet, struct flow
 	count_bytes(skb, flow);
 	*action = send(skb, flow, way);
 	return flow->direction == TO_BACKEND ? VERDICT_TO_BACKEND : VERDICT_TO_CLIENT;
-}
-
-/* Whether the listener's lists let a client begin a flow. */
-__noinline int is_admitted(const struct packet *packet, __u32 listener)
-{
-	struct network network = { .prefix = 160, .listener = listener };
-	__u32 *said;
-
-	if (!packet)
-		return 0;
-	network.address = packet->source;
-	said = bpf_map_lookup_elem(&networks, &network);
-	return !said || *said == ADMITTED;
 }
 
 /* The first packet of a flow, or one in the middle of a flow that is not remembered: makes the flow. */
@@ -307,6 +295,8 @@ __noinline int meet(struct __sk_buff *skb, struct packet *packet, struct flow *f
 	listener = bpf_map_lookup_elem(&listeners, &at);
 	if (!listener)
 		return meet_backend(packet, flow);
+	if (is_past(skb, listener))
+		return NOT_OURS;
 	flow->listener = listener->number;
 	/* Its answers would have the ends of those to this host's own connections: to its probes, and to the proxy's. */
 	if (is_from_own(packet)) {
@@ -412,7 +402,7 @@ __noinline int go_on(struct packet *packet, struct flow *flow)
 }
 
 /* Whose a fragment is that tells no port: that of the first one of its packet, which has left its key. */
-__noinline int later_fragment(const struct packet *packet, struct flow_key6 *key, struct flow *flow)
+__noinline int later_fragment(struct __sk_buff *skb, const struct packet *packet, struct flow_key6 *key, struct flow *flow)
 {
 	struct fragment_key at_id = {};
 	struct fragment *first;
@@ -430,6 +420,8 @@ __noinline int later_fragment(const struct packet *packet, struct flow_key6 *key
 	}
 	place_of(&at, &packet->destination, 0, packet->protocol);
 	listener = bpf_map_lookup_elem(&listeners, &at);
+	if (listener && is_past(skb, listener))
+		return NOT_OURS;
 	if (listener) {
 		flow->listener = listener->number;
 		return DROP_FRAGMENT;
@@ -456,6 +448,8 @@ __noinline int recall(struct __sk_buff *skb, const struct packet *packet, const 
 		return NOT_OURS;
 	place_of(&at, &quoted->opposite.destination, quoted->opposite.destination_port, quoted->opposite.protocol);
 	listener = bpf_map_lookup_elem(&listeners, &at);
+	if (listener && is_past(skb, listener))
+		return NOT_OURS;
 	if (listener) {
 		flow->listener = listener->number;
 		if (listener->asks_host && is_of_host(skb, &quoted->opposite, packet->family, false))
@@ -551,7 +545,7 @@ int balance(struct __sk_buff *skb)
 	}
 	key_of(&key, &packet);
 	if (packet.fragment == LATER_FRAGMENT)
-		step = later_fragment(&packet, &key, &made);
+		step = later_fragment(skb, &packet, &key, &made);
 	packet.protocol = key.protocol;
 	if (step == STEP_FOUND) {
 		flow = find(&key, packet.family);

@@ -34,7 +34,7 @@ mod plane;
 
 use frames::{ACK, DESTINATION_OPTIONS, FIN, FRAGMENT, IcmpError, PSH, RST, SYN, Sum, sum_of};
 use kinds::{Kind, TCP4, TCP6, UDP4, UDP6};
-use namespace::{BACKENDS, CLIENTS, Device};
+use namespace::{BACKENDS, CLIENTS, Device, NARROW};
 use packet_model::{Expected, Told, World, is_same};
 use plane::Plane;
 
@@ -144,6 +144,9 @@ const LISTENERS: [Forward; 8] = [
 ];
 const RANGES: u8 = 4;
 
+/// A listener of NAT that takes new flows by an interface at which nothing comes.
+const CONFINED: u8 = 8;
+
 /// Listeners of each kind, each with one backend, that no other listener has whose packets get its address:
 /// so that state has no say in where a packet goes. Backends of ranges have no port.
 fn set_up() -> (Plane, World) {
@@ -184,8 +187,14 @@ fn set_up() -> (Plane, World) {
                 forward,
                 sources: has_source.then_some(source).into_iter().collect(),
                 asks_host: false,
+                interfaces: None,
                 source_ports: world.ports,
             });
+            if number == 0 {
+                let backend = kind.backend(16 + of_kind);
+                wanted.listeners.extend(confined(&mut world, kind, backend, wanted.listeners.last()));
+                wanted.pools.push(pool_of(format!("{backend} {}", kind.protocol), backend));
+            }
             if wanted.pools.iter().all(|one| one.name != pool) {
                 wanted.pools.push(pool_of(pool, backend));
             }
@@ -193,6 +202,19 @@ fn set_up() -> (Plane, World) {
     }
     plane.wants(&wanted);
     (plane, world)
+}
+
+/// A listener like another one, and confined.
+fn confined(world: &mut World, kind: Kind, backend: SocketAddr, like: Option<&Listener>) -> Option<Listener> {
+    let at = kind.listener(CONFINED);
+    world.add_confined((at, kind.protocol), backend);
+    Some(Listener {
+        name: format!("{at} {}", kind.protocol),
+        addresses: vec![at.into()],
+        pool: format!("{backend} {}", kind.protocol),
+        interfaces: Some(std::iter::once(NARROW.interface).collect()),
+        ..like?.clone()
+    })
 }
 
 /// A pool with one backend.
@@ -214,9 +236,9 @@ fn backend_of(kind: Kind) -> SocketAddr {
 
 /// Where a client sends to: a listener, or a port beside a range.
 fn asked(random: &mut Seeded, kind: Kind) -> SocketAddr {
-    let number = random.one_of(&[0, 0, 0, 1, 1, 2, 3, 3, 4, 4, 5, 5, 6, 7, 7]);
+    let number = random.one_of(&[0, 0, 0, 1, 1, 2, 3, 3, 4, 4, 5, 5, 6, 7, 7, CONFINED]);
     let at = kind.listener(number);
-    match number >= RANGES {
+    match number >= RANGES && number != CONFINED {
         true => SocketAddr::new(at.ip(), RANGE.start() - 1 + random.below(RANGE.len() + 2) as u16),
         false => at,
     }

@@ -19,7 +19,7 @@ use crate::layout::{
 use crate::numbers::{Full, key_of_name, name_of, name_of_backend};
 use crate::plan::{Held, Write, plan};
 use crate::program::{Error, NetworkKey, Program, Sizes};
-use crate::wanted::Wanted;
+use crate::wanted::{self, Wanted};
 
 /// What is wanted was not put in force.
 #[derive(Debug)]
@@ -54,6 +54,8 @@ pub struct Kernel {
     sizes: Sizes,
     /// By how much the last sweep found more flows of a backend than the program counts.
     drifts: BTreeMap<u32, i64>,
+    /// Numbers of listeners with interfaces by which they take new flows, as the map has them.
+    interfaces: BTreeSet<[u32; 2]>,
 }
 
 impl Kernel {
@@ -61,7 +63,8 @@ impl Kernel {
     pub fn open(directory: &Path, sizes: Sizes) -> Result<Kernel, Error> {
         let mut program = Program::open(directory, sizes)?;
         let held = adopt(&mut program, sizes)?;
-        Ok(Kernel { program, held, sizes, drifts: BTreeMap::new() })
+        let interfaces = interfaces_held(&mut program)?;
+        Ok(Kernel { program, held, sizes, drifts: BTreeMap::new(), interfaces })
     }
 
     /// The program, to attach it.
@@ -93,18 +96,40 @@ impl Kernel {
     pub fn take_back(&mut self) -> Result<(), Error> {
         self.program.pin_again()?;
         self.held = adopt(&mut self.program, self.sizes)?;
+        self.interfaces = interfaces_held(&mut self.program)?;
         Ok(())
     }
 
     /// Puts in force what is wanted.
     pub fn apply(&mut self, wanted: &Wanted, interface_to: &dyn Fn(IpAddr) -> u32) -> Result<(), ApplyError> {
         let (writes, next) = plan(&self.held, wanted, interface_to).map_err(ApplyError::Full)?;
+        let meant: BTreeSet<[u32; 2]> =
+            wanted.listeners.iter().flat_map(|one| meant_by(one, &next)).collect();
+        // Before listeners are confined to them; others stay until none is.
+        self.put_interfaces(&meant, false)?;
         for write in &writes {
             put_in(&mut self.program, write)?;
         }
+        self.put_interfaces(&meant, true)?;
         // Only now: after a write that failed, the next plan begins from what was there and writes all of it
         // again.
         self.held = next;
+        Ok(())
+    }
+
+    /// Has listeners take new flows by these interfaces, and where `is_all` by no others.
+    fn put_interfaces(&mut self, meant: &BTreeSet<[u32; 2]>, is_all: bool) -> Result<(), MapError> {
+        let mut table = self.program.table::<[u32; 2], u32>("listener_interfaces")?;
+        let new: Vec<[u32; 2]> = meant.difference(&self.interfaces).copied().collect();
+        for one in new {
+            table.insert(one, 1, 0)?;
+            self.interfaces.insert(one);
+        }
+        let gone = self.interfaces.difference(meant).filter(|_| is_all).copied();
+        for one in gone.collect::<Vec<_>>() {
+            self.interfaces.remove(&one);
+            table.remove(&one)?;
+        }
         Ok(())
     }
 
@@ -225,6 +250,17 @@ impl Kernel {
     pub fn numbers(&self) -> &crate::plan::Named {
         &self.held.numbers
     }
+}
+
+fn interfaces_held(program: &mut Program) -> Result<BTreeSet<[u32; 2]>, MapError> {
+    program.table::<[u32; 2], u32>("listener_interfaces")?.keys().collect()
+}
+
+/// A listener's number with each interface by which it takes new flows, if it does so by some alone.
+fn meant_by(listener: &wanted::Listener, held: &Held) -> Vec<[u32; 2]> {
+    let number = held.numbers.listeners.of(name_of(&listener.name));
+    let interfaces = listener.interfaces.iter().flatten();
+    number.into_iter().flat_map(|number| interfaces.clone().map(move |index| [number, *index])).collect()
 }
 
 /// Has a table hold these keys and no others; gives the number of those that there is no room for.

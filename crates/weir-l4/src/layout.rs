@@ -97,8 +97,8 @@ pub struct Listener {
     pub forward: u8,
     /// Whether this host's sockets may have connections to it.
     pub asks_host: u8,
-    /// Nothing.
-    pub zero: u8,
+    /// Whether it takes new flows by its own interfaces alone.
+    pub is_confined: u8,
 }
 
 /// As `struct source`: ports of an address that full-NAT sends from.

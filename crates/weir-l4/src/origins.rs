@@ -183,6 +183,7 @@ mod tests {
             forward,
             sources: Vec::new(),
             asks_host: false,
+            interfaces: None,
             source_ports: (0, 0),
         }
     }

@@ -338,17 +338,15 @@ fn networks_of(listener: &wanted::Listener, number: u32) -> Vec<(Network, u32)> 
 fn of_family(listener: &wanted::Listener, number: u32, family: u8) -> Listener {
     let sources = listener.sources.iter().filter(|source| source.is_ipv4() == (family == 4)).count();
     let (first_port, last_port) = listener.source_ports;
+    let has_ports = sources > 0 && last_port > 0;
     Listener {
         number,
         first_port,
-        ports: if sources > 0 && last_port > 0 {
-            last_port.saturating_sub(first_port).saturating_add(1)
-        } else {
-            0
-        },
+        ports: if has_ports { last_port.saturating_sub(first_port).saturating_add(1) } else { 0 },
         source_count: sources.min(MAX_SOURCES as usize) as u8,
         forward: listener.forward as u8,
         asks_host: listener.asks_host.into(),
+        is_confined: listener.interfaces.is_some().into(),
         ..Listener::default()
     }
 }
@@ -421,6 +419,7 @@ mod tests {
             forward: Forward::Nat,
             sources: Vec::new(),
             asks_host: false,
+            interfaces: None,
             source_ports: (0, 0),
         };
         Wanted { listeners: vec![listener], pools: vec![pool], ..Wanted::default() }

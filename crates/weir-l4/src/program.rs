@@ -457,7 +457,7 @@ pub(crate) fn is_mounted(path: &Path) -> bool {
 }
 
 /// Every map of `bpf/maps.h`.
-const MAPS: [&str; 24] = [
+const MAPS: [&str; 25] = [
     "networks",
     "listeners",
     "origins",
@@ -477,6 +477,7 @@ const MAPS: [&str; 24] = [
     "settings",
     "names",
     "local_peers",
+    "listener_interfaces",
     "ways",
     "answers",
     "failed_clients",

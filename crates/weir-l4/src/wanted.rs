@@ -53,6 +53,8 @@ pub struct Listener {
     pub sources: Vec<IpAddr>,
     /// Whether this host's sockets may have connections to it, whose packets are left to them.
     pub asks_host: bool,
+    /// Indexes of the interfaces by which clients may begin flows; `None` for all that the program is at.
+    pub interfaces: Option<BTreeSet<u32>>,
     /// Ports of these addresses that no flow of this host's own has: the first and the last.
     pub source_ports: (u16, u16),
 }

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
 use weir_tests::dialogue::{Setup, Signal, Weir, until};
 use weir_tests::network::Network;
 
-use super::{Talk, VIP, config_of, start};
+use super::{Talk, VIP, VIP6, config_of, start};
 
 fn comes_anew(network: &Network) {
     network.run("weir", &["ip", "link", "del", "to_client"]);
@@ -291,4 +292,24 @@ fn an_interface_that_has_a_listeners_address_is_served_without_being_named() {
     network.run("client", &["ip", "route", "add", "192.0.2.10", "dev", "uplink"]);
     weir.reaches("weir_l4_attached", &[("interface", "vrrp.51")], 1.0);
     begins(&network).goes_on(b"to its address");
+}
+
+/// A client that came by an interface which another listener named was served by both.
+#[test]
+fn a_listener_takes_clients_by_its_own_interfaces_alone() {
+    let network = Network::enter(1);
+    network.greets(1, 8080);
+    let text = config_of(&network, 1, "interface = [\"to_server1\"]", 8080, "");
+    let all = "interface = [\"to_client\", \"to_server1\"]";
+    let (tcp, udp) = text.split_once("[listener.udp_four]").unwrap();
+    let mut weir = Setup::of(&text.replace("interface = [\"to_server1\"]", all)).start();
+    let mut talk = begins(&network);
+    weir.reloads(&format!("{tcp}[listener.udp_four]{}", udp.replace("interface = [\"to_server1\"]", all)));
+    let refused =
+        Talk::try_begin_within(Duration::from_millis(300), &network, format!("{VIP}:80").parse().unwrap());
+    assert!(refused.is_err(), "it came by the other's interface");
+    Talk::begin(&network, &format!("[{VIP6}]:80")).goes_on(b"to a listener that means it");
+    talk.goes_on(b"a flow that it had");
+    weir.reloads(&text.replace("interface = [\"to_server1\"]", all));
+    begins(&network).goes_on(b"by its own");
 }

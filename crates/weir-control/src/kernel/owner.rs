@@ -27,6 +27,7 @@ use weir_state::plane::Placements;
 use super::failures::Failures;
 use super::interfaces::Attaching;
 use super::leaving::{IDLE_OF_OTHERS, Moves};
+use super::served::meant_by;
 use super::wanted::wanted;
 use super::{Ended, Handle, Seen, SeenBackend, SeenListener, counted};
 use crate::events::Bus;
@@ -252,7 +253,8 @@ impl Owner {
         let is_own = |address: IpAddr| self.host.addresses.contains(&address.into());
         let numbers = &self.kernel.numbers().pools;
         let has_flows = |pool: &str| self.moves.any_goes_on() && numbers.of(name_of(pool)).is_some();
-        let mut wanted = wanted(snapshot, placements, &self.ports, &is_own, &has_flows);
+        let interfaces_of = |listener: &weir_config::Listener| meant_by(listener, &self.host);
+        let mut wanted = wanted(snapshot, placements, &self.ports, &is_own, &has_flows, &interfaces_of);
         for listener in &mut wanted.listeners {
             listener.asks_host = self.moves.asks_host(&listener.name);
         }

@@ -102,6 +102,15 @@ pub(super) fn is_meant(listener: &Listener, name: &str) -> bool {
     listener.interfaces.iter().any(|pattern| pattern.matches(name))
 }
 
+/// Indexes of the interfaces that a listener names; `None` where it names none.
+pub(super) fn meant_by(listener: &Listener, host: &Host) -> Option<BTreeSet<u32>> {
+    if listener.interfaces.is_empty() {
+        return None;
+    }
+    let meant = host.interfaces.iter().filter(|one| is_meant(listener, &one.name));
+    Some(meant.map(|one| one.index).collect())
+}
+
 /// What a listener names and no interface is that packets can be taken at: names, and its patterns where
 /// there is nothing else.
 pub(super) fn absent_of(listener: &Listener, host: &Host) -> Vec<Absent> {

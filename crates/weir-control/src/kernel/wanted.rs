@@ -1,5 +1,6 @@
 //! A snapshot in the terms of the kernel: which listeners, which pools, and how their backends stand.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -16,13 +17,14 @@ use weir_state::plane::Placements;
 /// What of `snapshot` is to be forwarded in the kernel. `ports` are those that this host gives to others. A
 /// backend that `is_own` address of this host's gets nothing: its packets would come back here; nor does one
 /// of an address family that none of its listeners has. Pools that
-/// `has_flows` of listeners that are gone stay, too.
+/// `has_flows` of listeners that are gone stay, too. `interfaces_of` gives those that a listener means.
 pub fn wanted(
     snapshot: &Snapshot,
     placements: &Placements,
     ports: &LocalPorts,
     is_own: &dyn Fn(IpAddr) -> bool,
     has_flows: &dyn Fn(&str) -> bool,
+    interfaces_of: &dyn Fn(&weir_config::Listener) -> Option<BTreeSet<u32>>,
 ) -> Wanted {
     let in_kernel = snapshot.listeners.iter().filter(|one| placements.is_in_kernel(&one.config.name));
     let listeners: Vec<Listener> = in_kernel
@@ -48,6 +50,7 @@ pub fn wanted(
                 },
                 sources: one.config.source_addresses.clone(),
                 asks_host: false,
+                interfaces: interfaces_of(&one.config),
                 // Without a port nothing is sent. That some were free was seen when the listener was placed.
                 source_ports: source_ports(&one.config, ports).unwrap_or_default(),
             })

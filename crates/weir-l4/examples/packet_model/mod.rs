@@ -272,6 +272,12 @@ impl World {
         }
     }
 
+    /// Notes a listener of NAT that nothing comes for by its own interface: what comes is left alone, but for
+    /// what its backend says.
+    pub fn add_confined(&mut self, at: (SocketAddr, u8), backend: SocketAddr) {
+        self.backends.insert((backend, at.1), at.0);
+    }
+
     /// The ends and the protocol of a client's packet to a listener of full-NAT.
     pub fn to_full_nat(&self, frame: &[u8]) -> Option<(SocketAddr, SocketAddr, u8)> {
         let packet = Packet::read(frame, ETHERNET, false).filter(|packet| packet.piece != Piece::Later)?;

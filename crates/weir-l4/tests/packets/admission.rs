@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use weir_l4::layout::{ADMITTED, DENIED, Network, Verdict};
 
+use crate::frames::Packet;
 use crate::kinds::{Kind, each_kind};
-use crate::namespace::{BACKENDS, CLIENTS};
+use crate::namespace::{BACKENDS, CLIENTS, NARROW};
 
 each_kind! {
     a_client_that_is_denied_begins_no_flow
@@ -13,6 +14,9 @@ each_kind! {
     the_longest_prefix_decides
     a_list_is_of_its_own_listener
     a_flow_goes_on_when_its_client_is_denied_later
+    a_listener_takes_new_flows_by_its_own_interfaces_alone
+    a_flow_goes_on_by_an_interface_that_is_not_its_listeners
+    fragments_by_an_interface_that_is_not_the_listeners_are_left_alone
 }
 
 /// A network of so many of the client's leading bits.
@@ -59,4 +63,33 @@ fn a_flow_goes_on_when_its_client_is_denied_later(kind: Kind) {
     plane.admits(Network::all(0), DENIED);
     assert!(plane.run(CLIENTS, &kind.later().frame()).was_sent());
     assert!(plane.run(BACKENDS, &kind.answer().frame()).was_sent());
+}
+
+/// A first packet as it comes in by the other interface of clients.
+fn by_another(kind: Kind) -> Packet {
+    Packet { to_mac: NARROW.mac, ..kind.first() }
+}
+
+/// Clients that came by an interface of other listeners were served.
+fn a_listener_takes_new_flows_by_its_own_interfaces_alone(kind: Kind) {
+    let mut plane = kind.plane();
+    plane.confine(kind.listener(0), kind.protocol, CLIENTS);
+    plane.run(NARROW, &by_another(kind).frame()).untouched();
+    assert_eq!(plane.remembered(), 0);
+    kind.open(&mut plane);
+}
+
+fn a_flow_goes_on_by_an_interface_that_is_not_its_listeners(kind: Kind) {
+    let mut plane = kind.flowing();
+    plane.confine(kind.listener(0), kind.protocol, CLIENTS);
+    let later = Packet { to_mac: NARROW.mac, ..kind.later() };
+    assert!(plane.run(NARROW, &later.frame()).was_sent());
+}
+
+fn fragments_by_an_interface_that_is_not_the_listeners_are_left_alone(kind: Kind) {
+    let mut plane = kind.plane();
+    plane.confine(kind.listener(0), kind.protocol, CLIENTS);
+    for fragment in by_another(kind).with_payload(1_000).fragments(&[512]) {
+        plane.run(NARROW, &fragment).untouched();
+    }
 }

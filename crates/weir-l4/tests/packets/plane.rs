@@ -30,9 +30,9 @@ use crate::outcome::hex;
 mod remembered;
 
 /// How many there are of each; the fuzz target has more. Counters are read after each packet.
-const POOLS: u32 = if cfg!(test) { 4 } else { 16 };
+const POOLS: u32 = if cfg!(test) { 4 } else { 32 };
 const BACKEND_NUMBERS: u32 = 32;
-const LISTENERS: u32 = if cfg!(test) { 4 } else { 32 };
+const LISTENERS: u32 = if cfg!(test) { 4 } else { 64 };
 /// Directions of flows, of each family.
 pub const FLOWS: u32 = 8192;
 const SIZES: Sizes = Sizes {
@@ -131,6 +131,7 @@ impl Loaded {
         clear(self.table::<Address, Source>("source_ports"));
         self.forget();
         clear(self.table::<u32, u32>("local_peers"));
+        clear(self.table::<[u32; 2], u32>("listener_interfaces"));
         clear(self.table::<[u8; 40], [u8; 44]>("fragments"));
         clear(self.table::<[u8; 20], u32>("failed_clients"));
         for pool in 0..POOLS {
@@ -384,6 +385,13 @@ impl Plane {
             change(&mut listener);
             listeners.insert(key, listener, 0).unwrap();
         }
+    }
+
+    /// Has listener 0 take new flows by one interface alone.
+    pub fn confine(&mut self, at: SocketAddr, protocol: u8, to: Device) {
+        self.change_listener(at, protocol, |listener| listener.is_confined = 1);
+        let key = [0, to.interface];
+        self.loaded().table::<[u32; 2], u32>("listener_interfaces").insert(key, 1, 0).unwrap();
     }
 
     /// Has the maps hold what a plan asks for, and gives what they hold.

@@ -63,6 +63,7 @@ fn listener(kind: Kind, number: u8, ports: (u16, u16)) -> Listener {
         forward: kind.forward,
         sources,
         asks_host: false,
+        interfaces: None,
         source_ports: (61_000, 61_999),
     }
 }
