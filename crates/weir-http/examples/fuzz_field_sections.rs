@@ -155,7 +155,7 @@ fn response(bytes: &[u8], limits: &Limits, draws: &mut Draws) -> Result<u64, Str
 }
 
 fn trailers(bytes: &[u8], limits: &Limits) -> Result<u64, String> {
-    let mut builder = TrailerBuilder::new(limits);
+    let mut builder = TrailerBuilder::new(limits.trailers_of_requests());
     if let Err(violation) = fields(bytes).try_for_each(|(name, value)| builder.field(name, value)) {
         return outcome(violation).map(|label| 2000 + label);
     }

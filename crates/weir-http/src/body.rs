@@ -8,7 +8,7 @@ use std::ops::Range;
 use crate::body_length::BodyLength;
 use crate::h1::chunked::ChunkReader;
 use crate::h1::connection::Drained;
-use crate::limits::Limits;
+use crate::limits::{Limits, TrailerLimits};
 use crate::message::Field;
 use crate::trailers::Trailers;
 use crate::violation::Violation;
@@ -74,12 +74,22 @@ impl StreamReader {
 
 impl BodyReader {
     /// A reader for a body so delimited on a connection of HTTP/1.x, where what follows the body is the next
-    /// message. Allocates only when trailers arrive.
+    /// message. Allocates only when trailers arrive, whose limits are those of a request; for a response's
+    /// take [`of_response`](Self::of_response).
     pub fn new(length: BodyLength, limits: &Limits) -> BodyReader {
+        BodyReader::behind_head(length, limits, limits.trailers_of_requests())
+    }
+
+    /// As [`new`](Self::new), for the body of a response.
+    pub fn of_response(length: BodyLength, limits: &Limits) -> BodyReader {
+        BodyReader::behind_head(length, limits, limits.trailers_of_responses())
+    }
+
+    fn behind_head(length: BodyLength, limits: &Limits, trailers: TrailerLimits) -> BodyReader {
         let state = match length {
             BodyLength::None => BodyState::Length { remaining: 0 },
             BodyLength::Length(remaining) => BodyState::Length { remaining },
-            BodyLength::Chunked => BodyState::Chunked(ChunkReader::new(limits)),
+            BodyLength::Chunked => BodyState::Chunked(ChunkReader::new(limits, trailers)),
             BodyLength::UntilClose => BodyState::UntilClose { ended: false },
         };
         BodyReader { state }

@@ -19,9 +19,10 @@ pub struct Limits {
     pub connection_option_count: usize,
     /// Longest total of chunk extensions in one body, in bytes. 400 (RFC 9112 §7.1.1 asks for such a limit).
     pub chunk_extension_bytes: usize,
-    /// Longest trailer section, in bytes, its empty line included. 431.
+    /// Longest trailer section of a request, in bytes, its empty line included. 431. Those of responses:
+    /// [`Limits::trailers_of_responses`].
     pub trailer_bytes: usize,
-    /// Most trailer lines. 431.
+    /// Most trailer lines of a request. 431.
     pub trailer_count: usize,
     /// Most interim (1xx) responses before the final one. The proxy counts; a backend over it gets a 502.
     pub interim_responses: usize,
@@ -56,6 +57,34 @@ impl Limits {
     /// §4.2.2), and where a decoder should stop.
     pub fn section_bytes(&self) -> usize {
         self.line_bytes() + self.block_bytes() + REQUEST_LINE_OVERHEAD_BYTES
+    }
+}
+
+/// Bounds of one trailer section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrailerLimits {
+    /// Its length, in bytes, counted as a head's is.
+    pub bytes: u32,
+    /// Its lines.
+    pub count: u32,
+}
+
+impl Limits {
+    /// What trailers of a request may be.
+    pub fn trailers_of_requests(&self) -> TrailerLimits {
+        self.trailers(self.trailer_bytes, self.trailer_count)
+    }
+
+    /// What trailers of a response may be: as large as a head. gRPC says in them what went wrong, in details
+    /// that are as long as a service likes.
+    pub fn trailers_of_responses(&self) -> TrailerLimits {
+        self.trailers(self.header_block_bytes, self.field_count)
+    }
+
+    fn trailers(&self, bytes: usize, count: usize) -> TrailerLimits {
+        // The ceiling fits.
+        let bytes = bytes.min(self.block_bytes()) as u32;
+        TrailerLimits { bytes, count: count.try_into().unwrap_or(u32::MAX) }
     }
 }
 

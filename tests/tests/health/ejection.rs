@@ -157,6 +157,41 @@ fn a_client_that_goes_away_is_not_the_backends_failure() {
     assert!(is_up(&weir, slow.address()));
 }
 
+/// How long they are follows from what was asked, and who asks shall not have backends ejected.
+#[test]
+fn trailers_are_as_long_as_a_head_may_be_and_longer_ones_eject_nobody() {
+    let backend = Backend::serving(|request, wire| {
+        let length = request.target.trim_start_matches('/').parse().unwrap_or(0);
+        let trailer = "y".repeat(length);
+        wire.sends(format!(
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nx-details: {trailer}\r\n\r\n"
+        ));
+        After::Close
+    });
+    let more = r#"health = { check = "off", passive = { errors = 1, within = "10s", eject = "30s", max_ejected = 1.0 } }"#;
+    let weir =
+        Setup::of(&config(more).replace("\"@a\", \"@b\"", "\"@a\"")).with("a", backend.address()).start();
+    let get = |length: usize| {
+        let mut client = weir.client("web");
+        client.sends(format!("GET /{length} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"));
+        String::from_utf8(client.receives_to_the_end()).expect("text")
+    };
+    for length in [10, 8000, 8200, 60_000] {
+        let answer = get(length);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(
+            answer.ends_with(&format!("x-details: {}\r\n\r\n", "y".repeat(length))),
+            "{length}: {answer}"
+        );
+    }
+    for _ in 0..5 {
+        let answer = get(70_000);
+        assert!(!answer.contains("0\r\n\r\n") && !answer.contains("x-details"), "it is not whole: {answer}");
+    }
+    assert!(get(10).starts_with("HTTP/1.1 200") && is_up(&weir, backend.address()));
+    assert_eq!(weir.metric("weir_backend_ejections_total", &[]), 0.0);
+}
+
 #[test]
 fn with_passive_off_nothing_is_ejected() {
     let dead = free_address();

@@ -20,7 +20,9 @@ server.on("stream", (stream, headers) => {
     stream.respond({ ...head, "grpc-status": "7", "grpc-message": "no%20entry" }, { endStream: true });
     return;
   }
-  stream.on("wantTrailers", () => stream.sendTrailers({ "grpc-status": method === "/fails-late" ? "13" : "0", "x-bin": "YQ" }));
+  const many = Object.fromEntries([...Array(50).keys()].map(i => [`x-m${i}`, `${i}`]));
+  const details = { "grpc-status": "3", "grpc-status-details-bin": "Y".repeat(30000), ...many };
+  stream.on("wantTrailers", () => stream.sendTrailers(method === "/details" ? details : { "grpc-status": method === "/fails-late" ? "13" : "0", "x-bin": "YQ" }));
   stream.respond(head, { waitForTrailers: true });
   let rest = Buffer.alloc(0), count = 0;
   stream.on("data", data => {
@@ -83,6 +85,9 @@ for (let round = 0; round < 20; round++) rounds.push((async () => {
   assert.equal(both.messages.length, 50); assert.equal(both.messages[49], "05n"); assert.equal(both.trailers["grpc-status"], "0");
   const fails = await call("/fails", once);
   assert.deepEqual([fails.head[":status"], fails.head["grpc-status"], fails.head["grpc-message"], fails.messages], [200, "7", "no%20entry", []]);
+  const details = (await call("/details", once)).trailers;
+  assert.deepEqual([details["grpc-status"], details["x-m0"], details["x-m49"]], ["3", "0", "49"]);
+  assert.equal(details["grpc-status-details-bin"].length, 30000);
   const late = await call("/fails-late", once);
   assert.equal(late.trailers["grpc-status"], "13");
 })());

@@ -112,6 +112,11 @@ fn bodies_and_trailers_go_both_ways() {
     client.sends("5\r\nhello\r\n0\r\nx-end: yes\r\n\r\n");
     let answer = String::from_utf8(client.receives_to_the_end()).expect("text");
     assert!(answer.ends_with("5\r\nhello\r\n0\r\nx-echoed: yes\r\n\r\n"), "{answer}");
+    let mut client = weir.client("web");
+    client.sends("GET /details HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    let answer = String::from_utf8(client.receives_to_the_end()).expect("text");
+    let expected = format!("x-details: {}\r\n{}\r\n", "y".repeat(30_000), "x-more: 1\r\n".repeat(50));
+    assert!(answer.ends_with(&expected), "as large as a head: {answer}");
     let (status, text) = get(&weir, "/bytes/5000000");
     assert!(status == 200 && text.len() >= 5_000_000);
     assert_eq!(origin.connections(), 1);

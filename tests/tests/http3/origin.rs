@@ -228,6 +228,15 @@ async fn answer(
                 .insert("x-echoed", sent.get("x-end").cloned().unwrap_or("none".parse().expect("a value")));
             stream.send_trailers(trailers).await?;
         }
+        "/details" => {
+            stream.send_response(ok().body(()).expect("a head")).await?;
+            let mut trailers = HeaderMap::new();
+            trailers.insert("x-details", "y".repeat(30_000).parse().expect("a value"));
+            for _ in 0..50 {
+                trailers.append("x-more", "1".parse().expect("a value"));
+            }
+            stream.send_trailers(trailers).await?;
+        }
         "/early" => {
             // It has its answer before it has the request, of which it wants no more.
             stream.stop_sending(Code::H3_NO_ERROR);

@@ -3,7 +3,7 @@
 use super::encode;
 use super::fields::{self, BlockLimits};
 use crate::body::BodyStep;
-use crate::limits::Limits;
+use crate::limits::{Limits, TrailerLimits};
 use crate::message::{Cursor, Field, Phase};
 use crate::scan::{self, TOKEN};
 use crate::trailers::Trailers;
@@ -21,8 +21,7 @@ pub(crate) struct ChunkReader {
     digits: u8,
     extension_bytes: usize,
     extension_limit: usize,
-    trailer_bytes: usize,
-    trailer_count: usize,
+    trailer_limits: TrailerLimits,
     trailers: Option<Box<PartTrailers>>,
 }
 
@@ -53,15 +52,14 @@ struct PartTrailers {
 }
 
 impl ChunkReader {
-    pub(crate) fn new(limits: &Limits) -> ChunkReader {
+    pub(crate) fn new(limits: &Limits, trailer_limits: TrailerLimits) -> ChunkReader {
         ChunkReader {
             state: ChunkState::Size,
             remaining: 0,
             digits: 0,
             extension_bytes: 0,
             extension_limit: limits.chunk_extension_bytes,
-            trailer_bytes: limits.trailer_bytes.min(limits.block_bytes()),
-            trailer_count: limits.trailer_count,
+            trailer_limits,
             trailers: None,
         }
     }
@@ -211,9 +209,10 @@ impl ChunkReader {
             fields.clear();
             cursor.phase = Phase::FieldStart;
         }
+        let most_bytes = self.trailer_limits.bytes as usize;
         let limits = BlockLimits {
-            bytes: self.trailer_bytes,
-            count: self.trailer_count,
+            bytes: most_bytes,
+            count: self.trailer_limits.count as usize,
             too_large: Violation::TrailersTooLarge,
             too_many: Violation::TrailersTooLarge,
         };
@@ -222,7 +221,7 @@ impl ChunkReader {
         while let Some(rest) = input.get(taken..).filter(|rest| !rest.is_empty()) {
             let line = rest.iter().position(|&byte| byte == b'\n').map_or(rest.len(), |end| end + 1);
             // Never keeps more than the limit: the parser refuses a text that fills it without an end.
-            let line = line.min((self.trailer_bytes.max(1)).saturating_sub(text.len()).max(1));
+            let line = line.min(most_bytes.max(1).saturating_sub(text.len()).max(1));
             text.extend_from_slice(rest.get(..line).unwrap_or_default());
             taken += line;
             if fields::parse_fields(text, cursor, fields, &limits)?.is_some() {

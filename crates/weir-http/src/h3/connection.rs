@@ -51,6 +51,13 @@ impl Config {
             connect_protocol: true,
         }
     }
+
+    /// The same for a connection to a backend, of which no tunnels are asked. How large its trailers may be
+    /// [`TrailerBuilder`](crate::TrailerBuilder) says, as for its heads.
+    pub fn of_backend(limits: &Limits) -> Config {
+        let config = Config::new(limits);
+        Config { trailers: config.head, connect_protocol: false, ..config }
+    }
 }
 
 /// One HTTP/3 connection, but for its request streams, which the caller keeps.

@@ -18,7 +18,7 @@ pub use trailers::TrailerBuilder;
 
 use crate::h1::fields::underscore_flags;
 use crate::known::KnownHeader;
-use crate::limits::Limits;
+use crate::limits::{Limits, TrailerLimits};
 use crate::message::{CANONICAL, FieldLine, Fields, Span};
 use crate::scan::{self, CLASS, TOKEN, UNDERSCORE};
 use crate::violation::Violation;
@@ -55,10 +55,10 @@ impl Lines {
         }
     }
 
-    fn of_trailers(limits: &Limits) -> Lines {
+    fn of_trailers(limits: TrailerLimits) -> Lines {
         Lines {
-            bytes_left: limits.trailer_bytes.min(limits.block_bytes()),
-            count: limits.trailer_count,
+            bytes_left: limits.bytes as usize,
+            count: limits.count as usize,
             too_large: Violation::TrailersTooLarge,
             too_many: Violation::TrailersTooLarge,
             behind_cookie: false,

@@ -2,7 +2,7 @@
 
 use super::{Lines, check_name, check_value};
 use crate::known::KnownHeader;
-use crate::limits::Limits;
+use crate::limits::TrailerLimits;
 use crate::trailers::Trailers;
 use crate::violation::Violation;
 
@@ -17,7 +17,7 @@ pub struct TrailerBuilder {
 
 impl TrailerBuilder {
     /// Begins a trailer section. Allocates; trailers are rare.
-    pub fn new(limits: &Limits) -> TrailerBuilder {
+    pub fn new(limits: TrailerLimits) -> TrailerBuilder {
         let mut trailers = Box::<Trailers>::default();
         trailers.fields.clear();
         TrailerBuilder { trailers, lines: Lines::of_trailers(limits) }

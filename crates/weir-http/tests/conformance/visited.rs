@@ -353,7 +353,7 @@ fn trailers_of_a_stream_are_written_behind_the_last_chunk() {
     let seen: Vec<_> = body.trailers().map(|field| (field.name, field.value)).collect();
     assert_eq!(seen, [(&b"Grpc-Status"[..], &b"0"[..]), (b"X-Sum", b"a")]);
     // And back: what came on a stream is written behind the last chunk.
-    let mut builder = TrailerBuilder::new(&Limits::default());
+    let mut builder = TrailerBuilder::new(Limits::default().trailers_of_requests());
     builder.field(b"grpc-status", b"0").unwrap();
     let mut body = BodyReader::of_stream(BodyLength::UntilClose);
     body.end_stream(Some(builder.finish())).unwrap();

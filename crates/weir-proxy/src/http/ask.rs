@@ -315,7 +315,7 @@ impl Answered {
     pub fn body_reader(&mut self, response: &ResponseHead, limits: &Limits) -> BodyReader {
         match self.connection.connection().is_muxed() {
             true => BodyReader::of_stream(response.body()),
-            false => BodyReader::new(response.body(), limits),
+            false => BodyReader::of_response(response.body(), limits),
         }
     }
 }

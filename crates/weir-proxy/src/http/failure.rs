@@ -339,6 +339,9 @@ impl Failure {
     pub fn blames_backend(&self) -> bool {
         match self {
             Failure::Connect(error) => error.blames_backend(),
+            // How long they are mostly follows from what was asked: whoever asks for it could have backends
+            // ejected that work.
+            Failure::BadResponse(Violation::TrailersTooLarge) => false,
             Failure::Empty
             | Failure::BackendClosed
             | Failure::BackendTimeout
@@ -357,6 +360,7 @@ impl Failure {
             | Failure::BreakerOpen { .. }
             | Failure::QueueFull
             | Failure::QueueTimeout => Meets::All,
+            Failure::BadResponse(_) => Meets::Request,
             _ if self.blames_backend() => Meets::Request,
             _ => Meets::Client,
         }

@@ -18,7 +18,7 @@ pub fn let_go<R>(call: &Call<'_, R>, chosen: &Chosen, begun: Begun) {
     let Begun { mut connection, mut received, .. } = begun;
     let reader = match connection.connection().is_muxed() {
         true => BodyReader::of_stream(response.body()),
-        false => BodyReader::new(response.body(), call.forwarding.limits()),
+        false => BodyReader::of_response(response.body(), call.forwarding.limits()),
     };
     received.consume(response.head_bytes());
     let framing = Framing::on(false, response.body());

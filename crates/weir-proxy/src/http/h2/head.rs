@@ -5,7 +5,7 @@ use std::io;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use weir_http::section::{Asked, RequestBuilder, ResponseBuilder, TrailerBuilder};
-use weir_http::{Limits, RequestHead, ResponseHead, Scheme, Trailers, Version, Violation};
+use weir_http::{Limits, RequestHead, ResponseHead, Scheme, TrailerLimits, Trailers, Version, Violation};
 
 /// Reads a request; its text goes behind what is in `text`. `scheme` is that of the connection: of a request
 /// without `:authority` the `h2` crate keeps the one that was sent to itself.
@@ -57,7 +57,7 @@ pub fn read_response(
 }
 
 /// Reads trailers.
-pub fn read_trailers(map: &HeaderMap, limits: &Limits) -> Result<Box<Trailers>, Violation> {
+pub fn read_trailers(map: &HeaderMap, limits: TrailerLimits) -> Result<Box<Trailers>, Violation> {
     let mut builder = TrailerBuilder::new(limits);
     for (name, value) in map {
         builder.field(name.as_str().as_bytes(), value.as_bytes())?;

@@ -17,7 +17,7 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Response};
 use weir_http::section::Asked;
-use weir_http::{Field, Limits, ResponseHead, StreamError, Trailers, Violation};
+use weir_http::{Field, Limits, ResponseHead, StreamError, TrailerLimits, Trailers, Violation};
 use weir_io::buffers::{Buffer, Held};
 
 use crate::http::h2::connections::StreamSlot;
@@ -40,6 +40,7 @@ pub struct Stream {
     content: Bytes,
     gathered: Gathered,
     trailers: Option<Box<Trailers>>,
+    trailer_limits: TrailerLimits,
     /// What it holds of the connection to a backend that carries it.
     slot: Option<StreamSlot>,
     /// Where what is sent to a client is counted.
@@ -117,6 +118,7 @@ impl Stream {
             content: Bytes::new(),
             gathered: Gathered::default(),
             trailers: None,
+            trailer_limits: Limits::default().trailers_of_requests(),
             slot: None,
             watched: Some(watched),
         }
@@ -137,6 +139,8 @@ impl Stream {
             content: Bytes::new(),
             gathered: Gathered { held: Some(held), ..Gathered::default() },
             trailers: None,
+            // Set with those of its head.
+            trailer_limits: Limits::default().trailers_of_responses(),
             slot: Some(slot),
             watched: None,
         }
@@ -176,7 +180,7 @@ impl Stream {
         {
             return Err(violation);
         }
-        let trailers = fields.map(|fields| head::read_trailers(&fields, &Limits::default()));
+        let trailers = fields.map(|fields| head::read_trailers(&fields, self.trailer_limits));
         self.trailers = trailers.transpose()?;
         Ok(())
     }
@@ -226,6 +230,7 @@ impl Stream {
         head: &mut ResponseHead,
         text: &mut Vec<u8>,
     ) -> Poll<io::Result<Result<(), Violation>>> {
+        self.trailer_limits = limits.trailers_of_responses();
         let Receiving::Head(response) = &mut self.receiving else {
             return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
         };

@@ -41,6 +41,7 @@ impl Stream {
         head: &mut ResponseHead,
         text: &mut Vec<u8>,
     ) -> Poll<io::Result<Result<(), Violation>>> {
+        self.trailer_limits = limits.trailers_of_responses();
         // What of the request there was no room for. A backend that wants no more of it may answer still.
         let _ = self.poll_pending(context);
         //= https://www.rfc-editor.org/rfc/rfc9114#section-5.2

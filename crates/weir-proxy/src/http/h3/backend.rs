@@ -65,10 +65,8 @@ impl QuicConnections {
         buffers: &Rc<Buffers>,
         (count, moves): (OpenCount, u32),
     ) -> Option<QuicSlot> {
-        // Nobody here asks backends for tunnels over HTTP/3.
-        let config = Config { connect_protocol: false, ..Config::new(limits) };
         let shared = Rc::new(Shared {
-            protocol: RefCell::new(h3::Connection::new(&config, draw)),
+            protocol: RefCell::new(h3::Connection::new(&Config::of_backend(limits), draw)),
             quic,
             own: [Cell::new(None), Cell::new(None)],
             blocked: RefCell::default(),

@@ -13,7 +13,8 @@ use weir_http::h3::{
     Code, Fault, RequestStream, Scope, Section, SectionError, SectionRead, SectionWriter, StreamEvent,
 };
 use weir_http::{
-    Field, Limits, RequestBuilder, RequestHead, StreamError, TrailerBuilder, Trailers, Version, Violation,
+    Field, Limits, RequestBuilder, RequestHead, StreamError, TrailerBuilder, TrailerLimits, Trailers,
+    Version, Violation,
 };
 use weir_io::buffers::Buffer;
 use weir_quic::connection::StreamError as Broken;
@@ -43,6 +44,7 @@ pub struct Stream {
     /// Any 2xx makes a tunnel of it (RFC 9220).
     pub(super) asks_for_tunnel: bool,
     pub(super) trailers: Option<Box<Trailers>>,
+    pub(super) trailer_limits: TrailerLimits,
     /// What is wrong with the request.
     pub(super) violation: Option<Violation>,
     pub(super) sending: Sending,
@@ -112,6 +114,7 @@ impl Stream {
             is_ended: false,
             asks_for_tunnel: false,
             trailers: None,
+            trailer_limits: Limits::default().trailers_of_requests(),
             violation: None,
             sending: Sending::Head,
             pending: Bytes::new(),
@@ -260,8 +263,7 @@ impl Stream {
     }
 
     fn poll_trailers(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let limits = Limits::default();
-        let mut builder = TrailerBuilder::new(&limits);
+        let mut builder = TrailerBuilder::new(self.trailer_limits);
         match ready!(self.poll_fields(context, |name, value| builder.field(name, value))) {
             Ok(()) => {
                 self.trailers = Some(builder.finish());
