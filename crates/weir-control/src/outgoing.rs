@@ -2,22 +2,28 @@
 //! over TLS that is verified. Who asks bounds the time, and the size of what it reads.
 
 use std::fmt::Display;
+use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
+use std::time::Duration;
 
 use http::header::{HOST, USER_AGENT};
 use http::{HeaderValue, Request, Response, Uri};
 use hyper::body::{Body, Incoming};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
-use weir_io::handshake;
+use weir_io::{handshake, race};
 use weir_tls::ClientTls;
 
 use crate::health::probe::plain;
 
 /// How we name ourselves (RFC 8555 section 6.1 wants that).
 pub(crate) const NAME: &str = concat!("weir/", env!("CARGO_PKG_VERSION"));
+
+/// For how long an address may be silent until the next of its name is tried too (RFC 8305 section 8).
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// Most bytes of the head of an answer.
 const HEAD_BYTES: usize = 16 << 10;
@@ -37,11 +43,25 @@ pub(crate) async fn connect(uri: &Uri, tls: Option<&ClientTls>) -> Result<Box<dy
     let address = format!("{host}:{port}");
     let tls = tls.map(|tls| tls.for_backend(&address, None)).transpose();
     let tls = tls.map_err(|_| format!("{address} has no name for TLS"))?;
-    let stream = TcpStream::connect(&address).await;
+    let stream = connect_to(&address).await;
     let stream = stream.map_err(|error| format!("no connection to {address}: {}", plain(&error)))?;
     let Some(tls) = tls else { return Ok(Box::new(stream)) };
     let stream = TlsConnector::from(tls.config.clone()).connect(tls.name.clone(), stream).await;
     Ok(Box::new(stream.map_err(|error| format!("no TLS: {}", handshake::describe(&error)))?))
+}
+
+/// Connects to what `address` (host and port) stands for, to the first of its addresses that accepts.
+async fn connect_to(address: &str) -> io::Result<TcpStream> {
+    let addresses: Vec<SocketAddr> = lookup_host(address).await?.collect();
+    first_of(&addresses).await
+}
+
+/// Connects to the first of `addresses` that accepts. Each has [`PAUSE`] before the next is tried as well:
+/// who asks bounds the whole, and one that drops packets would take all of that.
+async fn first_of(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let first = *addresses.first().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    let addresses = race::order(first, addresses);
+    race::connect(&addresses, PAUSE, TcpStream::connect).await.map(|(_, stream)| stream)
 }
 
 /// Asks `uri` by `request` over a connection, and has the answer read by `read`. Nothing of it goes on once
@@ -82,5 +102,51 @@ where
         asked = &mut asking => asked,
         // The answer may have been the last of it.
         _ = connection => asking.await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use rustix::net::{
+        AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, listen, socket_with,
+    };
+
+    /// An address whose queue of connections is full, so that it drops who comes, as a firewall would; with
+    /// what keeps it so.
+    fn silent() -> (SocketAddr, Vec<std::os::fd::OwnedFd>) {
+        let socket = || {
+            socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None)
+                .expect("a socket")
+        };
+        let listener = socket();
+        bind(&listener, &SocketAddr::from(([127, 0, 0, 1], 0))).expect("an address");
+        listen(&listener, 0).expect("a listener");
+        let address =
+            SocketAddr::try_from(getsockname(&listener).expect("a name")).expect("an address of IP");
+        let mut kept = vec![listener];
+        for _ in 0..8 {
+            let filler = socket();
+            let _ = connect(&filler, &address);
+            kept.push(filler);
+        }
+        (address, kept)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_drops_packets_is_followed_by_the_next_while_it_is_silent() {
+        let (silent, _kept) = silent();
+        let serving = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let good = serving.local_addr().unwrap();
+        let addresses = [silent, good];
+        // The kernel gives up on the first long after the connection came about.
+        tokio::select! {
+            biased;
+            stream = first_of(&addresses) => assert_eq!(stream.unwrap().peer_addr().unwrap(), good),
+            refused = TcpStream::connect(silent) => panic!("{refused:?} came first"),
+        }
+        let of_none = first_of(&[]).await;
+        assert_eq!(of_none.unwrap_err().kind(), io::ErrorKind::AddrNotAvailable);
     }
 }
