@@ -159,6 +159,7 @@ words! {
         Body = "body", "No copy: the body was longer than `body_limit`, or not whole when the answer began.";
         Memory = "memory", "No copy: memory was short.";
         Looped = "looped", "No copy: the request was one itself.";
+        Maintenance = "maintenance", "No copy: the mirror's pool is in maintenance.";
     }
 }
 

@@ -175,3 +175,111 @@ fn it_outlives_a_reload_and_an_upgrade_and_a_listener_that_is_gone() {
     assert_eq!(maintenance(&weir, &["off", "--pool", "shop"]), "nothing is in maintenance");
     assert_eq!(text(&weir, "/shop/x"), "app");
 }
+
+/// Pools to which requests come that go to others.
+const BESIDE: &str = r#"
+[listener.web]
+bind = "@web"
+http = ["h1", "h2"]
+trusted_proxies = ["127.0.0.1"]
+pool = "app"
+[listener.web.maintenance]
+allow = ["10.1.0.0/16"]
+retry_after = "7m"
+[[listener.web.route]]
+path = "/copied"
+pool = "last"
+mirror = { pool = "shadow" }
+[[listener.web.route]]
+path = "/asked"
+pool = "last"
+auth = { forward = { pool = "login", path = "/verify" } }
+[pool.app]
+backends = ["@app"]
+health = "off"
+fallback_pool = "sorry"
+[pool.sorry]
+backends = ["@sorry"]
+health = "off"
+fallback_pool = "last"
+[pool.last]
+backends = ["@last"]
+health = "off"
+[pool.shadow]
+backends = ["@shadow"]
+health = "off"
+[pool.login]
+backends = ["@login"]
+health = "off"
+"#;
+
+const NAMES: [&str; 5] = ["app", "sorry", "last", "shadow", "login"];
+
+fn start_beside() -> ([Backend; 5], Weir) {
+    let backends = NAMES.map(Backend::saying);
+    let mut setup = Setup::of(BESIDE);
+    for (name, backend) in NAMES.into_iter().zip(&backends) {
+        setup = setup.with(name, backend.address());
+    }
+    let weir = setup.start();
+    (backends, weir)
+}
+
+const ALLOWED: &[&str] = &["x-forwarded-for: 10.1.2.3"];
+
+#[test]
+fn a_fallback_in_maintenance_gets_nothing_and_the_next_one_serves() {
+    let (backends, weir) = start_beside();
+    let [app, sorry, ..] = &backends;
+    assert_eq!(weir.command(&["drain", "app", &app.address().to_string()]).code, 0);
+    assert_eq!(text(&weir, "/"), "sorry");
+    maintenance(&weir, &["on", "--pool", "sorry"]);
+    assert_eq!(text(&weir, "/"), "last");
+    assert_eq!(sorry.served(), 1);
+    let url = format!("http://{}/", weir.address("web"));
+    let explained = weir.command(&["explain", "http", "GET", &url]).stdout;
+    assert!(explained.contains("forward to pool last, the fallback"), "{explained}");
+    assert_eq!(asked(&weir, "GET /", ALLOWED).text(), "sorry", "who is allowed is served all the same");
+    maintenance(&weir, &["on", "--pool", "last"]);
+    assert_eq!(asked(&weir, "GET /", &[]).status, 503, "there is no other");
+    maintenance(&weir, &["off"]);
+    assert_eq!(text(&weir, "/"), "sorry");
+}
+
+#[test]
+fn no_copies_are_made_for_a_pool_in_maintenance() {
+    let (backends, weir) = start_beside();
+    let [.., shadow, _] = &backends;
+    let reaches = |result: &str, least: f64| {
+        weir.reaches("weir_mirrored_requests_total", &[("listener", "web"), ("result", result)], least);
+    };
+    assert_eq!(text(&weir, "/copied"), "last");
+    reaches("answered", 1.0);
+    maintenance(&weir, &["on", "--pool", "shadow"]);
+    for _ in 0..3 {
+        assert_eq!(text(&weir, "/copied"), "last", "the request itself goes on");
+    }
+    reaches("maintenance", 3.0);
+    assert_eq!(shadow.served(), 1);
+    maintenance(&weir, &["off"]);
+    assert_eq!(text(&weir, "/copied"), "last");
+    reaches("answered", 2.0);
+}
+
+#[test]
+fn a_service_in_maintenance_is_not_asked_and_lets_nobody_pass() {
+    let (backends, weir) = start_beside();
+    let [_, _, last, _, login] = &backends;
+    assert_eq!((text(&weir, "/asked"), login.served()), ("last".to_owned(), 1));
+    maintenance(&weir, &["on", "--pool", "login"]);
+    let closed = asked(&weir, "GET /asked", &[]);
+    assert_eq!((closed.status, closed.fields.one("retry-after")), (503, Some("420")));
+    assert_eq!((last.served(), login.served()), (1, 1));
+    let url = format!("http://{}/asked", weir.address("web"));
+    let explained = weir.command(&["explain", "http", "GET", &url]).stdout;
+    assert!(explained.contains("maintenance of pool login"), "{explained}");
+    assert_eq!(asked(&weir, "GET /asked", ALLOWED).text(), "last", "who is allowed is asked about");
+    assert_eq!(login.served(), 2);
+    maintenance(&weir, &["off"]);
+    assert_eq!(text(&weir, "/asked"), "last");
+}

@@ -162,10 +162,19 @@ impl Followed<'_> {
         } else {
             // A request that a list turns away is not looked at.
             answer.sqli = injection.as_ref().map(|(sentence, _)| sentence.clone());
-            match (injection.and_then(|(_, refused)| refused), refused_at(Checkpoint::Origin)) {
-                (Some(refused), _) => answer.refused(refused, refused.word),
-                (None, Some(step)) => answer.refused_by(step),
-                (None, None) => serving = self.carry_out(answer),
+            let asked = compiled.routes.auth(plan.route).filter(|_| plan.outcome.is_guarded());
+            let closed = asked
+                .and_then(Authenticator::pool_name)
+                .filter(|pool| closing.keeps_from(&listener.maintenance, pool, request.client()));
+            let injection = injection.and_then(|(_, refused)| refused);
+            match (injection, closed, refused_at(Checkpoint::Origin)) {
+                (Some(refused), _, _) => answer.refused(refused, refused.word),
+                (None, Some(pool), _) => {
+                    let refused = Answered { status: 503, word: "maintenance" };
+                    answer.refused(refused, &format!("maintenance of pool {pool}, which is asked who may"));
+                }
+                (None, None, Some(step)) => answer.refused_by(step),
+                (None, None, None) => serving = self.carry_out(answer),
             }
         }
         answer.screens = steps.into_iter().map(Screened::from).collect();
@@ -257,7 +266,12 @@ impl Followed<'_> {
                     plan.route.and_then(|route| request.cached(route, listener.tls.is_some(), paths));
                 let pools = &self.snapshot.pools;
                 let fallbacks = self.compiled.routes.fallbacks(plan.route, *asked);
-                let serving = closing::serving(*asked, fallbacks, |index| &pools[index].balance);
+                let closing = self.compiled.routes.closing(plan.route);
+                let is_closed = |index: usize| {
+                    let name = &pools[index].config.name;
+                    closing.keeps_from(&listener.maintenance, name, request.client())
+                };
+                let serving = closing::serving(*asked, fallbacks, |index| &pools[index].balance, is_closed);
                 let pool = &pools[serving];
                 let (key, sticky) = request.wish(pool, paths, &self.arrival);
                 answer.action = format!("forward to pool {}", pool.config.name);

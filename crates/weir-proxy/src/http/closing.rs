@@ -48,15 +48,24 @@ impl Closing {
         let scope = maintenance.of(&whereto())?;
         (!weir_config::contains(&self.config.allow, client)).then_some(scope)
     }
+
+    /// Whether `pool` gets nothing for this client, as it is in maintenance: one that comes beside the pool
+    /// of the request, or in its place. The costs are those of [`Self::keeps_out`].
+    pub fn keeps_from(&self, maintenance: &Maintenance, pool: &str, client: IpAddr) -> bool {
+        let whereto = || Whereto { listener: "", route: None, pool: Some(pool) };
+        self.keeps_out(maintenance, whereto, client).is_some()
+    }
 }
 
 /// The pool that serves now, by index: `first`, or where none of its backends can or its breaker is open, the
-/// first of its `fallbacks` of which one can. `first` where nobody can.
+/// first of its `fallbacks` of which one can and that is not in maintenance (`is_closed`). `first` where
+/// nobody can.
 #[inline]
 pub fn serving<'p>(
     first: usize,
     fallbacks: &[usize],
     pool: impl Fn(usize) -> &'p weir_balance::Pool,
+    is_closed: impl Fn(usize) -> bool,
 ) -> usize {
     if fallbacks.is_empty() {
         return first;
@@ -66,5 +75,6 @@ pub fn serving<'p>(
         pool.tier().is_some_and(|tier| tier != TierKind::LastResort)
             && pool.breaker().is_none_or(|(breaker, settings)| breaker.lets_through(clock::now(), settings))
     };
-    std::iter::once(first).chain(fallbacks.iter().copied()).find(can_serve).unwrap_or(first)
+    let open = fallbacks.iter().copied().filter(|&index| !is_closed(index));
+    std::iter::once(first).chain(open).find(can_serve).unwrap_or(first)
 }

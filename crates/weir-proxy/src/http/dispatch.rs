@@ -67,9 +67,7 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
         (_, Ok(Some(after))) => return after,
         (Ok(Plan { route, outcome, .. }), Ok(None)) => match outcome {
             Outcome::Forward { pool: asked } => {
-                let fallbacks = listener.compiled.routes.fallbacks(route, asked);
-                let serving =
-                    closing::serving(asked, fallbacks, |index| &listener.pools[index].shared.balance);
+                let serving = serving(&session.requester, &listener, exchange, (route, asked));
                 let is_fallback = serving != asked;
                 if is_fallback {
                     listener.pools[asked].cells().fallbacks.increment();
@@ -108,6 +106,24 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
     }
 }
 
+/// The pool that serves now of that which was asked for and its fallbacks.
+#[inline]
+fn serving(
+    requester: &Requester,
+    listener: &WorkerListener,
+    exchange: &Exchange,
+    (route, asked): (Option<&Route>, usize),
+) -> usize {
+    let fallbacks = listener.compiled.routes.fallbacks(route, asked);
+    let pool = |index: usize| &*listener.pools[index].shared;
+    let is_closed = |index: usize| {
+        let client = exchange.ledger.client(requester).address.ip();
+        let closing = listener.compiled.routes.closing(route);
+        closing.keeps_from(&listener.shared.maintenance, &pool(index).config.name, client)
+    };
+    closing::serving(asked, fallbacks, |index| &pool(index).balance, is_closed)
+}
+
 /// Asks whether whoever asks may; `Some` where it was answered.
 async fn admit(
     session: &mut Session,
@@ -115,6 +131,14 @@ async fn admit(
     exchange: &mut Exchange,
     (route, authenticator): (Option<&Route>, &Authenticator),
 ) -> Result<Option<After>, Failure> {
+    let maintenance = &listener.shared.maintenance;
+    if let Some(pool_name) = authenticator.pool_name().filter(|_| maintenance.is_any()) {
+        let closing = listener.compiled.routes.closing(route);
+        let client = exchange.ledger.client(&session.requester).address.ip();
+        if closing.keeps_from(maintenance, pool_name, client) {
+            return Err(Failure::Maintenance { retry_after_seconds: closing.retry_after_seconds() });
+        }
+    }
     // The time for the whole request is that of who is asked first as well.
     let pool = exchange.pool.and_then(|index| listener.pools.get(index));
     let of_pool = pool.and_then(|pool| pool.own_timeouts());

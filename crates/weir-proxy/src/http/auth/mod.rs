@@ -70,6 +70,14 @@ pub struct AuthService {
 }
 
 impl Authenticator {
+    /// The name of the pool that is asked; `None` where none is.
+    pub fn pool_name(&self) -> Option<&str> {
+        match self {
+            Authenticator::Service(service) => Some(&service.pool_name),
+            _ => None,
+        }
+    }
+
     /// Compiles; `pool` gives the index of a pool by its name, and `known` are files of passwords that go on
     /// where nothing has changed; `token_keys` are those that are fetched. `None` where everybody may
     /// ask.

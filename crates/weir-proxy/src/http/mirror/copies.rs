@@ -123,6 +123,13 @@ fn copy_of(
     if request.value_by_name(MARK, text).is_some() {
         return Err(MirrorResult::Looped);
     }
+    let pool = forwarding.listener.pools.get(mirror.pool).ok_or(MirrorResult::Failed)?.clone();
+    let client = exchange.ledger.client(requester);
+    let closing = forwarding.listener.compiled.routes.closing(forwarding.route);
+    let maintenance = &forwarding.listener.shared.maintenance;
+    if closing.keeps_from(maintenance, &pool.shared.config.name, client.address.ip()) {
+        return Err(MirrorResult::Maintenance);
+    }
     let expected = match request.body() {
         BodyLength::Length(length) => length,
         body if body.is_empty() => 0,
@@ -137,14 +144,13 @@ fn copy_of(
         expected => Some(requester.worker.buffers.charge(expected).ok_or(MirrorResult::Memory)?),
     };
     let dropped = edits::of(forwarding.listener, exchange).and_then(Edits::dropped_of_request);
-    let pool = forwarding.listener.pools.get(mirror.pool).ok_or(MirrorResult::Failed)?.clone();
     Ok(Copy {
         worker: requester.worker.clone(),
         slot: requester.slot.clone(),
         listener: forwarding.listener.clone(),
         pool: (mirror.pool, pool),
         secure: requester.secure.clone(),
-        client: exchange.ledger.client(requester),
+        client,
         identity: requester.identity.clone(),
         paths: exchange.paths.clone(),
         request_id: exchange.request_id.clone(),
