@@ -287,6 +287,10 @@ impl Reader<'_, '_> {
             let Value::Text(name) = self.taken(span, name) else { continue };
             let hint = format!("expected {} such as \"{}\"", shape.name, shape.example);
             let value = match (value.get_ref(), self.findings.given(at)) {
+                (DeValue::String(_), Some(given)) if shape.is_pattern && given.lacks_any() => {
+                    let hint = "it is empty, which would be met by what nobody meant; expected a text";
+                    self.refused_given(at, key, given, hint.to_owned())
+                }
                 (DeValue::String(_), Some(given)) => {
                     let read = (shape.read)(&text_for(shape, given)).map(Value::Text);
                     read.unwrap_or_else(|_| self.refused_given(at, key, given, hint))
@@ -374,7 +378,11 @@ fn stands_for<'v>(
 
 /// A text from elsewhere as a text of this shape.
 fn text_for(shape: &Shape, given: &given::Text) -> String {
-    if shape.has_variables { given.with_plain_dollars() } else { given.whole() }
+    match shape {
+        Shape { has_variables: true, .. } => given.with_plain_dollars(),
+        Shape { is_pattern: true, .. } => given.with_plain_signs(),
+        _ => given.whole(),
+    }
 }
 
 /// What to say to `${NAME}`, as shells and Compose have it.

@@ -18,7 +18,8 @@ use crate::values::http::{COOKIE_NAME, METHOD, PROBED_HEADER, field_value};
 use crate::values::path::{PATH, PathPattern};
 
 /// What the value of a field, a cookie or a parameter is compared with.
-pub(crate) static MATCHED_VALUE: Shape = Shape::new("a value to compare with", "weir", matched_value);
+pub(crate) static MATCHED_VALUE: Shape =
+    Shape::new("a value to compare with", "weir", matched_value).with_signs();
 /// The name of a query parameter.
 static PARAMETER: Shape = Shape::new("the name of a query parameter", "version", parameter);
 

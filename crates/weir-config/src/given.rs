@@ -19,6 +19,9 @@ const LEAST_SOUGHT: usize = 4;
 /// What [`quote`](crate::report::quote) keeps of a long text (characters).
 const QUOTED: usize = 60;
 
+/// What stands for more than itself in a regular expression.
+const SIGNS: &str = "\\.+*?()|[]{}^$#&-~";
+
 /// How each begins.
 const KINDS: [&str; 2] = ["${env:", "${file:"];
 
@@ -96,6 +99,29 @@ impl Text {
     /// The text for a key in whose values a `$` begins a variable: one that came from elsewhere does not.
     pub fn with_plain_dollars(&self) -> String {
         self.written(|value| value.replace('$', "$$"))
+    }
+
+    /// The text for a key whose values are patterns: one that is nothing but what came from elsewhere means
+    /// itself. A secret must not let in whoever knows how it begins because it ends with a `*`.
+    pub fn with_plain_signs(&self) -> String {
+        let is_said = |piece: &Piece| matches!(piece, Piece::Said(text) if !text.is_empty());
+        let whole = self.whole();
+        if self.pieces.iter().any(is_said) || !(whole.starts_with(['~', '!']) || whole.contains('*')) {
+            return whole;
+        }
+        let mut expression = "~^".to_owned();
+        for c in whole.chars() {
+            if SIGNS.contains(c) {
+                expression.push('\\');
+            }
+            expression.push(c);
+        }
+        expression + "$"
+    }
+
+    /// Whether anything that came from elsewhere is empty.
+    pub fn lacks_any(&self) -> bool {
+        self.pieces.iter().any(|piece| matches!(piece, Piece::Given { value, .. } if value.is_empty()))
     }
 
     fn written(&self, given: impl Fn(&str) -> String) -> String {
@@ -249,7 +275,12 @@ mod tests {
         }
 
         fn variable(&self, name: &str) -> Result<String, String> {
-            if name == "PORT" { Ok("80$0".to_owned()) } else { Err("is not set".to_owned()) }
+            match name {
+                "PORT" => Ok("80$0".to_owned()),
+                "STARS" => Ok("*pa.d*".to_owned()),
+                "EMPTY" => Ok(String::new()),
+                _ => Err("is not set".to_owned()),
+            }
         }
     }
 
@@ -286,6 +317,15 @@ mod tests {
     fn a_dollar_from_elsewhere_begins_no_variable() {
         let text = Text::resolve("$host:${env:PORT}", "", &Sample).ok().flatten().unwrap();
         assert_eq!(text.with_plain_dollars(), "$host:80$$0");
+    }
+
+    #[test]
+    fn a_whole_value_from_elsewhere_is_no_pattern() {
+        let text = |text: &str| Text::resolve(text, "", &Sample).ok().flatten().unwrap();
+        assert_eq!(text("${env:STARS}").with_plain_signs(), r"~^\*pa\.d\*$");
+        assert_eq!(text("${env:PORT}").with_plain_signs(), "80$0");
+        assert_eq!(text("${env:PORT}*").with_plain_signs(), "80$0*");
+        assert!(text("x${env:EMPTY}").lacks_any() && !text("${env:PORT}").lacks_any());
     }
 
     #[test]

@@ -106,6 +106,8 @@ pub struct Shape {
     pub takes_numbers: bool,
     /// A `$` begins a variable, or is written twice.
     pub has_variables: bool,
+    /// Signs at its ends have it stand for more than itself (`*`, `~`, `!`).
+    pub is_pattern: bool,
     /// In a list, `"@file:PATH"` stands for the lines of a file.
     pub from_files: bool,
     /// Checks a text and gives its normal form.
@@ -231,6 +233,7 @@ impl Shape {
             example,
             takes_numbers: false,
             has_variables: false,
+            is_pattern: false,
             from_files: false,
             read,
             written: str::to_owned,
@@ -240,6 +243,12 @@ impl Shape {
     /// A `$` begins a variable.
     pub const fn with_variables(mut self) -> Self {
         self.has_variables = true;
+        self
+    }
+
+    /// What is compared with, in which signs at the ends mean something.
+    pub const fn with_signs(mut self) -> Self {
+        self.is_pattern = true;
         self
     }
 

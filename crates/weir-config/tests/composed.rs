@@ -113,6 +113,55 @@ fn nothing_that_a_folder_keeps_secret_stands_in_its_golden_file() {
     assert_eq!(looked_for, 7);
 }
 
+/// A condition by a secret must not be met by whoever knows a part of it.
+#[test]
+fn a_secret_that_a_condition_compares_with_means_itself_and_is_not_empty() {
+    let config = |value: &str| {
+        format!(
+            "[listener.web]\nbind = \"0.0.0.0:80\"\n[[listener.web.route]]\npool = \"app\"\nheader = {{ x-key = \"{value}\" }}\n[pool.app]\nbackends = [\"10.0.0.1:80\"]\n"
+        )
+    };
+    let files = Memory(BTreeMap::from([
+        ("ends", "pard*".to_owned()),
+        ("begins", "~.*".to_owned()),
+        ("negates", "!x".to_owned()),
+        ("all", "*".to_owned()),
+        ("plain", "a.b".to_owned()),
+        ("empty", String::new()),
+    ]));
+    for (name, value) in files.0.iter().filter(|(_, value)| !value.is_empty()) {
+        let checked = read(&config(&format!("${{file:{name}}}")), &files);
+        let config = checked.unwrap_or_else(|report| panic!("{name}: {report}")).config;
+        let pattern = &config.listeners[0].routes[0].header["x-key"];
+        assert!(pattern.matches(value.as_bytes()), "{name}");
+        for other in ["pard-and-more", "anything", "", "x", "axb"] {
+            assert!(!pattern.matches(other.as_bytes()), "{name} takes {other}");
+        }
+    }
+    let checked = read(&config("${file:plain}*"), &files).unwrap_or_else(|report| panic!("{report}"));
+    let pattern = &checked.config.listeners[0].routes[0].header["x-key"];
+    assert!(pattern.matches(b"a.b and more"), "what the config itself says is a pattern");
+    for value in ["${file:empty}", "${file:empty}*", "${env:empty}"] {
+        let report = read(&config(value), &files).expect_err("it is empty").to_string();
+        assert!(
+            report.contains("`header` cannot be what comes from") && report.contains("it is empty"),
+            "{report}"
+        );
+    }
+}
+
+#[test]
+fn how_an_expression_is_written_where_a_dollar_begins_a_variable_is_said_so_that_it_works() {
+    let config = |value: &str| {
+        format!(
+            "[listener.web]\nbind = \"0.0.0.0:80\"\npool = \"app\"\nset_request_header = {{ x-a = \"{value}\" }}\n[pool.app]\nbackends = [\"10.0.0.1:80\"]\n"
+        )
+    };
+    let report = read(&config("a$${env:Z}"), &Memory::default()).expect_err("a bare dollar").to_string();
+    assert!(report.contains("`a$$${env:Z}`"), "{report}");
+    assert!(read(&config("a$$${env:Z}"), &Memory::default()).is_ok());
+}
+
 #[test]
 fn several_files_mean_what_one_would_and_are_written_as_one() {
     let composed = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/composed");

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use weir_template::{FAMILIES, LINE_FAMILY, Mistake, NAMES, Outcome, Piece, Template, Variable};
 
 use crate::fields::{KeyValue, Value};
+use crate::given;
 use crate::keys::Shape;
 use crate::report::{Span, quote};
 use crate::setting::{One, Setting};
@@ -81,7 +82,9 @@ fn explained(
     meant_by: impl FnOnce(&str) -> Option<String>,
 ) -> Refused {
     let literal = || {
-        let written = quote(&text.replace("$$", "$").replace('$', "$$"));
+        // As it is to stand in the file: `$${env:` is `${env:` when it comes here.
+        let written = text.replace("$$", "$").replace('$', "$$");
+        let written = quote(&given::escaped(&written));
         format!("a `$` itself is written `$$`: {written}")
     };
     let hint = match &mistake {
