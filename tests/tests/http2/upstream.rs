@@ -73,6 +73,49 @@ fn b15_a_request_that_a_backend_refused_is_sent_once_more_whatever_its_method() 
     }
 }
 
+#[test]
+fn b15_trailers_over_the_limit_end_an_answer_of_which_nothing_is_left_out_and_nothing_else() {
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(
+        r#"
+        [runtime]
+        workers = 1
+        [listener.web]
+        bind = "@web"
+        http = ["h1", "h2"]
+        pool = "app"
+        limits = { header = "4KiB", request_line = "2KiB" }
+        [pool.app]
+        backends = ["@app"]
+        protocol = "h2"
+        health = { check = "off", passive = { errors = 1, within = "10s", eject = "30s", max_ejected = 1.0 } }
+        "#,
+    )
+    .with("app", backend.address())
+    .start();
+    let mut clients = [connect(&weir, b""), connect(&weir, b"")];
+    asks(&mut clients[0], "GET");
+    let mut server = accepts(&backend);
+    let first = server.receives_request();
+    asks(&mut clients[1], "GET");
+    let second = server.receives_request();
+    server.sends(headers(first, &[(":status", "200")], false));
+    server.sends(frame(kind::DATA, 0, first, b"hello"));
+    server.sends(headers(first, &[("grpc-status", "3"), ("x-details", &"y".repeat(6000))], true));
+    let outcome = clients[0].outcome_of(1);
+    assert!(matches!(outcome, Outcome::Reset(..)), "{outcome:?}");
+    // What shares its connection goes on, and the backend is blamed for nothing.
+    answers(&mut server, second);
+    assert!(is_hello(&clients[1].outcome_of(1)));
+    let mut client = connect(&weir, b"");
+    asks(&mut client, "GET");
+    let third = server.receives_request();
+    answers(&mut server, third);
+    assert!(is_hello(&client.outcome_of(1)));
+    backend.has_nobody_waiting();
+    assert_eq!(weir.metric("weir_backend_ejections_total", &[]), 0.0);
+}
+
 /// [`weir_before`], with these retries and one worker: all clients share its connection.
 fn retrying_before(backend: &ScriptedBackend, retry: &str) -> Weir {
     let pool = "[pool.app]\nbackends = [\"@app\"]\nprotocol = \"h2\"\nhealth = { check = \"off\", passive = \"off\" }";

@@ -52,6 +52,10 @@ impl StreamSlot {
     }
 }
 
+/// How many times the limit of a head the `h2` crate takes in: of trailers beyond that it leaves fields out
+/// without a word. What is over the limit itself is refused where it is read, and is known to be.
+const ROOM_FOR_SECTIONS: u32 = 4;
+
 impl BackendConnections {
     /// Begins HTTP/2 on a new connection and takes room on it.
     pub async fn begin(
@@ -66,7 +70,7 @@ impl BackendConnections {
         builder
             .enable_push(false)
             .initial_max_send_streams(STREAMS_BEFORE_SETTINGS)
-            .max_header_list_size(header_bytes)
+            .max_header_list_size(header_bytes.saturating_mul(ROOM_FOR_SECTIONS))
             .initial_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_send_buffer_size(SEND_BUFFER_BYTES)
