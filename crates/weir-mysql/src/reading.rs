@@ -384,14 +384,15 @@ impl StatementKind {
             | StatementKind::Select
             | StatementKind::Begin
             | StatementKind::End
-            | StatementKind::Savepoint
             | StatementKind::Set
             | StatementKind::Use
             | StatementKind::Do
             | StatementKind::Diagnostics
             | StatementKind::Kill
             | StatementKind::Xa => TableUse::Unused,
-            StatementKind::Show
+            // With autocommit off one is kept until the next COMMIT, and no status flag tells of it either.
+            StatementKind::Savepoint
+            | StatementKind::Show
             | StatementKind::Write
             | StatementKind::Definition
             | StatementKind::Account

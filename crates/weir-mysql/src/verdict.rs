@@ -298,7 +298,7 @@ pub enum BeyondReadOnly {
 pub enum TableUse {
     /// It looks at none.
     Unused,
-    /// It may look at some.
+    /// It may look at some, or sets a savepoint, which lasts as long.
     Used,
     /// It ends the transaction, and looks at none behind that.
     Freed,

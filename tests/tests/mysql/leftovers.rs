@@ -158,6 +158,23 @@ fn tables_that_a_session_has_used_with_autocommit_off_are_its_own_until_it_commi
     }
 }
 
+/// No transaction has begun by it, as the status flags have it.
+#[test]
+fn a_savepoint_with_autocommit_off_is_its_sessions_until_it_commits() {
+    let server = Mysqld::start("savepoint", "");
+    let two = ONE_CONNECTION.replace("max_connections = 1", "max_connections = 2");
+    let weir = Setup::of(&two).with("server", server.address).start();
+    let (mut first, mut next) = (client(&weir), client(&weir));
+    first.does("SET autocommit = 0");
+    first.does("SAVEPOINT here");
+    // It takes a connection that is idle.
+    next.does("SET autocommit = 0");
+    next.does("SET @a = 1");
+    first.does("RELEASE SAVEPOINT here");
+    first.does("COMMIT");
+    assert_eq!(first.asks("RELEASE SAVEPOINT here").error().map(|(code, _)| code), Some(1305));
+}
+
 /// Whoever asks for the warnings of the statement before hears them, or that they are not known any more.
 #[test]
 fn warnings_are_shown_or_not_known_and_never_those_of_another_session() {
