@@ -218,15 +218,10 @@ fn a_statement_that_a_wrong_piece_has_spoiled_is_refused_until_it_is_reset() {
     let server = Mysqld::start("pieces", "");
     let config = ONE_CONNECTION.replace(", max_connections = 1", "");
     let weir = Setup::of(&config).with("server", server.address).start();
-    let executes = |client: &mut Client, statement: u32| {
-        client.sends(&execution(statement, false, &[], true)).expect("sent");
-        client.receives(Asked::Results).expect("an answer").error().map_or(0, |(code, _)| code)
-    };
     let mut others: Vec<Client> = (0..4).map(|_| client(&weir)).collect();
     // The numbers of the errors, another session taking a connection before each execution.
-    let mut spoils = |client: &mut Client| {
-        client.sends(b"\x16SELECT 'whole'").expect("sent");
-        let statement = client.receives(Asked::Statement).expect("an answer").statement().expect("a number");
+    let mut spoils = |client: &mut Client, sql: &str, values: &[Value]| {
+        let statement = client.prepares(sql);
         client.sends(&[b"\x18", &statement.to_le_bytes()[..], b"\0\0piece"].concat()).expect("sent");
         let mut heard = Vec::new();
         for (index, other) in others.iter_mut().enumerate() {
@@ -234,15 +229,20 @@ fn a_statement_that_a_wrong_piece_has_spoiled_is_refused_until_it_is_reset() {
                 client.sends(&[b"\x1a", &statement.to_le_bytes()[..]].concat()).expect("sent");
                 assert!(client.receives(Asked::One).expect("an answer").is_ok());
             }
-            heard.push(executes(client, statement));
+            client.sends(&execution(statement, false, values, true)).expect("sent");
+            let answer = client.receives(Asked::Results).expect("an answer");
+            heard.push(answer.error().map_or(0, |(code, _)| code));
             other.does("BEGIN");
             other.does("SELECT 1");
         }
         others.iter_mut().for_each(|other| drop(other.does("COMMIT")));
         heard
     };
-    assert_eq!(spoils(&mut server.root()), [1210, 1210, 0, 0], "by the server alone");
-    assert_eq!(spoils(&mut client(&weir)), [1210, 1210, 0, 0]);
+    // For a parameter that there is none of, and for one whose value comes along as well.
+    for (sql, values, code) in [("SELECT 'whole'", &[][..], 1210), ("SELECT ?", &[Value::Number(3)], 1835)] {
+        assert_eq!(spoils(&mut server.root(), sql, values), [code, code, 0, 0], "{sql} by the server alone");
+        assert_eq!(spoils(&mut client(&weir), sql, values), [code, code, 0, 0], "{sql}");
+    }
 }
 
 /// A piece has no answer: what is to be said of it, its execution says.

@@ -66,10 +66,12 @@ impl Outcome {
         }
     }
 
-    /// Whether an execution was refused for what came before it: a piece of a parameter that the statement
-    /// does not have spoils it on that server until it is reset.
+    /// Whether an execution was refused for what came before it, and pieces of parameters stay with the
+    /// statement on that server until it is reset: one for a parameter that it does not have, or for one
+    /// whose value came along as well.
     pub fn is_spoiled(&self) -> bool {
-        self.error.as_ref().is_some_and(|error| error.code == WRONG_ARGUMENTS)
+        let code = self.error.as_ref().map(|error| error.code);
+        matches!(code, Some(WRONG_ARGUMENTS | MALFORMED_PACKET))
     }
 
     /// Whether an execution got as far as to take the types of its values.
@@ -98,9 +100,11 @@ impl Outcome {
 const PARSE_ERROR: u16 = 1064;
 /// `ER_WRONG_ARGUMENTS`.
 pub const WRONG_ARGUMENTS: u16 = 1210;
+/// `ER_MALFORMED_PACKET`.
+const MALFORMED_PACKET: u16 = 1835;
 /// `ER_WRONG_ARGUMENTS`, `ER_UNKNOWN_STMT_HANDLER`, `ER_STMT_HAS_NO_OPEN_CURSOR`, `ER_MALFORMED_PACKET`: a
 /// statement by number that did not begin.
-const NOT_BEGUN: [u16; 4] = [WRONG_ARGUMENTS, 1243, 1421, 1835];
+const NOT_BEGUN: [u16; 4] = [WRONG_ARGUMENTS, 1243, 1421, MALFORMED_PACKET];
 /// `ER_CANT_CHANGE_TX_CHARACTERISTICS`.
 const CANT_CHANGE_TRANSACTION: u16 = 1568;
 

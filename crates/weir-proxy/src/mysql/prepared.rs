@@ -315,6 +315,7 @@ mod tests {
             types: Box::default(),
             new_types: None,
             bound: Bound::NONE,
+            has_lost_piece: false,
         }
     }
 
