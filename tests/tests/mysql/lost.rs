@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use weir_tests::dialogue::{Signal, Weir, until};
-use weir_tests::mysql::{Asked, Client, LOCAL_FILES, Login, Pair, Value, execution, pair, query};
+use weir_tests::dialogue::{Setup, Signal, Weir, until};
+use weir_tests::mysql::{Asked, Client, LOCAL_FILES, Login, Mysqld, Pair, Value, execution, pair, query};
 
+use super::leftovers::ONE_CONNECTION;
 use super::{before, client};
 
 /// The schema of this name, which no other test uses: a session in it is known by it.
@@ -45,6 +46,21 @@ fn loses_its_transaction(client: &mut Client, pair: &Pair, schema: &str) {
     client.does("BEGIN");
     client.does("INSERT INTO shop.chained VALUES (1)");
     kills(pair, &thread_in(pair, schema));
+}
+
+#[test]
+fn a_rollback_whose_server_ends_meanwhile_is_what_was_asked_for() {
+    let server = Mysqld::start("rolled-back", "");
+    let weir = Setup::of(ONE_CONNECTION).with("server", server.address).start();
+    let mut client = Client::log_in(weir.address("db"), &Login::of("app", "shop")).expect("let in");
+    client.does("BEGIN");
+    let asked = || weir.metric("weir_backend_requests_total", &[("pool", "one")]);
+    let before = asked();
+    server.freezes();
+    client.sends(&query("ROLLBACK")).expect("sent");
+    until("it to be asked", || (asked() > before).then_some(()));
+    server.dies();
+    assert!(client.receives(Asked::Results).expect("an answer").is_ok());
 }
 
 #[test]

@@ -81,21 +81,40 @@ impl Session {
                 self.listener().shared.cells.of(self.worker.number).rerun_lost.increment();
                 Ok(Attempted::Again)
             }
-            Loss::RolledBack if running.incoming.is_whole => {
-                self.consume(running.incoming.packet_bytes());
-                self.keep_types(running);
-                self.end_transaction();
-                self.held = ReadsBack::NONE;
-                self.is_without_warnings = false;
-                let refusal = Refusal::of_server(failure::rolled_back());
-                self.refuse(sequence, refusal).await?;
-                Ok(Attempted::Answered(None))
-            }
+            Loss::RolledBack if running.incoming.is_whole => self.is_rolled_back(running, losses).await,
             _ => {
                 self.stream.reset_on_close();
                 Err(End::BackendClosed)
             }
         }
+    }
+
+    /// What follows where a transaction has ended with its connection. One who asks for just that gets it, as
+    /// where the loss was noticed before; anybody else is told.
+    async fn is_rolled_back(&mut self, running: &Running<'_>, losses: &Losses) -> Result<Attempted, End> {
+        let sequence = running.incoming.header.sequence.wrapping_add(1);
+        self.end_transaction();
+        self.held = ReadsBack::NONE;
+        self.is_without_warnings = false;
+        let is_query = running.command == ClientCommand::Query;
+        match running.verdict.transaction {
+            TransactionStep::Rollback { chain: false, release: false }
+                if is_query && self.completes_plainly() =>
+            {
+                self.consume(running.incoming.packet_bytes());
+                self.send_ok(sequence).await?;
+            }
+            // A server begins the next transaction, or closes: there is nothing to roll back.
+            TransactionStep::Rollback { .. } if is_query && losses.may_go_on() => {
+                return Ok(Attempted::Again);
+            }
+            _ => {
+                self.consume(running.incoming.packet_bytes());
+                self.keep_types(running);
+                self.refuse(sequence, Refusal::of_server(failure::rolled_back())).await?;
+            }
+        }
+        Ok(Attempted::Answered(None))
     }
 
     /// What follows from an answer that did not begin in time. The statement is ended, and whether before it

@@ -95,7 +95,7 @@ impl Session {
 
     /// Whether the end of a transaction is nothing else, where its statement does not say so
     /// (`completion_type`).
-    fn completes_plainly(&self) -> bool {
+    pub fn completes_plainly(&self) -> bool {
         matches!(self.state.variable("completion_type"), None | Some(b"NO_CHAIN" | b"0"))
     }
 
