@@ -282,9 +282,9 @@ fn listener(control: &Control, listener: &Listener) -> ListenerStatus {
         plane: if is_in_kernel { "kernel" } else { "proxy" }.to_owned(),
         plane_reason: match placement {
             Some(Placement::Kernel) => seen.as_ref().and_then(|seen| {
-                let told = [unattached(config, seen), absent(config, seen), refused_backend(config, seen)];
-                let told = told.into_iter().chain([unanswered_backend(config, seen)]);
-                told.flatten().reduce(|first, more| format!("{first}; {more}"))
+                let told =
+                    [unattached, absent, refused_backend, unanswered_backend].map(|tell| tell(config, seen));
+                told.into_iter().flatten().reduce(|first, more| format!("{first}; {more}"))
             }),
             other => {
                 let leaves =

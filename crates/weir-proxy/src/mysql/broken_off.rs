@@ -6,6 +6,7 @@ use weir_mysql::command::ClientCommand;
 use weir_mysql::{ReadsBack, Resend, TransactionStep};
 use weir_stats::table::End;
 
+use super::commands::BehindLoss;
 use super::exchange::{ExchangeError, ServerFailure};
 use super::failure::{self, Loss, Refusal};
 use super::session::Session;
@@ -96,19 +97,17 @@ impl Session {
         self.end_transaction();
         self.held = ReadsBack::NONE;
         self.is_without_warnings = false;
-        let is_query = running.command == ClientCommand::Query;
-        match running.verdict.transaction {
-            TransactionStep::Rollback { chain: false, release: false }
-                if is_query && self.completes_plainly() =>
-            {
+        let step = match running.command {
+            ClientCommand::Query => running.verdict.transaction,
+            _ => TransactionStep::None,
+        };
+        match self.behind_loss(step) {
+            BehindLoss::Done => {
                 self.consume(running.incoming.packet_bytes());
                 self.send_ok(sequence).await?;
             }
-            // A server begins the next transaction, or closes: there is nothing to roll back.
-            TransactionStep::Rollback { .. } if is_query && losses.may_go_on() => {
-                return Ok(Attempted::Again);
-            }
-            _ => {
+            BehindLoss::Anew if losses.may_go_on() => return Ok(Attempted::Again),
+            BehindLoss::Anew | BehindLoss::Told => {
                 self.consume(running.incoming.packet_bytes());
                 self.keep_types(running);
                 self.refuse(sequence, Refusal::of_server(failure::rolled_back())).await?;

@@ -27,6 +27,16 @@ use super::statement::{Attempted, Losses, Running};
 use super::upload::Beginning;
 use crate::tcp::relay::{self, FirstBytes, Heard, Paces, Pair, Terms};
 
+/// What a statement comes to whose transaction was lost.
+pub enum BehindLoss {
+    /// It has what it asks for: the transaction is rolled back.
+    Done,
+    /// A server begins the next transaction, or closes: there is nothing to roll back.
+    Anew,
+    /// Its client is told (1213).
+    Told,
+}
+
 impl Session {
     /// Serves one command.
     ///
@@ -44,14 +54,13 @@ impl Session {
                 true => self.judge_query(&incoming).transaction,
                 false => TransactionStep::None,
             };
-            match step {
-                TransactionStep::Rollback { chain: false, release: false } if self.completes_plainly() => {
+            match self.behind_loss(step) {
+                BehindLoss::Done => {
                     self.consume(incoming.packet_bytes());
                     return self.send_ok(incoming.header.sequence.wrapping_add(1)).await;
                 }
-                // A server begins the next transaction, or closes: there is nothing to roll back.
-                TransactionStep::Rollback { .. } => {}
-                _ => {
+                BehindLoss::Anew => {}
+                BehindLoss::Told => {
                     let refusal = Refusal::of_server(failure::rolled_back());
                     return self.refuse_command(&incoming, refusal).await;
                 }
@@ -93,9 +102,20 @@ impl Session {
         }
     }
 
+    /// What a statement that takes this step comes to, where its transaction has ended with its connection.
+    pub fn behind_loss(&self, step: TransactionStep) -> BehindLoss {
+        match step {
+            TransactionStep::Rollback { chain: false, release: false } if self.completes_plainly() => {
+                BehindLoss::Done
+            }
+            TransactionStep::Rollback { .. } => BehindLoss::Anew,
+            _ => BehindLoss::Told,
+        }
+    }
+
     /// Whether the end of a transaction is nothing else, where its statement does not say so
     /// (`completion_type`).
-    pub fn completes_plainly(&self) -> bool {
+    fn completes_plainly(&self) -> bool {
         matches!(self.state.variable("completion_type"), None | Some(b"NO_CHAIN" | b"0"))
     }
 
