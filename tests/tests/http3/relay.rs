@@ -68,12 +68,19 @@ impl Relay {
         }
     }
 
-    /// Goes on from another port, as a translation of addresses does that forgets the client.
+    /// Goes on from another port, as a translation of addresses does that forgets the client. What Weir sends
+    /// before it hears of that still gets through: a client that only receives would never tell it.
     pub fn moves(&self) {
         let back = bind();
         let mut held = self.state.back.lock().unwrap();
         back.connect(held.peer_addr().unwrap()).unwrap();
-        *held = Arc::new(back);
+        let before = std::mem::replace(&mut *held, Arc::new(back));
+        let state = self.state.clone();
+        std::thread::spawn(move || {
+            while !state.is_over.load(Ordering::Relaxed) {
+                state.back_by(&before);
+            }
+        });
     }
 
     /// What the client has sent while it was closed.
@@ -106,8 +113,12 @@ impl RelayState {
     }
 
     fn back(&self) {
-        let mut room = [0; 2048];
         let back = self.back.lock().unwrap().clone();
+        self.back_by(&back);
+    }
+
+    fn back_by(&self, back: &UdpSocket) {
+        let mut room = [0; 2048];
         let Ok(count) = back.recv(&mut room) else { return };
         let mut held = self.held.lock().unwrap();
         match *self.client.lock().unwrap() {
