@@ -304,14 +304,20 @@ pub(crate) fn assume(pool: &mut Fields, uses: &Uses) {
     if let Some(hash) = pool.below_or_assumed("hash", Hash::TABLE) {
         hash.assume("key", Value::Text(hash_key.to_owned()));
     }
-    health::assume(pool, agreed(uses, Protocol::usual_check).unwrap_or("tcp"));
+    // What was under way with a pool when a reload took its last listener goes on, and nothing says here what
+    // that speaks: a probe of another protocol would find its backends down.
+    let check = match uses {
+        [] => "off",
+        _ => agreed(uses, Protocol::usual_check).unwrap_or("tcp"),
+    };
+    health::assume(pool, check);
     mysql::assume_pool(pool);
 }
 
-/// What the protocols of all that use a pool agree on; that of HTTP where nobody does.
+/// What the protocols of all that use a pool agree on; `None` as well where nobody does.
 fn agreed(uses: &[Use], usual: fn(Protocol) -> &'static str) -> Option<&'static str> {
     let mut said = uses.iter().filter_map(|by| by.protocol).map(usual);
-    let first = said.next().unwrap_or(usual(Protocol::Http));
+    let first = said.next()?;
     said.all(|other| other == first).then_some(first)
 }
 

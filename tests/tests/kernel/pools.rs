@@ -16,10 +16,7 @@ fn config(network: &Network, pool: &str, pools: &[(&str, usize)]) -> String {
         );
     }
     for (name, server) in pools {
-        // One that no listener names would be asked by HTTP, which its backend does not speak.
-        let health = "health = { check = \"tcp\" }";
-        text +=
-            &format!("[pool.{name}]\nbackends = [\"{}\"]\n{health}\n", network.server(*server, 8080, false));
+        text += &format!("[pool.{name}]\nbackends = [\"{}\"]\n", network.server(*server, 8080, false));
     }
     text
 }

@@ -210,7 +210,7 @@ impl Part for Check {
                 None,
             ))
             .default(
-                "\"http\" where only HTTP listeners use the pool, \"off\" where only udp ones do, \"mysql\" where only mysql ones do, else \"tcp\"",
+                "\"http\" where only HTTP listeners use the pool, \"off\" where only udp ones do, \"mysql\" where only mysql ones do, \"off\" where none does, else \"tcp\"",
             )
             .also(&["type", "protocol", "mode"])
             .named("check", "What a probe does."),
@@ -317,7 +317,9 @@ pub(super) fn assume(pool: &mut Fields, check: &'static str) {
 /// A pool's `health`: times that fit into each other, and keys that fit the kind of probe.
 pub(super) fn check(fields: &Fields, health: &Health, pool: &str, uses: &Uses, findings: &mut Findings<'_>) {
     times(fields, health, findings);
-    if !fields.is_bad("check") {
+    // Which check it would be follows from who uses it.
+    let is_known = fields.get("check").is_some() || !uses.of(pool).is_empty();
+    if is_known && !fields.is_bad("check") {
         keys_of_the_check(fields, health, pool, uses, findings);
     }
     if let Some(fields) = fields.table("passive") {
