@@ -284,6 +284,10 @@ impl Running {
             if refusal.is_some_and(|(_, message)| message.contains("is not known any more")) {
                 found.not_known += 1;
                 self.is_excused = true;
+                if step.writes() {
+                    // What it would have written shows in the sessions behind it.
+                    return Err(None);
+                }
                 let leaves_more = match &step {
                     Step::Query(sql) => sql.contains('@'),
                     Step::Execute { cursor, .. } => *cursor,
@@ -307,6 +311,9 @@ impl Running {
                 self.is_excused = true;
             } else if self.is_excused && asks_back {
                 found.about_that += 1;
+                if step.writes() {
+                    return Err(None);
+                }
             } else {
                 return Err(Some(self.story(&format!("alone {alone}\n    through {through}"))));
             }
@@ -339,6 +346,11 @@ impl Running {
 }
 
 impl Step {
+    /// Whether it is a text that changes rows.
+    fn writes(&self) -> bool {
+        matches!(self, Step::Query(sql) if sql.starts_with("INSERT") || sql.starts_with("UPDATE"))
+    }
+
     /// Whether it asks about the statement before.
     fn asks_back(&self) -> bool {
         let (Step::Query(sql) | Step::Prepare(_, sql)) = self else {
