@@ -1,4 +1,6 @@
-//! A backend in either version, with and without TLS, whose answers show what it was asked in.
+//! A backend in each version, with and without TLS, whose answers show what it was asked in.
+
+mod http3;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -11,7 +13,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::channel::Channel;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Empty, Full};
-use hyper::body::Incoming;
+use hyper::body::Body;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -33,11 +35,15 @@ pub enum Behind {
     Http1Tls,
     Http2,
     Http2Tls,
+    Http3,
 }
 
 impl Behind {
     /// All of them.
-    pub const ALL: [Behind; 4] = [Behind::Http1, Behind::Http1Tls, Behind::Http2, Behind::Http2Tls];
+    pub const ALL: [Behind; 5] =
+        [Behind::Http1, Behind::Http1Tls, Behind::Http2, Behind::Http2Tls, Behind::Http3];
+    /// Those that a stream of bytes leads to.
+    pub const OVER_STREAMS: [Behind; 4] = [Behind::Http1, Behind::Http1Tls, Behind::Http2, Behind::Http2Tls];
 
     /// A word for names in a config.
     pub fn word(self) -> &'static str {
@@ -46,22 +52,32 @@ impl Behind {
             Behind::Http1Tls => "http1_tls",
             Behind::Http2 => "http2",
             Behind::Http2Tls => "http2_tls",
+            Behind::Http3 => "http3",
         }
     }
 
     /// Whether it speaks TLS.
     pub fn is_tls(self) -> bool {
-        matches!(self, Behind::Http1Tls | Behind::Http2Tls)
+        matches!(self, Behind::Http1Tls | Behind::Http2Tls | Behind::Http3)
     }
 
-    /// Whether it speaks HTTP/2.
-    pub fn is_http2(self) -> bool {
-        matches!(self, Behind::Http2 | Behind::Http2Tls)
+    /// What a pool's `protocol` says of it.
+    pub fn protocol(self) -> &'static str {
+        match self {
+            Behind::Http1 | Behind::Http1Tls => "h1",
+            Behind::Http2 | Behind::Http2Tls => "h2",
+            Behind::Http3 => "h3",
+        }
     }
 
     /// What its answers say of it in `x-behind`.
     pub fn name(self) -> String {
-        format!("{} {}", if self.is_http2() { "HTTP/2.0" } else { "HTTP/1.1" }, self.is_tls())
+        let version = match self.protocol() {
+            "h1" => "HTTP/1.1",
+            "h2" => "HTTP/2.0",
+            _ => "HTTP/3.0",
+        };
+        format!("{version} {}", self.is_tls())
     }
 }
 
@@ -86,20 +102,30 @@ pub struct VersionedBackend {
 impl VersionedBackend {
     /// Starts one at this address; with TLS it shows `NAME.pem` of the authority.
     pub fn start(address: SocketAddr, behind: Behind, authority: &Authority, name: &str) -> VersionedBackend {
+        if behind == Behind::Http3 {
+            let endpoint = http3::endpoint(tls::of_server(authority, name, b"h3"), address);
+            return VersionedBackend::run(address, async { http3::accept(endpoint.await).await });
+        }
         let listener = listen_at(address);
         let acceptor = behind.is_tls().then(|| {
-            let protocol: &[u8] = if behind.is_http2() { b"h2" } else { b"http/1.1" };
+            let protocol: &[u8] = if behind.protocol() == "h2" { b"h2" } else { b"http/1.1" };
             TlsAcceptor::from(Arc::new(tls::of_server(authority, name, protocol)))
         });
+        VersionedBackend::run(address, async move {
+            listener.set_nonblocking(true).expect("non-blocking");
+            let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+            accept(listener, behind, acceptor).await;
+        })
+    }
+
+    fn run(address: SocketAddr, serves: impl Future<Output = ()> + Send + 'static) -> VersionedBackend {
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
-                listener.set_nonblocking(true).expect("non-blocking");
-                let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
                 tokio::select! {
-                    () = accept(listener, behind, acceptor) => {}
+                    () = serves => {}
                     _ = stopped => {}
                 }
             });
@@ -142,7 +168,7 @@ async fn accept(listener: tokio::net::TcpListener, behind: Behind, acceptor: Opt
 async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, behind: Behind) {
     let (io, service) = (TokioIo::new(stream), service_fn(move |request| answer(request, behind)));
     // How a connection ends is for the client to judge.
-    let _ = if behind.is_http2() {
+    let _ = if behind.protocol() == "h2" {
         hyper::server::conn::http2::Builder::new(TokioExecutor::new())
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES)
@@ -153,13 +179,18 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, beh
     };
 }
 
-type Content = BoxBody<Bytes, hyper::Error>;
+type Content = BoxBody<Bytes, Failure>;
+/// What broke a request off.
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn whole(bytes: impl Into<Bytes>) -> Content {
     Full::new(bytes.into()).map_err(|never: Infallible| match never {}).boxed()
 }
 
-async fn answer(request: Request<Incoming>, behind: Behind) -> Result<Response<Content>, hyper::Error> {
+async fn answer<B>(request: Request<B>, behind: Behind) -> Result<Response<Content>, Failure>
+where
+    B: Body<Data = Bytes, Error: Into<Failure>> + Send + Sync + 'static,
+{
     let name = format!("{:?} {}", request.version(), behind.is_tls());
     let scheme = request.uri().scheme_str().unwrap_or_default().to_owned();
     let is_head = request.method() == Method::HEAD;
@@ -167,13 +198,13 @@ async fn answer(request: Request<Incoming>, behind: Behind) -> Result<Response<C
     let mut response = match path.as_str() {
         "/echo" => {
             let named = request.headers().get(header::TRAILER).cloned();
-            let mut response = Response::new(request.into_body().boxed());
+            let mut response = Response::new(request.into_body().map_err(Into::into).boxed());
             // hyper sends trailers in HTTP/1.1 only where they are named.
             named.map(|named| response.headers_mut().insert(header::TRAILER, named));
             response
         }
         "/digest" => {
-            let content = request.into_body().collect().await?.to_bytes();
+            let content = request.into_body().collect().await.map_err(Into::into)?.to_bytes();
             Response::new(whole(format!("{} {:016x}", content.len(), fingerprint(&content))))
         }
         "/fields" => Response::new(whole(fields_of(&request))),
@@ -199,7 +230,7 @@ async fn answer(request: Request<Incoming>, behind: Behind) -> Result<Response<C
     Ok(response)
 }
 
-fn fields_of(request: &Request<Incoming>) -> String {
+fn fields_of<B>(request: &Request<B>) -> String {
     let authority = request.uri().authority().map(|authority| format!(":authority: {authority}\n"));
     let fields = request.headers().iter();
     let fields =

@@ -19,7 +19,7 @@ impl Site {
     pub fn start(behind: Behind) -> Site {
         let authority = Authority::new().signs("shop", &["shop.example", "localhost"]);
         let backend = VersionedBackend::start(free_address(), behind, &authority, "shop");
-        let protocol = if behind.is_http2() { "h2" } else { "h1" };
+        let protocol = behind.protocol();
         let tls = if behind.is_tls() {
             r#"tls = { ca = "@dir/ca.pem", server_name = "shop.example" }"#
         } else {

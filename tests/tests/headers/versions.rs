@@ -7,7 +7,7 @@ use weir_tests::versions::{Answer, Behind, Client, Front, VersionedBackend, run}
 
 fn config(behind: Behind) -> String {
     let word = behind.word();
-    let protocol = if behind.is_http2() { "h2" } else { "h1" };
+    let protocol = behind.protocol();
     let tls =
         if behind.is_tls() { r#"tls = { ca = "@dir/ca.pem", server_name = "app.internal" }"# } else { "" };
     let rules = r#"
@@ -75,7 +75,7 @@ fn rules_say_the_same_in_every_version_in_front_with_every_version_behind() {
                 let answer = fields(&mut client, "/fields?page=2").await;
                 let asked = String::from_utf8(answer.content).expect("text");
                 let lines: Vec<&str> = asked.lines().collect();
-                let host = if behind.is_http2() { ":authority: " } else { "host: " };
+                let host = if behind.protocol() == "h1" { "host: " } else { ":authority: " };
                 let scheme = if front.is_tls() { "https" } else { "http" };
                 let client_line = format!("x-client: 127.0.0.1 {scheme} me");
                 let port = format!("x-forwarded-port: {}", address.port());

@@ -70,14 +70,12 @@ fn requests_are_balanced_over_a_path_and_an_abstract_name_and_connections_are_ke
 fn bodies_pass_whole_in_every_version_over_and_without_tls() {
     let authority = Authority::new().signs("shop", &["shop.example"]);
     run(Duration::from_secs(60), async {
-        for behind in Behind::ALL {
+        for behind in Behind::OVER_STREAMS {
             let backend = VersionedBackend::start(free_address(), behind, &authority, "shop");
             let name = fresh("@");
             let _door = Door::from_unix(&name, backend.address());
             let mut more = String::from(OFF);
-            if behind.is_http2() {
-                more += "\nprotocol = \"h2\"";
-            }
+            more += &format!("\nprotocol = \"{}\"", behind.protocol());
             if behind.is_tls() {
                 more += "\ntls = { ca = \"@dir/ca.pem\", server_name = \"shop.example\" }";
             }

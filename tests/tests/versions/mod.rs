@@ -78,7 +78,7 @@ fn listener(front: Front, behind: Behind) -> String {
 
 fn listeners_and_pool(behind: Behind) -> String {
     let word = behind.word();
-    let protocol = if behind.is_http2() { "h2" } else { "h1" };
+    let protocol = behind.protocol();
     let tls =
         if behind.is_tls() { r#"tls = { ca = "@dir/ca.pem", server_name = "app.internal" }"# } else { "" };
     format!(
@@ -151,14 +151,16 @@ fn answers_come_in_the_version_that_was_asked_in() {
     }
 }
 
-/// RFC 9113 §8.3.1: `:scheme` is that of the connection that the request is sent on, whatever the client's
-/// is.
+/// RFC 9113 §8.3.1, RFC 9114 §4.3.1: `:scheme` is that of the connection that the request is sent on, whatever
+/// the client's is.
 #[test]
-fn a_backend_of_http_2_is_told_the_scheme_of_its_own_connection() {
+fn a_backend_of_http_2_or_3_is_told_the_scheme_of_its_own_connection() {
     let matrix = Matrix::new();
     run(Duration::from_secs(60), async {
         for front in Front::ALL {
-            for (behind, scheme) in [(Behind::Http2, "http"), (Behind::Http2Tls, "https")] {
+            for (behind, scheme) in
+                [(Behind::Http2, "http"), (Behind::Http2Tls, "https"), (Behind::Http3, "https")]
+            {
                 let cell = format!("{front:?} before {behind:?}");
                 let mut client = matrix.connect(front, behind).await;
                 let answer = ask(&cell, &mut client, "GET", "/", &[], vec![]).await;
