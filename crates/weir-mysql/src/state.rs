@@ -15,6 +15,8 @@ use crate::wire_error::WireError;
 enum ValueForm {
     Text,
     Number,
+    /// ON or OFF, which a server that is asked for the value calls 1 and 0.
+    Switch,
     /// Text, or NULL, which servers tell as nothing.
     TextOrNull,
 }
@@ -25,14 +27,14 @@ enum ValueForm {
 /// Source: MySQL 9.x reference manual, "Server Tracking of Client Session State",
 /// `session_track_system_variables`.
 const TRACKED: [(&str, ValueForm); VARIABLES] = [
-    ("autocommit", ValueForm::Text),
+    ("autocommit", ValueForm::Switch),
     ("character_set_client", ValueForm::Text),
     ("character_set_connection", ValueForm::Text),
     ("character_set_results", ValueForm::TextOrNull),
     ("collation_connection", ValueForm::Text),
     ("completion_type", ValueForm::Text),
     ("div_precision_increment", ValueForm::Number),
-    ("foreign_key_checks", ValueForm::Text),
+    ("foreign_key_checks", ValueForm::Switch),
     ("group_concat_max_len", ValueForm::Number),
     ("innodb_lock_wait_timeout", ValueForm::Number),
     ("interactive_timeout", ValueForm::Number),
@@ -42,12 +44,12 @@ const TRACKED: [(&str, ValueForm); VARIABLES] = [
     ("net_read_timeout", ValueForm::Number),
     ("net_write_timeout", ValueForm::Number),
     ("sql_mode", ValueForm::Text),
-    ("sql_safe_updates", ValueForm::Text),
+    ("sql_safe_updates", ValueForm::Switch),
     ("sql_select_limit", ValueForm::Number),
     ("time_zone", ValueForm::Text),
     ("transaction_isolation", ValueForm::Text),
-    ("transaction_read_only", ValueForm::Text),
-    ("unique_checks", ValueForm::Text),
+    ("transaction_read_only", ValueForm::Switch),
+    ("unique_checks", ValueForm::Switch),
     ("wait_timeout", ValueForm::Number),
 ];
 
@@ -76,16 +78,15 @@ const _: () = {
     }
 };
 
-/// Those whose values a login or a reset settles by more than the client's own wish: its collation, the
-/// server's settings, `init_connect`. All that a text is read by is among them.
-const SETTLED: [&str; 6] = [
-    "character_set_client",
-    "character_set_connection",
-    "character_set_results",
-    "collation_connection",
-    "sql_mode",
-    "autocommit",
-];
+/// How long a server waits for its client. That is Weir, so the value of each connection is its own until a
+/// client sets one: no session is bound by what a connection of another day began with.
+const OF_WAITS: [&str; 4] = ["interactive_timeout", "net_read_timeout", "net_write_timeout", "wait_timeout"];
+
+/// The variables whose values a login or a reset settles: the client's collation, `init_connect` and the
+/// server's settings make them, which may be others at another server, and at another time.
+fn settled() -> impl Iterator<Item = (&'static str, ValueForm)> {
+    TRACKED.into_iter().filter(|(name, _)| !OF_WAITS.contains(name))
+}
 
 /// Whether a system variable is among the tracked ones; its name in any case.
 pub fn is_tracked(name: &[u8]) -> bool {
@@ -93,9 +94,11 @@ pub fn is_tracked(name: &[u8]) -> bool {
 }
 
 /// Asks a server for the values of the variables that a login settles: one row, for
-/// [`TrackedState::settle`], and the roles behind them.
-pub const SETTLED_SQL: &str = "SELECT @@character_set_client, @@character_set_connection, \
-     @@character_set_results, @@collation_connection, @@sql_mode, @@autocommit, DATABASE(), CURRENT_ROLE()";
+/// [`TrackedState::settle`], and behind them the roles and what the server runs for new sessions.
+pub fn settled_sql() -> String {
+    let values: String = settled().map(|(name, _)| format!("@@{name}, ")).collect();
+    format!("SELECT {values}DATABASE(), CURRENT_ROLE(), @@GLOBAL.init_connect")
+}
 
 /// Has a server tell of changes; `with_gtids` also of the transactions that a statement has committed. After
 /// COM_RESET_CONNECTION and COM_CHANGE_USER a server must be told again.
@@ -114,8 +117,9 @@ pub fn trackers_sql(with_gtids: bool) -> String {
 pub struct TrackedState {
     /// The default schema; `None` where there is none.
     schema: Option<Box<[u8]>>,
-    /// By place in the list; `None` is the server's default for a new session. An empty collation is the one
-    /// that SET NAMES gives the connection's character set.
+    /// By place in the list; `None` is what the server gives a new session: of a connection that is settled
+    /// those of [`OF_WAITS`] alone. An empty collation is the one that SET NAMES gives the connection's character
+    /// set.
     variables: [Option<Box<[u8]>>; VARIABLES],
     /// The collation that columns of results are said to have; `None` is that of their character set. No
     /// variable shows it: a login and SET NAMES set it.
@@ -143,14 +147,14 @@ impl TrackedState {
         TrackedState { schema: schema.map(Into::into), ..TrackedState::default() }
     }
 
-    /// Takes the values that [`SETTLED_SQL`] asks for; `None` is NULL.
+    /// Takes the values that [`settled_sql`] asks for, from the first to the schema; `None` is NULL.
     pub fn settle<'v>(&mut self, values: impl IntoIterator<Item = Option<&'v [u8]>>) {
         let mut values = values.into_iter();
-        for (name, value) in SETTLED.iter().zip(values.by_ref()) {
+        for ((name, form), value) in settled().zip(values.by_ref()) {
             // As trackers tell it.
-            let value = match (*name, value.unwrap_or_default()) {
-                ("autocommit", b"0") => &b"OFF"[..],
-                ("autocommit", b"1") => b"ON",
+            let value = match (form, value.unwrap_or_default()) {
+                (ValueForm::Switch, b"0") => &b"OFF"[..],
+                (ValueForm::Switch, b"1") => b"ON",
                 (_, value) => value,
             };
             self.put(name.as_bytes(), value);
@@ -398,7 +402,7 @@ mod tests {
     fn a_collation_that_no_server_tells_comes_along_to_another_connection() {
         let settled = |set: &[u8], collation: &[u8]| {
             let mut state = TrackedState::default();
-            state.settle([Some(set), Some(set), Some(set), Some(collation)]);
+            state.settle([Some(&b"1"[..]), Some(set), Some(set), Some(set), Some(collation)]);
             state
         };
         let sql = |to: &TrackedState, from: &TrackedState| {
@@ -429,6 +433,30 @@ mod tests {
         assert_eq!(sql(&asked, &latin), expected);
         let both = told(&[set(b"character_set_connection"), set(b"collation_connection")]);
         assert!(!state.apply(&both).unwrap().opens_collation);
+    }
+
+    /// What `SET GLOBAL` changed meanwhile, or another server has otherwise, is not the session's.
+    #[test]
+    fn a_session_keeps_the_values_that_it_began_with_on_connections_that_began_with_others() {
+        let settled = |zone: &'static [u8], read_only: &'static [u8]| {
+            let mut state = TrackedState::default();
+            let value = |name| match name {
+                "time_zone" => zone,
+                "transaction_read_only" => read_only,
+                _ => &b"1"[..],
+            };
+            let values: Vec<_> = settled().map(|(name, _)| Some(value(name))).collect();
+            state.settle(values);
+            state
+        };
+        let (before, now) = (settled(b"SYSTEM", b"0"), settled(b"+07:00", b"1"));
+        let sql = before.set_from(&now).map(|sql| String::from_utf8(sql).unwrap()).unwrap();
+        assert_eq!(sql, "SET @@SESSION.time_zone = 'SYSTEM', @@SESSION.transaction_read_only = 'OFF'");
+        let mut told_so = now.clone();
+        let told = told(&[TrackedChange::SystemVariable { name: b"transaction_read_only", value: b"ON" }]);
+        told_so.apply(&told).unwrap();
+        assert_eq!(told_so, now);
+        assert_eq!(now.longest_idle(), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod cluster;
 mod compression;
 mod drain;
 mod failover;
+mod globals;
 mod leftovers;
 mod limits;
 mod lost;

@@ -475,11 +475,11 @@ async fn reset(worker: Rc<Worker>, mut attached: Attached) {
     deadline.set(own::until());
     let settled = own::settle(&mut attached.server, &worker.buffers, &deadline, true).await;
     match settled {
-        Ok(true) => {
+        // With other roles, or without what the server runs for new sessions, it is nobody's.
+        Ok(settled) if settled.has_own_roles && !settled.has_init_connect => {
             attached.give_back(clock::now());
         }
-        // With other roles it is nobody's.
-        Ok(false) => {}
+        Ok(_) => {}
         Err(failure) => {
             tracing::debug!(backend = attached.address(), ?failure, "a connection could not be reset");
         }

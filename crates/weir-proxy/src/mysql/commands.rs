@@ -259,12 +259,12 @@ impl Session {
         self.deadline.set(own::until());
         let settled = own::settle(&mut attached.server, &self.worker.buffers, &self.deadline, true).await;
         self.now = clock::now();
-        let Ok(has_own_roles) = settled else {
+        let Ok(settled) = settled else {
             self.attached = None;
             return Err(End::BackendClosed);
         };
         let state = attached.server.state.clone();
-        let roles = if has_own_roles { LeftBehind::NONE } else { LeftBehind::ROLE };
+        let roles = if settled.has_own_roles { LeftBehind::NONE } else { LeftBehind::ROLE };
         let pins = self.pins.behind_reset().and(roles);
         self.begin(&state);
         self.pins = pins;

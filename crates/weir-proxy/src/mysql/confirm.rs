@@ -19,7 +19,7 @@ use super::attach::{self, AttachError};
 use super::exchange::ServerFailure;
 use super::failure::Refusal;
 use super::login::{Candidate, Denied};
-use super::own;
+use super::own::{self, Settled};
 use super::server::{ConnectionKind, IdleServers, ServerConnection};
 use super::unfit::Unfit;
 use crate::backends::{Chosen, WorkerPool};
@@ -116,41 +116,63 @@ impl Confirming<'_> {
         chosen.ok().filter(|chosen| chosen.backend().shared.balance.is_up())
     }
 
+    /// Has a server judge: by an idle connection that becomes the candidate's, else by a new one.
     async fn ask(&self, chosen: &Chosen, candidate: &Candidate) -> Result<Box<ServerConnection>, Unfit> {
+        let kept = chosen.backend().kept::<IdleServers>();
         let kind = ConnectionKind::of(candidate);
-        let login = candidate.at_server();
-        let backend = chosen.backend();
-        let buffers = &self.worker.buffers;
-        let mut server = match backend.kept::<IdleServers>().take_any(backend, &kind) {
-            Some(mut server) => {
-                backend.cells().reused.increment();
-                self.deadline.set(own::until());
-                server.is_at_rest = false;
-                let (connection, capabilities) = (&mut server.connection, server.capabilities);
-                attach::change_user(self.worker, chosen, connection, capabilities, self.deadline, &login)
-                    .await
-                    .map_err(Unfit::Attach)?;
-                server.statements.clear();
-                server.has_insert_id = false;
-                server.may_hold_tables = false;
-                server
+        let idle = (!kept.has_init_connect()).then(|| kept.take_any(chosen.backend(), &kind)).flatten();
+        if let Some(server) = idle {
+            let (server, settled) = self.change_user(chosen, candidate, server).await?;
+            kept.note_init_connect(settled.has_init_connect);
+            if !settled.has_init_connect {
+                return Ok(server);
             }
-            None => {
-                self.deadline.set(clock::now() + self.listener.shared.config.timeout.connect);
-                let header = chosen.pool.shared.config.send_proxy;
-                let local = || Err(std::io::ErrorKind::AddrNotAvailable.into());
-                let header = header.map(|version| self.client.proxy_header(version, local));
-                let begun = clock::now();
-                let logged_in =
-                    attach::log_in(self.worker, chosen, self.deadline, header.as_deref(), &login).await;
-                let logged_in = logged_in.map_err(Unfit::Attach)?;
-                backend.kept::<IdleServers>().forget_executed();
-                chosen.observe_success(clock::now(), clock::now().saturating_sub(begun));
-                ServerConnection::of_login(logged_in, kind)
-            }
-        };
-        settle(&mut server, buffers, self.deadline).await?;
+        }
+        let (server, settled) = self.log_in(chosen, candidate, kind).await?;
+        kept.note_init_connect(settled.has_init_connect);
         Ok(server)
+    }
+
+    async fn change_user(
+        &self,
+        chosen: &Chosen,
+        candidate: &Candidate,
+        mut server: Box<ServerConnection>,
+    ) -> Result<(Box<ServerConnection>, Settled), Unfit> {
+        chosen.backend().cells().reused.increment();
+        self.deadline.set(own::until());
+        server.is_at_rest = false;
+        let (connection, capabilities) = (&mut server.connection, server.capabilities);
+        let login = candidate.at_server();
+        attach::change_user(self.worker, chosen, connection, capabilities, self.deadline, &login)
+            .await
+            .map_err(Unfit::Attach)?;
+        server.statements.clear();
+        server.has_insert_id = false;
+        server.may_hold_tables = false;
+        let settled = settle(&mut server, &self.worker.buffers, self.deadline).await?;
+        Ok((server, settled))
+    }
+
+    async fn log_in(
+        &self,
+        chosen: &Chosen,
+        candidate: &Candidate,
+        kind: ConnectionKind,
+    ) -> Result<(Box<ServerConnection>, Settled), Unfit> {
+        self.deadline.set(clock::now() + self.listener.shared.config.timeout.connect);
+        let header = chosen.pool.shared.config.send_proxy;
+        let local = || Err(std::io::ErrorKind::AddrNotAvailable.into());
+        let header = header.map(|version| self.client.proxy_header(version, local));
+        let begun = clock::now();
+        let login = candidate.at_server();
+        let logged_in = attach::log_in(self.worker, chosen, self.deadline, header.as_deref(), &login).await;
+        let logged_in = logged_in.map_err(Unfit::Attach)?;
+        chosen.backend().kept::<IdleServers>().forget_executed();
+        chosen.observe_success(clock::now(), clock::now().saturating_sub(begun));
+        let mut server = ServerConnection::of_login(logged_in, kind);
+        let settled = settle(&mut server, &self.worker.buffers, self.deadline).await?;
+        Ok((server, settled))
     }
 }
 
@@ -181,9 +203,9 @@ pub async fn settle(
     server: &mut ServerConnection,
     buffers: &Rc<Buffers>,
     deadline: &Deadline,
-) -> Result<(), Unfit> {
+) -> Result<Settled, Unfit> {
     deadline.set(own::until());
-    own::settle(server, buffers, deadline, false).await.map(|_| ()).map_err(|failure| match failure {
+    own::settle(server, buffers, deadline, false).await.map_err(|failure| match failure {
         // Right behind a login that is its word on the login: a password that has expired, an account that
         // has asked for as much as it may.
         ServerFailure::Refused(error) => Unfit::Attach(AttachError::Refused(error)),

@@ -245,6 +245,11 @@ impl Refusal {
         Refusal::goes_on(READ_ONLY_MODE, &GENERAL_STATE, message)
     }
 
+    /// A write in a READ ONLY transaction, in a server's own words (`ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION`).
+    pub fn write_in_read_only_transaction() -> Refusal {
+        Refusal::goes_on(1792, b"25006", "Cannot execute statement in a READ ONLY transaction.")
+    }
+
     /// Weir, or the listener, is going away.
     pub fn draining() -> Refusal {
         let error = ServerError::new(SERVER_SHUTDOWN, *b"08S01", "Server shutdown in progress");

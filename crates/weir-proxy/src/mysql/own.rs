@@ -14,7 +14,7 @@ use weir_mysql::command::ClientCommand;
 use weir_mysql::outcome::{EOF, ERR, ErrPacket, OK, OkPacket, SessionChanges};
 use weir_mysql::packet::{HEADER_BYTES, PacketHeader, write_packet_with};
 use weir_mysql::parameters::write_query;
-use weir_mysql::state::{SETTLED_SQL, TrackedState, trackers_sql};
+use weir_mysql::state::{TrackedState, settled_sql, trackers_sql};
 use weir_mysql::value::{NULL, PayloadCursor};
 
 use super::attach::ServerError;
@@ -22,8 +22,10 @@ use super::exchange::ServerFailure;
 use super::prepared::StatementText;
 use super::server::ServerConnection;
 
-/// Most rows, and most columns, of an answer to Weir itself.
+/// Most rows of an answer to Weir itself.
 const MOST_ROWS: usize = 16;
+/// Most columns of one.
+const MOST_COLUMNS: usize = 32;
 
 /// What is asked.
 #[derive(Clone, Copy)]
@@ -101,17 +103,26 @@ pub async fn ask(
     Ok(answers.pop().unwrap_or(OwnAnswer::Done))
 }
 
+/// What is learned of a connection beside its state.
+#[derive(Clone, Copy)]
+pub struct Settled {
+    /// Its roles are those of the login: servers keep them over a reset, and a routine may have set others.
+    pub has_own_roles: bool,
+    /// Its server runs something for new sessions (`init_connect`), which it does at a new connection, and
+    /// neither at a reset nor at a change of user.
+    pub has_init_connect: bool,
+}
+
 /// Has the server of a connection that was just logged in, or reset, tell of changes, and learns in what
-/// state it begins; `reset` makes it a new session of the same account before. Gives whether its roles are
-/// those of the login: servers keep them over a reset, and a routine may have set others.
+/// state it begins; `reset` makes it a new session of the same account before.
 pub async fn settle(
     server: &mut ServerConnection,
     buffers: &Rc<Buffers>,
     deadline: &Deadline,
     reset: bool,
-) -> Result<bool, ServerFailure> {
-    let trackers = trackers_sql(true);
-    let all = [Own::Reset, Own::Query(trackers.as_bytes()), Own::Query(SETTLED_SQL.as_bytes())];
+) -> Result<Settled, ServerFailure> {
+    let (trackers, values) = (trackers_sql(true), settled_sql());
+    let all = [Own::Reset, Own::Query(trackers.as_bytes()), Own::Query(values.as_bytes())];
     let asked = if reset { &all[..] } else { &all[1..] };
     if reset {
         server.has_insert_id = false;
@@ -120,10 +131,11 @@ pub async fn settle(
     }
     let mut answers = ask_all(server, buffers, deadline, asked).await?.into_iter();
     let mut state = TrackedState::default();
-    let roles;
+    let (has_init_connect, roles);
     match answers.next_back() {
         Some(OwnAnswer::Rows(rows)) => {
             let mut values = rows.into_iter().next().unwrap_or_default();
+            has_init_connect = values.pop().flatten().is_some_and(|sql| !sql.is_empty());
             roles = values.pop().flatten();
             state.settle(values.iter().map(Option::as_deref));
         }
@@ -138,9 +150,9 @@ pub async fn settle(
     server.state = Rc::new(state);
     if !reset {
         server.roles = roles;
-        return Ok(true);
+        return Ok(Settled { has_own_roles: true, has_init_connect });
     }
-    Ok(server.roles == roles)
+    Ok(Settled { has_own_roles: server.roles == roles, has_init_connect })
 }
 
 /// Brings a connection to a state that is reachable from its own.
@@ -305,7 +317,7 @@ impl Packets {
             _ => {}
         }
         let columns = usize::try_from(PayloadCursor::new(first).integer()?).unwrap_or(usize::MAX);
-        if columns > MOST_ROWS {
+        if columns > MOST_COLUMNS {
             return Err(ServerFailure::Protocol(WireError::ColumnCount));
         }
         for _ in 0..columns + usize::from(has_eof) {

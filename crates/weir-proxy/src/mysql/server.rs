@@ -1,6 +1,6 @@
 //! Connections to MySQL servers that are logged in, and those of them that are idle between two owners.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
@@ -132,6 +132,8 @@ pub struct IdleServers {
     idle: RefCell<Vec<IdleServer>>,
     /// Transactions that the server is known to have executed, and its resets when that was learnt.
     executed: RefCell<(u32, GtidSet)>,
+    /// The server runs something for new sessions, which no connection that is there already would get.
+    has_init_connect: Cell<bool>,
 }
 
 struct IdleServer {
@@ -235,6 +237,16 @@ impl IdleServers {
         self.executed.borrow_mut().1 = GtidSet::default();
     }
 
+    /// Whether the server was last seen to run something for new sessions (`init_connect`).
+    pub fn has_init_connect(&self) -> bool {
+        self.has_init_connect.get()
+    }
+
+    /// Notes whether it does.
+    pub fn note_init_connect(&self, has_init_connect: bool) {
+        self.has_init_connect.set(has_init_connect);
+    }
+
     /// Drops the connections of an account that a server has refused.
     pub fn forget(&self, account: &Account) {
         self.idle.borrow_mut().retain(|idle| *idle.server.kind.account != *account);
@@ -258,6 +270,7 @@ impl Keep for IdleServers {
         Rc::new(IdleServers {
             idle: RefCell::new(self.idle.take()),
             executed: RefCell::new(self.executed.take()),
+            has_init_connect: self.has_init_connect.clone(),
         })
     }
 

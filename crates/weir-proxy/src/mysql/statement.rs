@@ -143,11 +143,18 @@ impl Session {
         if let Some(told) = collation {
             self.take_collation(told, &mut outcome).await?;
         }
+        let is_replicas_word = forwarded == 0 && self.is_refused_as_replica(&outcome);
         let mut ends = self.settle(running, &outcome);
         if self.is_stuck(&outcome) {
             ends = ends.or(Some(End::BackendClosed));
         }
-        let sent = self.send_rest(rest).await;
+        let sent = match is_replicas_word {
+            true => {
+                let sequence = running.incoming.header.sequence.wrapping_add(1);
+                self.refuse(sequence, Refusal::write_in_read_only_transaction()).await
+            }
+            false => self.send_rest(rest).await,
+        };
         if let Some(end) = ends {
             self.attached = None;
             return Err(end);
@@ -436,6 +443,14 @@ impl Session {
         let is_elsewhere =
             |attached: &Attached| attached.is_watched() && attached.role() != Some(Role::Primary);
         is_refused && !self.is_in_transaction() && self.attached.as_ref().is_some_and(is_elsewhere)
+    }
+
+    /// Whether a write was refused because its server takes none, in a transaction that takes none itself: that
+    /// it is at a replica is Weir's doing, and a client would take the server's word for a failover.
+    fn is_refused_as_replica(&self, outcome: &Outcome) -> bool {
+        self.facts.transaction == OpenTransaction::ReadOnly
+            && outcome.error.as_ref().is_some_and(|error| error.is_read_only())
+            && self.attached.as_ref().is_some_and(|attached| attached.role() == Some(Role::Secondary))
     }
 
     fn count_pins(&self, before: LeftBehind) {
