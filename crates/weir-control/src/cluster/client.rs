@@ -305,31 +305,31 @@ impl LoginTalk {
         mut challenge: Challenge,
         capabilities: Capabilities,
     ) -> Result<(), ClientError> {
+        let mut has_asked_for_key = false;
         for _ in 0..MOST_ROUNDS {
             let packet = self.receive().await?;
-            match LoginAnswer::parse(&packet, capabilities)? {
+            let answer = match LoginAnswer::parse(&packet, capabilities)? {
                 LoginAnswer::Ok(_) => return Ok(()),
                 LoginAnswer::Err(error) => return Err(refused(&error)),
                 LoginAnswer::Switch(switch) => {
                     challenge = Challenge::new(switch.plugin, switch.data);
-                    let answer = self.answer(account, &challenge)?;
-                    self.send(|out| out.extend_from_slice(&answer)).await?;
+                    self.answer(account, &challenge)?
                 }
-                LoginAnswer::MoreData(&[FAST_AUTH_SUCCESS]) => {}
-                LoginAnswer::MoreData(&[PERFORM_FULL_AUTHENTICATION]) => {
-                    let answer = self.in_full(account, &challenge)?;
-                    self.send(|out| out.extend_from_slice(&answer)).await?;
-                }
-                LoginAnswer::MoreData(pem) => {
+                LoginAnswer::MoreData(&[FAST_AUTH_SUCCESS]) => continue,
+                LoginAnswer::MoreData(&[PERFORM_FULL_AUTHENTICATION]) => self.in_full(account, &challenge)?,
+                // Nobody who was not asked says which key a password goes under: one may be pinned.
+                LoginAnswer::MoreData(pem) if has_asked_for_key => {
                     let key = ServerKey::from_pem(pem).ok_or(ClientError::NoKey)?;
                     let sealed = account.and_then(|account| key.seal(&account.password, &challenge.nonce));
-                    let sealed = sealed.ok_or(ClientError::NoKey)?;
-                    self.send(|out| out.extend_from_slice(&sealed)).await?;
+                    Zeroizing::new(sealed.ok_or(ClientError::NoKey)?)
                 }
+                LoginAnswer::MoreData(_) => return Err(ClientError::NoKey),
                 LoginAnswer::NextFactor(_) => {
                     return Err(ClientError::Plugin("of a further factor".to_owned()));
                 }
-            }
+            };
+            has_asked_for_key = matches!(**answer, [REQUEST_PUBLIC_KEY | SHA256_REQUEST_PUBLIC_KEY]);
+            self.send(|out| out.extend_from_slice(&answer)).await?;
         }
         Err(ClientError::TooLong)
     }
@@ -419,13 +419,34 @@ async fn receive(stream: &mut Box<dyn Wire>) -> Result<(PacketHeader, Vec<u8>), 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use tokio::net::TcpListener;
+    use weir_mysql::authentication::write_more_data;
     use weir_mysql::capability::StatusFlags;
     use weir_mysql::login::ClientFirst;
     use weir_mysql::outcome::{EofPacket, OkPacket};
     use weir_mysql::value::{write_integer, write_string};
+    use weir_tls::{Loaded, PasswordKey, TicketKeys};
 
     use super::*;
+
+    /// Greets as a server does, and gives the packet that comes for that.
+    async fn greet(listener: TcpListener) -> (Box<dyn Wire>, Vec<u8>) {
+        let mut stream: Box<dyn Wire> = Box::new(listener.accept().await.unwrap().0);
+        let greeting = ServerGreeting {
+            server_version: b"9.7.4",
+            connection_id: 7,
+            capabilities: Capabilities::SPOKEN.without(Capabilities::DEPRECATE_EOF),
+            collation: 255,
+            status: StatusFlags::AUTOCOMMIT,
+            auth_data: b"abcdefghijklmnopqrst".to_vec(),
+            plugin: CACHING_SHA2_PASSWORD,
+        };
+        say(&mut stream, 0, |out| greeting.write(out)).await;
+        let (_, login) = receive(&mut stream).await.unwrap();
+        (stream, login)
+    }
 
     /// Logs in to a server that greets and then says `decision` to the login, and asks it a question that it
     /// answers with `answer`; and the name of the login.
@@ -436,18 +457,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let server = tokio::spawn(async move {
-            let mut stream: Box<dyn Wire> = Box::new(listener.accept().await.unwrap().0);
-            let greeting = ServerGreeting {
-                server_version: b"9.7.4",
-                connection_id: 7,
-                capabilities: Capabilities::SPOKEN.without(Capabilities::DEPRECATE_EOF),
-                collation: 255,
-                status: StatusFlags::AUTOCOMMIT,
-                auth_data: b"abcdefghijklmnopqrst".to_vec(),
-                plugin: CACHING_SHA2_PASSWORD,
-            };
-            say(&mut stream, 0, |out| greeting.write(out)).await;
-            let (_, login) = receive(&mut stream).await.unwrap();
+            let (mut stream, login) = greet(listener).await;
             let ClientFirst::Login(login) = ClientFirst::parse(&login).unwrap() else { panic!("a login") };
             let user = login.user.to_vec();
             say(&mut stream, 2, |out| out.extend(decision)).await;
@@ -466,6 +476,22 @@ mod tests {
         };
         let asked = asked.await;
         (asked, server.await.ok())
+    }
+
+    /// The account of a pool whose servers have the key `pinned`, where there is one.
+    fn account(pinned: Option<&PasswordKey>) -> Arc<OwnAccount> {
+        let file = std::env::temp_dir().join(format!("weir-pinned-{}.pem", std::process::id()));
+        let mut config = "[listener.db]\nprotocol = 'mysql'\nbind = '127.0.0.1:1'\npool = 'db'\n\
+             [pool.db]\nbackends = ['127.0.0.1:3306']\n[pool.db.mysql]\nuser = 'weir'\n"
+            .to_owned();
+        if let Some(key) = pinned {
+            std::fs::write(&file, key.public_pem()).unwrap();
+            config += &format!("server_public_key = '{}'\n", file.display());
+        }
+        let config = weir_config::parse("weir.toml", &config).unwrap_or_else(|report| panic!("{report}"));
+        let loaded = Loaded::load(&config, &TicketKeys::new([]), &Arc::default()).unwrap();
+        let _ = std::fs::remove_file(&file);
+        loaded.account("db").unwrap().clone()
     }
 
     async fn say(stream: &mut Box<dyn Wire>, sequence: u8, fill: impl FnOnce(&mut Vec<u8>)) {
@@ -512,6 +538,26 @@ mod tests {
         let refused = asked.unwrap_err();
         assert!(matches!(refused, ClientError::Refused { code: 1045, .. }), "{refused}");
         assert_eq!(refused.to_string(), "the server refuses: 1045 Access denied for you");
+    }
+
+    #[tokio::test]
+    async fn an_unasked_key_never_gets_a_password_whether_one_is_pinned_or_not() {
+        let (servers_own, strangers) = (PasswordKey::load(None).unwrap(), PasswordKey::load(None).unwrap());
+        let pem = strangers.public_pem().to_owned();
+        for account in [account(Some(&servers_own)), account(None)] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let pem = pem.clone();
+            let stranger = tokio::spawn(async move {
+                let (mut stream, _) = greet(listener).await;
+                say(&mut stream, 2, |out| write_more_data(out, pem.as_bytes())).await;
+                receive(&mut stream).await.is_err()
+            });
+            let login = LoginAs { account: Some(&account), tls: None };
+            let refused = MysqlClient::login(stream, login, &mut None).await.err();
+            assert!(matches!(refused, Some(ClientError::NoKey)), "{refused:?}");
+            assert!(stranger.await.unwrap(), "nothing is said to whoever says so");
+        }
     }
 
     #[tokio::test]
