@@ -2,6 +2,8 @@
 //!
 //! Source: MySQL internals, "Generic Response Packets".
 
+use std::fmt;
+
 use crate::capability::{Capabilities, StatusFlags};
 use crate::value::{PayloadCursor, write_integer, write_string};
 use crate::wire_error::WireError;
@@ -198,6 +200,23 @@ impl<'a> ErrPacket<'a> {
     }
 }
 
+impl fmt::Display for ErrPacket<'_> {
+    /// For logs: its number, and its text as [`printable`].
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} {}", self.code, printable(self.message))
+    }
+}
+
+/// Most characters of what a peer says that are shown.
+const SHOWN_CHARACTERS: usize = 200;
+
+/// What a peer says, for a line of a log or a status: its control characters are blanks, for they would end
+/// the line, or do worse to a terminal, what is no UTF-8 is U+FFFD, and what is long is cut.
+pub fn printable(said: &[u8]) -> String {
+    let text = String::from_utf8_lossy(said);
+    text.chars().take(SHOWN_CHARACTERS).map(|it| if it.is_control() { ' ' } else { it }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -276,5 +295,14 @@ mod tests {
         assert_eq!(EofPacket::parse(&out), Ok(eof));
         assert_eq!(EofPacket::parse(b"\xfe\x01\0\x22"), Err(WireError::Truncated));
         assert_eq!(EofPacket::parse(b"\xfe\x01\0\x22\0\0"), Err(WireError::TrailingBytes));
+    }
+
+    #[test]
+    fn what_a_server_says_is_one_line_in_a_log() {
+        let message = "Zugriff f\u{fc}r dich\nverweigert\x1b[2J\0".as_bytes();
+        let error = ErrPacket { code: 1045, state: *b"28000", message };
+        assert_eq!(error.to_string(), "1045 Zugriff f\u{fc}r dich verweigert [2J ");
+        assert_eq!(printable(b"\xff\x9b7"), "\u{fffd}\u{fffd}7");
+        assert_eq!(printable(&[b'x'; 300]).len(), 200);
     }
 }

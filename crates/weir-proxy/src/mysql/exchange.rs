@@ -90,7 +90,7 @@ impl std::fmt::Display for ServerFailure {
             ServerFailure::TimedOut => write!(out, "the server did not answer in time"),
             ServerFailure::Protocol(error) => write!(out, "answered against MySQL's protocol: {error}"),
             ServerFailure::Refused(error) => {
-                write!(out, "the server refuses: {} {}", error.code, String::from_utf8_lossy(&error.message))
+                write!(out, "the server refuses: {}", error.packet())
             }
             ServerFailure::Deposed => write!(out, "another server is the primary now"),
             ServerFailure::NoMemory => write!(out, "no buffer is left within the memory budget"),

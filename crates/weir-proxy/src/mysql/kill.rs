@@ -279,7 +279,7 @@ impl Session {
             let sender = Sender { worker: &worker, kind: &server.kind, deadline: &deadline, connect };
             // Where it is, whether or not that would be chosen now.
             if let Err(refusal) = sender.send_to(chosen, server.thread_id, false).await {
-                let error = refusal.error.message.escape_ascii();
+                let error = refusal.error.packet();
                 tracing::debug!(backend = address, %error, "an abandoned statement goes on");
             }
             drop(server);

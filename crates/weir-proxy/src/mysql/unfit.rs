@@ -89,8 +89,27 @@ impl fmt::Display for Unfit {
         match self {
             Unfit::Attach(error) => write!(out, "{error}"),
             Unfit::Server(failure) => write!(out, "{failure}"),
-            Unfit::Refused(refusal) => write!(out, "{}", refusal.error.message.escape_ascii()),
+            Unfit::Refused(refusal) => write!(out, "{}", refusal.error.packet()),
             Unfit::Behind => write!(out, "the server is behind"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::attach::ServerError;
+    use super::*;
+
+    #[test]
+    fn a_servers_words_are_one_line_in_a_log_by_whichever_way_they_come() {
+        let said = || ServerError::new(1045, *b"28000", "no\nway\x1b[2J");
+        let refusals = [
+            Unfit::Attach(AttachError::Refused(said())),
+            Unfit::Server(ServerFailure::Refused(said())),
+            Unfit::Refused(Refusal::of_server(said())),
+        ];
+        for unfit in refusals {
+            assert!(unfit.to_string().ends_with("1045 no way [2J"), "{unfit}");
         }
     }
 }
