@@ -16,6 +16,8 @@ pub const MYSQL_NATIVE_PASSWORD: &[u8] = b"mysql_native_password";
 pub const SHA256_PASSWORD: &[u8] = b"sha256_password";
 /// The plugin by which a client sends its password as it is.
 pub const MYSQL_CLEAR_PASSWORD: &[u8] = b"mysql_clear_password";
+/// The plugin of MariaDB's accounts whose passwords are Ed25519 keys: it signs a nonce.
+pub const CLIENT_ED25519: &[u8] = b"client_ed25519";
 
 /// Bytes of a nonce.
 pub const NONCE_BYTES: usize = 20;

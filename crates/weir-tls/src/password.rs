@@ -10,13 +10,8 @@
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
+use weir_mysql::greeting::Nonce;
 use zeroize::Zeroizing;
-
-/// Bytes of a nonce that a server sends with its greeting.
-pub const NONCE_BYTES: usize = 20;
-
-/// What a server asks a client to prove a password against, drawn for one login.
-pub type Nonce = [u8; NONCE_BYTES];
 
 /// Longest password that is taken, in bytes: what mysqld takes of one that comes encrypted with a key of
 /// 2,048 bits (214 bytes with OAEP and SHA-1) or over TLS (`MAX_PASSWORD_LENGTH` of
@@ -33,9 +28,17 @@ impl Password {
         (bytes.len() <= LONGEST_BYTES).then(|| Password(Zeroizing::new(bytes.into())))
     }
 
-    /// As it is, for a connection that nobody listens to.
+    /// As it is.
     pub fn bytes(&self) -> &[u8] {
         &self.0
+    }
+
+    /// With the NUL that ends it, as it is said over a connection that nobody listens to.
+    pub fn ended(&self) -> Zeroizing<Vec<u8>> {
+        let mut ended = Zeroizing::new(Vec::with_capacity(self.0.len() + 1));
+        ended.extend_from_slice(&self.0);
+        ended.push(0);
+        ended
     }
 
     /// Whether there is none: such an account answers every challenge with nothing.

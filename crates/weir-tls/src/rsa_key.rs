@@ -13,10 +13,11 @@ use aws_lc_rs::rsa::{
 use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject as _;
+use weir_mysql::greeting::Nonce;
 use zeroize::Zeroizing;
 
 use crate::files::{self, LoadError};
-use crate::password::{Nonce, Password};
+use crate::password::Password;
 
 /// Weir's own key: clients encrypt passwords to its public half.
 pub struct PasswordKey {

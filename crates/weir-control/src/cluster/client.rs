@@ -2,9 +2,9 @@
 //! time.
 //!
 //! The data path has its own way to log in, by a worker's buffers and deadlines and as somebody else; what
-//! both say is written and read by weir-mysql.
+//! both say is written and read by weir-mysql, and how a password is proved is weir-tls's.
 //!
-//! Source: MySQL internals, "Connection Phase", "Caching_sha2_password information" and "Text Resultset".
+//! Source: MySQL internals, "Connection Phase" and "Text Resultset".
 
 use std::fmt;
 use std::io;
@@ -14,34 +14,24 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use weir_io::handshake;
 use weir_mysql::WireError;
-use weir_mysql::authentication::{
-    FAST_AUTH_SUCCESS, LoginAnswer, PERFORM_FULL_AUTHENTICATION, REQUEST_PUBLIC_KEY,
-    SHA256_REQUEST_PUBLIC_KEY,
-};
 use weir_mysql::capability::Capabilities;
-use weir_mysql::greeting::{
-    CACHING_SHA2_PASSWORD, FirstWord, MYSQL_CLEAR_PASSWORD, MYSQL_NATIVE_PASSWORD, Nonce, SHA256_PASSWORD,
-    ServerGreeting,
-};
+use weir_mysql::command::ClientCommand;
+use weir_mysql::greeting::{FirstWord, ServerGreeting};
 use weir_mysql::login::{ClientLogin, SslRequest, write_attribute};
-use weir_mysql::outcome::{EOF, ERR, ErrPacket, OK};
+use weir_mysql::outcome::{EOF, ERR, ErrPacket, OK, printable};
 use weir_mysql::packet::{HEADER_BYTES, PacketHeader, write_packet_with};
 use weir_mysql::topology::TextRow;
 use weir_mysql::value::{NULL, PayloadCursor};
 use weir_state::ServerFacts;
-use weir_tls::{BackendTls, OwnAccount, ServerKey};
+use weir_tls::{BackendTls, OwnAccount, Proof, ProofError, Prover};
 use zeroize::Zeroizing;
 
 /// Longest packet that is taken from a server, in bytes. What is asked for has some hundred.
 const PACKET_BYTES: usize = 64 * 1024;
 /// Most rows, and most columns, of an answer.
 const MOST_ROWS: usize = 256;
-/// Most packets that a server may ask for before it has decided on a login.
-const MOST_ROUNDS: usize = 8;
 /// utf8mb4_general_ci, which servers of every version know.
 const COLLATION: u8 = 45;
-const COM_QUIT: u8 = 0x01;
-const COM_QUERY: u8 = 0x03;
 
 /// Why a server could not be logged in to, or asked.
 #[derive(Debug)]
@@ -108,10 +98,20 @@ impl From<WireError> for ClientError {
     }
 }
 
+impl From<ProofError> for ClientError {
+    fn from(error: ProofError) -> ClientError {
+        match error {
+            ProofError::Plugin(plugin) => ClientError::Plugin(plugin),
+            ProofError::NoKey => ClientError::NoKey,
+            ProofError::Protocol(error) => ClientError::Protocol(error),
+            ProofError::TooLong => ClientError::TooLong,
+        }
+    }
+}
+
 /// An error packet, as [`ClientError::Refused`].
 fn refused(error: &ErrPacket<'_>) -> ClientError {
-    let message: String = String::from_utf8_lossy(error.message).chars().take(200).collect();
-    let message = message.chars().map(|it| if it.is_control() { ' ' } else { it }).collect();
+    let message = printable(error.message);
     ClientError::Refused { code: error.code, state: error.state, message }
 }
 
@@ -159,7 +159,7 @@ impl MysqlClient {
     pub async fn query(&mut self, sql: &str) -> Result<Vec<TextRow>, ClientError> {
         let mut packet = Vec::with_capacity(HEADER_BYTES + 1 + sql.len());
         write_packet_with(&mut packet, 0, |out| {
-            out.push(COM_QUERY);
+            out.push(ClientCommand::Query.byte());
             out.extend_from_slice(sql.as_bytes());
         });
         self.stream.write_all(&packet).await?;
@@ -200,7 +200,7 @@ impl MysqlClient {
     /// Says goodbye, so that the server does not count an aborted client.
     pub async fn quit(mut self) {
         let mut packet = Vec::with_capacity(HEADER_BYTES + 1);
-        write_packet_with(&mut packet, 0, |out| out.push(COM_QUIT));
+        write_packet_with(&mut packet, 0, |out| out.push(ClientCommand::Quit.byte()));
         let _ = self.stream.write_all(&packet).await;
         let _ = self.stream.shutdown().await;
     }
@@ -224,19 +224,6 @@ struct LoginTalk {
     is_secure: bool,
 }
 
-/// What a login has come to know.
-struct Challenge {
-    plugin: Vec<u8>,
-    nonce: Nonce,
-}
-
-impl Challenge {
-    fn new(plugin: &[u8], data: &[u8]) -> Challenge {
-        // Plugins that prove no password bring other data, or none.
-        Challenge { plugin: plugin.to_vec(), nonce: data.try_into().unwrap_or_default() }
-    }
-}
-
 impl LoginTalk {
     async fn run(
         &mut self,
@@ -258,15 +245,10 @@ impl LoginTalk {
             }
         }
         let capabilities = if self.is_secure { capabilities | Capabilities::SSL } else { capabilities };
-        let mut challenge = Challenge::new(greeting.plugin, &greeting.auth_data);
-        let answer = match challenge.plugin.as_slice() {
-            CACHING_SHA2_PASSWORD | MYSQL_NATIVE_PASSWORD => self.answer(login.account, &challenge)?,
-            // What the server prefers need not be what the account has: it says so.
-            _ => {
-                challenge.plugin = CACHING_SHA2_PASSWORD.to_vec();
-                Zeroizing::default()
-            }
-        };
+        let password = login.account.map(|account| &account.password);
+        let pinned = login.account.and_then(|account| account.server_key.as_ref());
+        let mut prover = Prover::new(password, pinned, self.is_secure);
+        let answer = prover.begin(greeting.plugin, greeting.nonce())?;
         let mut attributes = Vec::new();
         write_attribute(&mut attributes, b"program_name", b"weir");
         let request = ClientLogin {
@@ -276,13 +258,20 @@ impl LoginTalk {
             user: login.account.map_or(b"weir", |account| account.user.as_bytes()),
             auth_response: &answer,
             database: None,
-            plugin: &challenge.plugin,
+            plugin: prover.plugin(),
             attributes: &attributes,
             zstd_level: None,
         };
         self.send(|out| request.write(out)).await?;
-        self.prove(login.account, challenge, capabilities).await?;
-        Ok(capabilities)
+        loop {
+            let packet = self.receive().await?;
+            match prover.hear(&packet, capabilities)? {
+                Proof::Done(_) => return Ok(capabilities),
+                Proof::Refused(error) => return Err(refused(&error)),
+                Proof::Answer(answer) => self.send(|out| out.extend_from_slice(&answer)).await?,
+                Proof::Wait => {}
+            }
+        }
     }
 
     /// Begins TLS. What the server may have said behind its greeting is lost with the plain stream, which is
@@ -296,82 +285,6 @@ impl LoginTalk {
         self.stream = Box::new(shaken.map_err(|error| ClientError::Tls(handshake::describe(&error)))?);
         self.is_secure = true;
         Ok(())
-    }
-
-    /// Answers what the server asks until it has decided.
-    async fn prove(
-        &mut self,
-        account: Option<&OwnAccount>,
-        mut challenge: Challenge,
-        capabilities: Capabilities,
-    ) -> Result<(), ClientError> {
-        let mut has_asked_for_key = false;
-        for _ in 0..MOST_ROUNDS {
-            let packet = self.receive().await?;
-            let answer = match LoginAnswer::parse(&packet, capabilities)? {
-                LoginAnswer::Ok(_) => return Ok(()),
-                LoginAnswer::Err(error) => return Err(refused(&error)),
-                LoginAnswer::Switch(switch) => {
-                    challenge = Challenge::new(switch.plugin, switch.data);
-                    self.answer(account, &challenge)?
-                }
-                LoginAnswer::MoreData(&[FAST_AUTH_SUCCESS]) => continue,
-                LoginAnswer::MoreData(&[PERFORM_FULL_AUTHENTICATION]) => self.in_full(account, &challenge)?,
-                // Nobody who was not asked says which key a password goes under: one may be pinned.
-                LoginAnswer::MoreData(pem) if has_asked_for_key => {
-                    let key = ServerKey::from_pem(pem).ok_or(ClientError::NoKey)?;
-                    let sealed = account.and_then(|account| key.seal(&account.password, &challenge.nonce));
-                    Zeroizing::new(sealed.ok_or(ClientError::NoKey)?)
-                }
-                LoginAnswer::MoreData(_) => return Err(ClientError::NoKey),
-                LoginAnswer::NextFactor(_) => {
-                    return Err(ClientError::Plugin("of a further factor".to_owned()));
-                }
-            };
-            has_asked_for_key = matches!(**answer, [REQUEST_PUBLIC_KEY | SHA256_REQUEST_PUBLIC_KEY]);
-            self.send(|out| out.extend_from_slice(&answer)).await?;
-        }
-        Err(ClientError::TooLong)
-    }
-
-    /// The answer to a challenge; a password that nobody has is proved by nothing.
-    fn answer(
-        &self,
-        account: Option<&OwnAccount>,
-        challenge: &Challenge,
-    ) -> Result<Zeroizing<Vec<u8>>, ClientError> {
-        let Some(OwnAccount { password, .. }) = account else { return Ok(Zeroizing::default()) };
-        match challenge.plugin.as_slice() {
-            CACHING_SHA2_PASSWORD => Ok(password.answer_sha2(&challenge.nonce)),
-            MYSQL_NATIVE_PASSWORD => Ok(password.answer_native(&challenge.nonce)),
-            SHA256_PASSWORD if password.is_empty() => Ok(Zeroizing::new(vec![0])),
-            SHA256_PASSWORD => self.in_full(account, challenge),
-            MYSQL_CLEAR_PASSWORD if self.is_secure => self.in_full(account, challenge),
-            other => Err(ClientError::Plugin(String::from_utf8_lossy(other).chars().take(64).collect())),
-        }
-    }
-
-    /// The password itself: within TLS, or under the server's key, which is asked for unless it is known.
-    fn in_full(
-        &self,
-        account: Option<&OwnAccount>,
-        challenge: &Challenge,
-    ) -> Result<Zeroizing<Vec<u8>>, ClientError> {
-        // Nobody has nothing to say, and sees the login through all the same.
-        let Some(account) = account else { return Ok(Zeroizing::default()) };
-        if self.is_secure {
-            let mut clear = Zeroizing::new(Vec::with_capacity(account.password.bytes().len() + 1));
-            clear.extend_from_slice(account.password.bytes());
-            clear.push(0);
-            return Ok(clear);
-        }
-        if let Some(key) = &account.server_key {
-            let sealed = key.seal(&account.password, &challenge.nonce).ok_or(ClientError::NoKey)?;
-            return Ok(Zeroizing::new(sealed));
-        }
-        let ask =
-            if challenge.plugin == SHA256_PASSWORD { SHA256_REQUEST_PUBLIC_KEY } else { REQUEST_PUBLIC_KEY };
-        Ok(Zeroizing::new(vec![ask]))
     }
 
     async fn send(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> Result<(), ClientError> {
@@ -424,6 +337,7 @@ mod tests {
     use tokio::net::TcpListener;
     use weir_mysql::authentication::write_more_data;
     use weir_mysql::capability::StatusFlags;
+    use weir_mysql::greeting::CACHING_SHA2_PASSWORD;
     use weir_mysql::login::ClientFirst;
     use weir_mysql::outcome::{EofPacket, OkPacket};
     use weir_mysql::value::{write_integer, write_string};
@@ -555,7 +469,8 @@ mod tests {
             });
             let login = LoginAs { account: Some(&account), tls: None };
             let refused = MysqlClient::login(stream, login, &mut None).await.err();
-            assert!(matches!(refused, Some(ClientError::NoKey)), "{refused:?}");
+            let unexpected = Some(ClientError::Protocol(WireError::UnexpectedPacket));
+            assert_eq!(format!("{refused:?}"), format!("{unexpected:?}"));
             assert!(stranger.await.unwrap(), "nothing is said to whoever says so");
         }
     }

@@ -1,10 +1,8 @@
 //! Logging in to a server as an account: over a new connection, or anew over one that is idle.
 //!
-//! A password goes to a server only within TLS, or under the server's RSA key: one that the config pins, or
-//! one that the server is asked for, which anybody in the way could answer. What a server may ask for before
-//! it has decided is bounded.
+//! How the password is proved is [`Prover`]'s.
 //!
-//! Source: MySQL internals, "Connection Phase", "COM_CHANGE_USER" and "Caching_sha2_password information".
+//! Source: MySQL internals, "Connection Phase" and "COM_CHANGE_USER".
 
 use std::fmt;
 
@@ -12,19 +10,11 @@ use weir_config::ServerTlsMode;
 use weir_io::deadline::Deadline;
 use weir_io::stream::Duplex as _;
 use weir_mysql::WireError;
-use weir_mysql::authentication::{
-    FAST_AUTH_SUCCESS, LoginAnswer, PERFORM_FULL_AUTHENTICATION, REQUEST_PUBLIC_KEY,
-    SHA256_REQUEST_PUBLIC_KEY,
-};
 use weir_mysql::capability::{Capabilities, StatusFlags};
-use weir_mysql::greeting::{
-    self, CACHING_SHA2_PASSWORD, FirstWord, MYSQL_CLEAR_PASSWORD, MYSQL_NATIVE_PASSWORD, Nonce,
-    SHA256_PASSWORD, ServerGreeting,
-};
+use weir_mysql::greeting::{self, CACHING_SHA2_PASSWORD, FirstWord, Nonce, ServerGreeting};
 use weir_mysql::login::{ChangeUser, ClientLogin, SslRequest};
 use weir_mysql::outcome::ErrPacket;
-use weir_tls::ServerKey;
-use zeroize::Zeroizing;
+use weir_tls::{Proof, ProofError, Prover};
 
 use super::account::Account;
 use super::compress::Algorithm;
@@ -39,8 +29,6 @@ const ANY_COLLATION: u8 = 255;
 /// Longest packet that a server is heard with in a login, in bytes. An OK packet that tells of every
 /// variable has some thousand.
 const PACKET_BYTES: usize = 64 << 10;
-/// Most packets that a server may send before it has decided.
-const MOST_ROUNDS: usize = 8;
 
 /// What clients are told whose sessions would need a server of MySQL's.
 pub const NOT_WITH_MARIADB: &str = "its servers are MariaDB's, which tell nothing of sessions that share connections; expected \
@@ -139,7 +127,7 @@ impl fmt::Display for AttachError {
         match self {
             AttachError::Connect(error) => write!(out, "{error}"),
             AttachError::Refused(error) => {
-                write!(out, "the server refuses: {} {}", error.code, error.message.escape_ascii())
+                write!(out, "the server refuses: {}", error.packet())
             }
             AttachError::Lacks(flags) => {
                 write!(out, "the server lacks capabilities {:#x} that the client was offered", flags.0)
@@ -164,6 +152,17 @@ impl From<TalkError> for AttachError {
 impl From<WireError> for AttachError {
     fn from(error: WireError) -> AttachError {
         AttachError::Talk(TalkError::Protocol(error))
+    }
+}
+
+impl From<ProofError> for AttachError {
+    fn from(error: ProofError) -> AttachError {
+        match error {
+            ProofError::Plugin(plugin) => AttachError::Plugin(plugin),
+            ProofError::NoKey => AttachError::NoKey,
+            ProofError::Protocol(error) => error.into(),
+            ProofError::TooLong => AttachError::Talk(TalkError::TooLong),
+        }
     }
 }
 
@@ -240,7 +239,7 @@ pub async fn change_user(
     deadline: &Deadline,
     login: &ServerLogin<'_>,
 ) -> Result<StatusFlags, AttachError> {
-    let mut attach = Attach { worker, chosen, deadline, login, also: Capabilities::SESSION_TRACK };
+    let attach = Attach { worker, chosen, deadline, login, also: Capabilities::SESSION_TRACK };
     let mut talk = Talk::new(connection, None);
     let change = ChangeUser {
         user: &login.account.user,
@@ -253,8 +252,8 @@ pub async fn change_user(
     };
     let changed = async {
         talk.send(deadline, |out| change.write(out, capabilities)).await?;
-        let challenge = Challenge { plugin: CACHING_SHA2_PASSWORD.to_vec(), nonce: None };
-        attach.prove(&mut talk, challenge, capabilities).await
+        let mut prover = attach.prover(is_secure(&mut talk));
+        attach.prove(&mut talk, &mut prover, capabilities).await
     };
     let changed = Box::pin(changed).await;
     attach.count(&talk);
@@ -300,18 +299,13 @@ struct Attach<'a> {
 struct Greeted {
     capabilities: Capabilities,
     thread_id: u32,
-    challenge: Challenge,
-    /// That the login has.
-    sequence: u8,
-    is_mariadb: bool,
-}
-
-/// What a login has to prove a password against.
-#[derive(Clone)]
-struct Challenge {
+    /// By which the server would like to be logged in to.
     plugin: Vec<u8>,
     /// `None` where none came that has the length of one.
     nonce: Option<Nonce>,
+    /// That the login has.
+    sequence: u8,
+    is_mariadb: bool,
 }
 
 impl Attach<'_> {
@@ -329,7 +323,7 @@ impl Attach<'_> {
             return Err(WireError::UnexpectedPacket.into());
         }
         let capabilities = spoken(self.login, self.also, &greeting)?;
-        let challenge = Challenge { plugin: greeting.plugin.to_vec(), nonce: greeting.nonce() };
+        let (plugin, nonce) = (greeting.plugin.to_vec(), greeting.nonce());
         let is_secured = self.request_tls(&mut talk, &greeting, capabilities).await?;
         self.count(&talk);
         let (thread_id, sequence) = (greeting.connection_id, talk.sequence());
@@ -340,7 +334,7 @@ impl Attach<'_> {
             connection = Box::pin(secured).await.map_err(AttachError::Connect)?;
         }
         let capabilities = if is_secured { capabilities | Capabilities::SSL } else { capabilities };
-        Ok((connection, Greeted { capabilities, thread_id, challenge, sequence, is_mariadb }))
+        Ok((connection, Greeted { capabilities, thread_id, plugin, nonce, sequence, is_mariadb }))
     }
 
     /// Says that TLS follows, where it is to.
@@ -371,21 +365,21 @@ impl Attach<'_> {
 
     /// Says who it is, and what proves it.
     async fn enter(
-        &mut self,
+        &self,
         talk: &mut Talk<Connection>,
         greeted: &Greeted,
     ) -> Result<StatusFlags, AttachError> {
-        let mut challenge = greeted.challenge.clone();
-        let answer = match challenge.plugin.as_slice() {
-            CACHING_SHA2_PASSWORD | MYSQL_NATIVE_PASSWORD => self.answer(talk, &challenge)?,
-            // What the server prefers need not be what the account has: it says so.
-            _ => {
-                challenge.plugin = CACHING_SHA2_PASSWORD.to_vec();
-                Zeroizing::default()
-            }
-        };
-        self.request(talk, greeted.capabilities, &challenge.plugin, &answer).await?;
-        self.prove(talk, challenge, greeted.capabilities).await
+        let mut prover = self.prover(is_secure(talk));
+        let answer = prover.begin(&greeted.plugin, greeted.nonce)?;
+        self.request(talk, greeted.capabilities, prover.plugin(), &answer).await?;
+        self.prove(talk, &mut prover, greeted.capabilities).await
+    }
+
+    /// Of the account, towards a server that has the key that the config pins, if it does.
+    fn prover(&self, is_secure: bool) -> Prover<'_> {
+        let client_login = self.chosen.pool.shared.client_login.as_ref();
+        let pinned = client_login.and_then(|login| login.server_key.as_ref());
+        Prover::new(Some(&self.login.account.password), pinned, is_secure)
     }
 
     async fn request(
@@ -411,92 +405,28 @@ impl Attach<'_> {
 
     /// Answers what the server asks until it has decided.
     async fn prove(
-        &mut self,
+        &self,
         talk: &mut Talk<impl Wire>,
-        mut challenge: Challenge,
+        prover: &mut Prover<'_>,
         capabilities: Capabilities,
     ) -> Result<StatusFlags, AttachError> {
-        let mut has_asked_for_key = false;
-        for _ in 0..MOST_ROUNDS {
+        loop {
             let packet = talk.receive(&self.worker.buffers, self.deadline, PACKET_BYTES).await?;
-            let answer = match LoginAnswer::parse(&packet, capabilities)? {
-                LoginAnswer::Ok(ok) => return Ok(ok.status),
-                LoginAnswer::Err(error) => return Err(AttachError::Refused(ServerError::of(&error))),
-                LoginAnswer::Switch(switch) => {
-                    challenge =
-                        Challenge { plugin: switch.plugin.to_vec(), nonce: switch.data.try_into().ok() };
-                    self.answer(talk, &challenge)?
+            match prover.hear(&packet, capabilities)? {
+                Proof::Done(ok) => return Ok(ok.status),
+                Proof::Refused(error) => return Err(AttachError::Refused(ServerError::of(&error))),
+                Proof::Answer(answer) => {
+                    talk.send(self.deadline, |out| out.extend_from_slice(&answer)).await?
                 }
-                LoginAnswer::MoreData(&[FAST_AUTH_SUCCESS]) => continue,
-                LoginAnswer::MoreData(&[PERFORM_FULL_AUTHENTICATION]) => self.in_full(talk, &challenge)?,
-                LoginAnswer::MoreData(pem) if has_asked_for_key => {
-                    let key = ServerKey::from_pem(pem).ok_or(AttachError::NoKey)?;
-                    self.sealed(&key, &challenge)?
-                }
-                LoginAnswer::MoreData(_) => return Err(AttachError::Plugin(name(&challenge.plugin))),
-                LoginAnswer::NextFactor(_) => {
-                    return Err(AttachError::Plugin("of a further factor".to_owned()));
-                }
-            };
-            has_asked_for_key = matches!(**answer, [REQUEST_PUBLIC_KEY | SHA256_REQUEST_PUBLIC_KEY]);
-            talk.send(self.deadline, |out| out.extend_from_slice(&answer)).await?;
+                Proof::Wait => {}
+            }
         }
-        Err(AttachError::Talk(TalkError::TooLong))
-    }
-
-    /// The answer to a challenge.
-    fn answer(
-        &self,
-        talk: &mut Talk<impl Wire>,
-        challenge: &Challenge,
-    ) -> Result<Zeroizing<Vec<u8>>, AttachError> {
-        let password = &self.login.account.password;
-        match challenge.plugin.as_slice() {
-            CACHING_SHA2_PASSWORD => Ok(password.answer_sha2(challenge.nonce()?)),
-            MYSQL_NATIVE_PASSWORD => Ok(password.answer_native(challenge.nonce()?)),
-            SHA256_PASSWORD if password.is_empty() => Ok(Zeroizing::new(vec![0])),
-            SHA256_PASSWORD => self.in_full(talk, challenge),
-            MYSQL_CLEAR_PASSWORD if is_secure(talk) => self.in_full(talk, challenge),
-            other => Err(AttachError::Plugin(name(other))),
-        }
-    }
-
-    /// The password itself: within TLS, or under the server's key, which is asked for unless it is pinned.
-    fn in_full(
-        &self,
-        talk: &mut Talk<impl Wire>,
-        challenge: &Challenge,
-    ) -> Result<Zeroizing<Vec<u8>>, AttachError> {
-        if is_secure(talk) {
-            let password = self.login.account.password.bytes();
-            let mut clear = Zeroizing::new(Vec::with_capacity(password.len() + 1));
-            clear.extend_from_slice(password);
-            clear.push(0);
-            return Ok(clear);
-        }
-        let client_login = self.chosen.pool.shared.client_login.as_ref();
-        if let Some(key) = client_login.and_then(|login| login.server_key.as_ref()) {
-            return self.sealed(key, challenge);
-        }
-        let is_elder = challenge.plugin == SHA256_PASSWORD;
-        Ok(Zeroizing::new(vec![if is_elder { SHA256_REQUEST_PUBLIC_KEY } else { REQUEST_PUBLIC_KEY }]))
-    }
-
-    fn sealed(&self, key: &ServerKey, challenge: &Challenge) -> Result<Zeroizing<Vec<u8>>, AttachError> {
-        let sealed = key.seal(&self.login.account.password, challenge.nonce()?);
-        sealed.map(Zeroizing::new).ok_or(AttachError::NoKey)
     }
 
     fn count(&self, talk: &Talk<impl Wire>) {
         let cells = self.chosen.backend().cells();
         cells.bytes_received.add(talk.received_bytes);
         cells.bytes_sent.add(talk.sent_bytes);
-    }
-}
-
-impl Challenge {
-    fn nonce(&self) -> Result<&Nonce, AttachError> {
-        self.nonce.as_ref().ok_or(AttachError::Talk(TalkError::Protocol(WireError::Truncated)))
     }
 }
 
@@ -537,10 +467,6 @@ fn spoken(
 
 fn is_secure(talk: &mut Talk<impl Wire>) -> bool {
     talk.wire().bare().is_none()
-}
-
-fn name(plugin: &[u8]) -> String {
-    plugin.escape_ascii().to_string().chars().take(64).collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use weir_balance::PickInput;
 use weir_io::clock;
-use weir_mysql::authentication::{AuthSwitch, write_more_data};
+use weir_mysql::authentication::{
+    AuthSwitch, FAST_AUTH_SUCCESS, PERFORM_FULL_AUTHENTICATION, REQUEST_PUBLIC_KEY, write_more_data,
+};
+use weir_mysql::greeting::{MYSQL_CLEAR_PASSWORD, MYSQL_NATIVE_PASSWORD};
 use weir_mysql::outcome::{OK, OkPacket};
 use weir_mysql::packet::{HEADER_BYTES, write_packet_with};
 use weir_tls::PasswordKey;

@@ -12,7 +12,10 @@
 use weir_mysql::authentication::{
     AuthSwitch, LoginAnswer, PERFORM_FULL_AUTHENTICATION, REQUEST_PUBLIC_KEY, write_more_data,
 };
-use weir_mysql::greeting::{CACHING_SHA2_PASSWORD, MYSQL_NATIVE_PASSWORD, Nonce};
+use weir_mysql::greeting::{
+    CACHING_SHA2_PASSWORD, CLIENT_ED25519, MYSQL_CLEAR_PASSWORD, MYSQL_NATIVE_PASSWORD, Nonce,
+};
+use weir_mysql::outcome::printable;
 use weir_tls::password::Password;
 use weir_tls::{ClientLogin as LoginKeys, ServerKey};
 use zeroize::Zeroizing;
@@ -89,8 +92,7 @@ impl<C: Wire, S: Wire> Settling<'_, C, S> {
                 LoginAnswer::Switch(AuthSwitch { plugin, data })
                 | LoginAnswer::NextFactor(AuthSwitch { plugin, data }) => {
                     if !self.may_ask(plugin) {
-                        let name = plugin.escape_ascii().to_string().chars().take(64).collect();
-                        return Err(AttachError::Plugin(name).into());
+                        return Err(AttachError::Plugin(printable(plugin)).into());
                     }
                     challenge = Some((plugin.to_vec(), data.try_into().ok()));
                     self.tell_client(&packet).await?;
@@ -120,8 +122,8 @@ impl<C: Wire, S: Wire> Settling<'_, C, S> {
             // put under a key of his own, past the one that the config pins.
             (_, false) if self.is_unasked && PASSWORD_PLUGINS.contains(&plugin) => false,
             // What a client says without TLS is safe to be heard, but for this one.
-            (false, false) => plugin != b"mysql_clear_password",
-            _ => matches!(plugin, CACHING_SHA2_PASSWORD | MYSQL_NATIVE_PASSWORD | b"client_ed25519"),
+            (false, false) => plugin != MYSQL_CLEAR_PASSWORD,
+            _ => matches!(plugin, CACHING_SHA2_PASSWORD | MYSQL_NATIVE_PASSWORD | CLIENT_ED25519),
         }
     }
 
@@ -137,10 +139,7 @@ impl<C: Wire, S: Wire> Settling<'_, C, S> {
             }
             let password = self.keys.own_key.open(&packet, nonce);
             let password = password.ok_or(Unsettled::Client(TalkError::Closed))?;
-            let mut clear = Zeroizing::new(Vec::with_capacity(password.bytes().len() + 1));
-            clear.extend_from_slice(password.bytes());
-            clear.push(0);
-            return self.tell_server(&clear).await;
+            return self.tell_server(&password.ended()).await;
         }
         let password = packet.strip_suffix(b"\0").and_then(Password::new);
         let password = password.ok_or(Unsettled::Client(TalkError::Closed))?;
