@@ -4,6 +4,16 @@
 //! An outcome that nobody knows is never told as one that is known: where a statement may have been committed
 //! and its answer is lost, the connection ends, which is how a server itself says so.
 
+use weir_mysql::error_number::{
+    ER_ACCESS_DENIED_ERROR, ER_ACCOUNT_HAS_BEEN_LOCKED, ER_BAD_DB_ERROR, ER_CLIENT_INTERACTION_TIMEOUT,
+    ER_CLIENT_LOCAL_FILES_DISABLED, ER_CON_COUNT_ERROR, ER_DBACCESS_DENIED_ERROR, ER_HOST_IS_BLOCKED,
+    ER_HOST_NOT_PRIVILEGED, ER_KILL_DENIED_ERROR, ER_LOCK_DEADLOCK, ER_MAX_PREPARED_STMT_COUNT_REACHED,
+    ER_NEED_REPREPARE, ER_NET_PACKET_TOO_LARGE, ER_NET_PACKETS_OUT_OF_ORDER, ER_NET_UNCOMPRESS_ERROR,
+    ER_NO_SUCH_THREAD, ER_OPTION_PREVENTS_STATEMENT, ER_OUTOFMEMORY, ER_QUERY_INTERRUPTED, ER_QUERY_TIMEOUT,
+    ER_READ_ONLY_MODE, ER_SERVER_OFFLINE_MODE, ER_SERVER_SHUTDOWN, ER_STMT_HAS_NO_OPEN_CURSOR,
+    ER_TOO_MANY_USER_CONNECTIONS, ER_UNKNOWN_COM_ERROR, ER_UNKNOWN_ERROR, ER_UNKNOWN_STMT_HANDLER,
+    ER_USER_LIMIT_REACHED, ER_WRONG_ARGUMENTS,
+};
 use weir_mysql::outcome::GENERAL_STATE;
 use weir_mysql::packet::write_packet_with;
 use weir_mysql::{Resend, StatementKind, StatementVerdict, TransactionStep};
@@ -11,34 +21,8 @@ use weir_stats::table::End;
 
 use super::attach::{AttachError, ServerError};
 use super::compress::CompressionError;
-use super::outcome::WRONG_ARGUMENTS;
 use crate::backends::ConnectError;
 use crate::reach::Unavailable;
-
-/// `ER_CON_COUNT_ERROR`: there is no room for another connection.
-const TOO_MANY_CONNECTIONS: u16 = 1040;
-/// `ER_UNKNOWN_COM_ERROR`.
-const UNKNOWN_COMMAND: u16 = 1047;
-/// `ER_SERVER_SHUTDOWN`: the connection ends behind it.
-const SERVER_SHUTDOWN: u16 = 1053;
-/// `ER_UNKNOWN_ERROR`, with a text that says what is meant.
-const GENERAL: u16 = 1105;
-/// `ER_LOCK_DEADLOCK`: the transaction was rolled back, and is to be begun anew.
-const LOCK_DEADLOCK: u16 = 1213;
-/// `ER_NET_PACKET_TOO_LARGE`: the connection ends behind it.
-const PACKET_TOO_LARGE: u16 = 1153;
-/// `ER_UNKNOWN_STMT_HANDLER`.
-const UNKNOWN_STATEMENT: u16 = 1243;
-/// `ER_OPTION_PREVENTS_STATEMENT`: of `--super-read-only`, and of options that have nothing to do with it.
-const OPTION_PREVENTS: u16 = 1290;
-/// `ER_STMT_HAS_NO_OPEN_CURSOR`.
-const NO_CURSOR: u16 = 1421;
-/// `ER_MAX_PREPARED_STMT_COUNT_REACHED`.
-const TOO_MANY_STATEMENTS: u16 = 1461;
-/// `ER_READ_ONLY_MODE`.
-const READ_ONLY_MODE: u16 = 1836;
-/// `ER_CLIENT_INTERACTION_TIMEOUT`: the connection ends behind it.
-const CLIENT_IDLE: u16 = 4031;
 
 /// An error, and whether the client's connection goes on behind it.
 #[derive(Debug)]
@@ -56,47 +40,57 @@ impl ServerError {
 
     /// The statement was ended by KILL.
     pub fn interrupted() -> ServerError {
-        ServerError::new(1317, *b"70100", "Query execution was interrupted")
+        ServerError::new(ER_QUERY_INTERRUPTED, *b"70100", "Query execution was interrupted")
     }
 
     /// No connection has the number that KILL names.
     pub fn unknown_thread(id: u32) -> ServerError {
-        ServerError::new(1094, GENERAL_STATE, format!("Unknown thread id: {id}"))
+        ServerError::new(ER_NO_SUCH_THREAD, GENERAL_STATE, format!("Unknown thread id: {id}"))
     }
 
     /// The connection that KILL names is another account's.
     pub fn not_owner(id: u32) -> ServerError {
-        ServerError::new(1095, GENERAL_STATE, format!("You are not owner of thread {id}"))
+        ServerError::new(ER_KILL_DENIED_ERROR, GENERAL_STATE, format!("You are not owner of thread {id}"))
     }
 
-    /// A prepared statement is of a schema that the session is not in any more, nor in another
-    /// (`ER_NEED_REPREPARE`).
+    /// A prepared statement is of a schema that the session is not in any more, nor in another.
     pub fn needs_reprepare() -> ServerError {
-        ServerError::new(1615, GENERAL_STATE, "Prepared statement needs to be re-prepared")
+        ServerError::new(ER_NEED_REPREPARE, GENERAL_STATE, "Prepared statement needs to be re-prepared")
     }
 
     /// Whether it is about the server, and not about the account: it is full, blocks Weir's address, goes
     /// away, is offline, or the account has all that it may have there.
     pub fn is_about_server(&self) -> bool {
-        matches!(self.code, 1040 | 1053 | 1129 | 1130 | 1203 | 1226 | 3032)
+        matches!(
+            self.code,
+            ER_CON_COUNT_ERROR
+                | ER_SERVER_SHUTDOWN
+                | ER_HOST_IS_BLOCKED
+                | ER_HOST_NOT_PRIVILEGED
+                | ER_TOO_MANY_USER_CONNECTIONS
+                | ER_USER_LIMIT_REACHED
+                | ER_SERVER_OFFLINE_MODE
+        )
     }
 
-    /// A server asked for a file, and the statement is not known to be one that has it do so
-    /// (`ER_CLIENT_LOCAL_FILES_DISABLED`).
+    /// A server asked for a file, and the statement is not known to be one that has it do so.
     pub fn unasked_file() -> ServerError {
         let message = "Loading local data is disabled: the statement is not known to ask for it";
-        ServerError::new(3948, *b"42000", message)
+        ServerError::new(ER_CLIENT_LOCAL_FILES_DISABLED, *b"42000", message)
     }
 
     /// Whether a secondary may say so because it has not heard yet of an account or a schema that the primary
     /// has made or changed: no right to the schema, a wrong password, no such schema, a locked account.
     pub fn may_be_behind(&self) -> bool {
-        matches!(self.code, 1044 | 1045 | 1049 | 3118)
+        matches!(
+            self.code,
+            ER_DBACCESS_DENIED_ERROR | ER_ACCESS_DENIED_ERROR | ER_BAD_DB_ERROR | ER_ACCOUNT_HAS_BEEN_LOCKED
+        )
     }
 
     /// Whether it is about the default schema: no right to it, or no such.
     pub fn lacks_schema(&self) -> bool {
-        matches!(self.code, 1044 | 1049)
+        matches!(self.code, ER_DBACCESS_DENIED_ERROR | ER_BAD_DB_ERROR)
     }
 
     /// Appends the packet.
@@ -110,8 +104,8 @@ impl ServerError {
     pub fn is_read_only(&self) -> bool {
         let says = |word: &[u8]| self.message.windows(word.len()).any(|text| text == word);
         match self.code {
-            READ_ONLY_MODE => true,
-            OPTION_PREVENTS => says(b"read-only"),
+            ER_READ_ONLY_MODE => true,
+            ER_OPTION_PREVENTS_STATEMENT => says(b"read-only"),
             _ => false,
         }
     }
@@ -132,14 +126,14 @@ impl Refusal {
     pub fn unavailable(why: Unavailable, pool: &str) -> Refusal {
         match why {
             Unavailable::NoneUp => {
-                Refusal::goes_on(GENERAL, &GENERAL_STATE, format!("no server of pool {pool} is up"))
+                Refusal::goes_on(ER_UNKNOWN_ERROR, &GENERAL_STATE, format!("no server of pool {pool} is up"))
             }
             Unavailable::NoneInRole | Unavailable::ParkFull | Unavailable::ParkTimeout { .. } => {
                 let message = format!("Running in read-only mode: pool {pool} has no primary now");
-                Refusal::goes_on(READ_ONLY_MODE, &GENERAL_STATE, message)
+                Refusal::goes_on(ER_READ_ONLY_MODE, &GENERAL_STATE, message)
             }
             Unavailable::QueueFull | Unavailable::QueueTimeout { .. } => Refusal::goes_on(
-                TOO_MANY_CONNECTIONS,
+                ER_CON_COUNT_ERROR,
                 b"08004",
                 format!("Too many connections: every server of pool {pool} is busy"),
             ),
@@ -152,7 +146,7 @@ impl Refusal {
         match error {
             AttachError::Refused(error) => Refusal::of_server(error.clone()),
             AttachError::Connect(ConnectError::Full { .. }) => Refusal::goes_on(
-                TOO_MANY_CONNECTIONS,
+                ER_CON_COUNT_ERROR,
                 b"08004",
                 format!("Too many connections: a server of pool {pool} has `max_connections` open"),
             ),
@@ -165,65 +159,65 @@ impl Refusal {
 
     /// No server could be made ready, for this reason.
     pub fn failed(why: &str, pool: &str) -> Refusal {
-        Refusal::goes_on(GENERAL, &GENERAL_STATE, format!("pool {pool}: {why}"))
+        Refusal::goes_on(ER_UNKNOWN_ERROR, &GENERAL_STATE, format!("pool {pool}: {why}"))
     }
 
     /// A command that no server serves.
     pub fn unknown_command() -> Refusal {
-        Refusal::goes_on(UNKNOWN_COMMAND, b"08S01", "Unknown command")
+        Refusal::goes_on(ER_UNKNOWN_COM_ERROR, b"08S01", "Unknown command")
     }
 
     /// A number that no prepared statement of the session has.
     pub fn unknown_statement(id: u32) -> Refusal {
         let message = format!("Unknown prepared statement handler ({id}) given to mysql_stmt_precheck");
-        Refusal::goes_on(UNKNOWN_STATEMENT, &GENERAL_STATE, message)
+        Refusal::goes_on(ER_UNKNOWN_STMT_HANDLER, &GENERAL_STATE, message)
     }
 
     /// A prepared statement whose text is longer than what is kept, and whose connection is gone.
     pub fn text_not_kept() -> Refusal {
         let message = "the statement was prepared on a connection that is gone, and its text is longer than \
              what is kept: prepare it again";
-        Refusal::goes_on(UNKNOWN_STATEMENT, &GENERAL_STATE, message)
+        Refusal::goes_on(ER_UNKNOWN_STMT_HANDLER, &GENERAL_STATE, message)
     }
 
     /// An execution that names no types, and would be too long for its packet with those of the one before.
     pub fn types_not_named() -> Refusal {
         let message = "Got a packet bigger than 16 MiB that does not name the types of its values: \
              send them with it, or send long values in pieces";
-        let error = ServerError::new(PACKET_TOO_LARGE, *b"08S01", message);
+        let error = ServerError::new(ER_NET_PACKET_TOO_LARGE, *b"08S01", message);
         Refusal { error, end: Some(End::BadRequest) }
     }
 
     /// The first execution of a statement does not name the types of its values.
     pub fn types_never_named() -> Refusal {
         let message = "Incorrect arguments to mysqld_stmt_execute";
-        Refusal::goes_on(WRONG_ARGUMENTS, &GENERAL_STATE, message)
+        Refusal::goes_on(ER_WRONG_ARGUMENTS, &GENERAL_STATE, message)
     }
 
     /// A connection that the session had something on is gone.
     pub fn connection_lost() -> Refusal {
-        let error = ServerError::new(SERVER_SHUTDOWN, *b"08S01", "the connection to the server is lost");
+        let error = ServerError::new(ER_SERVER_SHUTDOWN, *b"08S01", "the connection to the server is lost");
         Refusal { error, end: Some(End::BackendClosed) }
     }
 
     /// Rows are asked for where no cursor is open.
     pub fn no_cursor(id: u32) -> Refusal {
         let message = format!("The statement ({id}) has no open cursor.");
-        Refusal::goes_on(NO_CURSOR, &GENERAL_STATE, message)
+        Refusal::goes_on(ER_STMT_HAS_NO_OPEN_CURSOR, &GENERAL_STATE, message)
     }
 
     /// The session has as many prepared statements as it may.
     pub fn too_many_statements(most: usize) -> Refusal {
         let message =
             format!("Can't create more than max_prepared_stmt_count statements (current value: {most})");
-        Refusal::goes_on(TOO_MANY_STATEMENTS, b"42000", message)
+        Refusal::goes_on(ER_MAX_PREPARED_STMT_COUNT_REACHED, b"42000", message)
     }
 
     /// What a statement asks about is on a connection that others have used since.
     pub fn not_known_any_more(what: &str) -> Refusal {
         let message =
             format!("{what} is not known any more: ask in the statement right behind, or in a transaction");
-        Refusal::goes_on(GENERAL, &GENERAL_STATE, message)
+        Refusal::goes_on(ER_UNKNOWN_ERROR, &GENERAL_STATE, message)
     }
 
     /// The session keeps a connection, for these reasons, to a server that is not the primary, and the
@@ -234,7 +228,7 @@ impl Refusal {
             "Running in read-only mode: the session is kept at a server that is not the primary, by {pins}; \
              it can write again behind a reset of its connection"
         );
-        let error = ServerError::new(READ_ONLY_MODE, GENERAL_STATE, message);
+        let error = ServerError::new(ER_READ_ONLY_MODE, GENERAL_STATE, message);
         Refusal { error, end: was_primary.then_some(End::BackendClosed) }
     }
 
@@ -242,7 +236,7 @@ impl Refusal {
     pub fn read_only_transaction() -> Refusal {
         let message = "Running in read-only mode: a READ ONLY transaction is open at a server that is not \
              the primary; end it with a statement of its own";
-        Refusal::goes_on(READ_ONLY_MODE, &GENERAL_STATE, message)
+        Refusal::goes_on(ER_READ_ONLY_MODE, &GENERAL_STATE, message)
     }
 
     /// A write in a READ ONLY transaction, in a server's own words (`ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION`).
@@ -252,15 +246,17 @@ impl Refusal {
 
     /// Weir, or the listener, is going away.
     pub fn draining() -> Refusal {
-        let error = ServerError::new(SERVER_SHUTDOWN, *b"08S01", "Server shutdown in progress");
+        let error = ServerError::new(ER_SERVER_SHUTDOWN, *b"08S01", "Server shutdown in progress");
         Refusal { error, end: Some(End::Draining) }
     }
 
-    /// What the client sent can not be inflated (`ER_NET_PACKETS_OUT_OF_ORDER`, `ER_NET_UNCOMPRESS_ERROR`).
+    /// What the client sent can not be inflated.
     pub fn of_compression(error: CompressionError) -> Refusal {
         let (code, message) = match error {
-            CompressionError::OutOfOrder => (1156, "Got packets out of order"),
-            CompressionError::Content => (1157, "Couldn't uncompress communication packet"),
+            CompressionError::OutOfOrder => (ER_NET_PACKETS_OUT_OF_ORDER, "Got packets out of order"),
+            CompressionError::Content => {
+                (ER_NET_UNCOMPRESS_ERROR, "Couldn't uncompress communication packet")
+            }
         };
         Refusal { error: ServerError::new(code, *b"08S01", message), end: Some(End::BadRequest) }
     }
@@ -269,7 +265,7 @@ impl Refusal {
     pub fn idle() -> Refusal {
         let message = "The client was disconnected by the server because of inactivity. \
              See wait_timeout and interactive_timeout for configuring this behavior.";
-        let error = ServerError::new(CLIENT_IDLE, GENERAL_STATE, message);
+        let error = ServerError::new(ER_CLIENT_INTERACTION_TIMEOUT, GENERAL_STATE, message);
         Refusal { error, end: Some(End::ClientIdle) }
     }
 
@@ -277,14 +273,14 @@ impl Refusal {
     /// connection had something of the session's, the session ends with it.
     pub fn overtime(ends: bool) -> Refusal {
         let message = "Query execution was interrupted, maximum statement execution time exceeded";
-        let error = ServerError::new(3024, GENERAL_STATE, message);
+        let error = ServerError::new(ER_QUERY_TIMEOUT, GENERAL_STATE, message);
         Refusal { error, end: ends.then_some(End::BackendTimeout) }
     }
 
     /// Weir's own memory ran short.
     pub fn overload() -> Refusal {
         let message = "Out of memory; restart server and try again (needed a buffer of Weir)";
-        Refusal { error: ServerError::new(1037, *b"HY001", message), end: Some(End::Overload) }
+        Refusal { error: ServerError::new(ER_OUTOFMEMORY, *b"HY001", message), end: Some(End::Overload) }
     }
 }
 
@@ -328,7 +324,7 @@ pub fn commits(verdict: &StatementVerdict) -> bool {
 /// The error of a transaction that was rolled back, as of [`Loss::RolledBack`].
 pub fn rolled_back() -> ServerError {
     let message = "Deadlock found when trying to get lock; try restarting transaction (its server was lost)";
-    ServerError::new(LOCK_DEADLOCK, *b"40001", message)
+    ServerError::new(ER_LOCK_DEADLOCK, *b"40001", message)
 }
 
 #[cfg(test)]

@@ -4,6 +4,10 @@ use std::rc::Rc;
 
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::command::ClientCommand;
+use weir_mysql::error_number::{
+    ER_CANT_CHANGE_TX_CHARACTERISTICS, ER_MALFORMED_PACKET, ER_PARSE_ERROR, ER_STMT_HAS_NO_OPEN_CURSOR,
+    ER_UNKNOWN_STMT_HANDLER, ER_WRONG_ARGUMENTS,
+};
 use weir_mysql::gtid::GtidSet;
 use weir_mysql::outcome::{EOF, OkPacket, SessionChanges};
 use weir_mysql::response::{AnswerEnd, PreparedStatement};
@@ -47,7 +51,7 @@ impl Outcome {
         };
         match error.code {
             _ if self.is_unread() => LeftBehind::NONE,
-            CANT_CHANGE_TRANSACTION => {
+            ER_CANT_CHANGE_TX_CHARACTERISTICS => {
                 verdict.leaves.without(LeftBehind::OF_SUCCESS.and(LeftBehind::NEXT_TRANSACTION))
             }
             _ => verdict.leaves.without(LeftBehind::OF_SUCCESS),
@@ -71,7 +75,7 @@ impl Outcome {
     /// whose value came along as well.
     pub fn is_spoiled(&self) -> bool {
         let code = self.error.as_ref().map(|error| error.code);
-        matches!(code, Some(WRONG_ARGUMENTS | MALFORMED_PACKET))
+        matches!(code, Some(ER_WRONG_ARGUMENTS | ER_MALFORMED_PACKET))
     }
 
     /// Whether an execution got as far as to take the types of its values.
@@ -92,21 +96,13 @@ impl Outcome {
 
     /// Whether the server could not read the text, and so did nothing of it (`ER_PARSE_ERROR`).
     pub fn is_unread(&self) -> bool {
-        self.status.is_none() && self.error.as_ref().is_some_and(|error| error.code == PARSE_ERROR)
+        self.status.is_none() && self.error.as_ref().is_some_and(|error| error.code == ER_PARSE_ERROR)
     }
 }
 
-/// `ER_PARSE_ERROR`.
-const PARSE_ERROR: u16 = 1064;
-/// `ER_WRONG_ARGUMENTS`.
-pub const WRONG_ARGUMENTS: u16 = 1210;
-/// `ER_MALFORMED_PACKET`.
-const MALFORMED_PACKET: u16 = 1835;
-/// `ER_WRONG_ARGUMENTS`, `ER_UNKNOWN_STMT_HANDLER`, `ER_STMT_HAS_NO_OPEN_CURSOR`, `ER_MALFORMED_PACKET`: a
-/// statement by number that did not begin.
-const NOT_BEGUN: [u16; 4] = [WRONG_ARGUMENTS, 1243, 1421, MALFORMED_PACKET];
-/// `ER_CANT_CHANGE_TX_CHARACTERISTICS`.
-const CANT_CHANGE_TRANSACTION: u16 = 1568;
+/// A statement by number that did not begin.
+const NOT_BEGUN: [u16; 4] =
+    [ER_WRONG_ARGUMENTS, ER_UNKNOWN_STMT_HANDLER, ER_STMT_HAS_NO_OPEN_CURSOR, ER_MALFORMED_PACKET];
 
 impl Outcome {
     /// Takes what the end of a result tells; gives the packet's payload anew where the client is to see

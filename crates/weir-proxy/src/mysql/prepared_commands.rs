@@ -2,6 +2,7 @@
 
 use weir_io::wait::send_all;
 use weir_mysql::command::{ClientCommand, STATEMENT_ID, set_statement_id, statement_id};
+use weir_mysql::error_number::ER_MALFORMED_PACKET;
 use weir_mysql::packet::{HEADER_BYTES, MAX_PAYLOAD_BYTES, PacketHeader};
 use weir_mysql::parameters::{ANY_CURSOR, ExecuteParts};
 use weir_mysql::{
@@ -92,7 +93,7 @@ impl Session {
         let payload =
             received.get(HEADER_BYTES..incoming.packet_bytes().min(received.len())).unwrap_or_default();
         let Ok(parts) = ExecuteParts::parse(payload, parameter_count, capabilities) else {
-            let error = ServerError::new(1835, *b"HY000", "Malformed communication packet");
+            let error = ServerError::new(ER_MALFORMED_PACKET, *b"HY000", "Malformed communication packet");
             return self.refuse_command(&incoming, Refusal::of_server(error)).await;
         };
         if std::mem::take(&mut statement.has_lost_piece) {

@@ -21,6 +21,7 @@ use weir_io::deadline::Deadline;
 use weir_io::handshake::Secure;
 use weir_io::stream::Stream;
 use weir_mysql::capability::{Capabilities, StatusFlags};
+use weir_mysql::error_number::{ER_NOT_SUPPORTED_AUTH_MODE, ER_SECURE_TRANSPORT_REQUIRED};
 use weir_mysql::greeting::{
     self, CACHING_SHA2_PASSWORD, MYSQL_CLEAR_PASSWORD, MYSQL_NATIVE_PASSWORD, Nonce, SHA256_PASSWORD,
     ServerGreeting,
@@ -407,7 +408,7 @@ impl Newcomer<'_> {
             return Ok(());
         }
         let text = b"this listener lets nobody in without TLS (`mode = \"required\"`)";
-        Err(Failed::refused(3159, b"HY000", text))
+        Err(Failed::refused(ER_SECURE_TRANSPORT_REQUIRED, b"HY000", text))
     }
 
     async fn receive(&self, talk: &mut Talk) -> Result<Zeroizing<Vec<u8>>, TalkError> {
@@ -460,7 +461,7 @@ impl Newcomer<'_> {
         if !login.capabilities.has(Capabilities::SECURE_CONNECTION | Capabilities::PLUGIN_AUTH) {
             // Such a client can not be asked for anything but what it has sent.
             let text = b"the client knows no authentication plugins; expected one of 2010 or later";
-            return Err(Failed::refused(1251, b"08004", text));
+            return Err(Failed::refused(ER_NOT_SUPPORTED_AUTH_MODE, b"08004", text));
         }
         let mut capabilities = login.capabilities & offered;
         let compression = self.compression(capabilities, login.zstd_level)?;

@@ -3,17 +3,17 @@
 use std::net::IpAddr;
 
 use weir_io::clock;
+use weir_mysql::error_number::{
+    CR_CONN_HOST_ERROR, ER_ACCESS_DENIED_ERROR, ER_CON_COUNT_ERROR, ER_HANDSHAKE_ERROR,
+    ER_NOT_SUPPORTED_AUTH_MODE, ER_TOO_MANY_USER_CONNECTIONS, ER_UNKNOWN_ERROR, ER_USER_LIMIT_REACHED,
+    ER_WRONG_COMPRESSION_ALGORITHM_CLIENT, ER_WRONG_COMPRESSION_LEVEL_CLIENT,
+};
 use weir_mysql::outcome::ErrPacket;
 use weir_stats::table::{End, Login};
 
 use super::{Claim, LoginTerms, count, count_bytes};
 use crate::mysql::attach::{AttachError, NOT_WITH_MARIADB, ServerError};
 use crate::mysql::talk::{Talk, TalkError, Wire};
-
-/// `ER_WRONG_COMPRESSION_ALGORITHM_CLIENT`.
-const WRONG_ALGORITHM: u16 = 3922;
-/// `ER_WRONG_COMPRESSION_LEVEL_CLIENT`.
-const WRONG_LEVEL: u16 = 3923;
 
 /// What a client is told that is not let in, if anything, and how its session ends.
 pub struct Failed {
@@ -42,74 +42,72 @@ impl Failed {
         Failed { answer: Some(answer), end: End::LoginRefused, counted: Login::Refused }
     }
 
-    /// What mysqld says of a login that it can't read (ER_HANDSHAKE_ERROR).
+    /// What mysqld says of a login that it can't read.
     pub fn bad_handshake() -> Failed {
-        let answer = Failed::refused(1043, b"08S01", b"Bad handshake");
+        let answer = Failed::refused(ER_HANDSHAKE_ERROR, b"08S01", b"Bad handshake");
         Failed { end: End::BadRequest, counted: Login::Malformed, ..answer }
     }
 
-    /// Access denied (ER_ACCESS_DENIED_ERROR), in mysqld's words.
+    /// Access denied, in mysqld's words.
     pub fn denied(claim: &Claim, client: IpAddr, has_password: bool) -> Failed {
         let text = format!(
             "Access denied for user '{}'@'{client}' (using password: {})",
             String::from_utf8_lossy(&claim.user),
             if has_password { "YES" } else { "NO" },
         );
-        Failed::refused(1045, b"28000", text.as_bytes())
+        Failed::refused(ER_ACCESS_DENIED_ERROR, b"28000", text.as_bytes())
     }
 
     pub fn limited() -> Failed {
         let text = b"too many logins show their password at the same time; try again in a moment";
-        let refused = Failed::refused(1040, b"08004", text);
+        let refused = Failed::refused(ER_CON_COUNT_ERROR, b"08004", text);
         Failed { end: End::LoginLimited, counted: Login::Limited, ..refused }
     }
 
-    /// The account is asked for its password more often than it may be (ER_USER_LIMIT_REACHED).
+    /// The account is asked for its password more often than it may be.
     pub fn of_limited_account(user: &[u8], most: u32) -> Failed {
         let user = String::from_utf8_lossy(user);
         let text = format!(
             "User '{user}' has exceeded the 'full_logins_per_account' resource (current value: {most})"
         );
-        let refused = Failed::refused(1226, b"42000", text.as_bytes());
+        let refused = Failed::refused(ER_USER_LIMIT_REACHED, b"42000", text.as_bytes());
         Failed { end: End::LoginLimited, counted: Login::Limited, ..refused }
     }
 
-    /// The account has as many sessions as it may (ER_TOO_MANY_USER_CONNECTIONS).
+    /// The account has as many sessions as it may.
     pub fn too_many_of_account(user: &[u8]) -> Failed {
         let user = String::from_utf8_lossy(user);
         let text =
             format!("User {user} already has more than 'max_connections_per_account' active connections");
-        let refused = Failed::refused(1203, b"42000", text.as_bytes());
+        let refused = Failed::refused(ER_TOO_MANY_USER_CONNECTIONS, b"42000", text.as_bytes());
         Failed { end: End::AccountConnections, counted: Login::Limited, ..refused }
     }
 
-    /// The account proves something else than a password, and the client can not be asked for that any more
-    /// (ER_NOT_SUPPORTED_AUTH_MODE).
+    /// The account proves something else than a password, and the client can not be asked for that any more.
     pub fn of_plugin(plugin: &str) -> Failed {
         let text = format!(
             "the account is of plugin {plugin}, for which the client can not be asked any more; expected a \
              client that begins by it or by caching_sha2_password, or `passwords = \"relay\"`"
         );
-        Failed::refused(1251, b"08004", text.as_bytes())
+        Failed::refused(ER_NOT_SUPPORTED_AUTH_MODE, b"08004", text.as_bytes())
     }
 
-    /// The client asks for no compression, and the listener lets in nobody without
-    /// (ER_WRONG_COMPRESSION_ALGORITHM_CLIENT).
+    /// The client asks for no compression, and the listener lets in nobody without.
     pub fn uncompressed() -> Failed {
         let text = b"Invalid compression algorithm 'uncompressed'. (`compression` of the listener)";
-        Failed::refused(WRONG_ALGORITHM, b"HY000", text)
+        Failed::refused(ER_WRONG_COMPRESSION_ALGORITHM_CLIENT, b"HY000", text)
     }
 
-    /// A level that zstd does not have (ER_WRONG_COMPRESSION_LEVEL_CLIENT).
+    /// A level that zstd does not have.
     pub fn of_compression_level(level: u8) -> Failed {
         let text = format!("Invalid compression level {level} for algorithm 'zstd': expected 1 to 22");
-        Failed::refused(WRONG_LEVEL, b"HY000", text.as_bytes())
+        Failed::refused(ER_WRONG_COMPRESSION_LEVEL_CLIENT, b"HY000", text.as_bytes())
     }
 
     /// Nobody is let in to servers that can not do what Weir has to promise.
     pub fn mariadb(pool: &str) -> Failed {
         let text = format!("pool {pool}: {NOT_WITH_MARIADB}");
-        let refused = Failed::refused(1105, b"HY000", text.as_bytes());
+        let refused = Failed::refused(ER_UNKNOWN_ERROR, b"HY000", text.as_bytes());
         Failed { end: End::ConnectFailed, counted: Login::Unavailable, ..refused }
     }
 
@@ -123,17 +121,17 @@ impl Failed {
                     "the server lacks capabilities {:#x} that the client asks for, and the login is relayed",
                     flags.0
                 );
-                Failed::refused(1105, b"HY000", text.as_bytes())
+                Failed::refused(ER_UNKNOWN_ERROR, b"HY000", text.as_bytes())
             }
             AttachError::Plugin(plugin) => {
                 let text = format!(
                     "the account is of plugin {plugin}, which needs TLS on both sides of the balancer"
                 );
-                Failed::refused(1251, b"08004", text.as_bytes())
+                Failed::refused(ER_NOT_SUPPORTED_AUTH_MODE, b"08004", text.as_bytes())
             }
             _ => {
                 let text = b"no server could be logged in to; try again in a moment";
-                let refused = Failed::refused(2003, b"HY000", text);
+                let refused = Failed::refused(CR_CONN_HOST_ERROR, b"HY000", text);
                 Failed { end: End::ConnectFailed, counted: Login::Unavailable, ..refused }
             }
         }
