@@ -42,6 +42,7 @@ mod reframe;
 mod relayed;
 mod serve;
 mod server;
+mod server_error;
 mod session;
 mod statement;
 mod talk;
