@@ -21,6 +21,7 @@ use weir_state::{Backend, Pool};
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
 
+pub use self::opening::ProxyHeader;
 pub use crate::connect_error::ConnectError;
 use crate::enders::{Ender, Enders};
 use crate::events::Event;

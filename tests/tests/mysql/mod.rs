@@ -15,6 +15,7 @@ mod own_servers;
 mod prepared;
 mod probes;
 mod programs;
+mod proxied;
 mod replication;
 mod routines;
 mod sessions;

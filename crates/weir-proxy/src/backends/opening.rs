@@ -25,17 +25,36 @@ use weir_quic::endpoint::connect::Wanted;
 use weir_state::Choice;
 use weir_tls::BackendTls;
 
-use super::{Chosen, ConnectError, Connection, OpenCount, Reservation, WorkerBackend};
+use super::{Chosen, ConnectError, Connection, OpenCount, Reservation, WorkerBackend, WorkerPool};
+use crate::client::Client;
 use crate::events::Event;
 use crate::worker::Worker;
 
 /// Wait for a descriptor to become free.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(10);
 
+/// What a backend is told first on a connection: who is behind it, where its pool says `send_proxy`. Made for
+/// every connection that is opened for a client, also where nothing of what the client sent goes there: such
+/// a backend serves nobody who does not say it.
+pub struct ProxyHeader(Option<Vec<u8>>);
+
+impl ProxyHeader {
+    /// For backends of `pool`, and of this client; `local` says which address of ours the client has come to,
+    /// and is asked only where a header is sent.
+    pub fn of(
+        pool: &WorkerPool,
+        client: &Client,
+        local: impl FnOnce() -> io::Result<SocketAddr>,
+    ) -> ProxyHeader {
+        let version = pool.shared.config.send_proxy;
+        ProxyHeader(version.map(|version| client.proxy_header(version, local)))
+    }
+}
+
 /// What a new connection is for.
 struct OpenHow<'a> {
     /// What is said first.
-    proxy_header: Option<&'a [u8]>,
+    proxy_header: Option<&'a ProxyHeader>,
     /// Whose address it may leave from.
     client: Option<IpAddr>,
     /// Its place among those that may be open.
@@ -45,18 +64,19 @@ struct OpenHow<'a> {
 }
 
 impl WorkerBackend {
-    /// Opens a connection that is ready for the first byte of the protocol above: `proxy_header` was sent
-    /// where there is one, TLS made where the pool wants it. The deadline is the caller's to set. `client` is
-    /// whose address the connection may leave from.
+    /// Opens a connection that is ready for the first byte of the protocol above: the PROXY header was sent
+    /// where one is wanted, TLS made where the pool wants it. The deadline is the caller's to set. `client`
+    /// is whose address the connection may leave from.
     ///
     /// `Err(OutOfDescriptors)` only when none became free in time for a connection before the deadline.
     pub async fn open(
         &self,
         worker: &Worker,
         deadline: &Deadline,
-        proxy_header: Option<&[u8]>,
+        proxy_header: &ProxyHeader,
         client: Option<IpAddr>,
     ) -> Result<Connection, ConnectError> {
+        let proxy_header = Some(proxy_header);
         let opening = OpenHow { proxy_header, client, reserved: None, takes_any: true };
         let connection = self.open_plain(worker, deadline, opening).await?;
         match &self.shared.tls {
@@ -66,7 +86,7 @@ impl WorkerBackend {
     }
 
     /// The same where the backend picks between HTTP/2 and HTTP/1.1 ([`Connection::is_h2`]): others are told
-    /// of it.
+    /// of it. Its pool sends no PROXY header, for requests of several clients may share a connection.
     pub async fn open_either(
         &self,
         worker: &Worker,
@@ -94,7 +114,7 @@ impl WorkerBackend {
     ) -> Result<Connection, ConnectError> {
         let mut connection = self.connect(worker, deadline, &opening).await?;
         connection.count._reserved = opening.reserved;
-        if let Some(header) = opening.proxy_header {
+        if let Some(ProxyHeader(Some(header))) = opening.proxy_header {
             let sent = send_all(&mut *connection, header, deadline, || {}).await;
             sent.map_err(|error| self.wait_failed(error))?;
             self.cells().bytes_sent.add(header.len() as u64);
@@ -339,17 +359,17 @@ impl WorkerBackend {
 }
 
 impl Chosen {
-    /// Opens a connection on which nothing was said yet but `proxy_header`, where there is one, and which
+    /// Opens a connection on which nothing was said yet but the PROXY header, where one is wanted, and which
     /// counts against the `max_connections` of its backend as long as it is open. The deadline is the
     /// caller's to set; TLS is the caller's to make ([`WorkerBackend::secure`]).
     pub async fn open_counted(
         &self,
         worker: &Worker,
         deadline: &Deadline,
-        proxy_header: Option<&[u8]>,
+        proxy_header: &ProxyHeader,
     ) -> Result<Connection, ConnectError> {
         let reserved = Some(self.reserve(worker).await?);
-        let opening = OpenHow { proxy_header, client: None, reserved, takes_any: false };
+        let opening = OpenHow { proxy_header: Some(proxy_header), client: None, reserved, takes_any: false };
         self.backend().open_plain(worker, deadline, opening).await
     }
 
@@ -358,9 +378,10 @@ impl Chosen {
         &self,
         worker: &Worker,
         deadline: &Deadline,
+        proxy_header: &ProxyHeader,
     ) -> Result<Connection, ConnectError> {
         let reserved = Some(self.reserve_beyond());
-        let opening = OpenHow { proxy_header: None, client: None, reserved, takes_any: false };
+        let opening = OpenHow { proxy_header: Some(proxy_header), client: None, reserved, takes_any: false };
         self.backend().open_plain(worker, deadline, opening).await
     }
 }

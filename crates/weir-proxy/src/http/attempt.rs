@@ -14,7 +14,7 @@ use weir_io::stream::{Duplex as _, Sight};
 use weir_io::wait::give_way;
 
 use crate::access_log::Spoken;
-use crate::backends::Chosen;
+use crate::backends::{Chosen, ProxyHeader};
 use crate::http::ask::Call;
 use crate::http::connection::Connection;
 use crate::http::exchange::{BackendHeads, Exchange};
@@ -147,10 +147,9 @@ impl<R: Recipient> Call<'_, R> {
         };
         let Call { requester, recipient, exchange, forwarding, facts, upload, race, .. } = self;
         let local_of_race = race.and_then(|race| race.local);
-        let header = forwarding.pool.shared.config.send_proxy.map(|version| {
+        let header = ProxyHeader::of(&forwarding.pool, &exchange.ledger.client(requester), || {
             let unknown = || local_of_race.ok_or_else(|| io::ErrorKind::Unsupported.into());
-            let local = || recipient.stream().map_or_else(unknown, |stream| stream.local_addr());
-            exchange.ledger.client(requester).proxy_header(version, local)
+            recipient.stream().map_or_else(unknown, |stream| stream.local_addr())
         });
         let race = *race;
         let mut opener = Opener { requester, exchange, forwarding, chosen, header, connect, race };

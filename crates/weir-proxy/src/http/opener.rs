@@ -14,7 +14,7 @@ use weir_io::handshake::Offer;
 use weir_io::wait::timed_out;
 use weir_state::picked::{Picked, QuicTurn};
 
-use crate::backends::{self, Chosen, ConnectError};
+use crate::backends::{self, Chosen, ConnectError, ProxyHeader};
 use crate::http::connection::Connection;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
@@ -62,8 +62,8 @@ pub struct Opener<'a> {
     pub exchange: &'a mut Exchange,
     pub forwarding: &'a Forwarding<'a>,
     pub chosen: &'a Chosen,
-    /// The PROXY header for a new connection, where the pool wants one.
-    pub header: Option<Vec<u8>>,
+    /// What a new connection begins with.
+    pub header: ProxyHeader,
     /// For one to come about.
     pub connect: Duration,
     /// What is sent, where two backends may be asked at once.
@@ -342,7 +342,7 @@ impl Opener<'_> {
         let began = clock::now();
         self.requester.wait(began, self.connect);
         let client = self.exchange.ledger.client(self.requester).address.ip();
-        let (backend, header) = (self.chosen.backend(), self.header.as_deref());
+        let (backend, header) = (self.chosen.backend(), &self.header);
         let opened = match offer {
             Offer::Usual => backend.open(worker, deadline, header, Some(client)).await,
             Offer::Either => backend.open_either(worker, deadline, client).await,

@@ -19,7 +19,7 @@ use super::own::{self, Own};
 use super::server::{IdleServers, ServerConnection};
 use super::session::{LeftAt, Session};
 use super::unfit::Unfit;
-use crate::backends::{Chosen, WorkerPool, elapsed};
+use crate::backends::{Chosen, ProxyHeader, WorkerPool, elapsed};
 use crate::reach::{Attempt, Got, Park, Reach, Unavailable, Verdict, Wish};
 use crate::worker::Worker;
 
@@ -362,10 +362,9 @@ impl Session {
     async fn log_in(&mut self, chosen: &Chosen) -> Result<Box<ServerConnection>, Unfit> {
         let begun = clock::now();
         self.deadline.set(begun + self.listener().shared.config.timeout.connect);
-        let header = chosen.pool.shared.config.send_proxy;
-        let header = header.map(|version| self.client.proxy_header(version, || self.stream.local_addr()));
+        let header = ProxyHeader::of(&chosen.pool, &self.client, || self.stream.local_addr());
         let login = ServerLogin { database: self.state.schema(), ..self.candidate.at_server() };
-        let logged_in = attach::log_in(&self.worker, chosen, &self.deadline, header.as_deref(), &login).await;
+        let logged_in = attach::log_in(&self.worker, chosen, &self.deadline, &header, &login).await;
         let logged_in = logged_in.map_err(Unfit::Attach)?;
         chosen.backend().kept::<IdleServers>().forget_executed();
         let latency = elapsed(begun);

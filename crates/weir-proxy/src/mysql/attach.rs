@@ -19,7 +19,7 @@ use weir_tls::{Proof, ProofError, Prover};
 use super::account::Account;
 use super::compress::Algorithm;
 use super::talk::{Talk, TalkError, Wire};
-use crate::backends::{Chosen, ConnectError, Connection};
+use crate::backends::{Chosen, ConnectError, Connection, ProxyHeader};
 use crate::worker::Worker;
 
 /// `utf8mb4_0900_ai_ci`, for a login until a larger number can be said: only COM_CHANGE_USER has room for
@@ -175,7 +175,7 @@ pub async fn log_in(
     worker: &Worker,
     chosen: &Chosen,
     deadline: &Deadline,
-    proxy_header: Option<&[u8]>,
+    proxy_header: &ProxyHeader,
     login: &ServerLogin<'_>,
 ) -> Result<LoggedIn, AttachError> {
     let opened = chosen.open_counted(worker, deadline, proxy_header).await;
@@ -190,9 +190,10 @@ pub async fn log_in_beyond(
     worker: &Worker,
     chosen: &Chosen,
     deadline: &Deadline,
+    proxy_header: &ProxyHeader,
     login: &ServerLogin<'_>,
 ) -> Result<LoggedIn, AttachError> {
-    let opened = chosen.open_beyond(worker, deadline).await;
+    let opened = chosen.open_beyond(worker, deadline, proxy_header).await;
     log_in_over(opened.map_err(AttachError::Connect)?, worker, chosen, deadline, login).await
 }
 
@@ -272,7 +273,7 @@ pub async fn ask_for_plugin(
     worker: &Worker,
     chosen: &Chosen,
     deadline: &Deadline,
-    proxy_header: Option<&[u8]>,
+    proxy_header: &ProxyHeader,
     login: &ServerLogin<'_>,
     no_plugin: &[u8],
 ) -> Result<(Talk<Connection>, Capabilities, u32), AttachError> {

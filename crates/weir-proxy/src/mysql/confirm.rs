@@ -22,7 +22,7 @@ use super::login::{Candidate, Denied};
 use super::own::{self, Settled};
 use super::server::{ConnectionKind, IdleServers, ServerConnection};
 use super::unfit::Unfit;
-use crate::backends::{Chosen, WorkerPool};
+use crate::backends::{Chosen, ProxyHeader, WorkerPool};
 use crate::client::Client;
 use crate::reach::{Attempt, Reach, Verdict};
 use crate::worker::{Worker, WorkerListener};
@@ -42,6 +42,7 @@ impl Confirming<'_> {
     /// A place in line is given up when the client leaves.
     pub async fn run(&self, candidate: &Candidate, client: &mut Stream) -> Result<Rc<TrackedState>, Denied> {
         let name = &self.pool.shared.config.name;
+        let header = ProxyHeader::of(self.pool, &self.client, || client.local_addr());
         let now = clock::now();
         let mut reach = Reach::begin(self.pool, wish(self.pool, WantedRole::Read), now);
         let mut primary = self.choose_primary();
@@ -57,14 +58,14 @@ impl Confirming<'_> {
                     got.map_err(|why| denied(Refusal::unavailable(why, name), why.end()))?.chosen
                 }
             };
-            let unfit = match self.ask(&chosen, candidate).await {
+            let unfit = match self.ask(&chosen, candidate, &header).await {
                 Ok(server) => return Ok(state_of(chosen, server)),
                 Err(unfit) => unfit,
             };
             if let Some(denied) = settled(&unfit) {
                 let word = match &denied {
                     Denied::Refused(error) if error.may_be_behind() && is_secondary(&chosen) => {
-                        self.ask_primary_too(candidate, denied).await
+                        self.ask_primary_too(candidate, &header, denied).await
                     }
                     _ => Err(denied),
                 };
@@ -89,10 +90,11 @@ impl Confirming<'_> {
     async fn ask_primary_too(
         &self,
         candidate: &Candidate,
+        header: &ProxyHeader,
         denied: Denied,
     ) -> Result<Rc<TrackedState>, Denied> {
         let Some(chosen) = self.primary() else { return Err(denied) };
-        match self.ask(&chosen, candidate).await {
+        match self.ask(&chosen, candidate, header).await {
             Ok(server) => Ok(state_of(chosen, server)),
             Err(unfit) => Err(settled(&unfit).unwrap_or(denied)),
         }
@@ -117,7 +119,12 @@ impl Confirming<'_> {
     }
 
     /// Has a server judge: by an idle connection that becomes the candidate's, else by a new one.
-    async fn ask(&self, chosen: &Chosen, candidate: &Candidate) -> Result<Box<ServerConnection>, Unfit> {
+    async fn ask(
+        &self,
+        chosen: &Chosen,
+        candidate: &Candidate,
+        header: &ProxyHeader,
+    ) -> Result<Box<ServerConnection>, Unfit> {
         let kept = chosen.backend().kept::<IdleServers>();
         let kind = ConnectionKind::of(candidate);
         let idle = (!kept.has_init_connect()).then(|| kept.take_any(chosen.backend(), &kind)).flatten();
@@ -128,7 +135,7 @@ impl Confirming<'_> {
                 return Ok(server);
             }
         }
-        let (server, settled) = self.log_in(chosen, candidate, kind).await?;
+        let (server, settled) = self.log_in(chosen, candidate, header).await?;
         kept.note_init_connect(settled.has_init_connect);
         Ok(server)
     }
@@ -158,19 +165,16 @@ impl Confirming<'_> {
         &self,
         chosen: &Chosen,
         candidate: &Candidate,
-        kind: ConnectionKind,
+        header: &ProxyHeader,
     ) -> Result<(Box<ServerConnection>, Settled), Unfit> {
         self.deadline.set(clock::now() + self.listener.shared.config.timeout.connect);
-        let header = chosen.pool.shared.config.send_proxy;
-        let local = || Err(std::io::ErrorKind::AddrNotAvailable.into());
-        let header = header.map(|version| self.client.proxy_header(version, local));
         let begun = clock::now();
         let login = candidate.at_server();
-        let logged_in = attach::log_in(self.worker, chosen, self.deadline, header.as_deref(), &login).await;
+        let logged_in = attach::log_in(self.worker, chosen, self.deadline, header, &login).await;
         let logged_in = logged_in.map_err(Unfit::Attach)?;
         chosen.backend().kept::<IdleServers>().forget_executed();
         chosen.observe_success(clock::now(), clock::now().saturating_sub(begun));
-        let mut server = ServerConnection::of_login(logged_in, kind);
+        let mut server = ServerConnection::of_login(logged_in, ConnectionKind::of(candidate));
         let settled = settle(&mut server, &self.worker.buffers, self.deadline).await?;
         Ok((server, settled))
     }

@@ -26,7 +26,7 @@ use super::own::{self, Own, OwnAnswer};
 use super::server::{ConnectionKind, IdleServers, ServerConnection};
 use super::session::{Incoming, Session};
 use super::unfit::Unfit;
-use crate::backends::{Chosen, ConnectError, WorkerPool};
+use crate::backends::{Chosen, ConnectError, ProxyHeader, WorkerPool};
 use crate::worker::Worker;
 
 /// Connection ids of Weir's own have the top bit, which a server's own do not reach: a number from SHOW
@@ -244,7 +244,9 @@ impl Session {
         {
             let worker = self.worker.clone();
             let connect = self.listener().shared.config.timeout.connect;
-            let sender = Sender { worker: &worker, kind: &self.kind, deadline: &self.deadline, connect };
+            let header = ProxyHeader::of(&pool, &self.client, || self.stream.local_addr());
+            let (kind, deadline) = (&self.kind, &self.deadline);
+            let sender = Sender { worker: &worker, kind, deadline, connect, header };
             // Before the server loses the connection, which must not be taken for a loss.
             entry.is_doomed.store(!query_only, Ordering::Release);
             if let Err(refusal) = sender.send(&pool, backend, thread_id, query_only).await {
@@ -271,12 +273,14 @@ impl Session {
         let Some(under_way) = Abandoning::begin(&self.worker) else { return };
         let worker = self.worker.clone();
         let connect = self.listener().shared.config.timeout.connect;
+        let header = ProxyHeader::of(&attached.chosen.pool, &self.client, || self.stream.local_addr());
         tokio::task::spawn_local(async move {
             let waker = std::future::poll_fn(|context| std::task::Poll::Ready(context.waker().clone())).await;
             let deadline = worker.deadlines.register(waker);
             let Attached { chosen, server, .. } = attached;
             let address = chosen.backend().shared.address.clone();
-            let sender = Sender { worker: &worker, kind: &server.kind, deadline: &deadline, connect };
+            let (kind, deadline) = (&server.kind, &deadline);
+            let sender = Sender { worker: &worker, kind, deadline, connect, header };
             // Where it is, whether or not that would be chosen now.
             if let Err(refusal) = sender.send_to(chosen, server.thread_id, false).await {
                 let error = refusal.error.packet();
@@ -294,6 +298,8 @@ struct Sender<'a> {
     kind: &'a ConnectionKind,
     deadline: &'a Deadline,
     connect: Duration,
+    /// What a new connection begins with.
+    header: ProxyHeader,
 }
 
 impl Sender<'_> {
@@ -352,13 +358,13 @@ impl Sender<'_> {
             compression: None,
         };
         let mut beyond = None;
-        let mut logged_in = attach::log_in(self.worker, chosen, self.deadline, None, &login).await;
+        let mut logged_in = attach::log_in(self.worker, chosen, self.deadline, &self.header, &login).await;
         if let Err(AttachError::Connect(ConnectError::Full { .. })) = &logged_in
             && let Some(counted) = Beyond::begin()
         {
             beyond = Some(counted);
             self.deadline.set(clock::now() + self.connect);
-            logged_in = attach::log_in_beyond(self.worker, chosen, self.deadline, &login).await;
+            logged_in = attach::log_in_beyond(self.worker, chosen, self.deadline, &self.header, &login).await;
         }
         let mut server = ServerConnection::of_login(logged_in.map_err(Unfit::Attach)?, self.kind.clone());
         settle(&mut server, &self.worker.buffers, self.deadline).await?;

@@ -22,7 +22,7 @@ use super::leaving::{LONGEST_GOODBYE, until_quiet};
 use super::login::{self, ClientLoggedIn, LoginTerms, Undecided};
 use super::session::Report;
 use super::unfit::Unfit;
-use crate::backends::{Chosen, Connection};
+use crate::backends::{Chosen, Connection, ProxyHeader};
 use crate::client::Client;
 use crate::reach::{Attempt, Reach, Verdict};
 use crate::tcp::relay::{self, FirstBytes, Heard, Paces, Pair, Terms};
@@ -83,9 +83,8 @@ impl Relaying<'_> {
                 }
             };
             report.backend = Some(chosen.index);
-            let header = pool.shared.config.send_proxy;
-            let header = header.map(|version| self.client.proxy_header(version, || undecided.local_addr()));
-            let error = match undecided.ask(&chosen, header.as_deref()).await {
+            let header = ProxyHeader::of(pool, &self.client, || undecided.local_addr());
+            let error = match undecided.ask(&chosen, &header).await {
                 Ok(asked) => break (chosen, asked),
                 Err(error) => error,
             };

@@ -22,7 +22,7 @@ use weir_stats::table::{End, Rejected};
 use super::relay::{self, FirstBytes, Heard, Paces, Pair, Relayed, Terms};
 use crate::access_log::{Record, Spoken, Timers};
 use crate::admission;
-use crate::backends::{Chosen, ConnectError, Connection, WorkerPool, elapsed};
+use crate::backends::{Chosen, ConnectError, Connection, ProxyHeader, WorkerPool, elapsed};
 use crate::client::Client;
 use crate::handshake;
 use crate::http::route::{Action, Decision, RequestView};
@@ -276,14 +276,13 @@ impl Session {
         self.report.backend = Some(chosen.index);
         self.report.pool = Some(chosen.pool.clone());
         self.deadline.set(begun + self.timers.connect);
-        let header = chosen.pool.shared.config.send_proxy;
-        let header = header.map(|version| self.client.proxy_header(version, || stream.local_addr()));
+        let header = ProxyHeader::of(&chosen.pool, &self.client, || stream.local_addr());
         let backend = match self.spoken {
-            Spoken::Mysql => chosen.open_counted(&self.worker, &self.deadline, header.as_deref()).await?,
+            Spoken::Mysql => chosen.open_counted(&self.worker, &self.deadline, &header).await?,
             _ => {
                 let client = Some(self.client.address.ip());
                 let backend = chosen.backend();
-                backend.open(&self.worker, &self.deadline, header.as_deref(), client).await?
+                backend.open(&self.worker, &self.deadline, &header, client).await?
             }
         };
         let now = clock::now();

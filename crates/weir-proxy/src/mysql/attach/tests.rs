@@ -19,6 +19,7 @@ use weir_tls::PasswordKey;
 use weir_tls::password::Password;
 
 use super::*;
+use crate::client::Client;
 use crate::mysql::server::{ConnectionKind, IdleServers, ServerConnection};
 use crate::worker::tests::serving;
 
@@ -125,7 +126,10 @@ fn login(account: &Account) -> ServerLogin<'_> {
 
 async fn attach(worker: &Worker, user: &[u8], password: &[u8]) -> Result<LoggedIn, AttachError> {
     let account = account(user, password);
-    log_in(worker, &chosen(worker), &deadline(worker).await, None, &login(&account)).await
+    let chosen = chosen(worker);
+    let client = Client::of_peer("192.0.2.7:4711".parse().unwrap());
+    let header = ProxyHeader::of(&chosen.pool, &client, || Ok(client.address));
+    log_in(worker, &chosen, &deadline(worker).await, &header, &login(&account)).await
 }
 
 #[tokio::test(flavor = "local")]

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 use super::refusal::{Failed, say_no};
 use super::relay::{NO_PLUGIN, Settling, Unsettled};
 use super::{Candidate, Claim, ClientLoggedIn, LoginTerms, count, logged_in};
-use crate::backends::{Chosen, Connection};
+use crate::backends::{Chosen, Connection, ProxyHeader};
 use crate::mysql::account::Account;
 use crate::mysql::attach::{self, AttachError, LoggedIn, ServerError};
 use crate::mysql::talk::{Talk, TalkError};
@@ -93,7 +93,7 @@ impl Undecided<'_> {
     pub async fn ask(
         &mut self,
         chosen: &Chosen,
-        proxy_header: Option<&[u8]>,
+        proxy_header: &ProxyHeader,
     ) -> Result<AskedServer, AttachError> {
         let LoginTerms { worker, listener, deadline, .. } = *self.terms;
         deadline.set(clock::now() + listener.shared.config.timeout.connect);

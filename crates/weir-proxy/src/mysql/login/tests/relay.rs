@@ -3,7 +3,7 @@
 use weir_balance::PickInput;
 
 use super::*;
-use crate::backends::Chosen;
+use crate::backends::{Chosen, ProxyHeader};
 use crate::mysql::attach::LoggedIn;
 use crate::mysql::login::relay::NO_PLUGIN;
 
@@ -12,7 +12,9 @@ pub async fn settles(
     mut undecided: Undecided<'_>,
     chosen: &Chosen,
 ) -> Result<(ClientLoggedIn, LoggedIn, Zeroizing<Vec<u8>>), End> {
-    match undecided.ask(chosen, None).await {
+    let client = crate::client::Client::of_peer("192.0.2.7:4711".parse().unwrap());
+    let header = ProxyHeader::of(&chosen.pool, &client, || Ok(client.address));
+    match undecided.ask(chosen, &header).await {
         Ok(asked) => undecided.settle(chosen, asked).await,
         Err(error) => Err(undecided.refused(error).await),
     }
