@@ -1,5 +1,7 @@
 //! What a session does about each command of its client.
 
+use std::cell::RefCell;
+
 use weir_io::clock;
 use weir_io::stream::Stream;
 use weir_mysql::capability::Capabilities;
@@ -283,6 +285,7 @@ impl Session {
         self.consume(incoming.packet_bytes());
         self.detach();
         let (listener, pool) = (self.listener(), self.pool().ok_or(End::NoBackend)?);
+        let report = RefCell::new(std::mem::take(&mut self.report));
         let terms = LoginTerms {
             worker: &self.worker,
             listener: &listener,
@@ -290,6 +293,7 @@ impl Session {
             deadline: &self.deadline,
             client: self.client.address.ip(),
             offers: Capabilities::NONE,
+            report: &report,
         };
         let confirming = Confirming {
             worker: &self.worker,
@@ -297,11 +301,13 @@ impl Session {
             pool: &pool,
             deadline: &self.deadline,
             client: self.client,
+            report: &report,
         };
         let confirm =
             async |candidate: &Candidate, client: &mut Stream| confirming.run(candidate, client).await;
         let (stream, buffer) = (&mut self.stream, &mut self.buffer);
         let changed = login::change_user(&terms, stream, buffer, &payload, &self.candidate, confirm).await;
+        self.report = report.into_inner();
         let (mut candidate, state, sequence) = changed?;
         if candidate.account.user == self.candidate.account.user {
             candidate.session = self.candidate.session.take();

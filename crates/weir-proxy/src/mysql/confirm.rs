@@ -3,6 +3,7 @@
 //! An idle connection of the same account is logged in anew, which costs a server an eighth of a new one;
 //! where there is none, the login is one of the connections that the session's statements will use.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::Context;
 
@@ -20,6 +21,7 @@ use super::exchange::ServerFailure;
 use super::failure::Refusal;
 use super::login::{Candidate, Denied};
 use super::own::{self, Settled};
+use super::report::Report;
 use super::server::{ConnectionKind, IdleServers, ServerConnection};
 use super::unfit::Unfit;
 use crate::backends::{Chosen, ProxyHeader, WorkerPool};
@@ -35,6 +37,8 @@ pub struct Confirming<'a> {
     /// The session's own.
     pub deadline: &'a Deadline,
     pub client: Client,
+    /// What the log is told.
+    pub report: &'a RefCell<Report>,
 }
 
 impl Confirming<'_> {

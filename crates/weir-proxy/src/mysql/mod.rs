@@ -40,6 +40,7 @@ mod prepared_commands;
 mod read_your_writes;
 mod reframe;
 mod relayed;
+mod report;
 mod serve;
 mod server;
 mod server_error;

@@ -20,7 +20,6 @@ use super::failure::Refusal;
 use super::kill::next_connection_id;
 use super::leaving::{LONGEST_GOODBYE, until_quiet};
 use super::login::{self, ClientLoggedIn, LoginTerms, Undecided};
-use super::session::Report;
 use super::unfit::Unfit;
 use crate::backends::{Chosen, Connection, ProxyHeader};
 use crate::client::Client;
@@ -39,41 +38,30 @@ pub struct Relaying<'a> {
 
 impl Relaying<'_> {
     /// Serves a client from its login to its end.
-    pub async fn serve(
-        &self,
-        terms: &LoginTerms<'_>,
-        stream: Stream,
-        first: Option<Buffer>,
-        report: &mut Report,
-    ) -> End {
-        report.pool = Some(terms.pool.clone());
+    pub async fn serve(&self, terms: &LoginTerms<'_>, stream: Stream, first: Option<Buffer>) -> End {
         match Box::pin(login::hear(terms, stream, first, next_connection_id())).await {
-            Ok(undecided) => self.settle(terms, undecided, report).await,
+            Ok(undecided) => self.settle(terms, undecided).await,
             Err(end) => end,
         }
     }
 
     /// Serves a client that was to show a password, and has none, to its end.
-    pub async fn serve_unasked(
-        &self,
-        terms: &LoginTerms<'_>,
-        undecided: Undecided<'_>,
-        report: &mut Report,
-    ) -> End {
-        report.pool = Some(terms.pool.clone());
+    pub async fn serve_unasked(&self, terms: &LoginTerms<'_>, undecided: Undecided<'_>) -> End {
         terms.listener.shared.cells.of(self.worker.number).pinned_by_plugin.increment();
-        self.settle(terms, undecided, report).await
+        self.settle(terms, undecided).await
     }
 
-    async fn settle(&self, terms: &LoginTerms<'_>, mut undecided: Undecided<'_>, report: &mut Report) -> End {
-        let LoginTerms { worker, listener, pool, deadline, .. } = *terms;
-        report.secure = undecided.secure();
+    async fn settle(&self, terms: &LoginTerms<'_>, mut undecided: Undecided<'_>) -> End {
+        let LoginTerms { worker, listener, pool, deadline, report, .. } = *terms;
         let begun = clock::now();
         let mut reach = Reach::begin(pool, super::wish(listener), begun);
         let (chosen, asked) = loop {
             let left = |context: &mut Context<'_>| undecided.poll_left(context);
             let got = reach.choose(worker, pool, deadline, clock::now(), left).await;
-            report.queue = got.as_ref().map_or_else(|why| why.queued(), |got| got.queued).or(report.queue);
+            if let Some(queued) = got.as_ref().map_or_else(|why| why.queued(), |got| got.queued) {
+                let mut report = report.borrow_mut();
+                report.queue = Some(report.queue.unwrap_or_default() + queued);
+            }
             let chosen = match got {
                 Ok(got) => got.chosen,
                 Err(why) => {
@@ -82,7 +70,7 @@ impl Relaying<'_> {
                     return undecided.refuse(refusal.error, end).await;
                 }
             };
-            report.backend = Some(chosen.index);
+            report.borrow_mut().backend = Some(chosen.index);
             let header = ProxyHeader::of(pool, &self.client, || undecided.local_addr());
             let error = match undecided.ask(&chosen, &header).await {
                 Ok(asked) => break (chosen, asked),
@@ -103,14 +91,14 @@ impl Relaying<'_> {
             Ok(settled) => settled,
             Err(end) => return end,
         };
-        report.connect = Some(clock::now().saturating_sub(begun));
+        report.borrow_mut().connect = Some(clock::now().saturating_sub(begun));
         let mut answer = Vec::with_capacity(ok.len() + 4);
         write_packet_with(&mut answer, client.sequence, |out| out.extend_from_slice(&ok));
         deadline.set(clock::now() + super::session::CLIENT_PATIENCE);
         if weir_io::wait::send_all(&mut client.stream, &answer, deadline, || {}).await.is_err() {
             return End::ClientClosed;
         }
-        self.pass_on(terms, client, server.connection, &chosen, report).await
+        self.pass_on(terms, client, server.connection, &chosen).await
     }
 
     /// Passes on whatever both say, until one has no more to say.
@@ -120,7 +108,6 @@ impl Relaying<'_> {
         mut client: ClientLoggedIn,
         mut server: Connection,
         chosen: &Chosen,
-        report: &mut Report,
     ) -> End {
         let listener = terms.listener;
         let client_cells = listener.shared.cells.of(self.worker.number);
@@ -166,7 +153,11 @@ impl Relaying<'_> {
             },
         );
         let relayed = relayed.await;
-        (report.from_client, report.to_client) = (relayed.from_client, relayed.from_backend);
+        {
+            let mut report = terms.report.borrow_mut();
+            report.from_client += relayed.from_client;
+            report.to_client += relayed.from_backend;
+        }
         if relayed.is_quiet {
             drop(server);
             let turn = turns.borrow().turn();

@@ -1,5 +1,6 @@
 //! A new client of MySQL: who it is, its login, its session, and what is told of it at the end.
 
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -23,8 +24,9 @@ use super::kill::{Killable, next_connection_id};
 use super::login::{self, Candidate, ClientLoggedIn, LoginTerms};
 use super::prepared::ClientStatements;
 use super::relayed::Relaying;
+use super::report::Report;
 use super::server::ConnectionKind;
-use super::session::{Report, Session};
+use super::session::Session;
 use crate::access_log::{Record, Spoken, Timers};
 use crate::admission;
 use crate::backends::elapsed;
@@ -85,19 +87,14 @@ enum Opened {
     Ended(Box<Report>, End),
 }
 
-impl From<End> for Opened {
-    fn from(end: End) -> Opened {
-        Opened::Ended(Box::default(), end)
-    }
-}
-
 /// Logs a client in; one that a server has to hear itself is served as well.
 async fn open(newcomer: &Newcomer, stream: Stream, first: Option<Buffer>, deadline: Deadline) -> Opened {
     let (worker, slot, client) = (newcomer.worker.clone(), newcomer.slot.clone(), newcomer.client);
     let listener = slot.current();
     let pool = listener.compiled.routes.default_pool().and_then(|index| listener.pools.get(index).cloned());
-    let Some(pool) = pool else { return End::NoBackend.into() };
+    let Some(pool) = pool else { return Opened::Ended(Box::default(), End::NoBackend) };
     let connection_id = next_connection_id();
+    let report = RefCell::new(Report { pool: Some(pool.clone()), ..Report::default() });
     let (confirmed, logged_in) = {
         let terms = LoginTerms {
             worker: &worker,
@@ -106,27 +103,32 @@ async fn open(newcomer: &Newcomer, stream: Stream, first: Option<Buffer>, deadli
             deadline: &deadline,
             client: client.address.ip(),
             offers: listener.shared.config.mysql().map_or(Capabilities::NONE, offered),
+            report: &report,
         };
         let relaying = Relaying { worker: &worker, slot: &slot, client, deadline: &deadline };
-        let mut report = Box::<Report>::default();
+        let ended = |end| Opened::Ended(Box::new(report.take()), end);
         if is_relayed(&pool) {
-            let end = Box::pin(relaying.serve(&terms, stream, first, &mut report)).await;
-            return Opened::Ended(report, end);
+            return ended(Box::pin(relaying.serve(&terms, stream, first)).await);
         }
-        let confirming =
-            Confirming { worker: &worker, listener: &listener, pool: &pool, deadline: &deadline, client };
+        let confirming = Confirming {
+            worker: &worker,
+            listener: &listener,
+            pool: &pool,
+            deadline: &deadline,
+            client,
+            report: &report,
+        };
         let confirm =
             async |candidate: &Candidate, client: &mut Stream| confirming.run(candidate, client).await;
         match login::run(&terms, stream, first, connection_id, confirm).await {
             Ok(login::Opened::LoggedIn(logged_in, confirmed)) => (confirmed, logged_in),
             Ok(login::Opened::Undecided(undecided)) => {
-                let end = Box::pin(relaying.serve_unasked(&terms, undecided, &mut report)).await;
-                return Opened::Ended(report, end);
+                return ended(Box::pin(relaying.serve_unasked(&terms, undecided)).await);
             }
-            Err(end) => return end.into(),
+            Err(end) => return ended(end),
         }
     };
-    let ClientLoggedIn { stream, first, secure, candidate, sequence } = logged_in;
+    let ClientLoggedIn { stream, first, candidate, sequence } = logged_in;
     let kind = ConnectionKind::of(&candidate);
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let killable = Killable::new(connection_id, &candidate.account.user, &pool.shared.config.name, waker);
@@ -158,11 +160,11 @@ async fn open(newcomer: &Newcomer, stream: Stream, first: Option<Buffer>, deadli
         has_lost_transaction: false,
         has_untold_writes: false,
         written: None,
-        report: Report { pool: Some(pool), secure, ..Report::default() },
+        report: report.into_inner(),
     });
     session.begin(&confirmed);
     if let Err(end) = session.send_ok(sequence).await {
-        return end.into();
+        return Opened::Ended(Box::new(session.report), end);
     }
     Opened::Session(match session.candidate.compression {
         Some(algorithm) => compressed(session, algorithm),

@@ -12,7 +12,6 @@ use weir_config::MysqlAccess;
 use weir_io::buffers::{Buffer, LARGE, SMALL};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
-use weir_io::handshake::Secure;
 use weir_io::stream::{Duplex as _, Sight, Stream};
 use weir_io::wait::{receive_ready, send_all};
 use weir_mysql::capability::{Capabilities, StatusFlags};
@@ -31,6 +30,7 @@ use super::kill::Killable;
 use super::leaving::cut_off_at;
 use super::login::Candidate;
 use super::prepared::{Bound, ClientStatements};
+use super::report::Report;
 use super::server::ConnectionKind;
 use crate::backends::WorkerPool;
 use crate::client::Client;
@@ -109,21 +109,6 @@ pub struct Session {
     /// Transactions that the session has committed and reads must see.
     pub written: Option<GtidSet>,
     pub report: Report,
-}
-
-/// What the log is told at the end.
-#[derive(Default)]
-pub struct Report {
-    pub pool: Option<Rc<WorkerPool>>,
-    /// Index of the backend used last.
-    pub backend: Option<usize>,
-    pub queue: Option<Duration>,
-    pub connect: Option<Duration>,
-    pub retries: u32,
-    pub from_client: u64,
-    pub to_client: u64,
-    /// What the client's TLS handshake came to; `None` without TLS.
-    pub secure: Option<Rc<Secure>>,
 }
 
 /// A command of which the beginning is in the session's buffer.

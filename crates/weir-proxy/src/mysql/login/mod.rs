@@ -11,6 +11,7 @@ mod refusal;
 mod relay;
 mod undecided;
 
+use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 
@@ -18,7 +19,6 @@ use weir_config::{ListenerMysql, MysqlCompression, TlsMode};
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
-use weir_io::handshake::Secure;
 use weir_io::stream::Stream;
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::error_number::{ER_NOT_SUPPORTED_AUTH_MODE, ER_SECURE_TRANSPORT_REQUIRED};
@@ -38,6 +38,7 @@ use super::account::Account;
 use super::attach::{self, ServerError, ServerLogin};
 use super::compress::{Algorithm, COMPRESSION};
 use super::is_relayed;
+use super::report::Report;
 use super::talk::{Talk, TalkError, Wire};
 use crate::backends::WorkerPool;
 use crate::handshake;
@@ -74,6 +75,8 @@ pub struct LoginTerms<'a> {
     pub client: IpAddr,
     /// What can be agreed on with a client beside [`Capabilities::SPOKEN`], as compression.
     pub offers: Capabilities,
+    /// What the log is told: a login that comes to nothing has its line too.
+    pub report: &'a RefCell<Report>,
 }
 
 /// Who a client says it is, shown by a password that a server has yet to confirm.
@@ -145,8 +148,6 @@ pub struct ClientLoggedIn {
     pub stream: Stream,
     /// What was received behind the login.
     pub first: Option<Buffer>,
-    /// What the TLS handshake came to; `None` without TLS.
-    pub secure: Option<Rc<Secure>>,
     /// As whom, and what was agreed on.
     pub candidate: Candidate,
     /// That the OK packet has.
@@ -166,7 +167,7 @@ pub async fn run<'a, T>(
     connection_id: u32,
     confirm: impl AsyncFnMut(&Candidate, &mut Stream) -> Result<T, Denied>,
 ) -> Result<Opened<'a, T>, End> {
-    let Begun { mut talk, secure, newcomer, greeted } = begin(terms, stream, first, connection_id).await?;
+    let Begun { mut talk, newcomer, greeted } = begin(terms, stream, first, connection_id).await?;
     let entered = Box::pin(newcomer.enter(&mut talk, greeted, confirm)).await;
     let admission = match entered {
         Ok(admission) => admission,
@@ -176,11 +177,11 @@ pub async fn run<'a, T>(
     Ok(match admission {
         Admission::Confirmed(candidate, how, confirmed) => {
             count(terms, how);
-            Opened::LoggedIn(logged_in(terms, talk, secure, candidate), confirmed)
+            Opened::LoggedIn(logged_in(terms, talk, candidate), confirmed)
         }
         Admission::Undecided(candidate) => {
             let is_secure = newcomer.is_secure;
-            Opened::Undecided(Undecided { terms, talk, secure, is_secure, is_unasked: true, candidate })
+            Opened::Undecided(Undecided { terms, talk, is_secure, is_unasked: true, candidate })
         }
     })
 }
@@ -195,11 +196,11 @@ pub async fn hear<'a>(
     first: Option<Buffer>,
     connection_id: u32,
 ) -> Result<Undecided<'a>, End> {
-    let Begun { mut talk, secure, newcomer, greeted } = begin(terms, stream, first, connection_id).await?;
+    let Begun { mut talk, newcomer, greeted } = begin(terms, stream, first, connection_id).await?;
     let is_secure = newcomer.is_secure;
     let heard = newcomer.hear(&mut talk, greeted).await;
     match heard.and_then(|Said { claim, .. }| claim.without_password()) {
-        Ok(candidate) => Ok(Undecided { terms, talk, secure, is_secure, is_unasked: false, candidate }),
+        Ok(candidate) => Ok(Undecided { terms, talk, is_secure, is_unasked: false, candidate }),
         Err(failed) => Err(say_no(terms, &mut talk, failed).await),
     }
 }
@@ -253,22 +254,16 @@ pub async fn change_user<T>(
     }
 }
 
-fn logged_in(
-    terms: &LoginTerms<'_>,
-    talk: Talk,
-    secure: Option<Rc<Secure>>,
-    candidate: Candidate,
-) -> ClientLoggedIn {
+fn logged_in(terms: &LoginTerms<'_>, talk: Talk, candidate: Candidate) -> ClientLoggedIn {
     count_bytes(terms, &talk);
     let sequence = talk.sequence();
     let (stream, first) = talk.into_parts();
-    ClientLoggedIn { stream, first, secure, candidate, sequence }
+    ClientLoggedIn { stream, first, candidate, sequence }
 }
 
 /// A client that has been greeted, and with which TLS was made where it wanted that.
 struct Begun<'a> {
     talk: Talk,
-    secure: Option<Rc<Secure>>,
     newcomer: Newcomer<'a>,
     greeted: Greeted,
 }
@@ -284,7 +279,6 @@ async fn begin<'a>(
     terms.deadline.set_idle(Some(begun));
     let mut newcomer = Newcomer { terms, is_secure: false };
     let mut talk = Talk::new(stream, first);
-    let mut secure = None;
     let greeted = match newcomer.open(&mut talk, connection_id).await {
         Ok(greeted) => greeted,
         Err(failed) => return Err(say_no(terms, &mut talk, failed).await),
@@ -297,13 +291,13 @@ async fn begin<'a>(
         // the clear is taken for anything else (threat F1).
         let shaken = handshake::with_client(terms.worker, terms.listener, plain, &mut behind, terms.deadline);
         let (stream, made) = Box::pin(shaken).await.inspect_err(|_| count(terms, Login::Gone))?;
-        secure = made;
+        terms.report.borrow_mut().secure = made;
         newcomer.is_secure = true;
         talk = Talk::new(stream, None).at(sequence);
         terms.deadline.set(begun + terms.listener.shared.config.timeout.handshake);
         terms.deadline.set_idle(Some(begun));
     }
-    Ok(Begun { talk, secure, newcomer, greeted })
+    Ok(Begun { talk, newcomer, greeted })
 }
 
 /// What a client says of itself, before anything of it is shown.
@@ -527,6 +521,9 @@ fn count_bytes(terms: &LoginTerms<'_>, talk: &Talk<impl Wire>) {
     let cells = terms.listener.shared.cells.of(terms.worker.number);
     cells.bytes_received.add(talk.received_bytes);
     cells.bytes_sent.add(talk.sent_bytes);
+    let mut report = terms.report.borrow_mut();
+    report.from_client += talk.received_bytes;
+    report.to_client += talk.sent_bytes;
 }
 
 #[cfg(test)]

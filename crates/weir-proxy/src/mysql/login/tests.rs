@@ -68,6 +68,7 @@ impl Rig {
                 deadline: &deadline,
                 client: "192.0.2.7".parse().unwrap(),
                 offers: Capabilities::NONE,
+                report: &RefCell::default(),
             };
             let confirm = async |candidate: &Candidate, _: &mut Stream| {
                 let Account { user, password, .. } = &*candidate.account;
@@ -544,6 +545,7 @@ async fn a_client_in_session_proves_another_account_to_a_new_nonce() {
             deadline: &deadline,
             client: "192.0.2.7".parse().unwrap(),
             offers: Capabilities::NONE,
+            report: &RefCell::default(),
         };
         let before = Candidate {
             account: Rc::new(Account::new(b"app", Password::new(b"sesame").unwrap())),

@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::task::Context;
 
 use weir_io::clock;
-use weir_io::handshake::Secure;
 use weir_io::stream::Duplex as _;
 use weir_mysql::capability::Capabilities;
 use weir_stats::table::{End, Login};
@@ -26,7 +25,6 @@ use crate::mysql::talk::{Talk, TalkError};
 pub struct Undecided<'a> {
     pub(super) terms: &'a LoginTerms<'a>,
     pub(super) talk: Talk,
-    pub(super) secure: Option<Rc<Secure>>,
     pub(super) is_secure: bool,
     /// Whether Weir was to hear the password itself.
     pub(super) is_unasked: bool,
@@ -41,11 +39,6 @@ pub struct AskedServer {
 }
 
 impl Undecided<'_> {
-    /// What the client's TLS handshake came to; `None` without TLS.
-    pub fn secure(&self) -> Option<Rc<Secure>> {
-        self.secure.clone()
-    }
-
     /// Where the client has connected to.
     ///
     /// # Errors
@@ -82,7 +75,7 @@ impl Undecided<'_> {
             Err(failed) => return Err(say_no(terms, &mut self.talk, failed).await),
         };
         count(terms, Login::Relayed);
-        let client = logged_in(terms, self.talk, self.secure, self.candidate);
+        let client = logged_in(terms, self.talk, self.candidate);
         Ok((client, server, ok))
     }
 

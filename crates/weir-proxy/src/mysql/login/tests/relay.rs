@@ -37,6 +37,7 @@ impl Rig {
                 deadline: &deadline,
                 client: "192.0.2.7".parse().unwrap(),
                 offers: Capabilities::NONE,
+                report: &RefCell::default(),
             };
             let undecided = hear(&terms, stream, None, 0x8000_0007).await?;
             let (_, _, ok) = settles(undecided, &chosen(&listener.pools[0])).await?;
