@@ -1,5 +1,6 @@
 //! MySQL listeners before real servers.
 
+mod access_log;
 mod accounts;
 mod arrivals;
 mod cluster;

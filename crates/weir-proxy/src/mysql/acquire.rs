@@ -222,6 +222,7 @@ impl Session {
         let mut now = self.now;
         let begun = begun.map_or_else(|| Begun::anew(&pool, role, but, now), |begun| *begun);
         let Begun { mut reach, chosen: mut before, mut found } = begun;
+        let retries_before = self.report.retries;
         loop {
             let Session { worker, stream, slot, deadline, .. } = &mut *self;
             let client_gone = |context: &mut Context<'_>| {
@@ -287,7 +288,7 @@ impl Session {
             let listener = self.listener();
             let cells = listener.shared.cells.of(self.worker.number);
             let verdict = reach.after(&pool, &chosen, &attempt, cells);
-            self.report.retries += u32::from(verdict != Verdict::Leave);
+            self.report.retries = retries_before + reach.retries();
             if verdict == Verdict::Leave {
                 return Err(unfit.refusal(name));
             }

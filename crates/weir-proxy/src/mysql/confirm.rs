@@ -49,6 +49,7 @@ impl Confirming<'_> {
         let header = ProxyHeader::of(self.pool, &self.client, || client.local_addr());
         let now = clock::now();
         let mut reach = Reach::begin(self.pool, wish(self.pool, WantedRole::Read), now);
+        let retries_before = self.report.borrow().retries;
         let mut primary = self.choose_primary();
         loop {
             let chosen = match primary.take() {
@@ -83,7 +84,9 @@ impl Confirming<'_> {
             unfit.note(&chosen, self.worker);
             let attempt = Attempt::unsent(unfit.retried_as());
             let cells = self.listener.shared.cells.of(self.worker.number);
-            if reach.after(self.pool, &chosen, &attempt, cells) == Verdict::Leave {
+            let verdict = reach.after(self.pool, &chosen, &attempt, cells);
+            self.report.borrow_mut().retries = retries_before + reach.retries();
+            if verdict == Verdict::Leave {
                 return Err(denied(unfit.refusal(name), weir_stats::table::End::ConnectFailed));
             }
         }

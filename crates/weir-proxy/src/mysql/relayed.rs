@@ -82,6 +82,7 @@ impl Relaying<'_> {
             let attempt = Attempt::unsent(unfit.retried_as());
             let cells = listener.shared.cells.of(worker.number);
             let goes_on = !is_last_word && reach.after(pool, &chosen, &attempt, cells) != Verdict::Leave;
+            report.borrow_mut().retries = reach.retries();
             if let (false, Unfit::Attach(error)) = (goes_on, unfit) {
                 return undecided.refused(error).await;
             }
