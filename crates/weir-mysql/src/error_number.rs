@@ -61,6 +61,8 @@ pub const ER_MAX_PREPARED_STMT_COUNT_REACHED: u16 = 1461;
 pub const ER_CANT_CHANGE_TX_CHARACTERISTICS: u16 = 1568;
 /// What a prepared statement was prepared for has changed.
 pub const ER_NEED_REPREPARE: u16 = 1615;
+/// A write in a READ ONLY transaction.
+pub const ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION: u16 = 1792;
 /// A packet can not be read.
 pub const ER_MALFORMED_PACKET: u16 = 1835;
 /// The server takes no writes.

@@ -5,12 +5,12 @@
 //! and its answer is lost, the connection ends, which is how a server itself says so.
 
 use weir_mysql::error_number::{
-    ER_CLIENT_INTERACTION_TIMEOUT, ER_CLIENT_LOCAL_FILES_DISABLED, ER_CON_COUNT_ERROR, ER_KILL_DENIED_ERROR,
-    ER_LOCK_DEADLOCK, ER_MAX_PREPARED_STMT_COUNT_REACHED, ER_NEED_REPREPARE, ER_NET_PACKET_TOO_LARGE,
-    ER_NET_PACKETS_OUT_OF_ORDER, ER_NET_UNCOMPRESS_ERROR, ER_NO_SUCH_THREAD, ER_OUTOFMEMORY,
-    ER_QUERY_INTERRUPTED, ER_QUERY_TIMEOUT, ER_READ_ONLY_MODE, ER_SERVER_SHUTDOWN,
-    ER_STMT_HAS_NO_OPEN_CURSOR, ER_UNKNOWN_COM_ERROR, ER_UNKNOWN_ERROR, ER_UNKNOWN_STMT_HANDLER,
-    ER_WRONG_ARGUMENTS,
+    ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, ER_CLIENT_INTERACTION_TIMEOUT, ER_CLIENT_LOCAL_FILES_DISABLED,
+    ER_CON_COUNT_ERROR, ER_KILL_DENIED_ERROR, ER_LOCK_DEADLOCK, ER_MAX_PREPARED_STMT_COUNT_REACHED,
+    ER_NEED_REPREPARE, ER_NET_PACKET_TOO_LARGE, ER_NET_PACKETS_OUT_OF_ORDER, ER_NET_UNCOMPRESS_ERROR,
+    ER_NO_SUCH_THREAD, ER_OUTOFMEMORY, ER_QUERY_INTERRUPTED, ER_QUERY_TIMEOUT, ER_READ_ONLY_MODE,
+    ER_SERVER_SHUTDOWN, ER_STMT_HAS_NO_OPEN_CURSOR, ER_UNKNOWN_COM_ERROR, ER_UNKNOWN_ERROR,
+    ER_UNKNOWN_STMT_HANDLER, ER_WRONG_ARGUMENTS,
 };
 use weir_mysql::outcome::GENERAL_STATE;
 use weir_mysql::packet::write_packet_with;
@@ -196,9 +196,10 @@ impl Refusal {
         Refusal::goes_on(ER_READ_ONLY_MODE, &GENERAL_STATE, message)
     }
 
-    /// A write in a READ ONLY transaction, in a server's own words (`ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION`).
+    /// A write in a READ ONLY transaction, in a server's own words.
     pub fn write_in_read_only_transaction() -> Refusal {
-        Refusal::goes_on(1792, b"25006", "Cannot execute statement in a READ ONLY transaction.")
+        let message = "Cannot execute statement in a READ ONLY transaction.";
+        Refusal::goes_on(ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, b"25006", message)
     }
 
     /// Weir, or the listener, is going away.
