@@ -11,6 +11,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub mod acme;
+pub mod blocking;
 pub mod carried;
 pub mod certificates;
 pub mod cluster;

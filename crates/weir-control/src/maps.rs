@@ -8,15 +8,17 @@
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use std::{fmt, io};
 
 use weir_config::{EditedMap, LineEdit, MAP_FILE_BYTES, World as _};
 use weir_state::maps::Map;
 
+use crate::blocking::blocking;
 use crate::config_files::Disk;
 use crate::events::{Bus, What};
+use crate::lock;
 use crate::publish::InForce;
 use crate::store;
 
@@ -29,21 +31,24 @@ const MOST_LOGGED: usize = 20;
 
 /// Looks until the process ends. Files are read on a thread where reading may take its time.
 pub(crate) async fn keep(in_force: InForce, bus: Arc<Bus>) {
-    let mut looks = HashMap::new();
+    // Theirs and the thread's: where no thread is granted, what was seen before is not lost.
+    let looks = Arc::new(Mutex::new(HashMap::new()));
     loop {
         tokio::time::sleep(LOOK).await;
         let maps = in_force.snapshot().and_then(|snapshot| snapshot.maps.clone());
         let Some(maps) = maps else { continue };
-        let bus = bus.clone();
-        let looked = tokio::task::spawn_blocking(move || {
+        let (bus, looks) = (bus.clone(), looks.clone());
+        let looked = blocking(move || {
+            let mut looks = lock(&looks);
             for map in maps.all() {
                 let look: &mut Look = looks.entry(map.config.name.clone()).or_default();
                 look.at(map, &bus);
             }
             looks.retain(|name: &String, _| maps.find(name).is_some());
-            looks
         });
-        looks = looked.await.unwrap_or_default();
+        if let Err(error) = looked.await {
+            tracing::error!(%error, "files of maps could not be looked at");
+        }
     }
 }
 

@@ -12,11 +12,12 @@ use http::{HeaderValue, Request, Response, Uri};
 use hyper::body::{Body, Incoming};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use weir_io::{handshake, race};
 use weir_tls::ClientTls;
 
+use crate::blocking;
 use crate::health::probe::plain;
 
 /// How we name ourselves (RFC 8555 section 6.1 wants that).
@@ -52,7 +53,7 @@ pub(crate) async fn connect(uri: &Uri, tls: Option<&ClientTls>) -> Result<Box<dy
 
 /// Connects to what `address` (host and port) stands for, to the first of its addresses that accepts.
 async fn connect_to(address: &str) -> io::Result<TcpStream> {
-    let addresses: Vec<SocketAddr> = lookup_host(address).await?.collect();
+    let addresses = blocking::addresses(address.to_owned()).await?;
     first_of(&addresses).await
 }
 

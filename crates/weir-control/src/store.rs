@@ -11,6 +11,8 @@ use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::blocking::blocking;
+
 /// Longest account file that is read, bytes.
 const ACCOUNT_BYTES: u64 = 64 << 10;
 /// Between two looks at a lock that somebody else holds.
@@ -108,8 +110,8 @@ fn put_in_place(next: &Path, path: &Path) -> io::Result<()> {
 /// The store can't be written; what was there before still is.
 pub async fn write(path: PathBuf, content: Vec<u8>) -> io::Result<()> {
     let next = path.with_extension("next");
-    let written = tokio::task::spawn_blocking(move || write_at_once(&path, &next, &content, None)).await;
-    written.unwrap_or_else(|panicked| Err(io::Error::other(panicked.to_string())))
+    let written = blocking(move || write_at_once(&path, &next, &content, None)).await;
+    written.unwrap_or_else(Err)
 }
 
 /// Makes room for a file of so many bytes at `path`, to be written by [`write_reserved`] or given back by
@@ -119,13 +121,13 @@ pub async fn write(path: PathBuf, content: Vec<u8>) -> io::Result<()> {
 /// There is no such room.
 pub async fn reserve(path: &Path, bytes: usize) -> io::Result<()> {
     let next = path.with_extension("next");
-    let reserved = tokio::task::spawn_blocking(move || {
+    let reserved = blocking(move || {
         let mut file = make_next(&next)?;
         // Some file systems have room for zeros that they have not for anything else.
         let filled = file.write_all(&vec![b' '; bytes]).and_then(|()| file.sync_all());
         filled.map_err(naming(&next)).inspect_err(|_| drop(fs::remove_file(&next)))
     });
-    reserved.await.unwrap_or_else(|panicked| Err(io::Error::other(panicked.to_string())))
+    reserved.await.unwrap_or_else(Err)
 }
 
 /// Gives back what [`reserve`] has taken.
@@ -139,7 +141,7 @@ pub fn release(path: &Path) {
 /// The store can't be written; what was there before still is.
 pub async fn write_reserved(path: PathBuf, content: Vec<u8>) -> io::Result<()> {
     let next = path.with_extension("next");
-    let written = tokio::task::spawn_blocking(move || {
+    let written = blocking(move || {
         let mut file = match OpenOptions::new().write(true).open(&next) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => make_next(&next)?,
             opened => opened.map_err(naming(&next))?,
@@ -148,7 +150,7 @@ pub async fn write_reserved(path: PathBuf, content: Vec<u8>) -> io::Result<()> {
         filled.and_then(|()| file.sync_all()).map_err(naming(&next))?;
         put_in_place(&next, &path)
     });
-    written.await.unwrap_or_else(|panicked| Err(io::Error::other(panicked.to_string())))
+    written.await.unwrap_or_else(Err)
 }
 
 /// Puts `content` into a file that is there, at once or not at all; who may read it, and a link that leads to

@@ -1,6 +1,7 @@
 //! The life of a serving process: workers, control side, admin API, signals, drain.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use weir_admin::server::{Admin, SocketFile, WhenTaken};
-use weir_config::{AdminBind, Config};
+use weir_config::{AdminBind, Checked, Config};
+use weir_control::blocking::blocking;
 use weir_control::control::{Control, Start};
 use weir_control::events::What;
 use weir_control::notify::Notifier;
@@ -245,6 +247,9 @@ enum End {
 
 impl Process {
     /// Serves until it is told to end, then drains.
+/// What comes of the start of a new process.
+type Upgrade = Pin<Box<dyn Future<Output = io::Result<Successor>>>>;
+
     async fn live(mut self) -> (Exit, Arc<Control>, AccessLog) {
         let end = self.serve().await;
         if matches!(end, End::Upgraded(_))
@@ -291,7 +296,7 @@ impl Process {
     }
 
     async fn serve(&mut self) -> End {
-        let mut upgrade: Option<JoinHandle<io::Result<Successor>>> = None;
+        let mut upgrade: Option<Upgrade> = None;
         let mut told_to_end = false;
         loop {
             tokio::select! {
@@ -306,7 +311,6 @@ impl Process {
                 },
                 ended = async { upgrade.as_mut().expect("guarded by is_some").await }, if upgrade.is_some() => {
                     upgrade = None;
-                    let ended = ended.unwrap_or_else(|panicked| Err(io::Error::other(panicked)));
                     if let Some(successor) = self.finish_upgrade(ended) {
                         return End::Upgraded(successor);
                     }
@@ -329,7 +333,7 @@ impl Process {
 
     /// Starts the new process beside this one, on a thread of its own: it takes as long as the new one needs
     /// to come up.
-    async fn begin_upgrade(&self) -> Option<JoinHandle<io::Result<Successor>>> {
+    async fn begin_upgrade(&self) -> Option<Upgrade> {
         if !self.upgradable {
             tracing::warn!("upgrade refused: `weir demo` holds its backends itself and can't hand them over");
             return None;
@@ -367,7 +371,7 @@ impl Process {
         self.tell("upgrading", String::new());
         let (program, mut known) = (self.program.clone(), self.control.carried_lines());
         known.extend(quic_keys);
-        Some(tokio::task::spawn_blocking(move || upgrade::hand_over(&sockets, &known, &program)))
+        Some(Box::pin(async move { blocking(move || upgrade::hand_over(&sockets, &known, &program)).await? }))
     }
 
     /// The new process, if it serves.

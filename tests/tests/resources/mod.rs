@@ -5,3 +5,4 @@ mod descriptors;
 mod faults;
 mod memory;
 mod names;
+mod threads;

@@ -18,6 +18,7 @@ use weir_tls::on_demand::{Begun, NameResult, OnDemand, Stored};
 
 use super::ask::Service;
 use super::{Keeper, Shared, Standing, Wanted};
+use crate::blocking::blocking;
 use crate::events::{Bus, What};
 use crate::lock;
 
@@ -296,7 +297,10 @@ impl Server {
     /// The certificate that is kept on the disk; `None` when there is none that is good.
     async fn stored(&self, name: &str) -> Option<Stored> {
         let file = weir_tls::acme::file(&self.on_demand.acme().of_name(name));
-        let loaded = tokio::task::spawn_blocking(move || Stored::load(&file)).await;
+        let loaded = blocking(move || Stored::load(&file)).await;
+        let loaded = loaded.inspect_err(
+            |error| tracing::error!(name, %error, "a stored certificate could not be looked at"),
+        );
         match loaded.ok()? {
             Ok(stored) if stored.facts().names.iter().any(|own| own == name) => Some(stored),
             Ok(stored) => {
@@ -322,7 +326,7 @@ impl Server {
     async fn look(&self) {
         self.note().await;
         let on_demand = self.on_demand.clone();
-        let found = tokio::task::spawn_blocking(move || used::look(&on_demand)).await.unwrap_or_default();
+        let found = blocking(move || used::look(&on_demand)).await.unwrap_or_default();
         for (name, stored) in found.newer {
             self.on_demand.refresh(&name, stored);
         }

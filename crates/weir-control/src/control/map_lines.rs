@@ -3,6 +3,7 @@
 use weir_config::LineEdit;
 
 use super::Control;
+use crate::blocking::blocking;
 use crate::maps::{self, MapLineError};
 
 impl Control {
@@ -23,7 +24,7 @@ impl Control {
         let map = snapshot.maps.as_ref().and_then(|maps| maps.find(name)).cloned();
         let map = map.ok_or_else(|| MapLineError::NoMap(name.to_owned()))?;
         let bus = self.bus.clone();
-        let edited = tokio::task::spawn_blocking(move || maps::edit(&map, &bus, &key, value.as_deref()));
-        edited.await.unwrap_or_else(|panicked| Err(MapLineError::Store(std::io::Error::other(panicked))))
+        let edited = blocking(move || maps::edit(&map, &bus, &key, value.as_deref()));
+        edited.await.unwrap_or_else(|error| Err(MapLineError::Store(error)))
     }
 }

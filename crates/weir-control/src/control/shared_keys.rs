@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Control;
+use crate::blocking::blocking;
 
 /// Between two looks at a file.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -21,7 +22,7 @@ pub(super) async fn keep(control: Arc<Control>) {
             continue;
         }
         // A disk may be another machine's.
-        let looking = tokio::task::spawn_blocking(move || {
+        let looking = blocking(move || {
             for (listener, keys) in shared {
                 match keys.look_again() {
                     Ok(false) => {}

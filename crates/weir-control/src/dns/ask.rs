@@ -11,6 +11,7 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 
 use super::message::{DATAGRAM_BYTES, Kind, Question, Said, Service};
+use crate::blocking;
 
 /// How often each server is asked before a look-up has failed (count).
 const ROUNDS: usize = 2;
@@ -116,8 +117,8 @@ impl Resolver {
         // returns.
         let mut asking = tokio::spawn(async move {
             let _slot = slot;
-            let answer = tokio::net::lookup_host((host, 0)).await;
-            answer.map(|answer| answer.map(|address| address.ip()).collect::<Vec<_>>())
+            let answer = blocking::addresses((host, 0)).await;
+            answer.map(|answer| answer.iter().map(SocketAddr::ip).collect::<Vec<_>>())
         });
         match tokio::time::timeout(SYSTEM_TIMEOUT, &mut asking).await {
             Ok(Ok(Ok(addresses))) => Ok(Found { addresses, ..Found::default() }),

@@ -38,6 +38,7 @@ use weir_state::Snapshot;
 use weir_state::plane::{Bell, Next, Pending, Placement, Placements, Plane, StageError, StagedChange};
 
 use crate::events::Bus;
+use crate::blocking::blocking;
 use crate::lock;
 use owner::{Order, OwnDirectory, Owner};
 pub use served::{Absent, Unanswered, look_at_interfaces};
@@ -279,7 +280,7 @@ impl KernelPlane {
         let handle = Arc::new(Handle::new(Arc::downgrade(&lock)));
         let own = OwnDirectory { path: config.kernel.directory.clone(), sizes: sizes_for(config), lock };
         let (of_owner, bus, reports) = (handle.clone(), self.bus.clone(), self.reports.clone());
-        let opened = tokio::task::spawn_blocking(move || {
+        let opened = blocking(move || {
             let mut owner = Owner::open(own.clone(), of_owner.clone(), bus, reports)?;
             if for_flows && !owner.has_flows()? {
                 return Ok(false);
@@ -325,14 +326,14 @@ impl KernelPlane {
     /// The filter is not understood, or the kernel gives no answer.
     pub async fn flows(&self, filter: FlowFilter) -> Result<Flows, String> {
         let Some(handle) = self.handle() else { return Ok(Flows::default()) };
-        let asked = tokio::task::spawn_blocking(move || handle.views.flows(&handle.seen.load(), &filter));
+        let asked = blocking(move || handle.views.flows(&handle.seen.load(), &filter));
         asked.await.map_err(|error| error.to_string())?
     }
 
     /// What would become of a packet, by the program itself.
     pub async fn explain(&self, packet: Packet) -> Result<Explanation, String> {
         let handle = self.handle().ok_or("no listener is on the kernel plane")?;
-        let asked = tokio::task::spawn_blocking(move || handle.views.explain(&handle.seen.load(), &packet));
+        let asked = blocking(move || handle.views.explain(&handle.seen.load(), &packet));
         asked.await.map_err(|error| error.to_string())?
     }
 

@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use weir_config::{FetchedKeys, KeySet, PoolProtocol, PoolTls};
 use weir_tls::ClientTls;
 
+use crate::blocking::blocking;
 use crate::outgoing;
 
 /// Longest JWK set, bytes: as long as a file of keys.
@@ -49,7 +50,7 @@ async fn ask(config: &FetchedKeys) -> Result<Answer, String> {
 /// Reads the authorities at each fetch: their file may be another by now, and all of the system are many.
 async fn tls(config: &FetchedKeys) -> Result<ClientTls, String> {
     let config = PoolTls { ca: config.ca.clone(), ..PoolTls::default() };
-    let loaded = tokio::task::spawn_blocking(move || ClientTls::load(&config, PoolProtocol::H1)).await;
+    let loaded = blocking(move || ClientTls::load(&config, PoolProtocol::H1)).await;
     loaded.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
 }
 

@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use weir_config::DnsProgram;
 
+use crate::blocking::blocking;
 use crate::lock;
 
 /// Of what it says, so much is told: the last (bytes).
@@ -40,8 +41,8 @@ pub async fn run(
     // As hooks of certbot have them.
     command.env("CERTBOT_DOMAIN", domain).env("CERTBOT_VALIDATION", value);
     let (path, longest) = (program.program.clone(), program.timeout);
-    let ended = tokio::task::spawn_blocking(move || wait(&path, command, longest)).await;
-    let ended = ended.unwrap_or_else(|panicked| Err(panicked.to_string()));
+    let ended = blocking(move || wait(&path, command, longest)).await;
+    let ended = ended.unwrap_or_else(|error| Err(error.to_string()));
     ended.map_err(|reason| format!("`{} {action} {name}` {reason}", program.program.display()))
 }
 

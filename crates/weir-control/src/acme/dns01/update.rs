@@ -11,6 +11,7 @@ use weir_config::DnsUpdate;
 use super::message;
 use super::tsig::Key;
 use super::wait::Server;
+use crate::blocking;
 
 /// How long resolvers may keep the record, seconds.
 const TTL_SECONDS: u32 = 60;
@@ -104,10 +105,10 @@ pub async fn servers_of(server: SocketAddr, zone: &str) -> Result<Vec<Server>, S
         let mut addresses: Vec<IpAddr> =
             answer.additionals.iter().filter(|record| record.name == *name).filter_map(address).collect();
         if addresses.is_empty() {
-            let host = name.to_ascii();
-            let found = tokio::net::lookup_host((host.trim_end_matches('.'), PORT)).await;
+            let host = name.to_ascii().trim_end_matches('.').to_owned();
+            let found = blocking::addresses((host, PORT)).await;
             let found = found.map_err(|error| format!("name server {name} of {zone}: {error}"))?;
-            addresses = found.map(|address| address.ip()).collect();
+            addresses = found.iter().map(SocketAddr::ip).collect();
         }
         let addresses = addresses.into_iter().map(|address| SocketAddr::new(address, PORT)).collect();
         servers.push(Server { addresses });

@@ -11,6 +11,7 @@ use weir_config::Acme;
 use weir_tls::on_demand::{OnDemand, Stored};
 
 use crate::acme::schedule::{self, Life};
+use crate::blocking::blocking;
 use crate::store;
 
 /// What there is to do.
@@ -27,14 +28,16 @@ pub(super) struct Found {
 pub(super) async fn note(acme: &Acme, used: Vec<(Box<str>, SystemTime)>) {
     let note = |name: &str| note_of(&weir_tls::acme::file(&acme.of_name(name)));
     let notes: Vec<_> = used.iter().map(|(name, when)| (note(name), *when)).collect();
-    let noting = tokio::task::spawn_blocking(move || {
+    let noting = blocking(move || {
         for (note, when) in notes {
             if let Err(error) = store::touch(&note, when) {
                 tracing::warn!(%error, "that a certificate is used could not be noted");
             }
         }
     });
-    let _ = noting.await;
+    if let Err(error) = noting.await {
+        tracing::warn!(%error, "that certificates are used could not be noted");
+    }
 }
 
 fn note_of(file: &Path) -> PathBuf {

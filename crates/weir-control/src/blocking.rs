@@ -1,0 +1,54 @@
+//! Work that may have to wait for a disk or a resolver, on a thread of its own.
+//!
+//! Not on those that the runtime has for it: where the system grants no thread, to ask the runtime for one is
+//! a panic, which ends whoever asked. That is a shortage, and gone by the time that the work is tried again.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use tokio::sync::oneshot;
+
+/// Does `work`, and waits for what comes of it. Once begun it goes on, though nobody waits any more.
+///
+/// # Errors
+/// No thread could be started, or the work has panicked.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    let (done, outcome) = oneshot::channel();
+    // Whoever waited may have gone.
+    let on_thread = move || drop(done.send(work()));
+    let thread = std::thread::Builder::new().name("weir-blocking".to_owned());
+    thread
+        .spawn(on_thread)
+        .map_err(|error| io::Error::new(error.kind(), format!("no thread could be started: {error}")))?;
+    outcome.await.map_err(|_| io::Error::other("it panicked"))
+}
+
+/// The addresses that the system has for a host and port.
+///
+/// # Errors
+/// It has none, or could not be asked.
+pub(crate) async fn addresses(
+    of: impl ToSocketAddrs<Iter = std::vec::IntoIter<SocketAddr>> + Send + 'static,
+) -> io::Result<Vec<SocketAddr>> {
+    blocking(move || of.to_socket_addrs().map(Vec::from_iter)).await?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_comes_of_the_work_is_given_and_a_panic_in_it_is_an_error() {
+        assert_eq!(blocking(|| 7).await.unwrap(), 7);
+        let error = blocking(|| {
+            if true {
+                panic!("on purpose")
+            }
+        })
+        .await
+        .unwrap_err();
+        assert_eq!(error.to_string(), "it panicked");
+        let found = addresses(("127.0.0.1".to_owned(), 80)).await.unwrap();
+        assert_eq!(found, ["127.0.0.1:80".parse().unwrap()]);
+    }
+}
