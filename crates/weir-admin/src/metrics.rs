@@ -594,3 +594,4 @@ fn about_process(out: &mut Exposition, control: &Control) {
     single(&expose::PROCESS_THREADS, process.threads);
     single(&expose::PROCESS_START, Some(control.started().unix_seconds()));
 }
+    single(&expose::OWN_LOG_DROPPED, Some(weir_control::own_log::dropped() as f64));

@@ -24,6 +24,7 @@ pub mod kernel;
 mod maps;
 pub mod notify;
 mod outgoing;
+pub mod own_log;
 pub mod publish;
 pub mod reload;
 mod store;

@@ -139,6 +139,7 @@ metrics! {
     LOG_DROPPED = "weir_access_log_dropped_total" Counter ["listener"] "Access-log lines dropped because the queue to the writer was full.";
     LOG_MISSING = "weir_access_log_missing_total" Counter ["log", "reason"] "Lines that are not in an access log: left out by its conditions (`filter`) or its `share`, dropped because the queue to the writer was full, or not taken by the target; or that are there in part (`cut`).";
     LOG_LOST = "weir_access_log_lost_total" Counter [] "Access-log lines that their target did not take: a full disk, a reader that is gone or stands still.";
+    OWN_LOG_DROPPED = "weir_log_dropped_total" Counter [] "Lines of the program's own log that were dropped: nobody read its standard error in time, or it took no more.";
     QUIC_HANDSHAKES = "weir_quic_handshakes_total" Counter ["result"] "QUIC handshakes begun, by what came of them: `established`, `timed_out` or `refused`.";
     QUIC_RETRIES = "weir_quic_retries_total" Counter [] "QUIC clients told to prove their address first, because many handshakes were under way.";
     QUIC_FORWARDED = "weir_quic_forwarded_total" Counter [] "QUIC datagrams passed on to another worker, or to the process before or after an upgrade.";

@@ -1,28 +1,61 @@
 //! The program's own log: lines on standard error.
 
+use std::io::{self, Write as _};
+use std::time::Duration;
+
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 use weir_config::Level;
+use weir_control::own_log::Lines;
 
 /// Filter directives that win over the config's level, in the form of the `tracing` crates:
 /// `info,weir_control::health=debug`.
 const VARIABLE: &str = "WEIR_LOG";
 
+/// For what a panic said to be written, should the process end by it.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
 /// Changes the level while the program runs.
 #[derive(Clone)]
 pub struct Threshold(Option<reload::Handle<EnvFilter, Registry>>);
 
-/// Starts logging. Called once; a second call (tests) changes nothing.
-pub fn start(level: Level) -> Threshold {
+/// Starts logging. Called once; a second call (tests) changes nothing. Who ends the process waits for the
+/// last lines.
+///
+/// # Errors
+/// The thread that writes can't be started.
+pub fn start(level: Level) -> io::Result<(Threshold, Lines)> {
     let from_environment = std::env::var(VARIABLE).ok().and_then(|text| EnvFilter::try_new(text).ok());
     let is_fixed = from_environment.is_some();
     let (filter, handle) = reload::Layer::new(from_environment.unwrap_or_else(|| filter(level)));
-    let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let is_terminal = io::IsTerminal::is_terminal(&io::stderr());
     let colours = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let lines = fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(colours);
-    let started = tracing_subscriber::registry().with(filter).with(lines).try_init().is_ok();
-    Threshold((started && !is_fixed).then_some(handle))
+    let lines = Lines::to(io::stderr())?;
+    let of_layer = lines.clone();
+    let writer = move || of_layer.clone();
+    let layer = fmt::layer().with_writer(writer).with_target(false).with_ansi(colours);
+    let started = tracing_subscriber::registry().with(filter).with(layer).try_init().is_ok();
+    if started {
+        say_panics(lines.clone());
+    }
+    Ok((Threshold((started && !is_fixed).then_some(handle)), lines))
+}
+
+/// Has panics be said as the standard library says them, but by way of the queue: a worker that panics goes
+/// on afterwards, and must not wait for whoever reads.
+fn say_panics(lines: Lines) {
+    std::panic::set_hook(Box::new(move |what| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("<unnamed>");
+        let backtrace = std::backtrace::Backtrace::capture();
+        let trace = match backtrace.status() {
+            std::backtrace::BacktraceStatus::Captured => format!("\n{backtrace}"),
+            _ => String::new(),
+        };
+        let _ = lines.clone().write_all(format!("\nthread '{name}' {what}{trace}\n").as_bytes());
+        lines.finish(LAST_WORDS);
+    }));
 }
 
 impl Threshold {

@@ -24,6 +24,8 @@ use crate::{limits, log};
 
 /// For the last lines of the access log to be written.
 const LOG_FLUSH: Duration = Duration::from_secs(2);
+/// For those of the program's own.
+const OWN_LOG_FLUSH: Duration = Duration::from_secs(1);
 
 /// What to serve.
 pub struct Plan {
@@ -55,7 +57,14 @@ impl Plan {
 /// Serves until a signal ends it.
 pub fn serve(plan: Plan) -> Result<Exit, Exit> {
     let checked = plan.source.read().map_err(|error| Exit::refusing(&error))?;
-    let threshold = log::start(checked.config.log.level);
+    let (threshold, lines) = log::start(checked.config.log.level)
+        .map_err(|error| Exit::Failed.saying(format!("the log's thread could not be started: {error}")))?;
+    let ended = serve_checked(plan, checked, threshold);
+    lines.finish(OWN_LOG_FLUSH);
+    ended
+}
+
+fn serve_checked(plan: Plan, checked: Checked, threshold: log::Threshold) -> Result<Exit, Exit> {
     limits::raise_descriptors();
     limits::grow_descriptor_table();
     limits::refuse_huge_pages();
@@ -238,6 +247,9 @@ fn watch(control: &Arc<Control>) {
     });
 }
 
+/// What comes of the start of a new process.
+type Upgrade = Pin<Box<dyn Future<Output = io::Result<Successor>>>>;
+
 /// Why serving ends.
 enum End {
     Signal,
@@ -247,9 +259,6 @@ enum End {
 
 impl Process {
     /// Serves until it is told to end, then drains.
-/// What comes of the start of a new process.
-type Upgrade = Pin<Box<dyn Future<Output = io::Result<Successor>>>>;
-
     async fn live(mut self) -> (Exit, Arc<Control>, AccessLog) {
         let end = self.serve().await;
         if matches!(end, End::Upgraded(_))

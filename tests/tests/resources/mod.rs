@@ -5,4 +5,5 @@ mod descriptors;
 mod faults;
 mod memory;
 mod names;
+mod reader;
 mod threads;
