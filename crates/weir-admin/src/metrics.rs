@@ -536,6 +536,7 @@ fn pools(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     for (pool, backend, found) in &findings {
         probes.sample(&[&pool.config.name, &backend.address, "good"], found.good_count as f64);
         probes.sample(&[&pool.config.name, &backend.address, "bad"], found.bad_count as f64);
+        probes.sample(&[&pool.config.name, &backend.address, "unsent"], found.unsent_count as f64);
     }
     let durations = findings.iter().filter_map(|(pool, backend, found)| {
         Some(([&*pool.config.name, &*backend.address], found.history.first()?.seconds))
@@ -593,5 +594,5 @@ fn about_process(out: &mut Exposition, control: &Control) {
     single(&expose::PROCESS_MAX_FDS, process.max_fds);
     single(&expose::PROCESS_THREADS, process.threads);
     single(&expose::PROCESS_START, Some(control.started().unix_seconds()));
-}
     single(&expose::OWN_LOG_DROPPED, Some(weir_control::own_log::dropped() as f64));
+}

@@ -403,7 +403,13 @@ mod tests {
 
     fn status(reason: &str, last_reload: Option<Outcome>) -> Status {
         let probed = Probed { time: Timestamp::now(), good: false, seconds: 0.1, detail: reason.to_owned() };
-        let probes = Findings { check: "http".into(), history: vec![probed], good_count: 0, bad_count: 1 };
+        let probes = Findings {
+            check: "http".into(),
+            history: vec![probed],
+            good_count: 0,
+            bad_count: 1,
+            unsent_count: 0,
+        };
         let backend = serde_json::json!({
             "address": "10.0.0.1:80", "resolved": "10.0.0.1:80", "state": "down", "reason": reason, "admin": "ready",
             "health": "down", "backup": false, "weight": 1, "ramp_percent": 100, "in_flight": 0, "max_connections": null,

@@ -82,9 +82,22 @@ impl LocalEnd {
     /// It can't leave from there, or was not accepted.
     pub async fn connect(&self, at: &At) -> io::Result<TcpStream> {
         match at {
-            At::Inet(to) if !self.is_any() => connect(self.open(*to, None, true)?, *to).await,
+            At::Inet(to) if !self.is_any() => {
+                connect(self.open(*to, None, true).map_err(not_here)?, *to).await
+            }
             at => at.connect().await,
         }
+    }
+}
+
+/// An address that this host does not have, without the number that a connection also ends with where ports
+/// have run out ([`crate::system::is_out_of_ports`]): this is a mistake, that a shortage.
+fn not_here(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::AddrNotAvailable => {
+            io::Error::new(error.kind(), "its pool's `source` is no address of this host")
+        }
+        _ => error,
     }
 }
 
@@ -99,6 +112,7 @@ pub async fn connect(socket: Socket, to: SocketAddr) -> io::Result<TcpStream> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::system::is_out_of_ports;
     use tokio::net::TcpListener;
 
     #[tokio::test]
@@ -118,8 +132,17 @@ mod tests {
         let local_end = LocalEnd { v4: Some(Ipv4Addr::new(192, 0, 2, 1)), ..LocalEnd::default() };
         let error = local_end.connect(&"127.0.0.1:9".parse().unwrap()).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+        assert!(!is_out_of_ports(&error, "127.0.0.1:9".parse().unwrap()), "nothing has run out");
+        assert!(error.to_string().contains("no address of this host"), "{error}");
         let nowhere = LocalEnd { interface: Some("no-such-if".into()), ..LocalEnd::default() };
         assert!(nowhere.connect(&"127.0.0.1:9".parse().unwrap()).await.is_err());
+    }
+
+    #[test]
+    fn no_port_to_leave_from_is_a_shortage_where_the_host_has_an_address_for_the_way() {
+        let error = io::Error::from_raw_os_error(libc::EADDRNOTAVAIL);
+        assert!(is_out_of_ports(&error, "127.0.0.1:9".parse().unwrap()));
+        assert!(!is_out_of_ports(&io::ErrorKind::ConnectionRefused.into(), "127.0.0.1:9".parse().unwrap()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The few calls to the kernel that tokio and the standard library do not offer.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -66,6 +66,20 @@ pub fn forbid_core() {
 /// Whether the kernel had no descriptor, or no memory for one, left for us: no peer is to blame.
 pub fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
+}
+
+/// Whether a connection to `to` failed for want of a port, or an entry of a table, to leave from
+/// (connect(2)): no peer is to blame. IPv6 says the same where the host has no address for the way there,
+/// which is no shortage: a datagram socket, whose ports are others, tells the two apart.
+pub fn is_out_of_ports(error: &io::Error, to: SocketAddr) -> bool {
+    let is_without_address = |error: io::Error| error.raw_os_error() == Some(libc::EADDRNOTAVAIL);
+    let any = if to.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+    let has_address = || {
+        std::net::UdpSocket::bind((any, 0))
+            .and_then(|it| it.connect(to))
+            .map_or_else(|it| !is_without_address(it), |()| true)
+    };
+    error.raw_os_error() == Some(libc::EADDRNOTAVAIL) && has_address()
 }
 
 /// Accepts a connection that waits; `None` when there is none.

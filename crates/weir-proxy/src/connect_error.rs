@@ -23,6 +23,8 @@ pub enum ConnectError {
     Full { backend: String },
     /// This process has no descriptor left: not the backend's fault.
     OutOfDescriptors,
+    /// This host has no port left to leave from for this backend: not its fault, and another may be reached.
+    OutOfPorts { backend: At },
     /// It takes no further request on a shared connection, and promises that it did nothing with this one
     /// (RFC 9113 §8.7).
     Declined,
@@ -81,6 +83,12 @@ impl std::fmt::Display for ConnectError {
             ConnectError::Tls { backend, reason } => {
                 write!(out, "backend {backend} could not be spoken TLS with: {reason}")
             }
+            ConnectError::OutOfPorts { backend } => {
+                write!(
+                    out,
+                    "no port is left for a connection to backend {backend}; widen net.ipv4.ip_local_port_range"
+                )
+            }
             ConnectError::OutOfDescriptors => {
                 write!(out, "no file descriptor is left for a connection; raise LimitNOFILE")
             }
@@ -91,6 +99,12 @@ impl std::fmt::Display for ConnectError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_without_a_free_port_is_not_held_against_the_backend_and_another_is_tried() {
+        let error = ConnectError::OutOfPorts { backend: At::Inet("10.0.0.1:80".parse().unwrap()) };
+        assert!(!error.blames_backend() && error.retried_as() == Some(RetryOn::Connect));
+    }
 
     #[test]
     fn a_backend_whose_address_is_not_known_is_reported_by_its_name_and_by_no_other_address() {

@@ -167,7 +167,7 @@ metrics! {
     BACKEND_OUTLIERS = "weir_backend_outliers_total" Counter ["pool", "backend"] "Times the backend was ejected because it failed much more often than the others (`success_rate`).";
     BACKEND_ENDED = "weir_backend_connections_cut_total" Counter ["pool", "backend"] "Connections to the backend that were ended because it went down (`on_down`), idle ones included.";
     AGENT_CHECKS = "weir_agent_checks_total" Counter ["pool", "backend", "result"] "Questions to the backend's agent, by result: `good` or `bad`; pools with `agent`.";
-    PROBES = "weir_probes_total" Counter ["pool", "backend", "result"] "Health probes, by result: `good` or `bad`.";
+    PROBES = "weir_probes_total" Counter ["pool", "backend", "result"] "Health probes, by result: `good`, `bad`, or `unsent`, which says nothing of the backend: no descriptor, port or memory was left here.";
     PROBE_DURATION = "weir_probe_duration_seconds" Gauge ["pool", "backend"] "How long the last health probe took.";
     RETRIES = "weir_retries_total" Counter ["pool"] "Attempts after the first.";
     RETRY_REASONS = "weir_retry_reasons_total" Counter ["pool", "reason"] "Attempts after the first, by what the one before had failed of.";

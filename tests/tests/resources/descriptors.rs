@@ -201,6 +201,52 @@ fn tcp_sessions_that_find_no_descriptor_are_not_held_against_the_backends() {
     }
 }
 
+/// Probes that found no descriptor took all backends down, and with `on_down` every session.
+#[test]
+fn probes_that_find_no_descriptor_say_nothing_of_the_backends() {
+    let weir = Setup::of(
+        r#"
+        [runtime]
+        workers = 1
+        [listener.relay]
+        protocol = "tcp"
+        bind = "@relay"
+        pool = "app"
+        [pool.app]
+        backends = ["@one"]
+        health = { check = "tcp", interval = "100ms", fast_interval = "10ms", on_down = "end-sessions" }
+        "#,
+    )
+    .with("one", echoing())
+    .start();
+    let probes = |result: &str| weir.metric("weir_probes_total", &[("result", result)]);
+    weir.reaches("weir_probes_total", &[("result", "good")], 3.0);
+    let mut session = weir.client("relay");
+    session.sends("hello");
+    session.receives_exactly("hello");
+    // From outside: what it has it keeps, and gets nothing more.
+    let limited = |most: &str| {
+        let pid = weir.pid().to_string();
+        let prlimit = weir_tests::dialogue::tool("prlimit", "util-linux");
+        let set =
+            std::process::Command::new(prlimit).args(["--pid", &pid, &format!("--nofile={most}:")]).status();
+        assert!(set.is_ok_and(|status| status.success()), "prlimit of {pid}");
+    };
+    let before = weir.usage().descriptors;
+    limited("3");
+    until("a word of the shortage", || weir.stderr().contains("probes can't be sent").then_some(()));
+    // As many as take a backend down, and more.
+    std::thread::sleep(Duration::from_millis(600));
+    session.sends("still here");
+    session.receives_exactly("still here");
+    limited("1024");
+    weir.reaches("weir_probes_total", &[("result", "unsent")], 3.0);
+    assert_eq!(probes("bad"), 0.0, "{}", weir.story());
+    assert!(!weir.stderr().contains("backend is down"), "{}", weir.story());
+    assert_eq!(weir.stderr().matches("probes can't be sent").count(), 1, "{}", weir.story());
+    assert!(before > 3, "{before}");
+}
+
 #[test]
 fn no_worker_waits_for_the_table_of_descriptors_to_grow() {
     let most =

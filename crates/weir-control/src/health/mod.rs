@@ -102,6 +102,7 @@ struct ProbeState {
     history: VecDeque<Probed>,
     good_count: u64,
     bad_count: u64,
+    unsent_count: u64,
     /// Whether the last bad probe was accepted and merely not answered in time.
     late: bool,
 }
@@ -130,6 +131,9 @@ pub struct Findings {
     pub good_count: u64,
     /// Bad probes so far.
     pub bad_count: u64,
+    /// Probes so far for which nothing was left to send them by.
+    #[serde(default)]
+    pub unsent_count: u64,
 }
 
 impl Board {
@@ -273,6 +277,7 @@ impl Board {
             findings.history = state.history.iter().rev().cloned().collect();
             findings.good_count = state.good_count;
             findings.bad_count = state.bad_count;
+            findings.unsent_count = state.unsent_count;
         }
         findings
     }
@@ -344,6 +349,7 @@ impl Board {
                 history: VecDeque::with_capacity(HISTORY),
                 good_count: 0,
                 bad_count: 0,
+                unsent_count: 0,
                 late: false,
             }),
             hasten: Notify::new(),
@@ -455,6 +461,11 @@ async fn run(key: Arc<Key>, mut schedule: Schedule, shared: Arc<Shared>, tidings
                     let ending = match &result {
                         Ok(_) => Ending::Good,
                         Err(failure) if failure.is_late() => Ending::Late,
+                        Err(failure) if failure.is_unsent(&key.target) => {
+                            lock(&shared.state).unsent_count += 1;
+                            tidings.unsent(failure, clock::now());
+                            Ending::Unsent
+                        }
                         Err(_) => Ending::Bad,
                     };
                     if schedule.finished(number, ending) {

@@ -17,7 +17,7 @@ use weir_config::{GrpcProbe, HttpProbe, PoolProtocol, ProxyVersion, Step};
 use weir_io::at::At;
 use weir_io::handshake;
 use weir_io::local_end::LocalEnd;
-use weir_io::race;
+use weir_io::{race, system};
 use weir_state::{Choice, ServerFacts};
 use weir_tls::{BackendTls, OwnAccount};
 
@@ -221,6 +221,13 @@ impl Failure {
     /// Whether the probe's time was over: nothing else is wrong so far.
     pub fn is_late(&self) -> bool {
         matches!(self, Failure::TimedOut { .. } | Failure::Unexpected { end: End::Late(_), .. })
+    }
+
+    /// Whether nothing was sent to this target because this process, or this host, had nothing left to send
+    /// it by: that says nothing of the backend.
+    pub fn is_unsent(&self, target: &Target) -> bool {
+        let Failure::Connect(error) = self else { return false };
+        system::is_shortage(error) || target.at.inet().is_some_and(|to| system::is_out_of_ports(error, to))
     }
 }
 

@@ -94,6 +94,8 @@ pub enum Ending {
     Bad,
     /// There was no answer in time.
     Late,
+    /// Nothing was asked, for a reason that is not the backend's.
+    Unsent,
 }
 
 /// Results of one kind in a row.
@@ -149,7 +151,7 @@ impl Schedule {
 
     /// Takes the result of probe `number`. `false` when it must not count: probes sent on suspicion have only
     /// part of the timeout, so once the suspicion has proved unfounded their lateness is ours and not the
-    /// backend's.
+    /// backend's; and one that was not sent is no result.
     #[must_use]
     pub fn finished(&mut self, number: u64, ending: Ending) -> bool {
         let ended = self
@@ -157,6 +159,9 @@ impl Schedule {
             .iter()
             .position(|probe| probe.number == number)
             .map(|at| self.under_way.remove(at));
+        if ending == Ending::Unsent {
+            return false;
+        }
         let good = ending == Ending::Good;
         if good {
             self.under_way
@@ -385,5 +390,19 @@ mod tests {
         // The cadence goes on from there.
         assert!(schedule.finished(2, Ending::Good));
         assert_eq!(schedule.step(ms(201)), Due::Wait(ms(1200)));
+    }
+
+    #[test]
+    fn a_probe_that_was_not_sent_is_no_result_and_the_next_comes_at_its_turn() {
+        let mut schedule = Schedule::new(pace(1000, 50, 1000), ms(0));
+        for at in [ms(0), ms(50)] {
+            let Due::Start { number, .. } = schedule.step(at) else { panic!("due") };
+            assert!(schedule.finished(number, Ending::Good));
+        }
+        for at in [ms(1050), ms(2050), ms(3050), ms(4050)] {
+            let Due::Start { number, .. } = schedule.step(at) else { panic!("due at {at:?}") };
+            assert!(!schedule.finished(number, Ending::Unsent));
+            assert_eq!(schedule.step(at), Due::Wait(at + ms(1000)), "nobody is suspected");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Who is told what was found out about a backend.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -12,7 +12,13 @@ use weir_state::Pool;
 
 use crate::dns::Member;
 use crate::events::{Bus, What};
+use crate::lock;
 use crate::publish::InForce;
+
+use super::probe::Failure;
+
+/// Between two times that it is said that probes can't be sent.
+const SAY_UNSENT: Duration = Duration::from_secs(60);
 
 /// A backend that went down in a pool whose sessions are to end then.
 pub type Fallen = Arc<weir_balance::Backend>;
@@ -23,6 +29,8 @@ pub(super) struct Tidings {
     in_force: InForce,
     fallen: mpsc::UnboundedSender<Fallen>,
     reports: mpsc::UnboundedSender<Event>,
+    /// When it was last said that probes could not be sent.
+    said_unsent: Mutex<Option<Duration>>,
 }
 
 impl Tidings {
@@ -34,12 +42,24 @@ impl Tidings {
         reports: mpsc::UnboundedSender<Event>,
     ) -> (Tidings, mpsc::UnboundedReceiver<Fallen>) {
         let (fallen, receiver) = mpsc::unbounded_channel();
-        (Tidings { bus, in_force, fallen, reports }, receiver)
+        (Tidings { bus, in_force, fallen, reports, said_unsent: Mutex::default() }, receiver)
     }
 
     /// The address `first`, in use of a name, did not accept, and `address` did.
     pub fn other_address(&self, name: &str, first: SocketAddr, address: SocketAddr) {
         let _ = self.reports.send(Event::OtherAddress { name: name.to_owned(), first, address });
+    }
+
+    /// A probe could not be sent. Said at first and then at most once a minute: a shortage meets all of them.
+    pub fn unsent(&self, why: &Failure, now: Duration) {
+        let mut said = lock(&self.said_unsent);
+        if said.is_none_or(|last| now.saturating_sub(last) >= SAY_UNSENT) {
+            *said = Some(now);
+            tracing::warn!(
+                why = why.to_string(),
+                "probes can't be sent for want of descriptors, ports or memory: what is known of backends stays"
+            );
+        }
     }
 
     /// Shows the pool as it is now what has become of its backend.

@@ -253,6 +253,11 @@ impl WorkerBackend {
             Err(WaitError::Broken(source)) if system::is_shortage(&source) => {
                 Err(ConnectError::OutOfDescriptors)
             }
+            Err(WaitError::Broken(source))
+                if at.inet().is_some_and(|to| system::is_out_of_ports(&source, to)) =>
+            {
+                Err(ConnectError::OutOfPorts { backend: at.clone() })
+            }
             Err(WaitError::Broken(source)) => Err(ConnectError::Refused { backend: at.clone(), source }),
         }
     }
