@@ -198,7 +198,7 @@ fn decode_line(line: &[u8]) -> Option<Vec<u8>> {
 fn key(bytes: &[u8]) -> Option<Key> {
     let (name, rest) = bytes.split_at_checked(NAME_BYTES)?;
     let derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, rest), LABEL);
-    Key::new(name.try_into().ok()?, derived.as_ref().try_into().ok()?, SystemTime::UNIX_EPOCH)
+    Key::new(name.try_into().ok()?, derived.as_ref().try_into().ok()?)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -44,21 +44,24 @@ pub(crate) struct Key {
     name: [u8; NAME_BYTES],
     secret: [u8; SECRET_BYTES],
     sealing: LessSafeKey,
-    made: SystemTime,
+    /// How old it was when this process got it, and when that was: the clock of the day may be set, and a key
+    /// must not live longer for that.
+    age_then: Duration,
+    since: Instant,
 }
 
 impl Key {
-    /// `made` says from when on it is used.
-    pub(crate) fn new(name: [u8; NAME_BYTES], secret: [u8; SECRET_BYTES], made: SystemTime) -> Option<Key> {
+    /// One that was made just now.
+    pub(crate) fn new(name: [u8; NAME_BYTES], secret: [u8; SECRET_BYTES]) -> Option<Key> {
         let sealing = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &secret).ok()?);
-        Some(Key { name, secret, sealing, made })
+        Some(Key { name, secret, sealing, age_then: Duration::ZERO, since: Instant::now() })
     }
 
-    fn random(made: SystemTime) -> Option<Key> {
+    fn random() -> Option<Key> {
         let (mut name, mut secret) = ([0; NAME_BYTES], [0; SECRET_BYTES]);
         rand::fill(&mut name).ok()?;
         rand::fill(&mut secret).ok()?;
-        Key::new(name, secret, made)
+        Key::new(name, secret)
     }
 
     /// Whether a ticket says that it is sealed with this one.
@@ -96,9 +99,8 @@ impl Key {
         Some(sealed)
     }
 
-    /// Zero for one of the future: a clock that was set back.
-    fn age(&self, now: SystemTime) -> Duration {
-        now.duration_since(self.made).unwrap_or_default()
+    fn age(&self, now: Instant) -> Duration {
+        self.age_then + now.saturating_duration_since(self.since)
     }
 }
 
@@ -108,21 +110,22 @@ impl TicketKeys {
     /// Without randomness nothing can be served, least of all TLS; the keys are then empty and no ticket is
     /// made.
     pub fn new<'l>(lines: impl IntoIterator<Item = &'l str>) -> Arc<TicketKeys> {
-        let mut keys: Vec<Arc<Key>> = lines.into_iter().filter_map(of_line).map(Arc::new).collect();
-        keys.sort_by_key(|key| std::cmp::Reverse(key.made));
+        let mut keys: Vec<Arc<Key>> =
+            lines.into_iter().filter_map(|line| of_line(line, SystemTime::now())).map(Arc::new).collect();
+        keys.sort_by_key(|key| key.age_then);
         let all = TicketKeys {
             keys: ArcSwap::from_pointee(keys),
             rotating: Mutex::default(),
             sessions: Arc::default(),
         };
-        all.rotate(SystemTime::now());
+        all.rotate(Instant::now());
         Arc::new(all)
     }
 
     /// Lines that hand the keys over, each with its line end. Secret: they go from process to process, never
     /// to a disk.
     pub fn lines(&self) -> Vec<String> {
-        self.keys.load().iter().map(|key| line(key)).collect()
+        self.keys.load().iter().map(|key| line(key, Instant::now(), SystemTime::now())).collect()
     }
 
     /// What the process remembers of sessions that may begin with early data. Nothing of it is handed over.
@@ -131,24 +134,24 @@ impl TicketKeys {
     }
 
     /// Makes a new key when the newest is old, and forgets those that open nothing more.
-    fn rotate(&self, now: SystemTime) {
+    fn rotate(&self, now: Instant) {
         let _alone = self.rotating.lock().unwrap_or_else(PoisonError::into_inner);
         let keys = self.keys.load();
         if keys.first().is_some_and(|newest| newest.age(now) < ROTATION) {
             return;
         }
         let kept = keys.iter().filter(|key| key.age(now) < ROTATION + GRACE).cloned();
-        self.keys.store(Arc::new(Key::random(now).map(Arc::new).into_iter().chain(kept).collect()));
+        self.keys.store(Arc::new(Key::random().map(Arc::new).into_iter().chain(kept).collect()));
     }
 
-    fn seal(&self, plain: &[u8], bound_to: &[u8], now: SystemTime) -> Option<Vec<u8>> {
+    fn seal(&self, plain: &[u8], bound_to: &[u8], now: Instant) -> Option<Vec<u8>> {
         if self.keys.load().first().is_none_or(|newest| newest.age(now) >= ROTATION) {
             self.rotate(now);
         }
         self.keys.load().first()?.seal(plain, bound_to)
     }
 
-    fn open(&self, ticket: &[u8], bound_to: &[u8], now: SystemTime) -> Option<Vec<u8>> {
+    fn open(&self, ticket: &[u8], bound_to: &[u8], now: Instant) -> Option<Vec<u8>> {
         let keys = self.keys.load();
         let key = keys.iter().find(|key| key.is_named(ticket) && key.age(now) < ROTATION + GRACE)?;
         key.open(ticket, bound_to)
@@ -189,14 +192,14 @@ impl ProducesTickets for BoundTickets {
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
         match &self.keys {
-            Source::Own(keys) => keys.seal(plain, &self.bound_to, SystemTime::now()),
+            Source::Own(keys) => keys.seal(plain, &self.bound_to, Instant::now()),
             Source::Shared(keys) => keys.seal(plain, &self.bound_to),
         }
     }
 
     fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
         match &self.keys {
-            Source::Own(keys) => keys.open(ticket, &self.bound_to, SystemTime::now()),
+            Source::Own(keys) => keys.open(ticket, &self.bound_to, Instant::now()),
             Source::Shared(keys) => keys.open(ticket, &self.bound_to),
         }
     }
@@ -219,19 +222,21 @@ fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
 }
 
 /// `ticket NAME SECRET MADE`, the last in seconds since 1970.
-fn line(key: &Key) -> String {
-    let made = key.made.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+fn line(key: &Key, now: Instant, wall: SystemTime) -> String {
+    let made = wall.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(key.age(now)).as_secs();
     format!("{WORD} {} {} {made}\n", hex(&key.name), hex(&key.secret))
 }
 
-fn of_line(line: &str) -> Option<Key> {
+/// The key of a line that was read at `wall`. One of the future, by a clock that was set back since, may be
+/// of any age: it seals no more, and opens for as long as one that has just been followed by another.
+fn of_line(line: &str, wall: SystemTime) -> Option<Key> {
     let mut words = line.split_whitespace();
     if words.next()? != WORD {
         return None;
     }
     let (name, secret) = (unhex(words.next()?)?, unhex(words.next()?)?);
     let made = UNIX_EPOCH.checked_add(Duration::from_secs(words.next()?.parse().ok()?))?;
-    Key::new(name, secret, made)
+    Some(Key { age_then: wall.duration_since(made).unwrap_or(ROTATION), ..Key::new(name, secret)? })
 }
 
 #[cfg(test)]
@@ -239,41 +244,36 @@ mod tests {
     use super::*;
 
     const HERE: &[u8] = b"web, nobody is asked";
-    const NOW: SystemTime = UNIX_EPOCH;
 
-    fn later(hours: u64) -> SystemTime {
-        SystemTime::now() + Duration::from_secs(hours * 3600)
+    fn later(hours: u64) -> Instant {
+        Instant::now() + Duration::from_secs(hours * 3600)
     }
 
     #[test]
     fn a_ticket_opens_only_where_it_was_sealed_for() {
         let keys = TicketKeys::new([]);
-        let ticket = keys.seal(b"session", HERE, SystemTime::now()).unwrap();
-        assert_eq!(keys.open(&ticket, HERE, SystemTime::now()).as_deref(), Some(&b"session"[..]));
-        assert_eq!(keys.open(&ticket, b"web, everyone is asked", SystemTime::now()), None);
-        assert_eq!(
-            TicketKeys::new([]).open(&ticket, HERE, SystemTime::now()),
-            None,
-            "keys of another process"
-        );
+        let ticket = keys.seal(b"session", HERE, Instant::now()).unwrap();
+        assert_eq!(keys.open(&ticket, HERE, Instant::now()).as_deref(), Some(&b"session"[..]));
+        assert_eq!(keys.open(&ticket, b"web, everyone is asked", Instant::now()), None);
+        assert_eq!(TicketKeys::new([]).open(&ticket, HERE, Instant::now()), None, "keys of another process");
     }
 
     #[test]
     fn no_byte_of_a_ticket_can_be_changed() {
         let keys = TicketKeys::new([]);
-        let ticket = keys.seal(b"session", HERE, SystemTime::now()).unwrap();
+        let ticket = keys.seal(b"session", HERE, Instant::now()).unwrap();
         for index in 0..ticket.len() {
             let mut changed = ticket.clone();
             changed[index] ^= 1;
-            assert_eq!(keys.open(&changed, HERE, SystemTime::now()), None, "byte {index}");
-            assert_eq!(keys.open(&ticket[..index], HERE, SystemTime::now()), None, "cut at {index}");
+            assert_eq!(keys.open(&changed, HERE, Instant::now()), None, "byte {index}");
+            assert_eq!(keys.open(&ticket[..index], HERE, Instant::now()), None, "cut at {index}");
         }
     }
 
     #[test]
     fn tickets_outlive_the_next_key_and_die_with_their_own() {
         let keys = TicketKeys::new([]);
-        let ticket = keys.seal(b"session", HERE, SystemTime::now()).unwrap();
+        let ticket = keys.seal(b"session", HERE, Instant::now()).unwrap();
         let newer = keys.seal(b"newer", HERE, later(7)).unwrap();
         assert_ne!(ticket[..NAME_BYTES], newer[..NAME_BYTES], "a key seals for six hours");
         assert!(keys.open(&ticket, HERE, later(17)).is_some());
@@ -285,20 +285,53 @@ mod tests {
     #[test]
     fn a_process_that_is_handed_the_keys_opens_the_tickets() {
         let old = TicketKeys::new([]);
-        let ticket = old.seal(b"session", HERE, SystemTime::now()).unwrap();
+        let ticket = old.seal(b"session", HERE, Instant::now()).unwrap();
         let lines = old.lines();
         let new = TicketKeys::new(lines.iter().map(String::as_str));
-        assert_eq!(new.open(&ticket, HERE, SystemTime::now()).as_deref(), Some(&b"session"[..]));
-        let back = new.seal(b"back", HERE, SystemTime::now()).unwrap();
-        assert!(old.open(&back, HERE, SystemTime::now()).is_some(), "both processes serve for a while");
+        assert_eq!(new.open(&ticket, HERE, Instant::now()).as_deref(), Some(&b"session"[..]));
+        let back = new.seal(b"back", HERE, Instant::now()).unwrap();
+        assert!(old.open(&back, HERE, Instant::now()).is_some(), "both processes serve for a while");
     }
 
     #[test]
     fn lines_that_are_no_keys_are_left_out() {
         for text in ["", "ticket", "ticket 00 11 22", "state app 10.0.0.1:80 ready up 0 -", "ticket é é 1"]
         {
-            assert!(of_line(text).is_none(), "{text}");
+            assert!(of_line(text, UNIX_EPOCH).is_none(), "{text}");
         }
-        assert!(Key::random(NOW).is_some());
+        assert!(Key::random().is_some());
+    }
+
+    /// What a process says that hands over one key, which was made so many hours before or, by its clock,
+    /// after.
+    fn handed_over(hours: i64) -> Arc<TicketKeys> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        let made = now.saturating_add_signed(hours * 3600);
+        let line = format!("{WORD} {} {} {made}\n", "11".repeat(NAME_BYTES), "22".repeat(SECRET_BYTES));
+        TicketKeys::new([line.as_str()])
+    }
+
+    fn sealed_by(keys: &TicketKeys, now: Instant) -> Vec<u8> {
+        keys.seal(b"session", HERE, now).unwrap()[..NAME_BYTES].to_vec()
+    }
+
+    /// By a clock that was ahead when the key was made it would have had its six hours only once the clock
+    /// came there again.
+    #[test]
+    fn a_key_of_the_future_seals_no_more_and_opens_for_its_grace() {
+        let keys = handed_over(24 * 365);
+        assert_eq!(keys.keys.load().len(), 2, "it is followed by another at once");
+        assert_ne!(sealed_by(&keys, Instant::now()), [0x11; NAME_BYTES]);
+        let old = keys.keys.load()[1].seal(b"session", HERE).unwrap();
+        assert!(keys.open(&old, HERE, later(11)).is_some() && keys.open(&old, HERE, later(13)).is_none());
+    }
+
+    #[test]
+    fn a_key_keeps_its_age_when_it_is_handed_over() {
+        let keys = handed_over(-5);
+        assert_eq!(sealed_by(&keys, Instant::now()), [0x11; NAME_BYTES]);
+        let again = TicketKeys::new(keys.lines().iter().map(String::as_str));
+        assert_eq!(sealed_by(&again, Instant::now()), [0x11; NAME_BYTES]);
+        assert_ne!(sealed_by(&again, later(2)), [0x11; NAME_BYTES]);
     }
 }
