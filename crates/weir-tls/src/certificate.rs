@@ -52,18 +52,18 @@ pub struct Identity {
 pub(crate) struct Loaded {
     pub key: Arc<CertifiedKey>,
     pub facts: Facts,
+    /// What is stapled while it is in date. Kept also when it is not: the clock may have been wrong.
+    pub staple: Option<Arc<[u8]>>,
 }
 
 impl Loaded {
-    /// Whether what is stapled may be no more.
-    pub fn has_old_staple(&self, now: i64) -> bool {
-        self.facts.is_stapled && self.facts.staple_ends.is_some_and(|end| end <= now)
-    }
-
-    /// The same with nothing stapled.
-    pub fn without_staple(&self) -> Loaded {
-        let key = CertifiedKey { ocsp: None, ..CertifiedKey::clone(&self.key) };
-        Loaded { key: Arc::new(key), facts: Facts { is_stapled: false, ..self.facts.clone() } }
+    /// The same as it is to be at `now` (seconds since 1970), where that is stapled otherwise.
+    pub fn restapled(&self, now: i64) -> Option<Loaded> {
+        let is_stapled = self.facts.staple_ends.is_none_or(|end| now < end);
+        let staple = self.staple.as_ref().filter(|_| is_stapled != self.facts.is_stapled)?;
+        let ocsp = is_stapled.then(|| staple.to_vec());
+        let key = Arc::new(CertifiedKey { ocsp, ..CertifiedKey::clone(&self.key) });
+        Some(Loaded { key, facts: Facts { is_stapled, ..self.facts.clone() }, staple: self.staple.clone() })
     }
 }
 
@@ -124,5 +124,34 @@ pub(crate) fn join(
         staple_ends,
         identity,
     };
-    Ok(Loaded { key: Arc::new(key), facts })
+    let staple = key.ocsp.as_deref().map(Arc::from);
+    Ok(Loaded { key: Arc::new(key), facts, staple })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A clock that was ahead for a moment took the response away for good.
+    #[test]
+    fn a_response_is_stapled_whenever_it_is_in_date_by_the_clock() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let shown =
+            rcgen::CertificateParams::new(["a.example".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let der = rustls::pki_types::PrivatePkcs8KeyDer::from(key.serialize_der());
+        let provider = crate::provider::of(weir_config::CipherPolicy::Default);
+        let key = provider.key_provider.load_private_key(der.into()).unwrap();
+        let key = CertifiedKey {
+            ocsp: Some(b"good".to_vec()),
+            ..CertifiedKey::new(vec![shown.der().clone()], key)
+        };
+        let facts = Facts { is_stapled: true, staple_ends: Some(1000), ..Facts::default() };
+        let fresh = Loaded { key: Arc::new(key), facts, staple: Some(b"good".as_slice().into()) };
+        assert!(fresh.restapled(999).is_none(), "nothing changes");
+        let old = fresh.restapled(1000).unwrap();
+        assert_eq!((old.facts.is_stapled, old.key.ocsp.as_deref()), (false, None));
+        assert!(old.restapled(1001).is_none(), "that is said once");
+        let again = old.restapled(999).unwrap();
+        assert_eq!((again.facts.is_stapled, again.key.ocsp.as_deref()), (true, Some(&b"good"[..])));
+    }
 }

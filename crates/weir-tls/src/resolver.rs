@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-use crate::certificate::Loaded;
+use crate::certificate::{Facts, Loaded};
 use crate::on_demand::OnDemand;
 
 thread_local! {
@@ -58,8 +58,8 @@ pub(crate) struct Served {
     /// The certificates that are for the same names, in file order; the first group is for everyone else.
     /// None without certificates.
     groups: Vec<Vec<Arc<CertifiedKey>>>,
-    /// When the first of what is stapled may be so no more, in seconds since 1970.
-    pub first_staple_end: Option<i64>,
+    /// Whether time may change what is stapled.
+    has_staples: bool,
 }
 
 impl Resolver {
@@ -124,12 +124,29 @@ impl Resolver {
 }
 
 impl Served {
+    /// The certificates as they are to be stapled at `now` (seconds since 1970), and what is known of those
+    /// that change by that; `None` where none does.
+    pub fn restapled(&self, now: i64) -> Option<(Vec<Loaded>, Vec<Facts>)> {
+        if !self.has_staples {
+            return None;
+        }
+        let mut changed = Vec::new();
+        let each = self.certificates.iter().map(|each| match each.restapled(now) {
+            None => each.clone(),
+            Some(other) => {
+                changed.push(other.facts.clone());
+                other
+            }
+        });
+        let all = each.collect();
+        (!changed.is_empty()).then_some((all, changed))
+    }
+
     fn new(certificates: Vec<Loaded>) -> Served {
         let (exact, wildcard) = (HashMap::default(), HashMap::default());
-        let ends = certificates.iter().filter(|each| each.facts.is_stapled);
-        let first_staple_end = ends.filter_map(|each| each.facts.staple_ends).min();
+        let has_staples = certificates.iter().any(|each| each.staple.is_some());
         let mut served =
-            Served { certificates: Vec::new(), exact, wildcard, groups: Vec::new(), first_staple_end };
+            Served { certificates: Vec::new(), exact, wildcard, groups: Vec::new(), has_staples };
         // Names with the same certificates share a group, so that a group says what a client was shown.
         let mut groups: HashMap<Vec<usize>, u32> = HashMap::new();
         let holders = |name: &str| -> Vec<usize> {

@@ -267,22 +267,16 @@ impl ServerTls {
         Ok(())
     }
 
-    /// Staples no more what is out of date at `now` (seconds since 1970), and gives the certificates that had
-    /// it.
-    pub fn drop_old_staples(&self, now: i64) -> Vec<Facts> {
-        if self.resolver.served().first_staple_end.is_none_or(|end| end > now) {
+    /// Staples no more what is out of date at `now` (seconds since 1970), and again what is in date by a
+    /// clock that was set back; gives the certificates of which that is true.
+    pub fn restaple(&self, now: i64) -> Vec<Facts> {
+        if self.resolver.served().restapled(now).is_none() {
             return Vec::new();
         }
         let _alone = self.later.replacing.lock().unwrap_or_else(PoisonError::into_inner);
-        let served = self.resolver.served();
-        let all = &served.certificates;
-        let kept = all.iter().map(|each| match each.has_old_staple(now) {
-            true => each.without_staple(),
-            false => each.clone(),
-        });
-        self.resolver.replace(kept.collect());
-        let old = all.iter().filter(|each| each.has_old_staple(now));
-        old.map(|each| each.facts.clone()).collect()
+        let Some((certificates, changed)) = self.resolver.served().restapled(now) else { return Vec::new() };
+        self.resolver.replace(certificates);
+        changed
     }
 
     /// Where certificates come from that are ordered when they are asked for.

@@ -34,7 +34,7 @@ pub(super) async fn keep(
         let snapshot = control.snapshot();
         control.note_footings(&snapshot, &mut footings);
         control.judge_rates(&snapshot, &mut rates, now);
-        tell_old_staples(&snapshot);
+        restaple(&snapshot);
         let mut next = now + HOUSE_KEEPING;
         for pool in &snapshot.pools {
             if pool.balance.next_change(now).is_some_and(|at| at <= now) {
@@ -55,14 +55,19 @@ pub(super) async fn keep(
     }
 }
 
-/// Has listeners staple no more what is out of date, which some clients would refuse, and says so.
-fn tell_old_staples(snapshot: &Snapshot) {
+/// Has listeners staple no more what is out of date, which some clients would refuse, and again what is not,
+/// and says so.
+fn restaple(snapshot: &Snapshot) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     for listener in &snapshot.listeners {
-        let old = listener.tls.iter().flat_map(|tls| tls.drop_old_staples(now as i64));
-        old.for_each(|facts| {
+        let changed = listener.tls.iter().flat_map(|tls| tls.restaple(now as i64));
+        changed.for_each(|facts| {
             let (listener, certificate) = (&listener.config.name, facts.file.display());
-            tracing::warn!(listener, %certificate, "the OCSP response is out of date and stapled no more");
+            if facts.is_stapled {
+                tracing::info!(listener, %certificate, "the OCSP response is in date by the clock again, and stapled");
+            } else {
+                tracing::warn!(listener, %certificate, "the OCSP response is out of date and stapled no more");
+            }
         });
     }
 }

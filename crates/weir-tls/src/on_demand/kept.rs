@@ -110,7 +110,7 @@ mod tests {
         let der = rustls::pki_types::PrivatePkcs8KeyDer::from(key.serialize_der());
         let provider = crate::provider::of(weir_config::CipherPolicy::Default);
         let key = provider.key_provider.load_private_key(der.into()).unwrap();
-        Loaded { key: Arc::new(CertifiedKey::new(vec![shown.der().clone()], key)), facts }
+        Loaded { key: Arc::new(CertifiedKey::new(vec![shown.der().clone()], key)), facts, staple: None }
     }
 
     fn at(seconds: u64) -> SystemTime {

@@ -31,7 +31,11 @@ fn stored(name: &str) -> Stored {
     let facts = acme::look(&format!("{}{}", key.serialize_pem(), shown.pem())).unwrap();
     let der = rustls::pki_types::PrivatePkcs8KeyDer::from(key.serialize_der());
     let signing = provider::of(CipherPolicy::Default).key_provider.load_private_key(der.into()).unwrap();
-    Stored(Loaded { key: Arc::new(CertifiedKey::new(vec![shown.der().clone()], signing)), facts })
+    Stored(Loaded {
+        key: Arc::new(CertifiedKey::new(vec![shown.der().clone()], signing)),
+        facts,
+        staple: None,
+    })
 }
 
 #[test]
