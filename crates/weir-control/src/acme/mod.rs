@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -326,10 +326,8 @@ impl Keeper {
     }
 
     fn life(&self, stored: &Facts) -> Option<Life> {
-        let moment =
-            |seconds: Option<i64>| Some(UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds?).ok()?));
-        let came = store::written(&self.file).unwrap_or_else(SystemTime::now);
-        Some(Life { begins: moment(stored.not_before)?, ends: moment(stored.not_after)?, came })
+        let now = SystemTime::now();
+        Life::of(stored, store::written(&self.file).unwrap_or(now), now)
     }
 
     /// When the authority suggests to renew, and for how long not to ask it again.

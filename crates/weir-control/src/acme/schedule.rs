@@ -1,7 +1,9 @@
 //! When a certificate is renewed, and when a failed order is tried again. Pure: moments and draws are
 //! arguments.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use weir_tls::Facts;
 
 /// How an attempt to get a certificate failed, as far as it matters for the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +67,20 @@ pub struct Life {
     pub came: SystemTime,
 }
 
+impl Life {
+    /// Of a certificate whose file was `written` then; `None` when it does not say until when it is good.
+    ///
+    /// A file of the future was written by a clock that was ahead, or restored with such a time: when it came
+    /// is not known, and waiting for that moment could be waiting beyond its end.
+    pub fn of(certificate: &Facts, written: SystemTime, now: SystemTime) -> Option<Life> {
+        let moment =
+            |seconds: Option<i64>| Some(UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds?).ok()?));
+        let (begins, ends) = (moment(certificate.not_before)?, moment(certificate.not_after)?);
+        let came = if written <= now { written } else { begins };
+        Some(Life { begins, ends, came })
+    }
+}
+
 /// When the authority wants it to be renewed (RFC 9773 section 4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
@@ -125,6 +141,21 @@ mod tests {
         assert_eq!(asked(120), Duration::from_secs(120));
         assert_eq!(asked(0), Duration::from_secs(1));
         assert_eq!(asked(u64::MAX), DAY);
+    }
+
+    #[test]
+    fn a_file_of_the_future_is_renewed_when_one_is_that_came_as_its_certificate_began() {
+        let life = life(90);
+        let seconds = |moment: SystemTime| moment.duration_since(UNIX_EPOCH).unwrap().as_secs() as i64;
+        let facts = Facts {
+            not_before: Some(seconds(life.begins)),
+            not_after: Some(seconds(life.ends)),
+            ..Facts::default()
+        };
+        let now = life.begins + DAY;
+        assert_eq!(Life::of(&facts, life.came, now), Some(life));
+        let ahead = Life::of(&facts, now + 365 * DAY, now).unwrap();
+        assert_eq!(renewal(ahead, None, 0.0), life.begins + 60 * DAY);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use weir_config::Acme;
 use weir_tls::on_demand::{OnDemand, Stored};
@@ -87,15 +87,13 @@ pub(super) fn look(on_demand: &OnDemand) -> Found {
 
 /// Whether a certificate is to be renewed.
 pub(super) fn is_due(stored: &Stored, name: &str, now: SystemTime) -> bool {
-    due(stored, name).is_some_and(|due| due <= now)
+    due(stored, name, now).is_some_and(|due| due <= now)
 }
 
 /// `None` when it does not say until when it is good.
-fn due(stored: &Stored, name: &str) -> Option<SystemTime> {
-    let moment = |seconds: Option<i64>| Some(UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds?).ok()?));
+fn due(stored: &Stored, name: &str, now: SystemTime) -> Option<SystemTime> {
     let facts = stored.facts();
-    let came = store::written(&facts.file)?;
-    let life = Life { begins: moment(facts.not_before)?, ends: moment(facts.not_after)?, came };
+    let life = Life::of(facts, store::written(&facts.file)?, now)?;
     Some(schedule::renewal(life, None, draw_of(name)))
 }
 
