@@ -5,6 +5,7 @@
 //! probe; it follows what becomes of the pools, of the host's interfaces and routes, and sweeps flows that
 //! have ended.
 
+mod clock;
 mod counted;
 mod failures;
 mod interfaces;
@@ -37,8 +38,8 @@ use weir_proxy::events::Event;
 use weir_state::Snapshot;
 use weir_state::plane::{Bell, Next, Pending, Placement, Placements, Plane, StageError, StagedChange};
 
-use crate::events::Bus;
 use crate::blocking::blocking;
+use crate::events::Bus;
 use crate::lock;
 use owner::{Order, OwnDirectory, Owner};
 pub use served::{Absent, Unanswered, look_at_interfaces};

@@ -24,6 +24,7 @@ use weir_proxy::events::Event;
 use weir_state::Snapshot;
 use weir_state::plane::Placements;
 
+use super::clock::monotonic;
 use super::failures::Failures;
 use super::interfaces::Attaching;
 use super::leaving::{IDLE_OF_OTHERS, Moves};
@@ -436,12 +437,6 @@ impl Owner {
             std::thread::sleep(self.pause(SWEEP_TO_END).min(limit.saturating_sub(begun.elapsed())));
         }
     }
-}
-
-/// The program's clock.
-pub(super) fn monotonic() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// Says so where the tables of an earlier process have another size than is asked for: they can't grow.

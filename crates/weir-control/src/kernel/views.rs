@@ -13,7 +13,7 @@ use weir_l4::host::Host;
 use weir_l4::layout::{Forward, TCP, TraceStep, Verdict};
 use weir_l4::program::Sizes;
 
-use super::owner::monotonic;
+use super::clock::monotonic;
 use super::{Named, Seen};
 use crate::lock;
 
