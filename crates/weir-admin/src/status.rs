@@ -275,7 +275,7 @@ fn listener(control: &Control, listener: &Listener) -> ListenerStatus {
         seen.listeners.get(&config.name).is_some_and(|listener| listener.is_leaving)
     };
     let seen = control.kernel().seen().filter(|seen| is_in_kernel || leaves(seen));
-    let flows = seen.as_ref().and_then(|seen| Some(seen.listeners.get(&config.name)?.flows)).unwrap_or(0);
+    let flows = seen.as_ref().and_then(|seen| Some(seen.listeners.get(&config.name)?.open)).unwrap_or(0);
     ListenerStatus {
         name: config.name.clone(),
         protocol: config.protocol().word().to_owned(),

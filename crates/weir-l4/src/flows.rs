@@ -47,6 +47,8 @@ pub fn span_of(ticks: u32) -> Duration {
 pub struct Swept {
     /// Flows that stay, by number of their listener.
     pub by_listener: BTreeMap<u32, u64>,
+    /// Of those the ones that are not over.
+    pub open_by_listener: BTreeMap<u32, u64>,
     /// Flows that stay and are not over, by number of their backend.
     pub by_backend: BTreeMap<u32, u64>,
 }
@@ -249,6 +251,7 @@ impl<K: aya::Pod + From<FlowKey6> + Into<FlowKey6>> Table<K> {
                     Fate::StaysOf(stage) => {
                         *swept.by_listener.entry(flow.listener).or_default() += 1;
                         if stage != Stage::Over {
+                            *swept.open_by_listener.entry(flow.listener).or_default() += 1;
                             *swept.by_backend.entry(flow.backend).or_default() += 1;
                         }
                     }

@@ -90,6 +90,8 @@ pub struct SeenListener {
     pub number: Option<u32>,
     /// Flows that are remembered.
     pub flows: u64,
+    /// Of those the ones that are not over.
+    pub open: u64,
     /// What became of its packets.
     pub verdicts: Vec<(Verdict, Counter)>,
     /// It is on the proxy plane by now: no packets but those of its flows are taken.

@@ -1,7 +1,7 @@
 //! The thread that owns the program in the kernel: it does what it is told, and follows pools, interfaces and
 //! flows.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -399,11 +399,13 @@ impl Owner {
             .collect();
         for (name, is_leaving) in names {
             let number = self.kernel.numbers().listeners.of(name_of(&name));
-            let flows = number.and_then(|number| self.swept.by_listener.get(&number)).copied().unwrap_or(0);
+            let count =
+                |of: &BTreeMap<u32, u64>| number.and_then(|number| of.get(&number).copied()).unwrap_or(0);
+            let (flows, open) = (count(&self.swept.by_listener), count(&self.swept.open_by_listener));
             let verdicts = self.kernel.verdicts(&name).unwrap_or_default();
             let absent = self.attaching.absent.get(&name).cloned().unwrap_or_default();
             let unanswered = self.attaching.unanswered.get(&name).cloned().unwrap_or_default();
-            let listener = SeenListener { number, flows, verdicts, is_leaving, absent, unanswered };
+            let listener = SeenListener { number, flows, open, verdicts, is_leaving, absent, unanswered };
             seen.listeners.insert(name, listener);
         }
         for pool in &self.in_force.pools {

@@ -76,6 +76,7 @@ fn flows_of_both_families_are_read_in_batches_and_those_silent_for_too_long_go()
     assert_eq!(read, 10, "who has enough gets no more");
     let swept = tables.sweep(now, &idle, &mut || {}).expect("it is swept");
     assert_eq!(swept.by_listener.get(&1), Some(&u64::from(FLOWS)));
+    assert_eq!(swept.open_by_listener.get(&1), Some(&u64::from(FLOWS)));
     assert_eq!(swept.by_backend.values().sum::<u64>(), u64::from(FLOWS));
     assert_eq!(plane.remembered(), 2 * usize::from(FLOWS), "two directions each, and half of the flows");
 }
