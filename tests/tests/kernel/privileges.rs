@@ -65,3 +65,16 @@ fn each_of_the_capabilities_is_needed_and_named_where_it_is_missing() {
         );
     }
 }
+
+/// `ProcSubset=pid` of systemd has it so; to mount over it needs root.
+#[test]
+fn without_a_listener_of_the_kernel_plane_weir_starts_where_the_ports_of_the_host_are_not_seen() {
+    let unshare = tool("unshare", "util-linux").display().to_string();
+    let script = "mount -t tmpfs none /proc/sys && exec \"$@\"";
+    let under = [unshare.as_str(), "--mount", "--propagation", "private", "sh", "-c", script, "sh"];
+    let config = "[listener.web]\nbind = \"@web\"\nroute = [{ respond = { status = 204 } }]\n";
+    let weir = Setup::of(config).under(&under).start();
+    let mut client = weir.client("web");
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    client.receives_status(204);
+}

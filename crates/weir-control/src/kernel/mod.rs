@@ -209,14 +209,14 @@ impl KernelPlane {
             .into());
         }
         let mut placements = Placements::default();
-        let ports =
-            LocalPorts::read().map_err(|error| format!("the ports of this host can't be read: {error}"))?;
+        // Read for the first that asks: who has none of these may run where /proc/sys is not seen.
+        let mut ports = None;
         for listener in config.listeners.iter().filter(|listener| listener.plane != Asked::Proxy) {
             let obstacle = match config.kernel_obstacle(listener).or_else(|| obstacle_to_choice(listener)) {
                 Some(obstacle) => Some(obstacle),
-                None => match wanted::source_ports(listener, &ports) {
-                    Err(taken) => Some(taken.to_string()),
-                    Ok(_) => self.load(config).await.err(),
+                None => match has_source_ports(listener, &mut ports) {
+                    Err(why) => Some(why),
+                    Ok(()) => self.load(config).await.err(),
                 },
             };
             let placement = match obstacle {
@@ -399,6 +399,17 @@ impl KernelPlane {
         self.placements.store(Arc::new(placements));
         Ok(())
     }
+}
+
+/// Whether ports are left for packets of a listener to leave from; says why not. Those of this host are read
+/// for the first listener that asks.
+fn has_source_ports(listener: &Listener, of_host: &mut Option<LocalPorts>) -> Result<(), String> {
+    let ports = match of_host.take() {
+        Some(ports) => ports,
+        None => wanted::local_ports()?,
+    };
+    let found = wanted::source_ports(listener, of_host.insert(ports));
+    found.map(drop).map_err(|taken| taken.to_string())
 }
 
 /// Why a listener that may choose its plane has to leave the kernel's on this host.

@@ -29,7 +29,7 @@ use super::failures::Failures;
 use super::interfaces::Attaching;
 use super::leaving::{IDLE_OF_OTHERS, Moves};
 use super::served::meant_by;
-use super::wanted::wanted;
+use super::wanted::{local_ports, wanted};
 use super::{Ended, Handle, Seen, SeenBackend, SeenListener, counted};
 use crate::events::Bus;
 
@@ -125,8 +125,7 @@ impl Owner {
         let watch =
             Watch::open().map_err(|error| format!("changes of interfaces can't be watched: {error}"))?;
         let host = Host::read().map_err(|error| format!("the host's interfaces can't be read: {error}"))?;
-        let ports =
-            LocalPorts::read().map_err(|error| format!("the ports of this host can't be read: {error}"))?;
+        let ports = local_ports()?;
         let watched = Arc::new(HostWatch::default());
         watch_host(watch, watched.clone(), handle.clone())?;
         let tables = Arc::new(kernel.flow_tables().map_err(|error| error.to_string())?);
@@ -227,8 +226,7 @@ impl Owner {
 
     /// Forwards what a snapshot says, and has its pools ring when their backends stand otherwise.
     fn serve(&mut self, snapshot: Arc<Snapshot>, placements: Placements) -> Result<(), String> {
-        self.ports =
-            LocalPorts::read().map_err(|error| format!("the ports of this host can't be read: {error}"))?;
+        self.ports = local_ports()?;
         self.moves.note(self.serving.as_ref(), (&snapshot, &placements), &self.kernel);
         let next = self.wanted(&snapshot, &placements);
         self.put_in_force(next)?;

@@ -88,6 +88,14 @@ fn networks(list: &[IpNet]) -> Vec<(IpAddr, u8)> {
     list.iter().map(|network| (network.network(), network.prefix_len())).collect()
 }
 
+/// The ports that this host gives to others.
+///
+/// # Errors
+/// It does not say, for people.
+pub fn local_ports() -> Result<LocalPorts, String> {
+    LocalPorts::read().map_err(|error| format!("the ports of this host can't be read: {error}"))
+}
+
 /// Ports that packets of a listener leave from, where it changes them.
 ///
 /// # Errors
