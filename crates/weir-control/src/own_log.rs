@@ -32,13 +32,13 @@ pub struct Lines(Arc<Meeting>);
 
 #[derive(Default)]
 struct Meeting {
-    state: Mutex<State>,
+    state: Mutex<LineQueue>,
     work: Condvar,
     idle: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct LineQueue {
     queue: VecDeque<Vec<u8>>,
     queue_bytes: usize,
     is_writing: bool,
@@ -62,7 +62,7 @@ impl Lines {
 
     /// Waits until all is written that was put before; `false` when time ran out.
     pub fn finish(&self, limit: Duration) -> bool {
-        let is_behind = |state: &mut State| !state.queue.is_empty() || state.is_writing;
+        let is_behind = |state: &mut LineQueue| !state.queue.is_empty() || state.is_writing;
         let waited = self.0.idle.wait_timeout_while(lock(&self.0.state), limit, is_behind);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
@@ -87,7 +87,7 @@ impl Write for Lines {
     }
 }
 
-impl State {
+impl LineQueue {
     fn drop_one(&mut self) {
         self.untold += 1;
         DROPPED.fetch_add(1, Ordering::Relaxed);
