@@ -260,12 +260,14 @@ impl Newcomer {
                     mysql::serve(worker, slot, stream, peer).await;
                 });
             }
-            Protocol::Http | Protocol::Udp => {
+            Protocol::Http => {
                 tokio::task::spawn_local(async move {
                     let _held = (count, client_connection);
                     http::h1::serve(worker, slot, stream, peer).await;
                 });
             }
+            // Nothing is accepted at sockets of UDP; see [`crate::listen`].
+            Protocol::Udp => {}
         }
     }
 }
