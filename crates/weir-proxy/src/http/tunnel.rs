@@ -68,12 +68,7 @@ pub async fn run(
             heard: Heard::default(),
         },
         || slot.draining_until(),
-        |from_client, from_backend| {
-            client.bytes_received.add(from_client);
-            backend.bytes_sent.add(from_client);
-            backend.bytes_received.add(from_backend);
-            client.bytes_sent.add(from_backend);
-        },
+        relay::counting(client, backend, 0),
     )
     .await;
     exchange.ledger.tunnelled(relayed.from_client, relayed.from_backend);

@@ -340,6 +340,8 @@ impl Session {
             ender: attached.server.connection.ender(),
             heard: Heard::default(),
         };
+        // The command itself, and what came with it.
+        let known = self.buffer.as_ref().map_or(0, |received| received.filled().len() as u64);
         let first = FirstBytes { from_client: self.buffer.take(), from_backend: None };
         let pair = Pair { client: &mut self.stream, backend: &mut *attached.server.connection };
         let client_cells = listener.shared.cells.of(self.worker.number);
@@ -349,14 +351,10 @@ impl Session {
             first,
             terms,
             || self.slot.draining_until(),
-            |up, down| {
-                client_cells.bytes_received.add(up);
-                client_cells.bytes_sent.add(down);
-                cells.bytes_sent.add(up);
-                cells.bytes_received.add(down);
-            },
+            relay::counting(client_cells, cells, known),
         );
         let relayed = relayed.await;
+        self.report.from_client += relayed.from_client.saturating_sub(known);
         self.report.to_client += relayed.from_backend;
         Err(relayed.end)
     }

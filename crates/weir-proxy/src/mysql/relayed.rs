@@ -146,12 +146,7 @@ impl Relaying<'_> {
                 heard,
             },
             draining_until,
-            |from_client, from_backend| {
-                client_cells.bytes_received.add(from_client);
-                client_cells.bytes_sent.add(from_backend);
-                cells.bytes_sent.add(from_client);
-                cells.bytes_received.add(from_backend);
-            },
+            relay::counting(client_cells, cells, 0),
         );
         let relayed = relayed.await;
         {

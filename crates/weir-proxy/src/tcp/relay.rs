@@ -20,7 +20,7 @@ use weir_io::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
 use weir_io::socket::poll_call;
 use weir_io::stream::{Duplex, LOOK_AGAIN};
 use weir_io::wait::give_way;
-use weir_stats::table::End;
+use weir_stats::table::{BackendCells, End, ListenerCells};
 
 use crate::enders::Ender;
 use crate::pace::Pace;
@@ -93,6 +93,23 @@ pub struct Relayed {
     /// Both sides have all that the other has said, where somebody has listened and time was over. The
     /// client's connection is left open then, for a last word.
     pub is_quiet: bool,
+}
+
+/// Counts what a relay has moved, at the listener and at the backend. The first `known` bytes from the client
+/// the listener has counted when they were received.
+pub fn counting<'a>(
+    listener: &'a ListenerCells,
+    backend: &'a BackendCells,
+    mut known: u64,
+) -> impl FnMut(u64, u64) + 'a {
+    move |from_client, from_backend| {
+        let known_here = from_client.min(known);
+        known -= known_here;
+        listener.bytes_received.add(from_client - known_here);
+        listener.bytes_sent.add(from_backend);
+        backend.bytes_sent.add(from_client);
+        backend.bytes_received.add(from_backend);
+    }
 }
 
 /// Relays until both sides have ended their streams, or something cuts the session off.

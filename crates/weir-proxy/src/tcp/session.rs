@@ -324,12 +324,7 @@ impl Session {
             FirstBytes { from_client, from_backend: None },
             terms,
             || self.slot.draining_until(),
-            |from_client, from_backend| {
-                client_cells.bytes_received.add(from_client);
-                client_cells.bytes_sent.add(from_backend);
-                backend_cells.bytes_sent.add(from_client);
-                backend_cells.bytes_received.add(from_backend);
-            },
+            relay::counting(client_cells, backend_cells, 0),
         );
         let Relayed { end, from_client, from_backend, .. } = relayed.await;
         self.report.from_client = from_client;
