@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use weir_config::{ExchangeTimeouts, Timeouts};
+use weir_stats::table::End;
 
 /// The timers of one exchange or session. One that is off is [`weir_config::NEVER`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +73,20 @@ impl ExchangeTimers {
     }
 }
 
+/// How a tcp session has ended that said nothing for its `tunnel`: as one that was idle for `client_idle`
+/// where nobody says another `tunnel` than that.
+///
+/// A listener's own `tunnel` that is as long as its `client_idle` is over at the same time, and can't be told
+/// from one that is so by default.
+pub fn idle_end(
+    listener: &Timeouts,
+    pool: Option<&ExchangeTimeouts>,
+    route: Option<&ExchangeTimeouts>,
+) -> End {
+    let is_own = [pool, route].into_iter().flatten().any(|own| own.tunnel.is_some());
+    if is_own || listener.tunnel != listener.client_idle { End::TunnelIdle } else { End::ClientIdle }
+}
+
 /// Each timer, and who says it.
 pub fn in_force(
     listener: &Timeouts,
@@ -125,6 +140,18 @@ mod tests {
         assert_eq!(of("connect"), Some((seconds(3), SaidBy::Pool)));
         assert_eq!(of("backend"), Some((weir_config::NEVER, SaidBy::Route)));
         assert_eq!(of("client_body"), Some((listener.client_body, SaidBy::Listener)));
+    }
+
+    /// It was guessed by comparing the two durations.
+    #[test]
+    fn a_pool_whose_tunnel_is_as_long_as_the_listeners_client_idle_is_logged_as_the_tunnel() {
+        let listener = Timeouts { client_idle: seconds(9), tunnel: seconds(9), ..Timeouts::default() };
+        let own = ExchangeTimeouts { tunnel: Some(seconds(9)), ..ExchangeTimeouts::default() };
+        let nothing = ExchangeTimeouts::default();
+        assert_eq!(idle_end(&listener, Some(&own), None), End::TunnelIdle);
+        assert_eq!(idle_end(&listener, None, Some(&own)), End::TunnelIdle);
+        assert_eq!(idle_end(&listener, Some(&nothing), None), End::ClientIdle);
+        assert_eq!(idle_end(&Timeouts { tunnel: seconds(8), ..listener }, None, None), End::TunnelIdle);
     }
 
     #[test]

@@ -29,7 +29,7 @@ use crate::http::route::{Action, Decision, RequestView};
 use crate::identify;
 use crate::pace::{Pace, Way};
 use crate::reach::{Attempt, Reach, Unavailable, Verdict, Wish};
-use crate::timers::ExchangeTimers;
+use crate::timers::{self, ExchangeTimers};
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
 /// Serves one connection to its end.
@@ -62,6 +62,7 @@ pub async fn serve_in(
         _client_connection: None,
         deadline,
         timers,
+        idle_end: End::ClientIdle,
         report: Report::new(),
     };
     let mut stream = Some(Stream::plain(stream));
@@ -88,6 +89,8 @@ struct Session {
     deadline: Deadline,
     /// What is in force once the pool is known.
     timers: ExchangeTimers,
+    /// How a session ends that says nothing for `timers.tunnel`.
+    idle_end: End,
     report: Report,
 }
 
@@ -169,7 +172,9 @@ impl Session {
         };
         let pool = self.listener.pools[index].clone();
         let of_pool = pool.own_timeouts();
-        self.timers = ExchangeTimers::of(&self.listener.shared.config.timeout, of_pool, of_route.as_ref());
+        let of_listener = &self.listener.shared.config.timeout;
+        self.timers = ExchangeTimers::of(of_listener, of_pool, of_route.as_ref());
+        self.idle_end = timers::idle_end(of_listener, of_pool, of_route.as_ref());
         self.report.pool = Some(pool.clone());
         match self.reach(&pool, stream, first.is_some()).await {
             Ok((chosen, backend)) => self.relay(stream, backend, &chosen, first).await,
@@ -307,10 +312,7 @@ impl Session {
             buffers: &self.worker.buffers,
             deadline: &self.deadline,
             idle: self.timers.tunnel,
-            idle_end: match self.timers.tunnel == self.listener.shared.config.timeout.client_idle {
-                true => End::ClientIdle,
-                false => End::TunnelIdle,
-            },
+            idle_end: self.idle_end,
             ends_unsaid: false,
             paces: Paces {
                 from_client: Pace::of(&self.listener.shared, self.worker.number, Way::FromClient),
