@@ -107,7 +107,7 @@ pub struct Reach {
     /// Attempts made, those not counted that only met a connection that had aged.
     made: u32,
     retries: u32,
-    /// The backend of the last attempt, once it has failed.
+    /// The backend of the last attempt, once it has failed, or the one that was left before the first.
     failed: Option<Arc<weir_balance::Backend>>,
     /// No wait goes on beyond it.
     until: Duration,
@@ -143,6 +143,13 @@ impl Reach {
     pub fn elsewhere(mut self, index: Option<usize>) -> Reach {
         self.tried.extend(index);
         self
+    }
+
+    /// Leaves out the backend `left`, at `index` if it is one of the pool's, for as long as there are others.
+    /// What is chosen next takes its place, which counts as it does after an attempt that failed.
+    pub fn leaving(mut self, left: &Chosen, index: Option<usize>) -> Reach {
+        self.failed = Some(left.backend().shared.balance.clone());
+        self.elsewhere(index)
     }
 
     /// Waits in line no longer than until then.

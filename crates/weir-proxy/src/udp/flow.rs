@@ -89,12 +89,12 @@ impl Header {
 }
 
 impl Leg {
-    /// A way to a backend other than `exclude`. One that the kernel knows no way to is replaced by another,
-    /// `retry.attempts` times.
+    /// A way to a backend, to another one where the flow has `left` one. One that the kernel knows no way to
+    /// is replaced by another, `retry.attempts` times.
     fn open(
         relay: &Relay,
         listener: Rc<WorkerListener>,
-        exclude: Option<usize>,
+        left: Option<&Chosen>,
         (key, asked): (Key, Option<SocketAddr>),
         now: Duration,
     ) -> Result<Leg, Rejected> {
@@ -108,7 +108,10 @@ impl Leg {
         let header = header.map(|_| Header::of(&pool.shared.config, key.client, asked()));
         let key = flow_key(&pool.shared.config, Transport::Udp, key.client, asked);
         let wish = Wish { key, ..Wish::default() };
-        let mut reach = Reach::begin(&pool, wish, now).elsewhere(exclude);
+        let mut reach = Reach::begin(&pool, wish, now);
+        if let Some(left) = left {
+            reach = reach.leaving(left, home(&listener, left.backend()).map(|(_, index)| index));
+        }
         loop {
             // A datagram waits for nothing.
             let chosen = reach.choose_now(worker, &pool, now).map_err(|refusal| match refusal {
@@ -368,9 +371,8 @@ impl Flow {
     /// Moves the flow to another backend; it stays where it is when no other takes it.
     fn move_on(&self, relay: &Relay, now: Duration) {
         let listener = self.slot.current();
-        let exclude = home(&listener, self.leg.borrow().chosen.backend()).map(|(_, index)| index);
-        let Ok(leg) = Leg::open(relay, listener, exclude, (self.key, self.asked), now) else { return };
-        leg.pool.cells().redispatches.increment();
+        let opened = Leg::open(relay, listener, Some(&self.leg.borrow().chosen), (self.key, self.asked), now);
+        let Ok(leg) = opened else { return };
         self.moves.set(self.moves.get() + 1);
         *self.leg.borrow_mut() = leg;
         // The task waits on the old socket.
