@@ -11,7 +11,8 @@ pub struct Target {
     pub query: Option<Vec<u8>>,
 }
 
-/// Whether a request with this method and final status makes what is kept of its target doubtful.
+/// Whether a request with this method, answered with this final status, makes what is kept of its target
+/// doubtful: an unsafe one that was no error, but for CONNECT, whose target is no resource. O(1).
 //= https://www.rfc-editor.org/rfc/rfc9111#section-4.4
 //# A cache MUST invalidate the target URI (Section 7.1 of [HTTP]) when
 //# it receives a non-error status code in response to an unsafe request
@@ -21,8 +22,11 @@ pub fn invalidates(method: Method, status: u16) -> bool {
     !method.is_safe() && method != Method::Connect && (200..400).contains(&status)
 }
 
-/// Other paths of the same host that the response names by `location` and `content-location`: at most two.
-/// `scheme` is that by which the client asked. Allocates for what it gives.
+/// Other paths of the same host that the response names by `location` and `content-location`: at most two,
+/// and none of another origin or that can't be read as a reference.
+///
+/// The buffers are those that the heads were parsed in; `scheme` is that by which the client asked. O(length
+/// of the two fields); allocates for what it gives.
 //= https://www.rfc-editor.org/rfc/rfc9111#section-4.4
 //# However, a cache MUST NOT trigger
 //# an invalidation under these conditions if the origin (Section 4.3.1

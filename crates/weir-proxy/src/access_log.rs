@@ -41,7 +41,7 @@ pub use rules::number_of;
 use form::Said;
 use render::Renderer;
 use rules::{Rules, Verdict};
-use writer::{Counts, Meeting, Shared};
+use writer::{Counts, Meeting, OpenLog};
 
 /// A batch of this many bytes goes to the writer at once.
 const BATCH_BYTES: usize = 32 << 10;
@@ -52,7 +52,7 @@ const BATCH_AGE: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub struct AccessLog {
     /// The one of `[log]`, as long as it is the usual one.
-    usual: Arc<Shared>,
+    usual: Arc<OpenLog>,
     book: Arc<Mutex<Book>>,
 }
 
@@ -62,9 +62,9 @@ struct Book {
     /// Whether the log of `[log]` is the usual one.
     is_usual: bool,
     /// Those that the config has.
-    open: Vec<(LogIdentity, Arc<Shared>)>,
+    open: Vec<(LogIdentity, Arc<OpenLog>)>,
     /// Those that it had: who began with one still writes to it.
-    left: Vec<(LogIdentity, Weak<Shared>, Arc<Meeting>)>,
+    left: Vec<(LogIdentity, Weak<OpenLog>, Arc<Meeting>)>,
     /// By name.
     counts: BTreeMap<String, Arc<Counts>>,
 }
@@ -92,7 +92,7 @@ impl Book {
     }
 
     /// One that is open, or that somebody still writes to.
-    fn find(&self, place: &LogIdentity) -> Option<Arc<Shared>> {
+    fn find(&self, place: &LogIdentity) -> Option<Arc<OpenLog>> {
         let open = self.open.iter().find(|(other, _)| other == place).map(|(_, shared)| shared.clone());
         let left = || self.left.iter().find_map(|(other, it, _)| it.upgrade().filter(|_| other == place));
         open.or_else(left)
@@ -107,7 +107,7 @@ impl AccessLog {
     /// A file can't be opened for appending.
     pub fn start(main: &Log, others: &[Arc<weir_config::AccessLog>]) -> io::Result<AccessLog> {
         let mut book = Book::default();
-        let usual = Arc::new(Shared::off(book.counts_of(MAIN_LOG)));
+        let usual = Arc::new(OpenLog::off(book.counts_of(MAIN_LOG)));
         let log = AccessLog { usual, book: Arc::new(Mutex::new(book)) };
         log.reconfigure(main, others)?;
         Ok(log)
@@ -141,7 +141,7 @@ impl AccessLog {
                 Some(known) => known,
                 None => {
                     let counts = book.counts_of(&place.name);
-                    let opened = Shared::open(&place.name, target, lines, counts).map_err(|error| {
+                    let opened = OpenLog::open(&place.name, target, lines, counts).map_err(|error| {
                         io::Error::new(error.kind(), format!("`{}`, {target}: {error}", place.name))
                     })?;
                     Arc::new(opened)
@@ -182,7 +182,7 @@ impl AccessLog {
     }
 
     /// The logs of `config`, which was taken over, by name.
-    fn sinks(&self, config: &Config) -> Vec<(String, Arc<Shared>)> {
+    fn sinks(&self, config: &Config) -> Vec<(String, Arc<OpenLog>)> {
         let is_usual = AccessLog::is_usual(&config.log) && config.log.access != AccessTarget::Off;
         let usual = is_usual.then(|| (MAIN_LOG.to_owned(), self.usual.clone()));
         let book = self.book();
@@ -254,10 +254,10 @@ pub struct WorkerLog {
 
 struct Inner {
     /// The usual one.
-    shared: Arc<Shared>,
+    shared: Arc<OpenLog>,
     batch: RefCell<Batch>,
     /// Those that lines were written to.
-    others: RefCell<Vec<(Arc<Shared>, Batch)>>,
+    others: RefCell<Vec<(Arc<OpenLog>, Batch)>>,
     /// Told when the first line comes into an empty batch.
     begun: Notify,
 }
@@ -325,7 +325,7 @@ impl WorkerLog {
 
     fn append(
         &self,
-        shared: &Shared,
+        shared: &OpenLog,
         batch: &mut Batch,
         cells: &ListenerCells,
         put: impl FnOnce(&mut Renderer, &mut Vec<u8>),
@@ -348,7 +348,7 @@ impl WorkerLog {
 
     /// Hands over what is in the batches, unless their queue is full, and lets go of logs that are gone.
     pub fn flush(&self) {
-        let hand_over = |shared: &Shared, batch: &mut Batch| {
+        let hand_over = |shared: &OpenLog, batch: &mut Batch| {
             if !batch.bytes.is_empty() {
                 shared.hand_over(&mut batch.bytes);
             }

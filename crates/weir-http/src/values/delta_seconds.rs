@@ -2,7 +2,7 @@
 
 use super::list;
 
-/// The value of numbers that are too large for us: some 68 years.
+/// The largest number of seconds there is, some 68 years: all that are larger count as this.
 //= https://www.rfc-editor.org/rfc/rfc9111#section-1.2.2
 //# If a cache receives a delta-seconds value greater than the greatest
 //# integer it can represent, or if any of its subsequent calculations

@@ -8,12 +8,12 @@ use weir_template::Source;
 
 use super::AccessLog;
 use super::captured::{Asked, Captured};
-use super::writer::Shared;
+use super::writer::OpenLog;
 
 /// The logs of a listener. A listener whose lines go to the log of `[log]` only, in one of the formats that
 /// are there, has none: [`WorkerLog::write`](super::WorkerLog::write) does that by itself.
 pub struct Logs {
-    sinks: Box<[(String, Arc<Shared>)]>,
+    sinks: Box<[(String, Arc<OpenLog>)]>,
     asked: Asked,
     /// Which sinks take lines of no route, one bit for each.
     of_listener: u32,
@@ -67,7 +67,7 @@ impl Logs {
     }
 
     /// Those that take lines of this route.
-    pub(super) fn of(&self, route: Option<usize>) -> impl Iterator<Item = &Arc<Shared>> {
+    pub(super) fn of(&self, route: Option<usize>) -> impl Iterator<Item = &Arc<OpenLog>> {
         let mask = self.mask(route);
         self.sinks
             .iter()

@@ -27,8 +27,8 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Lost lines are reported at most this often.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What workers, writer and control side share of one log.
-pub struct Shared {
+/// A log that is open: what workers, writer and control side share of it.
+pub struct OpenLog {
     enabled: AtomicBool,
     format: AtomicU8,
     rules: ArcSwap<Rules>,
@@ -118,10 +118,10 @@ impl Meeting {
     }
 }
 
-impl Shared {
+impl OpenLog {
     /// The log of `[log]`, which is off until it is told what to do.
-    pub fn off(counts: Arc<Counts>) -> Shared {
-        Shared {
+    pub fn off(counts: Arc<Counts>) -> OpenLog {
+        OpenLog {
             enabled: AtomicBool::new(false),
             format: AtomicU8::new(AccessFormat::Json as u8),
             rules: ArcSwap::from_pointee(Rules::of(&AccessTarget::Off, &Log::default().lines)),
@@ -140,13 +140,13 @@ impl Shared {
         target: &AccessTarget,
         lines: &LogLines,
         counts: Arc<Counts>,
-    ) -> io::Result<Shared> {
+    ) -> io::Result<OpenLog> {
         let meeting = Meeting::new(name, counts.clone());
         let mut state = meeting.lock();
         state.next = Some(Target::open(target, &lines.syslog)?);
         meeting.start(&mut state)?;
         drop(state);
-        Ok(Shared {
+        Ok(OpenLog {
             enabled: AtomicBool::new(true),
             format: AtomicU8::new(lines.format as u8),
             rules: ArcSwap::from_pointee(Rules::of(target, lines)),
@@ -156,11 +156,13 @@ impl Shared {
         })
     }
 
+    /// Whether it takes lines. One relaxed load: each session and exchange asks before it makes a line.
     #[inline]
     pub fn enabled(&self) -> bool {
         self.enabled.load(Ordering::Relaxed)
     }
 
+    /// How its lines are written.
     pub fn format(&self) -> AccessFormat {
         let formats = [AccessFormat::Json, AccessFormat::Combined, AccessFormat::Haproxy];
         let number = self.format.load(Ordering::Relaxed);
@@ -172,22 +174,27 @@ impl Shared {
         self.rules.load_full()
     }
 
+    /// Has lines be as these say, from the next line of each worker on.
     pub fn set_rules(&self, rules: Rules) {
         self.rules.store(Arc::new(rules));
     }
 
+    /// Whether the config has it no more. Who began with it still writes to it.
     pub fn is_retired(&self) -> bool {
         self.is_retired.load(Ordering::Relaxed)
     }
 
+    /// Notes that the config has it no more, or has it again.
     pub fn set_retired(&self, is_retired: bool) {
         self.is_retired.store(is_retired, Ordering::Relaxed);
     }
 
+    /// Lines that it did not get, shared with all logs that have had its name.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
+    /// Where its writer is met, which outlives this until all is written.
     pub fn meeting(&self) -> &Arc<Meeting> {
         &self.meeting
     }
@@ -211,6 +218,7 @@ impl Shared {
         Ok(())
     }
 
+    /// Has the writer open its file anew, for who has renamed it; does not wait for that.
     pub fn reopen(&self) {
         self.meeting.lock().reopen = true;
         self.meeting.work.notify_one();
@@ -232,7 +240,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for OpenLog {
     fn drop(&mut self) {
         self.meeting.lock().closed = true;
         self.meeting.work.notify_one();
@@ -410,7 +418,7 @@ mod tests {
     #[test]
     fn the_queue_is_full_when_its_memory_is_whatever_the_batches_hold() {
         for room in [1 << 10, 36 << 10, 1 << 20] {
-            let shared = Shared::off(Arc::default());
+            let shared = OpenLog::off(Arc::default());
             let mut count = 0;
             let full = || {
                 let mut batch = Vec::with_capacity(room);

@@ -7,17 +7,25 @@ pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Frame types (RFC 9113 §6).
 pub mod kind {
+    /// Content (§6.1).
     pub const DATA: u8 = 0;
+    /// The fields of a message, or their beginning (§6.2).
     pub const HEADERS: u8 = 1;
+    /// The end of a stream before its time (§6.4).
     pub const RST_STREAM: u8 = 3;
+    /// More of the fields that a frame of [`HEADERS`] began (§6.10).
     pub const CONTINUATION: u8 = 9;
 }
 
 /// Flags of frames (RFC 9113 §6.1, §6.2).
 pub mod flag {
+    /// The sender says no more on this stream (§6.1, §6.2).
     pub const END_STREAM: u8 = 1;
+    /// No [`CONTINUATION`](super::kind::CONTINUATION) follows (§6.2, §6.10).
     pub const END_HEADERS: u8 = 4;
+    /// The payload begins with the length of its padding (§6.1, §6.2).
     pub const PADDED: u8 = 8;
+    /// Five bytes of priority, which nobody goes by any more, come before the fields (§6.2, §5.3.2).
     pub const PRIORITY: u8 = 32;
 }
 
