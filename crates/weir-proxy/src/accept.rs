@@ -128,8 +128,7 @@ impl Acceptor {
             }
             Err(error) if system::is_shortage(&error) => {
                 let slot = socket.slot();
-                slot.current().shared.cells.of(worker.number).rejected[Rejected::Descriptors as usize]
-                    .increment();
+                slot.current().shared.cells.of(worker.number).count_rejected(Rejected::Descriptors);
                 self.short_for += 1;
                 if worker.make_room() == 0 && self.short_for >= PATIENT_PAUSES {
                     // Nobody can make room: the first in line is told at once instead of being left hanging.
@@ -213,7 +212,7 @@ fn begin(worker: &Rc<Worker>, socket: &ListenerSocket, stream: TcpStream, peer: 
         match listener.shared.count_client(peer.ip()) {
             Ok(counted) => counted,
             Err(_) => {
-                cells.rejected[Rejected::ClientConnections as usize].increment();
+                cells.count_rejected(Rejected::ClientConnections);
                 return;
             }
         }
@@ -228,7 +227,7 @@ fn begin(worker: &Rc<Worker>, socket: &ListenerSocket, stream: TcpStream, peer: 
             newcomer.serve(&worker, &listener);
         } else {
             let cells = listener.shared.cells.of(worker.number);
-            cells.rejected[Rejected::ListenerConnections as usize].increment();
+            cells.count_rejected(Rejected::ListenerConnections);
         }
     });
 }

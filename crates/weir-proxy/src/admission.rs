@@ -14,9 +14,9 @@ use crate::worker::{Worker, WorkerListener};
 ///
 /// # Errors
 /// It may not; says why.
-pub fn admit(worker: &Worker, listener: &WorkerListener, client: IpAddr) -> Result<(), Reason> {
+pub fn admit(worker: &Worker, listener: &WorkerListener, client: IpAddr) -> Result<(), End> {
     let Some(screen) = listener.compiled.screen.as_deref() else { return Ok(()) };
-    if screen.admit_client(client, clock::now())? {
+    if screen.admit_client(client, clock::now()).map_err(end_of)? {
         let cells = listener.shared.cells.of(worker.number);
         cells.would_reject[Rejected::RateLimited as usize].increment();
     }
@@ -32,17 +32,5 @@ pub fn end_of(reason: Reason) -> End {
         Reason::UserAgent => End::DeniedUserAgent,
         Reason::Rate => End::RateLimited,
         Reason::Concurrency => End::ConcurrencyLimited,
-    }
-}
-
-/// The counter of refusals that a screen's reason belongs to.
-pub fn counted_as(reason: Reason) -> Rejected {
-    match reason {
-        Reason::Address => Rejected::DeniedAddress,
-        Reason::Method => Rejected::DeniedMethod,
-        Reason::Path => Rejected::DeniedPath,
-        Reason::UserAgent => Rejected::DeniedUserAgent,
-        Reason::Rate => Rejected::RateLimited,
-        Reason::Concurrency => Rejected::ConcurrencyLimited,
     }
 }

@@ -15,6 +15,7 @@ mod backends;
 pub mod client;
 pub mod compiled;
 mod connect_error;
+mod ended;
 mod enders;
 pub mod events;
 mod evictions;

@@ -25,7 +25,7 @@ use weir_state::counterparts::Counterparts;
 use weir_state::sockets::{self, Endpoint};
 use weir_state::{Listener, Snapshot};
 
-use crate::access_log::{AccessLog, Captured, Record, WorkerLog};
+use crate::access_log::{AccessLog, WorkerLog};
 use crate::backends::{WorkerPool, end_connections};
 use crate::compiled::{CompiledListener, CompiledSnapshot};
 use crate::events::{Event, Totals};
@@ -115,26 +115,6 @@ pub struct WorkerListener {
     pub compiled: Arc<CompiledListener>,
     /// In the order of the snapshot's pools; a route's pool index points in here.
     pub pools: Rc<[Rc<WorkerPool>]>,
-}
-
-impl WorkerListener {
-    /// Whether lines of it are written anywhere.
-    #[inline]
-    pub fn is_logged(&self, worker: &Worker) -> bool {
-        match &self.compiled.logs {
-            None => worker.log.enabled(),
-            Some(logs) => logs.is_any(),
-        }
-    }
-
-    /// Writes the line of a session or a flow to the logs that take it.
-    pub fn log(&self, worker: &Worker, record: &Record<'_>) {
-        let cells = self.shared.cells.of(worker.number);
-        match &self.compiled.logs {
-            None => worker.log.write(record, cells),
-            Some(logs) => worker.log.write_to(logs, None, record, &Captured::default(), cells),
-        }
-    }
 }
 
 impl ListenerSlot {

@@ -93,7 +93,7 @@ words! {
     Rejected {
         BadRequest = "bad_request", "Malformed or ambiguous request; of MySQL, what is against its protocol.";
         HeaderTooLarge = "header_too_large", "Request line, head or field count over its limit.";
-        HeaderTimeout = "header_timeout", "Request head not complete in time.";
+        HeaderTimeout = "header_timeout", "Request head, or PROXY header, not complete in time.";
         BodyTooLarge = "body_too_large", "Body over `body_limit`.";
         BodyTimeout = "body_timeout", "Body below `min_body_rate` or stalled.";
         BadProxyHeader = "bad_proxy_header", "PROXY protocol header missing, malformed or not allowed.";
@@ -257,6 +257,44 @@ words! {
     }
 }
 
+impl End {
+    /// The counter of refusals that what ended so belongs to, of every protocol; `None` for what is a
+    /// backend's or the client's own doing. Who knows more of an end than its word says so instead: that
+    /// descriptors ran short, say, where the end is [`End::Overload`].
+    pub fn rejected(self) -> Option<Rejected> {
+        Some(match self {
+            End::BadRequest => Rejected::BadRequest,
+            End::ClientHeader => Rejected::HeaderTimeout,
+            End::BodyTooLarge => Rejected::BodyTooLarge,
+            End::BadProxyHeader => Rejected::BadProxyHeader,
+            End::Handshake => Rejected::Handshake,
+            End::Misdirected => Rejected::Misdirected,
+            End::MethodRefused => Rejected::MethodRefused,
+            End::NoRoute => Rejected::NoRoute,
+            End::DeniedAddress => Rejected::DeniedAddress,
+            End::DeniedMethod => Rejected::DeniedMethod,
+            End::DeniedPath => Rejected::DeniedPath,
+            End::DeniedUserAgent => Rejected::DeniedUserAgent,
+            End::RateLimited => Rejected::RateLimited,
+            End::ConcurrencyLimited => Rejected::ConcurrencyLimited,
+            End::Sqli => Rejected::Sqli,
+            End::AuthDenied => Rejected::AuthDenied,
+            End::AuthUnavailable => Rejected::AuthUnavailable,
+            End::NoBackend => Rejected::NoBackend,
+            End::BreakerOpen => Rejected::BreakerOpen,
+            End::QueueFull | End::ParkFull => Rejected::QueueFull,
+            End::QueueTimeout | End::ParkTimeout => Rejected::QueueTimeout,
+            End::LoginRefused | End::LoginTimeout => Rejected::Login,
+            End::LoginLimited => Rejected::LoginLimit,
+            End::AccountConnections => Rejected::AccountConnections,
+            End::TooManyConnections => Rejected::ClientConnections,
+            End::Overload => Rejected::Memory,
+            End::Maintenance => Rejected::Maintenance,
+            _ => return None,
+        })
+    }
+}
+
 impl Rejected {
     /// Reasons for which something can be let pass and only counted: label `reason` of
     /// `weir_would_reject_total`.
@@ -344,6 +382,28 @@ pub struct ListenerCells {
     pub throttled: [Counter; 2],
     /// Access-log lines dropped because the queue to the writer was full.
     pub log_dropped: Counter,
+}
+
+impl ListenerCells {
+    /// Counts a refusal. One plain load and store, as all of these.
+    #[inline]
+    pub fn count_rejected(&self, reason: Rejected) {
+        self.rejected[reason as usize].increment();
+    }
+
+    /// Counts an end.
+    #[inline]
+    pub fn count_end(&self, end: End) {
+        self.ends[end as usize].increment();
+    }
+
+    /// Counts what ended a session that had no request, or none any more, and the refusal that it is.
+    pub fn count_ended(&self, end: End) {
+        self.count_end(end);
+        if let Some(reason) = end.rejected() {
+            self.count_rejected(reason);
+        }
+    }
 }
 
 /// Counters of one worker for one route, or for what no route took.

@@ -171,6 +171,20 @@ fn a_header_that_never_ends_is_given_up_in_time() {
         client.receives_close();
     }
     backend.has_nobody_waiting();
+    weir.reaches("weir_rejected_total", &[("reason", "header_timeout")], 3.0);
+}
+
+/// Such a client was counted as refused by tcp listeners, and as nothing by those of http.
+#[test]
+fn a_header_that_never_ends_counts_as_late_before_http_too() {
+    let (weir, backend) = http(LOOPBACK);
+    for start in ["PROXY TCP4 198.5", ""] {
+        let mut client = weir.client("front");
+        client.sends(start);
+        client.receives_close();
+    }
+    weir.reaches("weir_rejected_total", &[("reason", "header_timeout")], 2.0);
+    assert_eq!(backend.served(), 0);
 }
 
 #[test]

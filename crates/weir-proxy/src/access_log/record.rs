@@ -63,6 +63,41 @@ pub struct Record<'a> {
     pub referer: Option<&'a [u8]>,
 }
 
+impl<'a> Record<'a> {
+    /// Of a session or a flow, which has no requests, without what only some of them have: no pool was found
+    /// and no byte moved.
+    pub fn of_session(listener: &'a str, protocol: Spoken, client: SocketAddr, end: End) -> Record<'a> {
+        Record {
+            time: SystemTime::now(),
+            listener,
+            route: None,
+            pool: None,
+            backend: None,
+            backend_protocol: None,
+            client,
+            protocol,
+            method: None,
+            host: None,
+            path: None,
+            status: None,
+            bytes_received: 0,
+            bytes_sent: 0,
+            request_id: None,
+            cache: None,
+            retries: 0,
+            hedge: None,
+            timers: Timers::default(),
+            end,
+            would_reject: Reasons::default(),
+            sqli: None,
+            user: None,
+            user_agent: None,
+            tls: None,
+            referer: None,
+        }
+    }
+}
+
 /// A set of reasons.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reasons(u64);

@@ -24,7 +24,7 @@ pub async fn failure(
 ) -> After {
     let cells = listener.shared.cells.of(session.requester.worker.number);
     if let Some(rejected) = failure.rejected() {
-        cells.rejected[rejected as usize].increment();
+        cells.count_rejected(rejected);
     }
     if let (Failure::BadRequest(violation), Some(stream)) = (failure, session.stream.as_muxed()) {
         stream.note_violation(*violation);
@@ -92,8 +92,7 @@ pub async fn denied(
     exchange: &mut Exchange,
     refused: &Refused,
 ) -> After {
-    listener.shared.cells.of(session.requester.worker.number).rejected[Rejected::AuthDenied as usize]
-        .increment();
+    listener.shared.cells.of(session.requester.worker.number).count_rejected(Rejected::AuthDenied);
     let keep = may_keep(session, exchange);
     let answer =
         OwnAnswer::Simple { status: refused.status, fields: &refused.fields, body: &refused.content };

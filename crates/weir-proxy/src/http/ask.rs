@@ -327,6 +327,6 @@ pub fn broke_off(requester: &Requester, forwarding: &Forwarding<'_>, chosen: &Ch
     }
     if let Some(rejected) = failure.rejected() {
         let cells = forwarding.listener.shared.cells.of(requester.worker.number);
-        cells.rejected[rejected as usize].increment();
+        cells.count_rejected(rejected);
     }
 }

@@ -5,7 +5,7 @@ use weir_http::{AddedField, Violation};
 use weir_io::wait::WaitError;
 use weir_screen::Refusal;
 
-use crate::admission::{counted_as, end_of};
+use crate::admission::end_of;
 use weir_stats::table::{End, Rejected};
 
 use crate::backends::ConnectError;
@@ -276,31 +276,16 @@ impl Failure {
 
     /// The counter of refusals it belongs to; `None` for what is a backend's or the client's own doing.
     pub fn rejected(&self) -> Option<Rejected> {
-        Some(match self {
+        match self {
             Failure::BadRequest(violation) if matches!(violation.status(), 414 | 431) => {
-                Rejected::HeaderTooLarge
+                Some(Rejected::HeaderTooLarge)
             }
-            Failure::BadRequest(_) => Rejected::BadRequest,
-            Failure::HeaderTimeout => Rejected::HeaderTimeout,
-            Failure::BodyTimeout => Rejected::BodyTimeout,
-            Failure::BodyTooLarge => Rejected::BodyTooLarge,
-            Failure::MethodRefused => Rejected::MethodRefused,
-            Failure::Misdirected => Rejected::Misdirected,
-            Failure::Screened(refusal) => counted_as(refusal.reason),
-            Failure::Injection => Rejected::Sqli,
-            Failure::AuthDenied(_) => Rejected::AuthDenied,
-            Failure::AuthUnavailable => Rejected::AuthUnavailable,
-            Failure::NoRoute => Rejected::NoRoute,
-            Failure::NoBackend => Rejected::NoBackend,
-            Failure::BreakerOpen { .. } => Rejected::BreakerOpen,
-            Failure::QueueFull => Rejected::QueueFull,
-            Failure::QueueTimeout => Rejected::QueueTimeout,
-            Failure::OutOfMemory => Rejected::Memory,
-            Failure::Maintenance { .. } => Rejected::Maintenance,
-            Failure::Connect(ConnectError::OutOfDescriptors) => Rejected::Descriptors,
-            Failure::Fetch(failed) => return failed.rejected,
-            _ => return None,
-        })
+            // A client that stalls while it reads has the same end, and was refused nothing.
+            Failure::BodyTimeout => Some(Rejected::BodyTimeout),
+            Failure::Connect(ConnectError::OutOfDescriptors) => Some(Rejected::Descriptors),
+            Failure::Fetch(failed) => failed.rejected,
+            _ => self.end().rejected(),
+        }
     }
 
     /// The reason told to the client in the body of the error, one word.

@@ -17,7 +17,7 @@ use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::stream::{Duplex as _, Stream as Wire};
 use weir_io::wait::boxed;
-use weir_stats::table::{End, Rejected};
+use weir_stats::table::End;
 
 use crate::handshake;
 use crate::http::exchange::{After, Exchange};
@@ -93,18 +93,10 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     }
 }
 
-/// Counts a session that ended before any request: its PROXY header was missing or wrong, or named a client
-/// that has its share.
+/// Counts a session that ended before any request: its PROXY header was missing, wrong, late, or named a
+/// client that has its share; or no TLS came about, or TLS for a certificate authority alone.
 fn count_refused_session(worker: &Worker, listener: &WorkerListener, end: End) {
-    let cells = listener.shared.cells.of(worker.number);
-    cells.ends[end as usize].increment();
-    match end {
-        End::BadProxyHeader => cells.rejected[Rejected::BadProxyHeader as usize].increment(),
-        End::Handshake => cells.rejected[Rejected::Handshake as usize].increment(),
-        End::Overload => cells.rejected[Rejected::Memory as usize].increment(),
-        End::TooManyConnections => cells.rejected[Rejected::ClientConnections as usize].increment(),
-        _ => {}
-    }
+    listener.shared.cells.of(worker.number).count_ended(end);
 }
 
 /// What a client speaks.
@@ -298,11 +290,7 @@ impl Session {
             return;
         }
         let listener = self.requester.slot.current();
-        let cells = listener.shared.cells.of(self.requester.worker.number);
-        cells.ends[end as usize].increment();
-        if end == End::Overload {
-            cells.rejected[Rejected::Memory as usize].increment();
-        }
+        listener.shared.cells.of(self.requester.worker.number).count_ended(end);
     }
 
     /// Receives until the head is whole. The time limit is absolute: further bytes do not renew it (D1).

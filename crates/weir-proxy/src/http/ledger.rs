@@ -308,7 +308,7 @@ impl Ledger {
         cells.request_seconds.record(total);
         cells.bytes_received.add(self.bytes_received);
         cells.bytes_sent.add(self.bytes_sent);
-        cells.ends[end as usize].increment();
+        cells.count_end(end);
         if let Some(result) = self.cache.result {
             cells.cache[result as usize].increment();
         }

@@ -9,7 +9,7 @@ use weir_screen::Screen;
 pub use weir_screen::{Checkpoint, ScreenCheck};
 use weir_stats::table::ListenerCells;
 
-use crate::admission::{counted_as, end_of};
+use crate::admission::end_of;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::Forwarding;
@@ -89,7 +89,9 @@ fn ask(
     let mut passage = std::mem::take(&mut ledger.passage);
     let admitted = weir_screen::admit(screens, checkpoint, facts, now, &mut passage);
     for reason in passage.would_refuse() {
-        ledger.note_would_reject(cells, counted_as(reason));
+        if let Some(rejected) = end_of(reason).rejected() {
+            ledger.note_would_reject(cells, rejected);
+        }
     }
     ledger.passage = passage;
     admitted.map_err(Failure::Screened)

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use weir_config::ListenerMysql;
@@ -32,7 +32,6 @@ use crate::admission;
 use crate::backends::elapsed;
 use crate::client::Client;
 use crate::identify;
-use crate::tcp::session::rejection;
 use crate::worker::{ListenerSlot, Worker};
 
 /// A client that has connected, and where.
@@ -63,9 +62,9 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
         }
     };
     newcomer.client = client;
-    if let Err(reason) = admission::admit(&newcomer.worker, &listener, client.address.ip()) {
+    if let Err(end) = admission::admit(&newcomer.worker, &listener, client.address.ip()) {
         stream.reset_on_close();
-        return newcomer.finish(&Report::default(), admission::end_of(reason));
+        return newcomer.finish(&Report::default(), end);
     }
     drop(listener);
     let opened = Box::pin(open(&newcomer, stream, first, deadline)).await;
@@ -189,51 +188,24 @@ impl Newcomer {
     fn finish(&self, report: &Report, end: End) {
         let Newcomer { worker, slot, client, begun } = self;
         let listener = slot.current();
-        let cells = listener.shared.cells.of(worker.number);
-        cells.ends[end as usize].increment();
-        if let Some(reason) = rejection(end) {
-            cells.rejected[reason as usize].increment();
-        }
-        if !listener.is_logged(worker) {
-            return;
-        }
-        let pool = report.pool.as_ref();
-        let backend = pool.zip(report.backend).and_then(|(pool, index)| pool.backends.get(index));
-        let record = Record {
-            time: SystemTime::now(),
-            listener: &listener.shared.config.name,
-            route: None,
-            pool: pool.map(|pool| pool.shared.config.name.as_str()),
-            backend: backend.map(|backend| backend.shared.address.as_str()),
-            client: client.address,
-            backend_protocol: None,
-            protocol: Spoken::Mysql,
-            method: None,
-            host: None,
-            path: None,
-            status: None,
-            bytes_received: report.from_client,
-            bytes_sent: report.to_client,
-            request_id: None,
-            cache: None,
-            retries: report.retries,
-            hedge: None,
-            timers: Timers {
-                client_header: None,
-                queue: report.queue,
-                connect: report.connect,
-                backend_header: None,
-                auth: None,
-                total: elapsed(*begun),
-            },
-            end,
-            would_reject: Default::default(),
-            sqli: None,
-            user: None,
-            user_agent: None,
-            referer: None,
-            tls: report.secure.as_deref(),
-        };
-        listener.log(worker, &record);
+        listener.finish(worker, end, None, || {
+            let pool = report.pool.as_ref();
+            let backend = pool.zip(report.backend).and_then(|(pool, index)| pool.backends.get(index));
+            Record {
+                pool: pool.map(|pool| pool.shared.config.name.as_str()),
+                backend: backend.map(|backend| backend.shared.address.as_str()),
+                bytes_received: report.from_client,
+                bytes_sent: report.to_client,
+                retries: report.retries,
+                timers: Timers {
+                    queue: report.queue,
+                    connect: report.connect,
+                    total: elapsed(*begun),
+                    ..Timers::default()
+                },
+                tls: report.secure.as_deref(),
+                ..Record::of_session(&listener.shared.config.name, Spoken::Mysql, client.address, end)
+            }
+        });
     }
 }

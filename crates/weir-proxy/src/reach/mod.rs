@@ -302,7 +302,7 @@ impl Reach {
                     return Verdict::Leave;
                 }
                 if !pool.shared.balance.retry_budget().withdraw(clock::now()) {
-                    listener.rejected[Rejected::RetryBudget as usize].increment();
+                    listener.count_rejected(Rejected::RetryBudget);
                     return Verdict::Leave;
                 }
                 self.tried.extend(pool.index_of(chosen));

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use weir_config::ExchangeTimeouts;
@@ -154,8 +154,8 @@ impl Session {
             Err(end) => return end,
         }
         let listener = self.listener.clone();
-        if let Err(reason) = admission::admit(&self.worker, &listener, self.client.address.ip()) {
-            return admission::end_of(reason);
+        if let Err(end) = admission::admit(&self.worker, &listener, self.client.address.ip()) {
+            return end;
         }
         if let Some(plain) = held.take_if(|_| listener.shared.tls.is_some()) {
             let shaken = handshake::with_client(&self.worker, &listener, plain, &mut first, &self.deadline);
@@ -334,81 +334,29 @@ impl Session {
         end
     }
 
-    fn reject(&self, reason: Rejected) {
-        self.listener.shared.cells.of(self.worker.number).rejected[reason as usize].increment();
-    }
-
     /// Counts the session and writes its line.
     fn finish(&self, end: End) {
-        let cells = self.listener.shared.cells.of(self.worker.number);
-        cells.ends[end as usize].increment();
-        if let Some(reason) = self.report.rejected.or_else(|| rejection(end)) {
-            self.reject(reason);
-        }
-        if !self.listener.is_logged(&self.worker) {
-            return;
-        }
-        let report = &self.report;
-        let pool = report.pool.as_ref();
-        let backend =
-            pool.zip(report.backend).map(|(pool, index)| pool.backends[index].shared.address.as_str());
-        let record = Record {
-            time: SystemTime::now(),
-            listener: &self.listener.shared.config.name,
-            route: report.route.as_deref(),
-            pool: pool.map(|pool| pool.shared.config.name.as_str()),
-            backend,
-            client: self.client.address,
-            backend_protocol: None,
-            protocol: self.spoken,
-            method: None,
-            host: None,
-            path: None,
-            status: None,
-            bytes_received: report.from_client,
-            bytes_sent: report.from_backend,
-            request_id: None,
-            cache: None,
-            retries: report.retries,
-            hedge: None,
-            timers: Timers {
-                client_header: None,
-                queue: report.queue,
-                connect: report.connect,
-                backend_header: None,
-                auth: None,
-                total: elapsed(report.begun),
-            },
-            end,
-            would_reject: Default::default(),
-            sqli: None,
-            user: None,
-            user_agent: None,
-            referer: None,
-            tls: self.secure.as_deref(),
-        };
-        self.listener.log(&self.worker, &record);
+        let (report, listener) = (&self.report, &self.listener);
+        listener.finish(&self.worker, end, report.rejected, || {
+            let pool = report.pool.as_ref();
+            let backend = pool.zip(report.backend).map(|(pool, index)| &pool.backends[index]);
+            let name = &listener.shared.config.name;
+            Record {
+                route: report.route.as_deref(),
+                pool: pool.map(|pool| pool.shared.config.name.as_str()),
+                backend: backend.map(|backend| backend.shared.address.as_str()),
+                bytes_received: report.from_client,
+                bytes_sent: report.from_backend,
+                retries: report.retries,
+                timers: Timers {
+                    queue: report.queue,
+                    connect: report.connect,
+                    total: elapsed(report.begun),
+                    ..Timers::default()
+                },
+                tls: self.secure.as_deref(),
+                ..Record::of_session(name, self.spoken, self.client.address, end)
+            }
+        });
     }
-}
-
-/// Which refusals an end is counted under; of MySQL's sessions too.
-pub fn rejection(end: End) -> Option<Rejected> {
-    Some(match end {
-        End::BadRequest => Rejected::BadRequest,
-        End::BadProxyHeader => Rejected::BadProxyHeader,
-        End::ClientHeader => Rejected::HeaderTimeout,
-        End::LoginRefused | End::LoginTimeout => Rejected::Login,
-        End::LoginLimited => Rejected::LoginLimit,
-        End::AccountConnections => Rejected::AccountConnections,
-        End::Handshake => Rejected::Handshake,
-        End::NoRoute => Rejected::NoRoute,
-        End::DeniedAddress => Rejected::DeniedAddress,
-        End::RateLimited => Rejected::RateLimited,
-        End::NoBackend => Rejected::NoBackend,
-        End::QueueFull | End::ParkFull => Rejected::QueueFull,
-        End::QueueTimeout | End::ParkTimeout => Rejected::QueueTimeout,
-        End::Overload => Rejected::Memory,
-        End::TooManyConnections => Rejected::ClientConnections,
-        _ => return None,
-    })
 }

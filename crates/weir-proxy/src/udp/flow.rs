@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use tokio::net::UdpSocket;
@@ -478,40 +478,15 @@ impl Flow {
     /// Counts the flow and writes its line.
     fn finish(&self, worker: &Worker, end: End) {
         let listener = self.slot.current();
-        let cells = listener.shared.cells.of(worker.number);
-        cells.ends[end as usize].increment();
-        if !listener.is_logged(worker) {
-            return;
-        }
         let leg = self.leg.borrow();
-        let record = Record {
-            time: SystemTime::now(),
-            listener: &listener.shared.config.name,
-            route: None,
+        listener.finish(worker, end, None, || Record {
             pool: Some(&leg.pool.shared.config.name),
             backend: Some(&leg.chosen.backend().shared.address),
-            client: self.key.client,
-            backend_protocol: None,
-            protocol: Spoken::Udp,
-            method: None,
-            host: None,
-            path: None,
-            status: None,
             bytes_received: self.from_client.get(),
             bytes_sent: self.from_backend.get(),
-            request_id: None,
-            cache: None,
             retries: self.moves.get(),
-            hedge: None,
             timers: Timers { total: elapsed(self.begun), ..Timers::default() },
-            end,
-            would_reject: Default::default(),
-            sqli: None,
-            user: None,
-            user_agent: None,
-            referer: None,
-            tls: None,
-        };
-        listener.log(worker, &record);
+            ..Record::of_session(&listener.shared.config.name, Spoken::Udp, self.key.client, end)
+        });
     }
 }

@@ -18,7 +18,7 @@ use std::task::{Poll, Waker, ready};
 
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
-use weir_stats::table::Rejected;
+use weir_stats::table::{End, Rejected};
 
 use crate::admission;
 use crate::listener_socket::{Closing, ListenerSocket};
@@ -155,16 +155,16 @@ impl Relay {
         match known {
             Some(flow) => flow.forward(self, datagrams),
             None => {
-                if let Err(reason) = self.open_flow(key, asked, datagrams) {
-                    self.refuse(reason);
+                if let Err(Some(reason)) = self.open_flow(key, asked, datagrams) {
+                    self.count_rejected(reason);
                 }
             }
         }
     }
 
-    fn refuse(&self, reason: Rejected) {
+    fn count_rejected(&self, reason: Rejected) {
         let listener = self.socket.slot().current();
-        listener.shared.cells.of(self.worker.number).rejected[reason as usize].increment();
+        listener.shared.cells.of(self.worker.number).count_rejected(reason);
     }
 
     fn open_flow(
@@ -172,16 +172,16 @@ impl Relay {
         key: Key,
         asked: Option<SocketAddr>,
         datagrams: &[&[u8]],
-    ) -> Result<(), Rejected> {
+    ) -> Result<(), Option<Rejected>> {
         let slot = self.socket.slot();
         let listener = slot.current();
-        admission::admit(&self.worker, &listener, key.client.ip()).map_err(admission::counted_as)?;
+        admission::admit(&self.worker, &listener, key.client.ip()).map_err(End::rejected)?;
         if !listener.shared.admit() {
-            return Err(Rejected::FlowLimit);
+            return Err(Some(Rejected::FlowLimit));
         }
         let Ok(counted) = listener.shared.count_client(key.client.ip()) else {
             listener.shared.leave();
-            return Err(Rejected::ClientConnections);
+            return Err(Some(Rejected::ClientConnections));
         };
         // From here on the count is given back when it is dropped.
         let count = SessionCount::enter(&self.worker, &listener.shared);

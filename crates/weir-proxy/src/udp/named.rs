@@ -46,7 +46,7 @@ impl Relay {
                 Ok(parsed) => parsed,
                 Err(violation) => {
                     tracing::debug!(%peer, %violation, "PROXY protocol header of a datagram");
-                    self.refuse(Rejected::BadProxyHeader);
+                    self.count_rejected(Rejected::BadProxyHeader);
                     continue;
                 }
             };

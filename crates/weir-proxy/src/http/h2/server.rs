@@ -14,7 +14,7 @@ use weir_config::HttpLimits;
 use weir_http::{Scheme, Version};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
-use weir_stats::table::{End, Rejected};
+use weir_stats::table::{End, ListenerCells, Rejected};
 
 use crate::http::failure::Failure;
 use crate::http::h2::head;
@@ -28,7 +28,6 @@ use crate::http::session::{LAST_CHANCE, Session};
 use crate::http::stream_exchange::{self, Peer, Served};
 use crate::http::tasks;
 use crate::http::under_way::{CONNECTION_WINDOW_BYTES, ExchangeCount, STREAM_WINDOW_BYTES, UnderWay};
-use crate::worker::WorkerListener;
 
 /// Most content that waits in the connection to be sent, per stream.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
@@ -67,7 +66,7 @@ pub async fn serve(session: Session) {
     .await;
     let connection = match connection {
         Ok(connection) => connection,
-        Err(end) => return count_end(&listener, worker.number, end),
+        Err(end) => return listener.shared.cells.of(worker.number).count_ended(end),
     };
     let streams = limits.streams;
     // A first request may have come along with the preface; its connection is idle before it all the same.
@@ -164,7 +163,7 @@ impl Driver {
             match poll_fn(|context| self.poll_next(context)).await {
                 Polled::Request(request, response) => self.begin(request, response),
                 Polled::Over(None) => return,
-                Polled::Over(Some(end)) => return self.count_end(end),
+                Polled::Over(Some(end)) => return self.count(|cells| cells.count_end(end)),
             }
         }
     }
@@ -196,7 +195,7 @@ impl Driver {
                 // How connections end: the client closed, or broke the protocol and has been told.
                 Poll::Ready(ended) => {
                     if matches!(ended, Some(Err(error)) if is_flood(&error)) {
-                        self.count_flood();
+                        self.count(|cells| cells.count_rejected(Rejected::FrameFlood));
                     }
                     return Poll::Ready(Polled::Over(None));
                 }
@@ -219,7 +218,7 @@ impl Driver {
     fn take_stock(&mut self) -> Stock {
         let is_open = matches!(self.phase, Phase::Open | Phase::Told);
         if is_open && self.watched.flood_budget.borrow().is_exhausted() {
-            self.count_flood();
+            self.count(|cells| cells.count_rejected(Rejected::FrameFlood));
             self.connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
             self.phase = Phase::Flooded;
             self.deadline.set(clock::now() + FLOOD_PATIENCE);
@@ -295,7 +294,7 @@ impl Driver {
             (Some(_), Phase::Shut | Phase::Flooded) => Stock::Ends(None),
             (Some(Verdict::Stalled), _) => Stock::Ends(Some(End::ClientBody)),
             (Some(Verdict::Idle), Phase::Open) => {
-                self.count_end(End::ClientIdle);
+                self.count(|cells| cells.count_end(End::ClientIdle));
                 self.tell()
             }
             (Some(Verdict::Idle), Phase::Told) => {
@@ -323,13 +322,9 @@ impl Driver {
         self.set_deadline();
     }
 
-    fn count_end(&self, end: End) {
-        count_end(&self.peer.slot.current(), self.peer.worker.number, end);
-    }
-
-    fn count_flood(&self) {
-        let cells = self.peer.slot.current();
-        cells.shared.cells.of(self.peer.worker.number).rejected[Rejected::FrameFlood as usize].increment();
+    /// Counts on the listener as it is configured now.
+    fn count(&self, count: impl FnOnce(&ListenerCells)) {
+        count(self.peer.slot.current().shared.cells.of(self.peer.worker.number));
     }
 }
 
@@ -374,8 +369,4 @@ pub async fn serve_request(received: ReceivedRequest) {
 /// ourselves was counted then.
 fn is_flood(error: &h2::Error) -> bool {
     error.is_library() && error.reason() == Some(Reason::ENHANCE_YOUR_CALM)
-}
-
-fn count_end(listener: &WorkerListener, worker: usize, end: End) {
-    listener.shared.cells.of(worker).ends[end as usize].increment();
 }

@@ -76,10 +76,6 @@ impl ListenerFront {
         *made = Some((listener.clone(), config.clone()));
         Some(config)
     }
-
-    fn reject(&self, listener: &Listener, reason: Rejected) {
-        listener.cells.of(self.worker.number).rejected[reason as usize].increment();
-    }
 }
 
 fn transport(listener: &Listener) -> TransportConfig {
@@ -121,7 +117,7 @@ impl Front for ListenerFront {
         if !listener.shared.admit() {
             // Somebody idle makes room for when the client asks again.
             self.worker.evict(Idle::Session { listener: listener.shared.number() });
-            self.reject(&listener.shared, Rejected::ListenerConnections);
+            listener.shared.cells.of(self.worker.number).count_rejected(Rejected::ListenerConnections);
             return None;
         }
         Some(Box::new(SessionCount::enter(&self.worker, &listener.shared)))
@@ -132,7 +128,7 @@ impl Front for ListenerFront {
         let listener = slot.current();
         // Only now: an address that is not proved may be anybody's, and must not use up that one's share.
         let Ok(counted) = listener.shared.count_client(connection.client().ip()) else {
-            self.reject(&listener.shared, Rejected::ClientConnections);
+            listener.shared.cells.of(self.worker.number).count_rejected(Rejected::ClientConnections);
             return connection.close(Code::ExcessiveLoad.value(), "");
         };
         let worker = self.worker.clone();
@@ -143,7 +139,8 @@ impl Front for ListenerFront {
     }
 
     fn flooded(&self) -> u64 {
-        self.reject(&self.socket.slot().current().shared, Rejected::FrameFlood);
+        let listener = self.socket.slot().current();
+        listener.shared.cells.of(self.worker.number).count_rejected(Rejected::FrameFlood);
         Code::ExcessiveLoad.value()
     }
 }

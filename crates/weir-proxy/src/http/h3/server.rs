@@ -154,7 +154,7 @@ impl Driver {
         if let Some((end, code)) = end {
             self.shared.quic.close(code.value(), "");
             let listener = self.peer.slot.current();
-            listener.shared.cells.of(self.peer.worker.number).ends[end as usize].increment();
+            listener.shared.cells.of(self.peer.worker.number).count_end(end);
         }
     }
 
@@ -176,7 +176,7 @@ impl Driver {
         if self.shared.is_flooded.get() {
             let listener = self.peer.slot.current();
             let cells = listener.shared.cells.of(self.peer.worker.number);
-            cells.rejected[Rejected::FrameFlood as usize].increment();
+            cells.count_rejected(Rejected::FrameFlood);
             return Poll::Ready(Some((End::BadRequest, Code::ExcessiveLoad)));
         }
         self.watch_idleness(context);
@@ -320,7 +320,11 @@ pub async fn serve_request(received: ReceivedRequest) {
     // Before anything is set aside for it: its head must be here.
     match await_section(&peer, &mut stream).await {
         Ok(()) => {}
-        Err(reason) => return count_rejected(&peer, reason),
+        Err(NoHead::Gone) => return,
+        Err(NoHead::Late) => {
+            let listener = peer.slot.current();
+            return listener.shared.cells.of(peer.worker.number).count_rejected(Rejected::HeaderTimeout);
+        }
     }
     let served =
         stream_exchange::serve(&peer, Muxed::H3(stream), async |stream, limits, deadline, exchange, text| {
@@ -376,11 +380,19 @@ async fn take_up(
     Ok(())
 }
 
+/// Why the head of a request is not waited for any more.
+enum NoHead {
+    /// It did not come in time.
+    Late,
+    /// The stream is over.
+    Gone,
+}
+
 /// Waits for the bytes of the head, for `timeout.header` at the most.
-async fn await_section(peer: &Peer, stream: &mut Stream) -> Result<(), Option<Rejected>> {
+async fn await_section(peer: &Peer, stream: &mut Stream) -> Result<(), NoHead> {
     let mut deadline: Option<Deadline> = None;
     poll_fn(|context| match stream.poll_section(context) {
-        Poll::Ready(found) => Poll::Ready(found.map_err(|_| None)),
+        Poll::Ready(found) => Poll::Ready(found.map_err(|_| NoHead::Gone)),
         Poll::Pending => {
             let deadline = deadline.get_or_insert_with(|| {
                 let deadline = peer.worker.deadlines.register(context.waker().clone());
@@ -389,17 +401,10 @@ async fn await_section(peer: &Peer, stream: &mut Stream) -> Result<(), Option<Re
                 deadline
             });
             match deadline.has_passed() {
-                true => Poll::Ready(Err(Some(Rejected::HeaderTimeout))),
+                true => Poll::Ready(Err(NoHead::Late)),
                 false => Poll::Pending,
             }
         }
     })
     .await
-}
-
-fn count_rejected(peer: &Peer, reason: Option<Rejected>) {
-    if let Some(reason) = reason {
-        let listener = peer.slot.current();
-        listener.shared.cells.of(peer.worker.number).rejected[reason as usize].increment();
-    }
 }

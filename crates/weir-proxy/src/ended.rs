@@ -1,0 +1,40 @@
+//! What is counted and logged of a session or a flow that has ended; of exchanges it is `http::ledger`.
+
+use weir_stats::table::{End, Rejected};
+
+use crate::access_log::{Captured, Record};
+use crate::worker::{Worker, WorkerListener};
+
+impl WorkerListener {
+    /// Whether lines of it are written anywhere.
+    #[inline]
+    pub fn is_logged(&self, worker: &Worker) -> bool {
+        match &self.compiled.logs {
+            None => worker.log.enabled(),
+            Some(logs) => logs.is_any(),
+        }
+    }
+
+    /// Counts a session or a flow that has ended, and writes its line where lines are written. `rejected` is
+    /// the refusal that it is, where `end` alone does not tell.
+    pub fn finish<'a>(
+        &self,
+        worker: &Worker,
+        end: End,
+        rejected: Option<Rejected>,
+        record: impl FnOnce() -> Record<'a>,
+    ) {
+        let cells = self.shared.cells.of(worker.number);
+        cells.count_end(end);
+        if let Some(reason) = rejected.or_else(|| end.rejected()) {
+            cells.count_rejected(reason);
+        }
+        if !self.is_logged(worker) {
+            return;
+        }
+        match &self.compiled.logs {
+            None => worker.log.write(&record(), cells),
+            Some(logs) => worker.log.write_to(logs, None, &record(), &Captured::default(), cells),
+        }
+    }
+}
