@@ -64,6 +64,16 @@ __noinline int send_back(struct __sk_buff *skb)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
+/* Sends an answer that is made, and counts it only then: the kernel may refuse to. `segments` are those of the packet as
+ * it came, which a change of its length has forgotten. */
+static __always_inline int send_answer(struct __sk_buff *skb, __u32 listener, enum verdict verdict, __u32 segments)
+{
+	int action = send_back(skb);
+
+	count_segments(skb, listener, action == TC_ACT_SHOT ? DROP_NOT_REWRITTEN : verdict, segments);
+	return action;
+}
+
 /* The sum over what an error quotes: the header, and the beginning of the transport's. */
 __noinline __s64 sum_of_quote(struct __sk_buff *skb, const struct packet *packet, __u32 from)
 {
@@ -207,18 +217,22 @@ static __always_inline int answer_error(struct __sk_buff *skb, struct packet *pa
 	enum answers_to to = !is_too_big	 ? ANSWERS_TO_ANYBODY :
 			     packet->is_settled ? ANSWERS_TO_LARGE_SETTLED :
 						  ANSWERS_TO_LARGE;
+	__u32 segments = skb->gso_segs;
 
 	if (packet->fragment == LATER_FRAGMENT || packet->transport > ETH_HLEN + MAX_QUOTED_HEADER || !may_answer(to))
 		return drop(skb, listener, DROP_UNANSWERED);
-	count(skb, listener, error);
-	return become_error(skb, packet, is_too_big ? TOO_BIG : TIME_EXCEEDED) ? TC_ACT_SHOT : send_back(skb);
+	if (become_error(skb, packet, is_too_big ? TOO_BIG : TIME_EXCEEDED)) {
+		count_segments(skb, listener, DROP_NOT_REWRITTEN, segments);
+		return TC_ACT_SHOT;
+	}
+	return send_answer(skb, listener, error, segments);
 }
 
 /* A segment of TCP for no connection becomes the reset that answers it (RFC 9293 §3.10.7.1). */
 __noinline int reset(struct __sk_buff *skb, struct packet *packet, __u32 listener)
 {
 	struct tcphdr segment, answer = {};
-	__u32 payload, header, offset;
+	__u32 payload, header, offset, segments;
 	__be32 end_of_pseudo[2];
 	bool is_open;
 	__s64 sum;
@@ -233,7 +247,7 @@ __noinline int reset(struct __sk_buff *skb, struct packet *packet, __u32 listene
 		return drop(skb, listener, DROP_UNKNOWN_FLOW);
 	if (!may_answer(ANSWERS_TO_ANYBODY))
 		return drop(skb, listener, DROP_UNANSWERED);
-	count(skb, listener, VERDICT_RESET);
+	segments = skb->gso_segs;
 	payload = packet->size - header - segment.doff * 4;
 	answer.source = segment.dest;
 	answer.dest = segment.source;
@@ -264,7 +278,7 @@ __noinline int reset(struct __sk_buff *skb, struct packet *packet, __u32 listene
 		sum = bpf_csum_diff(NULL, 0, (__be32 *)&ip.saddr, 8, sum);
 		if (bpf_skb_change_tail(skb, offset + sizeof(answer), 0) ||
 		    bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM))
-			return TC_ACT_SHOT;
+			goto not_rewritten;
 	} else {
 		struct ipv6hdr ip = {};
 
@@ -277,15 +291,19 @@ __noinline int reset(struct __sk_buff *skb, struct packet *packet, __u32 listene
 		sum = bpf_csum_diff(NULL, 0, (__be32 *)&ip.saddr, 32, sum);
 		if (bpf_skb_change_tail(skb, offset + sizeof(answer), 0) ||
 		    bpf_skb_store_bytes(skb, ETH_HLEN, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM))
-			return TC_ACT_SHOT;
+			goto not_rewritten;
 	}
 	if (is_open)
 		answer.check = fold(sum);
 	else
 		answer.check = ~fold(bpf_csum_diff(NULL, 0, (__be32 *)&answer, sizeof(answer), sum));
 	if (bpf_skb_store_bytes(skb, offset, &answer, sizeof(answer), BPF_F_RECOMPUTE_CSUM))
-		return TC_ACT_SHOT;
-	return send_back(skb);
+		goto not_rewritten;
+	return send_answer(skb, listener, VERDICT_RESET, segments);
+
+not_rewritten:
+	count_segments(skb, listener, DROP_NOT_REWRITTEN, segments);
+	return TC_ACT_SHOT;
 }
 
 #endif
