@@ -69,7 +69,7 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
     out.single(&expose::SESSIONS, control.sessions() as f64);
     of_maps(out, control);
     token_keys::metrics(out, &control.snapshot());
-    let panics = control.proxy().panics() + control.orders().panics();
+    let panics = control.proxy().panics() + weir_control::tasks::panics();
     out.single(&expose::PANICS, panics as f64);
     out.single(&expose::LOG_LOST, control.lost_log_lines() as f64);
     let mut missing = out.family(&expose::LOG_MISSING);

@@ -28,6 +28,7 @@ pub mod own_log;
 pub mod publish;
 pub mod reload;
 mod store;
+pub mod tasks;
 pub mod timestamp;
 pub mod token_keys;
 pub mod upgrade;

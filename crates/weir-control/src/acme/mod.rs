@@ -12,11 +12,9 @@ mod dns01;
 mod on_demand;
 mod order;
 mod schedule;
-mod watched;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -36,6 +34,7 @@ use self::schedule::{Life, Window};
 use crate::events::{Bus, What};
 use crate::lock;
 use crate::store;
+use crate::tasks;
 use crate::timestamp::Timestamp;
 
 /// Longest sleep: the wall clock, which certificates go by, may be set meanwhile, and another process may
@@ -53,7 +52,6 @@ pub struct Orders {
     demands: Demands,
     challenges: Arc<Challenges>,
     bus: Arc<Bus>,
-    panics: Arc<AtomicU64>,
 }
 
 struct Running {
@@ -156,13 +154,8 @@ impl Standing {
 impl Orders {
     /// None yet.
     pub fn new(bus: Arc<Bus>) -> Orders {
-        let (orders, demands, challenges, panics) = Default::default();
-        Orders { orders, demands, challenges, bus, panics }
-    }
-
-    /// Tasks that ended by a mistake of Weir's own, since the start (count).
-    pub fn panics(&self) -> u64 {
-        self.panics.load(Ordering::Relaxed)
+        let (orders, demands, challenges) = Default::default();
+        Orders { orders, demands, challenges, bus }
     }
 
     /// What the workers show to certificate authorities.
@@ -182,8 +175,7 @@ impl Orders {
         let served = snapshot.listeners.iter().filter_map(|listener| listener.tls.as_ref());
         let on_demand = served.flat_map(|tls| tls.on_demand());
         let on_demand = on_demand.map(|each| (each.clone(), ways(each.acme()))).collect();
-        let (challenges, bus, panics) = (self.challenges.clone(), self.bus.clone(), self.panics.clone());
-        let common = Common { challenges, bus, panics };
+        let common = Common { challenges: self.challenges.clone(), bus: self.bus.clone() };
         self.demands.adopt(on_demand, &common);
         let mut wanted: HashMap<PathBuf, (Wanted, Vec<Arc<ServerTls>>)> = HashMap::new();
         for listener in &snapshot.listeners {
@@ -213,7 +205,7 @@ impl Orders {
                 challenges: self.challenges.clone(),
                 bus: self.bus.clone(),
             };
-            let task = tokio::spawn(keep_on(Arc::new(keeper), self.panics.clone()));
+            let task = tokio::spawn(keep_on(Arc::new(keeper)));
             orders.insert(file, Running { wanted, shared, task });
         }
     }
@@ -264,8 +256,8 @@ enum Got {
 }
 
 /// As [`keep`], and begins again where that ends by a mistake: else a certificate would expire in silence.
-async fn keep_on(keeper: Arc<Keeper>, panics: Arc<AtomicU64>) {
-    watched::run(&panics, || keep(keeper.clone()), |count| keeper.pause_after_panic(count)).await;
+async fn keep_on(keeper: Arc<Keeper>) {
+    tasks::keep_on_after(|| keep(keeper.clone()), |count| keeper.pause_after_panic(count)).await;
 }
 
 /// Gets the certificate when there is none, and renews it, until the config says otherwise.

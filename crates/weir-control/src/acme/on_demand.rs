@@ -6,7 +6,7 @@
 
 mod used;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -20,7 +20,7 @@ use super::ask::Service;
 use super::{Keeper, Shared, Standing, Wanted};
 use crate::blocking::blocking;
 use crate::events::{Bus, What};
-use crate::lock;
+use crate::{lock, tasks};
 
 /// Between two looks at what is used and what comes to its end.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
@@ -54,8 +54,6 @@ struct Running {
 pub(super) struct Common {
     pub challenges: Arc<Challenges>,
     pub bus: Arc<Bus>,
-    /// Tasks that ended by a mistake of Weir's own (count).
-    pub panics: Arc<AtomicU64>,
 }
 
 impl Demands {
@@ -224,7 +222,7 @@ impl Server {
     /// Counts a name whose task ended by a mistake; the next handshake that asks for it begins again.
     fn note_panic(&self, ended: &Result<(), JoinError>) {
         if ended.as_ref().is_err_and(JoinError::is_panic) {
-            self.common.panics.fetch_add(1, Ordering::Relaxed);
+            tasks::count_panic();
             tracing::error!("the order of a certificate on demand ended by a panic");
         }
     }

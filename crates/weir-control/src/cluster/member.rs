@@ -19,6 +19,7 @@ use weir_tls::OwnAccount;
 use super::client::{ClientError, LoginAs, MysqlClient};
 use super::receipt::Moment;
 use crate::health::probe;
+use crate::tasks;
 
 /// How long a server that has stopped answering is waited for on the same connection, though it counts as
 /// not answering much earlier: every new one would be one more that it finds broken off when it goes on, and
@@ -94,8 +95,10 @@ impl Asker {
         heard: mpsc::Sender<Said>,
     ) -> Asker {
         let ask = Arc::new(Notify::new());
-        let conversation = Conversation { number, backend, manner, ask: ask.clone(), heard };
-        Asker { ask, task: tokio::spawn(conversation.run()) }
+        let task = format!("questions to {}, a member of a cluster", backend.address);
+        let conversation = Arc::new(Conversation { number, backend, manner, ask: ask.clone(), heard });
+        let begin = move || conversation.clone().run();
+        Asker { ask, task: tokio::spawn(tasks::keep_on(task, begin)) }
     }
 
     /// Has it asked, or, where there is no connection, one tried soon.
@@ -119,7 +122,7 @@ struct Conversation {
 }
 
 impl Conversation {
-    async fn run(self) {
+    async fn run(self: Arc<Self>) {
         let mut pause = SHORTEST_PAUSE;
         loop {
             let moves = self.backend.resolved.moves();

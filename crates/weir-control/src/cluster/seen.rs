@@ -79,6 +79,9 @@ pub struct PoolSeen {
     shown: Mutex<Shown>,
     /// From the last sign of a primary to the next primary.
     pub failover_seconds: Histogram,
+    /// The next look ends in a panic: a mistake of the watch's own.
+    #[cfg(test)]
+    pub(super) goes_wrong: std::sync::atomic::AtomicBool,
 }
 
 struct Shown {
@@ -100,7 +103,12 @@ impl PoolSeen {
             without_since: Some(clock::now()),
             without: Duration::ZERO,
         };
-        Arc::new(PoolSeen { shown: Mutex::new(shown), failover_seconds: Histogram::default() })
+        Arc::new(PoolSeen {
+            shown: Mutex::new(shown),
+            failover_seconds: Histogram::default(),
+            #[cfg(test)]
+            goes_wrong: Default::default(),
+        })
     }
 
     /// As it is now.
@@ -135,6 +143,8 @@ impl PoolSeen {
 
     /// What came of a look at a member, by index.
     pub(super) fn looked(&self, index: usize, result: &Result<MemberReport, String>, time: Timestamp) {
+        #[cfg(test)]
+        assert!(!self.goes_wrong.swap(false, std::sync::atomic::Ordering::Relaxed), "as the test has it");
         let mut shown = lock(&self.shown);
         let Some(member) = shown.status.members.get_mut(index) else { return };
         match result {

@@ -182,6 +182,27 @@ async fn a_primary_that_is_gone_loses_its_role_and_the_next_one_leaves_a_receipt
     assert_eq!((&*facts.version, facts.uuid.as_deref()), (&b"9.7.4"[..], Some("b")));
 }
 
+/// It was noticed when another snapshot came, and until then nobody took the place of a primary that was
+/// gone.
+#[tokio::test]
+async fn a_watch_that_ended_by_a_panic_goes_on_without_another_snapshot() {
+    let (one, other) = (Server::start().await, Server::start().await);
+    let members = [("a", one.address.port()), ("b", other.address.port())];
+    one.says("a", "a", &members);
+    other.says("b", "a", &members);
+    let scene = watch(&[&one, &other], "");
+    until("roles", || scene.roles() == [PRIMARY, SECONDARY]).await;
+    let seen = scene.watch.seen("db").unwrap();
+    let before = crate::tasks::panics();
+    seen.goes_wrong.store(true, std::sync::atomic::Ordering::Relaxed);
+    until("the panic", || crate::tasks::panics() > before).await;
+    drop(one);
+    other.says("b", "b", &members[1..]);
+    until("the next", || scene.roles() == [None, PRIMARY]).await;
+    let primary = || scene.watch.seen("db").and_then(|seen| seen.status().primary);
+    until("it is shown", || primary().as_deref() == Some(&*scene.pool.backends[1].address)).await;
+}
+
 #[tokio::test]
 async fn who_finds_that_a_server_is_not_what_it_was_has_all_of_them_asked_at_once() {
     let (one, other) = (Server::start().await, Server::start().await);

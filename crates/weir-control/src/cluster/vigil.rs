@@ -23,6 +23,7 @@ use super::seen::PoolSeen;
 use crate::events::{Bus, What};
 use crate::health::Board;
 use crate::publish::InForce;
+use crate::tasks;
 
 /// Answers under way to a vigil: one of each member at most, and those that came late.
 const ANSWERS: usize = 4 * MOST_MEMBERS;
@@ -209,7 +210,12 @@ impl Vigil {
         }
         self.looks.adopt(topology, pace(&pool, mysql), looks, now);
         self.search.abort_all();
-        self.search.spawn(hidden::search(pool.clone(), manner, self.seen.clone()));
+        let begin = {
+            let (pool, seen) = (pool.clone(), self.seen.clone());
+            move || hidden::search(pool.clone(), manner.clone(), seen.clone())
+        };
+        let task = format!("search for stored code in pool {}", pool.config.name);
+        self.search.spawn(tasks::keep_on(task, begin));
         self.seen.adopt(mysql.topology, pool.backends.iter().map(|backend| backend.address.clone()));
         self.pool = pool;
     }

@@ -11,15 +11,15 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use tokio::sync::{Notify, mpsc};
-use weir_state::Snapshot;
+use weir_state::{Pool, Snapshot};
 
 use super::roster::RosterChange;
 use super::seen::PoolSeen;
 use super::vigil::{Audience, Vigil, watched};
 use crate::events::Bus;
 use crate::health::Board;
-use crate::lock;
 use crate::publish::InForce;
+use crate::{lock, tasks};
 
 /// Watches the clusters.
 pub struct Watch {
@@ -93,13 +93,43 @@ struct Kept {
     task: tokio::task::JoinHandle<()>,
 }
 
+impl Kept {
+    fn start(shared: &Arc<Shared>, audience: &Audience, pool: &Arc<Pool>) -> Kept {
+        let changed = Arc::new(Notify::new());
+        let begin = {
+            let (shared, audience, seen) = (shared.clone(), audience.clone(), PoolSeen::new());
+            let (pool, changed) = (pool.clone(), changed.clone());
+            move || watch_one(shared.clone(), audience.clone(), (pool.clone(), seen.clone()), changed.clone())
+        };
+        let task = format!("watch of the cluster of pool {}", pool.config.name);
+        Kept { changed, task: tokio::spawn(tasks::keep_on(task, begin)) }
+    }
+}
+
+/// Watches a pool as it is in force, or `pool` where it is no more, until the task is ended. Begun again
+/// after a mistake it knows the members by their answers alone, and what is shown of them goes on.
+async fn watch_one(
+    shared: Arc<Shared>,
+    audience: Audience,
+    (pool, seen): (Arc<Pool>, Arc<PoolSeen>),
+    changed: Arc<Notify>,
+) {
+    let name = &pool.config.name;
+    let snapshot = audience.in_force.snapshot();
+    let current = snapshot.and_then(|snapshot| snapshot.pool(name).cloned());
+    let current = current.unwrap_or_else(|| pool.clone());
+    let Some(vigil) = Vigil::new(audience, current, seen.clone()) else { return };
+    lock(&shared.pools).insert(name.clone(), seen);
+    vigil.keep(changed).await;
+}
+
 impl Drop for Kept {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-async fn watch_all(shared: &Shared, audience: &Audience) {
+async fn watch_all(shared: &Arc<Shared>, audience: &Audience) {
     let mut vigils: HashMap<String, Kept> = HashMap::new();
     while !shared.ends.load(Ordering::Relaxed) {
         if let Some(snapshot) = audience.in_force.snapshot() {
@@ -112,12 +142,9 @@ async fn watch_all(shared: &Shared, audience: &Audience) {
                     kept.changed.notify_one();
                     continue;
                 }
-                let seen = PoolSeen::new();
-                let Some(vigil) = Vigil::new(audience.clone(), pool.clone(), seen.clone()) else { continue };
-                lock(&shared.pools).insert(name.clone(), seen);
-                let changed = Arc::new(Notify::new());
-                let task = tokio::spawn(vigil.keep(changed.clone()));
-                vigils.insert(name.clone(), Kept { changed, task });
+                if is_watched(name) {
+                    vigils.insert(name.clone(), Kept::start(shared, audience, pool));
+                }
             }
         }
         shared.changed.notified().await;

@@ -172,8 +172,8 @@ pub(super) struct Following {
 }
 
 /// Follows one name until aborted.
-pub(super) async fn follow(following: Following, answered: watch::Sender<bool>) {
-    let Following { group, heard, settings, counts, tell } = &following;
+pub(super) async fn follow(following: Arc<Following>, answered: Arc<watch::Sender<bool>>) {
+    let Following { group, heard, settings, counts, tell } = &*following;
     loop {
         let hosts = lock(heard).hosts.clone();
         let look = look_up(&group.name, settings, counts, hosts).await;

@@ -30,7 +30,7 @@ pub use self::one::{Member, Moved};
 pub use self::settings::Counts;
 use self::settings::Settings;
 use crate::events::{Bus, What};
-use crate::lock;
+use crate::{lock, tasks};
 
 /// For the first answers of new names before they are served: without one, a backend starts out as down.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
@@ -207,7 +207,9 @@ impl Names {
             bus: self.bus.clone(),
         };
         let (answer, answered) = watch::channel(false);
-        let task = tokio::spawn(one::follow(following, answer));
+        let (following, answer) = (Arc::new(following), Arc::new(answer));
+        let begin = move || one::follow(following.clone(), answer.clone());
+        let task = tokio::spawn(tasks::keep_on(format!("name {name}"), begin));
         table.ones.insert(name, Followed { shared, answered, task });
     }
 
@@ -220,7 +222,10 @@ impl Names {
             tell: self.tell.clone(),
         };
         let (answer, answered) = watch::channel(false);
-        let task = tokio::spawn(many::follow(following, answer));
+        let (following, answer) = (Arc::new(following), Arc::new(answer));
+        let begin = move || many::follow(following.clone(), answer.clone());
+        let task = format!("name {} of pool {}", group.name, group.pool);
+        let task = tokio::spawn(tasks::keep_on(task, begin));
         table.many.insert(group, Followed { shared, answered, task });
     }
 

@@ -171,8 +171,8 @@ pub(super) struct Following {
 }
 
 /// Follows one name until aborted.
-pub(super) async fn follow(following: Following, answered: watch::Sender<bool>) {
-    let Following { name, known, settings, counts, moved, bus } = &following;
+pub(super) async fn follow(following: Arc<Following>, answered: Arc<watch::Sender<bool>>) {
+    let Following { name, known, settings, counts, moved, bus } = &*following;
     loop {
         let (answer, ttl, is_partial) = match settings.addresses_of(name, counts).await {
             Ok((addresses, found)) => {

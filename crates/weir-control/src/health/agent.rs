@@ -23,6 +23,7 @@ use super::{HISTORY, LONGEST_SPREAD, Probed, id};
 use crate::dns::Member;
 use crate::events::What;
 use crate::lock;
+use crate::tasks;
 use crate::timestamp::Timestamp;
 
 /// Most of an answer that is read, in bytes; the guide says so.
@@ -112,8 +113,13 @@ impl Agents {
         }
         let member = Member { pool: pool.config.name.clone(), backend: backend.clone() };
         let notes = Arc::new(Mutex::new(Notes::default()));
-        let asking = ask_for_ever(manner.clone(), member.clone(), notes.clone(), tidings.clone());
-        let task = tokio::spawn(asking);
+        let begin = {
+            let (manner, member, notes) = (manner.clone(), member.clone(), notes.clone());
+            let tidings = tidings.clone();
+            move || ask_for_ever(manner.clone(), member.clone(), notes.clone(), tidings.clone())
+        };
+        let task = format!("questions to the agent of {} in pool {}", backend.address, member.pool);
+        let task = tokio::spawn(tasks::keep_on(task, begin));
         askers.insert(id(backend), Asker { manner, member, notes, task });
     }
 

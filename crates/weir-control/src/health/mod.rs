@@ -35,6 +35,7 @@ use crate::dns::Member;
 use crate::events::Bus;
 use crate::lock;
 use crate::publish::InForce;
+use crate::tasks;
 use crate::timestamp::Timestamp;
 use probe::{Answer, Failure, LoginAccount, Question, Target};
 use schedule::{Due, Ending, Pace, Schedule};
@@ -355,9 +356,12 @@ impl Board {
             hasten: Notify::new(),
             vouched_until_ms: AtomicU64::new(0),
         });
-        let schedule = Schedule::new(key.pace, now + offset);
-        let running = run(key.clone(), schedule, shared.clone(), self.tidings.clone());
-        Prober { shared, task: tokio::spawn(running) }
+        let begin = {
+            let (key, shared, tidings) = (key.clone(), shared.clone(), self.tidings.clone());
+            move || run(key.clone(), now + offset, shared.clone(), tidings.clone())
+        };
+        let task = format!("probes of {}", key.target.at);
+        Prober { shared, task: tokio::spawn(tasks::keep_on(task, begin)) }
     }
 }
 
@@ -433,8 +437,9 @@ fn host_at(address: &str, port: Option<u32>) -> String {
     format!("{host}:{port}")
 }
 
-/// A prober's life.
-async fn run(key: Arc<Key>, mut schedule: Schedule, shared: Arc<Shared>, tidings: Arc<Tidings>) {
+/// A prober's life, whose first probe starts at `first`.
+async fn run(key: Arc<Key>, first: Duration, shared: Arc<Shared>, tidings: Arc<Tidings>) {
+    let mut schedule = Schedule::new(key.pace, first);
     let mut probes = JoinSet::new();
     loop {
         let now = clock::now();
@@ -454,7 +459,11 @@ async fn run(key: Arc<Key>, mut schedule: Schedule, shared: Arc<Shared>, tidings
                 });
             }
             Due::Wait(until) => tokio::select! {
-                Some(ended) = probes.join_next() => if let Ok((number, (result, other), took)) = ended {
+                Some(ended) = probes.join_next() => {
+                    // A probe that ends by a panic has no result, and the schedule would wait for it for
+                    // ever.
+                    let (number, (result, other), took) =
+                        ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
                     if let Some(other) = other {
                         shared.tell_other(other, &tidings);
                     }

@@ -19,7 +19,7 @@ use weir_state::token_keys::FetchedSet;
 pub(crate) use self::carried::{Inherited, lines};
 use self::fetch::Answer;
 use crate::events::{Bus, What};
-use crate::lock;
+use crate::{lock, tasks};
 
 /// What a provider says of how long its answer holds has a bound: some say 15 seconds.
 const SHORTEST: Duration = Duration::from_secs(300);
@@ -61,7 +61,7 @@ impl Fetches {
         running.retain(|it| wanted.iter().any(|set| Arc::ptr_eq(set, &it.set)));
         for set in wanted {
             if !running.iter().any(|it| Arc::ptr_eq(set, &it.set)) {
-                let task = tokio::spawn(keep(set.clone(), self.bus.clone()));
+                let task = tokio::spawn(keep_on(set.clone(), self.bus.clone()));
                 running.push(Running { set: set.clone(), task });
             }
         }
@@ -80,6 +80,12 @@ enum Told {
     Good,
     Failed,
     Stale,
+}
+
+/// As [`keep`], and begins again where that ends by a mistake: else keys would grow stale in silence.
+async fn keep_on(set: Arc<FetchedSet>, bus: Arc<Bus>) {
+    let task = format!("keys of tokens from {}", set.config.shown());
+    tasks::keep_on(task, || keep(set.clone(), bus.clone())).await;
 }
 
 /// Fetches one set until its task is ended.
