@@ -23,7 +23,7 @@ use crate::{certificates, maintenance, map_calls, maps, metrics, page, purge};
 use weir_control::control::{ChangeError, Control, Phase};
 use weir_control::events::Event;
 use weir_control::kernel::FlowFilter;
-use weir_control::reload::Verdict;
+use weir_control::reload::ReloadVerdict;
 use weir_state::Snapshot;
 
 /// Largest body that is read.
@@ -204,9 +204,9 @@ fn config(snapshot: &Snapshot) -> Result<Response, Error> {
 async fn reload(control: &Control) -> Result<Response, Error> {
     let outcome = control.reload("api").await;
     let (status, code) = match outcome.result {
-        Verdict::Applied | Verdict::Unchanged => return Ok(ok(&json!({ "reload": outcome }))),
-        Verdict::Refused => (StatusCode::UNPROCESSABLE_ENTITY, "refused"),
-        Verdict::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
+        ReloadVerdict::Applied | ReloadVerdict::Unchanged => return Ok(ok(&json!({ "reload": outcome }))),
+        ReloadVerdict::Refused => (StatusCode::UNPROCESSABLE_ENTITY, "refused"),
+        ReloadVerdict::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
     };
     Ok(answer_json(
         status,

@@ -77,7 +77,7 @@ pub struct Answer {
     /// The path that routes are compared with; empty for TCP.
     pub path: String,
     /// What became of each route, in order; empty for TCP.
-    pub routes: Vec<Verdict>,
+    pub routes: Vec<ExplainedRoute>,
     /// What is asked of the request before that, in order; empty where nothing is.
     #[serde(default)]
     pub screens: Vec<Screened>,
@@ -177,7 +177,7 @@ pub struct Timer {
 
 /// One route.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct ExplainedRoute {
     /// Its name.
     pub route: String,
     /// Whether it took the request.

@@ -24,7 +24,7 @@ use weir_stats::{Counter, Histogram, PerWorker};
 use crate::{maps, on_demand, process, status, token_keys};
 use weir_control::acme::{Blame, Standing};
 use weir_control::control::Control;
-use weir_control::reload::Verdict;
+use weir_control::reload::ReloadVerdict;
 use weir_control::timestamp::Timestamp;
 use weir_state::{Backend, Listener, Pool};
 
@@ -62,7 +62,7 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
     let time = last.map_or(control.started(), |last| last.time);
     out.single(&expose::LAST_RELOAD_TIMESTAMP, time.unix_seconds());
     let mut reloads = out.family(&expose::RELOADS);
-    for verdict in Verdict::ALL {
+    for verdict in ReloadVerdict::ALL {
         reloads.sample(&[verdict.word()], control.reload_count(verdict) as f64);
     }
     out.single(&expose::WORKERS, control.proxy().workers() as f64);

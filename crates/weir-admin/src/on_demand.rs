@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use weir_state::Listener;
 use weir_stats::expose::{self, Exposition};
 use weir_tls::ServerTls;
-use weir_tls::on_demand::{NameResult, OnDemand, Verdict, WaitResult};
+use weir_tls::on_demand::{NameResult, NameVerdict, OnDemand, WaitResult};
 
 /// Failed names in the status (count): a hostile client may have had thousands fail.
 const FAILURES: usize = 20;
@@ -117,18 +117,18 @@ pub(crate) fn explain(tls: &ServerTls, name: &str) -> Option<String> {
     let settings = on_demand.settings();
     let otherwise = "the handshake is served as one for an unknown name";
     Some(match on_demand.verdict(name) {
-        Verdict::Kept => "on demand: in memory".to_owned(),
-        Verdict::Begun => format!("on demand: under way; the handshake waits up to {:?}", settings.wait),
-        Verdict::Unknown => format!(
+        NameVerdict::Kept => "on demand: in memory".to_owned(),
+        NameVerdict::Begun => format!("on demand: under way; the handshake waits up to {:?}", settings.wait),
+        NameVerdict::Unknown => format!(
             "on demand: from the store, or else ordered if `ask` allows it; the handshake waits up to {:?}",
             settings.wait
         ),
-        Verdict::Refused => format!("on demand: `ask` refused it a moment ago; {otherwise}"),
-        Verdict::Failed(reason) => format!("on demand: none came a moment ago ({reason}); {otherwise}"),
-        Verdict::Away => {
+        NameVerdict::Refused => format!("on demand: `ask` refused it a moment ago; {otherwise}"),
+        NameVerdict::Failed(reason) => format!("on demand: none came a moment ago ({reason}); {otherwise}"),
+        NameVerdict::Away => {
             format!("on demand: from the store; if not there, {otherwise}, for the authority is away")
         }
-        Verdict::Full => format!("on demand: `max_waiting` names are looked for; {otherwise}"),
-        Verdict::Closed => format!("on demand: no names are taken any more; {otherwise}"),
+        NameVerdict::Full => format!("on demand: `max_waiting` names are looked for; {otherwise}"),
+        NameVerdict::Closed => format!("on demand: no names are taken any more; {otherwise}"),
     })
 }

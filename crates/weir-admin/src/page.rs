@@ -398,7 +398,7 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
     use weir_control::health::{Findings, Probed};
-    use weir_control::reload::{Outcome, Verdict};
+    use weir_control::reload::{Outcome, ReloadVerdict};
     use weir_control::timestamp::Timestamp;
 
     fn status(reason: &str, last_reload: Option<Outcome>) -> Status {
@@ -452,14 +452,14 @@ mod tests {
             needs_restart: Vec::new(),
         };
         let page = render(
-            &status("x", Some(outcome(Verdict::Refused, "weir.toml:3:1: no key is named `bnd`"))),
+            &status("x", Some(outcome(ReloadVerdict::Refused, "weir.toml:3:1: no key is named `bnd`"))),
             &[],
         );
         assert!(
             page.contains("The last reload was refused")
                 && page.contains("weir.toml:3:1: no key is named `bnd`")
         );
-        let page = render(&status("x", Some(outcome(Verdict::Applied, ""))), &[]);
+        let page = render(&status("x", Some(outcome(ReloadVerdict::Applied, ""))), &[]);
         assert!(!page.contains("The last reload was"));
     }
 }

@@ -129,7 +129,7 @@ impl std::error::Error for ReadError {}
 /// How a reload ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum ReloadVerdict {
     /// The file is in force.
     Applied,
     /// The file says what is in force already.
@@ -141,23 +141,24 @@ pub enum Verdict {
     Failed,
 }
 
-impl Verdict {
+impl ReloadVerdict {
     /// Every verdict, for metrics.
-    pub const ALL: [Verdict; 4] = [Verdict::Applied, Verdict::Unchanged, Verdict::Refused, Verdict::Failed];
+    pub const ALL: [ReloadVerdict; 4] =
+        [ReloadVerdict::Applied, ReloadVerdict::Unchanged, ReloadVerdict::Refused, ReloadVerdict::Failed];
 
     /// The word in logs, metrics and the API.
     pub fn word(self) -> &'static str {
         match self {
-            Verdict::Applied => "applied",
-            Verdict::Unchanged => "unchanged",
-            Verdict::Refused => "refused",
-            Verdict::Failed => "failed",
+            ReloadVerdict::Applied => "applied",
+            ReloadVerdict::Unchanged => "unchanged",
+            ReloadVerdict::Refused => "refused",
+            ReloadVerdict::Failed => "failed",
         }
     }
 
     /// Whether the file is in force now.
     pub fn is_good(self) -> bool {
-        matches!(self, Verdict::Applied | Verdict::Unchanged)
+        matches!(self, ReloadVerdict::Applied | ReloadVerdict::Unchanged)
     }
 }
 
@@ -165,7 +166,7 @@ impl Verdict {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// How it ended.
-    pub result: Verdict,
+    pub result: ReloadVerdict,
     /// The generation in force afterwards.
     pub generation: u64,
     /// When it ended.
@@ -186,13 +187,13 @@ pub struct Outcome {
 
 /// Counts reloads and remembers the last one.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct ReloadLedger {
     /// The last one; `None` before the first.
     pub last: Option<Outcome>,
-    counts: [u64; Verdict::ALL.len()],
+    counts: [u64; ReloadVerdict::ALL.len()],
 }
 
-impl Ledger {
+impl ReloadLedger {
     /// Takes the outcome of a reload.
     pub fn note(&mut self, outcome: &Outcome) {
         self.counts[outcome.result as usize] += 1;
@@ -200,7 +201,7 @@ impl Ledger {
     }
 
     /// Reloads that ended so.
-    pub fn count(&self, verdict: Verdict) -> u64 {
+    pub fn count(&self, verdict: ReloadVerdict) -> u64 {
         self.counts[verdict as usize]
     }
 }
@@ -237,10 +238,10 @@ impl From<PublishError> for ReloadError {
 
 impl ReloadError {
     /// Whether the file's content is to blame.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> ReloadVerdict {
         match self {
-            ReloadError::Read(ReadError::Refused(_)) => Verdict::Refused,
-            _ => Verdict::Failed,
+            ReloadError::Read(ReadError::Refused(_)) => ReloadVerdict::Refused,
+            _ => ReloadVerdict::Failed,
         }
     }
 }
@@ -266,17 +267,17 @@ mod tests {
     #[test]
     fn a_file_that_is_not_there_and_a_file_with_mistakes_are_told_apart() {
         let missing = Source::Files(vec!["/nonexistent/weir.toml".into()]).read().map(|_| ()).unwrap_err();
-        assert_eq!(ReloadError::Read(missing).verdict(), Verdict::Failed);
+        assert_eq!(ReloadError::Read(missing).verdict(), ReloadVerdict::Failed);
         let bad = Source::Text { name: "bad.toml".into(), text: "[listener.web]\nbnd = 'x'\n".into() };
         let refused = bad.read().map(|_| ()).unwrap_err();
         assert!(refused.to_string().contains("bad.toml:"), "{refused}");
-        assert_eq!(ReloadError::Read(refused).verdict(), Verdict::Refused);
+        assert_eq!(ReloadError::Read(refused).verdict(), ReloadVerdict::Refused);
     }
 
     #[test]
     fn the_ledger_counts_each_verdict_and_remembers_the_last() {
-        let mut ledger = Ledger::default();
-        for result in [Verdict::Applied, Verdict::Refused, Verdict::Refused] {
+        let mut ledger = ReloadLedger::default();
+        for result in [ReloadVerdict::Applied, ReloadVerdict::Refused, ReloadVerdict::Refused] {
             let time = Timestamp::now();
             let (trigger, error, warnings) = ("api".into(), String::new(), String::new());
             let (changes, needs_restart) = (Vec::new(), Vec::new());
@@ -292,7 +293,7 @@ mod tests {
                 needs_restart,
             });
         }
-        assert_eq!((ledger.count(Verdict::Applied), ledger.count(Verdict::Refused)), (1, 2));
-        assert_eq!(ledger.last.map(|last| last.result), Some(Verdict::Refused));
+        assert_eq!((ledger.count(ReloadVerdict::Applied), ledger.count(ReloadVerdict::Refused)), (1, 2));
+        assert_eq!(ledger.last.map(|last| last.result), Some(ReloadVerdict::Refused));
     }
 }

@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use toml::de::DeTable;
 
 use self::bag::{Bag, Left, Taken};
-use crate::{Converted, Directive, NotConverted, Verdict};
+use crate::{Converted, Directive, DirectiveVerdict, NotConverted};
 use weir_config::quoted;
 
 /// Whether a file is one of ARC2's, right or wrong in itself.
@@ -49,7 +49,7 @@ pub(super) fn convert(text: &str) -> Result<Converted, NotConverted> {
         notes.directives.push(Directive {
             line: 0,
             name: "proxy_rules".to_owned(),
-            verdict: Verdict::Exact,
+            verdict: DirectiveVerdict::Exact,
             note: "there is none: every request is answered with 404".to_owned(),
         });
     }
@@ -69,7 +69,7 @@ struct Notes {
 }
 
 impl Notes {
-    fn say<T>(&mut self, taken: &Taken<T>, verdict: Verdict, note: impl Into<String>) {
+    fn say<T>(&mut self, taken: &Taken<T>, verdict: DirectiveVerdict, note: impl Into<String>) {
         self.directives.push(Directive {
             line: taken.line,
             name: taken.name.clone(),
@@ -79,26 +79,31 @@ impl Notes {
     }
 
     fn exact<T>(&mut self, taken: &Taken<T>, note: impl Into<String>) {
-        self.say(taken, Verdict::Exact, note);
+        self.say(taken, DirectiveVerdict::Exact, note);
     }
 
     fn approximate<T>(&mut self, taken: &Taken<T>, note: impl Into<String>) {
-        self.say(taken, Verdict::Approximate, note);
+        self.say(taken, DirectiveVerdict::Approximate, note);
     }
 
     fn unsupported<T>(&mut self, taken: &Taken<T>, note: impl Into<String>) {
-        self.say(taken, Verdict::Unsupported, note);
+        self.say(taken, DirectiveVerdict::Unsupported, note);
     }
 
     /// A default of ARC2's that the file does not mention.
     fn unsaid(&mut self, name: &str, note: impl Into<String>) {
         let name = name.to_owned();
-        self.directives.push(Directive { line: 0, name, verdict: Verdict::Approximate, note: note.into() });
+        self.directives.push(Directive {
+            line: 0,
+            name,
+            verdict: DirectiveVerdict::Approximate,
+            note: note.into(),
+        });
     }
 
     fn leftover(&mut self, bag: Bag) {
         for Left { name, line, note } in bag.rest() {
-            self.directives.push(Directive { line, name, verdict: Verdict::Unsupported, note });
+            self.directives.push(Directive { line, name, verdict: DirectiveVerdict::Unsupported, note });
         }
     }
 }

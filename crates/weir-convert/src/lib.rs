@@ -13,7 +13,7 @@ use std::fmt::{self, Write as _};
 
 /// How well a directive is said by the converted file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum DirectiveVerdict {
     /// Weir does the same.
     Exact,
     /// Weir does something close; the note says what differs.
@@ -22,13 +22,13 @@ pub enum Verdict {
     Unsupported,
 }
 
-impl Verdict {
+impl DirectiveVerdict {
     /// As shown.
     pub const fn word(self) -> &'static str {
         match self {
-            Verdict::Exact => "exact",
-            Verdict::Approximate => "approximate",
-            Verdict::Unsupported => "unsupported",
+            DirectiveVerdict::Exact => "exact",
+            DirectiveVerdict::Approximate => "approximate",
+            DirectiveVerdict::Unsupported => "unsupported",
         }
     }
 }
@@ -41,7 +41,7 @@ pub struct Directive {
     /// What it is called there, such as `proxy_rules[0].domain`.
     pub name: String,
     /// What became of it.
-    pub verdict: Verdict,
+    pub verdict: DirectiveVerdict,
     /// Where it went, or what differs; one line.
     pub note: String,
 }
@@ -66,7 +66,7 @@ pub struct Converted {
 
 impl Converted {
     /// How many directives got this verdict.
-    pub fn count(&self, verdict: Verdict) -> usize {
+    pub fn count(&self, verdict: DirectiveVerdict) -> usize {
         self.directives.iter().filter(|directive| directive.verdict == verdict).count()
     }
 
@@ -79,9 +79,9 @@ impl Converted {
             "# Converted from {} ({}): {} exact, {} approximate, {} unsupported.",
             one_line(source),
             self.from,
-            self.count(Verdict::Exact),
-            self.count(Verdict::Approximate),
-            self.count(Verdict::Unsupported),
+            self.count(DirectiveVerdict::Exact),
+            self.count(DirectiveVerdict::Approximate),
+            self.count(DirectiveVerdict::Unsupported),
         );
         for directive in &self.directives {
             let _ = writeln!(text, "#   {}", one_line(&directive.to_string()));
@@ -163,7 +163,7 @@ mod tests {
         let directive = Directive {
             line: 3,
             name: "proxy_rules[0].x\n[admin]".to_owned(),
-            verdict: Verdict::Unsupported,
+            verdict: DirectiveVerdict::Unsupported,
             note: "a\rb".to_owned(),
         };
         let converted =

@@ -217,14 +217,14 @@ fn begin(worker: &Rc<Worker>, socket: &ListenerSocket, stream: TcpStream, peer: 
             }
         }
     };
-    let newcomer = Newcomer { slot, stream, peer, client_connection };
+    let accepted = AcceptedConnection { slot, stream, peer, client_connection };
     if listener.shared.admit() {
-        return newcomer.serve(worker, &listener);
+        return accepted.serve(worker, &listener);
     }
     let worker = worker.clone();
     tokio::task::spawn_local(async move {
         if evictions::by_eviction(&worker, &listener.shared).await {
-            newcomer.serve(&worker, &listener);
+            accepted.serve(&worker, &listener);
         } else {
             let cells = listener.shared.cells.of(worker.number);
             cells.count_rejected(Rejected::ListenerConnections);
@@ -233,17 +233,17 @@ fn begin(worker: &Rc<Worker>, socket: &ListenerSocket, stream: TcpStream, peer: 
 }
 
 /// An accepted connection without a session yet.
-struct Newcomer {
+struct AcceptedConnection {
     slot: Rc<ListenerSlot>,
     stream: TcpStream,
     peer: SocketAddr,
     client_connection: Option<ClientConnection>,
 }
 
-impl Newcomer {
+impl AcceptedConnection {
     /// Starts the session; `listener` has admitted it.
     fn serve(self, worker: &Rc<Worker>, listener: &WorkerListener) {
-        let Newcomer { slot, stream, peer, client_connection } = self;
+        let AcceptedConnection { slot, stream, peer, client_connection } = self;
         let count = SessionCount::enter(worker, &listener.shared);
         let worker = worker.clone();
         match listener.shared.config.protocol() {

@@ -40,7 +40,7 @@ pub use rules::number_of;
 
 use form::Said;
 use render::Renderer;
-use rules::{Rules, Verdict};
+use rules::{LineVerdict, Rules};
 use writer::{Counts, Meeting, OpenLog};
 
 /// A batch of this many bytes goes to the writer at once.
@@ -298,9 +298,9 @@ impl WorkerLog {
         for shared in logs.of(route).filter(|shared| shared.enabled()) {
             let rules = shared.rules();
             let left_out = match rules.judge(record) {
-                Verdict::Written => None,
-                Verdict::Filtered => Some(&shared.counts().filtered),
-                Verdict::Unsampled => Some(&shared.counts().unsampled),
+                LineVerdict::Written => None,
+                LineVerdict::Filtered => Some(&shared.counts().filtered),
+                LineVerdict::Unsampled => Some(&shared.counts().unsampled),
             };
             if let Some(counter) = left_out {
                 counter.fetch_add(1, Ordering::Relaxed);

@@ -99,7 +99,7 @@ pub struct Failed {
 
 /// What a handshake that asks for a name comes to. The data path acts by it, and `weir explain` says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum NameVerdict {
     /// The certificate is in memory.
     Kept,
     /// It is asked about, or ordered: the handshake waits along.
@@ -189,7 +189,7 @@ impl OnDemand {
     }
 
     /// What a handshake for `name` would come to now.
-    pub fn verdict(&self, name: &str) -> Verdict {
+    pub fn verdict(&self, name: &str) -> NameVerdict {
         self.lock().verdict(name, &self.settings)
     }
 
@@ -200,18 +200,18 @@ impl OnDemand {
         let verdict = state.verdict(name, &self.settings);
         let is_full = state.waiting >= self.settings.max_waiting;
         match verdict {
-            Verdict::Begun | Verdict::Unknown | Verdict::Away if is_full => {
+            NameVerdict::Begun | NameVerdict::Unknown | NameVerdict::Away if is_full => {
                 self.counts.wait(WaitResult::NoPlace);
             }
-            Verdict::Begun | Verdict::Unknown | Verdict::Away => {
+            NameVerdict::Begun | NameVerdict::Unknown | NameVerdict::Away => {
                 state.begin(name, false);
                 let number = state.take_place(name);
                 drop(state);
                 return Some(Waiting::new(self.clone(), name.into(), number));
             }
-            Verdict::Kept => {}
-            Verdict::Full => self.counts.wait(WaitResult::NoPlace),
-            Verdict::Refused | Verdict::Failed(_) | Verdict::Closed => {
+            NameVerdict::Kept => {}
+            NameVerdict::Full => self.counts.wait(WaitResult::NoPlace),
+            NameVerdict::Refused | NameVerdict::Failed(_) | NameVerdict::Closed => {
                 self.counts.wait(WaitResult::Remembered);
             }
         }
@@ -222,9 +222,13 @@ impl OnDemand {
     pub(crate) fn begin(&self, name: &str) {
         let mut state = self.lock();
         match state.verdict(name, &self.settings) {
-            Verdict::Unknown | Verdict::Away => state.begin(name, false),
-            Verdict::Full => self.counts.wait(WaitResult::NoPlace),
-            Verdict::Kept | Verdict::Begun | Verdict::Refused | Verdict::Failed(_) | Verdict::Closed => {}
+            NameVerdict::Unknown | NameVerdict::Away => state.begin(name, false),
+            NameVerdict::Full => self.counts.wait(WaitResult::NoPlace),
+            NameVerdict::Kept
+            | NameVerdict::Begun
+            | NameVerdict::Refused
+            | NameVerdict::Failed(_)
+            | NameVerdict::Closed => {}
         }
     }
 
@@ -384,15 +388,15 @@ impl std::fmt::Debug for OnDemand {
 }
 
 impl DemandState {
-    fn verdict(&self, name: &str, settings: &Settings) -> Verdict {
+    fn verdict(&self, name: &str, settings: &Settings) -> NameVerdict {
         if self.kept.has(name, SystemTime::now()) {
-            return Verdict::Kept;
+            return NameVerdict::Kept;
         }
         if self.begun.contains_key(name) {
-            return Verdict::Begun;
+            return NameVerdict::Begun;
         }
         if !self.is_open {
-            return Verdict::Closed;
+            return NameVerdict::Closed;
         }
         let now = Instant::now();
         if let Some(refusal) = self.refusal(name, now) {
@@ -400,19 +404,19 @@ impl DemandState {
         }
         // Of names in the store, each has a client that waits for it, but over QUIC.
         match self.begun.len() < settings.max_names as usize + settings.max_waiting as usize {
-            true if self.is_away(now) => Verdict::Away,
-            true => Verdict::Unknown,
-            false => Verdict::Full,
+            true if self.is_away(now) => NameVerdict::Away,
+            true => NameVerdict::Unknown,
+            false => NameVerdict::Full,
         }
     }
 
     /// Why nothing is tried for `name` now, by what is remembered.
-    fn refusal(&self, name: &str, now: Instant) -> Option<Verdict> {
+    fn refusal(&self, name: &str, now: Instant) -> Option<NameVerdict> {
         if self.answers.get(name).is_some_and(|answer| !answer.is_yes && answer.until > now) {
-            return Some(Verdict::Refused);
+            return Some(NameVerdict::Refused);
         }
         let failed = self.failed.get(name).filter(|failed| failed.until > now);
-        failed.map(|failed| Verdict::Failed(failed.reason.clone()))
+        failed.map(|failed| NameVerdict::Failed(failed.reason.clone()))
     }
 
     fn is_away(&self, now: Instant) -> bool {

@@ -19,7 +19,7 @@ use weir_proxy::http::screening::{Checkpoint, Step};
 use weir_proxy::timers::in_force;
 use weir_state::{Listener, Pool, Snapshot};
 
-use super::{Answer, HeaderChange, Screened, Verdict, by_interfaces, choose, timers};
+use super::{Answer, ExplainedRoute, HeaderChange, Screened, by_interfaces, choose, timers};
 
 use crate::maps::LookedUp;
 use crate::on_demand;
@@ -138,7 +138,7 @@ impl Followed<'_> {
             let verdicts = received.with_view(path, &values, |view| compiled.routes.explain(view));
             let maps = request.mapped(self.paths, &self.arrival);
             answer.maps = maps.into_iter().map(|(map, said)| LookedUp::of(map, said)).collect();
-            answer.routes = verdicts.into_iter().map(Verdict::from).collect();
+            answer.routes = verdicts.into_iter().map(ExplainedRoute::from).collect();
         }
         let is_forwarded = matches!(plan.outcome, Outcome::Forward { .. });
         let mut steps = Vec::new();
@@ -372,9 +372,9 @@ impl Answer {
     }
 }
 
-impl From<RouteVerdict> for Verdict {
-    fn from(verdict: RouteVerdict) -> Verdict {
-        Verdict { route: verdict.route, taken: verdict.taken, reason: verdict.reason }
+impl From<RouteVerdict> for ExplainedRoute {
+    fn from(verdict: RouteVerdict) -> ExplainedRoute {
+        ExplainedRoute { route: verdict.route, taken: verdict.taken, reason: verdict.reason }
     }
 }
 

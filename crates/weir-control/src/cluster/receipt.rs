@@ -101,7 +101,7 @@ impl OpenReceipt {
 
 /// Follows the primary of a pool, and writes the receipts.
 #[derive(Default)]
-pub(super) struct Ledger {
+pub(super) struct FailoverLedger {
     /// The primary that there is, or was last.
     last: Option<LastSeen>,
     lost: Option<Lost>,
@@ -121,11 +121,11 @@ struct Lost {
     parked: u64,
 }
 
-impl Ledger {
+impl FailoverLedger {
     /// Knows the primary of the process before.
-    pub(super) fn of(primary: Option<String>, now: Moment) -> Ledger {
+    pub(super) fn of(primary: Option<String>, now: Moment) -> FailoverLedger {
         let seen = |primary| LastSeen { primary, at: now, tally: Tally::default() };
-        Ledger { last: primary.map(seen), lost: None }
+        FailoverLedger { last: primary.map(seen), lost: None }
     }
 
     /// The primary said again that it is; `tally` is what its pool has counted so far.
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_receipt_says_how_long_a_primary_was_away_and_what_became_of_whom() {
-        let mut ledger = Ledger::default();
+        let mut ledger = FailoverLedger::default();
         assert_eq!(ledger.decided(Err(NoPrimary::NobodyAnswers), moment(0), counted(0, 0, 0)), None);
         let first = ledger.decided(Ok("a"), moment(10), counted(3, 0, 1));
         assert_eq!(first, None, "the first one takes over from nobody");
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_primary_that_hands_over_between_two_looks_was_never_away() {
-        let mut ledger = Ledger::of(Some("a".to_owned()), moment(0));
+        let mut ledger = FailoverLedger::of(Some("a".to_owned()), moment(0));
         ledger.saw("a", moment(100), counted(0, 0, 0));
         let receipt = ledger.decided(Ok("b"), moment(140), counted(0, 1, 0)).unwrap();
         let receipt = receipt.close(counted(0, 1, 0));
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_primary_that_comes_back_gets_a_receipt_too() {
-        let mut ledger = Ledger::of(Some("a".to_owned()), moment(0));
+        let mut ledger = FailoverLedger::of(Some("a".to_owned()), moment(0));
         ledger.decided(Err(NoPrimary::Silent), moment(10), Tally::default());
         let receipt = ledger.decided(Ok("a"), moment(20), counted(1, 0, 0)).unwrap();
         let receipt = receipt.close(counted(1, 0, 0));

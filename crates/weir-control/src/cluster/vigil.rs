@@ -17,7 +17,7 @@ use weir_state::{Backend, Pool};
 use super::hidden;
 use super::looks::{Look, LookStep, Looks, Pace};
 use super::member::{Asker, Heard, Manner, Said};
-use super::receipt::{Ledger, Moment, OpenReceipt, Tally};
+use super::receipt::{FailoverLedger, Moment, OpenReceipt, Tally};
 use super::roster::{Enrolled, Roster, RosterChange};
 use super::seen::PoolSeen;
 use crate::events::{Bus, What};
@@ -57,7 +57,7 @@ pub(super) struct Vigil {
     members: Vec<Member>,
     heard: (mpsc::Sender<Said>, mpsc::Receiver<Said>),
     last_number: u64,
-    ledger: Ledger,
+    ledger: FailoverLedger,
     /// A failover that was just over, and when its receipt is closed.
     open: Option<(OpenReceipt, Duration)>,
     roster: Roster,
@@ -101,7 +101,7 @@ impl Vigil {
         let (mysql, topology) = watched(&pool)?;
         let looks = Looks::new(topology, pace(&pool, mysql));
         let primary = pool.backends.iter().find(|backend| backend.balance.role() == Some(Role::Primary));
-        let ledger = Ledger::of(primary.map(|backend| backend.address.clone()), Moment::now());
+        let ledger = FailoverLedger::of(primary.map(|backend| backend.address.clone()), Moment::now());
         let mut vigil = Vigil {
             audience,
             seen,

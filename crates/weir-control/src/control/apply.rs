@@ -8,7 +8,7 @@ use weir_state::Pool;
 use super::Control;
 use crate::events::What;
 use crate::lock;
-use crate::reload::{Outcome, ReloadError, Reread, Source, Verdict};
+use crate::reload::{Outcome, ReloadError, ReloadVerdict, Reread, Source};
 use crate::timestamp::Timestamp;
 
 impl Control {
@@ -98,7 +98,8 @@ impl Control {
                 // store.
                 self.orders().hasten();
                 self.followers.token_keys.hasten();
-                let result = if snapshot.is_some() { Verdict::Applied } else { Verdict::Unchanged };
+                let result =
+                    if snapshot.is_some() { ReloadVerdict::Applied } else { ReloadVerdict::Unchanged };
                 Ok(Outcome { result, warnings, changes, needs_restart, ..Outcome::default() })
             }
             Err(error) => {
@@ -127,7 +128,7 @@ impl Control {
     }
 
     /// Reloads that ended so.
-    pub fn reload_count(&self, verdict: Verdict) -> u64 {
+    pub fn reload_count(&self, verdict: ReloadVerdict) -> u64 {
         lock(&self.ledger).count(verdict)
     }
 }

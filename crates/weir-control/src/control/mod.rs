@@ -45,7 +45,7 @@ use crate::kernel::KernelPlane;
 use crate::maps;
 use crate::notify::Notifier;
 use crate::publish::{Followers, InForce, Planes, PublishError, Publisher};
-use crate::reload::{Ledger, Reread, Source};
+use crate::reload::{ReloadLedger, Reread, Source};
 use crate::timestamp::Timestamp;
 use crate::token_keys::Fetches;
 
@@ -88,7 +88,7 @@ pub struct Control {
     kernel: Arc<KernelPlane>,
     followers: Arc<Followers>,
     bus: Arc<Bus>,
-    ledger: Mutex<Ledger>,
+    ledger: Mutex<ReloadLedger>,
     /// The last failure of each backend that passive health ejected, by pool and address.
     ejections: Mutex<BTreeMap<(String, String), String>>,
     /// What the last look at interfaces has found.

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use weir_config::Dns;
 
 use super::ask::Found;
-use super::members::{self, Change, Gap, Ledger, Present, Wanted};
+use super::members::{self, Change, Gap, MemberLedger, Present, Wanted};
 use super::message::Service;
 use super::settings::{Counts, Settings, tell_refused};
 use crate::lock;
@@ -37,7 +37,7 @@ pub(super) struct Heard {
     answer: Option<Answer>,
     /// Nobody has compared the answer with the members yet.
     is_new: bool,
-    ledger: Ledger,
+    ledger: MemberLedger,
     /// The addresses last known of each host of a service.
     hosts: Hosts,
     /// Where the name has had somebody.

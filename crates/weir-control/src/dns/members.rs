@@ -83,12 +83,12 @@ impl Gap {
 
 /// How often in a row members were missing, and since when they leave.
 #[derive(Debug, Default)]
-pub struct Ledger {
+pub struct MemberLedger {
     missed: HashMap<SocketAddr, u32>,
     leaving_since: HashMap<SocketAddr, Duration>,
 }
 
-impl Ledger {
+impl MemberLedger {
     /// Compares a good answer with the members. Whom the `gap` may hide is not missing. Nobody is drained
     /// either while those who come have not shown what they are: where all are replaced, the old ones serve
     /// until then.
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn who_is_new_joins_at_once_and_who_is_missing_twice_is_drained() {
-        let (mut ledger, members) = (Ledger::default(), [member(1), member(2)]);
+        let (mut ledger, members) = (MemberLedger::default(), [member(1), member(2)]);
         let answer = [wanted(1), wanted(3)];
         assert_eq!(ledger.compare(&answer, &members, Gap::None, seconds(0)), [Change::Join(wanted(3))]);
         assert!(ledger.doubts());
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn nobody_is_drained_while_those_who_come_have_not_been_tried() {
-        let mut ledger = Ledger::default();
+        let mut ledger = MemberLedger::default();
         let untried = [member(1), Present { is_untried: true, ..member(2) }];
         for _ in 0..5 {
             assert_eq!(ledger.compare(&[wanted(2)], &untried, Gap::None, seconds(0)), []);
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn one_that_was_missing_once_stays_and_its_count_begins_anew() {
-        let (mut ledger, members) = (Ledger::default(), [member(1), member(2)]);
+        let (mut ledger, members) = (MemberLedger::default(), [member(1), member(2)]);
         for answer in [&[wanted(1)][..], &[wanted(1), wanted(2)], &[wanted(1)]] {
             assert_eq!(ledger.compare(answer, &members, Gap::None, seconds(0)), []);
         }
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_partial_answer_takes_nobody_out() {
-        let (mut ledger, members) = (Ledger::default(), [member(1), member(2)]);
+        let (mut ledger, members) = (MemberLedger::default(), [member(1), member(2)]);
         for _ in 0..5 {
             assert_eq!(ledger.compare(&[wanted(1)], &members, Gap::Any, seconds(0)), []);
         }
@@ -298,7 +298,7 @@ mod tests {
     fn where_one_family_is_not_answered_for_those_of_the_other_leave_as_ever() {
         let six = SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, 80));
         let of_six = Present { wanted: Wanted { address: six, ..wanted(0) }, ..member(0) };
-        let (mut ledger, members) = (Ledger::default(), [member(1), member(2), of_six]);
+        let (mut ledger, members) = (MemberLedger::default(), [member(1), member(2), of_six]);
         assert_eq!(ledger.compare(&[wanted(1)], &members, Gap::Family, seconds(0)), []);
         let changes = ledger.compare(&[wanted(1)], &members, Gap::Family, seconds(1));
         assert_eq!(changes, [Change::Drain(at(2))]);
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn one_that_leaves_goes_when_it_has_nothing_left_to_do_or_has_had_its_time() {
-        let mut ledger = Ledger::default();
+        let mut ledger = MemberLedger::default();
         let members = [member(1), leaving(2, 3)];
         assert_eq!(ledger.gone(&members, seconds(30), seconds(10)), []);
         assert_eq!(ledger.gone(&members, seconds(30), seconds(39)), []);
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn one_in_maintenance_leaves_when_it_is_ready_again() {
-        let mut ledger = Ledger::default();
+        let mut ledger = MemberLedger::default();
         let held = [member(1), Present { in_maintenance: true, ..leaving(2, 0) }];
         assert_eq!(ledger.gone(&held, seconds(30), seconds(10)), []);
         assert_eq!(ledger.gone(&held, seconds(30), seconds(100)), []);
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn one_that_leaves_and_is_named_again_returns() {
-        let mut ledger = Ledger::default();
+        let mut ledger = MemberLedger::default();
         let members = [member(1), leaving(2, 3)];
         let changes = ledger.compare(&[wanted(1), wanted(2)], &members, Gap::None, seconds(0));
         assert_eq!(changes, [Change::Return(at(2))]);
@@ -394,7 +394,7 @@ mod tests {
 
     #[test]
     fn another_weight_alters_a_member() {
-        let mut ledger = Ledger::default();
+        let mut ledger = MemberLedger::default();
         let heavier = Wanted { weight: 9, ..wanted(1) };
         assert_eq!(ledger.compare(&[heavier], &[member(1)], Gap::None, seconds(0)), [Change::Alter(heavier)]);
     }

@@ -6,7 +6,7 @@
 
 use super::bag::Bag;
 use super::{Match, quoted};
-use crate::{Directive, Verdict};
+use crate::{Directive, DirectiveVerdict};
 
 /// What a request comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +178,7 @@ fn steps(rules: &[(PathRule, usize)], rest: Vec<PathRoute>, notes: &mut super::N
             notes.directives.push(Directive {
                 line: *line,
                 name: "path_rules".to_owned(),
-                verdict: Verdict::Approximate,
+                verdict: DirectiveVerdict::Approximate,
                 note: format!(
                     "what stands behind DoesNotContain {} is not looked at for the paths that contain it",
                     quoted(&rule.path)

@@ -6,7 +6,7 @@ use super::bag::Bag;
 use super::locations::{self, Pool};
 use super::paths::{self, Outcome, PathRoute};
 use super::{Match, Notes, globals, line, quoted, texts};
-use crate::Verdict;
+use crate::DirectiveVerdict;
 
 /// A rule, as far as it was understood.
 pub struct Rule {
@@ -85,7 +85,7 @@ fn domain(index: usize, line: usize, bag: &mut Bag, notes: &mut Notes) -> String
             notes.directives.push(crate::Directive {
                 line,
                 name: format!("proxy_rules[{index}].domain"),
-                verdict: Verdict::Unsupported,
+                verdict: DirectiveVerdict::Unsupported,
                 note: "missing: the rule takes no request".to_owned(),
             });
             format!("missing-{index}.invalid")

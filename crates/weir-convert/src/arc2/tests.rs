@@ -1,6 +1,6 @@
 //! What ARC2's files become.
 
-use crate::{Converted, Directive, Verdict, convert};
+use crate::{Converted, Directive, DirectiveVerdict, convert};
 use weir_config::{AccessTarget, Config, HostPattern, PathPattern, Respond, RouteAction, check_text};
 
 /// The configuration that seed 001 was measured with.
@@ -29,7 +29,7 @@ fn of<'c>(converted: &'c Converted, name: &str) -> &'c Directive {
 #[test]
 fn the_file_of_the_seed_converts_with_nothing_unsupported() {
     let (converted, config) = converted(SEED);
-    assert_eq!(converted.count(Verdict::Unsupported), 0, "{:#?}", converted.directives);
+    assert_eq!(converted.count(DirectiveVerdict::Unsupported), 0, "{:#?}", converted.directives);
     let said = SEED.lines().filter(|line| line.contains(" = ")).count();
     let named = converted.directives.iter().filter(|directive| directive.line > 0).count();
     assert_eq!(named, said, "each directive has one verdict");
@@ -122,7 +122,7 @@ fn path_rules_are_routes_in_their_order_with_every_match_type() {
         path_rule("/api/", "Contains", "Whitelist", 7),
     ];
     let (converted, config) = converted(&rule(&rules.concat()));
-    assert_eq!(converted.count(Verdict::Unsupported), 0, "{:#?}", converted.directives);
+    assert_eq!(converted.count(DirectiveVerdict::Unsupported), 0, "{:#?}", converted.directives);
     let routes = &config.listeners[0].routes;
     let shown: Vec<String> =
         routes.iter().map(|route| route.path.iter().map(ToString::to_string).collect()).collect();
@@ -146,7 +146,7 @@ fn a_rule_for_everything_but_one_path_leaves_that_path_to_what_follows() {
     assert!(matches!(rest.action, RouteAction::Respond(Respond { status: 403, .. })) && rest.path.is_empty());
     let (converted, config) = converted(&rule(&path_rule("/open/", "DoesNotContain", "Blacklist", 0)));
     assert_eq!(config.listeners[0].routes[0].path, [PathPattern::Contains("/open/".to_owned())]);
-    assert_eq!(converted.count(Verdict::Unsupported), 0);
+    assert_eq!(converted.count(DirectiveVerdict::Unsupported), 0);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn user_agents_are_refused_by_every_match_type() {
     let converted = convert(&rule(&agents)).unwrap();
     let list = "deny_user_agent = [\"Bot\", \"Bot*\", \"*Bot\", \"*Bot*\", \"!Bot\", \"!*Bot*\"]\n";
     assert!(converted.body.contains(list), "{}", converted.body);
-    assert_eq!(converted.count(Verdict::Unsupported), 0);
+    assert_eq!(converted.count(DirectiveVerdict::Unsupported), 0);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn locations_are_chosen_by_priority_weight_or_speed() {
              health_check_interval = 5\nhealth_check_path = \"/healthz\"\n{locations}"
         );
         let (converted, config) = converted(&rule(&routing));
-        assert_eq!(converted.count(Verdict::Unsupported), 0, "{:#?}", converted.directives);
+        assert_eq!(converted.count(DirectiveVerdict::Unsupported), 0, "{:#?}", converted.directives);
         let pool = &config.pools[0];
         assert_eq!(pool.balance.word(), balance);
         let addresses: Vec<_> =
@@ -225,9 +225,9 @@ fn what_has_no_place_or_is_not_known_is_said_with_its_line() {
         ("enable_minification", 15),
     ] {
         let directive = of(&converted, name);
-        assert_eq!((directive.verdict, directive.line), (Verdict::Unsupported, line), "{directive}");
+        assert_eq!((directive.verdict, directive.line), (DirectiveVerdict::Unsupported, line), "{directive}");
     }
-    assert_eq!(of(&converted, "enable_webp_transformation").verdict, Verdict::Exact);
+    assert_eq!(of(&converted, "enable_webp_transformation").verdict, DirectiveVerdict::Exact);
     assert_eq!(config.listeners[0].timeout.backend.as_secs(), 7);
     assert_eq!(config.pools[0].keep_alive.idle.as_secs(), 9);
     let file = converted.to_toml("arc2.toml");
@@ -255,7 +255,11 @@ fn a_value_of_another_kind_says_what_was_expected_and_what_was_found() {
         ("enable_loging", "no key of ARC2's: left out"),
     ] {
         let directive = of(&converted, name);
-        assert_eq!((directive.verdict, directive.note.as_str()), (Verdict::Unsupported, note), "{name}");
+        assert_eq!(
+            (directive.verdict, directive.note.as_str()),
+            (DirectiveVerdict::Unsupported, note),
+            "{name}"
+        );
     }
 }
 

@@ -13,7 +13,7 @@ use super::render::Renderer;
 
 /// What a log is told about a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LineVerdict {
     Written,
     /// It is none of those that are asked for.
     Filtered,
@@ -54,7 +54,7 @@ impl Rules {
     }
 
     /// Whether a line of this is written.
-    pub fn judge(&self, record: &Record<'_>) -> Verdict {
+    pub fn judge(&self, record: &Record<'_>) -> LineVerdict {
         let has_conditions = !self.status.is_empty() || self.slower_than.is_some() || self.except_done;
         let is_failed = !matches!(record.end, End::Done | End::Responded);
         let is_wanted = || {
@@ -63,12 +63,12 @@ impl Rules {
                 || (self.except_done && is_failed)
         };
         if has_conditions && !is_wanted() {
-            return Verdict::Filtered;
+            return LineVerdict::Filtered;
         }
         let is_error = is_failed || record.status.is_some_and(|status| status >= 500);
         match self.share {
-            Some(share) if !(self.keep_errors && is_error) && draw(record) >= share => Verdict::Unsampled,
-            _ => Verdict::Written,
+            Some(share) if !(self.keep_errors && is_error) && draw(record) >= share => LineVerdict::Unsampled,
+            _ => LineVerdict::Written,
         }
     }
 

@@ -24,7 +24,7 @@ use crate::http::race::Race;
 use crate::http::requester::{Recipient, Requester};
 use crate::http::retried;
 use crate::http::upload::Upload;
-use crate::reach::{Attempt, Reach, RetryRules, Verdict};
+use crate::reach::{Attempt, Reach, RetryRules, RetryVerdict};
 use crate::worker::Worker;
 
 /// A request that a pool is asked, with all that the steps from here to the response's head need.
@@ -116,9 +116,9 @@ impl<R: Recipient> Call<'_, R> {
             // One is enough: the next try is another backend anyway.
             hedge = hedge.filter(|_| self.exchange.ledger.hedge.is_none());
             only_new = match self.judge(&mut reach, &chosen, &tried, only_new) {
-                Verdict::Again => false,
-                Verdict::Reconnect => true,
-                Verdict::Leave => {
+                RetryVerdict::Again => false,
+                RetryVerdict::Reconnect => true,
+                RetryVerdict::Leave => {
                     return tried.map(|begun| Answered::of(chosen, begun)).map_err(|failed| failed.failure);
                 }
             };
@@ -145,7 +145,7 @@ impl<R: Recipient> Call<'_, R> {
         chosen: &Chosen,
         tried: &Result<Begun, Failed>,
         only_new: bool,
-    ) -> Verdict {
+    ) -> RetryVerdict {
         let attempt = Attempt {
             idempotent: self.facts.method.is_idempotent(),
             replayable: self.upload.is_replayable(),
@@ -161,7 +161,7 @@ impl<R: Recipient> Call<'_, R> {
         let cells = self.forwarding.listener.shared.cells.of(self.requester.worker.number);
         let verdict = reach.after(&self.forwarding.pool, chosen, &attempt, cells);
         // A connection that aged out says nothing about the backend.
-        if verdict != Verdict::Reconnect {
+        if verdict != RetryVerdict::Reconnect {
             let ledger = &self.exchange.ledger;
             let now = if tried.is_ok() { ledger.response_at() } else { clock::now() };
             observe(&self.requester.worker, chosen, tried, now);

@@ -22,7 +22,7 @@ use weir_stats::table::End;
 use crate::handshake;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
-use crate::http::idle::{Idleness, Patience, Verdict};
+use crate::http::idle::{IdleVerdict, Idleness, Patience};
 use crate::http::requester::Requester;
 use crate::http::session::{LAST_CHANCE, Session};
 use crate::http::stream::Stream;
@@ -242,9 +242,9 @@ impl Session {
                     return Poll::Ready(Err(End::Draining));
                 }
                 match idleness.look(self.stream.taken(), clock::now(), patience) {
-                    Verdict::Stays => {}
-                    Verdict::Idle => return Poll::Ready(Err(End::ClientIdle)),
-                    Verdict::Stalled => return Poll::Ready(Err(End::ClientBody)),
+                    IdleVerdict::Stays => {}
+                    IdleVerdict::Idle => return Poll::Ready(Err(End::ClientIdle)),
+                    IdleVerdict::Stalled => return Poll::Ready(Err(End::ClientBody)),
                 }
                 self.requester.deadline.set(idleness.due(patience));
                 self.requester.deadline.set_idle(idleness.since());

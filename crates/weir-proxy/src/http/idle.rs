@@ -14,7 +14,7 @@ const SOON: Duration = Duration::from_millis(100);
 
 /// What has become of a connection without exchanges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum IdleVerdict {
     /// It is not idle, or not for long enough: look again at [`Idleness::due`].
     Stays,
     /// Nothing has happened for as long as it may be idle.
@@ -98,18 +98,22 @@ impl Idleness {
 
     /// Looks at the connection. `taken` is how much the client has taken so far, in any measure that grows,
     /// if there is something that it has not taken, wherever that lies.
-    pub fn look(&mut self, taken: Option<u64>, now: Duration, patience: Patience) -> Verdict {
+    pub fn look(&mut self, taken: Option<u64>, now: Duration, patience: Patience) -> IdleVerdict {
         let before = self.unsent.take();
         let Some(taken) = taken else {
             if before.is_some_and(|before| before.taken.is_some()) {
                 self.quiet_since = now;
             }
-            return if now >= self.quiet_since + patience.idle { Verdict::Idle } else { Verdict::Stays };
+            return if now >= self.quiet_since + patience.idle {
+                IdleVerdict::Idle
+            } else {
+                IdleVerdict::Stays
+            };
         };
         let before = before.filter(|before| before.taken.is_some_and(|before| before >= taken));
         let since = before.map_or(now, |before| before.since);
         self.unsent = Some(Unsent { taken: Some(taken), since, looked_at: now, is_urgent: false });
-        if now >= since + patience.stalled { Verdict::Stalled } else { Verdict::Stays }
+        if now >= since + patience.stalled { IdleVerdict::Stalled } else { IdleVerdict::Stays }
     }
 }
 
@@ -125,11 +129,13 @@ mod tests {
 
     /// Looks when it is time, until it ends; `taken_at` says what the client has taken then. Gives when that
     /// was, and how.
-    fn end_of(mut idleness: Idleness, taken_at: impl Fn(u64) -> Option<u64>) -> (u64, Verdict) {
+    fn end_of(mut idleness: Idleness, taken_at: impl Fn(u64) -> Option<u64>) -> (u64, IdleVerdict) {
         for _ in 0..1000 {
             let now = idleness.due(PATIENCE);
             match idleness.look(taken_at(now.as_secs()), now, PATIENCE) {
-                Verdict::Stays => assert!(idleness.due(PATIENCE) > now, "it would be looked at without end"),
+                IdleVerdict::Stays => {
+                    assert!(idleness.due(PATIENCE) > now, "it would be looked at without end")
+                }
                 ended => return (now.as_secs(), ended),
             }
         }
@@ -138,17 +144,17 @@ mod tests {
 
     #[test]
     fn a_connection_on_which_nothing_happens_is_idle_when_its_time_is_over() {
-        assert_eq!(end_of(Idleness::of_new(at(5)), |_| None), (65, Verdict::Idle));
-        assert_eq!(end_of(Idleness::behind_exchange(at(5)), |_| None), (65, Verdict::Idle));
+        assert_eq!(end_of(Idleness::of_new(at(5)), |_| None), (65, IdleVerdict::Idle));
+        assert_eq!(end_of(Idleness::behind_exchange(at(5)), |_| None), (65, IdleVerdict::Idle));
     }
 
     #[test]
     fn what_is_received_begins_the_time_anew() {
         let mut idleness = Idleness::behind_exchange(at(0));
-        assert_eq!(idleness.look(None, at(15), PATIENCE), Verdict::Stays);
+        assert_eq!(idleness.look(None, at(15), PATIENCE), IdleVerdict::Stays);
         idleness.heard(at(50));
-        assert_eq!(idleness.look(None, at(60), PATIENCE), Verdict::Stays);
-        assert_eq!((idleness.since(), end_of(idleness, |_| None)), (Some(at(50)), (110, Verdict::Idle)));
+        assert_eq!(idleness.look(None, at(60), PATIENCE), IdleVerdict::Stays);
+        assert_eq!((idleness.since(), end_of(idleness, |_| None)), (Some(at(50)), (110, IdleVerdict::Idle)));
     }
 
     #[test]
@@ -156,7 +162,7 @@ mod tests {
         // 3.6 MB at 45 KB/s.
         let taken_at = |now| (now < 80).then_some(45_000 * now);
         let (end, verdict) = end_of(Idleness::behind_exchange(at(0)), taken_at);
-        assert_eq!(verdict, Verdict::Idle);
+        assert_eq!(verdict, IdleVerdict::Idle);
         assert!((140..=150).contains(&end), "{end}");
     }
 
@@ -168,7 +174,7 @@ mod tests {
             if idleness.due(PATIENCE) > at(now) {
                 continue;
             }
-            if idleness.look(Some(1000), at(now), PATIENCE) == Verdict::Stalled {
+            if idleness.look(Some(1000), at(now), PATIENCE) == IdleVerdict::Stalled {
                 assert!((38..=45).contains(&now), "{now}");
                 return;
             }
@@ -182,7 +188,7 @@ mod tests {
         let mut idleness = Idleness::behind_exchange(at(0));
         assert!(!idleness.makes_room(Some(1), at(5), PATIENCE));
         assert_eq!((idleness.since(), idleness.due(PATIENCE)), (None, at(5) + SOON));
-        assert_eq!(idleness.look(None, at(5) + SOON, PATIENCE), Verdict::Stays);
+        assert_eq!(idleness.look(None, at(5) + SOON, PATIENCE), IdleVerdict::Stays);
         assert_eq!(idleness.since(), Some(at(5) + SOON));
         assert!(idleness.makes_room(None, at(6), PATIENCE));
     }
@@ -191,8 +197,8 @@ mod tests {
     fn what_becomes_unsent_later_has_its_own_time() {
         let mut idleness = Idleness::of_new(at(0));
         idleness.heard(at(59));
-        assert_eq!(idleness.look(Some(17), at(60), PATIENCE), Verdict::Stays);
-        assert_eq!(idleness.look(None, at(75), PATIENCE), Verdict::Stays);
-        assert_eq!(end_of(idleness, |_| None), (135, Verdict::Idle));
+        assert_eq!(idleness.look(Some(17), at(60), PATIENCE), IdleVerdict::Stays);
+        assert_eq!(idleness.look(None, at(75), PATIENCE), IdleVerdict::Stays);
+        assert_eq!(end_of(idleness, |_| None), (135, IdleVerdict::Idle));
     }
 }

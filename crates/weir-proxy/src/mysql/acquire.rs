@@ -20,7 +20,7 @@ use super::server::{IdleServers, ServerConnection};
 use super::session::{LeftAt, Session};
 use super::unfit::Unfit;
 use crate::backends::{Chosen, ProxyHeader, WorkerPool, elapsed};
-use crate::reach::{Attempt, Got, Park, Reach, Unavailable, Verdict, Wish};
+use crate::reach::{Attempt, Got, Park, Reach, RetryVerdict, Unavailable, Wish};
 use crate::worker::Worker;
 
 /// A server that a session uses, and the connection to it.
@@ -289,7 +289,7 @@ impl Session {
             let cells = listener.shared.cells.of(self.worker.number);
             let verdict = reach.after(&pool, &chosen, &attempt, cells);
             self.report.retries = retries_before + reach.retries();
-            if verdict == Verdict::Leave {
+            if verdict == RetryVerdict::Leave {
                 return Err(unfit.refusal(name));
             }
             now = clock::now();

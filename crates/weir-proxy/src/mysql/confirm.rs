@@ -26,7 +26,7 @@ use super::server::{ConnectionKind, IdleServers, ServerConnection};
 use super::unfit::Unfit;
 use crate::backends::{Chosen, ProxyHeader, WorkerPool};
 use crate::client::Client;
-use crate::reach::{Attempt, Reach, Verdict};
+use crate::reach::{Attempt, Reach, RetryVerdict};
 use crate::worker::{Worker, WorkerListener};
 
 /// Where and for whom a server is asked.
@@ -86,7 +86,7 @@ impl Confirming<'_> {
             let cells = self.listener.shared.cells.of(self.worker.number);
             let verdict = reach.after(self.pool, &chosen, &attempt, cells);
             self.report.borrow_mut().retries = retries_before + reach.retries();
-            if verdict == Verdict::Leave {
+            if verdict == RetryVerdict::Leave {
                 return Err(denied(unfit.refusal(name), weir_stats::table::End::ConnectFailed));
             }
         }

@@ -23,7 +23,7 @@ use super::login::{self, ClientLoggedIn, LoginTerms, Undecided};
 use super::unfit::Unfit;
 use crate::backends::{Chosen, Connection, ProxyHeader};
 use crate::client::Client;
-use crate::reach::{Attempt, Reach, Verdict};
+use crate::reach::{Attempt, Reach, RetryVerdict};
 use crate::tcp::relay::{self, FirstBytes, Heard, Paces, Pair, Terms};
 use crate::worker::{ListenerSlot, Worker};
 
@@ -81,7 +81,7 @@ impl Relaying<'_> {
             unfit.note(&chosen, worker);
             let attempt = Attempt::unsent(unfit.retried_as());
             let cells = listener.shared.cells.of(worker.number);
-            let goes_on = !is_last_word && reach.after(pool, &chosen, &attempt, cells) != Verdict::Leave;
+            let goes_on = !is_last_word && reach.after(pool, &chosen, &attempt, cells) != RetryVerdict::Leave;
             report.borrow_mut().retries = reach.retries();
             if let (false, Unfit::Attach(error)) = (goes_on, unfit) {
                 return undecided.refused(error).await;

@@ -35,7 +35,7 @@ use crate::identify;
 use crate::worker::{ListenerSlot, Worker};
 
 /// A client that has connected, and where.
-pub struct Newcomer {
+pub struct ConnectedClient {
     pub worker: Rc<Worker>,
     pub slot: Rc<ListenerSlot>,
     pub client: Client,
@@ -48,33 +48,33 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     let deadline = worker.deadlines.register(waker);
     let listener = slot.current();
     deadline.belongs_to(listener.shared.number());
-    let mut newcomer = Newcomer { worker, slot, client: Client::of_peer(peer), begun: clock::now() };
+    let mut connected = ConnectedClient { worker, slot, client: Client::of_peer(peer), begun: clock::now() };
     let mut stream = Stream::plain(stream);
     stream.send_at_once();
     let mut first = None;
-    let worker = &newcomer.worker;
+    let worker = &connected.worker;
     let identified = identify::by_header(&listener, &mut stream, peer, &mut first, worker, &deadline);
     let (client, _counted) = match Box::pin(identified).await {
         Ok(identified) => identified,
         Err(end) => {
             stream.reset_on_close();
-            return newcomer.finish(&Report::default(), end);
+            return connected.finish(&Report::default(), end);
         }
     };
-    newcomer.client = client;
-    if let Err(end) = admission::admit(&newcomer.worker, &listener, client.address.ip()) {
+    connected.client = client;
+    if let Err(end) = admission::admit(&connected.worker, &listener, client.address.ip()) {
         stream.reset_on_close();
-        return newcomer.finish(&Report::default(), end);
+        return connected.finish(&Report::default(), end);
     }
     drop(listener);
-    let opened = Box::pin(open(&newcomer, stream, first, deadline)).await;
+    let opened = Box::pin(open(&connected, stream, first, deadline)).await;
     match opened {
         Opened::Session(mut session) => {
             let end = session.run().await;
             session.detach();
-            newcomer.finish(&session.report, end);
+            connected.finish(&session.report, end);
         }
-        Opened::Ended(report, end) => newcomer.finish(&report, end),
+        Opened::Ended(report, end) => connected.finish(&report, end),
     }
 }
 
@@ -87,8 +87,13 @@ enum Opened {
 }
 
 /// Logs a client in; one that a server has to hear itself is served as well.
-async fn open(newcomer: &Newcomer, stream: Stream, first: Option<Buffer>, deadline: Deadline) -> Opened {
-    let (worker, slot, client) = (newcomer.worker.clone(), newcomer.slot.clone(), newcomer.client);
+async fn open(
+    connected: &ConnectedClient,
+    stream: Stream,
+    first: Option<Buffer>,
+    deadline: Deadline,
+) -> Opened {
+    let (worker, slot, client) = (connected.worker.clone(), connected.slot.clone(), connected.client);
     let listener = slot.current();
     let pool = listener.compiled.routes.default_pool().and_then(|index| listener.pools.get(index).cloned());
     let Some(pool) = pool else { return Opened::Ended(Box::default(), End::NoBackend) };
@@ -183,10 +188,10 @@ fn compressed(session: Box<Session>, algorithm: Algorithm) -> Box<Session> {
     Box::new(Session { stream, buffer: None, ..whole })
 }
 
-impl Newcomer {
+impl ConnectedClient {
     /// Counts the session and writes its line.
     fn finish(&self, report: &Report, end: End) {
-        let Newcomer { worker, slot, client, begun } = self;
+        let ConnectedClient { worker, slot, client, begun } = self;
         let listener = slot.current();
         listener.finish(worker, end, None, || {
             let pool = report.pool.as_ref();

@@ -19,7 +19,7 @@ use weir_io::deadline::Deadline;
 use weir_stats::table::{End, HedgeResult, ListenerCells, Rejected};
 
 pub use self::hedge::{HedgeAsked, HedgeRules};
-pub use self::retry::{Attempt, RetryRules, Verdict};
+pub use self::retry::{Attempt, RetryRules, RetryVerdict};
 
 use crate::backends::{Chosen, WorkerPool};
 use crate::worker::Worker;
@@ -287,23 +287,23 @@ impl Reach {
         chosen: &Chosen,
         attempt: &Attempt<'_>,
         listener: &ListenerCells,
-    ) -> Verdict {
+    ) -> RetryVerdict {
         let rules = RetryRules::of(&pool.shared.config.retry, attempt.route);
         let verdict = retry::decide(&rules, self.made, attempt);
         self.pause = None;
         match verdict {
-            Verdict::Leave => {}
-            Verdict::Reconnect => self.made -= 1,
-            Verdict::Again => {
+            RetryVerdict::Leave => {}
+            RetryVerdict::Reconnect => self.made -= 1,
+            RetryVerdict::Again => {
                 let pause = attempt.retry_after.filter(|pause| !pause.is_zero());
                 let pause = pause.and_then(|_| retry::pause(attempt, self.has_elsewhere(pool, chosen)));
                 let room = self.until.saturating_sub(clock::now());
                 if pause.is_some_and(|pause| pause > rules.retry_after.min(room)) {
-                    return Verdict::Leave;
+                    return RetryVerdict::Leave;
                 }
                 if !pool.shared.balance.retry_budget().withdraw(clock::now()) {
                     listener.count_rejected(Rejected::RetryBudget);
-                    return Verdict::Leave;
+                    return RetryVerdict::Leave;
                 }
                 self.tried.extend(pool.index_of(chosen));
                 self.failed = Some(chosen.backend().shared.balance.clone());

@@ -79,7 +79,7 @@ impl Attempt<'_> {
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RetryVerdict {
     /// Try again, on another backend where there is one.
     Again,
     /// Try again on the same backend with a new connection; neither the attempts nor the retry budget are
@@ -90,21 +90,21 @@ pub enum Verdict {
 }
 
 /// Decides after `made` attempts, the last one included.
-pub fn decide(rules: &RetryRules<'_>, made: u32, attempt: &Attempt<'_>) -> Verdict {
-    let Some(kind) = attempt.kind else { return Verdict::Leave };
+pub fn decide(rules: &RetryRules<'_>, made: u32, attempt: &Attempt<'_>) -> RetryVerdict {
+    let Some(kind) = attempt.kind else { return RetryVerdict::Leave };
     if !attempt.replayable {
-        return Verdict::Leave;
+        return RetryVerdict::Leave;
     }
     // Where no connection came about nothing was sent, whatever the method; and what a backend promises not
     // to have looked at it has not done (RFC 9113 §8.7).
     let is_untouched = matches!(kind, RetryOn::Connect | RetryOn::RefusedStream);
     if !(is_untouched || attempt.idempotent || rules.non_idempotent) {
-        return Verdict::Leave;
+        return RetryVerdict::Leave;
     }
     if kind == RetryOn::Empty && attempt.reused {
-        return Verdict::Reconnect;
+        return RetryVerdict::Reconnect;
     }
-    if made <= rules.attempts && rules.lists(kind) { Verdict::Again } else { Verdict::Leave }
+    if made <= rules.attempts && rules.lists(kind) { RetryVerdict::Again } else { RetryVerdict::Leave }
 }
 
 /// How long to wait before the next try. 429 speaks of the client, whom every backend knows; 503 of the
@@ -145,14 +145,14 @@ mod tests {
         Attempt::unsent(Some(kind))
     }
 
-    fn decide(retry: &Retry, made: u32, attempt: &Attempt<'_>) -> Verdict {
+    fn decide(retry: &Retry, made: u32, attempt: &Attempt<'_>) -> RetryVerdict {
         super::decide(&RetryRules::of(retry, None), made, attempt)
     }
 
     #[test]
     fn a_refused_connection_is_tried_again_even_for_a_post() {
         let post = Attempt { idempotent: false, ..attempt(RetryOn::Connect) };
-        assert_eq!(decide(&retry(&[RetryOn::Connect]), 1, &post), Verdict::Again);
+        assert_eq!(decide(&retry(&[RetryOn::Connect]), 1, &post), RetryVerdict::Again);
     }
 
     #[test]
@@ -160,29 +160,29 @@ mod tests {
         let on = [RetryOn::Empty, RetryOn::Timeout, RetryOn::Status(503)];
         for kind in on {
             let post = Attempt { idempotent: false, ..attempt(kind) };
-            assert_eq!(decide(&retry(&on), 1, &post), Verdict::Leave);
-            assert_eq!(decide(&Retry { non_idempotent: true, ..retry(&on) }, 1, &post), Verdict::Again);
+            assert_eq!(decide(&retry(&on), 1, &post), RetryVerdict::Leave);
+            assert_eq!(decide(&Retry { non_idempotent: true, ..retry(&on) }, 1, &post), RetryVerdict::Again);
         }
     }
 
     #[test]
     fn a_body_that_is_gone_can_not_be_sent_again() {
         let gone = Attempt { replayable: false, ..attempt(RetryOn::Connect) };
-        assert_eq!(decide(&retry(&[RetryOn::Connect]), 1, &gone), Verdict::Leave);
+        assert_eq!(decide(&retry(&[RetryOn::Connect]), 1, &gone), RetryVerdict::Leave);
     }
 
     #[test]
     fn attempts_are_bounded_and_only_listed_failures_count() {
         let on = [RetryOn::Connect];
-        assert_eq!(decide(&retry(&on), 2, &attempt(RetryOn::Connect)), Verdict::Again);
-        assert_eq!(decide(&retry(&on), 3, &attempt(RetryOn::Connect)), Verdict::Leave);
-        assert_eq!(decide(&retry(&on), 1, &attempt(RetryOn::Status(503))), Verdict::Leave);
+        assert_eq!(decide(&retry(&on), 2, &attempt(RetryOn::Connect)), RetryVerdict::Again);
+        assert_eq!(decide(&retry(&on), 3, &attempt(RetryOn::Connect)), RetryVerdict::Leave);
+        assert_eq!(decide(&retry(&on), 1, &attempt(RetryOn::Status(503))), RetryVerdict::Leave);
     }
 
     #[test]
     fn a_kept_connection_that_proves_closed_is_replaced_without_charge() {
         let stale = Attempt { reused: true, ..attempt(RetryOn::Empty) };
-        assert_eq!(decide(&retry(&[]), 1, &stale), Verdict::Reconnect);
+        assert_eq!(decide(&retry(&[]), 1, &stale), RetryVerdict::Reconnect);
     }
 
     #[test]
@@ -192,26 +192,29 @@ mod tests {
         let rules = RetryRules::of(&pool, Some(&route));
         assert_eq!((rules.attempts, rules.on), (5, &[RetryOn::Status(500)][..]));
         assert_eq!((rules.non_idempotent, rules.retry_after), (false, pool.retry_after));
-        assert_eq!(super::decide(&rules, 5, &attempt(RetryOn::Status(500))), Verdict::Again);
-        assert_eq!(super::decide(&rules, 1, &attempt(RetryOn::Connect)), Verdict::Leave);
+        assert_eq!(super::decide(&rules, 5, &attempt(RetryOn::Status(500))), RetryVerdict::Again);
+        assert_eq!(super::decide(&rules, 1, &attempt(RetryOn::Connect)), RetryVerdict::Leave);
     }
 
     #[test]
     fn a_stream_that_was_refused_is_tried_again_even_for_a_post_by_either_word() {
         let post = Attempt { idempotent: false, ..attempt(RetryOn::RefusedStream) };
         for on in [RetryOn::Connect, RetryOn::RefusedStream] {
-            assert_eq!(decide(&retry(&[on]), 1, &post), Verdict::Again);
+            assert_eq!(decide(&retry(&[on]), 1, &post), RetryVerdict::Again);
         }
-        assert_eq!(decide(&retry(&[RetryOn::RefusedStream]), 1, &attempt(RetryOn::Connect)), Verdict::Leave);
+        assert_eq!(
+            decide(&retry(&[RetryOn::RefusedStream]), 1, &attempt(RetryOn::Connect)),
+            RetryVerdict::Leave
+        );
     }
 
     #[test]
     fn who_breaks_off_without_a_byte_has_broken_off() {
         let reset = retry(&[RetryOn::Reset]);
-        assert_eq!(decide(&reset, 1, &attempt(RetryOn::Empty)), Verdict::Again);
-        assert_eq!(decide(&retry(&[RetryOn::Empty]), 1, &attempt(RetryOn::Reset)), Verdict::Leave);
+        assert_eq!(decide(&reset, 1, &attempt(RetryOn::Empty)), RetryVerdict::Again);
+        assert_eq!(decide(&retry(&[RetryOn::Empty]), 1, &attempt(RetryOn::Reset)), RetryVerdict::Leave);
         let post = Attempt { idempotent: false, ..attempt(RetryOn::Reset) };
-        assert_eq!(decide(&reset, 1, &post), Verdict::Leave);
+        assert_eq!(decide(&reset, 1, &post), RetryVerdict::Leave);
     }
 
     #[test]

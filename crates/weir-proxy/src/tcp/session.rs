@@ -28,7 +28,7 @@ use crate::handshake;
 use crate::http::route::{Action, Decision, RequestView};
 use crate::identify;
 use crate::pace::{Pace, Way};
-use crate::reach::{Attempt, Reach, Unavailable, Verdict, Wish};
+use crate::reach::{Attempt, Reach, RetryVerdict, Unavailable, Wish};
 use crate::timers::{self, ExchangeTimers};
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
@@ -261,7 +261,7 @@ impl Session {
             let cells = self.listener.shared.cells.of(self.worker.number);
             let verdict = reach.after(pool, &chosen, &attempt, cells);
             self.report.retries = reach.retries();
-            if verdict == Verdict::Leave {
+            if verdict == RetryVerdict::Leave {
                 return Err(match failure {
                     ConnectError::OutOfDescriptors => {
                         self.report.rejected = Some(Rejected::Descriptors);

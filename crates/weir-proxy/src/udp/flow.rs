@@ -27,7 +27,7 @@ use super::{BATCHES_PER_TURN, Key, Relay, poll_batch};
 use crate::access_log::{Record, Spoken, Timers};
 use crate::backends::{Chosen, ConnectError, WorkerBackend, WorkerPool, elapsed};
 use crate::pace::{Pace, Way};
-use crate::reach::{Attempt, Reach, Verdict, Wish};
+use crate::reach::{Attempt, Reach, RetryVerdict, Wish};
 use crate::tcp::relay::Paces;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
@@ -137,7 +137,7 @@ impl Leg {
             }
             let attempt = Attempt::unsent(Some(RetryOn::Connect));
             let cells = listener.shared.cells.of(worker.number);
-            if reach.after(&pool, &chosen, &attempt, cells) == Verdict::Leave {
+            if reach.after(&pool, &chosen, &attempt, cells) == RetryVerdict::Leave {
                 return Err(Rejected::NoBackend);
             }
         }

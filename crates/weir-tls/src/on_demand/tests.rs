@@ -78,20 +78,20 @@ fn a_name_that_was_refused_or_failed_is_left_alone_for_a_while() {
     begun.answered(false);
     drop(begun);
     assert!(is_over(&mut waiting));
-    assert_eq!(on_demand.verdict("no.example"), Verdict::Refused);
+    assert_eq!(on_demand.verdict("no.example"), NameVerdict::Refused);
     drop(on_demand.wanted("bad.example"));
     let begun = taken(&on_demand).unwrap();
     begun.answered(true);
     begun.failed(NameResult::Failed, Duration::from_secs(60), "why not".to_owned());
     assert_eq!(begun.failures().unwrap().count, 1);
     drop(begun);
-    assert_eq!(on_demand.verdict("bad.example"), Verdict::Failed("why not".to_owned()));
+    assert_eq!(on_demand.verdict("bad.example"), NameVerdict::Failed("why not".to_owned()));
     assert!(on_demand.wanted("bad.example").is_none() && on_demand.wanted("no.example").is_none());
     assert!(taken(&on_demand).is_none());
     assert_eq!(on_demand.counts.waits(WaitResult::Remembered), 2);
     assert_eq!(on_demand.failures(9).len(), 1);
     on_demand.found("bad.example");
-    assert_eq!(on_demand.verdict("bad.example"), Verdict::Unknown, "another process has got it");
+    assert_eq!(on_demand.verdict("bad.example"), NameVerdict::Unknown, "another process has got it");
 }
 
 /// A panic, or an end of the process: nobody waits for ever.
@@ -104,7 +104,7 @@ fn whoever_gets_a_certificate_and_ends_lets_those_go_who_wait() {
     let mut untaken = on_demand.wanted("b.example").unwrap();
     on_demand.close();
     assert!(is_over(&mut untaken));
-    assert_eq!(on_demand.verdict("c.example"), Verdict::Closed);
+    assert_eq!(on_demand.verdict("c.example"), NameVerdict::Closed);
     drop((waiting, untaken));
     assert_eq!((on_demand.sizes(), on_demand.counts.waits(WaitResult::Refused)), ([0, 0, 0], 2));
 }
@@ -133,7 +133,7 @@ fn names_at_once_and_orders_in_a_time_have_a_bound() {
         on_demand.begin("i.example");
         on_demand.begin("j.example");
     }
-    assert_eq!(on_demand.verdict("k.example"), Verdict::Full, "QUIC begins no more either");
+    assert_eq!(on_demand.verdict("k.example"), NameVerdict::Full, "QUIC begins no more either");
     for _ in 0..3 {
         on_demand.take_order().unwrap();
     }
@@ -145,15 +145,15 @@ fn names_at_once_and_orders_in_a_time_have_a_bound() {
 fn while_the_authority_is_away_the_store_is_looked_into_and_nobody_is_asked() {
     let on_demand = on_demand(|_| {});
     on_demand.note_authority(Some(Duration::from_secs(900)));
-    assert_eq!(on_demand.verdict("a.example"), Verdict::Away);
+    assert_eq!(on_demand.verdict("a.example"), NameVerdict::Away);
     assert!(!on_demand.renew("b.example"));
     let mut waiting = on_demand.wanted("a.example").unwrap();
     let begun = taken(&on_demand).unwrap();
     assert_eq!(begun.may_ask(), Err(NotNow::Away));
     drop(begun);
-    assert!(is_over(&mut waiting) && matches!(on_demand.verdict("a.example"), Verdict::Failed(_)));
+    assert!(is_over(&mut waiting) && matches!(on_demand.verdict("a.example"), NameVerdict::Failed(_)));
     on_demand.forget();
-    assert_eq!(on_demand.verdict("a.example"), Verdict::Unknown);
+    assert_eq!(on_demand.verdict("a.example"), NameVerdict::Unknown);
 }
 
 /// It may have given way to others in memory, and is good for weeks.
@@ -170,7 +170,7 @@ fn a_renewal_that_is_refused_or_fails_does_not_keep_the_stored_certificate_from_
     assert_eq!(failed.failures().unwrap().count, 1);
     drop((refused, failed));
     for name in ["a.example", "b.example"] {
-        assert_eq!(on_demand.verdict(name), Verdict::Unknown);
+        assert_eq!(on_demand.verdict(name), NameVerdict::Unknown);
         assert!(!on_demand.renew(name));
     }
     assert_eq!((on_demand.failures(9).len(), on_demand.lock().renewing), (2, 0));

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use weir_convert::{Converted, Verdict};
+use weir_convert::{Converted, DirectiveVerdict};
 
 use crate::exit::Exit;
 
@@ -41,7 +41,7 @@ pub fn convert(arguments: &Arguments) -> Result<Exit, Exit> {
     weir_config::check_text("the converted file", &written).map_err(|report| {
         Exit::Failed.saying(format_args!("not all of it is taken by `weir check` yet:\n{report}"))
     })?;
-    let lacks = arguments.strict && converted.count(Verdict::Unsupported) > 0;
+    let lacks = arguments.strict && converted.count(DirectiveVerdict::Unsupported) > 0;
     if lacks { Err(Exit::Failed) } else { Ok(Exit::Done) }
 }
 
@@ -60,8 +60,8 @@ fn report(converted: &Converted) {
     }
     eprintln!(
         "{} exact, {} approximate, {} unsupported",
-        converted.count(Verdict::Exact),
-        converted.count(Verdict::Approximate),
-        converted.count(Verdict::Unsupported),
+        converted.count(DirectiveVerdict::Exact),
+        converted.count(DirectiveVerdict::Approximate),
+        converted.count(DirectiveVerdict::Unsupported),
     );
 }

@@ -172,14 +172,14 @@ fn a_log_gets_the_lines_that_it_asks_for_and_the_sample_is_the_same_everywhere()
         ("share = 0.0", [false, false, false, false]),
         ("share = 0.0\nkeep_errors = true", [false, true, false, false]),
     ] {
-        let written = [&slow, &failed, &answered, &fast].map(|it| judged(keys, it) == Verdict::Written);
+        let written = [&slow, &failed, &answered, &fast].map(|it| judged(keys, it) == LineVerdict::Written);
         assert_eq!(written, expected, "{keys}");
     }
     let ids: Vec<String> = (0..10_000).map(|number| format!("id-{number}")).collect();
     let sampled = |share: &str| -> Vec<bool> {
         let rules = Rules::of(&AccessTarget::Stdout, &lines(&format!("share = {share}")));
         let is_in = |id: &String| {
-            rules.judge(&Record { request_id: Some(id.as_bytes()), ..request() }) == Verdict::Written
+            rules.judge(&Record { request_id: Some(id.as_bytes()), ..request() }) == LineVerdict::Written
         };
         ids.iter().map(is_in).collect()
     };

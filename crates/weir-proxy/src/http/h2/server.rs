@@ -20,7 +20,7 @@ use crate::http::failure::Failure;
 use crate::http::h2::head;
 use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::{Unsent, Watched, Wire};
-use crate::http::idle::{Idleness, Patience, Verdict};
+use crate::http::idle::{IdleVerdict, Idleness, Patience};
 use crate::http::limits::limits_of;
 use crate::http::muxed::Muxed;
 use crate::http::requester::Requester;
@@ -287,17 +287,17 @@ impl Driver {
         let (taken, patience) = (self.watched.taken(), self.patience());
         let verdict = self.idleness.as_mut().map(|idleness| idleness.look(taken, now, patience));
         match (verdict, self.phase) {
-            (None | Some(Verdict::Stays), _) => {
+            (None | Some(IdleVerdict::Stays), _) => {
                 self.set_deadline();
                 Stock::Waits
             }
             (Some(_), Phase::Shut | Phase::Flooded) => Stock::Ends(None),
-            (Some(Verdict::Stalled), _) => Stock::Ends(Some(End::ClientBody)),
-            (Some(Verdict::Idle), Phase::Open) => {
+            (Some(IdleVerdict::Stalled), _) => Stock::Ends(Some(End::ClientBody)),
+            (Some(IdleVerdict::Idle), Phase::Open) => {
                 self.count(|cells| cells.count_end(End::ClientIdle));
                 self.tell()
             }
-            (Some(Verdict::Idle), Phase::Told) => {
+            (Some(IdleVerdict::Idle), Phase::Told) => {
                 // It does not say that it has heard.
                 self.connection.abrupt_shutdown(Reason::NO_ERROR);
                 self.shut();

@@ -22,7 +22,7 @@ use super::stream::{HeadError, Stream};
 use crate::client::Client;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
-use crate::http::idle::{Idleness, Patience, Verdict};
+use crate::http::idle::{IdleVerdict, Idleness, Patience};
 use crate::http::limits::limits_of;
 use crate::http::muxed::{Muxed, confirm};
 use crate::http::session::{LAST_CHANCE, identify};
@@ -251,9 +251,9 @@ impl Driver {
         let is_unsent = self.shared.is_unsent(context);
         let taken = is_unsent.then(|| self.shared.quic.pieces_sent());
         match idleness.look(taken, clock::now(), patience) {
-            Verdict::Stalled => return true,
-            Verdict::Stays => self.set_deadline(),
-            Verdict::Idle => self.deadline.set(Duration::MAX),
+            IdleVerdict::Stalled => return true,
+            IdleVerdict::Stays => self.set_deadline(),
+            IdleVerdict::Idle => self.deadline.set(Duration::MAX),
         }
         false
     }

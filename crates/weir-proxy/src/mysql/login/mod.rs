@@ -264,7 +264,7 @@ fn logged_in(terms: &LoginTerms<'_>, talk: Talk, candidate: Candidate) -> Client
 /// A client that has been greeted, and with which TLS was made where it wanted that.
 struct Begun<'a> {
     talk: Talk,
-    newcomer: Newcomer<'a>,
+    newcomer: UnknownClient<'a>,
     greeted: Greeted,
 }
 
@@ -277,7 +277,7 @@ async fn begin<'a>(
     let begun = clock::now();
     terms.deadline.set(begun + terms.listener.shared.config.timeout.handshake);
     terms.deadline.set_idle(Some(begun));
-    let mut newcomer = Newcomer { terms, is_secure: false };
+    let mut newcomer = UnknownClient { terms, is_secure: false };
     let mut talk = Talk::new(stream, first);
     let greeted = match newcomer.open(&mut talk, connection_id).await {
         Ok(greeted) => greeted,
@@ -320,7 +320,7 @@ pub(super) enum Shown {
 }
 
 /// A client before it is logged in.
-struct Newcomer<'a> {
+struct UnknownClient<'a> {
     terms: &'a LoginTerms<'a>,
     is_secure: bool,
 }
@@ -343,7 +343,7 @@ struct Said {
     nonce: Nonce,
 }
 
-impl Newcomer<'_> {
+impl UnknownClient<'_> {
     /// Greets, and hears what comes first.
     async fn open(&self, talk: &mut Talk, connection_id: u32) -> Result<Greeted, Failed> {
         let nonce = draw_nonce().ok_or_else(Failed::internal)?;
