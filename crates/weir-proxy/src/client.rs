@@ -6,7 +6,7 @@
 //! one. Wherever clients are counted, [`weir_screen::address_key`] stands for them.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use weir_config::ProxyVersion;
 use weir_http::proxy_protocol::{self, ProxyAddresses};
@@ -53,6 +53,12 @@ impl Client {
         Client { address: found.unwrap_or(self.address), ..*self }
     }
 
+    /// Keeps which address of ours its connection came to, where no header has said one: for what is asked in
+    /// its name by whoever does not have the connection. It costs a system call.
+    pub fn note_destination(&mut self, local: impl FnOnce() -> io::Result<SocketAddr>) {
+        self.destination = self.destination.or_else(|| local().ok());
+    }
+
     /// The port that it connected to, as far as known; 0 where it is not. `local` says which address of ours
     /// its connection came to, and is asked where the listener has several ports, or any.
     pub fn port_asked(
@@ -72,20 +78,22 @@ impl Client {
     }
 
     /// The PROXY protocol header that names this client to a backend; `local` says which address of ours its
-    /// connection came to.
+    /// connection came to. Where nobody knows that, the client is named all the same, beside the unspecified
+    /// address of its family: a header that names nobody has a backend take us for the client.
     pub fn proxy_header(
         &self,
         version: ProxyVersion,
         local: impl FnOnce() -> io::Result<SocketAddr>,
     ) -> Vec<u8> {
-        let destination = self.destination.or_else(|| local().ok());
-        let addresses = destination.map(|destination| ProxyAddresses { source: self.address, destination });
-        let addresses = addresses.filter(|_| !is_unix(self.address.ip()));
+        let source = self.address;
+        let known = self.destination.or_else(|| local().ok()).filter(|it| !is_unix(it.ip()));
+        let destination = known.unwrap_or_else(|| unspecified_beside(source.ip()));
+        let addresses = (!is_unix(source.ip())).then_some(ProxyAddresses { source, destination });
         let mut header = Vec::with_capacity(proxy_protocol::V1_LONGEST_BYTES);
         match version {
             ProxyVersion::V1 => proxy_protocol::write_v1(addresses, &mut header),
             // LOCAL would say that nobody is behind it.
-            ProxyVersion::V2 if is_unix(self.address.ip()) => {
+            ProxyVersion::V2 if addresses.is_none() => {
                 proxy_protocol::write_v2_unspecified(&mut header);
             }
             ProxyVersion::V2 => proxy_protocol::write_v2(addresses, &mut header),
@@ -97,6 +105,15 @@ impl Client {
 /// Whether a client has come by a Unix socket, and nobody says from where.
 pub fn is_unix(address: IpAddr) -> bool {
     address == weir_io::listener::UNIX_PEER.ip()
+}
+
+/// The address that stands for none, of the family that `address` is of.
+fn unspecified_beside(address: IpAddr) -> SocketAddr {
+    let ip = match address.to_canonical() {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    SocketAddr::new(ip, 0)
 }
 
 /// The only value there is. A second one was written by somebody whom the first was to replace, so that
@@ -158,6 +175,31 @@ mod tests {
         ] {
             let expected = expected.map(|text| text.parse().unwrap());
             assert_eq!(address_of(text.as_bytes()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_client_is_named_also_where_nobody_knows_what_it_connected_to() {
+        let header = |client: &Client, version| {
+            client.proxy_header(version, || Err(io::ErrorKind::Unsupported.into()))
+        };
+        for (source, line) in [
+            ("192.0.2.7:4711", "PROXY TCP4 192.0.2.7 0.0.0.0 4711 0\r\n"),
+            ("[2001:db8::7]:4711", "PROXY TCP6 2001:db8::7 :: 4711 0\r\n"),
+            ("0.0.0.0:0", "PROXY UNKNOWN\r\n"),
+        ] {
+            let mut client = Client::of_peer(source.parse().unwrap());
+            assert_eq!(String::from_utf8_lossy(&header(&client, ProxyVersion::V1)), line);
+            // As version 2 has it: PROXY of a stream over IPv4, IPv6, or nothing that can be named.
+            let family = match (is_unix(client.address.ip()), client.address.is_ipv4()) {
+                (true, _) => 0x00,
+                (false, true) => 0x11,
+                (false, false) => 0x21,
+            };
+            assert_eq!(header(&client, ProxyVersion::V2)[12..14], [0x21, family]);
+            // A Unix socket is no address that a header can say.
+            client.note_destination(|| Ok(weir_io::listener::UNIX_PEER));
+            assert_eq!(String::from_utf8_lossy(&header(&client, ProxyVersion::V1)), line);
         }
     }
 

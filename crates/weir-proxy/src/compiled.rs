@@ -61,6 +61,8 @@ pub struct CompiledListener {
     pub by_route: Option<Box<ByRoute>>,
     /// See [`CompiledSnapshot::files`].
     pub files: Option<Arc<TemporaryFiles>>,
+    /// Whether any pool's backends are told by PROXY headers whom clients have connected to.
+    pub sends_proxy: bool,
 }
 
 impl CompiledSnapshot {
@@ -190,6 +192,7 @@ impl CompiledListener {
             logs: None,
             by_route: None,
             files: None,
+            sends_proxy: pool_configs.iter().any(|pool| pool.send_proxy.is_some()),
         }
     }
 

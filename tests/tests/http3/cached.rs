@@ -12,7 +12,7 @@ pool = "app"
 
 impl Client {
     /// What a request without content and with these fields is answered.
-    async fn gets(
+    pub(super) async fn gets(
         &mut self,
         method: &str,
         path: &str,

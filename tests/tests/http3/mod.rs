@@ -13,6 +13,7 @@ mod malformed;
 mod origin;
 mod relay;
 mod sqli;
+mod told;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

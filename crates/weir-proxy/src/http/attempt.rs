@@ -146,9 +146,9 @@ impl<R: Recipient> Call<'_, R> {
             _ => self.within_try(clock::now(), self.forwarding.timers().connect),
         };
         let Call { requester, recipient, exchange, forwarding, facts, upload, race, .. } = self;
-        let local_of_race = race.and_then(|race| race.local);
         let header = ProxyHeader::of(&forwarding.pool, &exchange.ledger.client(requester), || {
-            let unknown = || local_of_race.ok_or_else(|| io::ErrorKind::Unsupported.into());
+            // Asked of a connection that was here before any pool sent headers.
+            let unknown = || Err(io::ErrorKind::Unsupported.into());
             recipient.stream().map_or_else(unknown, |stream| stream.local_addr())
         });
         let race = *race;

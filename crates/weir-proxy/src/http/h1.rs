@@ -56,7 +56,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     let mut wire = Wire::plain(stream);
     let listener = slot.current();
     deadline.belongs_to(listener.shared.number());
-    let (client, _counted) = match Box::pin(identify::by_header(
+    let (mut client, _counted) = match Box::pin(identify::by_header(
         &listener,
         &mut wire,
         peer,
@@ -79,6 +79,9 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
         Ok(shaken) => shaken,
         Err(end) => return count_refused_session(&worker, &listener, end),
     };
+    if listener.compiled.sends_proxy {
+        client.note_destination(|| wire.local_addr());
+    }
     let port = client.port_asked(&listener.shared.config, || wire.local_addr());
     let identity = Rc::new(session::identify(&listener, &client, port, secure.as_deref()));
     drop(listener);

@@ -129,18 +129,11 @@ impl<R: Recipient> Call<'_, R> {
             note(times, began, &tried);
             return Ok((chosen, tried));
         };
-        let race = self.begin_race();
+        let race = Race::of(self.exchange);
         let first = First { chosen, only_new, began, due: began + delay, times };
         let raced = self.race(reach, &race, first).await;
         race.give_back(self.exchange);
         raced
-    }
-
-    fn begin_race(&mut self) -> Race {
-        let is_told = self.forwarding.pool.shared.config.send_proxy.is_some();
-        let stream = self.recipient.stream().filter(|_| is_told);
-        let local = stream.and_then(|stream| stream.local_addr().ok());
-        Race::of(self.exchange, local)
     }
 
     /// Runs the first attempt, and from `due` on the second.

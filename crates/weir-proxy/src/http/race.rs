@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::mem;
-use std::net::SocketAddr;
 
 use weir_http::BodyLength;
 
@@ -17,8 +16,6 @@ pub struct Race {
     pub heads: Seldom<BackendHeads>,
     /// As [`Exchange::body_to_backends`].
     pub body: BodyLength,
-    /// Where the client has connected to, where the pool's backends are told that.
-    pub local: Option<SocketAddr>,
     /// Whether both are under way.
     is_on: Cell<bool>,
     /// Whether an interim response is on its way to the client, which must not be cut off within it.
@@ -27,12 +24,11 @@ pub struct Race {
 
 impl Race {
     /// Takes what is sent out of `exchange`, until [`Self::give_back`].
-    pub fn of(exchange: &mut Exchange, local: Option<SocketAddr>) -> Race {
+    pub fn of(exchange: &mut Exchange) -> Race {
         Race {
             body: exchange.body_to_backends(),
             outgoing: mem::take(&mut exchange.outgoing),
             heads: mem::take(&mut exchange.heads),
-            local,
             is_on: Cell::new(false),
             is_speaking: Cell::new(false),
         }
