@@ -303,3 +303,27 @@ fn explain_says_where_copies_go_and_a_reload_ends_it() {
     assert_eq!((app.served(), shadow.served()), (2, 1));
     assert!(!explained(&weir).contains("mirror"));
 }
+
+/// Threat J14: what a route copies says nothing of whether memory may answer.
+#[test]
+fn what_is_fetched_for_memory_is_copied_once_and_what_memory_answers_is_not() {
+    let kept = Backend::serving(|request, wire| {
+        let revalidated = request.fields.one("if-none-match").is_some();
+        let fields = [("etag", "\"a\""), ("cache-control", "max-age=3600")];
+        wire.answers(if revalidated { 304 } else { 200 }, &fields, if revalidated { "" } else { "kept" });
+        After::Keep
+    });
+    let shadow = app();
+    let config = CONFIG.replace("path = \"/*\"", "path = \"/*\"\ncache = { }");
+    let weir = Setup::of(&config).with("app", kept.address()).with("shadow", shadow.address()).start();
+    let get = |fields: &str| asks(&weir, format!("GET /page HTTP/1.1\r\nhost: a\r\n{fields}\r\n"));
+    for _ in 0..3 {
+        assert_eq!(get("").text(), "kept");
+    }
+    reaches(&weir, "answered", 1.0);
+    assert_eq!((kept.served(), shadow.requests()[0].target.as_str()), (1, "/v2/page"));
+    // Asked whether what is kept is still good.
+    assert_eq!(get("cache-control: no-cache\r\n").text(), "kept");
+    reaches(&weir, "answered", 2.0);
+    assert_eq!((kept.served(), shadow.served()), (2, 2));
+}

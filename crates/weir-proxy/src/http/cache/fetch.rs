@@ -25,6 +25,7 @@ use crate::http::collect::{self, Incoming};
 use crate::http::exchange::Exchange;
 use crate::http::failure::{FailedFetch, Failure};
 use crate::http::forwarding::Forwarding;
+use crate::http::mirror::copies;
 use crate::http::plan::Paths;
 use crate::http::pump::Pump;
 use crate::http::request;
@@ -114,7 +115,7 @@ async fn serve(job: FetchJob) {
     let route = listener.compiled.routes.route(number);
     let forwarding = Forwarding::new(&listener, pool, route);
     // The second time without conditions.
-    for _ in 0..2 {
+    for is_again in [false, true] {
         exchange.begin(clock::now());
         exchange.ledger.pool = Some(forwarding.pool.clone());
         (exchange.route, exchange.pool) = (Some(number), pool_index);
@@ -129,7 +130,7 @@ async fn serve(job: FetchJob) {
         };
         buffer.append(&text);
         requester.buffer = Some(buffer);
-        if let Err(failure) = fetch.ask(&mut requester, &mut exchange, &forwarding).await {
+        if let Err(failure) = fetch.ask(&mut requester, &mut exchange, &forwarding, is_again).await {
             fetch.fail(FailedFetch::of(&failure));
         }
         if !std::mem::take(&mut fetch.is_mismatched) {
@@ -155,8 +156,14 @@ impl Fetch {
         requester: &mut Requester,
         exchange: &mut Exchange,
         forwarding: &Forwarding<'_>,
+        is_again: bool,
     ) -> Result<(), Failure> {
         screening::at_origin(requester, exchange, forwarding)?;
+        let mirror = forwarding.route.and_then(|route| route.mirror.as_deref());
+        if let Some(mirror) = mirror.filter(|_| !is_again) {
+            // A fetch has no body that would have to come first.
+            let _sent_once_chosen = copies::begin(requester, exchange, forwarding, mirror);
+        }
         let mut facts = request::serialise(requester, exchange, forwarding, self.conditions())?;
         request::take_head(requester, exchange);
         let (recipient, upload) = (&mut *self, &mut Upload::none());
