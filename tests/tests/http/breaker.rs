@@ -184,3 +184,39 @@ fn clients_that_leave_neither_open_it_nor_keep_its_trials() {
     weir.reaches("weir_breaker_opened_total", &[("pool", "app")], 1.0);
     assert_eq!(weir.metric("weir_breaker_open", &[("pool", "app")]), 0.0);
 }
+
+/// The time for the whole request was shorter than the backend's, so that nobody was told that it hangs.
+#[test]
+fn a_backend_that_has_not_answered_when_the_request_was_over_has_failed_and_who_waits_in_line_has_not() {
+    let backend = ScriptedBackend::start();
+    let config = r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [pool.app]
+        backends = [{ address = "@app", max_connections = 1 }]
+        breaker = { of = 2, within = "1h", for = "1h" }
+        queue = { timeout = "10s" }
+        timeout = { request_total = "300ms" }
+        retry = { attempts = 0 }
+        health = { check = "off", passive = "off" }
+        "#;
+    let weir = Setup::of(config).with("app", backend.address()).start();
+    let failed = || {
+        let (pool, address) = (("pool", "app"), backend.address().to_string());
+        weir.metric("weir_backend_requests_total", &[pool, ("backend", &address), ("code", "none")])
+    };
+    for round in 1..=2 {
+        let mut client = weir.client("web");
+        client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        let mut hanging = backend.accepts();
+        hanging.receives_request();
+        // There is no place for it.
+        let behind = ask(&weir, "/behind");
+        assert_eq!((client.receives_response().status, behind.status), (504, 504));
+        assert_eq!(failed(), f64::from(round));
+    }
+    assert_eq!(ask(&weir, "/").status, 503);
+    assert_eq!(weir.metric("weir_breaker_opened_total", &[("pool", "app")]), 1.0);
+    weir.reaches("weir_ends_total", &[("listener", "web"), ("reason", "request_total_timeout")], 4.0);
+}

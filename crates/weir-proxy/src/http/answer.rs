@@ -42,7 +42,7 @@ pub async fn failure(
     };
     let mut form = pages::form(pages, status, exchange.wants);
     if let ErrorForm::Grpc { is_late, .. } = &mut form {
-        *is_late = matches!(failure, Failure::RequestTotal { .. });
+        *is_late = matches!(failure, Failure::RequestTotal(_));
     }
     let answer = OwnAnswer::Error {
         status,

@@ -77,7 +77,7 @@ impl<R: Recipient> Call<'_, R> {
         let ledger = &self.exchange.ledger;
         let (now, is_told) = match status {
             Ok(status) => (ledger.response_at(), status < 500),
-            Err(failure) => (clock::now(), matches!(failure, Failure::BackendTimeout)),
+            Err(failure) => (clock::now(), failure.is_unanswered()),
         };
         let since = since.max(self.upload.moved_at());
         ledger.passage.answered(now, is_told.then(|| now.saturating_sub(since)));

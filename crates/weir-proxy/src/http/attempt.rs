@@ -103,7 +103,8 @@ impl<R: Recipient> Call<'_, R> {
             try_until: self.try_until,
             watched: requester.buffer.is_none(),
         };
-        match sending.send(connection.connection(), outgoing).await.map_err(failed)? {
+        let late = |failure| Failed { failure: requester.judge_attempt(failure, sent_at), reused };
+        match sending.send(connection.connection(), outgoing).await.map_err(late)? {
             Sent::All => {}
             Sent::Cut => self.upload.cut(),
             // It may have answered before it closed; what it said is worth reading.
@@ -112,11 +113,12 @@ impl<R: Recipient> Call<'_, R> {
         let cells = chosen.backend().cells();
         cells.bytes_sent.add(sent_bytes as u64);
         let received = self.until_response(connection.connection()).await.map_err(|failure| {
-            let failure = requester.judge(failure);
+            // What of the body came later was waited for until then.
+            let failure = requester.judge_attempt(failure, sent_at.max(self.upload.moved_at()));
             if let (Failure::BackendTimeout, Some(stream)) = (&failure, connection.connection().as_muxed()) {
                 stream.give_up_connection();
             }
-            failed(failure)
+            Failed { failure, reused }
         })?;
         let latency = clock::now().saturating_sub(sent_at);
         self.exchange.ledger.backend_header = Some(latency);

@@ -63,10 +63,7 @@ pub enum Failure {
         is_owed: bool,
     },
     /// The time for the whole request was over.
-    RequestTotal {
-        /// The client was the one that was waited for.
-        is_client: bool,
-    },
+    RequestTotal(Awaited),
     /// The backend's response broke the protocol.
     BadResponse(Violation),
     /// More interim responses than allowed.
@@ -89,6 +86,17 @@ pub enum Failure {
     Maintenance { retry_after_seconds: u64 },
     /// A backend answered with a status that a page takes the place of.
     Replaced(Box<Replaced>),
+}
+
+/// Who was waited for when the time for a whole request was over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// The client, that was to send or to read.
+    Client,
+    /// A backend that had the request and had not begun to answer.
+    Backend,
+    /// Neither: a place, a connection, or the rest of an answer.
+    Nobody,
 }
 
 /// How a client is told that it may not ask for something.
@@ -203,7 +211,7 @@ impl Failure {
     pub fn status(&self) -> Option<u16> {
         Some(match self {
             Failure::BadRequest(violation) => violation.status(),
-            Failure::HeaderTimeout | Failure::BodyTimeout | Failure::RequestTotal { is_client: true } => 408,
+            Failure::HeaderTimeout | Failure::BodyTimeout | Failure::RequestTotal(Awaited::Client) => 408,
             Failure::BodyTooLarge => 413,
             Failure::MethodRefused => 405,
             Failure::Misdirected => 421,
@@ -222,7 +230,7 @@ impl Failure {
             Failure::Connect(ConnectError::TimedOut { .. })
             | Failure::BackendTimeout
             | Failure::StreamTimeout { .. }
-            | Failure::RequestTotal { is_client: false }
+            | Failure::RequestTotal(Awaited::Backend | Awaited::Nobody)
             | Failure::NotCached => 504,
             Failure::BufferLost => 500,
             Failure::Fetch(failed) => failed.status,
@@ -261,7 +269,7 @@ impl Failure {
             Failure::Empty | Failure::BackendClosed => End::BackendClosed,
             Failure::BackendTimeout => End::BackendTimeout,
             Failure::StreamTimeout { .. } => End::StreamTimeout,
-            Failure::RequestTotal { .. } => End::RequestTotal,
+            Failure::RequestTotal(_) => End::RequestTotal,
             Failure::BadResponse(_) | Failure::InterimFlood => End::BadResponse,
             Failure::ClientClosed => End::ClientClosed,
             Failure::OutOfMemory => End::Overload,
@@ -314,10 +322,16 @@ impl Failure {
             Failure::Empty => "closed without an answer".to_owned(),
             Failure::BackendClosed => "closed within its answer".to_owned(),
             Failure::BackendTimeout => "did not answer in time".to_owned(),
+            Failure::RequestTotal(_) => "did not answer in the time for the whole request".to_owned(),
             Failure::StreamTimeout { .. } => "fell silent within its answer".to_owned(),
             Failure::BadResponse(violation) => format!("answered against the protocol: {}", violation.word()),
             other => other.word().to_owned(),
         }
+    }
+
+    /// Whether a backend had the request and did not begin to answer in the time that there was.
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self, Failure::BackendTimeout | Failure::RequestTotal(Awaited::Backend))
     }
 
     /// Whether the backend is to blame, for passive health.
@@ -331,6 +345,7 @@ impl Failure {
             | Failure::BackendClosed
             | Failure::BackendTimeout
             | Failure::StreamTimeout { is_owed: true }
+            | Failure::RequestTotal(Awaited::Backend)
             | Failure::BadResponse(_)
             | Failure::InterimFlood => true,
             _ => false,
@@ -346,6 +361,8 @@ impl Failure {
             | Failure::QueueFull
             | Failure::QueueTimeout => Meets::All,
             Failure::BadResponse(_) => Meets::Request,
+            // Another's time began elsewhere.
+            Failure::RequestTotal(_) => Meets::Client,
             _ if self.blames_backend() => Meets::Request,
             _ => Meets::Client,
         }
@@ -359,7 +376,7 @@ impl Failure {
             Failure::BadRequest(_)
                 | Failure::HeaderTimeout
                 | Failure::BodyTimeout
-                | Failure::RequestTotal { is_client: true }
+                | Failure::RequestTotal(Awaited::Client)
                 | Failure::BodyTooLarge
                 | Failure::MethodRefused
                 | Failure::ClientClosed

@@ -1,7 +1,6 @@
 //! A client's TCP connection: who it is and what it speaks; where that is HTTP/1.1, one exchange after
 //! another until either side has had enough.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -23,7 +22,7 @@ use crate::handshake;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::idle::{IdleVerdict, Idleness, Patience};
-use crate::http::requester::Requester;
+use crate::http::requester::{Requester, Total};
 use crate::http::session::{LAST_CHANCE, Session};
 use crate::http::stream::Stream;
 use crate::http::{dispatch, h2, linger, session};
@@ -86,8 +85,8 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     let identity = Rc::new(session::identify(&listener, &client, port, secure.as_deref()));
     drop(listener);
     let stream = Stream::of_wire(wire);
-    let total_until = Cell::new(Duration::MAX);
-    let requester = Requester { worker, slot, secure, client, identity, deadline, total_until, buffer };
+    let total = Total::endless();
+    let requester = Requester { worker, slot, secure, client, identity, deadline, total, buffer };
     let mut session = Session { requester, stream, idle_since: None };
     match session.spoken().await {
         Ok(Spoken::Http1) => session.run().await,

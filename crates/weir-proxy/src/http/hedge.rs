@@ -147,7 +147,7 @@ impl<R: Recipient> Call<'_, R> {
             (self.requester, self.forwarding, self.facts, self.try_until);
         let pool = &forwarding.pool;
         let beside = requester.beside(self.exchange.ledger.client(requester)).await;
-        beside.end_by(requester.last_moment());
+        beside.share_total(requester);
         beside.deadline.set(due);
         let twin = self.upload.twin();
         let mut call = Call {
@@ -366,7 +366,7 @@ fn settle<R>(reach: &mut Reach, call: &Call<'_, R>, chosen: Chosen, tried: Tried
 fn note(times: Option<&ResponseTimes>, began: Duration, tried: &Tried) {
     let is_told = match tried {
         Ok(begun) => begun.status < 500,
-        Err(failed) => matches!(failed.failure, Failure::BackendTimeout),
+        Err(failed) => failed.failure.is_unanswered(),
     };
     note_time(times.filter(|_| is_told), began);
 }

@@ -21,7 +21,7 @@ use weir_io::stream::{Duplex as _, Sight};
 use crate::backends::ConnectError;
 use crate::client::Client;
 use crate::http::exchange::Exchange;
-use crate::http::failure::Failure;
+use crate::http::failure::{Awaited, Failure};
 use crate::http::stream::Stream;
 use crate::worker::{ListenerSlot, Worker};
 
@@ -35,10 +35,25 @@ pub struct Requester {
     /// Rendered once; goes into every request.
     pub identity: Rc<ClientIdentity>,
     pub deadline: Deadline,
-    /// When the request under way must be over (`timeout.request_total`), or [`Duration::MAX`].
-    pub total_until: Cell<Duration>,
+    /// The time for the whole request under way.
+    pub total: Total,
     /// What was received and not yet used: the head under way, or pipelined requests.
     pub buffer: Option<Buffer>,
+}
+
+/// The time for a whole request (`timeout.request_total`).
+pub struct Total {
+    /// When it must be over, or [`Duration::MAX`].
+    until: Cell<Duration>,
+    /// How long it may take, or [`Duration::MAX`].
+    length: Cell<Duration>,
+}
+
+impl Total {
+    /// As long as it takes.
+    pub const fn endless() -> Total {
+        Total { until: Cell::new(Duration::MAX), length: Cell::new(Duration::MAX) }
+    }
 }
 
 /// Whom a response goes to.
@@ -105,7 +120,7 @@ impl Requester {
             client,
             identity: self.identity.clone(),
             deadline,
-            total_until: Cell::new(Duration::MAX),
+            total: Total::endless(),
             buffer: None,
         }
     }
@@ -155,44 +170,66 @@ impl Requester {
     /// Has all waits of the request together end within `total` of `head`, when its head was complete.
     #[inline]
     pub fn begin_total(&self, head: Duration, total: Duration) {
-        self.total_until.set(if total == NEVER { Duration::MAX } else { head + total });
+        self.total.until.set(if total == NEVER { Duration::MAX } else { head + total });
+        self.total.length.set(total);
     }
 
     /// Has all waits end by `moment` as well, where that is earlier.
     pub fn end_by(&self, moment: Duration) {
-        self.total_until.set(self.total_until.get().min(moment));
+        self.total.until.set(self.total.until.get().min(moment));
+    }
+
+    /// Has all waits end when those of `other` do, for the same request.
+    pub fn share_total(&self, other: &Requester) {
+        self.total.until.set(other.total.until.get());
+        self.total.length.set(other.total.length.get());
     }
 
     /// Has waits last as long as each may.
     #[inline]
     pub fn end_total(&self) {
-        self.total_until.set(Duration::MAX);
+        self.total.until.set(Duration::MAX);
     }
 
     /// When the request under way must be over.
     #[inline]
     pub fn last_moment(&self) -> Duration {
-        self.total_until.get()
+        self.total.until.get()
     }
 
     /// What a failure really is: a wait that took too long may have done so because the time for the whole
-    /// request was over, and nobody is to blame for it then.
+    /// request was over. Who was waited for then is to blame only where it owed something: a backend that is
+    /// always slower than that would else be taken for a good one.
     pub fn judge(&self, failure: Failure) -> Failure {
-        let is_client = match &failure {
-            Failure::BodyTimeout | Failure::ClientStalled => true,
-            Failure::BackendTimeout
-            | Failure::StreamTimeout { .. }
+        let awaited = match &failure {
+            Failure::BodyTimeout | Failure::ClientStalled => Awaited::Client,
+            Failure::BackendTimeout => Awaited::Backend,
+            // One that has begun to answer may have much to say.
+            Failure::StreamTimeout { .. }
             | Failure::QueueTimeout
-            | Failure::Connect(ConnectError::TimedOut { .. }) => false,
+            | Failure::Connect(ConnectError::TimedOut { .. }) => Awaited::Nobody,
             _ => return failure,
         };
-        if self.last_moment() > clock::now() { failure } else { Failure::RequestTotal { is_client } }
+        if self.last_moment() > clock::now() { failure } else { Failure::RequestTotal(awaited) }
+    }
+
+    /// As [`Self::judge`], of an attempt whose backend was sent the request at `sent_at`. It owed an answer
+    /// where it had the request for half of the time at least: under load most of it may be spent in line,
+    /// and what is left is too short for anybody.
+    pub fn judge_attempt(&self, failure: Failure, sent_at: Duration) -> Failure {
+        let had = || clock::now().saturating_sub(sent_at);
+        match self.judge(failure) {
+            Failure::RequestTotal(Awaited::Backend) if had() < self.total.length.get() / 2 => {
+                Failure::RequestTotal(Awaited::Nobody)
+            }
+            judged => judged,
+        }
     }
 
     /// Has a wait that begins at `now` end after `patience`, or when the drain is over.
     #[inline]
     pub fn wait(&self, now: Duration, patience: Duration) {
-        let due = (now + patience).min(self.total_until.get());
+        let due = (now + patience).min(self.total.until.get());
         self.deadline.set(self.slot.draining_until().map_or(due, |until| due.min(until)));
     }
 }

@@ -1,10 +1,8 @@
 //! Serves the one request of a stream of HTTP/2 or HTTP/3, as `h1` serves the many of a connection.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::Duration;
 
 use weir_http::{ClientIdentity, Limits};
 use weir_io::clock;
@@ -16,7 +14,7 @@ use crate::client::Client;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::muxed::Muxed;
-use crate::http::requester::Requester;
+use crate::http::requester::{Requester, Total};
 use crate::http::session::Session;
 use crate::http::stream::Stream;
 use crate::http::{dispatch, linger};
@@ -66,7 +64,7 @@ pub async fn serve(
         client: *client,
         identity: identity.clone(),
         deadline,
-        total_until: Cell::new(Duration::MAX),
+        total: Total::endless(),
         buffer: None,
     };
     let mut session = Session { requester, stream: Stream::muxed(stream), idle_since: None };

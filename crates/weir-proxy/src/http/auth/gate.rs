@@ -10,7 +10,7 @@ use weir_stats::table::AuthResult;
 use super::{Authenticator, Refused, basic, service, sign_in};
 use crate::http::answer;
 use crate::http::exchange::{After, Exchange};
-use crate::http::failure::{Denied, Failure};
+use crate::http::failure::{Awaited, Denied, Failure};
 use crate::http::request_values::Values;
 use crate::http::requester::Requester;
 use crate::http::session::Session;
@@ -49,7 +49,7 @@ pub async fn ask(
         Ok(None) if exchange.user.is_remembered => Some(AuthResult::Remembered),
         Ok(None) => Some(AuthResult::Passed),
         Ok(Some(_)) | Err(Failure::AuthDenied(_)) => Some(AuthResult::Denied),
-        Err(Failure::AuthUnavailable | Failure::RequestTotal { .. }) => Some(AuthResult::Unavailable),
+        Err(Failure::AuthUnavailable | Failure::RequestTotal(_)) => Some(AuthResult::Unavailable),
         // The client has left, or Weir's own memory or time was over.
         Err(_) => None,
     };
@@ -79,7 +79,7 @@ fn closed(failure: Failure, requester: &Requester) -> Failure {
     match failure {
         Failure::AuthDenied(_) | Failure::ClientClosed | Failure::Drained | Failure::OutOfMemory => failure,
         // Whoever decides had no more time than the request itself.
-        _ if requester.last_moment() <= clock::now() => Failure::RequestTotal { is_client: false },
+        _ if requester.last_moment() <= clock::now() => Failure::RequestTotal(Awaited::Nobody),
         _ => Failure::AuthUnavailable,
     }
 }

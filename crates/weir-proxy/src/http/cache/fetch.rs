@@ -4,7 +4,6 @@
 //! So it is chosen, connected, timed and tried again for as every other request is. Its recipient is gone
 //! when nobody waits any more, and it may not go on by itself ([`super::background`]).
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,7 +28,7 @@ use crate::http::mirror::copies;
 use crate::http::plan::Paths;
 use crate::http::pump::Pump;
 use crate::http::request;
-use crate::http::requester::Requester;
+use crate::http::requester::{Requester, Total};
 use crate::http::screening;
 use crate::http::session::Session;
 use crate::http::sink::Framing;
@@ -108,7 +107,7 @@ async fn serve(job: FetchJob) {
         client: job.client,
         identity: job.identity,
         deadline,
-        total_until: Cell::new(Duration::MAX),
+        total: Total::endless(),
         buffer: None,
     };
     let (number, pool_index) = (route, job.pool_index);

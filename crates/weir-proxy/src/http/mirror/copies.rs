@@ -5,7 +5,6 @@
 //! What proves who somebody is stays away from copies, and so do the rules about header fields of listener
 //! and route, which may hold secrets for the backends that the request is for (threat J14).
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
@@ -36,7 +35,7 @@ use crate::http::mirror::Mirror;
 use crate::http::plan::Paths;
 use crate::http::pump::Pump;
 use crate::http::request;
-use crate::http::requester::{Nobody, Requester};
+use crate::http::requester::{Nobody, Requester, Total};
 use crate::http::sink::{Framing, Parts, Sink};
 use crate::http::upload::Upload;
 use crate::worker::{self, ListenerSlot, Worker, WorkerListener};
@@ -226,7 +225,7 @@ async fn serve(copy: Box<Copy>, body: Vec<u8>, permit: Permit) {
         client: copy.client,
         identity: copy.identity.clone(),
         deadline,
-        total_until: Cell::new(Duration::MAX),
+        total: Total::endless(),
         buffer: None,
     };
     let mut exchange = Exchange::take();
