@@ -117,6 +117,7 @@ fn a_proxy_in_front_says_who_the_client_is() {
     let told = "x-forwarded-for: 203.0.113.7, 10.0.0.9\r\n";
     assert_eq!(ask(&one, "", told).as_deref(), Some("203.0.113.7, 10.0.0.9"));
     assert_eq!(ask(&one, "", ""), None);
+    assert_eq!(backend.requests().pop().expect("a request").fields.one("x-real-ip"), None);
     let header = "PROXY TCP4 203.0.113.8 192.0.2.1 4711 80\r\n";
     assert_eq!(ask(&other, header, told).as_deref(), Some("203.0.113.8"));
     assert_eq!(ask(&other, "PROXY UNKNOWN\r\n", ""), None);

@@ -4,6 +4,7 @@ use weir_config::NewField;
 use weir_http::{FieldEdits, Violation};
 use weir_template::{Piece, Template};
 
+use crate::client::is_unix;
 use crate::http::edit_table::{Edits, Rendered, put_line};
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
@@ -109,9 +110,12 @@ pub(crate) fn fill_in_request(
     if is_host { Ok(()) } else { Err(Failure::BadRequest(Violation::HostSyntax)) }
 }
 
-/// Writes down who asks, where a trusted proxy speaks for it.
+/// Writes down who asks, where a trusted proxy speaks for it; nothing where it names nobody and has come by a
+/// Unix socket.
 pub(crate) fn note_client(requester: &Requester, exchange: &mut Exchange) {
     let client = exchange.ledger.client(requester).address.ip().to_canonical();
     exchange.rendered.client.clear();
-    weir_http::write_address(&mut exchange.rendered.client, client);
+    if !is_unix(client) {
+        weir_http::write_address(&mut exchange.rendered.client, client);
+    }
 }
