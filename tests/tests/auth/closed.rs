@@ -149,3 +149,25 @@ fn many_questions_at_once_each_get_the_answer_to_their_own() {
     until("all to be counted", || (all >= 400.0).then_some(()));
     assert_eq!(site.results("passed") as usize, site.app.served());
 }
+
+#[test]
+fn explain_says_that_a_service_that_can_t_be_asked_lets_nobody_pass() {
+    let broken = Backend::serving(|_, wire| {
+        wire.answers(500, &[], "");
+        After::Keep
+    });
+    let breaker = "[pool.auth]\nbreaker = { of = 2, within = \"1h\", for = \"1h\" }";
+    let site = Site::of(&CONFIG.replace("[pool.auth]", breaker), broken);
+    let url = format!("http://{}/admin", site.weir.address("web"));
+    let explained = || site.weir.command(&["explain", "http", "GET", &url]).succeeded().to_owned();
+    assert!(explained().contains("action   forward to pool app\n"), "{}", explained());
+    for _ in 0..3 {
+        refused(&site, &[GOOD]);
+    }
+    let said = "action   refuse 503, pool auth, which is asked who may, has its breaker open\n";
+    assert!(explained().contains(said), "{}", explained());
+    let drained = site.weir.command(&["drain", "auth", &site.auth.address().to_string()]);
+    assert_eq!(drained.code, 0, "{drained:?}");
+    let said = "action   refuse 503, pool auth, which is asked who may, has no backend left\n";
+    assert!(explained().contains(said), "{}", explained());
+}

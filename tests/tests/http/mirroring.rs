@@ -327,3 +327,23 @@ fn what_is_fetched_for_memory_is_copied_once_and_what_memory_answers_is_not() {
     reaches(&weir, "answered", 2.0);
     assert_eq!((kept.served(), shadow.served()), (2, 2));
 }
+
+#[test]
+fn explain_says_why_there_is_no_copy_of_a_request() {
+    let (app, shadow) = (app(), app());
+    let weir = before(&app, shadow.address());
+    let url = format!("http://{}/a", weir.address("web"));
+    let explained = |fields: &[&str]| {
+        let words = ["explain", "http", "GET", &url].into_iter();
+        let fields = fields.iter().flat_map(|field| ["--header", field]);
+        weir.command(&words.chain(fields).collect::<Vec<_>>()).stdout
+    };
+    let looped = explained(&["x-mirrored: 1"]);
+    assert!(looped.contains("this one is not: it is one itself (x-mirrored)"), "{looped}");
+    let tunnel = explained(&["connection: upgrade", "upgrade: websocket"]);
+    assert!(tunnel.contains("this one is not: it asks for a tunnel"), "{tunnel}");
+    let switched = weir.command(&["maintenance", "on", "--pool", "shadow"]);
+    assert_eq!(switched.code, 0, "{switched:?}");
+    let closed = explained(&[]);
+    assert!(closed.contains("this one is not: that pool is in maintenance"), "{closed}");
+}

@@ -163,16 +163,11 @@ impl Followed<'_> {
             // A request that a list turns away is not looked at.
             answer.sqli = injection.as_ref().map(|(sentence, _)| sentence.clone());
             let asked = compiled.routes.auth(plan.route).filter(|_| plan.outcome.is_guarded());
-            let closed = asked
-                .and_then(Authenticator::pool_name)
-                .filter(|pool| closing.keeps_from(&listener.maintenance, pool, request.client()));
+            let closed = asked.and_then(|asked| self.unanswered(asked));
             let injection = injection.and_then(|(_, refused)| refused);
             match (injection, closed, refused_at(Checkpoint::Origin)) {
                 (Some(refused), _, _) => answer.refused(refused, refused.word),
-                (None, Some(pool), _) => {
-                    let refused = Answered { status: 503, word: "maintenance" };
-                    answer.refused(refused, &format!("maintenance of pool {pool}, which is asked who may"));
-                }
+                (None, Some((refused, why)), _) => answer.refused(refused, &why),
                 (None, None, Some(step)) => answer.refused_by(step),
                 (None, None, None) => serving = self.carry_out(answer),
             }
@@ -182,6 +177,29 @@ impl Followed<'_> {
         answer.logs = compiled.logs.as_deref().map(|logs| logs.names(route));
         self.tell_errors(answer);
         self.tell_changes(answer, serving);
+    }
+
+    /// Which copies are made for another pool, in words; `is_closed` says of a pool whether it is in
+    /// maintenance.
+    fn copied(&self, is_closed: impl Fn(usize) -> bool) -> Option<String> {
+        let mirror = self.plan.route?.mirror.as_deref()?;
+        let name = &self.snapshot.pools[mirror.pool()].config.name;
+        Some(self.request.copied(mirror, name, || is_closed(mirror.pool())))
+    }
+
+    /// How a request is refused since the service can't be asked that says who may, and why.
+    fn unanswered(&self, asked: &Authenticator) -> Option<(Answered, String)> {
+        let Followed { snapshot, listener, compiled, request, plan, .. } = self;
+        let name = asked.pool_name()?;
+        let closing = compiled.routes.closing(plan.route);
+        if closing.keeps_from(&listener.maintenance, name, request.client()) {
+            let refused = Answered { status: 503, word: "maintenance" };
+            return Some((refused, format!("maintenance of pool {name}, which is asked who may")));
+        }
+        let why = closing::unasked(&snapshot.pool(name)?.balance)?;
+        let but = if asked.remembers() { ", unless the answer is remembered" } else { "" };
+        let refused = Answered { status: 503, word: "auth_unavailable" };
+        Some((refused, format!("pool {name}, which is asked who may, {why}{but}")))
     }
 
     fn tell_errors(&self, answer: &mut Answer) {
@@ -285,8 +303,7 @@ impl Followed<'_> {
                     .map(|split| split.words(|index| pools[index].config.name.as_str()));
                 let by_map = plan.route.and_then(|route| route.pool_map.as_deref());
                 answer.split = answer.split.take().or_else(|| by_map.map(PoolMap::words));
-                let mirror = plan.route.and_then(|route| route.mirror.as_deref());
-                answer.mirror = mirror.map(|it| it.words(|index| pools[index].config.name.as_str()));
+                answer.mirror = self.copied(is_closed);
                 let of_route = plan.route.and_then(|route| route.buffer);
                 answer.buffered = of_route.or(pool.config.buffer).and_then(buffered);
                 answer.protocol = picked(pool);

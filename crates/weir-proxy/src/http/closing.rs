@@ -72,9 +72,23 @@ pub fn serving<'p>(
     }
     let can_serve = |index: &usize| {
         let pool = pool(*index);
-        pool.tier().is_some_and(|tier| tier != TierKind::LastResort)
-            && pool.breaker().is_none_or(|(breaker, settings)| breaker.lets_through(clock::now(), settings))
+        pool.tier().is_some_and(|tier| tier != TierKind::LastResort) && is_let_through(pool)
     };
     let open = fallbacks.iter().copied().filter(|&index| !is_closed(index));
     std::iter::once(first).chain(open).find(can_serve).unwrap_or(first)
+}
+
+/// Why nobody of the pool is asked now, in words; `None` where somebody is. Of one that is asked beside the
+/// pool of a request, in whose place no other answers.
+pub fn unasked(pool: &weir_balance::Pool) -> Option<&'static str> {
+    match pool.tier() {
+        None => Some("has no backend left"),
+        Some(_) if !is_let_through(pool) => Some("has its breaker open"),
+        Some(_) => None,
+    }
+}
+
+/// Whether the pool's breaker, where it has one, lets a request through.
+fn is_let_through(pool: &weir_balance::Pool) -> bool {
+    pool.breaker().is_none_or(|(breaker, settings)| breaker.lets_through(clock::now(), settings))
 }

@@ -18,6 +18,7 @@ use crate::http::edit_table::EditTable;
 use crate::http::edits;
 use crate::http::failure::Failure;
 use crate::http::limits::limits_of;
+use crate::http::mirror::Mirror;
 use crate::http::pages::{self, Pages};
 use crate::http::plan::{self, OverTls, Paths, Received, Refused};
 use crate::http::request_values::{self, TlsValues, Values, Who};
@@ -178,6 +179,12 @@ impl Request {
             told += "; no other takes work now";
         }
         Some(told)
+    }
+
+    /// Which copies are made for another pool, and whether of this one; `pool` has that name, and `is_closed`
+    /// says whether it is in maintenance for the client.
+    pub fn copied(&self, mirror: &Mirror, pool: &str, is_closed: impl FnOnce() -> bool) -> String {
+        mirror.words(pool, (&self.head, &self.text), is_closed)
     }
 
     /// What each map says of it.

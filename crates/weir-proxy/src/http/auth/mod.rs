@@ -78,6 +78,11 @@ impl Authenticator {
         }
     }
 
+    /// Whether what was answered before stands for some time.
+    pub fn remembers(&self) -> bool {
+        matches!(self, Authenticator::Service(service) if service.remembered.is_some())
+    }
+
     /// Compiles; `pool` gives the index of a pool by its name, and `known` are files of passwords that go on
     /// where nothing has changed; `token_keys` are those that are fetched. `None` where everybody may
     /// ask.

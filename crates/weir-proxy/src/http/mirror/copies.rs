@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use weir_config::PoolProtocol;
 use weir_http::{
-    BodyLength, BodyReader, ClientIdentity, Conditions, DroppedNames, KnownHeader, Progress, parse_request,
+    BodyLength, BodyReader, ClientIdentity, Conditions, DroppedNames, KnownHeader, Progress, RequestHead,
+    parse_request,
 };
 use weir_io::buffers::{Charge, LARGE};
 use weir_io::clock;
@@ -92,8 +93,7 @@ pub(crate) fn begin(
 ) -> Option<Box<Copy>> {
     let text = requester.received();
     let request = &exchange.request;
-    let is_tunnel = request.upgrade(text).is_some() || request.is_extended_connect();
-    if is_tunnel || !mirror.takes(&exchange.request_id) {
+    if is_tunnel(request, text) || !mirror.takes(&exchange.request_id) {
         return None;
     }
     let copy = match copy_of(requester, exchange, forwarding, mirror) {
@@ -111,6 +111,24 @@ pub(crate) fn begin(
     None
 }
 
+/// Whether it asks for a tunnel, of which there is no copy.
+pub(super) fn is_tunnel(request: &RequestHead, text: &[u8]) -> bool {
+    request.upgrade(text).is_some() || request.is_extended_connect()
+}
+
+/// Why there is no copy of a request, whatever its body; `is_closed` says whether the mirror is in
+/// maintenance for its client.
+pub(super) fn left_out(
+    request: &RequestHead,
+    text: &[u8],
+    is_closed: impl FnOnce() -> bool,
+) -> Option<MirrorResult> {
+    match request.value_by_name(MARK, text) {
+        Some(_) => Some(MirrorResult::Looped),
+        None => is_closed().then_some(MirrorResult::Maintenance),
+    }
+}
+
 fn copy_of(
     requester: &Requester,
     exchange: &Exchange,
@@ -119,15 +137,13 @@ fn copy_of(
 ) -> Result<Copy, MirrorResult> {
     let text = requester.received();
     let Exchange { request, .. } = exchange;
-    if request.value_by_name(MARK, text).is_some() {
-        return Err(MirrorResult::Looped);
-    }
     let pool = forwarding.listener.pools.get(mirror.pool).ok_or(MirrorResult::Failed)?.clone();
     let client = exchange.ledger.client(requester);
     let closing = forwarding.listener.compiled.routes.closing(forwarding.route);
     let maintenance = &forwarding.listener.shared.maintenance;
-    if closing.keeps_from(maintenance, &pool.shared.config.name, client.address.ip()) {
-        return Err(MirrorResult::Maintenance);
+    let is_closed = || closing.keeps_from(maintenance, &pool.shared.config.name, client.address.ip());
+    if let Some(left_out) = left_out(request, text, is_closed) {
+        return Err(left_out);
     }
     let expected = match request.body() {
         BodyLength::Length(length) => length,

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weir_balance::stable_hash;
+use weir_http::RequestHead;
+use weir_stats::table::MirrorResult;
 
 use crate::http::cache::background::Background;
 
@@ -46,14 +48,30 @@ impl Mirror {
         (low as f64 / (1_u64 << 53) as f64) < self.share
     }
 
-    /// Which copies go where, in words; `name` gives the name of a pool by its index.
-    pub fn words<'n>(&self, name: impl Fn(usize) -> &'n str) -> String {
+    /// Index of the pool that gets the copies.
+    pub fn pool(&self) -> usize {
+        self.pool
+    }
+
+    /// Which copies go to the pool of this name, in words, and whether one of this request would; `is_closed`
+    /// says whether that pool is in maintenance for its client.
+    pub(super) fn words(
+        &self,
+        pool: &str,
+        (request, text): (&RequestHead, &[u8]),
+        is_closed: impl FnOnce() -> bool,
+    ) -> String {
         let with = if self.credentials { "with" } else { "without" };
-        format!(
-            "{:.1} % of the requests are copied to pool {}, bodies up to {} bytes, {with} credentials",
-            self.share * 100.0,
-            name(self.pool),
-            self.body_limit,
-        )
+        let (percent, most) = (self.share * 100.0, self.body_limit);
+        let words = format!(
+            "{percent:.1} % of the requests are copied to pool {pool}, bodies up to {most} bytes, {with} credentials"
+        );
+        let why = match copies::left_out(request, text, is_closed) {
+            _ if copies::is_tunnel(request, text) => "it asks for a tunnel",
+            Some(MirrorResult::Looped) => "it is one itself (x-mirrored)",
+            Some(_) => "that pool is in maintenance",
+            None => return words,
+        };
+        format!("{words}; this one is not: {why}")
     }
 }
