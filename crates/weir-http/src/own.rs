@@ -123,8 +123,8 @@ impl OwnAnswer<'_> {
         }
     }
 
-    /// Writes it as text of HTTP/1.1.
-    pub fn write(&self, own: &OwnResponse<'_>, out: &mut Vec<u8>) {
+    /// Writes it as text of HTTP/1.1; gives how many bytes of it are its content.
+    pub fn write(&self, own: &OwnResponse<'_>, out: &mut Vec<u8>) -> usize {
         let answer = self.settled();
         let body = answer.body(own);
         out.reserve(512 + body.len());
@@ -132,9 +132,11 @@ impl OwnAnswer<'_> {
         answer.put_fields(own, &body, out);
         encode::write_connection(own.keep_alive, own.version, out);
         out.extend_from_slice(b"\r\n");
-        if !own.head_only {
-            out.extend_from_slice(&body);
+        if own.head_only {
+            return 0;
         }
+        out.extend_from_slice(&body);
+        body.len()
     }
 
     /// Gives its fields to `visit`, `:status` first, for HTTP/2 or HTTP/3, and appends its body to `body`.

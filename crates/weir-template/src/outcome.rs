@@ -49,6 +49,8 @@ outcomes! {
     BytesReceived = "bytes_received",
     /// Bytes to the client.
     BytesSent = "bytes_sent",
+    /// Bytes of the content to the client.
+    BodyBytesSent = "body_bytes_sent",
     /// What the cache did, in one word.
     Cache = "cache",
     /// Tries after the first.
@@ -89,6 +91,7 @@ impl Outcome {
                 | Outcome::Status
                 | Outcome::BytesReceived
                 | Outcome::BytesSent
+                | Outcome::BodyBytesSent
                 | Outcome::Retries
                 | Outcome::ClientHeader
                 | Outcome::Queue

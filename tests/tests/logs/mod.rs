@@ -8,7 +8,7 @@ mod syslog;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use weir_tests::dialogue::{Authority, Backend, ONE_POOL, ScriptedBackend, Setup, Weir, until};
+use weir_tests::dialogue::{Authority, Backend, ONE_POOL, ScriptedBackend, Setup, Weir, curl, until};
 use weir_tests::versions::{Client, Front, run};
 
 fn logging(format: &str, backend: impl ToString) -> Weir {
@@ -85,6 +85,62 @@ fn every_json_line_is_one_object_whatever_the_request_holds() {
         assert!(value.is_object() && value.get("forged").is_none(), "{line}");
         for key in ["time", "listener", "client", "status"] {
             assert!(value.get(key).is_some(), "no {key}: {line}");
+        }
+    }
+}
+
+/// Of what Weir answers itself, of what a backend answers and of what memory does, in both versions.
+#[test]
+fn combined_lines_count_the_bytes_of_the_body_and_own_lines_may() {
+    let config = r#"
+        [access_log.combined]
+        target = "@dir/combined.log"
+        format = "combined"
+        [access_log.own]
+        target = "@dir/own.log"
+        line = "$target $status $body_bytes_sent $bytes_sent"
+        [listener.web]
+        bind = "@web"
+        http = ["h1", "h2"]
+        access_logs = ["combined", "own"]
+        [[listener.web.route]]
+        path = "/passed"
+        pool = "app"
+        [[listener.web.route]]
+        path = "/kept"
+        pool = "app"
+        cache = { ttl = "60s" }
+        [[listener.web.route]]
+        path = "/own"
+        respond = { status = 200, body = "0123456789" }
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+        "#;
+    let backend = Backend::saying("0123456789");
+    let weir = Setup::of(config).with("app", backend.address()).start();
+    let mut sent = 0;
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        for (path, method, bytes) in [
+            ("/passed", "GET", 10),
+            ("/passed", "HEAD", 0),
+            ("/kept", "GET", 10),
+            ("/kept", "GET", 10),
+            ("/own", "GET", 10),
+            ("/own", "HEAD", 0),
+        ] {
+            let url = format!("http://{}{path}", weir.address("web"));
+            let head: &[&str] = if method == "HEAD" { &["--head"] } else { &[] };
+            curl(&[&[version, "--silent", &url][..], head].concat());
+            sent += 1;
+            // Workers write when they come to it.
+            let combined = weir.lines_of("combined.log", sent).pop().expect("a line");
+            let own = weir.lines_of("own.log", sent).pop().expect("a line");
+            assert!(combined.contains(&format!(" {bytes} \"-\" ")), "{version} {method} {path}: {combined}");
+            let numbers: Vec<usize> =
+                own.split(' ').skip(2).map(|it| it.parse().expect("a number")).collect();
+            assert_eq!(numbers[0], bytes, "{version} {method}: {own}");
+            assert!(numbers[1] > bytes + 50, "{version} {method}: {own}");
         }
     }
 }

@@ -109,7 +109,6 @@ fn meant_in_line(name: &str) -> Option<String> {
         "request_uri" | "uri_path" | "HU" => "target",
         "request" => return Some("did you mean `$method $target $protocol`?".to_owned()),
         "server_protocol" => "protocol",
-        "body_bytes_sent" => "bytes_sent",
         "request_length" => "bytes_received",
         "request_time" | "duration" => "total",
         "upstream_addr" => "backend",

@@ -5,7 +5,9 @@ use weir_http::h1::encode::write_continue;
 use weir_http::{AddedField, DroppedNames, ErrorForm, FieldEdits, OwnAnswer, OwnResponse, Version};
 
 fn own_answer(answer: OwnAnswer<'_>, own: &OwnResponse<'_>) -> String {
-    written(|out| answer.write(own, out))
+    written(|out| {
+        answer.write(own, out);
+    })
 }
 
 fn error(status: u16, word: &str, retry_after_seconds: Option<u64>, own: &OwnResponse<'_>) -> String {

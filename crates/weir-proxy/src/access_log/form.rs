@@ -250,6 +250,7 @@ fn outcome(renderer: &mut Renderer, fact: Outcome, record: &Record<'_>, out: &mu
         }
         Outcome::BytesReceived => encode_decimal(out, record.bytes_received),
         Outcome::BytesSent => encode_decimal(out, record.bytes_sent),
+        Outcome::BodyBytesSent => encode_decimal(out, record.body_bytes_sent()),
         Outcome::Retries => encode_decimal(out, u64::from(record.retries)),
         Outcome::ClientHeader => put_seconds(out, timers.client_header),
         Outcome::Queue => put_seconds(out, timers.queue),

@@ -37,6 +37,8 @@ pub struct Record<'a> {
     pub bytes_received: u64,
     /// Bytes to the client.
     pub bytes_sent: u64,
+    /// How many of them are the response's head.
+    pub head_bytes_sent: u64,
     /// `x-request-id`, as passed on or made.
     pub request_id: Option<&'a [u8]>,
     /// What the cache said, in one word.
@@ -82,6 +84,7 @@ impl<'a> Record<'a> {
             status: None,
             bytes_received: 0,
             bytes_sent: 0,
+            head_bytes_sent: 0,
             request_id: None,
             cache: None,
             retries: 0,
@@ -95,6 +98,11 @@ impl<'a> Record<'a> {
             tls: None,
             referer: None,
         }
+    }
+
+    /// Bytes of the response's content to the client.
+    pub fn body_bytes_sent(&self) -> u64 {
+        self.bytes_sent.saturating_sub(self.head_bytes_sent)
     }
 }
 

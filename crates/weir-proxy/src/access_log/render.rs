@@ -109,7 +109,7 @@ impl Renderer {
         out.extend_from_slice(b"\" ");
         number_or(out, record.status.map(u64::from), b"-");
         out.push(b' ');
-        number(out, record.bytes_sent);
+        number(out, record.body_bytes_sent());
         for field in [record.referer, record.user_agent] {
             out.extend_from_slice(b" \"");
             escape::combined(out, field.unwrap_or(b"-"));

@@ -30,6 +30,7 @@ fn request<'a>() -> Record<'a> {
         status: Some(200),
         bytes_received: 431,
         bytes_sent: 2750,
+        head_bytes_sent: 250,
         request_id: Some(b"0f3c"),
         cache: None,
         retries: 1,
@@ -61,6 +62,7 @@ fn relayed<'a>() -> Record<'a> {
         host: None,
         path: None,
         status: None,
+        head_bytes_sent: 0,
         request_id: None,
         timers: Timers { client_header: None, backend_header: None, ..request().timers },
         end: End::ClientIdle,
@@ -115,7 +117,7 @@ fn a_json_line_carries_every_field_in_seconds_and_bytes() {
 fn a_combined_line_is_what_apache_and_nginx_write() {
     assert_eq!(
         line(AccessFormat::Combined, &request()),
-        "192.0.2.7 - - [21/Nov/2026:22:05:09 +0000] \"GET /api/cart?id=\\x221\\x22 HTTP/1.1\" 200 2750 \"-\" \"curl/8\"\n"
+        "192.0.2.7 - - [21/Nov/2026:22:05:09 +0000] \"GET /api/cart?id=\\x221\\x22 HTTP/1.1\" 200 2500 \"-\" \"curl/8\"\n"
     );
     assert_eq!(
         line(AccessFormat::Combined, &relayed()),

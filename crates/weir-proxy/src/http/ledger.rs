@@ -38,6 +38,8 @@ pub struct Ledger {
     pub hedge: Option<HedgeResult>,
     pub bytes_received: u64,
     pub bytes_sent: u64,
+    /// How many of them are the response's head.
+    pub head_bytes_sent: u64,
     /// Bytes of a tunnel, which the counters have been told already.
     tunnelled: (u64, u64),
     /// Status sent to the client; 0 for none.
@@ -114,6 +116,7 @@ impl Ledger {
             hedge,
             bytes_received,
             bytes_sent,
+            head_bytes_sent,
             tunnelled,
             status,
             pool,
@@ -134,7 +137,8 @@ impl Ledger {
         (*began, *head) = (now, now);
         (*queue, *connect, *backend_header, *backend_protocol, *auth) = (None, None, None, None, None);
         (*retries, *hedge) = (0, None);
-        (*bytes_received, *bytes_sent, *tunnelled, *status) = (0, 0, (0, 0), 0);
+        (*bytes_received, *bytes_sent, *head_bytes_sent) = (0, 0, 0);
+        (*tunnelled, *status) = ((0, 0), 0);
         (*pool, *backend, *behind_proxy, *has_waited) = (None, None, None, false);
         (*route, *route_number, *is_unlogged) = (None, None, false);
         (*would_reject, *sqli, *user) = (Reasons::default(), None, None);
@@ -357,6 +361,7 @@ impl Ledger {
             status: (self.status != 0).then_some(self.status),
             bytes_received: self.bytes_received + self.tunnelled.0,
             bytes_sent: self.bytes_sent + self.tunnelled.1,
+            head_bytes_sent: self.head_bytes_sent,
             request_id: (!request_id.is_empty()).then_some(request_id),
             cache: self.cache.result.map(CacheResult::word),
             retries: self.retries,

@@ -164,7 +164,8 @@ pub fn begin_own(
     keep_alive: bool,
 ) -> io::Result<()> {
     edits::prepare(&session.requester, listener, exchange);
-    let Exchange { request, reply, reply_head_bytes, request_id, route, pool, rendered, .. } = exchange;
+    let Exchange { request, reply, reply_head_bytes, request_id, route, pool, rendered, ledger, .. } =
+        exchange;
     reply.clear();
     let stream = session.stream.as_muxed();
     let edits = edits::of_response(listener, *route, *pool, rendered);
@@ -180,7 +181,8 @@ pub fn begin_own(
             edits,
         };
         let Some(stream) = stream else {
-            answer.write(&own, reply);
+            let content = answer.write(&own, reply);
+            ledger.head_bytes_sent = (reply.len() - content) as u64;
             return Ok(());
         };
         let mut head = stream.head();
@@ -189,6 +191,7 @@ pub fn begin_own(
             head.field(name, value);
         };
         answer.visit(&own, &mut field, reply);
+        ledger.head_bytes_sent = *reply_head_bytes;
         stream.send_head(head, reply.is_empty())
     })
 }

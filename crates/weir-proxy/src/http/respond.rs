@@ -55,6 +55,7 @@ pub async fn run(
     let to_stream = session.stream.is_muxed();
     // What ended with its head has been told so.
     let marked = to_stream && !framing.body.is_empty();
+    exchange.ledger.head_bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     let mut download = Pump::new(reader, Framing::on(marked, framing.body), Some(received), None);
     if let Some(edits) = edits::of(forwarding.listener, exchange) {
         download = download.dropping(edits.dropped_of_response());

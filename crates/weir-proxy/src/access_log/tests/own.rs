@@ -59,10 +59,10 @@ fn a_line_says_what_it_is_written_to_say_and_a_dash_for_what_is_not_there() {
         rendered(line, &relayed(), BTreeMap::new()),
         r#"2001:db8::1:5 - [21/Nov/2026:22:05:09 +0000] "- - TCP" - 2750 "-" shop.example?id=\x221\x22"#
     );
-    let facts = "line = '$time $time_unix $listener $route $pool $backend $backend_protocol $bytes_received $retries $client_header $queue $connect $backend_header $total $end $cache $hedge $sqli $would_reject $tls_version $tls_cipher $server_name $request_id'";
+    let facts = "line = '$time $time_unix $listener $route $pool $backend $backend_protocol $bytes_received $body_bytes_sent $retries $client_header $queue $connect $backend_header $total $end $cache $hedge $sqli $would_reject $tls_version $tls_cipher $server_name $request_id'";
     assert_eq!(
         rendered(facts, &request(), BTreeMap::new()),
-        "2026-11-21T22:05:09.123Z 1795298709.123 web api app 10.0.0.1:8080 HTTP/2.0 431 1 0.000120 0.000000 0.030250 0.069000 1.109999 done - - - - - - - 0f3c"
+        "2026-11-21T22:05:09.123Z 1795298709.123 web api app 10.0.0.1:8080 HTTP/2.0 431 2500 1 0.000120 0.000000 0.030250 0.069000 1.109999 done - - - - - - - 0f3c"
     );
     let mut would_reject = Reasons::default();
     would_reject.add(Rejected::RateLimited);

@@ -57,7 +57,8 @@ pub async fn run(
     };
     answer::take_request(session, exchange, keep);
     exchange.ledger.status = head.head.status();
-    exchange.ledger.bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
+    exchange.ledger.head_bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
+    exchange.ledger.bytes_sent = exchange.ledger.head_bytes_sent;
     let sent = send(session, exchange, forwarding, reader, framing).await;
     let end = sent.as_ref().err().map_or(End::Done, Failure::end);
     answer::ended(session, exchange, forwarding.listener, end, keep && framing.keep_alive)

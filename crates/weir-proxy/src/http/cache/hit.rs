@@ -78,7 +78,8 @@ pub async fn send(
     };
     answer::take_request(session, exchange, keep);
     exchange.ledger.status = status;
-    exchange.ledger.bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes + content.length();
+    exchange.ledger.head_bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
+    exchange.ledger.bytes_sent = exchange.ledger.head_bytes_sent + content.length();
     let sent = send_content(session, exchange, forwarding, &mut content).await;
     let end = match &sent {
         Ok(()) => End::Done,
