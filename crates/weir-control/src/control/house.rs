@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
 use weir_balance::TierKind;
+use weir_config::Protocol;
 use weir_io::clock;
 use weir_proxy::events;
 use weir_proxy::plane::ProxyPlane;
@@ -117,7 +118,7 @@ impl Control {
             }
             let serving_from = now.map_or("none", TierKind::word);
             match now {
-                None => tracing::error!(pool = name, "no backend is left: clients get 503"),
+                None => tracing::error!(pool = name, "no backend is left{}", what_follows(snapshot, name)),
                 Some(TierKind::LastResort) => {
                     tracing::error!(pool = name, "no backend is up: the last resort is tried");
                 }
@@ -189,6 +190,89 @@ impl Control {
                 );
                 self.bus.tell(What::DescriptorsShort { shed });
             }
+        }
+    }
+}
+
+/// What it means for those who are served by a pool that it has no backend left, as the end of a sentence.
+fn what_follows(snapshot: &Snapshot, name: &str) -> String {
+    let has_backends = |pool: &str| snapshot.pool(pool).is_some_and(|pool| pool.balance.tier().is_some());
+    let mut all: Vec<String> = Vec::new();
+    for listener in &snapshot.config.listeners {
+        let own = (listener.pool.as_deref() == Some(name)).then_some(None);
+        let routes = listener.routes.iter().filter(|route| route.may_go_to(name));
+        for of_route in own.into_iter().chain(routes.map(|route| route.fallback_pool.as_deref())) {
+            let fallbacks = || snapshot.config.fallbacks(name, of_route);
+            let follows = match listener.protocol() {
+                Protocol::Http => match fallbacks().into_iter().find(|pool| has_backends(pool)) {
+                    Some(other) => format!("pool {other} serves in its place"),
+                    None => "clients get 503".to_owned(),
+                },
+                Protocol::Tcp => "connections are not served".to_owned(),
+                Protocol::Udp => "new flows are not served".to_owned(),
+                Protocol::Mysql => "statements wait, or are refused".to_owned(),
+            };
+            let follows = format!("{follows} (listener {})", listener.name);
+            if !all.contains(&follows) {
+                all.push(follows);
+            }
+        }
+    }
+    if all.is_empty() { String::new() } else { format!(": {}", all.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_said_by_protocol_and_fallback_what_follows_when_no_backend_is_left() {
+        let config = r#"
+            [listener.web]
+            bind = "127.0.0.1:1"
+            pool = "app"
+            [[listener.web.route]]
+            path = "/a/*"
+            pool = "app"
+            fallback_pool = "sorry"
+            [[listener.web.route]]
+            path = "/b/*"
+            pool = "bare"
+            [listener.raw]
+            protocol = "tcp"
+            bind = "127.0.0.1:2"
+            pool = "relayed"
+            [listener.names]
+            protocol = "udp"
+            bind = "127.0.0.1:3"
+            pool = "answering"
+            [pool.app]
+            backends = ["127.0.0.1:11"]
+            [pool.bare]
+            backends = ["127.0.0.1:12"]
+            fallback_pool = "none"
+            [pool.none]
+            backends = [{ address = "127.0.0.1:13", weight = 0 }]
+            [pool.sorry]
+            backends = ["127.0.0.1:14"]
+            [pool.relayed]
+            backends = ["127.0.0.1:15"]
+            fallback_pool = "sorry"
+            [pool.answering]
+            backends = ["127.0.0.1:16"]
+            [pool.idle]
+            backends = ["127.0.0.1:17"]
+        "#;
+        let config = weir_config::parse("weir.toml", config).unwrap_or_else(|report| panic!("{report}"));
+        let snapshot = Snapshot::compile(Arc::new(config), &Default::default(), None, 1);
+        for (pool, expected) in [
+            ("app", ": clients get 503 (listener web), pool sorry serves in its place (listener web)"),
+            ("bare", ": clients get 503 (listener web)"),
+            ("relayed", ": connections are not served (listener raw)"),
+            ("answering", ": new flows are not served (listener names)"),
+            ("idle", ""),
+        ] {
+            assert_eq!(what_follows(&snapshot, pool), expected, "{pool}");
         }
     }
 }
