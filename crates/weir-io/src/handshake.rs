@@ -204,6 +204,14 @@ pub fn describe(error: &io::Error) -> String {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
             "its certificate comes from an authority that is not in `ca` (or the system's)".to_owned()
         }
+        // As `openssl req -x509` makes it by itself.
+        Error::InvalidCertificate(CertificateError::Other(other))
+            if matches!(other.0.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity)) =>
+        {
+            "its certificate is that of an authority (CA:TRUE), which cannot stand for a server: have that \
+             authority sign one for it, or make one with CA:FALSE"
+                .to_owned()
+        }
         Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
             "its certificate has expired".to_owned()
         }

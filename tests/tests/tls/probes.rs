@@ -107,6 +107,25 @@ fn a_backend_that_cannot_prove_its_name_is_down_and_says_why() {
 }
 
 #[test]
+fn a_certificate_that_is_its_own_authority_is_told_how_to_be_made() {
+    let authority = Authority::new();
+    let words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj /CN=own -keyout own.key -out own.pem";
+    authority.openssl(&format!("{words} -addext subjectAltName=DNS:app.internal"));
+    let own = r#"ca = "@dir/own.pem", server_name = "app.internal""#;
+    let server = Server::start(&authority);
+    let weir = running(&authority, server.address, own, &format!("check = \"tcp\"\n{FAST}"));
+    let said = "its certificate is that of an authority (CA:TRUE), which cannot stand for a server";
+    until("the reason", || state(&weir).1.contains(said).then_some(()));
+    drop((weir, server));
+    authority.openssl(&format!(
+        "{words} -addext subjectAltName=DNS:app.internal -addext basicConstraints=critical,CA:FALSE"
+    ));
+    let server = Server::start(&authority);
+    let weir = running(&authority, server.address, own, &format!("check = \"tcp\"\n{FAST}"));
+    weir.reaches("weir_probes_total", &[("result", "good")], 1.0);
+}
+
+#[test]
 fn a_backend_without_tls_or_gone_is_down() {
     let authority = Authority::new().signs("own", &["app.internal"]);
     let plain = super::mirror();
