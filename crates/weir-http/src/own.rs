@@ -12,6 +12,9 @@ use crate::message::{RequestHead, TargetForm, Version};
 use crate::scan;
 use crate::sink::{FieldSink, Visitor};
 
+/// The methods that are passed on, as `allow` names them; those that nobody knows are too.
+const ALLOWED: &[u8] = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+
 /// Properties that all of Weir's own responses have in common.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OwnResponse<'a> {
@@ -68,14 +71,17 @@ pub enum OwnAnswer<'a> {
         /// so that no client can split the response.
         location: &'a [u8],
     },
-    /// To a TRACE or OPTIONS request whose `Max-Forwards` is used up (RFC 9110 §7.6.2, §9.3.8): the request
-    /// as `message/http`, but only its request line and fields that cannot carry secrets (threat A26).
+    /// To a TRACE request whose `Max-Forwards` is used up (RFC 9110 §7.6.2, §9.3.8): the request as
+    /// `message/http`, but only its request line and fields that cannot carry secrets (threat A26).
     Trace {
         /// The request.
         head: &'a RequestHead,
         /// The text that it was parsed from or built into.
         buffer: &'a [u8],
     },
+    /// To an OPTIONS request whose `Max-Forwards` is used up: the methods that are passed on, and no content
+    /// (§9.3.7).
+    Options,
 }
 
 /// How an error is said.
@@ -119,7 +125,7 @@ impl OwnAnswer<'_> {
             OwnAnswer::Error { status, .. }
             | OwnAnswer::Simple { status, .. }
             | OwnAnswer::Redirect { status, .. } => status,
-            OwnAnswer::Trace { .. } => 200,
+            OwnAnswer::Trace { .. } | OwnAnswer::Options => 200,
         }
     }
 
@@ -171,6 +177,7 @@ impl OwnAnswer<'_> {
             OwnAnswer::Simple { .. } => KnownSet::EMPTY,
             OwnAnswer::Redirect { .. } => KnownSet::of(&[KnownHeader::Location]),
             OwnAnswer::Trace { .. } => KnownSet::of(&[KnownHeader::ContentType, KnownHeader::CacheControl]),
+            OwnAnswer::Options => KnownSet::of(&[KnownHeader::CacheControl]),
         }
     }
 
@@ -189,7 +196,7 @@ impl OwnAnswer<'_> {
             OwnAnswer::Error { status, word, retry_after_seconds, form, fields } => {
                 let says = |name: &[u8]| fields.iter().any(|field| field.name().eq_ignore_ascii_case(name));
                 if status == 405 && !says(b"allow") {
-                    sink.field(b"allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+                    sink.field(b"allow", ALLOWED);
                 }
                 if let Some(seconds) = retry_after_seconds.filter(|_| !says(b"retry-after")) {
                     sink.number(b"retry-after", seconds);
@@ -209,6 +216,10 @@ impl OwnAnswer<'_> {
             OwnAnswer::Redirect { location, .. } => sink.field(b"location", location),
             OwnAnswer::Trace { .. } => {
                 sink.field(b"content-type", b"message/http");
+                sink.field(b"cache-control", b"no-store");
+            }
+            OwnAnswer::Options => {
+                sink.field(b"allow", ALLOWED);
                 sink.field(b"cache-control", b"no-store");
             }
             OwnAnswer::Simple { fields, .. } => {
@@ -242,7 +253,7 @@ impl OwnAnswer<'_> {
                 ErrorForm::Grpc { .. } => Cow::Borrowed(b""),
             },
             OwnAnswer::Simple { status, body, .. } if !without_body(status) => Cow::Borrowed(body),
-            OwnAnswer::Simple { .. } | OwnAnswer::Redirect { .. } => Cow::Borrowed(b""),
+            OwnAnswer::Simple { .. } | OwnAnswer::Redirect { .. } | OwnAnswer::Options => Cow::Borrowed(b""),
             OwnAnswer::Trace { head, buffer } => Cow::Owned(echo(head, buffer)),
         }
     }

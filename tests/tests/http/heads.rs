@@ -358,7 +358,14 @@ fn max_forwards_counts_down_and_stops_here_at_zero() {
     backend.forgets();
     let mut client = weir.client("web");
     client.sends("OPTIONS / HTTP/1.1\r\nhost: a\r\nmax-forwards: 0\r\n\r\n");
-    client.receives_response();
+    let answer = client.receives_status(200);
+    // RFC 9110 §9.3.7: what may be asked for, and no echo.
+    assert!(answer.fields.one("allow").is_some_and(|methods| methods.contains("OPTIONS")), "{answer:?}");
+    assert_eq!((answer.fields.one("content-length"), answer.fields.one("content-type")), (Some("0"), None));
+    client.sends("TRACE /a HTTP/1.1\r\nhost: a\r\nmax-forwards: 0\r\n\r\n");
+    let echo = client.receives_status(200);
+    assert_eq!(echo.fields.one("content-type"), Some("message/http"));
+    assert!(echo.text().starts_with("TRACE /a HTTP/1.1\r\n"), "{echo:?}");
     assert!(backend.requests().is_empty(), "forwarded beyond Max-Forwards: 0");
 }
 

@@ -312,6 +312,7 @@ fn an_answer_of_our_own_says_the_same_in_every_version() {
         OwnAnswer::Redirect { status: 308, location: b"https://a/" },
         OwnAnswer::Redirect { status: 308, location: b"https://a/\r\nx: y" },
         OwnAnswer::Trace { head: &head, buffer: bytes },
+        OwnAnswer::Options,
     ] {
         for head_only in [false, true] {
             let own = OwnResponse {

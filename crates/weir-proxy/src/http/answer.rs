@@ -1,7 +1,7 @@
 //! Answers of Weir's own: failures, redirects, fixed responses, and what proves a domain to an ACME
 //! authority.
 
-use weir_http::{AddedField, ErrorForm, OwnAnswer};
+use weir_http::{AddedField, ErrorForm, Method, OwnAnswer};
 use weir_io::clock;
 use weir_stats::table::{End, Rejected};
 use weir_template::Template;
@@ -113,12 +113,15 @@ pub async fn prove(
 }
 
 /// Answers TRACE or OPTIONS whose `max-forwards` is used up (RFC 9110 §7.6.2).
-pub async fn trace(session: &mut Session, listener: &WorkerListener, exchange: &mut Exchange) -> After {
+pub async fn last(session: &mut Session, listener: &WorkerListener, exchange: &mut Exchange) -> After {
     let keep = may_keep(session, exchange);
     let head = exchange.request.clone();
     let received =
         session.requester.buffer.as_ref().map(|buffer| buffer.filled().to_vec()).unwrap_or_default();
-    let answer = OwnAnswer::Trace { head: &head, buffer: &received };
+    let answer = match head.method() {
+        Method::Options => OwnAnswer::Options,
+        _ => OwnAnswer::Trace { head: &head, buffer: &received },
+    };
     send(session, listener, exchange, &answer, End::Responded, keep).await
 }
 

@@ -91,7 +91,7 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
             Outcome::Respond { status, body, content_type } => {
                 Ok(boxed(|| answer::respond(session, &listener, exchange, status, body, content_type)).await)
             }
-            Outcome::Trace => Ok(boxed(|| answer::trace(session, &listener, exchange)).await),
+            Outcome::Trace => Ok(boxed(|| answer::last(session, &listener, exchange)).await),
             Outcome::Prove { authorization } => {
                 Ok(boxed(|| answer::prove(session, &listener, exchange, &authorization)).await)
             }
