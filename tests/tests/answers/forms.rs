@@ -115,3 +115,30 @@ fn a_call_that_no_route_takes_gets_trailers_and_nothing_else() {
     let other = asked(&weir, "GET /gone/x", &["content-type: application/grpc-like"]);
     assert_eq!((other.status, other.text().as_str()), (503, "<p>page</p>"));
 }
+
+#[test]
+fn an_error_has_an_id_that_the_log_has_too_also_where_the_head_cannot_be_read() {
+    let (_backend, weir) = start();
+    let long = "x".repeat(70_000);
+    let heads = [
+        ("host_mismatch", "GET http://a/ HTTP/1.1\r\nhost: b\r\n\r\n".to_owned(), 400),
+        ("host_repeated", "GET / HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n".to_owned(), 400),
+        ("a bad line", "GET  /\r\n\r\n".to_owned(), 400),
+        ("a long target", format!("GET /{long} HTTP/1.1\r\nhost: a\r\n\r\n"), 414),
+        ("a long field", format!("GET / HTTP/1.1\r\nhost: a\r\nx: {long}\r\n\r\n"), 431),
+    ];
+    let mut ids = Vec::new();
+    for (name, head, status) in &heads {
+        let mut client = weir.client("web");
+        let _ = client.tries_to_send(head);
+        let answer = client.receives_response();
+        assert_eq!(answer.status, *status, "{name}");
+        let id = answer.fields.one("x-request-id").unwrap_or_else(|| panic!("{name}: {answer:?}"));
+        assert_eq!(id.len(), 32, "{name}: {id}");
+        ids.push(id.to_owned());
+    }
+    let lines = weir.lines_of("access.log", heads.len());
+    for id in ids {
+        assert!(lines.iter().any(|line| line.contains(&id)), "{id}: {lines:?}");
+    }
+}

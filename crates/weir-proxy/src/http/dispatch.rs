@@ -38,6 +38,10 @@ pub async fn refuse(
 ) -> After {
     exchange.ledger.head = clock::now();
     exchange.ledger.bytes_received = session.requester.received().len() as u64;
+    if exchange.request_id.is_empty() {
+        // Its head could not be read, so that nobody knows of one that the client has made.
+        make_request_id(&session.requester.worker, &mut exchange.request_id);
+    }
     boxed(|| answer::failure(session, listener, exchange, &failure)).await
 }
 
