@@ -424,9 +424,12 @@ pub(crate) fn cached(route: &Fields, findings: &mut Findings<'_>) {
         (.., Some(KeyValue { key, name, .. })) => ("claims", *key, name),
         _ => return,
     };
+    let or_else = match route.get("auth") {
+        Some(_) => "",
+        None => ", or give this route an `auth` of its own",
+    };
     let hint = format!(
-        "an answer that is made for one user would be given to all ({} tells backends `{name}`); take one of the two out, \
-         or give this route an `auth` of its own",
+        "an answer that is made for one user would be given to all ({} tells backends `{name}`); take one of the two out{or_else}",
         findings.place(at)
     );
     findings.error(route.at("cache"), format!("`cache` cannot stand beside `{key}`"), hint);

@@ -33,8 +33,9 @@ pub(super) fn check(pool: &Fields, protocol: PoolProtocol, has_tls: bool, findin
     if protocol.may_share()
         && let Some(entry) = pool.get("send_proxy")
     {
+        let has_many = if protocol == PoolProtocol::H3 { "HTTP/3" } else { "HTTP/2" };
         let hint = format!(
-            "a PROXY header names one client for a whole connection, and HTTP/2 has many on one ({})",
+            "a PROXY header names one client for a whole connection, and {has_many} has many on one ({})",
             place(findings)
         );
         let message = format!("`send_proxy` cannot stand beside `protocol = \"{}\"`", protocol.word());
