@@ -466,6 +466,9 @@ fn the_command_line_asks_the_same() {
         let all = explain(words);
         assert!(all.contains(&format!("action   {said}\n")), "{words:?}: {all}");
     }
+    let nowhere = weir.command(&["explain", "http", "GET", "http://shop.example:9/"]);
+    let said = format!("{}{}", nowhere.stdout, nowhere.stderr);
+    assert!(said.contains("no HTTP listener accepts at port 9; name one with `--listener`"), "{said}");
     let moved = explain(&["GET", "http://shop.example/old/a?b", "--listener", "routed"]);
     assert!(moved.contains("location https://shop.example/new/old/a?b"), "{moved}");
     let rewritten = explain(&["GET", "http://shop.example/static/a.css", "--listener", "routed"]);

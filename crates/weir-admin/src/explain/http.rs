@@ -471,7 +471,7 @@ fn listener_for<'s>(
         }
         (None, _) => Err("there is no HTTP listener".to_owned()),
         (Some(_), Some(_)) => {
-            Err(format!("no HTTP listener accepts at port {port}; name one with `listener`"))
+            Err(format!("no HTTP listener accepts at port {port}; name one with `--listener`"))
         }
     }
 }
