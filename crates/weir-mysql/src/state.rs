@@ -118,8 +118,8 @@ pub struct TrackedState {
     /// The default schema; `None` where there is none.
     schema: Option<Box<[u8]>>,
     /// By place in the list; `None` is what the server gives a new session: of a connection that is settled
-    /// those of [`OF_WAITS`] alone. An empty collation is the one that SET NAMES gives the connection's character
-    /// set.
+    /// those of [`OF_WAITS`] alone. An empty collation is the one that SET NAMES gives the connection's
+    /// character set.
     variables: [Option<Box<[u8]>>; VARIABLES],
     /// The collation that columns of results are said to have; `None` is that of their character set. No
     /// variable shows it: a login and SET NAMES set it.

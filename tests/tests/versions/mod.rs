@@ -151,8 +151,8 @@ fn answers_come_in_the_version_that_was_asked_in() {
     }
 }
 
-/// RFC 9113 §8.3.1, RFC 9114 §4.3.1: `:scheme` is that of the connection that the request is sent on, whatever
-/// the client's is.
+/// RFC 9113 §8.3.1, RFC 9114 §4.3.1: `:scheme` is that of the connection that the request is sent on,
+/// whatever the client's is.
 #[test]
 fn a_backend_of_http_2_or_3_is_told_the_scheme_of_its_own_connection() {
     let matrix = Matrix::new();

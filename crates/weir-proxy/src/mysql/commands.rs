@@ -295,14 +295,7 @@ impl Session {
             offers: Capabilities::NONE,
             report: &report,
         };
-        let confirming = Confirming {
-            worker: &self.worker,
-            listener: &listener,
-            pool: &pool,
-            deadline: &self.deadline,
-            client: self.client,
-            report: &report,
-        };
+        let confirming = Confirming::of(&terms, self.client);
         let confirm =
             async |candidate: &Candidate, client: &mut Stream| confirming.run(candidate, client).await;
         let (stream, buffer) = (&mut self.stream, &mut self.buffer);

@@ -19,7 +19,7 @@ use super::acquire::{Attached, wish};
 use super::attach::{self, AttachError};
 use super::exchange::ServerFailure;
 use super::failure::Refusal;
-use super::login::{Candidate, Denied};
+use super::login::{Candidate, Denied, LoginTerms};
 use super::own::{self, Settled};
 use super::report::Report;
 use super::server::{ConnectionKind, IdleServers, ServerConnection};
@@ -31,17 +31,23 @@ use crate::worker::{Worker, WorkerListener};
 
 /// Where and for whom a server is asked.
 pub struct Confirming<'a> {
-    pub worker: &'a Rc<Worker>,
-    pub listener: &'a Rc<WorkerListener>,
-    pub pool: &'a Rc<WorkerPool>,
+    worker: &'a Rc<Worker>,
+    listener: &'a Rc<WorkerListener>,
+    pool: &'a Rc<WorkerPool>,
     /// The session's own.
-    pub deadline: &'a Deadline,
-    pub client: Client,
+    deadline: &'a Deadline,
+    client: Client,
     /// What the log is told.
-    pub report: &'a RefCell<Report>,
+    report: &'a RefCell<Report>,
 }
 
-impl Confirming<'_> {
+impl<'a> Confirming<'a> {
+    /// For a login on these terms, of this client.
+    pub fn of(terms: &LoginTerms<'a>, client: Client) -> Confirming<'a> {
+        let LoginTerms { worker, listener, pool, deadline, report, .. } = *terms;
+        Confirming { worker, listener, pool, deadline, client, report }
+    }
+
     /// Has a server decide; gives the state in which it begins a session of the candidate's.
     /// A place in line is given up when the client leaves.
     pub async fn run(&self, candidate: &Candidate, client: &mut Stream) -> Result<Rc<TrackedState>, Denied> {

@@ -114,14 +114,7 @@ async fn open(
         if is_relayed(&pool) {
             return ended(Box::pin(relaying.serve(&terms, stream, first)).await);
         }
-        let confirming = Confirming {
-            worker: &worker,
-            listener: &listener,
-            pool: &pool,
-            deadline: &deadline,
-            client,
-            report: &report,
-        };
+        let confirming = Confirming::of(&terms, client);
         let confirm =
             async |candidate: &Candidate, client: &mut Stream| confirming.run(candidate, client).await;
         match login::run(&terms, stream, first, connection_id, confirm).await {

@@ -445,8 +445,8 @@ impl Session {
         is_refused && !self.is_in_transaction() && self.attached.as_ref().is_some_and(is_elsewhere)
     }
 
-    /// Whether a write was refused because its server takes none, in a transaction that takes none itself: that
-    /// it is at a replica is Weir's doing, and a client would take the server's word for a failover.
+    /// Whether a write was refused because its server takes none, in a transaction that takes none itself.
+    /// That it is at a replica is Weir's doing, and a client would take the server's word for a failover.
     fn is_refused_as_replica(&self, outcome: &Outcome) -> bool {
         self.facts.transaction == OpenTransaction::ReadOnly
             && outcome.error.as_ref().is_some_and(|error| error.is_read_only())

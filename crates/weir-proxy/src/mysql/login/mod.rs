@@ -64,9 +64,9 @@ const COLLATION: u8 = 255;
 #[derive(Clone, Copy)]
 pub struct LoginTerms<'a> {
     /// The worker that has the client.
-    pub worker: &'a Worker,
+    pub worker: &'a Rc<Worker>,
     /// The listener that it came to.
-    pub listener: &'a WorkerListener,
+    pub listener: &'a Rc<WorkerListener>,
     /// The pool whose servers decide.
     pub pool: &'a Rc<WorkerPool>,
     /// The session's deadline.
