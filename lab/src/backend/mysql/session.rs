@@ -14,6 +14,8 @@ const IN_TRANSACTION: u16 = 1;
 const STATE_CHANGED: u16 = 0x4000;
 /// What is no variable and asked for beside them: there is no default schema.
 const SCHEMA: &str = "database()";
+/// What asks for the roles.
+const ROLE: &str = "current_role()";
 /// NULL in a row of text.
 const NULL: u8 = 0xfb;
 /// Where its GTIDs come from.
@@ -287,8 +289,9 @@ impl Session {
                     "utf8mb4".to_owned()
                 }
                 "collation_connection" => "utf8mb4_0900_ai_ci".to_owned(),
-                "sql_mode" => String::new(),
+                "sql_mode" | "init_connect" => String::new(),
                 "autocommit" => "1".to_owned(),
+                ROLE => "NONE".to_owned(),
                 SCHEMA => {
                     row.push(NULL);
                     continue;
@@ -452,8 +455,8 @@ fn variables(text: &[u8]) -> Option<Vec<String>> {
     let at = text.windows(2).position(|pair| pair == b"@@")?;
     let text = String::from_utf8_lossy(&text[at..]).to_ascii_lowercase();
     let name = |part: &str| -> Option<String> {
-        if part.trim() == SCHEMA {
-            return Some(SCHEMA.to_owned());
+        if let Some(function) = [SCHEMA, ROLE].into_iter().find(|function| part.trim() == *function) {
+            return Some(function.to_owned());
         }
         let name = part.trim().strip_prefix("@@")?;
         let name = name.split_ascii_whitespace().next()?;
