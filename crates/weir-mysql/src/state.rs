@@ -2,6 +2,7 @@
 //! schema and a list of system variables. A list, never `*`, which costs a server a quarter more at each
 //! point read.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use crate::charset::ClientCharset;
@@ -95,21 +96,25 @@ pub fn is_tracked(name: &[u8]) -> bool {
 
 /// Asks a server for the values of the variables that a login settles: one row, for
 /// [`TrackedState::settle`], and behind them the roles and what the server runs for new sessions.
-pub fn settled_sql() -> String {
-    let values: String = settled().map(|(name, _)| format!("@@{name}, ")).collect();
-    format!("SELECT {values}DATABASE(), CURRENT_ROLE(), @@GLOBAL.init_connect")
+pub fn settled_sql() -> &'static str {
+    static SQL: LazyLock<String> = LazyLock::new(|| {
+        let values: String = settled().map(|(name, _)| format!("@@{name}, ")).collect();
+        format!("SELECT {values}DATABASE(), CURRENT_ROLE(), @@GLOBAL.init_connect")
+    });
+    &SQL
 }
 
-/// Has a server tell of changes; `with_gtids` also of the transactions that a statement has committed. After
+/// Has a server tell of changes, and of the transactions that a statement has committed. After
 /// COM_RESET_CONNECTION and COM_CHANGE_USER a server must be told again.
-pub fn trackers_sql(with_gtids: bool) -> String {
-    let names: Vec<&str> = TRACKED.iter().map(|(name, _)| *name).collect();
-    let gtids = if with_gtids { ", session_track_gtids = OWN_GTID" } else { "" };
-    let names = names.join(",");
-    format!(
-        "SET session_track_system_variables = '{names}', session_track_schema = ON, \
-         session_track_state_change = ON{gtids}"
-    )
+pub fn trackers_sql() -> &'static str {
+    static SQL: LazyLock<String> = LazyLock::new(|| {
+        let names = TRACKED.map(|(name, _)| name).join(",");
+        format!(
+            "SET session_track_system_variables = '{names}', session_track_schema = ON, \
+             session_track_state_change = ON, session_track_gtids = OWN_GTID"
+        )
+    });
+    &SQL
 }
 
 /// The tracked state of a session, or of a connection to a server.
@@ -503,7 +508,7 @@ mod tests {
     #[test]
     fn what_is_tracked_is_asked_for_by_name() {
         assert!(is_tracked(b"SQL_MODE") && !is_tracked(b"sql_log_bin"));
-        assert!(trackers_sql(true).ends_with("session_track_gtids = OWN_GTID"));
-        assert!(trackers_sql(false).contains(",sql_mode,") && !trackers_sql(false).contains("gtids"));
+        assert!(trackers_sql().contains(",sql_mode,") && settled_sql().contains("@@sql_mode, "));
+        assert!(trackers_sql().contains(",wait_timeout'") && !settled_sql().contains("wait_timeout"));
     }
 }

@@ -121,8 +121,7 @@ pub async fn settle(
     deadline: &Deadline,
     reset: bool,
 ) -> Result<Settled, ServerFailure> {
-    let (trackers, values) = (trackers_sql(true), settled_sql());
-    let all = [Own::Reset, Own::Query(trackers.as_bytes()), Own::Query(values.as_bytes())];
+    let all = [Own::Reset, Own::Query(trackers_sql().as_bytes()), Own::Query(settled_sql().as_bytes())];
     let asked = if reset { &all[..] } else { &all[1..] };
     if reset {
         server.has_insert_id = false;
