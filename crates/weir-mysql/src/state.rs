@@ -509,6 +509,6 @@ mod tests {
     fn what_is_tracked_is_asked_for_by_name() {
         assert!(is_tracked(b"SQL_MODE") && !is_tracked(b"sql_log_bin"));
         assert!(trackers_sql().contains(",sql_mode,") && settled_sql().contains("@@sql_mode, "));
-        assert!(trackers_sql().contains(",wait_timeout'") && !settled_sql().contains("wait_timeout"));
+        assert!(trackers_sql().contains(",wait_timeout'") && !settled_sql().contains("@@wait_timeout"));
     }
 }
