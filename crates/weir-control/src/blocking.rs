@@ -5,17 +5,45 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::oneshot;
+
+/// Most threads at once: a resolver that hangs has one more wait for it at each question.
+const MOST_THREADS: usize = 512;
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// A place among the threads that there may be at once.
+struct Place(&'static AtomicUsize);
+
+impl Place {
+    fn take(threads: &'static AtomicUsize, most: usize) -> io::Result<Place> {
+        let more = |count: usize| (count < most).then(|| count + 1);
+        match threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(Place(threads)),
+            Err(_) => Err(io::Error::other(format!("{most} threads wait for a disk or a resolver already"))),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// Does `work`, and waits for what comes of it. Once begun it goes on, though nobody waits any more.
 ///
 /// # Errors
-/// No thread could be started, or the work has panicked.
+/// No thread could be started, there are as many as may be, or the work has panicked.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    let place = Place::take(&THREADS, MOST_THREADS)?;
     let (done, outcome) = oneshot::channel();
-    // Whoever waited may have gone.
-    let on_thread = move || drop(done.send(work()));
+    let on_thread = move || {
+        let _place = place;
+        // Whoever waited may have gone.
+        drop(done.send(work()));
+    };
     let thread = std::thread::Builder::new().name("weir-blocking".to_owned());
     thread
         .spawn(on_thread)
@@ -36,6 +64,18 @@ pub(crate) async fn addresses(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn there_are_no_more_threads_than_may_be_and_one_that_ends_makes_room() {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        let take = || Place::take(&THREADS, 2);
+        let first = take().unwrap();
+        let _second = take().unwrap();
+        let refused = take().err().map(|error| error.to_string());
+        assert_eq!(refused.as_deref(), Some("2 threads wait for a disk or a resolver already"));
+        drop(first);
+        assert!(take().is_ok());
+    }
 
     #[tokio::test]
     async fn what_comes_of_the_work_is_given_and_a_panic_in_it_is_an_error() {

@@ -331,7 +331,7 @@ async fn receive(stream: &mut Box<dyn Wire>) -> Result<(PacketHeader, Vec<u8>), 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use tokio::net::TcpListener;
@@ -345,10 +345,9 @@ mod tests {
 
     use super::*;
 
-    /// Greets as a server does, and gives the packet that comes for that.
-    async fn greet(listener: TcpListener) -> (Box<dyn Wire>, Vec<u8>) {
-        let mut stream: Box<dyn Wire> = Box::new(listener.accept().await.unwrap().0);
-        let greeting = ServerGreeting {
+    /// What a server of these tests says first.
+    pub fn greeting_of_server() -> ServerGreeting<'static> {
+        ServerGreeting {
             server_version: b"9.7.4",
             connection_id: 7,
             capabilities: Capabilities::SPOKEN.without(Capabilities::DEPRECATE_EOF),
@@ -356,7 +355,13 @@ mod tests {
             status: StatusFlags::AUTOCOMMIT,
             auth_data: b"abcdefghijklmnopqrst".to_vec(),
             plugin: CACHING_SHA2_PASSWORD,
-        };
+        }
+    }
+
+    /// Greets as a server does, and gives the packet that comes for that.
+    async fn greet(listener: TcpListener) -> (Box<dyn Wire>, Vec<u8>) {
+        let mut stream: Box<dyn Wire> = Box::new(listener.accept().await.unwrap().0);
+        let greeting = greeting_of_server();
         say(&mut stream, 0, |out| greeting.write(out)).await;
         let (_, login) = receive(&mut stream).await.unwrap();
         (stream, login)

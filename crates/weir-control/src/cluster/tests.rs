@@ -9,7 +9,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use weir_balance::Role;
 use weir_mysql::capability::{Capabilities, StatusFlags};
-use weir_mysql::greeting::{CACHING_SHA2_PASSWORD, ServerGreeting};
 use weir_mysql::outcome::{EofPacket, OK, OkPacket};
 use weir_mysql::packet::{HEADER_BYTES, PacketHeader, write_packet_with};
 use weir_mysql::topology::MOST_MEMBERS;
@@ -17,6 +16,7 @@ use weir_mysql::value::{write_integer, write_string};
 use weir_state::{Pool, Snapshot};
 
 use super::RosterChange;
+use super::client::tests::greeting_of_server;
 use super::watch::Watch;
 use crate::events::{Bus, What};
 use crate::health::Board;
@@ -58,15 +58,7 @@ impl Server {
 }
 
 async fn converse(mut stream: TcpStream, rows: Arc<Mutex<Vec<[String; 7]>>>) {
-    let greeting = ServerGreeting {
-        server_version: b"9.7.4",
-        connection_id: 7,
-        capabilities: Capabilities::SPOKEN.without(Capabilities::DEPRECATE_EOF),
-        collation: 255,
-        status: StatusFlags::AUTOCOMMIT,
-        auth_data: b"abcdefghijklmnopqrst".to_vec(),
-        plugin: CACHING_SHA2_PASSWORD,
-    };
+    let greeting = greeting_of_server();
     let mut out = Vec::new();
     write_packet_with(&mut out, 0, |out| greeting.write(out));
     let mut sequence = 2;
@@ -158,12 +150,18 @@ impl Scene {
 const PRIMARY: Option<Role> = Some(Role::Primary);
 const SECONDARY: Option<Role> = Some(Role::Secondary);
 
-#[tokio::test]
-async fn a_primary_that_is_gone_loses_its_role_and_the_next_one_leaves_a_receipt() {
+/// A group of two, whose first member is the primary, and what it says who is in it.
+async fn primary_and_secondary() -> (Server, Server, [(&'static str, u16); 2]) {
     let (one, other) = (Server::start().await, Server::start().await);
     let members = [("a", one.address.port()), ("b", other.address.port())];
     one.says("a", "a", &members);
     other.says("b", "a", &members);
+    (one, other, members)
+}
+
+#[tokio::test]
+async fn a_primary_that_is_gone_loses_its_role_and_the_next_one_leaves_a_receipt() {
+    let (one, other, members) = primary_and_secondary().await;
     let scene = watch(&[&one, &other], "");
     until("roles", || scene.roles() == [PRIMARY, SECONDARY]).await;
     drop(one);
@@ -186,10 +184,7 @@ async fn a_primary_that_is_gone_loses_its_role_and_the_next_one_leaves_a_receipt
 /// gone.
 #[tokio::test]
 async fn a_watch_that_ended_by_a_panic_goes_on_without_another_snapshot() {
-    let (one, other) = (Server::start().await, Server::start().await);
-    let members = [("a", one.address.port()), ("b", other.address.port())];
-    one.says("a", "a", &members);
-    other.says("b", "a", &members);
+    let (one, other, members) = primary_and_secondary().await;
     let scene = watch(&[&one, &other], "");
     until("roles", || scene.roles() == [PRIMARY, SECONDARY]).await;
     let seen = scene.watch.seen("db").unwrap();
@@ -205,10 +200,7 @@ async fn a_watch_that_ended_by_a_panic_goes_on_without_another_snapshot() {
 
 #[tokio::test]
 async fn who_finds_that_a_server_is_not_what_it_was_has_all_of_them_asked_at_once() {
-    let (one, other) = (Server::start().await, Server::start().await);
-    let members = [("a", one.address.port()), ("b", other.address.port())];
-    one.says("a", "a", &members);
-    other.says("b", "a", &members);
+    let (one, other, members) = primary_and_secondary().await;
     let scene = watch(&[&one, &other], "interval = '1h'\n");
     until("roles", || scene.roles() == [PRIMARY, SECONDARY]).await;
     one.says("a", "b", &members);
