@@ -14,19 +14,19 @@ const MOST_THREADS: usize = 512;
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 /// A place among the threads that there may be at once.
-struct Place(&'static AtomicUsize);
+struct ThreadPlace(&'static AtomicUsize);
 
-impl Place {
-    fn take(threads: &'static AtomicUsize, most: usize) -> io::Result<Place> {
+impl ThreadPlace {
+    fn take(threads: &'static AtomicUsize, most: usize) -> io::Result<ThreadPlace> {
         let more = |count: usize| (count < most).then(|| count + 1);
         match threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
-            Ok(_) => Ok(Place(threads)),
+            Ok(_) => Ok(ThreadPlace(threads)),
             Err(_) => Err(io::Error::other(format!("{most} threads wait for a disk or a resolver already"))),
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for ThreadPlace {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -37,7 +37,7 @@ impl Drop for Place {
 /// # Errors
 /// No thread could be started, there are as many as may be, or the work has panicked.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-    let place = Place::take(&THREADS, MOST_THREADS)?;
+    let place = ThreadPlace::take(&THREADS, MOST_THREADS)?;
     let (done, outcome) = oneshot::channel();
     let on_thread = move || {
         let _place = place;
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn there_are_no_more_threads_than_may_be_and_one_that_ends_makes_room() {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
-        let take = || Place::take(&THREADS, 2);
+        let take = || ThreadPlace::take(&THREADS, 2);
         let first = take().unwrap();
         let _second = take().unwrap();
         let refused = take().err().map(|error| error.to_string());
