@@ -2,6 +2,7 @@
 
 mod kernel;
 mod mysql;
+mod tls;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,16 +17,14 @@ use weir_proxy::http::cache::Cache;
 use weir_quic::counts::{Counts as QuicCounts, DROP_NAMES};
 use weir_stats::expose::{self, Exposition, Metric};
 use weir_stats::table::{
-    AuthResult, CODE_CLASSES, CacheResult, Compressed, End, FileRefusal, Handshake, HedgeResult,
-    ListenerCells, MirrorResult, PoolCells, Rejected, RetryReason, RouteCells, SqliVerdict,
+    AuthResult, CODE_CLASSES, CacheResult, Compressed, End, FileRefusal, HedgeResult, ListenerCells,
+    MirrorResult, PoolCells, Rejected, RetryReason, RouteCells, SqliVerdict,
 };
 use weir_stats::{Counter, Histogram, PerWorker};
 
 use crate::{maps, on_demand, process, status, token_keys};
-use weir_control::acme::{Blame, Standing};
 use weir_control::control::Control;
 use weir_control::reload::ReloadVerdict;
-use weir_control::timestamp::Timestamp;
 use weir_state::{Backend, Listener, Pool};
 
 /// One scrape.
@@ -69,6 +68,7 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
     out.single(&expose::SESSIONS, control.sessions() as f64);
     of_maps(out, control);
     token_keys::metrics(out, &control.snapshot());
+    out.single(&expose::BLOCKING_REFUSED, weir_control::blocking::refused() as f64);
     let panics = control.proxy().panics() + weir_control::tasks::panics();
     out.single(&expose::PANICS, panics as f64);
     out.single(&expose::LOG_LOST, control.lost_log_lines() as f64);
@@ -240,10 +240,7 @@ fn listeners(out: &mut Exposition, control: &Control, compiled: &CompiledSnapsho
     let keeping = counted(listeners.iter().filter(|listener| listener.keeps()));
     keeping.by_word(out, &expose::CACHE_REQUESTS, CacheResult::WORDS, |cells| &cells.cache[..]);
     mysql::logins(out, listeners);
-    tls(out, listeners);
-    revocation_lists(out, listeners, &compiled.snapshot.pools);
-    ticket_keys(out, listeners);
-    acme(out, control);
+    tls::tls(out, control, listeners, &compiled.snapshot.pools);
     on_demand::metrics(out, listeners);
     compression(out, listeners);
     all.totals(out, &expose::REPLACED, |cells| &cells.replaced);
@@ -328,69 +325,6 @@ fn compression(out: &mut Exposition, listeners: &[Arc<Listener>]) {
             ("encoded", |cells| &cells.compression_encoded_bytes),
         ],
     );
-}
-
-fn tls(out: &mut Exposition, listeners: &[Arc<Listener>]) {
-    let with_tls = counted(listeners.iter().filter(|listener| listener.tls.is_some()));
-    with_tls.by_word(out, &expose::TLS_HANDSHAKES, Handshake::WORDS, |cells| &cells.handshakes[..]);
-    let mut expiry = out.family(&expose::CERTIFICATE_EXPIRY);
-    for listener in listeners {
-        for certificate in listener.tls.iter().flat_map(|tls| tls.certificates()) {
-            if let Some(time) = certificate.not_after {
-                let file = certificate.file.to_string_lossy();
-                expiry.sample(&[&listener.config.name, &file], time as f64);
-            }
-        }
-    }
-}
-
-fn revocation_lists(out: &mut Exposition, listeners: &[Arc<Listener>], pools: &[Arc<Pool>]) {
-    let mut ends = out.family(&expose::CRL_EXPIRY);
-    let of_listeners =
-        listeners.iter().filter_map(|it| Some((&*it.config.name, "", it.tls.as_ref()?.revocations())));
-    let of_pools = pools.iter().map(|it| ("", &*it.config.name, it.revocations()));
-    for (listener, pool, lists) in of_listeners.chain(of_pools) {
-        for list in lists {
-            if let Some(time) = list.next_update {
-                ends.sample(&[listener, pool, &list.file.to_string_lossy()], time as f64);
-            }
-        }
-    }
-}
-
-fn ticket_keys(out: &mut Exposition, listeners: &[Arc<Listener>]) {
-    let mut gauge = |metric, value: fn((u64, bool)) -> f64| {
-        let mut family = out.family(metric);
-        for listener in listeners {
-            let keys = listener.tls.as_ref().and_then(|tls| tls.shared_keys());
-            keys.into_iter().for_each(|keys| family.sample(&[&listener.config.name], value(keys.state())));
-        }
-    };
-    gauge(&expose::TICKET_KEYS_READ, |(read_at, _)| read_at as f64);
-    gauge(&expose::TICKET_KEYS_GOOD, |(_, is_good)| f64::from(u8::from(is_good)));
-}
-
-fn acme(out: &mut Exposition, control: &Control) {
-    let standings: Vec<_> = control.orders().standings();
-    let standings = || standings.iter().map(|(file, standing)| (file.to_string_lossy(), standing));
-    let mut orders = out.family(&expose::ACME_ORDERS);
-    for (file, standing) in standings() {
-        orders.sample(&[&file, "issued"], standing.issued_count as f64);
-        for blame in Blame::ALL {
-            orders.sample(&[&file, blame.word()], standing.failed_counts[blame as usize] as f64);
-        }
-    }
-    let mut gauge = |metric, value: fn(&Standing) -> Option<f64>| {
-        let mut family = out.family(metric);
-        for (file, standing) in standings() {
-            if let Some(value) = value(standing) {
-                family.sample(&[&file], value);
-            }
-        }
-    };
-    gauge(&expose::ACME_LAST_SUCCESSFUL, |it| Some(f64::from(u8::from(it.failures_in_a_row == 0))));
-    gauge(&expose::ACME_NEXT, |it| it.next.map(|next| Timestamp::of(next).unix_seconds()));
-    gauge(&expose::ACME_CAME, |it| it.came.map(|came| Timestamp::of(came).unix_seconds()));
 }
 
 /// Whether requests are forwarded to the pool.

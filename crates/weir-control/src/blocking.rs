@@ -5,13 +5,19 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::oneshot;
 
 /// Most threads at once: a resolver that hangs has one more wait for it at each question.
 const MOST_THREADS: usize = 512;
 static THREADS: AtomicUsize = AtomicUsize::new(0);
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+
+/// Work that was not begun for want of a thread, since the start of the process (count).
+pub fn refused() -> u64 {
+    REFUSED.load(Ordering::Relaxed)
+}
 
 /// A place among the threads that there may be at once.
 struct ThreadPlace(&'static AtomicUsize);
@@ -37,18 +43,24 @@ impl Drop for ThreadPlace {
 /// # Errors
 /// No thread could be started, there are as many as may be, or the work has panicked.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-    let place = ThreadPlace::take(&THREADS, MOST_THREADS)?;
     let (done, outcome) = oneshot::channel();
-    let on_thread = move || {
-        let _place = place;
+    let work = move || {
         // Whoever waited may have gone.
         drop(done.send(work()));
     };
-    let thread = std::thread::Builder::new().name("weir-blocking".to_owned());
-    thread
-        .spawn(on_thread)
-        .map_err(|error| io::Error::new(error.kind(), format!("no thread could be started: {error}")))?;
+    begin(work).inspect_err(|_| _ = REFUSED.fetch_add(1, Ordering::Relaxed))?;
     outcome.await.map_err(|_| io::Error::other("it panicked"))
+}
+
+fn begin(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let place = ThreadPlace::take(&THREADS, MOST_THREADS)?;
+    let on_thread = move || {
+        let _place = place;
+        work();
+    };
+    let thread = std::thread::Builder::new().name("weir-blocking".to_owned());
+    let started = thread.spawn(on_thread).map(drop);
+    started.map_err(|error| io::Error::new(error.kind(), format!("no thread could be started: {error}")))
 }
 
 /// The addresses that the system has for a host and port.

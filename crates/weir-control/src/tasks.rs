@@ -1,9 +1,11 @@
 //! Tasks that may not end in silence.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::JoinSet;
 
 /// Before a task that ended by a panic begins again, at first. What it was about may be a primary that is
@@ -39,6 +41,24 @@ where
     .await;
 }
 
+/// Spawns what `begin` gives of where it `hears` of something, as [`keep_on`] runs it. What it has not heard of
+/// when it ends by a panic, it hears of when it begins again.
+pub(crate) fn spawn_hearing<H, F>(
+    task: &'static str,
+    hears: H,
+    begin: impl Fn(OwnedMutexGuard<H>) -> F + Clone + Send + Sync + 'static,
+) where
+    H: Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let hears = Arc::new(Mutex::new(hears));
+    let begin = move || {
+        let (hears, begin) = (hears.clone(), begin.clone());
+        async move { begin(hears.lock_owned().await).await }
+    };
+    tokio::spawn(keep_on(task.to_owned(), begin));
+}
+
 /// As [`keep_on`], where a panic is another matter: awaits `pause`, which is told how many there were in this
 /// run.
 pub(crate) async fn keep_on_after<F, P>(begin: impl Fn() -> F, pause: impl Fn(u32) -> P)
@@ -70,7 +90,7 @@ where
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use tokio::sync::mpsc;
 
     use super::*;
 
@@ -88,5 +108,25 @@ mod tests {
         run(&panics, begin, pause).await;
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         assert_eq!((of(&begun), of(&panics), of(&pauses)), (3, 2, 1 + 2));
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_hears_afterwards_of_what_was_said_meanwhile() {
+        let (say, hears) = mpsc::unbounded_channel();
+        let (done, mut outcome) = mpsc::unbounded_channel();
+        for word in ["first", "panic", "last"] {
+            say.send(word).unwrap();
+        }
+        spawn_hearing("words", hears, move |mut hears: OwnedMutexGuard<mpsc::UnboundedReceiver<_>>| {
+            let done = done.clone();
+            async move {
+                while let Some(word) = hears.recv().await {
+                    assert!(word != "panic", "it goes wrong once");
+                    done.send(word).unwrap();
+                }
+            }
+        });
+        assert_eq!(outcome.recv().await, Some("first"));
+        assert_eq!(outcome.recv().await, Some("last"));
     }
 }

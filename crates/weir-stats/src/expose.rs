@@ -78,7 +78,8 @@ metrics! {
     JWT_KEY_WAITS = "weir_jwt_key_waits_total" Counter ["source", "result"] "Requests with a token that none of the keys at hand has signed: `waited` for a fetch, or were answered without because as many waited (`no_place`) or the last fetch had just begun (`too_soon`).";
     WORKERS = "weir_workers" Gauge [] "Worker threads.";
     SESSIONS = "weir_sessions" Gauge [] "Client connections and UDP flows open now, over all listeners.";
-    PANICS = "weir_panics_total" Counter [] "Panics caught while serving one connection, or in a task of the control side that begins again then: watches of clusters, probes, names, certificates, keys of tokens. Every one is a bug in Weir.";
+    BLOCKING_REFUSED = "weir_blocking_refused_total" Counter [] "Questions to a disk or a resolver that were not asked, because 512 waited for an answer already or the system granted no thread. They are asked again later.";
+    PANICS = "weir_panics_total" Counter [] "Panics caught while serving one connection, or in a task of the control side or a thread of the kernel plane. Every one is a bug in Weir; the log names the task, and says where it doesn't begin again by itself.";
     REQUESTS = "weir_requests_total" Counter ["listener", "code"] "Requests answered, by class of status; HTTP listeners.";
     REQUEST_DURATION = "weir_request_duration_seconds" Histogram ["listener"] "From the first byte of a request to the last byte of its response; HTTP listeners.";
     ROUTE_REQUESTS = "weir_route_requests_total" Counter ["listener", "route", "code"] "Requests answered, by route and class of status; listeners with `route_metrics`. What no route took is `(default)`.";

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedMutexGuard, mpsc};
 use weir_balance::TierKind;
 use weir_config::Protocol;
 use weir_io::clock;
@@ -22,13 +22,15 @@ use crate::lock;
 /// Longest wait between two looks at what time alone changes: steps of slow start that began in between.
 const HOUSE_KEEPING: Duration = Duration::from_millis(250);
 
+/// What the planes report.
+pub(super) struct Reports {
+    pub(super) of_workers: mpsc::UnboundedReceiver<events::Event>,
+    pub(super) of_kernel: mpsc::UnboundedReceiver<events::Event>,
+}
+
 /// Does what time and the workers' reports ask for, until the process ends.
-pub(super) async fn keep(
-    control: Arc<Control>,
-    mut reports: mpsc::UnboundedReceiver<events::Event>,
-    mut of_kernel: mpsc::UnboundedReceiver<events::Event>,
-    moved: Arc<Moved>,
-) {
+pub(super) async fn keep(control: Arc<Control>, mut reports: OwnedMutexGuard<Reports>, moved: Arc<Moved>) {
+    let Reports { of_workers, of_kernel } = &mut *reports;
     let (mut footings, mut rates) = (HashMap::new(), Rates::default());
     loop {
         let now = clock::now();
@@ -44,7 +46,7 @@ pub(super) async fn keep(
             next = pool.balance.next_change(now).map_or(next, |at| next.min(at));
         }
         tokio::select! {
-            report = reports.recv() => match report {
+            report = of_workers.recv() => match report {
                 Some(report) => control.take_report(report),
                 None => return,
             },
@@ -74,7 +76,10 @@ fn restaple(snapshot: &Snapshot) {
 }
 
 /// Has the sessions end of backends that went down in pools that want it so, until the process ends.
-pub(super) async fn end_sessions(proxy: Arc<ProxyPlane>, mut fallen: mpsc::UnboundedReceiver<Fallen>) {
+pub(super) async fn end_sessions(
+    proxy: Arc<ProxyPlane>,
+    mut fallen: OwnedMutexGuard<mpsc::UnboundedReceiver<Fallen>>,
+) {
     while let Some(backend) = fallen.recv().await {
         proxy.end_sessions(&backend);
     }

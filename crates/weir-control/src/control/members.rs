@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedMutexGuard, mpsc};
 use weir_balance::{AdminState, Health, State};
 use weir_config::Check;
 use weir_io::clock;
@@ -20,7 +20,7 @@ use crate::publish::PublishError;
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Does what answers for names ask for, one change after the other, until the process ends.
-pub(super) async fn keep(control: Arc<Control>, mut heard: mpsc::UnboundedReceiver<Group>) {
+pub(super) async fn keep(control: Arc<Control>, mut heard: OwnedMutexGuard<mpsc::UnboundedReceiver<Group>>) {
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {

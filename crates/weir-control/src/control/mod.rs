@@ -46,6 +46,7 @@ use crate::maps;
 use crate::notify::Notifier;
 use crate::publish::{Followers, InForce, Planes, PublishError, Publisher};
 use crate::reload::{ReloadLedger, Reread, Source};
+use crate::tasks::{keep_on, spawn_hearing};
 use crate::timestamp::Timestamp;
 use crate::token_keys::Fetches;
 
@@ -153,13 +154,23 @@ impl Control {
             kernel,
         });
         control.bus.tell(What::Process { phase: "started", detail: control.summary() });
-        tokio::spawn(house::keep(control.clone(), start.reports, of_kernel, moved));
-        tokio::spawn(maps::keep(control.publisher.in_force(), control.bus.clone()));
-        tokio::spawn(roster::keep(control.clone(), roster));
-        tokio::spawn(house::end_sessions(control.proxy.clone(), fallen));
-        tokio::spawn(members::keep(control.clone(), answered));
-        tokio::spawn(shared_keys::keep(control.clone()));
-        tokio::spawn(interfaces::keep(control.clone()));
+        let reports = house::Reports { of_workers: start.reports, of_kernel };
+        let of = control.clone();
+        spawn_hearing("house keeping", reports, move |heard| house::keep(of.clone(), heard, moved.clone()));
+        let of = control.clone();
+        spawn_hearing("roster", roster, move |heard| roster::keep(of.clone(), heard));
+        let of = control.proxy.clone();
+        spawn_hearing("sessions of backends that went down", fallen, move |heard| {
+            house::end_sessions(of.clone(), heard)
+        });
+        let of = control.clone();
+        spawn_hearing("members of names", answered, move |heard| members::keep(of.clone(), heard));
+        let (in_force, bus) = (control.publisher.in_force(), control.bus.clone());
+        tokio::spawn(keep_on("maps".to_owned(), move || maps::keep(in_force.clone(), bus.clone())));
+        let of = control.clone();
+        tokio::spawn(keep_on("shared ticket keys".to_owned(), move || shared_keys::keep(of.clone())));
+        let of = control.clone();
+        tokio::spawn(keep_on("interfaces".to_owned(), move || interfaces::keep(of.clone())));
         Ok(control)
     }
 

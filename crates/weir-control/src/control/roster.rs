@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedMutexGuard, mpsc};
 use weir_state::Origin;
 
 use super::change::{check_backend, pool_of};
@@ -12,7 +12,10 @@ use crate::events::What;
 use crate::publish::PublishError;
 
 /// Does what the watch of the clusters asks for, one change after the other, until the process ends.
-pub(super) async fn keep(control: Arc<Control>, mut changes: mpsc::UnboundedReceiver<RosterChange>) {
+pub(super) async fn keep(
+    control: Arc<Control>,
+    mut changes: OwnedMutexGuard<mpsc::UnboundedReceiver<RosterChange>>,
+) {
     while let Some(change) = changes.recv().await {
         // Who drains takes in nobody, and its successor has found them itself.
         if control.phase() != Phase::Serving {

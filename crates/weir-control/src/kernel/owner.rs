@@ -32,6 +32,7 @@ use super::served::meant_by;
 use super::wanted::{local_ports, wanted};
 use super::{Ended, Handle, Seen, SeenBackend, SeenListener, counted};
 use crate::events::Bus;
+use crate::tasks;
 
 /// Pause between two sweeps, unless a sweep takes so long that it would be a twentieth of the time.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -166,8 +167,7 @@ impl Owner {
     }
 
     pub(super) fn spawn(self) -> Result<(), String> {
-        let thread = std::thread::Builder::new().name("weir-kernel".to_owned());
-        thread.spawn(move || self.run()).map(drop).map_err(|error| error.to_string())
+        start_thread("weir-kernel", move || self.run())
     }
 
     fn run(mut self) {
@@ -467,6 +467,20 @@ fn watch_host(watch: Watch, watched: Arc<HostWatch>, handle: Arc<Handle>) -> Res
             handle.bell.ring();
         }
     };
-    let thread = std::thread::Builder::new().name("weir-host".to_owned());
-    thread.spawn(listen).map(drop).map_err(|error| error.to_string())
+    start_thread("weir-host", listen)
+}
+
+/// Starts a thread that does not end by a panic in silence.
+fn start_thread(name: &'static str, work: impl FnOnce() + Send + 'static) -> Result<(), String> {
+    let told = move || {
+        // What it held is dropped with it, and nobody looks at it after.
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
+            tasks::count_panic();
+            tracing::error!(
+                thread = name,
+                "the kernel plane's thread ended by a panic: a mistake of Weir's own; packets go on as they did, and nothing changes that any more: restart Weir"
+            );
+        }
+    };
+    std::thread::Builder::new().name(name.to_owned()).spawn(told).map(drop).map_err(|error| error.to_string())
 }

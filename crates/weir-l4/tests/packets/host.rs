@@ -1,7 +1,7 @@
 //! Connections that this host's own sockets have, to a listener that was the proxy plane's: their packets are
 //! left to the host, and no others.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::time::Duration;
@@ -107,6 +107,23 @@ fn connected_from(from: SocketAddr, kind: Kind) -> (TcpStream, TcpStream) {
     (here, socket.into())
 }
 
+/// Whether the end at `here` of a connection is in TIME-WAIT (proc_net_tcp.rst: state 06).
+fn waits_for_late_segments(here: SocketAddr, there: SocketAddr) -> bool {
+    let written = |end: SocketAddr| {
+        let octets = match end.ip() {
+            IpAddr::V4(ip) => ip.octets().to_vec(),
+            IpAddr::V6(ip) => ip.octets().to_vec(),
+        };
+        let words =
+            octets.chunks_exact(4).map(|four| u32::from_ne_bytes([four[0], four[1], four[2], four[3]]));
+        let address: String = words.map(|word| format!("{word:08X}")).collect();
+        format!("{address}:{:04X}", end.port())
+    };
+    let table = if here.is_ipv4() { "tcp" } else { "tcp6" };
+    let table = std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).expect("the kernel says");
+    table.contains(&format!(" {} {} 06 ", written(here), written(there)))
+}
+
 /// A plane whose listener was the proxy plane's before.
 fn plane(kind: Kind) -> Plane {
     let mut plane = kind.plane();
@@ -173,6 +190,10 @@ fn a_port_whose_connection_waits_for_late_segments_begins_a_flow(kind: Kind) {
     // Who ends it first waits (TIME-WAIT).
     drop(here);
     drop(there);
+    // A busy kernel carries the ends' last segments across later; until then packets belong to the socket.
+    while !waits_for_late_segments(kind.listener(0), from) {
+        std::thread::yield_now();
+    }
     let of = |flags| kind.packet(from, kind.listener(0)).with_flags(flags).frame();
     plane.run(CLIENTS, &of(ACK | FIN)).left_to_host();
     assert!(plane.run(CLIENTS, &of(SYN)).was_sent());
