@@ -48,7 +48,9 @@ pub(crate) struct Error(pub StatusCode, pub &'static str, pub String);
 impl From<ChangeError> for Error {
     fn from(error: ChangeError) -> Error {
         let (status, code) = match &error {
-            ChangeError::NoPool(_) | ChangeError::NoBackend(_) => (StatusCode::NOT_FOUND, "not_found"),
+            ChangeError::NoPool { .. } | ChangeError::NoBackend { .. } => {
+                (StatusCode::NOT_FOUND, "not_found")
+            }
             ChangeError::Exists(_) | ChangeError::Last(_) => (StatusCode::CONFLICT, "conflict"),
             ChangeError::Invalid(_) => (StatusCode::BAD_REQUEST, "bad_request"),
             ChangeError::Publish(_) => (StatusCode::INTERNAL_SERVER_ERROR, "failed"),
@@ -215,7 +217,7 @@ async fn reload(control: &Control) -> Result<Response, Error> {
 }
 
 fn pool(control: &Control, snapshot: &Snapshot, name: &str) -> Result<Response, Error> {
-    let pool = snapshot.pool(name).ok_or_else(|| ChangeError::NoPool(name.to_owned()))?;
+    let pool = snapshot.pool(name).ok_or_else(|| ChangeError::no_pool(name, snapshot))?;
     Ok(ok(&status::pool(control, pool)))
 }
 

@@ -124,6 +124,7 @@ pub use screen::ClientScreen;
 pub use shared::TakesOver;
 pub use split::{Split, SplitPool};
 pub use sqli::{Sqli, SqliMode};
+pub use suggest::meant;
 pub use timeout::{ExchangeTimeouts, HttpLimits, NEVER, Timeouts};
 pub use tls::{
     Certificate, CipherPolicy, ClientAuth, ListenerTls, PoolTls, ServerTlsMode, TlsMode, TlsVersion, Verify,

@@ -2,6 +2,7 @@
 
 pub(crate) mod hash;
 pub(crate) mod health;
+mod loops;
 pub(crate) mod passive;
 pub(crate) mod protocol;
 pub(crate) mod source;
@@ -325,6 +326,7 @@ fn agreed(uses: &[Use], usual: fn(Protocol) -> &'static str) -> Option<&'static 
 pub(crate) fn check(root: &Fields, uses: &Uses, pools: &[Arc<Pool>], findings: &mut Findings<'_>) {
     for (pool, fields) in pools.iter().zip(root.named("pool")) {
         backends(pool, fields, uses, findings);
+        loops::check(root, (&pool.name, fields), uses, findings);
         without_port(pool, fields, uses, findings);
         unix_sockets(fields, uses, findings);
         hash::check(pool.balance, fields, uses, findings);

@@ -27,6 +27,15 @@ pub(crate) fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c s
         .map(|(_, candidate)| candidate)
 }
 
+/// What to say to a `word` that is none of the `names`: the nearest of them, or all where they are few.
+pub fn meant(word: &str, names: &[&str]) -> String {
+    match nearest(word, names.iter().copied()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None if names.len() <= 8 => format!("expected {}", one_of(names.iter().copied())),
+        None => format!("expected one of {}", names.len()),
+    }
+}
+
 /// "`a`, `b` or `c`".
 pub(crate) fn one_of<'c>(words: impl IntoIterator<Item = &'c str>) -> String {
     let words: Vec<String> = words.into_iter().map(|word| format!("`{word}`")).collect();

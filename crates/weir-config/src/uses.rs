@@ -16,7 +16,7 @@ use crate::split;
 #[derive(Clone)]
 pub(crate) struct Use {
     /// Its name.
-    listener: String,
+    pub listener: String,
     /// Where it says what it speaks.
     at: Span,
     /// What it speaks; `None` when that could not be read.

@@ -47,6 +47,7 @@ words! {
         NoRoute = "no_route", "No route took the request and the listener has no pool; answered 404.";
         Responded = "responded", "The config answered (`respond`, `redirect`), or a certificate authority was shown what it asked for (`acme`).";
         MethodRefused = "method_refused", "CONNECT or another method that is never forwarded; answered 405 or 501.";
+        Looped = "looped", "The request had come through Weir 16 times before (`via`): a pool leads back to its own listener; answered 508.";
         Misdirected = "misdirected", "The host is not one of the certificate that the client was shown, on a listener that asks for client certificates; answered 421.";
         DeniedAddress = "denied_address", "The client is denied, or not allowed (`deny_address`, `allow_address`); answered 403, or not at all by tcp and udp listeners.";
         DeniedMethod = "denied_method", "The method is denied, or not allowed (`deny_method`, `allow_method`); answered 403.";
@@ -98,6 +99,7 @@ words! {
         BodyTimeout = "body_timeout", "Body below `min_body_rate` or stalled.";
         BadProxyHeader = "bad_proxy_header", "PROXY protocol header missing, malformed or not allowed.";
         Handshake = "tls_handshake", "TLS handshake failed or too slow.";
+        Looped = "looped", "Request that came through Weir 16 times before.";
         Misdirected = "misdirected", "Host of another certificate than the one shown, where clients have certificates too.";
         MethodRefused = "method_refused", "Method that is never forwarded.";
         NoRoute = "no_route", "No route and no default pool.";
@@ -268,6 +270,7 @@ impl End {
             End::BodyTooLarge => Rejected::BodyTooLarge,
             End::BadProxyHeader => Rejected::BadProxyHeader,
             End::Handshake => Rejected::Handshake,
+            End::Looped => Rejected::Looped,
             End::Misdirected => Rejected::Misdirected,
             End::MethodRefused => Rejected::MethodRefused,
             End::NoRoute => Rejected::NoRoute,

@@ -70,6 +70,8 @@ pub struct AdminTrust {
 /// What `weir cache purge` takes out.
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("what").args(["path", "prefix", "tag", "all"]))]
+#[command(group = clap::ArgGroup::new("any")
+    .args(["host", "path", "prefix", "tag", "all"]).required(true).multiple(true))]
 pub struct Purge {
     /// Of this host; default every host
     #[arg(long, conflicts_with_all = ["tag", "all"])]

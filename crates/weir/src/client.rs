@@ -82,6 +82,8 @@ pub struct Answer {
     pub status: StatusCode,
     /// Body; `Null` when it is no JSON.
     pub body: Value,
+    /// Whether the call had a token.
+    had_token: bool,
 }
 
 impl Answer {
@@ -90,8 +92,15 @@ impl Answer {
         if self.status.is_success() { Ok(self) } else { Err(Exit::Failed.saying(self.error())) }
     }
 
-    /// What went wrong, in the API's words.
+    /// What went wrong, in the API's words but for what the command line calls otherwise.
     pub fn error(&self) -> String {
+        if self.status == StatusCode::UNAUTHORIZED {
+            let advice = "name the file with it by `--token-file`, by WEIR_TOKEN_FILE, or name by `-c` the config, which says `admin.token_file`";
+            return match self.had_token {
+                true => format!("the admin API does not take this token: {advice}"),
+                false => format!("the admin API wants a token: {advice}"),
+            };
+        }
         let message = self.body["error"]["message"].as_str();
         message.map_or_else(|| format!("the admin API answered {}", self.status), str::to_owned)
     }
@@ -190,7 +199,8 @@ impl Client {
                 .collect()
                 .await
                 .map_err(|error| broken(&error))?;
-            Ok(Answer { status, body: serde_json::from_slice(&body.to_bytes()).unwrap_or(Value::Null) })
+            let body = serde_json::from_slice(&body.to_bytes()).unwrap_or(Value::Null);
+            Ok(Answer { status, body, had_token: self.token.is_some() })
         };
         let in_time = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await;
         in_time.unwrap_or_else(|_| {

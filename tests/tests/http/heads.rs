@@ -3,8 +3,8 @@
 
 use weir_tests::dialogue::{Backend, Setup};
 
-use super::plain;
 use super::refusal::{Case, case, case_of, never_forwarded};
+use super::{PLAIN, plain};
 
 fn with_line(line: &[u8]) -> Vec<u8> {
     [line, b"\r\nhost: a\r\n\r\n"].concat()
@@ -344,6 +344,27 @@ fn a_refused_method_is_answered_with_those_that_are_allowed() {
         assert!(allowed.contains("GET") && allowed.contains("POST"), "{allowed}");
         assert!(!allowed.contains("TRACE") && !allowed.contains("CONNECT"), "{allowed}");
     }
+}
+
+#[test]
+fn a_request_that_comes_back_again_and_again_is_ended() {
+    // A pool that leads back to its own listener: one request must not become a storm.
+    let config = PLAIN.replace("\"@app\"", "\"@web\"");
+    let weir = Setup::of(&config).start();
+    let mut client = weir.client("web");
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    let answer = client.receives_status(508);
+    assert!(answer.text().contains("looped"), "{answer:?}");
+    weir.reaches("weir_ends_total", &[("listener", "web"), ("reason", "looped")], 1.0);
+    weir.reaches("weir_requests_total", &[("listener", "web"), ("code", "5xx")], 17.0);
+    assert_eq!(weir.metric("weir_requests_total", &[("listener", "web"), ("code", "5xx")]), 17.0);
+    // Sixteen times is not what one service's proxies do, but eight may be.
+    let own = ["1.1 weir"; 8].join(", ");
+    let backend = Backend::saying("ok");
+    let weir = plain(&backend);
+    let mut client = weir.client("web");
+    client.sends(format!("GET / HTTP/1.1\r\nhost: a\r\nvia: {own}\r\n\r\n"));
+    client.receives_status(200);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use weir_balance::{AdminState, MAX_WEIGHT};
+use weir_config::meant;
 use weir_io::clock;
 use weir_state::{Origin, Pool, Snapshot};
 
@@ -18,9 +19,19 @@ const MOST_BACKENDS: usize = 4096;
 #[derive(Debug)]
 pub enum ChangeError {
     /// No pool has that name.
-    NoPool(String),
+    NoPool {
+        /// What was asked for.
+        name: String,
+        /// What may have been meant.
+        meant: String,
+    },
     /// The pool has no such backend.
-    NoBackend(String),
+    NoBackend {
+        /// What was asked for.
+        address: String,
+        /// What may have been meant.
+        meant: String,
+    },
     /// The pool has that backend already.
     Exists(String),
     /// What was asked for can't be.
@@ -40,12 +51,17 @@ impl From<PublishError> for ChangeError {
 impl fmt::Display for ChangeError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ChangeError::NoPool(pool) => write!(out, "no pool is named `{pool}`"),
-            ChangeError::NoBackend(backend) => write!(out, "the pool has no backend `{backend}`"),
+            ChangeError::NoPool { name, meant } => write!(out, "no pool is named `{name}`: {meant}"),
+            ChangeError::NoBackend { address, meant } => {
+                write!(out, "the pool has no backend `{address}`: {meant}")
+            }
             ChangeError::Exists(backend) => write!(out, "the pool has backend `{backend}` already"),
             ChangeError::Invalid(message) => write!(out, "{message}"),
             ChangeError::Last(backend) => {
-                write!(out, "`{backend}` is the pool's last backend; set its state to maintenance instead")
+                write!(
+                    out,
+                    "`{backend}` is the pool's last backend: drain it instead (`weir drain`), or set its state to `maintenance` (PATCH)"
+                )
             }
             ChangeError::Publish(error) => write!(out, "{error}"),
         }
@@ -53,6 +69,20 @@ impl fmt::Display for ChangeError {
 }
 
 impl std::error::Error for ChangeError {}
+
+impl ChangeError {
+    /// For a name that no pool of the snapshot has.
+    pub fn no_pool(name: &str, snapshot: &Snapshot) -> ChangeError {
+        let names: Vec<&str> = snapshot.pools.iter().map(|pool| pool.config.name.as_str()).collect();
+        ChangeError::NoPool { name: name.to_owned(), meant: meant(name, &names) }
+    }
+
+    /// For an address that no backend of the pool has.
+    pub(super) fn no_backend(address: &str, pool: &Pool) -> ChangeError {
+        let addresses: Vec<&str> = pool.backends.iter().map(|backend| &*backend.address).collect();
+        ChangeError::NoBackend { address: address.to_owned(), meant: meant(address, &addresses) }
+    }
+}
 
 impl Control {
     /// Changes what the operator says about a backend, its weight, or both. In force at once. Gives its pool,
@@ -64,9 +94,10 @@ impl Control {
         state: Option<AdminState>,
         weight: Option<u32>,
     ) -> Result<(Arc<Pool>, usize), ChangeError> {
-        let pool = self.snapshot().pool(pool).cloned().ok_or_else(|| ChangeError::NoPool(pool.to_owned()))?;
+        let snapshot = self.snapshot();
+        let pool = snapshot.pool(pool).cloned().ok_or_else(|| ChangeError::no_pool(pool, &snapshot))?;
         let index = pool.backends.iter().position(|it| it.address == backend);
-        let index = index.ok_or_else(|| ChangeError::NoBackend(backend.to_owned()))?;
+        let index = index.ok_or_else(|| ChangeError::no_backend(backend, &pool))?;
         let now = clock::now();
         // The weight is checked before anything is set: a refused change changes nothing.
         if let Some(weight) = weight {
@@ -127,7 +158,7 @@ impl Control {
         let snapshot = self.publisher.change_pool(|before| {
             let (index, pool) = pool_of(before, pool)?;
             let backend = pool.backends.iter().position(|it| it.address == address);
-            let backend = backend.ok_or_else(|| ChangeError::NoBackend(address.to_owned()))?;
+            let backend = backend.ok_or_else(|| ChangeError::no_backend(address, pool))?;
             if pool.backends.len() == 1 {
                 return Err(ChangeError::Last(address.to_owned()));
             }
@@ -138,7 +169,7 @@ impl Control {
             };
             if let Some(whose) = whose {
                 return Err(ChangeError::Invalid(format!(
-                    "`{address}` {whose} would be found again; set its state to maintenance instead"
+                    "`{address}` {whose} would be found again: drain it instead (`weir drain`), or set its state to `maintenance` (PATCH)"
                 )));
             }
             Ok(before.without_backend(index, backend))
@@ -158,7 +189,7 @@ impl Control {
 pub(super) fn pool_of<'s>(snapshot: &'s Snapshot, name: &str) -> Result<(usize, &'s Arc<Pool>), ChangeError> {
     let mut numbered = snapshot.pools.iter().enumerate();
     let found = numbered.find(|(_, pool)| pool.config.name == name);
-    found.ok_or_else(|| ChangeError::NoPool(name.to_owned()))
+    found.ok_or_else(|| ChangeError::no_pool(name, snapshot))
 }
 
 /// Whether a backend is given by an address alone, so that it gets each client at the port that it asked for.

@@ -63,7 +63,7 @@ fn exists(snapshot: &Snapshot, scope: &Scope) -> Result<(), ChangeError> {
             }
         }
         Scope::Pool(name) => {
-            snapshot.pool(name).map(|_| ()).ok_or_else(|| ChangeError::NoPool(name.to_owned()))
+            snapshot.pool(name).map(|_| ()).ok_or_else(|| ChangeError::no_pool(name, snapshot))
         }
     }
 }

@@ -169,9 +169,9 @@ impl Control {
     async fn alter(&self, group: &Group, wanted: &Wanted) -> Result<bool, ChangeError> {
         let address = wanted.address.to_string();
         let changed = self.publisher.change_pool(|before| {
-            let (index, _) = pool_of(before, &group.pool)?;
-            let (_, member) =
-                member_of(before, group, &address).ok_or_else(|| ChangeError::NoBackend(address.clone()))?;
+            let (index, pool) = pool_of(before, &group.pool)?;
+            let member = member_of(before, group, &address);
+            let (_, member) = member.ok_or_else(|| ChangeError::no_backend(&address, pool))?;
             Ok::<_, ChangeError>(before.with_altered(index, member, wanted.weight, wanted.is_backup))
         });
         let snapshot = changed.await?;
@@ -205,16 +205,16 @@ impl Control {
 
     async fn leave_by_name(&self, group: &Group, address: &str) -> Result<bool, ChangeError> {
         let changed = self.publisher.change_pool(|before| {
-            let (index, _) = pool_of(before, &group.pool)?;
+            let (index, pool) = pool_of(before, &group.pool)?;
             let member = member_of(before, group, address)
                 // It may have been named again in the meantime.
                 .filter(|(pool, member)| pool.backends[*member].balance.is_leaving());
-            let (_, member) = member.ok_or_else(|| ChangeError::NoBackend(address.to_owned()))?;
+            let (_, member) = member.ok_or_else(|| ChangeError::no_backend(address, pool))?;
             Ok::<_, ChangeError>(before.without_backend(index, member))
         });
         match changed.await {
             Ok(_) => Ok(true),
-            Err(ChangeError::NoBackend(_)) => Ok(false),
+            Err(ChangeError::NoBackend { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }

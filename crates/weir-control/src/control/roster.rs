@@ -66,7 +66,7 @@ impl Control {
             let (index, pool) = pool_of(before, pool)?;
             let backend =
                 pool.backends.iter().position(|it| it.address == address && it.origin == Origin::Group);
-            let backend = backend.ok_or_else(|| ChangeError::NoBackend(address.to_owned()))?;
+            let backend = backend.ok_or_else(|| ChangeError::no_backend(address, pool))?;
             Ok::<_, ChangeError>(before.without_backend(index, backend))
         });
         changed.await.map(drop)

@@ -17,3 +17,4 @@ mod list;
 pub mod range;
 pub mod retry_after;
 pub mod vary;
+pub mod via;

@@ -189,14 +189,17 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
         End::ClientIdle => [b'c', if is_http { b'R' } else { b'D' }],
         End::ClientHeader | End::LoginTimeout => *b"cR",
         End::ClientBody => *b"cD",
-        End::BadRequest | End::BadProxyHeader | End::BodyTooLarge | End::NoRoute | End::MethodRefused => {
-            *b"PR"
-        }
         End::NotCached => *b"PH",
         End::AuthUnavailable | End::NoBackend | End::BreakerOpen | End::ConnectFailed | End::BackendTls => {
             *b"SC"
         }
-        End::AuthDenied
+        End::BadRequest
+        | End::BadProxyHeader
+        | End::BodyTooLarge
+        | End::NoRoute
+        | End::MethodRefused
+        | End::Looped
+        | End::AuthDenied
         | End::Misdirected
         | End::Handshake
         | End::Sqli

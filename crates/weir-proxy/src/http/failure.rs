@@ -26,6 +26,8 @@ pub enum Failure {
     BodyTooLarge,
     /// CONNECT, for Weir is no forward proxy; TRACE, for a backend would echo secrets.
     MethodRefused,
+    /// It came through Weir as often as it may.
+    Looped,
     /// The host is of another certificate than the one that the client was shown.
     Misdirected,
     /// A list or a limit of the listener or the route did not let it pass.
@@ -163,6 +165,7 @@ impl From<Refused> for Failure {
         match refused {
             Refused::BadRequest(violation) => Failure::BadRequest(violation),
             Refused::Method => Failure::MethodRefused,
+            Refused::Looped => Failure::Looped,
             Refused::Misdirected => Failure::Misdirected,
             Refused::NoRoute => Failure::NoRoute,
             Refused::BodyTooLarge => Failure::BodyTooLarge,
@@ -214,6 +217,7 @@ impl Failure {
             Failure::HeaderTimeout | Failure::BodyTimeout | Failure::RequestTotal(Awaited::Client) => 408,
             Failure::BodyTooLarge => 413,
             Failure::MethodRefused => 405,
+            Failure::Looped => 508,
             Failure::Misdirected => 421,
             Failure::Screened(refusal) => refusal.status,
             Failure::Injection => 403,
@@ -252,6 +256,7 @@ impl Failure {
             Failure::BodyTimeout | Failure::ClientStalled => End::ClientBody,
             Failure::BodyTooLarge => End::BodyTooLarge,
             Failure::MethodRefused => End::MethodRefused,
+            Failure::Looped => End::Looped,
             Failure::Misdirected => End::Misdirected,
             Failure::Screened(refusal) => end_of(refusal.reason),
             Failure::Injection => End::Sqli,

@@ -8,7 +8,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use weir_http::values::cookies;
+use weir_http::values::{cookies, via};
 use weir_http::{BodyLength, KnownHeader, Method, RequestHead, Violation, path};
 use weir_screen::Groups;
 use weir_state::key::{KeySource, choice_key};
@@ -98,6 +98,11 @@ impl<'a> Received<'a> {
             mapped: &|name, look| Values { path, ..values() }.with_mapped(name, look),
             client: self.client,
         })
+    }
+
+    /// Whether it has come through Weir as often as it may. O(1) without `via`.
+    fn is_looped(&self) -> bool {
+        via::own_hops(self.head.values(KnownHeader::Via, self.text)) >= MOST_OWN_HOPS
     }
 
     /// `max-forwards: 0`: whoever is asked is the last (RFC 9110 §7.6.2).
@@ -191,6 +196,8 @@ pub enum Refused {
     BadRequest(Violation),
     /// CONNECT, for Weir is no forward proxy; TRACE, for a backend would echo secrets.
     Method,
+    /// It came through Weir as often as it may.
+    Looped,
     /// The host is of another certificate than the one that the client was shown.
     Misdirected,
     /// No route and no default pool.
@@ -279,6 +286,10 @@ impl Values<'_> {
     }
 }
 
+/// Most times that a request may come through Weir, as `via` tells: no service is so deep, and one that leads
+/// back to itself is a storm until somebody says so.
+const MOST_OWN_HOPS: usize = 16;
+
 /// Where certificate authorities look.
 const CHALLENGES: &[u8] = b"/.well-known/acme-challenge/";
 
@@ -307,7 +318,11 @@ pub fn plan<'l, 'r>(
             (Some(route), split(route, outcome, &|| values().along(paths)))
         }
     };
-    let outcome = if request.ends_here() { Outcome::Trace } else { outcome };
+    let outcome = match outcome {
+        _ if request.ends_here() => Outcome::Trace,
+        Outcome::Forward { .. } if request.is_looped() => Outcome::Refuse(Refused::Looped),
+        outcome => outcome,
+    };
     Plan { route, is_screened: true, outcome }
 }
 
