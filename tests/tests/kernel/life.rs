@@ -1,6 +1,7 @@
 //! Starts, restarts and ends: packets flow on while no process is there.
 
 use std::path::Path;
+use std::time::Duration;
 
 use weir_tests::dialogue::{Setup, Signal, Weir, until, until_within};
 use weir_tests::network::{Network, PATIENCE};
@@ -110,7 +111,8 @@ fn a_plane_that_drains_takes_no_new_connection_though_the_host_changes_and_keeps
     let mut talk = Talk::begin(&network, &format!("{VIP}:80"));
     weir.signals(Signal::TERM);
     // The kernel hears of it by a thread of its own.
-    until("nobody is taken", || Talk::try_begin(&network, to).is_err().then_some(()));
+    let try_soon = || Talk::try_begin_within(Duration::from_secs(2), &network, to);
+    until("nobody is taken", || try_soon().is_err().then_some(()));
     network.run("weir", &["ip", "addr", "add", "10.99.0.1/32", "dev", "lo"]);
     // Its patience is long enough for many sweeps, each of which hears of the change.
     assert!(Talk::try_begin(&network, to).is_err());
