@@ -91,7 +91,7 @@ metrics! {
     KERNEL_LOST = "weir_l4_attachments_lost_total" Counter [] "Times that an interface was found without the packet program that had been attached to it: another process had put its own there, or the interface came anew.";
     KERNEL_LEFT_OUT = "weir_l4_left_out" Gauge ["what"] "What of this host the packet program has no room for: its addresses (`addresses`), and interfaces into other namespaces (`peers`).";
     CONNECTIONS_TOTAL = "weir_connections_total" Counter ["listener"] "Client connections (UDP: flows) accepted.";
-    BYTES = "weir_bytes_total" Counter ["listener", "direction"] "Bytes from clients (`received`) and to clients (`sent`).";
+    BYTES = "weir_bytes_total" Counter ["listener", "direction"] "Bytes from clients (`received`) and to clients (`sent`): heads and content; what is sent in chunks with their sizes, what is received so without.";
     REJECTED = "weir_rejected_total" Counter ["listener", "reason"] "What was refused before or instead of forwarding, by reason.";
     WOULD_REJECT = "weir_would_reject_total" Counter ["listener", "reason"] "What was let pass and would have been refused, but for `dry_run` or `report`, by reason; HTTP listeners.";
     RATE_LIMIT_OVERFLOW = "weir_rate_limit_overflow_total" Counter ["listener"] "Times a key of a `rate_limit` found no room among its `keys` and shared a bucket; HTTP listeners.";

@@ -23,6 +23,9 @@ fn with_a_proof_of_its_own() -> Backend {
 fn two_hops(backend: SocketAddr) -> Weir {
     Setup::of(
         r#"
+        [log]
+        access = "@dir/access.log"
+        fields = { content = "$body_bytes_sent" }
         [listener.web]
         bind = "@web"
         http = ["h1", "h2"]
@@ -116,6 +119,21 @@ fn a_tunnel_over_http2_reaches_a_backend_of_http1_over_one_hop_and_over_two() {
     let weir = two_hops(server);
     for listener in ["hop", "web"] {
         assert_eq!(run(EXTENDED_CONNECT, &weir, listener, Some(server)), "200 1048576", "{listener}");
+    }
+}
+
+#[test]
+fn the_head_that_opens_a_tunnel_counts_as_sent_in_either_version() {
+    let server = for_the_script();
+    let weir = two_hops(server);
+    for client in [EXTENDED_CONNECT, UPGRADE] {
+        run(client, &weir, "web", Some(server));
+    }
+    for line in weir.lines_of("access.log", 4) {
+        let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(line["content"], 1 << 20, "{line}");
+        let head = line["bytes_sent"].as_u64().expect("a number") - (1 << 20);
+        assert!((20..500).contains(&head), "{head} bytes of head: {line}");
     }
 }
 

@@ -114,3 +114,24 @@ fn requests_that_no_backend_sees_count_in_bytes_as_others_do() {
     curl(&["--http2-prior-knowledge", &format!("http://{}/kept", weir.address("web"))]);
     weir.reaches("weir_bytes_total", &received, sent as f64 + 1.0);
 }
+
+/// The guide says so: content that comes in chunks counts without them, and with them where it leaves.
+#[test]
+fn chunks_count_where_they_are_sent_and_not_where_they_are_received() {
+    let backend = Backend::serving(|request, wire| {
+        assert_eq!(request.body, b"hello world");
+        wire.sends(
+            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n",
+        );
+        After::Keep
+    });
+    let config = format!("{PLAIN}[log]\naccess = \"@dir/access.log\"\n");
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let mut client = weir.client("web");
+    let head = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n";
+    client.sends(format!("{head}5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n"));
+    let received = client.receives_to_the_end();
+    let line: serde_json::Value = serde_json::from_str(&weir.lines_of("access.log", 1)[0]).expect("JSON");
+    assert_eq!(line["bytes_received"], head.len() + "hello world".len(), "{line}");
+    assert_eq!(line["bytes_sent"], received.len(), "{line}");
+}

@@ -61,6 +61,29 @@ fn a_websocket_carries_frames_both_ways() {
 }
 
 #[test]
+fn the_head_that_opens_a_tunnel_counts_as_sent_like_any_other() {
+    let backend = echoing_websocket();
+    let config = format!(
+        "{PLAIN}[log]\naccess = \"@dir/access.log\"\nfields = {{ content = \"$body_bytes_sent\" }}\n"
+    );
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let mut client = weir.client("web");
+    client.sends(HANDSHAKE);
+    client.sends("frames");
+    client.half_closes();
+    let received = client.receives_to_the_end();
+    assert!(received.ends_with(b"\r\n\r\nframes"), "{received:?}");
+    let line: serde_json::Value = serde_json::from_str(&weir.lines_of("access.log", 1)[0]).expect("JSON");
+    assert_eq!(line["bytes_sent"], received.len(), "{line}");
+    assert_eq!(line["bytes_received"], HANDSHAKE.len() + "frames".len(), "{line}");
+    assert_eq!(line["content"], "frames".len(), "{line}");
+    let counted =
+        |direction| weir.metric("weir_bytes_total", &[("listener", "web"), ("direction", direction)]);
+    assert_eq!(counted("sent"), received.len() as f64);
+    assert_eq!(counted("received"), (HANDSHAKE.len() + "frames".len()) as f64);
+}
+
+#[test]
 fn a_websocket_survives_a_reload_and_the_change_of_its_pool() {
     // R2
     let (backend, other) = (echoing_websocket(), Backend::saying("other"));
