@@ -5,6 +5,7 @@ mod backends;
 mod expiry;
 mod handshakes;
 mod mutual;
+mod names;
 mod policy;
 mod probes;
 mod reload;

@@ -186,7 +186,7 @@ fn of_peer<'s>(variable: &Variable, said: Said<'s>) -> Option<Option<&'s [u8]>> 
     Some(match variable {
         Variable::Method => record.method,
         Variable::RequestId => record.request_id,
-        Variable::ServerName => of_tls(record.tls.and_then(|tls| tls.server_name.as_deref())),
+        Variable::ServerName => of_tls(record.server_name),
         Variable::ClientCertSubject => of_tls(record.tls.and_then(|tls| tls.client_subject.as_deref())),
         Variable::Outcome(Outcome::Target) => record.path,
         Variable::User => record.user,

@@ -61,6 +61,8 @@ pub struct Record<'a> {
     pub user_agent: Option<&'a [u8]>,
     /// What the connection is encrypted with; `None` without TLS.
     pub tls: Option<&'a Secure>,
+    /// The name that the client asked for (SNI), in a handshake with us or in a greeting that was passed on.
+    pub server_name: Option<&'a str>,
     /// `referer`, as sent.
     pub referer: Option<&'a [u8]>,
 }
@@ -96,6 +98,7 @@ impl<'a> Record<'a> {
             user: None,
             user_agent: None,
             tls: None,
+            server_name: None,
             referer: None,
         }
     }

@@ -83,8 +83,8 @@ impl Renderer {
         if let Some(tls) = record.tls {
             json_text(out, "tls_version", Some(tls.version_word().as_bytes()));
             json_text(out, "tls_cipher", Some(tls.cipher_word().as_bytes()));
-            json_text(out, "server_name", tls.server_name.as_deref().map(str::as_bytes));
         }
+        json_text(out, "server_name", record.server_name.map(str::as_bytes));
     }
 
     /// `$remote_addr - $remote_user [$time_local] "$request" $status $body_bytes_sent "$http_referer"

@@ -50,6 +50,7 @@ fn request<'a>() -> Record<'a> {
         user_agent: Some(b"curl/8"),
         referer: None,
         tls: None,
+        server_name: None,
     }
 }
 
@@ -204,6 +205,7 @@ proptest! {
             user_agent: Some(&agent),
             referer: Some(&path),
             tls: None,
+            server_name: Some(&pool),
             request_id: Some(&agent),
             pool: Some(&pool.replace('\n', "_")),
             ..request()

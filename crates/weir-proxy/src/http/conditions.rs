@@ -29,6 +29,23 @@ pub struct RequestView<'a> {
     pub client: IpAddr,
 }
 
+impl RequestView<'_> {
+    /// Of a connection whose client asks for the server `name`: a request for it of which nothing else is
+    /// known.
+    pub fn of_connection(name: Option<&str>, client: IpAddr) -> RequestView<'_> {
+        RequestView {
+            host: name.unwrap_or_default().as_bytes(),
+            path: b"/",
+            query: None,
+            method: b"",
+            header: &|_| None,
+            cookies: &|_| false,
+            mapped: &|_, look| look(None),
+            client,
+        }
+    }
+}
+
 /// Looks a map up by its name.
 pub type Mapped<'a> = dyn Fn(&str, &mut dyn FnMut(Option<&[u8]>) -> bool) -> bool + 'a;
 
@@ -210,6 +227,20 @@ impl Asked {
             reason += &format!(", ${number} is `{}`", text(matched.of(number, path)));
         }
         reason
+    }
+
+    /// What of it made it take a connection, in words.
+    pub(super) fn reason_of_connection(&self) -> String {
+        if self.host.is_empty() { "takes every connection" } else { "sni matched" }.to_owned()
+    }
+
+    /// Why a connection is not what is asked for, in words.
+    pub(super) fn refusal_of_connection(&self, name: Option<&str>) -> String {
+        let wanted = list(self.host.iter().map(ToString::to_string));
+        match name {
+            Some(name) => format!("server name `{name}` is not {wanted}"),
+            None => format!("the client asks for no server name, and not for {wanted}"),
+        }
     }
 
     /// Why a request is not what is asked for, in words. The values of fields, cookies and parameters stay

@@ -380,6 +380,7 @@ impl Ledger {
             sqli: self.sqli.as_deref(),
             user: self.user.as_deref(),
             tls: requester.secure.as_deref(),
+            server_name: requester.secure.as_deref().and_then(|secure| secure.server_name.as_deref()),
             user_agent: text.user_agent.as_ref().and_then(quote),
             referer: text.referer.as_ref().and_then(quote),
         };

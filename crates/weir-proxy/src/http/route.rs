@@ -1,6 +1,7 @@
 //! Which route takes a request, and why: the one place that decides it. Pure.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use weir_config::{ExchangeTimeouts, HostPattern, RouteAction, RouteRetry, Sqli};
@@ -152,6 +153,14 @@ pub enum Decision<'t> {
     Nowhere,
 }
 
+/// Where a connection goes that is passed on as it is.
+pub struct TakenConnection<'t> {
+    /// Index of the pool in the snapshot.
+    pub pool: usize,
+    /// The route that took it; `None` where the listener's own pool does.
+    pub route: Option<&'t Route>,
+}
+
 /// What became of one route in an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteVerdict {
@@ -248,30 +257,62 @@ impl RouteTable {
         }
     }
 
-    /// The same decision with every step, for `weir explain`.
+    /// Where a connection goes by the server name that its client asks for; `None` where no route takes it
+    /// and there is no pool for the rest. Costs what [`RouteTable::decide`] does.
+    pub fn decide_connection(&self, name: Option<&str>, client: IpAddr) -> Option<TakenConnection<'_>> {
+        match self.decide(&RequestView::of_connection(name, client)) {
+            Decision::Default { pool } => Some(TakenConnection { pool, route: None }),
+            Decision::Route { route, .. } => match route.action {
+                Action::Pool(pool) => Some(TakenConnection { pool, route: Some(route) }),
+                // The config's check lets no other action through.
+                Action::Redirect { .. } | Action::Respond { .. } => None,
+            },
+            Decision::Nowhere => None,
+        }
+    }
+
+    /// The same decision as that of [`RouteTable::decide`] with every step, for `weir explain`.
     pub fn explain(&self, request: &RequestView<'_>) -> Vec<RouteVerdict> {
+        self.follow(request, "answered 404", |asked, matched| match matched {
+            Ok(_) => asked.reason(request.path),
+            Err(mismatch) => asked.refusal(mismatch, request),
+        })
+    }
+
+    /// The same decision as that of [`RouteTable::decide_connection`] with every step, for `weir explain`.
+    pub fn explain_connection(&self, name: Option<&str>, client: IpAddr) -> Vec<RouteVerdict> {
+        let view = RequestView::of_connection(name, client);
+        self.follow(&view, "the connection is closed", |asked, matched| match matched {
+            Ok(_) => asked.reason_of_connection(),
+            Err(_) => asked.refusal_of_connection(name),
+        })
+    }
+
+    /// Follows a decision; `nowhere` says what becomes of what nothing takes, `why` why a route took it, or
+    /// did not.
+    fn follow(
+        &self,
+        request: &RequestView<'_>,
+        nowhere: &str,
+        why: impl Fn(&Asked, Result<usize, Mismatch>) -> String,
+    ) -> Vec<RouteVerdict> {
         let mut verdicts = Vec::new();
         let mut taken = false;
         for route in &self.routes {
             let (this, reason) = match route.asked.matches(request) {
                 _ if taken => (false, "not looked at: an earlier route took it".to_owned()),
-                Ok(_) => (true, route.asked.reason(request.path)),
-                Err(mismatch) => (false, route.asked.refusal(mismatch, request)),
+                matched => (matched.is_ok(), why(&route.asked, matched)),
             };
             taken |= this;
             verdicts.push(RouteVerdict { route: route.name.to_string(), taken: this, reason });
         }
         let reason = match (taken, self.default_pool) {
-            (true, _) => "not looked at: a route took it",
-            (false, Some(_)) => "no route took it: the listener's own pool does",
-            (false, None) => "the listener has no pool of its own: answered 404",
+            (true, _) => "not looked at: a route took it".to_owned(),
+            (false, Some(_)) => "no route took it: the listener's own pool does".to_owned(),
+            (false, None) => format!("the listener has no pool of its own: {nowhere}"),
         };
         let default_taken = !taken && self.default_pool.is_some();
-        verdicts.push(RouteVerdict {
-            route: "(default)".to_owned(),
-            taken: default_taken,
-            reason: reason.to_owned(),
-        });
+        verdicts.push(RouteVerdict { route: "(default)".to_owned(), taken: default_taken, reason });
         verdicts
     }
 

@@ -202,6 +202,7 @@ impl ConnectedClient {
                     ..Timers::default()
                 },
                 tls: report.secure.as_deref(),
+                server_name: report.secure.as_deref().and_then(|secure| secure.server_name.as_deref()),
                 ..Record::of_session(&listener.shared.config.name, Spoken::Mysql, client.address, end)
             }
         });

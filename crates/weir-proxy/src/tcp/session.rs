@@ -25,7 +25,6 @@ use crate::admission;
 use crate::backends::{Chosen, ConnectError, Connection, ProxyHeader, WorkerPool, elapsed};
 use crate::client::Client;
 use crate::handshake;
-use crate::http::route::{Action, Decision, RequestView};
 use crate::identify;
 use crate::pace::{Pace, Way};
 use crate::reach::{Attempt, Reach, RetryVerdict, Unavailable, Wish};
@@ -97,6 +96,8 @@ struct Session {
 /// What counters and the access log are told at the end.
 struct Report {
     begun: Duration,
+    /// The name that the client asks for, where it was read and the connection passed on as it is.
+    server_name: Option<String>,
     /// Name of the route that took the connection.
     route: Option<Arc<str>>,
     pool: Option<Rc<WorkerPool>>,
@@ -116,6 +117,7 @@ impl Report {
     fn new() -> Report {
         Report {
             begun: clock::now(),
+            server_name: None,
             route: None,
             pool: None,
             backend: None,
@@ -189,39 +191,16 @@ impl Session {
         stream: &mut Stream,
         first: &mut Option<Buffer>,
     ) -> Result<(usize, Option<ExchangeTimeouts>), End> {
-        let routes = &self.listener.compiled.routes;
-        if routes.is_empty() {
-            return routes.default_pool().map(|pool| (pool, None)).ok_or(End::NoBackend);
+        let Session { worker, listener, deadline, .. } = self;
+        let routes = &listener.compiled.routes;
+        if !routes.is_empty() && self.secure.is_none() {
+            self.report.server_name =
+                Box::pin(handshake::server_name(worker, listener, stream, first, deadline)).await?;
         }
-        let name = match &self.secure {
-            Some(secure) => secure.server_name.as_deref().map(str::to_owned),
-            None => {
-                Box::pin(handshake::server_name(&self.worker, &self.listener, stream, first, &self.deadline))
-                    .await?
-            }
-        };
-        let view = RequestView {
-            host: name.as_deref().unwrap_or_default().as_bytes(),
-            path: b"/",
-            query: None,
-            method: b"",
-            header: &|_| None,
-            cookies: &|_| false,
-            mapped: &|_, look| look(None),
-            client: self.client.address.ip(),
-        };
-        match self.listener.compiled.routes.decide(&view) {
-            Decision::Default { pool } => Ok((pool, None)),
-            Decision::Route { route, .. } => {
-                self.report.route = Some(route.name.clone());
-                match route.action {
-                    Action::Pool(pool) => Ok((pool, route.timeout)),
-                    // The config's check lets no other action through.
-                    _ => Err(End::NoRoute),
-                }
-            }
-            Decision::Nowhere => Err(End::NoRoute),
-        }
+        let name = server_name(self.secure.as_deref(), &self.report);
+        let passed = routes.decide_connection(name, self.client.address.ip()).ok_or(End::NoRoute)?;
+        self.report.route = passed.route.map(|route| route.name.clone());
+        Ok((passed.pool, passed.route.and_then(|route| route.timeout)))
     }
 
     /// Connects to a backend; to another one when the first does not accept.
@@ -355,8 +334,14 @@ impl Session {
                     ..Timers::default()
                 },
                 tls: self.secure.as_deref(),
+                server_name: server_name(self.secure.as_deref(), report),
                 ..Record::of_session(name, self.spoken, self.client.address, end)
             }
         });
     }
+}
+
+/// The name that the client asks for, in the handshake or in a greeting that was passed on.
+fn server_name<'s>(secure: Option<&'s Secure>, report: &'s Report) -> Option<&'s str> {
+    secure.map_or(report.server_name.as_deref(), |secure| secure.server_name.as_deref())
 }
