@@ -292,7 +292,11 @@ pub const ENDPOINTS: &[Endpoint] = &[
             ("state", "string", "`on` or `off`"),
             ("listener", "string?", "this listener, or with `route` that route of it"),
             ("route", "string?", "routes of this name"),
-            ("pool", "string?", "whatever goes to this pool; stands alone"),
+            (
+                "pool",
+                "string?",
+                "whatever goes to this pool; stands alone",
+            ),
         ],
         statuses: &[NO_POOL],
         ..endpoint(
@@ -357,7 +361,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
             (
                 "server_name",
                 "string?",
-                "http: the name asked for in the TLS greeting; default the URL's host",
+                "http, tcp: the name asked for in the TLS greeting; default the URL's host, of tcp none",
             ),
             ("source", "string?", "tcp, udp: address:port of the client"),
             ("destination", "string?", "tcp, udp: address:port of the listener"),

@@ -2,7 +2,9 @@
 //! about the live state.
 
 mod http;
+mod session;
 mod sql;
+mod tls;
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -17,8 +19,7 @@ use weir_l4::explain::Packet;
 use weir_l4::layout::{TCP, UDP};
 use weir_proxy::compiled::CompiledSnapshot;
 use weir_proxy::http::screening::ScreenCheck;
-use weir_proxy::timers::{TimerInForce, in_force};
-use weir_state::key::{Transport, flow_key};
+use weir_proxy::timers::TimerInForce;
 use weir_state::sockets;
 use weir_state::{Listener, Pool, Snapshot};
 
@@ -55,6 +56,9 @@ pub enum Question {
         source: SocketAddr,
         /// Address of the listener.
         destination: SocketAddr,
+        /// The name that the client asks for in its TLS greeting; default: none.
+        #[serde(default)]
+        server_name: Option<String>,
     },
     /// A UDP flow.
     Udp {
@@ -74,9 +78,16 @@ pub struct Answer {
     pub listener: String,
     /// Why that one.
     pub listener_reason: String,
+    /// What keeps the question from coming to this listener as it is asked; empty where nothing does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+    /// The server name that routes of a TCP listener are compared with, and what becomes of a client without
+    /// one, in words; `None` where no route asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<String>,
     /// The path that routes are compared with; empty for TCP.
     pub path: String,
-    /// What became of each route, in order; empty for TCP.
+    /// What became of each route, in order; empty where there are none.
     pub routes: Vec<ExplainedRoute>,
     /// What is asked of the request before that, in order; empty where nothing is.
     #[serde(default)]
@@ -125,8 +136,8 @@ pub struct Answer {
     /// there is only the one of `[log]`, or none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<Vec<String>>,
-    /// Where the certificate of the name comes from that a client asks for (SNI), where it is one that is
-    /// ordered on demand.
+    /// Which certificate a client is shown that asks for this name (SNI), or why the handshake is refused;
+    /// `None` without TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
     /// What the cache of the route would say; `None` where it has none.
@@ -259,7 +270,7 @@ pub async fn explain(
     question: &Question,
 ) -> Result<Answer, String> {
     let (protocol, source, destination) = match question {
-        Question::Tcp { source, destination } => (Protocol::Tcp, *source, *destination),
+        Question::Tcp { source, destination, .. } => (Protocol::Tcp, *source, *destination),
         Question::Udp { source, destination } => (Protocol::Udp, *source, *destination),
         Question::Http { .. } | Question::Sql(_) => return on_the_proxy_plane(compiled, question),
     };
@@ -303,8 +314,10 @@ fn on_the_proxy_plane(compiled: &CompiledSnapshot, question: &Question) -> Resul
             let asked = http::Asked::read(method, url, headers)?;
             http::explain(compiled, &asked, peer, listener.as_deref(), server_name.as_deref())
         }
-        Question::Tcp { source, destination } => session(compiled, Protocol::Tcp, *source, *destination),
-        Question::Udp { source, destination } => session(compiled, Protocol::Udp, *source, *destination),
+        Question::Tcp { source, destination, server_name } => {
+            session::of_connection(compiled, *source, *destination, server_name.as_deref())
+        }
+        Question::Udp { source, destination } => session::of_flow(compiled, *source, *destination),
         Question::Sql(question) => sql::explain(compiled, question),
     }
 }
@@ -347,29 +360,6 @@ fn of_client(compiled: &CompiledSnapshot, listener: &Listener, client: IpAddr) -
     checks.into_iter().map(screened).collect()
 }
 
-/// How fast the bytes of a connection or flow may pass, and how much of what all share is left now.
-fn bandwidth(listener: &Listener) -> Option<Screened> {
-    let config = listener.config.bandwidth.as_ref()?;
-    let (now, mut parts) = (clock::now(), Vec::new());
-    let shared = &listener.bandwidth;
-    for (way, own, all, meter) in [
-        ("to the client", config.to_client, config.total_to_client, &shared.to_client),
-        ("from the client", config.from_client, config.total_from_client, &shared.from_client),
-    ] {
-        let rate = weir_config::units::show_byte_rate;
-        let own = own.map(|own| format!("{} each", rate(own)));
-        let all = all.zip(meter.as_ref()).map(|(all, meter)| {
-            format!("{} all together, {} % of their burst left", rate(all), meter.percent_left(now))
-        });
-        let said: Vec<String> = own.into_iter().chain(all).collect();
-        if !said.is_empty() {
-            parts.push(format!("{way} {}", said.join(", ")));
-        }
-    }
-    let (of, name) = ("listener".to_owned(), "bandwidth".to_owned());
-    Some(Screened { of, name, passes: true, reason: parts.join("; ") })
-}
-
 /// Has a client refused that did not pass one of the screens; whether that is so.
 fn refuse_by_screens(answer: &mut Answer) -> bool {
     let Some(refused) = answer.screens.iter().find(|it| !it.passes) else { return false };
@@ -377,37 +367,6 @@ fn refuse_by_screens(answer: &mut Answer) -> bool {
     answer.action = format!("refuse, {word}");
     answer.refusal = Some(word.to_owned());
     true
-}
-
-fn session(
-    compiled: &CompiledSnapshot,
-    protocol: Protocol,
-    source: SocketAddr,
-    destination: SocketAddr,
-) -> Result<Answer, String> {
-    let snapshot = &compiled.snapshot;
-    let listener = listener_at(snapshot, protocol, destination)?;
-    let pool = listener.config.pool.as_deref().and_then(|name| snapshot.pool(name));
-    let pool = pool.ok_or_else(|| format!("listener `{}` has no pool", listener.config.name))?;
-    let by = by_interfaces(&listener.config);
-    let mut answer = Answer::of(listener, format!("accepts at {destination}{by}"));
-    answer.screens = of_client(compiled, listener, source.ip());
-    answer.screens.extend(bandwidth(listener));
-    if refuse_by_screens(&mut answer) {
-        return Ok(answer);
-    }
-    answer.action = format!("forward to pool {}", pool.config.name);
-    let transport = match protocol {
-        Protocol::Udp => Transport::Udp,
-        Protocol::Http | Protocol::Tcp | Protocol::Mysql => Transport::Tcp,
-    };
-    let key = flow_key(&pool.config, transport, source, || Some(destination));
-    answer.pool = Some(choose(pool, key, None));
-    if protocol == Protocol::Tcp {
-        let told = timers(in_force(&listener.config.timeout, pool.config.timeout.if_any(), None));
-        answer.timers = told.into_iter().filter(|it| matches!(&*it.name, "connect" | "tunnel")).collect();
-    }
-    Ok(answer)
 }
 
 /// The timers in force, for people.

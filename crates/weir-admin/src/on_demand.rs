@@ -108,27 +108,41 @@ pub(crate) fn metrics(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     }
 }
 
-/// What a handshake that asks for `name` would come to, in words; `None` where that is for no on-demand
+/// What becomes of a handshake for a name that none comes for.
+const OTHERWISE: &str = "the handshake is served as one for an unknown name";
+
+/// What a handshake that asks for `name` (lower case) would come to.
+pub(crate) struct OnDemandHandshake {
+    /// In words.
+    pub words: String,
+    /// Whether it is served as one for a name that nobody orders for.
+    pub is_served_otherwise: bool,
+}
+
+/// What a handshake that asks for `name` (lower case) would come to; `None` where that is for no on-demand
 /// certificate.
-pub(crate) fn explain(tls: &ServerTls, name: &str) -> Option<String> {
-    let name = name.to_ascii_lowercase();
-    let name = name.strip_suffix('.').unwrap_or(&name);
+pub(crate) fn explain(tls: &ServerTls, name: &str) -> Option<OnDemandHandshake> {
     let on_demand = tls.orders(name)?;
-    let settings = on_demand.settings();
-    let otherwise = "the handshake is served as one for an unknown name";
-    Some(match on_demand.verdict(name) {
-        NameVerdict::Kept => "on demand: in memory".to_owned(),
-        NameVerdict::Begun => format!("on demand: under way; the handshake waits up to {:?}", settings.wait),
-        NameVerdict::Unknown => format!(
-            "on demand: from the store, or else ordered if `ask` allows it; the handshake waits up to {:?}",
-            settings.wait
-        ),
-        NameVerdict::Refused => format!("on demand: `ask` refused it a moment ago; {otherwise}"),
-        NameVerdict::Failed(reason) => format!("on demand: none came a moment ago ({reason}); {otherwise}"),
-        NameVerdict::Away => {
-            format!("on demand: from the store; if not there, {otherwise}, for the authority is away")
+    let wait = on_demand.settings().wait;
+    let expect = |words: String| Some(OnDemandHandshake { words, is_served_otherwise: false });
+    let words = match on_demand.verdict(name) {
+        NameVerdict::Kept => return expect("on demand: in memory".to_owned()),
+        NameVerdict::Begun => {
+            return expect(format!("on demand: under way; the handshake waits up to {wait:?}"));
         }
-        NameVerdict::Full => format!("on demand: `max_waiting` names are looked for; {otherwise}"),
-        NameVerdict::Closed => format!("on demand: no names are taken any more; {otherwise}"),
-    })
+        NameVerdict::Unknown => {
+            let by = "from the store, or else ordered if `ask` allows it";
+            return expect(format!("on demand: {by}; the handshake waits up to {wait:?}"));
+        }
+        NameVerdict::Away => {
+            let by = "from the store; if not there";
+            return expect(format!("on demand: {by}, {OTHERWISE}, for the authority is away"));
+        }
+        NameVerdict::Refused => "`ask` refused it a moment ago".to_owned(),
+        NameVerdict::Failed(reason) => format!("none came a moment ago ({reason})"),
+        NameVerdict::Full => "`max_waiting` names are looked for".to_owned(),
+        NameVerdict::Closed => "no names are taken any more".to_owned(),
+    };
+    let words = format!("on demand: {words}; {OTHERWISE}");
+    Some(OnDemandHandshake { words, is_served_otherwise: true })
 }

@@ -161,6 +161,13 @@ fn host_name(mut extension: &[u8]) -> Option<Option<String>> {
     if kind != 0 || !list.is_empty() || !extension.is_empty() {
         return None;
     }
+    server_name(name)
+}
+
+/// The name that a greeting with this in it asks for, lower case and without a dot at its end; `Some(None)`
+/// where it asks for none, for an address is no name (RFC 6066 section 3), and `None` for what no greeting
+/// may have.
+pub fn server_name(name: &[u8]) -> Option<Option<String>> {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if name.is_empty() || name.len() > 255 {
         return None;

@@ -50,7 +50,7 @@ pub use named::can_use;
 pub use own_account::OwnAccount;
 pub use prover::{Proof, ProofError, Prover};
 pub use provider::warm_up;
-pub use resolver::observing_name;
+pub use resolver::{ShownCertificates, observing_name};
 pub use revocations::ListFacts;
 pub use rsa_key::{PasswordKey, ServerKey};
 pub use server::ServerTls;

@@ -47,6 +47,14 @@ pub(crate) enum Group<'n> {
     OnDemand(&'n str),
 }
 
+/// What a client is shown that asks for some name: the first of these whose signatures it takes.
+pub struct ShownCertificates {
+    /// Whether they are for that name; those that are for everyone else are for none.
+    pub are_for_name: bool,
+    /// One or more, in the order in which they are tried.
+    pub certificates: Vec<Facts>,
+}
+
 /// Certificates at one moment, by name.
 pub(crate) struct Served {
     /// All of them, in order.
@@ -102,6 +110,20 @@ impl Resolver {
         self.on_demand.iter().find(|each| each.takes(without_dot(name)))
     }
 
+    /// The certificates of which a client is shown one that asks for `name` (lower case), where none is got
+    /// on demand; `None` without any: the handshake is refused.
+    pub fn shown(&self, name: Option<&str>) -> Option<ShownCertificates> {
+        let served = self.served.load();
+        let named = served.named(name);
+        let group = served.shown(named)?;
+        let facts = |key: &Arc<CertifiedKey>| {
+            let own = served.certificates.iter().find(|each| Arc::ptr_eq(&each.key, key));
+            own.map(|each| each.facts.clone())
+        };
+        let certificates = group.iter().filter_map(facts).collect();
+        Some(ShownCertificates { are_for_name: named.is_some(), certificates })
+    }
+
     fn choose(&self, hello: &ClientHello<'_>, waits: bool) -> Option<Arc<CertifiedKey>> {
         let lower = hello.server_name().map(str::to_ascii_lowercase);
         let on_demand = lower.as_deref().and_then(|name| Some((name, self.orders(name)?)));
@@ -110,7 +132,7 @@ impl Resolver {
             on_demand.begin(without_dot(name));
         }
         let served = self.served.load();
-        let group = served.groups.get(served.named(lower.as_deref()).unwrap_or(0) as usize);
+        let group = served.shown(served.named(lower.as_deref()));
         ASKED.set(lower.map(String::into_boxed_str));
         if got.is_some() {
             return got;
@@ -177,6 +199,12 @@ impl Served {
         }
         served.certificates = certificates;
         served
+    }
+
+    /// The certificates of a group, of the first where a name has none; `None` when there are no
+    /// certificates.
+    fn shown(&self, named: Option<u32>) -> Option<&[Arc<CertifiedKey>]> {
+        self.groups.get(named.unwrap_or(0) as usize).map(Vec::as_slice)
     }
 
     /// The group that is for `name`, which must be lower case; `None` when none is, so that a client gets the

@@ -21,7 +21,7 @@ use crate::files::{self, LoadError};
 use crate::folder;
 use crate::on_demand::{OnDemand, Waiting};
 use crate::provider;
-use crate::resolver::{Resolver, WithoutWaiting};
+use crate::resolver::{Resolver, ShownCertificates, WithoutWaiting};
 use crate::revocations::{ListFacts, Revocations};
 use crate::sessions::{BoundSessions, NoTickets};
 use crate::shared_tickets::SharedKeys;
@@ -288,6 +288,12 @@ impl ServerTls {
     /// is one that is always served.
     pub fn orders(&self, name: &str) -> Option<&Arc<OnDemand>> {
         self.resolver.orders(name)
+    }
+
+    /// The certificates of which a client is shown one that asks for `name` (lower case), where none is got
+    /// on demand; `None` without any: the handshake is refused.
+    pub fn shown(&self, name: Option<&str>) -> Option<ShownCertificates> {
+        self.resolver.shown(name)
     }
 
     /// Has a certificate for `name` (lower case) got where it is to be, and gives a place to wait for it;

@@ -147,6 +147,9 @@ enum Explain {
         source: SocketAddr,
         /// The listener, address:port
         destination: SocketAddr,
+        /// Name that the client asks for in its TLS greeting; default none
+        #[arg(long, value_name = "NAME")]
+        server_name: Option<String>,
         #[command(flatten)]
         running: Running,
         /// As JSON
@@ -241,8 +244,8 @@ fn explain(what: Explain) -> Result<Exit, Exit> {
         Explain::Http { method, url, from, header: headers, listener, server_name, running, json } => {
             (Question::Http { method, url, from, headers, listener, server_name }, running, json)
         }
-        Explain::Tcp { source, destination, running, json } => {
-            (Question::Tcp { source, destination }, running, json)
+        Explain::Tcp { source, destination, server_name, running, json } => {
+            (Question::Tcp { source, destination, server_name }, running, json)
         }
         Explain::Udp { source, destination, running, json } => {
             (Question::Udp { source, destination }, running, json)
@@ -300,6 +303,7 @@ mod tests {
             "weir maintenance off --pool app --json",
             "weir explain http GET http://shop.example/ --from 10.0.0.1 --header x-canary:1",
             "weir explain tcp 10.0.0.1:999 10.0.0.2:80",
+            "weir explain tcp 10.0.0.1:999 10.0.0.2:443 --server-name shop.example",
             "weir explain udp 10.0.0.1:999 10.0.0.2:53 --json",
             "weir explain sql select 1",
             "weir explain sql --listener db --in-transaction --autocommit-off -- select 1",

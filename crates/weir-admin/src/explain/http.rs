@@ -19,15 +19,15 @@ use weir_proxy::http::screening::{Checkpoint, Step};
 use weir_proxy::timers::in_force;
 use weir_state::{Listener, Pool, Snapshot};
 
-use super::{Answer, ExplainedRoute, HeaderChange, Screened, by_interfaces, choose, timers};
+use super::{Answer, ExplainedRoute, HeaderChange, Screened, by_interfaces, choose, timers, tls};
 
 use crate::maps::LookedUp;
-use crate::on_demand;
 
 /// A request that is asked about.
 pub(super) struct Asked<'q> {
     words: Words<'q>,
-    is_secure: bool,
+    /// Whether the URL says https; `None` for a path alone.
+    is_secure: Option<bool>,
 }
 
 impl<'q> Asked<'q> {
@@ -42,9 +42,9 @@ impl<'q> Asked<'q> {
             return Err(format!("{broken:?} has a line break in it"));
         }
         let (is_secure, rest) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
-            (Some(rest), _) => (false, rest),
-            (None, Some(rest)) => (true, rest),
-            (None, None) => (false, url),
+            (Some(rest), _) => (Some(false), rest),
+            (None, Some(rest)) => (Some(true), rest),
+            (None, None) => (None, url),
         };
         let rest = rest.split('#').next().unwrap_or_default();
         let named = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
@@ -74,7 +74,25 @@ impl<'q> Asked<'q> {
         let authority = self.words.authority;
         let after = &authority[authority.rfind(']').unwrap_or(0)..];
         let named = after.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
-        named.unwrap_or(if self.is_secure { 443 } else { 80 })
+        named.unwrap_or(if self.is_secure == Some(true) { 443 } else { 80 })
+    }
+}
+
+impl Asked<'_> {
+    /// Says that a request by the URL's scheme does not come to the listener, where that is so.
+    fn of_other_scheme(&self, listener: &Listener) -> Option<String> {
+        let name = &listener.config.name;
+        match (self.is_secure?, listener.tls.is_some()) {
+            (false, true) => Some(format!(
+                "listener {name} speaks TLS, and what comes by http:// gets no answer; \
+                 what follows is of a request by https://"
+            )),
+            (true, false) => Some(format!(
+                "listener {name} has no `tls`, and what comes by https:// is no request; \
+                 what follows is of one by http://"
+            )),
+            (false, false) | (true, true) => None,
+        }
     }
 }
 
@@ -91,6 +109,15 @@ pub(super) fn explain(
     let name = &listener.config.name;
     let compiled = compiled.listener(name).ok_or_else(|| format!("listener {name} is not served"))?;
     let mut answer = Answer::of(listener, reason);
+    let server_name = match server_name {
+        Some(text) => tls::asked_for(text)?,
+        // No greeting names an address, nor what is no name.
+        None => tls::asked_for(asked.host()).ok().flatten(),
+    };
+    answer.warnings.extend(asked.of_other_scheme(listener));
+    if let Some(server) = listener.tls.as_deref() {
+        tls::tell(&mut answer, server, server_name.as_deref());
+    }
     let request = match Request::read(&listener.config, peer, &asked.words) {
         Ok(request) => request,
         Err(refused) => {
@@ -98,14 +125,8 @@ pub(super) fn explain(
             return Ok(answer);
         }
     };
-    let server_name = server_name.unwrap_or(asked.host());
     let tls = listener.tls.as_deref();
-    answer.certificate = tls.and_then(|tls| on_demand::explain(tls, server_name));
-    let tls = tls.map(|server| OverTls {
-        server,
-        // No greeting names an address.
-        server_name: Some(server_name).filter(|name| name.parse::<IpAddr>().is_err()),
-    });
+    let tls = tls.map(|server| OverTls { server, server_name: server_name.as_deref() });
     let rules =
         Rules { config: &listener.config, routes: &compiled.routes, challenges: &listener.challenges };
     let mut paths = Paths::default();

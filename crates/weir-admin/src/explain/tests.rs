@@ -176,11 +176,44 @@ fn a_question_that_can_not_be_understood_says_what_was_expected() {
 fn a_connection_is_explained_by_its_destination() {
     let tcp = |destination: &str| {
         let (source, destination) = ("10.9.9.9:1234".parse().unwrap(), destination.parse().unwrap());
-        on_the_proxy_plane(&snapshot(CONFIG), &Question::Tcp { source, destination })
+        on_the_proxy_plane(&snapshot(CONFIG), &Question::Tcp { source, destination, server_name: None })
     };
     let answer = tcp("127.0.0.1:7000").unwrap();
     assert_eq!((answer.listener.as_str(), answer.action.as_str()), ("raw", "forward to pool app"));
     assert_eq!(tcp("127.0.0.1:7001").unwrap_err(), "no TCP listener accepts at 127.0.0.1:7001");
+}
+
+#[test]
+fn a_connection_is_explained_by_the_route_that_takes_its_server_name() {
+    let config = "
+        [listener.pass]
+        protocol = 'tcp'
+        bind = '127.0.0.1:7000'
+        [[listener.pass.route]]
+        name = 'shop'
+        sni = ['shop.example']
+        pool = 'app'
+        timeout = { tunnel = '7m' }
+        [pool.app]
+        backends = ['10.0.0.1:80']
+    ";
+    let ask = |name: Option<&str>| {
+        let (source, destination) = ("10.9.9.9:1234".parse().unwrap(), "127.0.0.1:7000".parse().unwrap());
+        let server_name = name.map(str::to_owned);
+        on_the_proxy_plane(&snapshot(config), &Question::Tcp { source, destination, server_name })
+    };
+    let taken = ask(Some("SHOP.example.")).unwrap();
+    assert_eq!(taken.action, "forward to pool app");
+    assert_eq!(taken.server_name.unwrap(), "shop.example; a client that asks for none: refuse, no_route");
+    let tunnel = taken.timers.iter().find(|timer| timer.name == "tunnel").unwrap();
+    assert_eq!((tunnel.value.as_str(), tunnel.from.as_str()), ("7m", "route"));
+    // An address is no name (RFC 6066 section 3).
+    for nameless in [None, Some("10.0.0.1")] {
+        let refused = ask(nameless).unwrap();
+        assert_eq!((refused.action.as_str(), refused.routes[0].taken), ("refuse, no_route", false));
+        assert!(refused.pool.is_none() && refused.timers.is_empty());
+    }
+    assert!(ask(Some("a b")).unwrap_err().contains("expected one such as shop.example"));
 }
 
 #[test]

@@ -20,6 +20,12 @@ pub fn explain(running: &Running, question: &Question, json: bool) -> Result<Exi
 fn words(answer: &Answer) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "listener {}: {}", answer.listener, answer.listener_reason);
+    for warning in &answer.warnings {
+        let _ = writeln!(out, "warning  {warning}");
+    }
+    if let Some(name) = &answer.server_name {
+        let _ = writeln!(out, "name     {name}");
+    }
     if !answer.path.is_empty() {
         let _ = writeln!(out, "path     {}", answer.path);
     }
