@@ -295,7 +295,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
             (
                 "pool",
                 "string?",
-                "whatever goes to this pool; stands alone",
+                "requests that go to this pool, which an HTTP listener must use; stands alone",
             ),
         ],
         statuses: &[NO_POOL],
@@ -303,7 +303,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
             Method::Post,
             "/v1/maintenance",
             Call::SwitchMaintenance,
-            "Puts a part of the service into maintenance, or takes it out; without a part everything that speaks HTTP. Clients get 503 and the page of `maintenance`. Lasts over reloads and upgrades.",
+            "Puts a part of the service into maintenance, or takes it out; without a part everything that speaks HTTP. Clients get 503 and the page of `maintenance`. Listeners that speak something else go on; `untouched` beside a pool names those that use it. Lasts over reloads and upgrades.",
         )
     },
     endpoint(

@@ -48,16 +48,20 @@ pub(crate) fn switch(control: &Control, request: Switch) -> Result<Response, Err
 
 /// What is in maintenance.
 pub(crate) fn show(control: &Control) -> Response {
-    let parts: Vec<Value> = control.maintenance().iter().map(shown).collect();
+    let parts: Vec<Value> = control.maintenance().iter().map(|scope| shown(control, scope)).collect();
     ok(&json!({ "maintenance": parts, "note": "lasts over reloads and upgrades, until it is switched off" }))
 }
 
-fn shown(scope: &Scope) -> Value {
+fn shown(control: &Control, scope: &Scope) -> Value {
+    let untouched = control.untouched_by(scope);
+    let untouched = untouched.iter().map(|it| json!({ "listener": it.listener, "protocol": it.protocol }));
+    let untouched: Vec<Value> = untouched.collect();
     match scope {
         Scope::All => json!({ "all": true }),
         Scope::Listener(listener) => json!({ "listener": listener }),
         Scope::Route { listener: None, route } => json!({ "route": route }),
         Scope::Route { listener: Some(listener), route } => json!({ "listener": listener, "route": route }),
+        Scope::Pool(pool) if !untouched.is_empty() => json!({ "pool": pool, "untouched": untouched }),
         Scope::Pool(pool) => json!({ "pool": pool }),
     }
 }

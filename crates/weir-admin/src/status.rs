@@ -260,7 +260,7 @@ pub fn of(control: &Control) -> Status {
         sessions: control.sessions(),
         maps: maps::of(control),
         token_keys: token_keys::of(control),
-        maintenance: control.maintenance().iter().map(ToString::to_string).collect(),
+        maintenance: control.maintenance_words(),
         last_reload: control.last_reload(),
         listeners: snapshot.listeners.iter().map(|it| listener(control, it)).collect(),
         pools: snapshot.pools.iter().map(|it| pool(control, it)).collect(),

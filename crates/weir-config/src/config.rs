@@ -134,6 +134,14 @@ impl Config {
         fallback::follow(pool, of_route.or_else(|| of_pool(pool)), of_pool)
     }
 
+    /// The listeners that use `pool`: by themselves or by a route, for a share or a copy, in another pool's
+    /// place, or to ask who may pass. Reads the config through.
+    pub fn users_of(&self, pool: &str) -> Vec<&Listener> {
+        let uses = Uses::of_file(&self.fields());
+        let all = self.listeners.iter().map(|listener| &**listener);
+        all.filter(|listener| uses.is_used_by(pool, &listener.name)).collect()
+    }
+
     /// From a file whose tables say what follows from each other. What could not be read gets its default;
     /// the file is refused anyway.
     pub(crate) fn read(root: &Fields) -> Config {

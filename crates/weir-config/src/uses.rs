@@ -74,6 +74,11 @@ impl Uses {
         self.0.get(pool).map_or(&[], Vec::as_slice)
     }
 
+    /// Whether the listener of that name uses `pool`.
+    pub fn is_used_by(&self, pool: &str, listener: &str) -> bool {
+        self.of(pool).iter().any(|place| place.listener == listener)
+    }
+
     /// The first place that names `pool` from a listener with such a protocol.
     pub fn first(&self, pool: &str, wanted: impl Fn(Protocol) -> bool) -> Option<&Use> {
         self.of(pool).iter().find(|place| place.protocol.is_some_and(&wanted))

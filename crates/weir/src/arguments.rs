@@ -110,7 +110,7 @@ pub struct InMaintenance {
     /// Routes of this name
     #[arg(long, value_name = "NAME", requires = "state")]
     pub route: Option<String>,
-    /// Whatever goes to this pool
+    /// Requests that go to this pool; connections and flows of other protocols go on
     #[arg(long, value_name = "NAME", requires = "state", conflicts_with_all = ["listener", "route"])]
     pub pool: Option<String>,
     /// As JSON

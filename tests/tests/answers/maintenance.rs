@@ -42,6 +42,16 @@ health = "off"
 [pool.shop]
 backends = ["@app"]
 health = "off"
+[listener.flows]
+protocol = "udp"
+bind = "@flows"
+pool = "datagrams"
+[pool.datagrams]
+backends = ["@app"]
+health = "off"
+[pool.unused]
+backends = ["@app"]
+health = "off"
 [log]
 access = "@dir/access.log"
 "#;
@@ -136,6 +146,8 @@ fn names_that_are_not_there_are_refused_and_the_api_says_what_is_off() {
         (r#"{"state": "on", "listener": "other", "route": "shop"}"#, 400),
         (r#"{"state": "on", "pool": "nowhere"}"#, 404),
         (r#"{"state": "on", "pool": "app", "listener": "web"}"#, 400),
+        (r#"{"state": "on", "pool": "datagrams"}"#, 400),
+        (r#"{"state": "on", "pool": "unused"}"#, 400),
         (r#"{"state": "broken"}"#, 400),
         (r#"{"state": "on", "spool": "app"}"#, 400),
     ] {
@@ -149,6 +161,32 @@ fn names_that_are_not_there_are_refused_and_the_api_says_what_is_off() {
     assert_eq!(weir.admin().reads("/v1/status").json()["maintenance"][0], "route shop of web");
     let finished = weir.command(&["maintenance", "on", "--pool", "app", "--listener", "web"]);
     assert_eq!(finished.code, 2, "{finished:?}");
+}
+
+#[test]
+fn a_pool_is_closed_to_requests_alone_and_the_switch_says_whom_it_does_not_touch() {
+    let (_backend, weir) = start();
+    let refused = weir.command(&["maintenance", "on", "--pool", "datagrams"]);
+    assert_ne!(refused.code, 0, "{refused:?}");
+    let why = "no listener that speaks http uses pool `datagrams`, but `flows`, which speaks udp";
+    assert!(refused.stderr.contains(why), "{refused:?}");
+    assert_eq!(maintenance(&weir, &[]), "nothing is in maintenance");
+
+    let said = maintenance(&weir, &["on", "--pool", "app"]);
+    assert_eq!(said, "in maintenance: pool app (not for listener raw, which speaks tcp)");
+    assert_eq!(text(&weir, "/"), "<p>closed</p>");
+    let mut raw = weir.client("raw");
+    raw.sends("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    assert_eq!(raw.receives_status(200).text(), "app", "connections are passed on");
+    let explained = weir.command(&["explain", "tcp", "127.0.0.1:1", &weir.address("raw").to_string()]).stdout;
+    let action = "action   forward to pool app, whose maintenance is for requests alone\n";
+    assert!(explained.contains(action), "{explained}");
+    let shown = weir.admin().reads("/v1/maintenance").json();
+    let untouched = serde_json::json!([{ "listener": "raw", "protocol": "tcp" }]);
+    assert_eq!(shown["maintenance"], serde_json::json!([{ "pool": "app", "untouched": untouched }]));
+    let status = weir.command(&["status"]).stdout;
+    assert!(status.contains("in maintenance: pool app (not for listener raw, which speaks tcp)"), "{status}");
+    assert_eq!(maintenance(&weir, &["on", "--pool", "shop"]), format!("{said}, pool shop"));
 }
 
 #[test]

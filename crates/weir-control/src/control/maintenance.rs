@@ -1,5 +1,7 @@
 //! Parts of the service that an operator switches off and on.
 
+use std::fmt;
+
 use weir_config::Protocol;
 use weir_state::Snapshot;
 use weir_state::maintenance::Scope;
@@ -8,10 +10,47 @@ use super::Control;
 use super::change::ChangeError;
 use crate::events::What;
 
+/// A listener that maintenance does not touch, though it uses what is in maintenance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Untouched {
+    /// Its name.
+    pub listener: String,
+    /// What it speaks.
+    pub protocol: &'static str,
+}
+
+impl fmt::Display for Untouched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "listener {}, which speaks {}", self.listener, self.protocol)
+    }
+}
+
 impl Control {
     /// What is in maintenance.
     pub fn maintenance(&self) -> Vec<Scope> {
         self.snapshot().maintenance.scopes()
+    }
+
+    /// The listeners that use what is in maintenance and go on as if it were not, for they speak no HTTP.
+    pub fn untouched_by(&self, scope: &Scope) -> Vec<Untouched> {
+        let Scope::Pool(pool) = scope else { return Vec::new() };
+        let snapshot = self.snapshot();
+        let users = snapshot.config.users_of(pool).into_iter().filter(|listener| !is_http(listener));
+        let of = |listener: &weir_config::Listener| Untouched {
+            listener: listener.name.clone(),
+            protocol: listener.protocol().word(),
+        };
+        users.map(of).collect()
+    }
+
+    /// What is in maintenance, in words, and who goes on all the same.
+    pub fn maintenance_words(&self) -> Vec<String> {
+        let words = |scope: Scope| {
+            let untouched = self.untouched_by(&scope);
+            let each = untouched.iter().map(Untouched::to_string).collect::<Vec<_>>().join(" and ");
+            if each.is_empty() { scope.to_string() } else { format!("{scope} (not for {each})") }
+        };
+        self.maintenance().into_iter().map(words).collect()
     }
 
     /// Puts a part of the service into maintenance, or takes it out; in force at once, and until it is
@@ -40,7 +79,6 @@ impl Control {
 
 fn exists(snapshot: &Snapshot, scope: &Scope) -> Result<(), ChangeError> {
     let listeners = || snapshot.config.listeners.iter();
-    let is_http = |listener: &weir_config::Listener| listener.protocol() == Protocol::Http;
     let invalid = |message: String| Err(ChangeError::Invalid(message));
     match scope {
         Scope::All => Ok(()),
@@ -63,7 +101,22 @@ fn exists(snapshot: &Snapshot, scope: &Scope) -> Result<(), ChangeError> {
             }
         }
         Scope::Pool(name) => {
-            snapshot.pool(name).map(|_| ()).ok_or_else(|| ChangeError::no_pool(name, snapshot))
+            snapshot.pool(name).ok_or_else(|| ChangeError::no_pool(name, snapshot))?;
+            let users = snapshot.config.users_of(name);
+            if users.iter().any(|listener| is_http(listener)) {
+                return Ok(());
+            }
+            let others =
+                users.iter().map(|it| format!("`{}`, which speaks {}", it.name, it.protocol().word()));
+            let others = others.collect::<Vec<_>>().join(" and ");
+            let but = if others.is_empty() { String::new() } else { format!(", but {others}") };
+            invalid(format!(
+                "no listener that speaks http uses pool `{name}`{but}; maintenance is for those that speak http"
+            ))
         }
     }
+}
+
+fn is_http(listener: &weir_config::Listener) -> bool {
+    listener.protocol() == Protocol::Http
 }

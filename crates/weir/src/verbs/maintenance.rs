@@ -32,6 +32,14 @@ fn words(body: &Value) -> String {
     if parts.is_empty() {
         return "nothing is in maintenance".to_owned();
     }
+    let untouched = |part: &Value| {
+        let all = part["untouched"].as_array().map_or(&[][..], Vec::as_slice);
+        let text = |it: &Value, key: &str| it[key].as_str().unwrap_or_default().to_owned();
+        let each = all
+            .iter()
+            .map(|it| format!("listener {}, which speaks {}", text(it, "listener"), text(it, "protocol")));
+        each.collect::<Vec<_>>().join(" and ")
+    };
     let name = |part: &Value| {
         let text = |key: &str| part[key].as_str().map(|name| format!("{key} {name}"));
         match (text("route"), text("listener"), text("pool")) {
@@ -40,5 +48,9 @@ fn words(body: &Value) -> String {
             (None, None, None) => "everything that speaks HTTP".to_owned(),
         }
     };
-    format!("in maintenance: {}", parts.iter().map(name).collect::<Vec<_>>().join(", "))
+    let whole = |part: &Value| match untouched(part).as_str() {
+        "" => name(part),
+        others => format!("{} (not for {others})", name(part)),
+    };
+    format!("in maintenance: {}", parts.iter().map(whole).collect::<Vec<_>>().join(", "))
 }
