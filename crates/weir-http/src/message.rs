@@ -232,6 +232,15 @@ impl Fields {
         Some(combined)
     }
 
+    pub(crate) fn end_to_end<'a>(&'a self, buffer: &'a [u8]) -> impl Iterator<Item = Field<'a>> {
+        let lines = self.lines.iter();
+        lines.filter(|line| !HOP_BY_HOP.has(line.known) && line.flags & NOMINATED == 0).map(|line| Field {
+            name: line.name.of(buffer),
+            value: line.value.of(buffer),
+            known: line.known,
+        })
+    }
+
     pub(crate) fn iter<'a>(&'a self, buffer: &'a [u8]) -> impl ExactSizeIterator<Item = Field<'a>> {
         self.lines.iter().map(move |line| Field {
             name: line.name.of(buffer),
@@ -305,6 +314,12 @@ macro_rules! common_to_heads {
             /// All fields as sent, in order, connection-specific ones included.
             pub fn fields<'a>(&'a self, buffer: &'a [u8]) -> impl ExactSizeIterator<Item = Field<'a>> {
                 self.fields.iter(buffer)
+            }
+
+            /// The fields that are not of the connection the message came by (RFC 9110 §7.6.1): what may be
+            /// kept of it, and be given to others.
+            pub fn end_to_end_fields<'a>(&'a self, buffer: &'a [u8]) -> impl Iterator<Item = Field<'a>> {
+                self.fields.end_to_end(buffer)
             }
 
             /// The value of the first field of that known name. O(1) when there is none.

@@ -1,9 +1,9 @@
 //! The head of a response: see [`crate::message`].
 
 use crate::body_length::BodyLength;
-use crate::known::{HOP_BY_HOP, KnownHeader};
+use crate::known::KnownHeader;
 use crate::message::{
-    ConnectionOptions, Cursor, Field, FieldLine, Fields, NOMINATED, Phase, Span, Version, common_to_heads,
+    ConnectionOptions, Cursor, Field, FieldLine, Fields, Phase, Span, Version, common_to_heads,
 };
 
 /// The head of a response. Filled by [`crate::h1::parse_response`]; [`clear`](Self::clear) it before the next
@@ -53,17 +53,6 @@ impl ResponseHead {
     /// Reason phrase as sent; may be empty.
     pub fn reason<'a>(&self, buffer: &'a [u8]) -> &'a [u8] {
         self.reason.of(buffer)
-    }
-
-    /// The fields that are not of the connection the message came by (RFC 9110 §7.6.1): what may be kept of
-    /// it, and be given to others.
-    pub fn end_to_end_fields<'a>(&'a self, buffer: &'a [u8]) -> impl Iterator<Item = Field<'a>> {
-        let lines = self.fields.lines.iter();
-        lines.filter(|line| !HOP_BY_HOP.has(line.known) && line.flags & NOMINATED == 0).map(|line| Field {
-            name: line.name.of(buffer),
-            value: line.value.of(buffer),
-            known: line.known,
-        })
     }
 
     /// Gives back room that the head does not need: for heads that are kept for long.

@@ -48,6 +48,19 @@ fn what_the_service_lets_pass_goes_on_with_what_it_says_of_the_user() {
     assert!(!log.contains("good") && !log.contains("c2VjcmV0"), "no credentials stand in the log: {log}");
 }
 
+/// It would let pass what it was told of, and the backend serve something else.
+#[test]
+fn the_service_is_told_of_nothing_that_the_backend_does_not_get() {
+    let config = CONFIG.replacen("path =", "request_header = [\"cookie\", \"x-tenant\"]\npath =", 1);
+    let site = Site::of(&config, verifier());
+    let named = "connection: x-tenant, x-forwarded-uri";
+    assert_eq!(asked(&site.weir, "GET /", &[GOOD, "x-tenant: mine"]).status, 200);
+    assert_eq!(site.question().fields.one("x-tenant"), Some("mine"));
+    assert_eq!(asked(&site.weir, "GET /", &[GOOD, "x-tenant: mine", named]).status, 200);
+    assert_eq!((site.question().fields.one("x-tenant"), site.request().fields.one("x-tenant")), (None, None));
+    assert_eq!(site.question().fields.one("x-forwarded-uri"), Some("/"));
+}
+
 #[test]
 fn what_it_does_not_let_pass_is_answered_in_its_words() {
     let site = Site::start();

@@ -250,6 +250,20 @@ fn a_copy_is_not_copied_and_a_tunnel_is_not_either() {
     assert_eq!(shadow.served(), 0);
 }
 
+/// It took the mark out of the copy, as a field that `connection` names.
+#[test]
+fn a_client_can_not_hide_that_a_copy_is_one() {
+    let (app, shadow) = (app(), self::app());
+    let weir = before(&app, shadow.address());
+    let named = "connection: x-mirrored, x-own, te\r\nx-own: 1\r\nx-other: 1\r\nte: trailers";
+    asks(&weir, format!("GET /a HTTP/1.1\r\nhost: a\r\n{named}\r\n\r\n"));
+    reaches(&weir, "answered", 1.0);
+    let (asked, copied) = (&app.requests()[0].fields, &shadow.requests()[0].fields);
+    assert_eq!((copied.one("x-mirrored"), copied.one("x-other")), (Some("1"), Some("1")));
+    assert_eq!((asked.one("x-own"), copied.one("x-own")), (None, None), "it is of the client's connection");
+    assert_eq!(asked.one("te"), copied.one("te"));
+}
+
 #[test]
 fn a_mirror_that_hangs_resets_or_talks_without_end_is_no_burden() {
     let app = app();

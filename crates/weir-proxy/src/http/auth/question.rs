@@ -32,7 +32,8 @@ const MORE_FIELDS: usize = 8;
 /// the request says fits into no question.
 ///
 /// The path that it names is the one that routes compare and backends are asked for: an answer for one path
-/// must not let another pass (threat J2).
+/// must not let another pass (threat J2). Nor does it say what backends do not get to see, for `connection`
+/// names it.
 pub fn write(
     requester: &Requester,
     exchange: &Exchange,
@@ -49,7 +50,7 @@ pub fn write(
         None => put(&[b"GET ", target, b" HTTP/1.0\r\n"]),
     }
     let is_trusted = requester.identity.is_trusted();
-    for field in request.fields(text) {
+    for field in request.end_to_end_fields(text) {
         if is_told(service, &field) {
             if let Some(value) = told_value(service, &field) {
                 put(&[field.name, b": ", &value, b"\r\n"]);
@@ -139,7 +140,7 @@ pub(super) fn tag(
         question.put(b"client", client.to_string().as_bytes());
         question.put(b"peer", requester.identity.address());
     }
-    for field in request.fields(text) {
+    for field in request.end_to_end_fields(text) {
         let of_proxy = || {
             is_trusted
                 && OF_PROXIES.contains(&field.known)

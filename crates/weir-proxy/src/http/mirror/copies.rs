@@ -49,15 +49,10 @@ const ANSWER_BYTES: usize = 1 << 20;
 const MORE_FIELDS: usize = 2;
 const MORE_BYTES: usize = 64;
 
-/// Fields that frame the request, and are written anew or mean nothing to a copy.
-const OF_FRAMING: [KnownHeader; 6] = [
-    KnownHeader::Host,
-    KnownHeader::ContentLength,
-    KnownHeader::TransferEncoding,
-    KnownHeader::Expect,
-    KnownHeader::Upgrade,
-    KnownHeader::Trailer,
-];
+/// Fields that frame the request, beside those of its connection, and are written anew or mean nothing to a
+/// copy.
+const OF_FRAMING: [KnownHeader; 4] =
+    [KnownHeader::Host, KnownHeader::ContentLength, KnownHeader::Expect, KnownHeader::Trailer];
 /// Fields that prove who somebody is.
 const CREDENTIALS: [&[u8]; 3] = [b"authorization", b"proxy-authorization", b"cookie"];
 
@@ -179,7 +174,8 @@ fn copy_of(
 }
 
 /// The head of a copy, but for its end. What backends do not get of a client (`dropped`), a mirror does not
-/// either: it would take the client's word for who it is.
+/// either: it would take the client's word for who it is. Nor does the copy say what its client's connection
+/// has options of: they would take the mark out of it again.
 fn head_of(
     exchange: &Exchange,
     text: &[u8],
@@ -194,7 +190,7 @@ fn head_of(
         Some(host) => put(&[method, b" ", target, b" HTTP/1.1\r\nhost: ", host, b"\r\n"]),
         None => put(&[method, b" ", target, b" HTTP/1.0\r\n"]),
     }
-    for field in request.fields(text) {
+    for field in request.end_to_end_fields(text) {
         let is_credential = || CREDENTIALS.iter().any(|name| field.name.eq_ignore_ascii_case(name));
         let is_dropped = || dropped.is_some_and(|dropped| dropped.drops(field.name));
         if OF_FRAMING.contains(&field.known) || (!with_credentials && is_credential()) || is_dropped() {
@@ -202,6 +198,8 @@ fn head_of(
         }
         put(&[field.name, b": ", field.value, b"\r\n"]);
     }
+    // Of the connection as well, and yet what calls with trailers are told by.
+    request.values(KnownHeader::Te, text).for_each(|value| put(&[b"te: ", value, b"\r\n"]));
     put(&[MARK, b": 1\r\n"]);
     out
 }
