@@ -52,6 +52,31 @@ fn a_client_that_leaves_does_not_end_the_fetch() {
     until("the object is kept", || status(&get(&weir, "/a", "")).starts_with("weir; hit").then_some(()));
 }
 
+/// It was said of what broke off afterwards, or was purged while it came.
+#[test]
+fn stored_is_said_of_nothing_that_is_still_to_come() {
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(KEEPS).with("app", backend.address()).start();
+    for ends in [false, true] {
+        let mut client = weir.client("web");
+        client.sends("GET /a HTTP/1.1\r\nhost: a.example\r\n\r\n");
+        let mut wire = backend.accepts();
+        wire.receives_request();
+        wire.sends("HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\ncontent-length: 10\r\n\r\nfirst");
+        let head = client.receives_head();
+        assert_eq!(head.fields.one("cache-status"), Some("weir; fwd=uri-miss; fwd-status=200"));
+        client.receives_exactly("first");
+        if ends {
+            wire.sends("-last");
+            client.receives_exactly("-last");
+        } else {
+            drop(wire);
+            client.receives_close();
+        }
+    }
+    until("the object is kept", || status(&get(&weir, "/a", "")).starts_with("weir; hit").then_some(()));
+}
+
 #[test]
 fn who_waits_gets_the_content_while_it_comes() {
     let backend = ScriptedBackend::start();

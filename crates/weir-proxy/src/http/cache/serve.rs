@@ -360,7 +360,10 @@ impl Miss<'_> {
             exchange.ledger.note_origin(head.origin);
         }
         let wants_part = facts.conditional || facts.range;
-        let object = match reader.object() {
+        let kept = reader.object();
+        // What is still to come may break off, or be purged before it is whole (RFC 9211 §2.6).
+        let is_stored = kept.is_some();
+        let object = match kept {
             None if wants_part || (head.is_personal && !leads) => self.await_object(session, &reader).await,
             // What is kept lacks what was for who asked, and what stood behind the content.
             Some(_) if !wants_part && head.is_personal && leads => None,
@@ -382,7 +385,7 @@ impl Miss<'_> {
             drop(reader);
             return self.go_past(session, exchange, lacking, "not-stored").await;
         }
-        if head.variant.is_some() {
+        if is_stored {
             exchange.ledger.cache.flag("stored");
         }
         if !leads {
