@@ -5,6 +5,7 @@ mod ejection;
 mod endings;
 mod kill;
 mod last_resort;
+mod one_client;
 mod probes;
 mod questions;
 

@@ -2,6 +2,7 @@
 //! whole, and responses leave the backend at its pace.
 
 use std::io::Read as _;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -237,6 +238,29 @@ fn a_client_that_leaves_a_response_that_has_left_its_backend_is_not_the_backends
     weir.reaches("weir_ends_total", &[("listener", "web"), ("reason", "client_closed")], 1.0);
     assert_eq!(weir.metric("weir_backend_failures_total", &[("pool", "app")]), 0.0);
     assert_eq!(asks(&weir, "/").status, 200);
+}
+
+/// What comes into the buffer is no sign of a client that reads.
+#[test]
+fn a_client_that_reads_nothing_is_given_up_however_steadily_its_response_comes() {
+    let is_given_up = Arc::new(AtomicBool::new(false));
+    let told = is_given_up.clone();
+    let backend = Backend::serving(move |_, wire| {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", 1_usize << 40);
+        // More than all sockets on the way take, and then ever more.
+        let mut goes_on = wire.tries_to_send(head).and_then(|()| wire.tries_to_send(pattern(7, BIG)));
+        while goes_on.is_ok() && !told.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(20));
+            goes_on = wire.tries_to_send("event");
+        }
+        After::Close
+    });
+    let weir = one_at_a_time(&backend, r#"{ responses = "40MiB" }"#, "timeout = { client_body = \"500ms\" }");
+    let mut slow = weir.client("web");
+    slow.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    weir.reaches("weir_ends_total", &[("listener", "web"), ("reason", "client_body_timeout")], 1.0);
+    is_given_up.store(true, Ordering::Relaxed);
+    assert_eq!(weir.metric("weir_backend_failures_total", &[("pool", "app")]), 0.0);
 }
 
 /// A server that refuses by the head alone, reads no body and closes nothing.

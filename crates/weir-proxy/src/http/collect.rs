@@ -10,7 +10,7 @@ use weir_io::clock;
 use crate::backends::Chosen;
 use crate::http::ask;
 use crate::http::connection::Connection;
-use crate::http::drive::{self, Turn};
+use crate::http::drive::{self, KeptWaiting, Turn};
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::Forwarding;
@@ -67,12 +67,15 @@ async fn receive(
         return Ok(());
     }
     let mut is_first = true;
+    let mut kept_waiting = KeptWaiting::default();
     poll_fn(|context| {
         let mut moved = std::mem::take(&mut is_first);
         let polled = download.poll(context, backend, recipient, &requester.worker.buffers, &mut moved);
         if let Poll::Ready(result) = polled {
-            return Poll::Ready(result.map_err(drive::download_failure));
+            let failure = |error| drive::download_failure(error).while_awaiting(kept_waiting.awaited());
+            return Poll::Ready(result.map_err(failure));
         }
+        kept_waiting.gives(download);
         let awaits_backend = download.waits_for_source();
         recipient.gather_body(context);
         if awaits_backend {

@@ -13,11 +13,11 @@ use weir_io::stream::{Duplex as _, Sight};
 use crate::backends::ConnectError;
 use crate::http::ask::Call;
 use crate::http::exchange::Exchange;
-use crate::http::failure::Failure;
+use crate::http::failure::{Awaited, Failure};
 use crate::http::forwarding::Forwarding;
 use crate::http::muxed::Muxed;
 use crate::http::pump::{Pump, PumpError};
-use crate::http::read_ahead::ReadAhead;
+use crate::http::read_ahead::{AheadMoved, ReadAhead};
 use crate::http::reply;
 use crate::http::requester::{Recipient, Requester};
 use crate::http::session::Session;
@@ -33,8 +33,10 @@ impl<R: Recipient> Call<'_, R> {
         let mut received: Option<Buffer> = None;
         let mut watch = Watch::new(self.requester);
         let mut interim_count = 0;
+        let mut awaits_client = false;
         loop {
             poll_fn(|context| {
+                awaits_client = self.upload.is_awaited_or(awaits_client);
                 match self.upload.is_moving() {
                     true => self.poll_upload(backend, context)?,
                     false => self.recipient.gather_body(context),
@@ -57,10 +59,13 @@ impl<R: Recipient> Call<'_, R> {
             .await
             .map_err(|failure| match failure {
                 // What it has begun to answer it has begun to do.
-                Failure::Empty if interim_count > 0 => Failure::BackendClosed,
+                Failure::Empty(awaited) if interim_count > 0 => Failure::BackendClosed(awaited),
                 failure => failure,
+            })
+            .map_err(|failure| {
+                if awaits_client { failure.while_awaiting(Awaited::Client) } else { failure }
             })?;
-            let Some(mut buffer) = received.take() else { return Err(Failure::Empty) };
+            let Some(mut buffer) = received.take() else { return Err(Failure::Empty(Awaited::Backend)) };
             if !self.exchange.response.is_interim() {
                 return Ok(buffer);
             }
@@ -144,11 +149,11 @@ impl<R: Recipient> Call<'_, R> {
             let has_started = response.has_started();
             let nothing_yet = |received: &Option<Buffer>| received.is_none() && !has_started;
             match std::task::ready!(self.poll_receive_head(backend, received, context)) {
-                Ok(0) if nothing_yet(received) => return Poll::Ready(Err(Failure::Empty)),
-                Ok(0) => return Poll::Ready(Err(Failure::BackendClosed)),
+                Ok(0) if nothing_yet(received) => return Poll::Ready(Err(Failure::Empty(Awaited::Backend))),
+                Ok(0) => return Poll::Ready(Err(Failure::BackendClosed(Awaited::Backend))),
                 Ok(_) => {}
-                Err(Failure::BackendClosed) if nothing_yet(received) => {
-                    return Poll::Ready(Err(Failure::Empty));
+                Err(Failure::BackendClosed(_)) if nothing_yet(received) => {
+                    return Poll::Ready(Err(Failure::Empty(Awaited::Backend)));
                 }
                 Err(failure) => return Poll::Ready(Err(failure)),
             }
@@ -183,8 +188,10 @@ impl<R: Recipient> Call<'_, R> {
                 Err(Failure::Connect(ConnectError::Declined))
             }
             // Its connection has ended, and may have been dead for long: nobody told.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Err(Failure::Empty),
-            Err(_) => Err(Failure::BackendClosed),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
+                Err(Failure::Empty(Awaited::Backend))
+            }
+            Err(_) => Err(Failure::BackendClosed(Awaited::Backend)),
         })
     }
 
@@ -196,7 +203,7 @@ impl<R: Recipient> Call<'_, R> {
         context: &mut Context<'_>,
     ) -> Poll<Result<usize, Failure>> {
         if std::task::ready!(backend.poll_readable(context)).is_err() {
-            return Poll::Ready(Err(Failure::BackendClosed));
+            return Poll::Ready(Err(Failure::BackendClosed(Awaited::Backend)));
         }
         let buffers = &self.requester.worker.buffers;
         let mut buffer = match received.take() {
@@ -223,7 +230,7 @@ impl<R: Recipient> Call<'_, R> {
         if !buffer.is_empty() {
             *received = Some(buffer);
         }
-        polled.map_err(|_| Failure::BackendClosed)
+        polled.map_err(|_| Failure::BackendClosed(Awaited::Backend))
     }
 }
 
@@ -241,11 +248,15 @@ pub async fn until_sent(
     // The deadline so far was for the head; whose turn it is now shows after the first look.
     let mut is_first = true;
     let mut watch = Watch::new(requester);
+    let mut kept_waiting = KeptWaiting::default();
+    let mut held = false;
     poll_fn(|context| {
-        let mut moved = std::mem::take(&mut is_first);
+        let is_first = std::mem::take(&mut is_first);
+        let (mut uploaded, mut moved) = (false, AheadMoved::default());
         let buffers = &requester.worker.buffers;
+        kept_waiting.uploads(upload);
         if upload.is_moving() {
-            let polled = upload.poll(context, stream, backend, buffers, &mut moved);
+            let polled = upload.poll(context, stream, backend, buffers, &mut uploaded);
             if let Poll::Ready(Err(failure)) = polled {
                 return Poll::Ready(Err(failure));
             }
@@ -253,12 +264,14 @@ pub async fn until_sent(
             stream.gather(context);
         }
         let polled = match &mut ahead {
-            None => download.poll(context, backend, stream, buffers, &mut moved),
+            None => download.poll(context, backend, stream, buffers, &mut moved.went),
             Some(ahead) => ahead.poll(context, backend, stream, download, &mut moved),
         };
         if let Poll::Ready(result) = polled {
-            return Poll::Ready(result.map_err(download_failure));
+            let failure = |error| download_failure(error).while_awaiting(kept_waiting.awaited());
+            return Poll::Ready(result.map_err(failure));
         }
+        kept_waiting.gives(download);
         let has_all = ahead.as_ref().is_none_or(|ahead| ahead.is_drained());
         // A backend that has begun to answer may wait for the rest of the request: then the client is the
         // slow one.
@@ -276,9 +289,52 @@ pub async fn until_sent(
             true if download.waits_for_source() && has_all && !upload.is_owed() => Turn::of_either(timers),
             true => Turn::of_client(timers, Failure::BodyTimeout),
         };
-        go_on(requester, moved, turn)
+        // What comes from the backend is no sign of a client that takes nothing of what is there for it.
+        let was_held = std::mem::replace(&mut held, ahead.as_ref().is_some_and(|it| it.held_bytes() > 0));
+        let came = moved.came && !(was_held && held);
+        go_on(requester, is_first || uploaded || moved.went || came, turn)
     })
     .await
+}
+
+/// A client for which a backend has waited this long, in all, may be why it closes within its answer.
+const LONG_WAIT: Duration = Duration::from_secs(1);
+
+/// How long a backend was kept waiting by a client while its response was under way.
+#[derive(Default)]
+pub struct KeptWaiting {
+    /// Since when there is something that the client does not take; `None` while there is nothing.
+    since: Option<Duration>,
+    /// How long that was so before.
+    total: Duration,
+    /// Whether the client was to send more of its request.
+    upload: bool,
+}
+
+impl KeptWaiting {
+    /// Notes whether the client is to send more, before it is looked at what has come.
+    fn uploads(&mut self, upload: &Upload) {
+        self.upload = upload.is_awaited_or(self.upload);
+    }
+
+    /// Notes whether the client is to take something, after it was given what it takes.
+    pub fn gives(&mut self, download: &Pump) {
+        match (self.since, download.waits_for_source()) {
+            (None, false) => self.since = Some(clock::now()),
+            (Some(since), true) => {
+                self.total += clock::now().saturating_sub(since);
+                self.since = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// Who was waited for by a backend that has closed now.
+    pub fn awaited(&self) -> Awaited {
+        let now = clock::now();
+        let waited = self.total + self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        if self.upload || waited >= LONG_WAIT { Awaited::Client } else { Awaited::Backend }
+    }
 }
 
 /// Whether it can be seen that the client leaves while a backend is waited for.
@@ -383,7 +439,7 @@ pub fn go_on(requester: &Requester, moved: bool, turn: Turn) -> Poll<Result<(), 
 /// What went wrong on the backend's side.
 pub fn download_failure(error: PumpError) -> Failure {
     match error {
-        PumpError::SourceClosed => Failure::BackendClosed,
+        PumpError::SourceClosed => Failure::BackendClosed(Awaited::Backend),
         PumpError::Malformed(violation) => Failure::BadResponse(violation),
         PumpError::SinkClosed => Failure::ClientClosed,
         PumpError::OutOfMemory | PumpError::TooLarge => Failure::OutOfMemory,

@@ -53,10 +53,10 @@ pub enum Failure {
     QueueTimeout,
     /// No connection came about.
     Connect(ConnectError),
-    /// The backend closed without a byte of response.
-    Empty,
-    /// The backend closed within the response's head, or within its body.
-    BackendClosed,
+    /// The backend closed without a byte of response; who was waited for then.
+    Empty(Awaited),
+    /// The backend closed within the response's head, or within its body; who was waited for then.
+    BackendClosed(Awaited),
     /// The backend was silent for too long.
     BackendTimeout,
     /// Nobody said anything for too long while the response was under way.
@@ -90,7 +90,7 @@ pub enum Failure {
     Replaced(Box<Replaced>),
 }
 
-/// Who was waited for when the time for a whole request was over.
+/// Who was waited for when a request came to its end: its time was over, or its backend closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
     /// The client, that was to send or to read.
@@ -152,10 +152,21 @@ impl Failure {
     pub fn retried_as(&self) -> Option<RetryOn> {
         match self {
             Failure::Connect(failed) => failed.retried_as(),
-            Failure::Empty => Some(RetryOn::Empty),
-            Failure::BackendClosed => Some(RetryOn::Reset),
+            Failure::Empty(_) => Some(RetryOn::Empty),
+            Failure::BackendClosed(_) => Some(RetryOn::Reset),
             Failure::BackendTimeout => Some(RetryOn::Timeout),
             _ => None,
+        }
+    }
+}
+
+impl Failure {
+    /// The same, where it is that the backend has closed, while `awaited` was waited for.
+    pub fn while_awaiting(self, awaited: Awaited) -> Failure {
+        match self {
+            Failure::Empty(_) => Failure::Empty(awaited),
+            Failure::BackendClosed(_) => Failure::BackendClosed(awaited),
+            other => other,
         }
     }
 }
@@ -240,8 +251,8 @@ impl Failure {
             Failure::Fetch(failed) => failed.status,
             Failure::Replaced(answer) => answer.status,
             Failure::Connect(_)
-            | Failure::Empty
-            | Failure::BackendClosed
+            | Failure::Empty(_)
+            | Failure::BackendClosed(_)
             | Failure::BadResponse(_)
             | Failure::InterimFlood => 502,
             Failure::ClientClosed | Failure::ClientStalled => return None,
@@ -271,7 +282,7 @@ impl Failure {
             Failure::Connect(ConnectError::OutOfDescriptors) => End::Overload,
             Failure::Connect(ConnectError::Tls { .. }) => End::BackendTls,
             Failure::Connect(_) => End::ConnectFailed,
-            Failure::Empty | Failure::BackendClosed => End::BackendClosed,
+            Failure::Empty(_) | Failure::BackendClosed(_) => End::BackendClosed,
             Failure::BackendTimeout => End::BackendTimeout,
             Failure::StreamTimeout { .. } => End::StreamTimeout,
             Failure::RequestTotal(_) => End::RequestTotal,
@@ -324,8 +335,8 @@ impl Failure {
     pub fn of_backend(&self) -> String {
         match self {
             Failure::Connect(error) => error.to_string(),
-            Failure::Empty => "closed without an answer".to_owned(),
-            Failure::BackendClosed => "closed within its answer".to_owned(),
+            Failure::Empty(_) => "closed without an answer".to_owned(),
+            Failure::BackendClosed(_) => "closed within its answer".to_owned(),
             Failure::BackendTimeout => "did not answer in time".to_owned(),
             Failure::RequestTotal(_) => "did not answer in the time for the whole request".to_owned(),
             Failure::StreamTimeout { .. } => "fell silent within its answer".to_owned(),
@@ -339,15 +350,19 @@ impl Failure {
         matches!(self, Failure::BackendTimeout | Failure::RequestTotal(Awaited::Backend))
     }
 
-    /// Whether the backend is to blame, for passive health.
+    /// Whether the backend is to blame, for passive health and breakers.
     pub fn blames_backend(&self) -> bool {
         match self {
             Failure::Connect(error) => error.blames_backend(),
-            // How long they are mostly follows from what was asked: whoever asks for it could have backends
-            // ejected that work.
-            Failure::BadResponse(Violation::TrailersTooLarge) => false,
-            Failure::Empty
-            | Failure::BackendClosed
+            // How long they are mostly follows from what was asked, and who is done with a client that keeps
+            // it waiting closes: whoever does so could have backends ejected that work (threat H16).
+            Failure::BadResponse(
+                Violation::HeaderBlockTooLarge | Violation::TooManyFields | Violation::TrailersTooLarge,
+            )
+            | Failure::Empty(Awaited::Client)
+            | Failure::BackendClosed(Awaited::Client) => false,
+            Failure::Empty(_)
+            | Failure::BackendClosed(_)
             | Failure::BackendTimeout
             | Failure::StreamTimeout { is_owed: true }
             | Failure::RequestTotal(Awaited::Backend)
@@ -365,7 +380,7 @@ impl Failure {
             | Failure::BreakerOpen { .. }
             | Failure::QueueFull
             | Failure::QueueTimeout => Meets::All,
-            Failure::BadResponse(_) => Meets::Request,
+            Failure::BadResponse(_) | Failure::Empty(_) | Failure::BackendClosed(_) => Meets::Request,
             // Another's time began elsewhere.
             Failure::RequestTotal(_) => Meets::Client,
             _ if self.blames_backend() => Meets::Request,

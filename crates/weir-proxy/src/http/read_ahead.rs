@@ -37,6 +37,15 @@ pub struct ReadAhead {
     is_short: bool,
 }
 
+/// On which side of it something has moved.
+#[derive(Default)]
+pub struct AheadMoved {
+    /// More has come.
+    pub came: bool,
+    /// The client has taken some.
+    pub went: bool,
+}
+
 impl ReadAhead {
     /// Room for `most` bytes; `None` where there is no memory for any.
     pub fn new(most: u64, buffers: &Rc<Buffers>) -> Option<ReadAhead> {
@@ -75,21 +84,21 @@ impl ReadAhead {
     }
 
     /// Moves what can be moved on both sides; `Ready(Ok)` once all of the response has come, wherever the
-    /// client is.
+    /// client is. Tells apart on which side something moved.
     pub fn poll(
         &mut self,
         context: &mut Context<'_>,
         source: &mut Stream,
         client: &mut Stream,
         download: &mut Pump,
-        moved: &mut bool,
+        moved: &mut AheadMoved,
     ) -> Poll<Result<(), PumpError>> {
         loop {
             let buffers = self.buffers.clone();
             self.is_short = false;
-            let filled = download.poll(context, source, self, &buffers, moved);
+            let filled = download.poll(context, source, self, &buffers, &mut moved.came);
             let was_full = !self.has_room() || self.is_short;
-            if let Poll::Ready(Err(error)) = self.poll_drain(context, client, moved) {
+            if let Poll::Ready(Err(error)) = self.poll_drain(context, client, &mut moved.went) {
                 return Poll::Ready(Err(error));
             }
             // The last piece is always there to be filled again; until then the client is waited for.

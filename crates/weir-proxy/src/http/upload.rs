@@ -11,7 +11,7 @@ use weir_io::clock;
 use weir_io::stream::Duplex as _;
 use weir_io::temporary::TemporaryFile;
 
-use crate::http::failure::Failure;
+use crate::http::failure::{Awaited, Failure};
 use crate::http::filed::Filed;
 use crate::http::pump::{Pump, PumpError};
 use crate::http::sink::Framing;
@@ -265,6 +265,11 @@ impl Upload {
         self.body.as_ref().is_some_and(|body| !body.is_filed() && body.waits_for_client())
     }
 
+    /// The same, before it is looked at what has come; as it `was` where the backend takes no more.
+    pub fn is_awaited_or(&self, was: bool) -> bool {
+        if self.refused { was && !self.is_done() } else { self.is_awaited() }
+    }
+
     /// Whether the client has said how much there is, and not sent all of it.
     pub fn is_owed(&self) -> bool {
         self.body.as_ref().is_some_and(|body| body.pump.is_owed())
@@ -417,6 +422,6 @@ pub fn failure_of(error: PumpError) -> Failure {
         PumpError::TooLarge => Failure::BodyTooLarge,
         PumpError::OutOfMemory => Failure::OutOfMemory,
         PumpError::Lost => Failure::BufferLost,
-        PumpError::SinkClosed => Failure::BackendClosed,
+        PumpError::SinkClosed => Failure::BackendClosed(Awaited::Backend),
     }
 }

@@ -17,7 +17,7 @@ use super::broadcast::{Piece, Reader};
 use crate::http::answer;
 use crate::http::edits;
 use crate::http::exchange::{After, Exchange};
-use crate::http::failure::Failure;
+use crate::http::failure::{Awaited, Failure};
 use crate::http::forwarding::Forwarding;
 use crate::http::pages::Replaced;
 use crate::http::reply;
@@ -123,7 +123,7 @@ async fn send(
                 sending.piece(content).await?;
             }
             Piece::End => break,
-            Piece::Broken => return Err(Failure::BackendClosed),
+            Piece::Broken => return Err(Failure::BackendClosed(Awaited::Backend)),
         }
     }
     let trailers = reader.trailers();

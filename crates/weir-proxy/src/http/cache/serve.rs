@@ -20,7 +20,7 @@ use super::note::Forward;
 use super::{RouteCache, encodings, follow, hit};
 use crate::http::compress;
 use crate::http::exchange::{After, Exchange};
-use crate::http::failure::{Failure, Meets};
+use crate::http::failure::{Awaited, Failure, Meets};
 use crate::http::forward;
 use crate::http::forwarding::Forwarding;
 use crate::http::muxed::confirm;
@@ -371,7 +371,7 @@ impl Miss<'_> {
             object => object,
         };
         if object.is_none() && wants_part && reader.is_broken() {
-            return Err(Failure::BackendClosed);
+            return Err(Failure::BackendClosed(Awaited::Backend));
         }
         if let Some(object) = object {
             drop(reader);
