@@ -124,6 +124,12 @@ impl ListenerSlot {
         self.current.borrow().clone()
     }
 
+    /// Whether the listener is configured as `listener` is, and its pools are those.
+    #[inline]
+    pub fn is_current(&self, listener: &Rc<WorkerListener>) -> bool {
+        Rc::ptr_eq(&self.current.borrow(), listener)
+    }
+
     /// When the sessions of this listener are cut off; `None` while it is in service.
     #[inline]
     pub fn draining_until(&self) -> Option<Duration> {

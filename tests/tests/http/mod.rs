@@ -15,6 +15,7 @@ mod gunicorn;
 mod heads;
 mod hedge_attacks;
 pub mod hedging;
+mod held_requests;
 mod large_bodies;
 mod maps;
 mod mirroring;

@@ -13,8 +13,6 @@ use crate::access_log::Logs;
 use crate::http::answer;
 use crate::http::auth::{Authenticator, gate};
 use crate::http::cache;
-use crate::http::closing;
-use crate::http::edits;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward;
@@ -71,18 +69,8 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
         (_, Ok(Some(after))) => return after,
         (Ok(Plan { route, outcome, .. }), Ok(None)) => match outcome {
             Outcome::Forward { pool: asked } => {
-                let serving = serving(&session.requester, &listener, exchange, (route, asked));
-                let is_fallback = serving != asked;
-                if is_fallback {
-                    listener.pools[asked].cells().fallbacks.increment();
-                }
-                let pool = listener.pools[serving].clone();
-                exchange.ledger.pool = Some(pool.clone());
-                exchange.pool = Some(serving);
-                edits::prepare(&session.requester, &listener, exchange);
-                let mut forwarding = Forwarding::new(&listener, pool, route);
-                forwarding.is_fallback = is_fallback;
-                session.requester.begin_total(exchange.ledger.head, forwarding.timers().request_total);
+                let forwarding = Forwarding::serving(&session.requester, &listener, exchange, (route, asked));
+                forwarding.begin(&session.requester, exchange);
                 match route.and_then(|route| route.cache.as_deref()) {
                     None => forward::run(session, exchange, &forwarding).await,
                     Some(cache) => cache::run(session, exchange, &forwarding, cache).await,
@@ -108,24 +96,6 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
         Ok(after) => after,
         Err(failure) => boxed(|| answer::failure(session, &listener, exchange, &failure)).await,
     }
-}
-
-/// The pool that serves now of that which was asked for and its fallbacks.
-#[inline]
-fn serving(
-    requester: &Requester,
-    listener: &WorkerListener,
-    exchange: &Exchange,
-    (route, asked): (Option<&Route>, usize),
-) -> usize {
-    let fallbacks = listener.compiled.routes.fallbacks(route, asked);
-    let pool = |index: usize| &*listener.pools[index].shared;
-    let is_closed = |index: usize| {
-        let client = exchange.ledger.client(requester).address.ip();
-        let closing = listener.compiled.routes.closing(route);
-        closing.keeps_from(&listener.shared.maintenance, &pool(index).config.name, client)
-    };
-    closing::serving(asked, fallbacks, |index| &pool(index).balance, is_closed)
 }
 
 /// Asks whether whoever asks may; `Some` where it was answered.

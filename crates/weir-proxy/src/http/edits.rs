@@ -50,8 +50,8 @@ pub(crate) fn of<'l>(listener: &'l WorkerListener, exchange: &Exchange) -> Optio
     })
 }
 
-/// Fills in what the response will say, as long as the request's bytes are there. Once per request, but for
-/// one whose pool has become another.
+/// Fills in what the response will say, as long as the request's bytes are there. Once for each pool that the
+/// request is to go to.
 #[inline]
 pub(crate) fn prepare(requester: &Requester, listener: &WorkerListener, exchange: &mut Exchange) {
     if listener.compiled.edits.is_some() {

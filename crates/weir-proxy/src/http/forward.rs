@@ -3,25 +3,29 @@
 //! Waits that most exchanges never come to (errors, queues, connecting, large bodies, tunnels) are boxed here
 //! and further down: a session's future is as large as its largest path, and every idle connection holds one.
 
+use std::rc::Rc;
 use std::time::Duration;
 
+use weir_config::PoolProtocol;
 use weir_http::Conditions;
 use weir_http::h1::connection::Drained;
-use weir_io::buffers::SMALL;
+use weir_io::buffers::{Charge, SMALL};
 use weir_io::clock;
 use weir_io::wait::boxed;
 
 use crate::http::ask::{Answered, Call};
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
-use crate::http::forwarding::Forwarding;
+use crate::http::forwarding::{Facts, Forwarding};
 use crate::http::mirror::copies;
 use crate::http::pages::Replaced;
 use crate::http::pump::Pump;
+use crate::http::requester::Requester;
 use crate::http::session::Session;
 use crate::http::sink::Framing;
 use crate::http::upload::Upload;
 use crate::http::{hold, kept, request, respond, screening, sqli};
+use crate::worker::WorkerListener;
 
 /// Runs the exchange from here to its end.
 ///
@@ -37,16 +41,24 @@ pub async fn run(
         Some(mirror) => copies::begin(&session.requester, exchange, forwarding, mirror),
         None => None,
     };
+    let head = request::kept_head(&session.requester, exchange, forwarding);
     let mut facts = request::serialise(&session.requester, exchange, forwarding, Conditions::AsSent)?;
+    let head_bytes = exchange.outgoing.len();
     let mut upload = request::begin_upload(session, exchange, forwarding, &facts)?;
-    let looked_at = match &facts.inspected {
-        Some(_) => boxed(|| sqli::body(session, exchange, forwarding, &facts, &mut upload)).await,
-        None => Ok(()),
-    };
-    let held = match (looked_at, forwarding.buffer) {
-        (Ok(()), Some(_)) => boxed(|| hold::whole(session, exchange, forwarding, &facts, &mut upload)).await,
-        (looked_at, _) => looked_at.map(|()| None),
-    };
+    let mut held = hold_back(session, exchange, forwarding, &facts, &mut upload).await;
+    let now = head.as_ref().map(|_| session.requester.slot.current());
+    let mut anew = None;
+    if let (Some(head), Some(now), Ok(_)) = (&head, &now, &held)
+        && let Some(elsewhere) = elsewhere(&session.requester, exchange, forwarding, now, &upload)
+    {
+        let requester = &mut session.requester;
+        match request::serialise_anew(requester, exchange, &elsewhere, &mut upload, (head, head_bytes)) {
+            Ok(written) => facts = written,
+            Err(failure) => held = Err(failure),
+        }
+        anew = Some(elsewhere);
+    }
+    let forwarding = anew.as_deref().unwrap_or(forwarding);
     let Session { requester, stream, .. } = &mut *session;
     let answered = match held {
         // What stands for the memory is kept as long as another backend may get it.
@@ -94,6 +106,37 @@ pub async fn run(
         leave(session, exchange, &mut upload);
     }
     ended
+}
+
+/// Waits for what of the request's body is to be here before a backend hears of it. Gives what stands for its
+/// memory.
+async fn hold_back(
+    session: &mut Session,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    facts: &Facts,
+    upload: &mut Upload,
+) -> Result<Option<Charge>, Failure> {
+    if facts.inspected.is_some() {
+        boxed(|| sqli::body(session, exchange, forwarding, facts, upload)).await?;
+    }
+    match forwarding.buffer {
+        Some(_) => boxed(|| hold::whole(session, exchange, forwarding, facts, upload)).await,
+        None => Ok(None),
+    }
+}
+
+/// Where a request goes by now whose body has been waited for; `None` where it goes as it did.
+fn elsewhere<'n>(
+    requester: &Requester,
+    exchange: &Exchange,
+    forwarding: &'n Forwarding<'_>,
+    now: &'n Rc<WorkerListener>,
+    upload: &Upload,
+) -> Option<Box<Forwarding<'n>>> {
+    let anew = forwarding.anew(requester, exchange, now)?;
+    let is_possible = anew.pool.shared.config.protocol == PoolProtocol::H1 || upload.may_be_framed_anew();
+    is_possible.then(|| Box::new(anew))
 }
 
 /// Takes an answer in whose place the client gets a page. Where all of it is here, which it mostly is, its

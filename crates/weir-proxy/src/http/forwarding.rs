@@ -8,7 +8,11 @@ use weir_http::{Limits, Method, ResponseContext, SetCookie, Version};
 use weir_screen::sqli::BodyKind;
 
 use crate::backends::{Chosen, WorkerPool};
+use crate::http::closing;
+use crate::http::edits;
+use crate::http::exchange::Exchange;
 use crate::http::handshake::Handshake;
+use crate::http::requester::Requester;
 use crate::http::route::Route;
 use crate::http::sticky::Sticky;
 use crate::reach::Wish;
@@ -24,8 +28,16 @@ pub struct Forwarding<'l> {
     own_timers: Option<ExchangeTimers>,
     /// What is held back for slow clients.
     pub buffer: Option<Buffer>,
-    /// Whether the pool serves in the place of the one that was asked for: what it says is kept for nobody.
-    pub is_fallback: bool,
+    /// Which pool was asked for, and which of it and its fallbacks this one is, by index; `None` for what
+    /// goes to no pool but its own.
+    choice: Option<Choice>,
+}
+
+/// A pool that serves, of those that may.
+#[derive(Clone, Copy)]
+struct Choice {
+    asked: usize,
+    serving: usize,
 }
 
 impl<'l> Forwarding<'l> {
@@ -42,7 +54,69 @@ impl<'l> Forwarding<'l> {
         let own_timers =
             says_any.then(|| ExchangeTimers::of(&listener.shared.config.timeout, of_pool, of_route));
         let buffer = route.and_then(|route| route.buffer).or(pool.shared.config.buffer);
-        Forwarding { listener, pool, route, own_timers, buffer, is_fallback: false }
+        Forwarding { listener, pool, route, own_timers, buffer, choice: None }
+    }
+
+    /// Goes to the pool that serves now, of the one that was asked for and its fallbacks.
+    #[inline]
+    pub fn serving(
+        requester: &Requester,
+        listener: &'l Rc<WorkerListener>,
+        exchange: &Exchange,
+        (route, asked): (Option<&'l Route>, usize),
+    ) -> Forwarding<'l> {
+        let pools = pools_now(requester, listener);
+        let fallbacks = listener.compiled.routes.fallbacks(route, asked);
+        let pool = |index: usize| &*pools[index].shared;
+        let is_closed = |index: usize| {
+            let client = exchange.ledger.client(requester).address.ip();
+            let closing = listener.compiled.routes.closing(route);
+            closing.keeps_from(&listener.shared.maintenance, &pool(index).config.name, client)
+        };
+        let serving = closing::serving(asked, fallbacks, |index| &pool(index).balance, is_closed);
+        let choice = Some(Choice { asked, serving });
+        Forwarding { choice, ..Forwarding::new(listener, pools[serving].clone(), route) }
+    }
+
+    /// Where the request goes by now, after a wait in which backends may have gone, or the config has become
+    /// another; `None` where it goes as it did. `now` is the listener as it is configured now: what it says
+    /// of the fields of messages holds where its routes are the same still.
+    pub fn anew<'n>(
+        &'n self,
+        requester: &Requester,
+        exchange: &Exchange,
+        now: &'n Rc<WorkerListener>,
+    ) -> Option<Forwarding<'n>> {
+        let Choice { asked, .. } = self.choice?;
+        let (listener, route) = match is_numbered_alike(self.listener, now) {
+            true => (now, self.route.and_then(|route| now.compiled.routes.route(route.number))),
+            false => (self.listener, self.route),
+        };
+        let anew = Forwarding::serving(requester, listener, exchange, (route, asked));
+        (!Rc::ptr_eq(&anew.pool, &self.pool)).then_some(anew)
+    }
+
+    /// Has the exchange go there. The bytes of its request are here.
+    #[inline]
+    pub fn begin(&self, requester: &Requester, exchange: &mut Exchange) {
+        if let Some(Choice { asked, serving }) = self.choice {
+            if asked != serving && exchange.pool != Some(serving) {
+                self.listener.pools[asked].cells().fallbacks.increment();
+            }
+            exchange.pool = Some(serving);
+        }
+        if let Some(rendered) = exchange.rendered.used() {
+            rendered.has_response = false;
+        }
+        exchange.ledger.pool = Some(self.pool.clone());
+        edits::prepare(requester, self.listener, exchange);
+        requester.begin_total(exchange.ledger.head, self.timers().request_total);
+    }
+
+    /// Whether the pool serves in the place of the one that was asked for: what it says is kept for nobody.
+    #[inline]
+    pub fn is_fallback(&self) -> bool {
+        self.choice.is_some_and(|choice| choice.asked != choice.serving)
     }
 
     /// Its timers.
@@ -81,6 +155,30 @@ impl<'l> Forwarding<'l> {
     pub fn sqli(&self) -> Sqli {
         self.route.map_or(self.listener.shared.config.http().sqli, |route| route.sqli)
     }
+}
+
+/// The pools as they are now, numbered as the listener numbers them: it may have been looked up long ago.
+#[inline]
+fn pools_now(requester: &Requester, listener: &Rc<WorkerListener>) -> Rc<[Rc<WorkerPool>]> {
+    // A listener that is gone is the last of its slot.
+    if requester.slot.is_current(listener) && requester.slot.draining_until().is_none() {
+        return listener.pools.clone();
+    }
+    let now = |known: &Rc<WorkerPool>| {
+        // One that is gone serves those that were on their way to it.
+        requester.worker.pool(&known.shared.config.name).unwrap_or_else(|| known.clone())
+    };
+    listener.pools.iter().map(now).collect()
+}
+
+/// Whether routes and pools have the same numbers in both.
+fn is_numbered_alike(one: &WorkerListener, other: &WorkerListener) -> bool {
+    let same_name =
+        |(one, other): (&Rc<WorkerPool>, &Rc<WorkerPool>)| one.shared.config.name == other.shared.config.name;
+    Rc::ptr_eq(&one.pools, &other.pools)
+        || one.shared.config == other.shared.config
+            && one.pools.len() == other.pools.len()
+            && one.pools.iter().zip(other.pools.iter()).all(same_name)
 }
 
 /// The request's facts that outlive its bytes.

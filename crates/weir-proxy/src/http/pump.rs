@@ -60,7 +60,7 @@ pub struct Pump {
     /// Content bytes that it moved.
     held: u64,
     /// Names that its trailers lose.
-    dropped: Option<Arc<DroppedNames>>,
+    pub(super) dropped: Option<Arc<DroppedNames>>,
     /// The content, for somebody else besides.
     kept: Option<Box<Kept>>,
 }
@@ -137,6 +137,11 @@ impl Pump {
     pub fn dropping(mut self, names: Option<Arc<DroppedNames>>) -> Pump {
         self.dropped = names;
         self
+    }
+
+    /// How the sink is told where the body ends.
+    pub fn framing(&self) -> Framing {
+        self.framer.kind()
     }
 
     /// What stands behind the body, and goes on.

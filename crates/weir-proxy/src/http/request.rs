@@ -1,8 +1,8 @@
 //! A request as it goes to backends: written anew once, the same for every attempt.
 
-use weir_config::PoolProtocol;
+use weir_config::{PoolProtocol, SqliMode};
 use weir_http::{
-    BodyReader, Conditions, KnownHeader, Query, RequestContext, RequestHead, Scheme, Violation,
+    BodyLength, BodyReader, Conditions, KnownHeader, Query, RequestContext, RequestHead, Scheme, Violation,
     request_fields, write_request,
 };
 use weir_io::buffers::SMALL;
@@ -189,6 +189,48 @@ pub fn begin_upload(
         pump.take_received(&mut exchange.outgoing, WITH_HEAD_BYTES).map_err(upload::failure_of)?;
     }
     Ok(Upload::of(pump, exchange.ledger.head))
+}
+
+/// The head of a request that may wait here for its body, so that it can be written anew behind that; `None`
+/// where all of it is here, or goes on as it comes.
+pub fn kept_head(requester: &Requester, exchange: &Exchange, forwarding: &Forwarding<'_>) -> Option<Vec<u8>> {
+    let holds = forwarding.buffer.is_some_and(|buffer| buffer.requests > 0)
+        || forwarding.sqli().mode != SqliMode::Off;
+    let (received, head_bytes) = (requester.received(), exchange.request.head_bytes());
+    let is_here = match exchange.request.body() {
+        body if body.is_empty() => true,
+        BodyLength::Length(length) => (received.len() - head_bytes) as u64 >= length,
+        _ => false,
+    };
+    (holds && !is_here).then(|| received[..head_bytes].to_vec())
+}
+
+/// Writes a request anew that was written for another pool, `text` being its head, and what is here of its
+/// body behind it. `head_bytes` of `exchange.outgoing` were its head before.
+pub fn serialise_anew(
+    requester: &mut Requester,
+    exchange: &mut Exchange,
+    forwarding: &Forwarding<'_>,
+    upload: &mut Upload,
+    (text, head_bytes): (&[u8], usize),
+) -> Result<Facts, Failure> {
+    let mut buffer = requester.worker.buffers.borrow(text.len()).ok_or(Failure::OutOfMemory)?;
+    buffer.append(text);
+    // What came behind the head is with the upload.
+    let behind = requester.buffer.replace(buffer);
+    exchange.forwarded = false;
+    forwarding.begin(requester, exchange);
+    let held = exchange.outgoing.split_off(head_bytes);
+    exchange.outgoing.clear();
+    exchange.heads.clear();
+    let facts = serialise(requester, exchange, forwarding, Conditions::AsSent);
+    requester.buffer = behind;
+    exchange.forwarded = true;
+    let facts = facts?;
+    upload.drop_names(edits::of(forwarding.listener, exchange).and_then(Edits::dropped_of_request));
+    let framing = Framing::on(facts.protocol != PoolProtocol::H1, exchange.body_to_backends());
+    upload.move_to(framing, held, forwarding.limits(), &mut exchange.outgoing)?;
+    Ok(facts)
 }
 
 /// Takes the head off what was received: it is not needed any more.

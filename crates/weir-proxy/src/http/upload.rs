@@ -1,11 +1,12 @@
 //! The request's body on its way to a backend.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use weir_http::h1::connection::Drained;
-use weir_http::{BodyLength, BodyReader, Limits};
+use weir_http::{BodyLength, BodyReader, DroppedNames, Limits, Violation};
 use weir_io::buffers::{Buffer, Buffers};
 use weir_io::clock;
 use weir_io::stream::Duplex as _;
@@ -317,6 +318,41 @@ impl Upload {
         }
     }
 
+    /// Whether it can be framed otherwise than it is: not while a file holds it in chunks.
+    pub fn may_be_framed_anew(&self) -> bool {
+        let is_fixed = |body: &Body| body.filed.is_some() && body.pump.framing() == Framing::Chunked;
+        !self.body.as_deref().is_some_and(is_fixed)
+    }
+
+    /// Its trailers lose these names from now on.
+    pub fn drop_names(&mut self, names: Option<Arc<DroppedNames>>) {
+        if let Some(body) = &mut self.body {
+            body.pump.dropped = names;
+        }
+    }
+
+    /// Frames otherwise, for a backend of another pool, what is `held` and was to leave with the head: it
+    /// goes behind what is in `out`. Nothing has left.
+    pub fn move_to(
+        &mut self,
+        framing: Framing,
+        held: Vec<u8>,
+        limits: &Limits,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        let was = self.body.as_ref().map_or(Framing::Plain, |body| body.pump.framing());
+        if !self.may_be_framed_anew() {
+            out.extend_from_slice(&held);
+            return Ok(());
+        }
+        let held = match was {
+            Framing::Chunked => unframed(&held, limits).map_err(Failure::BadRequest)?,
+            Framing::Plain | Framing::Stream => held,
+        };
+        self.frame_anew(framing, &held, out);
+        Ok(())
+    }
+
     /// Whether there is more to move to a backend that takes it.
     #[inline]
     pub fn is_moving(&self) -> bool {
@@ -412,6 +448,21 @@ impl Upload {
             None => (None, BodyReader::new(BodyLength::None, &Limits::default()).drained()),
         }
     }
+}
+
+/// The content of what was framed in chunks, or of the front of it.
+fn unframed(mut framed: &[u8], limits: &Limits) -> Result<Vec<u8>, Violation> {
+    let mut reader = BodyReader::new(BodyLength::Chunked, limits);
+    let mut content = Vec::with_capacity(framed.len());
+    while !framed.is_empty() && !reader.is_complete() {
+        let step = reader.advance(framed)?;
+        content.extend_from_slice(&framed[step.data]);
+        if step.consumed == 0 {
+            break;
+        }
+        framed = &framed[step.consumed..];
+    }
+    Ok(content)
 }
 
 /// What went wrong on the client's side.

@@ -141,7 +141,7 @@ impl Miss<'_> {
         age: Duration,
     ) -> Result<After, Failure> {
         // What brings nothing to keep would only stand in the way of what does.
-        let refresh = match facts.may_store() && !self.forwarding.is_fallback {
+        let refresh = match facts.may_store() && !self.forwarding.is_fallback() {
             true => self.cache.cache.refresh(&exchange.key, &facts, exchange.ledger.head),
             false => Refresh::Needless,
         };
@@ -169,7 +169,7 @@ impl Miss<'_> {
         stale: Option<Arc<Object>>,
     ) -> Result<After, Failure> {
         let Lacking { facts, why } = lacking;
-        if self.forwarding.is_fallback {
+        if self.forwarding.is_fallback() {
             return self.ask_fallback(session, exchange, lacking, stale).await;
         }
         let mut failed_before = false;
@@ -485,9 +485,17 @@ impl Miss<'_> {
         lacking: Lacking,
         detail: &str,
     ) -> Result<After, Failure> {
-        exchange.ledger.cache.passing = Some(lacking.facts);
+        // Who has waited for another's fetch may have done so for long.
+        let now = session.requester.slot.current();
+        let anew = self.forwarding.anew(&session.requester, exchange, &now);
+        if let Some(anew) = &anew {
+            anew.begin(&session.requester, exchange);
+        }
+        let forwarding = anew.as_ref().unwrap_or(self.forwarding);
+        // What a fallback says shows nothing of what others get.
+        exchange.ledger.cache.passing = Some(lacking.facts).filter(|_| !forwarding.is_fallback());
         exchange.ledger.cache.forwarded(CacheResult::Pass, lacking.why);
         exchange.ledger.cache.detail(detail);
-        forward::run(session, exchange, self.forwarding).await
+        forward::run(session, exchange, forwarding).await
     }
 }
