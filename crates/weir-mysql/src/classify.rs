@@ -8,8 +8,8 @@ use crate::lexer::ExecutableComment;
 use crate::reading::{Part, Reading};
 use crate::verb::part;
 use crate::verdict::{
-    BeyondReadOnly, LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted, RouteReason, SessionFacts,
-    SplitAccess, StatementKind, StatementVerdict, TableUse, TransactionStep,
+    BeyondReadOnly, Completion, LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted, RouteReason,
+    SessionFacts, SplitAccess, StatementKind, StatementVerdict, TableUse, TransactionStep,
 };
 
 /// Judges a whole text, as it came in `COM_QUERY` or `COM_STMT_PREPARE`.
@@ -66,6 +66,11 @@ fn add(total: &mut Part, next: &Part, statements: u32) {
         total.leaves_read_only = leaves_read_only(total);
         let may_stay = matches!(total.step, TransactionStep::Unclear { .. } | TransactionStep::Autocommit(_));
         total.ends_at_once = total.leaves_read_only && !may_stay;
+        total.ends_as_set = matches!(
+            total.step,
+            TransactionStep::Commit { chain: Completion::AsSet, .. }
+                | TransactionStep::Rollback { chain: Completion::AsSet, .. }
+        );
     }
     total.beyond = Some(beyond(total, next));
     total.leaves_read_only |= leaves_read_only(next);
@@ -86,7 +91,7 @@ fn add(total: &mut Part, next: &Part, statements: u32) {
     if next.step != TransactionStep::None || total.step != TransactionStep::None {
         let steps = [total.step, next.step];
         let autocommit = steps.iter().any(TransactionStep::may_switch_autocommit_on);
-        let releases = steps.iter().any(TransactionStep::releases);
+        let releases = steps.iter().any(|step| step.releases(false));
         total.step = TransactionStep::Unclear { autocommit, releases };
     }
     let is_unreadable = [total.reason, next.reason].contains(&RouteReason::Unreadable);
@@ -115,7 +120,9 @@ fn leaves_read_only(part: &Part) -> bool {
     match part.step {
         TransactionStep::None => false,
         TransactionStep::Begin { .. } => part.beyond_read_only() != BeyondReadOnly::Nothing,
-        TransactionStep::Commit { chain, .. } | TransactionStep::Rollback { chain, .. } => !chain,
+        TransactionStep::Commit { chain, .. } | TransactionStep::Rollback { chain, .. } => {
+            chain != Completion::Yes
+        }
         _ => true,
     }
 }
@@ -143,6 +150,7 @@ fn judge(total: &Part, statements: u32, facts: &SessionFacts) -> StatementVerdic
         resend,
         changes: total.changes,
         beyond_read_only,
+        ends_as_set: total.ends_as_set,
         tables: total.tables,
     }
 }

@@ -135,8 +135,9 @@ fn a_transaction_and_autocommit_off_take_reads_to_the_primary() {
 
 #[test]
 fn transactions_begin_and_end() {
+    use Completion::{AsSet, No, Yes};
     use TransactionStep::{Autocommit, Begin, Commit, ImplicitCommit, None, Rollback, Unclear};
-    let (read_only, chain, release) = (false, false, false);
+    let (read_only, chain, release) = (false, AsSet, AsSet);
     for (text, step) in [
         ("BEGIN", Begin { read_only }),
         ("begin work;", Begin { read_only }),
@@ -144,11 +145,11 @@ fn transactions_begin_and_end() {
         ("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ WRITE", Begin { read_only }),
         ("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ /**/ ONLY", Begin { read_only: true }),
         ("COMMIT", Commit { chain, release }),
-        ("COMMIT WORK AND CHAIN", Commit { chain: true, release }),
-        ("COMMIT AND NO CHAIN RELEASE", Commit { chain, release: true }),
-        ("COMMIT NO RELEASE", Commit { chain, release }),
+        ("COMMIT WORK AND CHAIN", Commit { chain: Yes, release }),
+        ("COMMIT AND NO CHAIN RELEASE", Commit { chain: No, release: Yes }),
+        ("COMMIT NO RELEASE", Commit { chain, release: No }),
         ("ROLLBACK", Rollback { chain, release }),
-        ("/* x */ rollback and chain no release", Rollback { chain: true, release }),
+        ("/* x */ rollback and chain no release", Rollback { chain: Yes, release: No }),
         ("ROLLBACK TO SAVEPOINT a", None),
         ("ROLLBACK WORK TO a", None),
         ("SAVEPOINT a", None),
@@ -177,6 +178,10 @@ fn transactions_begin_and_end() {
         ("INSERT INTO t VALUES (1)", None),
     ] {
         assert_eq!(verdict(text).transaction, step, "{text}");
+    }
+    assert!(verdict("COMMIT; DELETE FROM t").ends_as_set);
+    for text in ["COMMIT AND NO CHAIN; DELETE FROM t", "BEGIN; COMMIT; DELETE FROM t", "COMMIT"] {
+        assert!(!verdict(text).ends_as_set, "{text}");
     }
 }
 

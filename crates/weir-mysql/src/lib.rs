@@ -54,7 +54,7 @@ pub use lexer::SqlDialect;
 pub use set::{NamesCollation, collation_of_set_names};
 pub use sql_mode::SqlMode;
 pub use verdict::{
-    BeyondReadOnly, KillTarget, LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted, RouteReason,
-    SessionFacts, SplitAccess, StatementKind, StatementVerdict, TableUse, TransactionStep,
+    BeyondReadOnly, Completion, KillTarget, LeftBehind, OpenTransaction, ReadsBack, Resend, RoleWanted,
+    RouteReason, SessionFacts, SplitAccess, StatementKind, StatementVerdict, TableUse, TransactionStep,
 };
 pub use wire_error::WireError;

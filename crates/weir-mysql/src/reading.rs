@@ -30,6 +30,8 @@ pub(crate) struct Part {
     pub leaves_read_only: bool,
     /// Of several statements: the first ends the transaction that it comes in.
     pub ends_at_once: bool,
+    /// See [`crate::StatementVerdict::ends_as_set`].
+    pub ends_as_set: bool,
 }
 
 impl Part {
@@ -49,6 +51,7 @@ impl Part {
             beyond: None,
             leaves_read_only: false,
             ends_at_once: false,
+            ends_as_set: false,
         }
     }
 

@@ -64,12 +64,14 @@ const CLIENT_SET: usize = 1;
 const CONNECTION_SET: usize = 2;
 const RESULTS_SET: usize = 3;
 const COLLATION: usize = 4;
+const COMPLETION: usize = 5;
 const _: () = {
-    let names: [(usize, &[u8]); 4] = [
+    let names: [(usize, &[u8]); 5] = [
         (CLIENT_SET, b"character_set_client"),
         (CONNECTION_SET, b"character_set_connection"),
         (RESULTS_SET, b"character_set_results"),
         (COLLATION, b"collation_connection"),
+        (COMPLETION, b"completion_type"),
     ];
     let mut at = 0;
     while at < names.len() {
@@ -191,6 +193,16 @@ impl TrackedState {
     /// The default schema; `None` where there is none.
     pub fn schema(&self) -> Option<&[u8]> {
         self.schema.as_deref()
+    }
+
+    /// Whether the next transaction begins behind the end of one that does not say so (`completion_type`).
+    pub fn chains(&self) -> bool {
+        matches!(self.value(COMPLETION), Some(b"CHAIN" | b"1"))
+    }
+
+    /// Whether the server closes the connection behind the end of a transaction that does not say so.
+    pub fn releases(&self) -> bool {
+        matches!(self.value(COMPLETION), Some(b"RELEASE" | b"2"))
     }
 
     /// A tracked variable's value, as the server told it; `None` for a server's default, and for others.

@@ -4,8 +4,8 @@ use crate::lexer::SqlToken;
 use crate::reading::{Part, Reading, Walk, is_word};
 use crate::set::{set, value_token};
 use crate::verdict::{
-    BeyondReadOnly, KillTarget, LeftBehind, ReadsBack, Resend, RouteReason, StatementKind as Kind, TableUse,
-    TransactionStep,
+    BeyondReadOnly, Completion, KillTarget, LeftBehind, ReadsBack, Resend, RouteReason,
+    StatementKind as Kind, TableUse, TransactionStep,
 };
 
 /// A walk over a read.
@@ -243,11 +243,15 @@ fn end(at: &mut Reading<'_>, commits: bool) -> Part {
         return part;
     }
     // `COMMIT PREPARE` is not MySQL's; AND [NO] CHAIN, [NO] RELEASE.
-    let (mut chain, mut release) = (false, false);
+    let (mut chain, mut release) = (Completion::AsSet, Completion::AsSet);
     while !at.is_at_end() {
-        let is_meant = !is_word(at.before, b"NO");
-        chain |= is_meant && is_word(at.token, b"CHAIN");
-        release |= is_meant && is_word(at.token, b"RELEASE");
+        let said = if is_word(at.before, b"NO") { Completion::No } else { Completion::Yes };
+        if is_word(at.token, b"CHAIN") {
+            chain = said;
+        }
+        if is_word(at.token, b"RELEASE") {
+            release = said;
+        }
         if let Some(SqlToken::Irregular(_)) = at.token {
             at.give_up(&mut part);
             return part;

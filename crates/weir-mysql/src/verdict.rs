@@ -238,16 +238,16 @@ pub enum TransactionStep {
     /// Ends it.
     Commit {
         /// The next one begins at once.
-        chain: bool,
+        chain: Completion,
         /// The server then closes the connection.
-        release: bool,
+        release: Completion,
     },
     /// Ends it without effect.
     Rollback {
         /// The next one begins at once.
-        chain: bool,
+        chain: Completion,
         /// The server then closes the connection.
-        release: bool,
+        release: Completion,
     },
     /// Commits it on the way.
     ImplicitCommit,
@@ -263,10 +263,11 @@ pub enum TransactionStep {
 }
 
 impl TransactionStep {
-    /// Whether the server closes the connection behind it, unless it refuses it.
-    pub fn releases(&self) -> bool {
+    /// Whether the server closes the connection behind it, unless it refuses it; `as_set` says that it does
+    /// where the statement does not say.
+    pub fn releases(&self, as_set: bool) -> bool {
         match self {
-            Self::Commit { release, .. } | Self::Rollback { release, .. } => *release,
+            Self::Commit { release, .. } | Self::Rollback { release, .. } => release.holds(as_set),
             Self::Unclear { releases, .. } => *releases,
             Self::None | Self::Begin { .. } | Self::ImplicitCommit | Self::Autocommit(_) => false,
         }
@@ -276,6 +277,30 @@ impl TransactionStep {
     /// READ ONLY, for the next statement.
     pub fn may_switch_autocommit_on(&self) -> bool {
         matches!(self, Self::Autocommit(Some(true) | None) | Self::Unclear { autocommit: true, .. })
+    }
+}
+
+/// What a statement that ends a transaction says of AND CHAIN, or of RELEASE.
+///
+/// Source: MySQL 8.4 Reference Manual, "START TRANSACTION, COMMIT, and ROLLBACK Statements".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// That it is not to be.
+    No,
+    /// Nothing: `completion_type` decides.
+    AsSet,
+    /// That it is to be.
+    Yes,
+}
+
+impl Completion {
+    /// Whether it comes to that, where `as_set` is what `completion_type` decides.
+    pub fn holds(self, as_set: bool) -> bool {
+        match self {
+            Self::No => false,
+            Self::AsSet => as_set,
+            Self::Yes => true,
+        }
     }
 }
 
@@ -405,6 +430,9 @@ pub struct StatementVerdict {
     pub changes: bool,
     /// Whether it does so behind a READ ONLY transaction that is open before it.
     pub beyond_read_only: BeyondReadOnly,
+    /// Whether, of several statements, the first is a COMMIT or ROLLBACK that does not say whether the next
+    /// transaction begins behind it, READ ONLY as the one before: `completion_type` decides.
+    pub ends_as_set: bool,
     /// What it does to the tables that its connection holds.
     pub tables: TableUse,
 }

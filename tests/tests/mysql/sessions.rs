@@ -189,3 +189,61 @@ fn a_session_reads_what_a_statement_that_failed_has_committed() {
     until("reads to go to the replica again", || (port(&mut own) == replica).then_some(()));
     assert_eq!(own.does("SELECT COUNT(*) FROM there").value(), "1");
 }
+
+/// `completion_type` says what follows where a statement does not.
+#[test]
+fn a_plain_end_of_a_transaction_closes_the_connection_where_completion_type_says_so() {
+    let server = Mysqld::start("completion", "");
+    let weir = Setup::of(ONE_CONNECTION).with("server", server.address).start();
+    let log_in = |address| Client::log_in(address, &Login::of("app", "shop")).expect("app is let in");
+    let mut root = server.root();
+    root.does("CREATE TABLE shop.kept (n INT)");
+    root.does("CREATE PROCEDURE shop.commits() COMMIT");
+    let mut other = log_in(weir.address("db"));
+    for (ends, closes) in [
+        ("COMMIT", true),
+        ("ROLLBACK", true),
+        ("COMMIT AND CHAIN", true),
+        ("DO 0; COMMIT", true),
+        ("CALL commits()", true),
+        ("COMMIT NO RELEASE", false),
+        ("ROLLBACK AND NO CHAIN NO RELEASE", false),
+    ] {
+        for at in [server.address, weir.address("db")] {
+            let mut client = log_in(at);
+            client.does("SET completion_type = 2");
+            client.does("BEGIN");
+            client.does("INSERT INTO kept VALUES (1)");
+            client.asks(ends);
+            assert_eq!(client.tries("DO 0").is_err(), closes, "{ends} at {at}");
+            other.does("INSERT INTO kept VALUES (2)");
+        }
+    }
+    let mut client = log_in(weir.address("db"));
+    client.does("SET completion_type = 2; COMMIT");
+    assert!(client.tries("DO 0").is_err(), "by a type that it has set itself");
+    other.does("SELECT 1");
+}
+
+#[test]
+fn a_plain_end_of_a_transaction_begins_the_next_where_completion_type_says_so() {
+    let pair = pair();
+    let weir = before(&pair);
+    let mut client = client(&weir, "auto");
+    client.does("CREATE TABLE chained (n INT)");
+    client.does("SET completion_type = 1");
+    client.does("BEGIN");
+    client.does("INSERT INTO chained VALUES (1)");
+    client.does("COMMIT");
+    client.does("INSERT INTO chained VALUES (2)");
+    client.does("ROLLBACK");
+    client.does("COMMIT AND NO CHAIN");
+    assert_eq!(client.does("SELECT GROUP_CONCAT(n) FROM chained").value(), "1");
+    // The next one is READ ONLY as well.
+    client.does("START TRANSACTION READ ONLY");
+    client.does("SELECT COUNT(*) FROM chained");
+    let answer = client.asks("COMMIT; INSERT INTO chained VALUES (3)");
+    assert!(answer.error().is_some(), "{answer}");
+    client.does("ROLLBACK AND NO CHAIN");
+    assert_eq!(client.does("SELECT GROUP_CONCAT(n) FROM chained").value(), "1");
+}

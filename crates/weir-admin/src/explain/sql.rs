@@ -7,7 +7,7 @@ use weir_balance::WantedRole;
 use weir_config::{Bind, MysqlAccess, Passwords, Protocol, TlsMode};
 use weir_mysql::hidden::names_any;
 use weir_mysql::{
-    ClientCharset, LeftBehind, OpenTransaction, ReadsBack, RoleWanted, RouteReason, SessionFacts,
+    ClientCharset, Completion, LeftBehind, OpenTransaction, ReadsBack, RoleWanted, RouteReason, SessionFacts,
     SplitAccess, SqlDialect, SqlMode, StatementVerdict, TransactionStep, classify,
 };
 use weir_proxy::compiled::CompiledSnapshot;
@@ -128,9 +128,9 @@ impl Statement {
 }
 
 fn step(step: TransactionStep) -> Option<String> {
-    let ends = |verb: &str, chain: bool, release: bool| {
-        let next = if chain { ", and begins the next one" } else { "" };
-        let close = if release { ", and the server closes the connection" } else { "" };
+    let ends = |verb: &str, chain: Completion, release: Completion| {
+        let next = if chain == Completion::Yes { ", and begins the next one" } else { "" };
+        let close = if release == Completion::Yes { ", and the server closes the connection" } else { "" };
         format!("{verb}{next}{close}")
     };
     Some(match step {

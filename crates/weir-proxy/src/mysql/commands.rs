@@ -107,18 +107,14 @@ impl Session {
     /// What a statement that takes this step comes to, where its transaction has ended with its connection.
     pub fn behind_loss(&self, step: TransactionStep) -> BehindLoss {
         match step {
-            TransactionStep::Rollback { chain: false, release: false } if self.completes_plainly() => {
+            TransactionStep::Rollback { chain, release }
+                if !chain.holds(self.state.chains()) && !release.holds(self.state.releases()) =>
+            {
                 BehindLoss::Done
             }
             TransactionStep::Rollback { .. } => BehindLoss::Anew,
             _ => BehindLoss::Told,
         }
-    }
-
-    /// Whether the end of a transaction is nothing else, where its statement does not say so
-    /// (`completion_type`).
-    fn completes_plainly(&self) -> bool {
-        matches!(self.state.variable("completion_type"), None | Some(b"NO_CHAIN" | b"0"))
     }
 
     /// The payload of a command, as much of it as is in the buffer.
@@ -197,6 +193,7 @@ impl Session {
             resend: if wants == RoleWanted::AnyMember { Resend::Anywhere } else { Resend::Never },
             changes: false,
             beyond_read_only: BeyondReadOnly::Nothing,
+            ends_as_set: false,
             tables: TableUse::Unused,
         };
         verdict.under(&self.facts)

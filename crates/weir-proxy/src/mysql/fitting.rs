@@ -73,6 +73,8 @@ impl Session {
             || !is_movable
             || self.facts.transaction != OpenTransaction::ReadOnly
             || self.facts.access != SplitAccess::Auto
+            // What begins behind the end of it is READ ONLY as well.
+            || (verdict.ends_as_set && self.state.chains())
             || !self.attached.as_ref().is_some_and(is_away)
         {
             return Ok(());

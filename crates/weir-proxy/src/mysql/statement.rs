@@ -285,6 +285,7 @@ impl Session {
         let verdict = &running.verdict;
         let pinned_before = self.pins;
         let was_read_only = self.facts.transaction == OpenTransaction::ReadOnly;
+        let released = self.released(verdict, outcome);
         let attached = self.attached.as_mut()?;
         attached.server.has_insert_id |= outcome.may_have_insert_id(verdict);
         // Most statements leave it as it was.
@@ -313,7 +314,7 @@ impl Session {
         }
         self.renew_facts();
         self.pins |= outcome.left(verdict).without(LeftBehind::FOR_THE_NEXT);
-        if outcome.untracked {
+        if outcome.untracked || released == Released::Unknown {
             self.pins |= LeftBehind::ANYTHING;
         }
         if verdict.reads_back.has(ReadsBack::CONNECTION_ID) {
@@ -342,19 +343,35 @@ impl Session {
         if let Some(gtids) = outcome.gtids.as_ref().filter(|gtids| !gtids.is_empty()) {
             self.written = Some(gtids.clone());
         }
-        // One that is refused ends nothing.
-        let releases = outcome.error.is_none() && verdict.transaction.releases();
         let is_split = self.facts.access == SplitAccess::Auto;
         self.has_untold_writes |= is_split && is_failed && verdict.may_change();
-        if releases || !is_at_rest {
+        if released == Released::Yes || !is_at_rest {
             self.attached = None;
-            return Some(if releases { End::Done } else { End::BackendClosed });
+            return Some(if released == Released::Yes { End::Done } else { End::BackendClosed });
         }
         self.note_statement(running, outcome);
         if !self.keeps_connection() && self.held.is_empty() {
             self.leave();
         }
         None
+    }
+
+    /// Whether the server closes the connection behind a statement, as the session's state was before it.
+    fn released(&self, verdict: &StatementVerdict, outcome: &Outcome) -> Released {
+        let step = verdict.transaction;
+        if step == TransactionStep::None {
+            return Released::No;
+        }
+        // One that is refused ends nothing.
+        if outcome.error.is_none() && step.releases(self.state.releases()) {
+            return Released::Yes;
+        }
+        let server = self.attached.as_ref().map(|attached| &attached.server);
+        let may = self.state.releases() || server.is_some_and(|server| server.state.releases());
+        match step {
+            TransactionStep::Unclear { .. } if may => Released::Unknown,
+            _ => Released::No,
+        }
     }
 
     /// Takes what is left of a statement by number on the session's connection.
@@ -477,6 +494,16 @@ struct Exchanged {
     forwarded: u64,
     /// Whether the command is no longer in the session's buffer.
     is_done_with: bool,
+}
+
+/// Whether a server closes a connection behind a statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Released {
+    No,
+    /// A routine, or one of several statements, may have ended a transaction, which closes it by what
+    /// `completion_type` is, or was: nobody else gets it.
+    Unknown,
+    Yes,
 }
 
 /// What a session was in before a statement.
