@@ -77,6 +77,8 @@ pub const ER_SERVER_OFFLINE_MODE: u16 = 3032;
 pub const ER_ACCOUNT_HAS_BEEN_LOCKED: u16 = 3118;
 /// Nobody is let in without TLS.
 pub const ER_SECURE_TRANSPORT_REQUIRED: u16 = 3159;
+/// A role that the account has not.
+pub const ER_ROLE_NOT_GRANTED: u16 = 3530;
 /// The client asks for a way to compress that it may not use.
 pub const ER_WRONG_COMPRESSION_ALGORITHM_CLIENT: u16 = 3922;
 /// The client asks for a level of compression that there is not.

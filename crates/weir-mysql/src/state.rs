@@ -2,9 +2,13 @@
 //! schema and a list of system variables. A list, never `*`, which costs a server a quarter more at each
 //! point read.
 
+mod steps;
+
 use std::sync::LazyLock;
 use std::time::Duration;
 
+pub use self::steps::StateStep;
+use self::steps::is_plain;
 use crate::charset::ClientCharset;
 use crate::lexer::SqlDialect;
 use crate::session_track::{TrackedChange, TrackedChanges};
@@ -96,12 +100,19 @@ pub fn is_tracked(name: &[u8]) -> bool {
     TRACKED.iter().any(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// Asks a server for the values of the variables that a login settles: one row, for
-/// [`TrackedState::settle`], and behind them the roles and what the server runs for new sessions.
+/// Asks a server for what a login settles: one row, for [`TrackedState::settle`], and behind it what the
+/// server runs for new sessions. Text is told as bytes of UTF-8, for results may be in any character set.
 pub fn settled_sql() -> &'static str {
     static SQL: LazyLock<String> = LazyLock::new(|| {
-        let values: String = settled().map(|(name, _)| format!("@@{name}, ")).collect();
-        format!("SELECT {values}DATABASE(), CURRENT_ROLE(), @@GLOBAL.init_connect")
+        let asked = |(name, form)| match form {
+            ValueForm::Text | ValueForm::TextOrNull => format!("CAST(@@{name} AS BINARY), "),
+            ValueForm::Number | ValueForm::Switch => format!("@@{name}, "),
+        };
+        let values: String = settled().map(asked).collect();
+        format!(
+            "SELECT {values}CAST(DATABASE() AS BINARY), CAST(CURRENT_ROLE() AS BINARY), \
+             CAST(@@GLOBAL.init_connect AS BINARY)"
+        )
     });
     &SQL
 }
@@ -112,7 +123,7 @@ pub fn trackers_sql() -> &'static str {
     static SQL: LazyLock<String> = LazyLock::new(|| {
         let names = TRACKED.map(|(name, _)| name).join(",");
         format!(
-            "SET session_track_system_variables = '{names}', session_track_schema = ON, \
+            "SET session_track_system_variables = _utf8mb4'{names}', session_track_schema = ON, \
              session_track_state_change = ON, session_track_gtids = OWN_GTID"
         )
     });
@@ -122,8 +133,11 @@ pub fn trackers_sql() -> &'static str {
 /// The tracked state of a session, or of a connection to a server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TrackedState {
-    /// The default schema; `None` where there is none.
+    /// The default schema, in UTF-8; `None` where there is none.
     schema: Option<Box<[u8]>>,
+    /// The roles that are on, as a server names them, in UTF-8: those that the login came with. No server
+    /// tells when they change, so that a session that changes them keeps its connection.
+    roles: Option<Box<[u8]>>,
     /// By place in the list; `None` is what the server gives a new session: of a connection that is settled
     /// those of [`OF_WAITS`] alone. An empty collation is the one that SET NAMES gives the connection's
     /// character set.
@@ -154,7 +168,7 @@ impl TrackedState {
         TrackedState { schema: schema.map(Into::into), ..TrackedState::default() }
     }
 
-    /// Takes the values that [`settled_sql`] asks for, from the first to the schema; `None` is NULL.
+    /// Takes the values that [`settled_sql`] asks for, from the first to the roles; `None` is NULL.
     pub fn settle<'v>(&mut self, values: impl IntoIterator<Item = Option<&'v [u8]>>) {
         let mut values = values.into_iter();
         for ((name, form), value) in settled().zip(values.by_ref()) {
@@ -167,6 +181,7 @@ impl TrackedState {
             self.put(name.as_bytes(), value);
         }
         self.schema = values.next().flatten().map(Into::into);
+        self.roles = values.next().flatten().map(Into::into);
         let results = self.value(RESULTS_SET).filter(|set| Some(*set) == self.value(CONNECTION_SET));
         self.results_collation = results.and(self.value(COLLATION)).map(Into::into);
     }
@@ -183,16 +198,31 @@ impl TrackedState {
 
     /// By which rules a server in this state reads a text; `ignores_space` says that the login asked for it.
     pub fn dialect(&self, ignores_space: bool) -> SqlDialect {
-        let text = |name| self.variable(name).map(String::from_utf8_lossy);
-        let charset =
-            text("character_set_client").map_or(ClientCharset::Unknown, |it| ClientCharset::named(&it));
-        let mode = text("sql_mode").map_or_else(SqlMode::default, |value| SqlMode::read(&value));
-        SqlDialect { charset, mode: mode.with_ignore_space(ignores_space || mode.ignore_space()) }
+        let mode = self.variable("sql_mode").map(String::from_utf8_lossy);
+        let mode = mode.map_or_else(SqlMode::default, |value| SqlMode::read(&value));
+        let mode = mode.with_ignore_space(ignores_space || mode.ignore_space());
+        SqlDialect { charset: self.client_charset(), mode }
     }
 
-    /// The default schema; `None` where there is none.
+    fn client_charset(&self) -> ClientCharset {
+        let name = self.value(CLIENT_SET).map(String::from_utf8_lossy);
+        name.map_or(ClientCharset::Unknown, |name| ClientCharset::named(&name))
+    }
+
+    /// The default schema, in UTF-8; `None` where there is none.
     pub fn schema(&self) -> Option<&[u8]> {
         self.schema.as_deref()
+    }
+
+    /// The same for a login, which servers read in a character set that is not known before: `None` also for a
+    /// name that does not mean the same in all of them.
+    pub fn schema_for_login(&self) -> Option<&[u8]> {
+        self.schema().filter(|name| is_plain(name))
+    }
+
+    /// The roles that are on, as a server names them.
+    pub fn roles(&self) -> Option<&[u8]> {
+        self.roles.as_deref()
     }
 
     /// Whether the next transaction begins behind the end of one that does not say so (`completion_type`).
@@ -298,86 +328,6 @@ impl TrackedState {
         }
         state
     }
-
-    /// The schema to go to from `from`, with COM_INIT_DB; `None` where it is the same.
-    pub fn schema_from(&self, from: &TrackedState) -> Option<&[u8]> {
-        self.schema.as_deref().filter(|_| self.schema != from.schema)
-    }
-
-    /// The SET that brings the variables of `from` here; `None` where they are the same.
-    pub fn set_from(&self, from: &TrackedState) -> Option<Vec<u8>> {
-        let mut sql = Vec::new();
-        let differs = |index: usize| self.variables.get(index) != from.variables.get(index);
-        let results_differ = differs(RESULTS_SET) || self.results_collation != from.results_collation;
-        // Either may change the other.
-        let connection_differs = differs(CONNECTION_SET) || differs(COLLATION);
-        let names = self.names_to_set(results_differ, connection_differs);
-        if let Some((set, collation)) = names {
-            sql.extend_from_slice(b"SET NAMES ");
-            quote(&mut sql, set);
-            if let Some(collation) = collation {
-                sql.extend_from_slice(b" COLLATE ");
-                quote(&mut sql, collation);
-            }
-        }
-        for (index, (name, form)) in TRACKED.iter().enumerate() {
-            let value = self.value(index);
-            let is_to_be_set = match (index, names) {
-                (CLIENT_SET | CONNECTION_SET | RESULTS_SET, Some((set, _))) => value != Some(set),
-                (COLLATION, Some((_, collation))) => value != Some(collation.unwrap_or_default()),
-                (CONNECTION_SET | COLLATION, None) => connection_differs,
-                (RESULTS_SET, None) => results_differ,
-                _ => differs(index),
-            };
-            if !is_to_be_set {
-                continue;
-            }
-            sql.extend_from_slice(if sql.is_empty() { b"SET @@SESSION." } else { b", @@SESSION." });
-            sql.extend_from_slice(name.as_bytes());
-            sql.extend_from_slice(b" = ");
-            match (value, form) {
-                // Not DEFAULT: mysqld 9.7.4 leaves `foreign_key_checks` and `unique_checks` as they
-                // were.
-                (None, _) => {
-                    sql.extend_from_slice(b"@@GLOBAL.");
-                    sql.extend_from_slice(name.as_bytes());
-                }
-                (Some(b""), ValueForm::TextOrNull) => sql.extend_from_slice(b"NULL"),
-                (Some(value), ValueForm::Number) if is_number(value) => sql.extend_from_slice(value),
-                (Some(value), _) => quote(&mut sql, value),
-            }
-        }
-        (!sql.is_empty()).then_some(sql)
-    }
-
-    /// The character set and the collation of the SET NAMES that must come first; `None` where none must.
-    fn names_to_set(&self, results_differ: bool, connection_differs: bool) -> Option<(&[u8], Option<&[u8]>)> {
-        if results_differ && let Some(collation) = self.results_collation.as_deref() {
-            return Some((self.value(RESULTS_SET)?, Some(collation)));
-        }
-        let is_of_set = self.value(COLLATION) == Some(b"");
-        (connection_differs && is_of_set).then(|| Some((self.value(CONNECTION_SET)?, None))).flatten()
-    }
-}
-
-fn is_number(value: &[u8]) -> bool {
-    !value.is_empty() && value.iter().all(u8::is_ascii_digit)
-}
-
-/// Appends text in quotes that every `sql_mode` and character set of a client reads alike: as hexadecimal,
-/// where it has anything but plain characters.
-fn quote(sql: &mut Vec<u8>, value: &[u8]) {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-+:,./ ".contains(byte);
-    if value.iter().all(is_plain) {
-        sql.push(b'\'');
-        sql.extend_from_slice(value);
-        sql.push(b'\'');
-        return;
-    }
-    sql.extend_from_slice(b"_utf8mb4 0x");
-    for byte in value {
-        sql.extend([byte >> 4, byte & 15].map(|digit| b"0123456789ABCDEF"[usize::from(digit)]));
-    }
 }
 
 #[cfg(test)]
@@ -403,12 +353,12 @@ mod tests {
         let changes = state.apply(&changes).unwrap();
         assert_eq!(changes, ToldChanges { changed: true, ..ToldChanges::default() });
         let fresh = TrackedState::of_schema(Some(b"shop"));
-        assert_eq!(state.schema_from(&fresh), None);
+        assert!(!state.steps_from(&fresh).contains(&StateStep::Schema(b"shop")));
         let sql = state.set_from(&fresh).unwrap();
         assert_eq!(
             String::from_utf8(sql).unwrap(),
             "SET @@SESSION.character_set_results = NULL, @@SESSION.group_concat_max_len = 2048, \
-             @@SESSION.sql_mode = 'ANSI_QUOTES,STRICT_ALL_TABLES'"
+             @@SESSION.sql_mode = _utf8mb4'ANSI_QUOTES,STRICT_ALL_TABLES'"
         );
         let back = String::from_utf8(fresh.set_from(&state).unwrap()).unwrap();
         assert!(back.ends_with("@@SESSION.sql_mode = @@GLOBAL.sql_mode"), "{back}");
@@ -441,12 +391,13 @@ mod tests {
         assert!(!named.apply(&told(&[set(b"character_set_results")])).unwrap().opens_collation);
         assert_eq!(
             sql(&named, &settled(b"utf8mb4", b"utf8mb4_bin")),
-            "SET @@SESSION.character_set_results = 'utf8mb4'"
+            "SET @@SESSION.character_set_results = _utf8mb4'utf8mb4'"
         );
         // Either alone would change the other.
         let mut asked = latin.clone();
         asked.set_collation(b"utf8mb4_bin");
-        let expected = "SET @@SESSION.character_set_connection = 'latin1', @@SESSION.collation_connection = 'utf8mb4_bin'";
+        let expected = "SET @@SESSION.character_set_connection = _utf8mb4'latin1', \
+                        @@SESSION.collation_connection = _utf8mb4'utf8mb4_bin'";
         assert_eq!(sql(&asked, &latin), expected);
         let both = told(&[set(b"character_set_connection"), set(b"collation_connection")]);
         assert!(!state.apply(&both).unwrap().opens_collation);
@@ -468,7 +419,9 @@ mod tests {
         };
         let (before, now) = (settled(b"SYSTEM", b"0"), settled(b"+07:00", b"1"));
         let sql = before.set_from(&now).map(|sql| String::from_utf8(sql).unwrap()).unwrap();
-        assert_eq!(sql, "SET @@SESSION.time_zone = 'SYSTEM', @@SESSION.transaction_read_only = 'OFF'");
+        let expected =
+            "SET @@SESSION.time_zone = _utf8mb4'SYSTEM', @@SESSION.transaction_read_only = _utf8mb4'OFF'";
+        assert_eq!(sql, expected);
         let mut told_so = now.clone();
         let told = told(&[TrackedChange::SystemVariable { name: b"transaction_read_only", value: b"ON" }]);
         told_so.apply(&told).unwrap();
@@ -488,7 +441,7 @@ mod tests {
     fn a_schema_can_be_changed_and_not_be_left() {
         let (none, shop) = (TrackedState::default(), TrackedState::of_schema(Some(b"shop")));
         assert!(shop.is_reachable_from(&none) && !none.is_reachable_from(&shop));
-        assert_eq!(shop.schema_from(&none), Some(&b"shop"[..]));
+        assert_eq!(shop.steps_from(&none), [StateStep::Schema(b"shop")]);
         let mut left = shop.clone();
         let changes = told(&[TrackedChange::Schema(b"")]);
         assert!(left.apply(&changes).unwrap().changed);
@@ -511,16 +464,10 @@ mod tests {
     }
 
     #[test]
-    fn a_value_can_not_end_its_quotes() {
-        let mut sql = Vec::new();
-        quote(&mut sql, b"a'\\");
-        assert_eq!(sql, b"_utf8mb4 0x61275C");
-    }
-
-    #[test]
     fn what_is_tracked_is_asked_for_by_name() {
         assert!(is_tracked(b"SQL_MODE") && !is_tracked(b"sql_log_bin"));
-        assert!(trackers_sql().contains(",sql_mode,") && settled_sql().contains("@@sql_mode, "));
+        assert!(trackers_sql().contains(",sql_mode,"));
+        assert!(settled_sql().contains("CAST(@@sql_mode AS BINARY), "));
         assert!(trackers_sql().contains(",wait_timeout'") && !settled_sql().contains("@@wait_timeout"));
     }
 }

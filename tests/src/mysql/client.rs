@@ -24,6 +24,8 @@ pub struct Login<'a> {
     pub schema: &'a str,
     /// Capability flags beside those that every client has.
     pub capabilities: u32,
+    /// The collation, by number, and the schema in the character set of that, where it is not utf8mb4.
+    pub national: Option<(u8, &'a [u8])>,
     /// Speaks TLS as this says, once the server has greeted.
     pub tls: Option<Arc<ClientConfig>>,
 }
@@ -31,7 +33,7 @@ pub struct Login<'a> {
 impl<'a> Login<'a> {
     /// Without a password, in this schema.
     pub fn of(user: &'a str, schema: &'a str) -> Login<'a> {
-        Login { user, password: "", schema, capabilities: DEPRECATE_EOF, tls: None }
+        Login { user, password: "", schema, capabilities: DEPRECATE_EOF, national: None, tls: None }
     }
 }
 
@@ -82,7 +84,9 @@ impl Client {
         let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE * 6))?;
-        let schema = if login.schema.is_empty() { 0 } else { CONNECT_WITH_DB };
+        // utf8mb4_0900_ai_ci.
+        let (collation, schema_name) = login.national.unwrap_or((255, login.schema.as_bytes()));
+        let schema = if schema_name.is_empty() { 0 } else { CONNECT_WITH_DB };
         let tls = if login.tls.is_some() { TLS } else { 0 };
         let capabilities = USUAL | schema | tls | login.capabilities;
         let has_eof = capabilities & DEPRECATE_EOF == 0;
@@ -96,8 +100,7 @@ impl Client {
         client.connection_id = id;
         let mut head = capabilities.to_le_bytes().to_vec();
         head.extend((1_u32 << 30).to_le_bytes());
-        // utf8mb4_0900_ai_ci.
-        head.push(255);
+        head.push(collation);
         head.extend([0; 23]);
         let mut sequence = 1;
         if let Some(config) = &login.tls {
@@ -112,7 +115,7 @@ impl Client {
         response.push(proof.len() as u8);
         response.extend(proof);
         if schema != 0 {
-            response.extend(login.schema.as_bytes());
+            response.extend(schema_name);
             response.push(0);
         }
         response.extend(b"caching_sha2_password\0");

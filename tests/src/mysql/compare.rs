@@ -327,7 +327,8 @@ impl Running {
     /// Whether a step was to end the connection.
     fn has_released(&self) -> bool {
         let mut ran = self.program.steps.iter().take(self.at);
-        ran.any(|step| matches!(step, Step::Query(sql) if sql.ends_with(" RELEASE")))
+        let releases = |sql: &str| sql.ends_with(" RELEASE") || sql == "SET completion_type = 2";
+        ran.any(|step| matches!(step, Step::Query(sql) if releases(sql)))
     }
 
     /// Whether a transaction was READ ONLY, so that what pins the session keeps it at a replica.

@@ -75,6 +75,9 @@ pub struct Program {
     pub leaving: Leaving,
 }
 
+/// A schema that all of them read, too. Its name is another schema's where it is taken for latin1.
+const NATIONAL: &str = "dr\u{fc}ben";
+
 /// The schema of a place.
 pub fn schema_of(place: usize) -> String {
     format!("s{place}")
@@ -92,6 +95,12 @@ pub fn data_of(places: usize) -> Vec<String> {
         "CREATE FUNCTION fixed.remembers(x INT) RETURNS INT DETERMINISTIC BEGIN SET @f = x; RETURN x; END",
         "CREATE PROCEDURE fixed.results() BEGIN SELECT 1; SELECT id FROM fixed.k ORDER BY id; END",
         "CREATE VIEW fixed.seen AS SELECT id, v FROM fixed.k",
+        "CREATE DATABASE `dr\u{fc}ben`",
+        "CREATE TABLE `dr\u{fc}ben`.k (id INT PRIMARY KEY)",
+        "INSERT INTO `dr\u{fc}ben`.k VALUES (11), (12)",
+        "CREATE DATABASE `dr\u{c3}\u{bc}ben`",
+        "CREATE TABLE `dr\u{c3}\u{bc}ben`.k (id INT PRIMARY KEY)",
+        "INSERT INTO `dr\u{c3}\u{bc}ben`.k VALUES (21)",
         "CREATE ROLE reader",
         "GRANT reader TO app@'%'",
     ]
@@ -132,7 +141,7 @@ impl Program {
         ];
         let schema = match draws.below(4) {
             0 => String::new(),
-            1 => "fixed".to_owned(),
+            1 => pick(draws, &["fixed", NATIONAL]).to_owned(),
             _ if writes => schema_of(place),
             _ => "fixed".to_owned(),
         };
@@ -248,7 +257,7 @@ impl Drawing<'_> {
             0 | 1 => Step::Ping,
             2 => Step::Reset,
             6 => Step::Several(self.draws.below(2) == 0),
-            3 => Step::Schema("fixed".to_owned()),
+            3 => Step::Schema(pick(self.draws, &["fixed", NATIONAL]).to_owned()),
             4 if self.writes => Step::Schema(schema_of(self.place)),
             _ => Step::Schema("nowhere".to_owned()),
         }
@@ -417,6 +426,7 @@ const SETTINGS: &[&str] = &[
     "SET collation_connection = utf8mb4_bin",
     "SET CHARACTER SET latin1",
     "SET character_set_results = NULL",
+    "SET character_set_connection = utf16",
     "SET sql_mode = 'ANSI_QUOTES'",
     "SET sql_mode = 'PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES'",
     "SET sql_mode = ''",
@@ -440,9 +450,11 @@ const SETTINGS: &[&str] = &[
     "SET ROLE reader",
     "USE fixed",
     "USE {s}",
+    "USE `dr\u{fc}ben`",
     "USE nowhere",
     "SET @@sql_mode = CONCAT(@@sql_mode, ',ANSI_QUOTES')",
     "SET completion_type = 1",
+    "SET completion_type = 2",
     "SET completion_type = DEFAULT",
     "SET sql_auto_is_null = 1",
     "SET sql_safe_updates = 1",

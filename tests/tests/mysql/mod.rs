@@ -3,6 +3,7 @@
 mod access_log;
 mod accounts;
 mod arrivals;
+mod character_sets;
 mod cluster;
 mod compression;
 mod drain;
@@ -18,6 +19,7 @@ mod probes;
 mod programs;
 mod proxied;
 mod replication;
+mod roles;
 mod routines;
 mod sessions;
 mod traffic;

@@ -10,6 +10,7 @@ use weir_balance::{PickInput, Role, WantedRole};
 use weir_config::PoolMysql;
 use weir_io::clock;
 use weir_mysql::ReadsBack;
+use weir_mysql::error_number::ER_DBACCESS_DENIED_ERROR;
 
 use super::attach::{self, AttachError, ServerLogin};
 use super::confirm::settle;
@@ -351,7 +352,7 @@ impl Session {
             let state = self.state.clone();
             let done = own::synchronise(&mut server, &self.worker.buffers, &self.deadline, &state).await;
             self.now = clock::now();
-            done.map_err(Unfit::Server)?.map_err(|error| Unfit::Refused(Refusal::of_server(error)))?;
+            done.map_err(Unfit::Server)?.map_err(|error| Unfit::Refused(Refusal::of_state(error)))?;
         }
         if role == WantedRole::Read && backend.shared.balance.role() != Some(Role::Primary) {
             self.catch_up(&mut server, &idle, chosen).await?;
@@ -359,13 +360,20 @@ impl Session {
         Ok(server)
     }
 
-    /// A new connection to the chosen server, in the session's schema.
+    /// A new connection to the chosen server, in the session's schema where a login can name it.
     async fn log_in(&mut self, chosen: &Chosen) -> Result<Box<ServerConnection>, Unfit> {
         let begun = clock::now();
         self.deadline.set(begun + self.listener().shared.config.timeout.connect);
         let header = ProxyHeader::of(&chosen.pool, &self.client, || self.stream.local_addr());
-        let login = ServerLogin { database: self.state.schema(), ..self.candidate.at_server() };
-        let logged_in = attach::log_in(&self.worker, chosen, &self.deadline, &header, &login).await;
+        let mut login = ServerLogin { database: self.state.schema_for_login(), ..self.candidate.at_server() };
+        let mut logged_in = attach::log_in(&self.worker, chosen, &self.deadline, &header, &login).await;
+        // It may be the session's roles that give the right to its schema, and a new login has others by now.
+        if let Err(AttachError::Refused(error)) = &logged_in
+            && error.code == ER_DBACCESS_DENIED_ERROR
+            && login.database.take().is_some()
+        {
+            logged_in = attach::log_in(&self.worker, chosen, &self.deadline, &header, &login).await;
+        }
         let logged_in = logged_in.map_err(Unfit::Attach)?;
         chosen.backend().kept::<IdleServers>().forget_executed();
         let latency = elapsed(begun);

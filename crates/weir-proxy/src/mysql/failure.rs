@@ -9,8 +9,8 @@ use weir_mysql::error_number::{
     ER_CON_COUNT_ERROR, ER_KILL_DENIED_ERROR, ER_LOCK_DEADLOCK, ER_MAX_PREPARED_STMT_COUNT_REACHED,
     ER_NEED_REPREPARE, ER_NET_PACKET_TOO_LARGE, ER_NET_PACKETS_OUT_OF_ORDER, ER_NET_UNCOMPRESS_ERROR,
     ER_NO_SUCH_THREAD, ER_OUTOFMEMORY, ER_QUERY_INTERRUPTED, ER_QUERY_TIMEOUT, ER_READ_ONLY_MODE,
-    ER_SERVER_SHUTDOWN, ER_STMT_HAS_NO_OPEN_CURSOR, ER_UNKNOWN_COM_ERROR, ER_UNKNOWN_ERROR,
-    ER_UNKNOWN_STMT_HANDLER, ER_WRONG_ARGUMENTS,
+    ER_ROLE_NOT_GRANTED, ER_SERVER_SHUTDOWN, ER_STMT_HAS_NO_OPEN_CURSOR, ER_UNKNOWN_COM_ERROR,
+    ER_UNKNOWN_ERROR, ER_UNKNOWN_STMT_HANDLER, ER_WRONG_ARGUMENTS,
 };
 use weir_mysql::outcome::GENERAL_STATE;
 use weir_mysql::packet::write_packet_with;
@@ -77,6 +77,13 @@ impl Refusal {
     /// A server's error as it is.
     pub fn of_server(error: ServerError) -> Refusal {
         Refusal { error, end: None }
+    }
+
+    /// A server's error about what the session is, as its schema. The session ends where it has a role that its
+    /// account has no more: it would be refused for ever.
+    pub fn of_state(error: ServerError) -> Refusal {
+        let end = (error.code == ER_ROLE_NOT_GRANTED).then_some(End::BackendClosed);
+        Refusal { error, end }
     }
 
     /// No server could be chosen.

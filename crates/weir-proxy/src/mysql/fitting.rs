@@ -202,7 +202,7 @@ impl Session {
             return Ok(());
         }
         outcome.is_replaced = true;
-        let asked = self.ask_attached(Own::Query(b"SELECT @@collation_connection")).await;
+        let asked = self.ask_attached(Own::Query(b"SELECT CAST(@@collation_connection AS BINARY)")).await;
         let Some(attached) = &mut self.attached else { return Err(End::BackendClosed) };
         let row = match asked {
             Ok(OwnAnswer::Rows(rows)) => rows.into_iter().next(),

@@ -82,7 +82,7 @@ impl Outcome {
     pub fn has_taken_types(&self) -> bool {
         let error = self.error.as_ref().filter(|error| NOT_BEGUN.contains(&error.code));
         // ER_WRONG_ARGUMENTS also says that a statement can have no cursor, behind them.
-        error.is_none_or(|error| error.message.ends_with(b"with cursor"))
+        error.is_none_or(|error| error.says(b"with cursor"))
     }
 
     /// Whether LAST_INSERT_ID() may be another: of a write that failed, rows before the one that did may have

@@ -14,7 +14,7 @@ use weir_mysql::command::ClientCommand;
 use weir_mysql::outcome::{EOF, ERR, ErrPacket, OK, OkPacket, SessionChanges};
 use weir_mysql::packet::{HEADER_BYTES, PacketHeader, write_packet_with};
 use weir_mysql::parameters::write_query;
-use weir_mysql::state::{TrackedState, settled_sql, trackers_sql};
+use weir_mysql::state::{StateStep, TrackedState, settled_sql, trackers_sql};
 use weir_mysql::value::{NULL, PayloadCursor};
 
 use super::attach::ServerError;
@@ -32,7 +32,7 @@ const MOST_COLUMNS: usize = 32;
 pub enum Own<'a> {
     /// A statement.
     Query(&'a [u8]),
-    /// Another default schema.
+    /// Another default schema, in the client's character set of the connection.
     Schema(&'a [u8]),
     /// A new session of the same account.
     Reset,
@@ -106,7 +106,8 @@ pub async fn ask(
 /// What is learned of a connection beside its state.
 #[derive(Clone, Copy)]
 pub struct Settled {
-    /// Its roles are those of the login: servers keep them over a reset, and a routine may have set others.
+    /// Its roles are those that it was known to have: servers keep them over a reset, and a routine may have
+    /// set others.
     pub has_own_roles: bool,
     /// Its server runs something for new sessions (`init_connect`), which it does at a new connection, and
     /// neither at a reset nor at a change of user.
@@ -130,12 +131,11 @@ pub async fn settle(
     }
     let mut answers = ask_all(server, buffers, deadline, asked).await?.into_iter();
     let mut state = TrackedState::default();
-    let (has_init_connect, roles);
+    let has_init_connect;
     match answers.next_back() {
         Some(OwnAnswer::Rows(rows)) => {
             let mut values = rows.into_iter().next().unwrap_or_default();
             has_init_connect = values.pop().flatten().is_some_and(|sql| !sql.is_empty());
-            roles = values.pop().flatten();
             state.settle(values.iter().map(Option::as_deref));
         }
         Some(OwnAnswer::Refused(error)) => return Err(ServerFailure::Refused(error)),
@@ -146,12 +146,9 @@ pub async fn settle(
             return Err(ServerFailure::Refused(error));
         }
     }
+    let has_own_roles = !reset || server.state.roles() == state.roles();
     server.state = Rc::new(state);
-    if !reset {
-        server.roles = roles;
-        return Ok(Settled { has_own_roles: true, has_init_connect });
-    }
-    Ok(Settled { has_own_roles: server.roles == roles, has_init_connect })
+    Ok(Settled { has_own_roles, has_init_connect })
 }
 
 /// Brings a connection to a state that is reachable from its own.
@@ -170,10 +167,12 @@ pub async fn synchronise(
         // It would be taken for one in no schema.
         return Err(ServerFailure::Protocol(WireError::UnexpectedPacket));
     }
-    let set = wanted.set_from(&server.state);
-    let schema = wanted.schema_from(&server.state);
-    let asked: Vec<Own<'_>> =
-        schema.map(Own::Schema).into_iter().chain(set.as_deref().map(Own::Query)).collect();
+    let steps = wanted.steps_from(&server.state);
+    let asked = steps.iter().map(|step| match step {
+        StateStep::Query(sql) => Own::Query(sql),
+        StateStep::Schema(name) => Own::Schema(name),
+    });
+    let asked: Vec<Own<'_>> = asked.collect();
     if !asked.is_empty() {
         for answer in ask_all(server, buffers, deadline, &asked).await? {
             if let OwnAnswer::Refused(error) = answer {

@@ -34,8 +34,9 @@ impl Session {
         }
         let Some(mut attached) = self.primary_aside().await else { return };
         self.deadline.set(own::until());
-        let sql =
-            format!("SELECT IF(LENGTH(@@GLOBAL.gtid_executed) < {SET_BYTES}, @@GLOBAL.gtid_executed, NULL)");
+        let sql = format!(
+            "SELECT CAST(IF(LENGTH(@@GLOBAL.gtid_executed) < {SET_BYTES}, @@GLOBAL.gtid_executed, NULL) AS BINARY)"
+        );
         let asked = Own::Query(sql.as_bytes());
         let answer = own::ask(&mut attached.server, &self.worker.buffers, &self.deadline, asked).await;
         self.now = clock::now();
@@ -58,7 +59,7 @@ impl Session {
     /// has taken it along. No read would find a server that has it.
     pub async fn forget_lost_writes(&mut self, attached: &mut Attached) {
         let Some(written) = &self.written else { return };
-        let sql = format!("SELECT GTID_SUBSET('{written}', @@GLOBAL.gtid_executed)");
+        let sql = format!("SELECT GTID_SUBSET(_utf8mb4'{written}', @@GLOBAL.gtid_executed)");
         self.deadline.set(own::until());
         let asked = Own::Query(sql.as_bytes());
         let answer = own::ask(&mut attached.server, &self.worker.buffers, &self.deadline, asked).await;
@@ -87,10 +88,11 @@ impl Session {
         let resets = backend.shared.gtid_resets.load(Ordering::Acquire);
         let listener = self.slot.current();
         let cells = listener.shared.cells.of(self.worker.number);
-        // What else it has executed, others have written, and need not wait for.
+        // What else it has executed, others have written, and need not wait for. The text says what set it is
+        // in, and is answered in none: servers take a text in utf16, as a session may have it, for no GTIDs.
         let sql = format!(
-            "SELECT WAIT_FOR_EXECUTED_GTID_SET('{written}', {CATCH_UP}), \
-             LEFT(@@GLOBAL.gtid_executed, {EXECUTED_BYTES})"
+            "SELECT WAIT_FOR_EXECUTED_GTID_SET(_utf8mb4'{written}', {CATCH_UP}), \
+             CAST(LEFT(@@GLOBAL.gtid_executed, {EXECUTED_BYTES}) AS BINARY)"
         );
         self.deadline.set(own::until());
         let answer = own::ask(server, &self.worker.buffers, &self.deadline, Own::Query(sql.as_bytes())).await;

@@ -64,8 +64,6 @@ pub struct ServerConnection {
     pub thread_id: u32,
     /// What its server has told of its state.
     pub state: Rc<TrackedState>,
-    /// The roles that its login came with, as its server names them.
-    pub roles: Option<Box<[u8]>>,
     /// The statements that are prepared on it.
     pub statements: ServerStatements,
     /// Another one each time that it is given back: who used it before knows by it whether it is as it was
@@ -89,7 +87,6 @@ impl ServerConnection {
             capabilities,
             thread_id,
             state: Rc::new(TrackedState::default()),
-            roles: None,
             statements: ServerStatements::default(),
             stamp: 0,
             has_insert_id: false,
@@ -143,7 +140,7 @@ struct IdleServer {
 
 impl IdleServers {
     /// An idle connection of this kind, by preference in this very state; else one that can be brought there
-    /// by a SET, and last one that needs another schema. Linear in the number of idle ones.
+    /// by a SET, and last one that needs another schema, or other roles. Linear in the number of idle ones.
     pub fn take(
         &self,
         backend: &WorkerBackend,
@@ -258,7 +255,7 @@ impl IdleServers {
 fn rank(wanted: &Rc<TrackedState>, found: &Rc<TrackedState>) -> u8 {
     if Rc::ptr_eq(wanted, found) || wanted == found {
         0
-    } else if wanted.schema() == found.schema() {
+    } else if wanted.schema() == found.schema() && wanted.roles() == found.roles() {
         1
     } else {
         2

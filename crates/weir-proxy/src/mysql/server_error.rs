@@ -3,8 +3,8 @@
 use weir_mysql::error_number::{
     ER_ACCESS_DENIED_ERROR, ER_ACCOUNT_HAS_BEEN_LOCKED, ER_BAD_DB_ERROR, ER_CON_COUNT_ERROR,
     ER_DBACCESS_DENIED_ERROR, ER_HOST_IS_BLOCKED, ER_HOST_NOT_PRIVILEGED, ER_OPTION_PREVENTS_STATEMENT,
-    ER_READ_ONLY_MODE, ER_SERVER_OFFLINE_MODE, ER_SERVER_SHUTDOWN, ER_TOO_MANY_USER_CONNECTIONS,
-    ER_USER_LIMIT_REACHED,
+    ER_READ_ONLY_MODE, ER_ROLE_NOT_GRANTED, ER_SERVER_OFFLINE_MODE, ER_SERVER_SHUTDOWN,
+    ER_TOO_MANY_USER_CONNECTIONS, ER_USER_LIMIT_REACHED,
 };
 
 use super::attach::ServerError;
@@ -26,11 +26,16 @@ impl ServerError {
     }
 
     /// Whether a secondary may say so because it has not heard yet of an account or a schema that the primary
-    /// has made or changed: no right to the schema, a wrong password, no such schema, a locked account.
+    /// has made or changed: no right to the schema, a wrong password, no such schema, a locked account, a role
+    /// that the account has not.
     pub fn may_be_behind(&self) -> bool {
         matches!(
             self.code,
-            ER_DBACCESS_DENIED_ERROR | ER_ACCESS_DENIED_ERROR | ER_BAD_DB_ERROR | ER_ACCOUNT_HAS_BEEN_LOCKED
+            ER_DBACCESS_DENIED_ERROR
+                | ER_ACCESS_DENIED_ERROR
+                | ER_BAD_DB_ERROR
+                | ER_ACCOUNT_HAS_BEEN_LOCKED
+                | ER_ROLE_NOT_GRANTED
         )
     }
 
@@ -43,12 +48,18 @@ impl ServerError {
     /// other options too, and of no error of a transaction that was under way: 3100 and 3101 may come behind
     /// the moment at which other members have the transaction.
     pub fn is_read_only(&self) -> bool {
-        let says = |word: &[u8]| self.message.windows(word.len()).any(|text| text == word);
         match self.code {
             ER_READ_ONLY_MODE => true,
-            ER_OPTION_PREVENTS_STATEMENT => says(b"read-only"),
+            ER_OPTION_PREVENTS_STATEMENT => self.says(b"read-only"),
             _ => false,
         }
+    }
+
+    /// Whether these ASCII characters are in its text, which is in the character set that the session's results
+    /// have: UTF-16 has zeros between them.
+    pub fn says(&self, words: &[u8]) -> bool {
+        let message: Vec<u8> = self.message.iter().copied().filter(|byte| *byte != 0).collect();
+        message.windows(words.len()).any(|text| text == words)
     }
 }
 
@@ -66,6 +77,7 @@ mod tests {
             1290,
             "The MySQL server is running with the --super-read-only option so it cannot execute"
         ));
+        assert!(says(1290, "\0-\0r\0e\0a\0d\0-\0o\0n\0l\0y"), "in UTF-16");
         assert!(!says(1290, "The MySQL server is running with the --secure-file-priv option so it cannot"));
         assert!(!says(3100, "Error on observer while running replication hook 'before_commit'. read-only"));
         assert!(!says(3101, "Plugin instructed the server to rollback the current transaction. read-only"));

@@ -455,6 +455,10 @@ fn variables(text: &[u8]) -> Option<Vec<String>> {
     let at = text.windows(2).position(|pair| pair == b"@@")?;
     let text = String::from_utf8_lossy(&text[at..]).to_ascii_lowercase();
     let name = |part: &str| -> Option<String> {
+        // As bytes, whatever character set results are to have.
+        let part = part.trim();
+        let part = part.strip_suffix(" as binary)").unwrap_or(part);
+        let part = part.strip_prefix("cast(").unwrap_or(part);
         if let Some(function) = [SCHEMA, ROLE].into_iter().find(|function| part.trim() == *function) {
             return Some(function.to_owned());
         }
@@ -489,7 +493,10 @@ fn assignments(text: &str) -> Vec<(String, String)> {
 }
 
 fn assignment(part: &str) -> Vec<(String, String)> {
-    let bare = |text: &str| text.trim().trim_matches(['\'', '"', '`']).to_owned();
+    let bare = |text: &str| {
+        let text = text.trim();
+        text.strip_prefix("_utf8mb4").unwrap_or(text).trim_matches(['\'', '"', '`']).to_owned()
+    };
     let part = part.trim();
     let lower = part.to_ascii_lowercase();
     if let Some(set) = lower.strip_prefix("names ") {
@@ -542,6 +549,8 @@ mod tests {
         assert_eq!(told[11..], *b"\x00\x04\x02\x02\x011");
         let told = answered(&mut session, "set sql_mode = 'ANSI,TRADITIONAL'");
         assert_eq!(told[11..], *b"\x00\x20\0\x1a\x08sql_mode\x10ANSI,TRADITIONAL\x02\x02\x011".as_slice());
+        let told = answered(&mut session, "SET @@SESSION.sql_mode = _utf8mb4'ANSI'");
+        assert_eq!(told[11..], *b"\x00\x0e\x08sql_mode\x04ANSI\x02\x02\x011".as_slice());
         assert_eq!(answered(&mut session, "USE shop")[11..], *b"\x00\x0b\x01\x05\x04shop\x02\x02\x011");
     }
 
@@ -573,6 +582,8 @@ mod tests {
             variables(b"SELECT @@autocommit, DATABASE()"),
             Some(vec!["autocommit".into(), SCHEMA.into()])
         );
+        let found = variables(b"SELECT @@autocommit, CAST(@@sql_mode AS BINARY), CAST(DATABASE() AS BINARY)");
+        assert_eq!(found, Some(vec!["autocommit".into(), "sql_mode".into(), SCHEMA.into()]));
         assert_eq!(variables(b"SELECT c FROM sbtest1"), None);
         assert_eq!(variables(b"SELECT @@version, a FROM t"), None);
         assert_eq!(variables(b"SELECT @@version, now()"), None);
