@@ -103,6 +103,11 @@ table! {
         /// Most that wait so at once, over all workers.
         park_max: u32 =
             count(Limit::new(10_000, 0, 1_000_000, "each is a client that waits, and all come at once in the end"));
+        /// Statements that are prepared on Weir's connections to one server at most, over all workers; beyond
+        /// it those longest without use are closed, but for such as have rows or pieces left.
+        prepared_statements: u32 =
+            count(Limit::new(8_000, 1, 4_000_000, "a server has 16382 for all its clients unless it is told otherwise"))
+                .also(&["max_prepared_stmt_count"]);
         /// How it is known who a client is.
         passwords: Passwords = word(Passwords::WORDS, "learn").also(&["auth", "authentication"]);
         /// File of accounts and passwords, `user:password` on a line; nobody else may read it. Means
@@ -308,6 +313,7 @@ pub(crate) fn check_pool(pool: &Fields, uses: &Uses, findings: &mut Findings<'_>
         // Its keys are of use where one side speaks TLS and the other does not.
         Passwords::Relay => &[
             "passwords_file",
+            "prepared_statements",
             "accounts",
             "full_logins",
             "full_logins_per_client",

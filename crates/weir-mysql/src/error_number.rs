@@ -7,6 +7,8 @@
 pub const ER_OUTOFMEMORY: u16 = 1037;
 /// There is no room for another connection.
 pub const ER_CON_COUNT_ERROR: u16 = 1040;
+/// A server has no memory left for a connection.
+pub const ER_OUT_OF_RESOURCES: u16 = 1041;
 /// A login can not be read.
 pub const ER_HANDSHAKE_ERROR: u16 = 1043;
 /// The account has no right to the schema.
@@ -31,6 +33,8 @@ pub const ER_UNKNOWN_ERROR: u16 = 1105;
 pub const ER_HOST_IS_BLOCKED: u16 = 1129;
 /// No account may come from the client's address.
 pub const ER_HOST_NOT_PRIVILEGED: u16 = 1130;
+/// The server can start no thread for a connection.
+pub const ER_CANT_CREATE_THREAD: u16 = 1135;
 /// A packet is longer than it may be; the connection ends behind it.
 pub const ER_NET_PACKET_TOO_LARGE: u16 = 1153;
 /// A packet is not the one after its predecessor.

@@ -69,13 +69,15 @@ const CONNECTION_SET: usize = 2;
 const RESULTS_SET: usize = 3;
 const COLLATION: usize = 4;
 const COMPLETION: usize = 5;
+const READ_ONLY: usize = 21;
 const _: () = {
-    let names: [(usize, &[u8]); 5] = [
+    let names: [(usize, &[u8]); 6] = [
         (CLIENT_SET, b"character_set_client"),
         (CONNECTION_SET, b"character_set_connection"),
         (RESULTS_SET, b"character_set_results"),
         (COLLATION, b"collation_connection"),
         (COMPLETION, b"completion_type"),
+        (READ_ONLY, b"transaction_read_only"),
     ];
     let mut at = 0;
     while at < names.len() {
@@ -316,6 +318,18 @@ impl TrackedState {
     /// The same in no schema.
     pub fn without_schema(&self) -> TrackedState {
         TrackedState { schema: None, ..self.clone() }
+    }
+
+    /// The same, with transactions that are READ ONLY, or not, unless they say otherwise.
+    pub fn with_read_only(&self, is_on: bool) -> TrackedState {
+        let mut state = self.clone();
+        state.put(b"transaction_read_only", if is_on { b"ON" } else { b"OFF" });
+        state
+    }
+
+    /// Whether transactions are READ ONLY unless they say otherwise.
+    pub fn is_read_only(&self) -> bool {
+        self.value(READ_ONLY) == Some(b"ON")
     }
 
     /// The same, with what `other` says of transactions: a text is read alike whatever that is, and to set it

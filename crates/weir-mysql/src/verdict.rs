@@ -444,6 +444,39 @@ impl StatementVerdict {
         self.changes || self.leaves.has(LeftBehind::ANYTHING)
     }
 
+    /// Whether it can write nothing where transactions are READ ONLY unless a text says otherwise, whatever
+    /// stored code it calls: that runs in the transaction of its statement, and can end none. It does not say
+    /// otherwise itself, nor runs statements that are not in it, as CALL and EXECUTE do.
+    ///
+    /// A SET that reads a table is no such: it may say otherwise of the read that is in it.
+    pub fn keeps_read_only(&self) -> bool {
+        if self.statements > 1 || self.beyond_read_only != BeyondReadOnly::Nothing {
+            return false;
+        }
+        match self.kind {
+            StatementKind::Begin => !self.leaves.has(LeftBehind::ANYTHING),
+            StatementKind::Select | StatementKind::Show | StatementKind::Do => !self.changes,
+            StatementKind::Set => !self.may_change() && self.tables == TableUse::Unused,
+            StatementKind::Empty
+            | StatementKind::End
+            | StatementKind::Savepoint
+            | StatementKind::Use
+            | StatementKind::Handler
+            | StatementKind::Prepared
+            | StatementKind::Diagnostics
+            | StatementKind::Kill
+            | StatementKind::Administration => !self.may_change(),
+            StatementKind::Write
+            | StatementKind::Definition
+            | StatementKind::Account
+            | StatementKind::Lock
+            | StatementKind::Call
+            | StatementKind::Xa
+            | StatementKind::Several
+            | StatementKind::Unknown => false,
+        }
+    }
+
     /// Whether it is refused to a session that is kept, by `pins`, at a server that is not the primary. A
     /// lock of GET_LOCK is asked for where all ask, unless the session has one there.
     pub const fn is_for_the_primary_alone(&self, pins: LeftBehind) -> bool {

@@ -90,6 +90,8 @@ pub struct Backend {
     /// How often its MySQL server was seen to have executed less than before
     /// (`RESET BINARY LOGS AND GTIDS`): what is known of that counts until the next time.
     pub gtid_resets: Arc<AtomicU32>,
+    /// Statements that are prepared on connections to its MySQL server, over all workers and across reloads.
+    pub prepared: Arc<AtomicU32>,
 }
 
 /// Why a backend is in its pool.
@@ -480,6 +482,7 @@ impl Backend {
             open: Arc::default(),
             server: Arc::default(),
             gtid_resets: Arc::default(),
+            prepared: Arc::default(),
         }
     }
 
@@ -523,6 +526,7 @@ impl Backend {
             open: old.open.clone(),
             server: old.server.clone(),
             gtid_resets: old.gtid_resets.clone(),
+            prepared: old.prepared.clone(),
         })
     }
 }

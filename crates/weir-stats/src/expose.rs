@@ -193,6 +193,8 @@ metrics! {
     MYSQL_LAG_SECONDS = "weir_mysql_lag_seconds" Gauge ["pool", "backend"] "For how long a secondary has lacked a transaction that the primary had, at least; absent while nobody knows.";
     MYSQL_LAG_TRANSACTIONS = "weir_mysql_lag_transactions" Gauge ["pool", "backend"] "Transactions that the primary had executed and a secondary had not when they were last asked.";
     MYSQL_ROLE = "weir_mysql_role" Gauge ["pool", "backend", "role"] "1 for the role that a MySQL server has: `primary`, `secondary`, or `none`.";
+    MYSQL_PREPARED = "weir_mysql_prepared_statements" Gauge ["pool", "backend"] "Statements that are prepared on Weir's connections to a MySQL server (`prepared_statements`).";
+    MYSQL_STATEMENTS_CLOSED = "weir_mysql_statements_closed_total" Counter ["pool", "backend"] "Prepared statements that were closed to make room for others at a MySQL server: there were more than `prepared_statements`, or the server had no room (error 1461).";
     MYSQL_LOOKS = "weir_mysql_looks_total" Counter ["pool", "backend", "result"] "Times that a MySQL server was asked for its role, by result: `answered` or `failed`.";
     MYSQL_PRIMARY_CHANGES = "weir_mysql_primary_changes_total" Counter ["pool"] "Times that another server of the pool became the primary.";
     MYSQL_WITHOUT_PRIMARY = "weir_mysql_without_primary_seconds_total" Counter ["pool"] "Time for which the pool had no primary.";

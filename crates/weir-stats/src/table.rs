@@ -457,6 +457,8 @@ pub struct BackendCells {
     pub ejections: Counter,
     /// Connections ended because it went down.
     pub ended: Counter,
+    /// Statements of MySQL that were closed to make room for others.
+    pub statements_closed: Counter,
 }
 
 /// Counters of one worker for one pool.

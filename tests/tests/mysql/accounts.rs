@@ -319,3 +319,48 @@ fn what_a_server_says_right_behind_a_login_is_what_the_client_is_told() {
     };
     assert_eq!(code, USED_UP, "{} sessions", sessions.len());
 }
+
+/// A login with such a schema ends in an error, and takes nothing from others of the account.
+#[test]
+fn a_login_with_a_wrong_schema_takes_nothing_back_that_is_known_of_its_account() {
+    let server = Mysqld::start("schemas", "");
+    let authority = Authority::new().signs("db", &["localhost"]);
+    let trust = trusting(authority.path("ca.pem").as_ref());
+    let weir = authority.setup(&format!("[runtime]\nworkers = 1\n{}", LEARN.replace(", \"@replica\"", "")));
+    let weir = weir.with("primary", server.address).start();
+    let mut root = server.root();
+    root.does("CREATE USER known@'%' IDENTIFIED BY 'one'");
+    root.does("GRANT ALL ON shop.* TO known@'%'");
+    root.does("GRANT ALL ON nowhere.* TO known@'%'");
+    root.does("CREATE DATABASE foreign_schema");
+    let logs_in = |schema| {
+        let login = Login { password: "one", tls: Some(trust.clone()), ..Login::of("known", schema) };
+        Client::log_in(weir.address("secret"), &login)
+    };
+    let mut sessions: Vec<Client> = (0..3).map(|_| logs_in("shop").expect("let in")).collect();
+    sessions.iter_mut().for_each(|session| drop(session.does("BEGIN")));
+    sessions.iter_mut().for_each(|session| drop(session.does("COMMIT")));
+    let connections =
+        "SELECT GROUP_CONCAT(id ORDER BY id) FROM information_schema.processlist WHERE user = 'known'";
+    let before = root.does(connections).value();
+    assert_eq!(before.split(',').count(), 3, "{before}");
+    let logins =
+        |result| weir.metric("weir_mysql_logins_total", &[("listener", "secret"), ("result", result)]);
+    let (fast, full) = (logins("fast"), logins("full_tls"));
+    for _ in 0..4 {
+        for (schema, expected) in [("nowhere", 1049), ("foreign_schema", 1044)] {
+            match logs_in(schema) {
+                Err(LoginFailed::Refused(code, text)) => assert_eq!(code, expected, "{text}"),
+                other => panic!("{schema}: {:?}", other.err()),
+            }
+        }
+        let mut client = logs_in("shop").expect("let in");
+        assert_eq!(client.does("SELECT DATABASE()").value(), "shop");
+    }
+    assert_eq!(root.does(connections).value(), before, "they are the same connections");
+    assert_eq!(logins("full_tls"), full, "nobody is asked for the password");
+    assert!(logins("fast") > fast);
+    // A wrong password still does.
+    let login = Login { password: "two", tls: Some(trust.clone()), ..Login::of("known", "shop") };
+    assert!(matches!(Client::log_in(weir.address("secret"), &login), Err(LoginFailed::Refused(DENIED, _))));
+}

@@ -1,6 +1,6 @@
 //! Prepared statements that are prepared again elsewhere, and those that cannot be.
 
-use weir_tests::dialogue::Setup;
+use weir_tests::dialogue::{Setup, Weir, until_within};
 use weir_tests::mysql::{Answer, Asked, Client, Login, Mysqld, Value, execution, pair};
 
 use super::leftovers::ONE_CONNECTION;
@@ -270,4 +270,92 @@ fn an_execution_whose_types_were_never_said_is_told_so_also_where_its_statement_
     assert_eq!([executes(false), executes(true), executes(false)], [Some(1210), Some(1792), Some(1792)]);
     client.does("SET SESSION TRANSACTION READ WRITE");
     client.does("DROP TABLE untyped");
+}
+
+/// A server that has room for a hundred prepared statements, and a Weir before it with this in its pool.
+fn with_little_room(name: &str, more: &str) -> (Mysqld, Weir) {
+    let server = Mysqld::start(name, "max_prepared_stmt_count = 100");
+    let config = ONE_CONNECTION.replace(", max_connections = 1", "");
+    let weir = Setup::of(&format!("{config}{more}\n")).with("server", server.address).start();
+    (server, weir)
+}
+
+/// Prepares and closes sixty statements of its own within a transaction.
+fn prepares_sixty(client: &mut Client, from: u32) {
+    client.does("BEGIN");
+    for number in from..from + 60 {
+        let statement = client.prepares(&format!("SELECT {number}, ?"));
+        client.sends(&[b"\x19", &statement.to_le_bytes()[..]].concat()).expect("closed");
+    }
+}
+
+/// What is prepared at a server, by its own count.
+fn prepared_at(server: &Mysqld) -> u32 {
+    let rows = server.root().does("SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'").rows();
+    rows[0][1].parse().expect("a number")
+}
+
+#[test]
+fn statements_that_clients_have_closed_make_room_at_a_server_that_has_none() {
+    let (server, weir) = with_little_room("room", "");
+    let mut clients: Vec<Client> = (0..3).map(|_| client(&weir, "db")).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        prepares_sixty(client, 1000 * number as u32);
+    }
+    let address = server.address.to_string();
+    let metric = |name: &str| weir.metric(name, &[("backend", &address)]);
+    assert!(metric("weir_mysql_statements_closed_total") > 0.0);
+    assert_eq!(metric("weir_mysql_prepared_statements"), f64::from(prepared_at(&server)));
+    clients.iter_mut().for_each(|client| drop(client.does("COMMIT")));
+    // What a session has is there for it, though others have closed it meanwhile.
+    let mut kept = client(&weir, "db");
+    let statements: Vec<u32> =
+        (0..5).map(|number| kept.prepares(&format!("SELECT 'kept {number}'"))).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        prepares_sixty(client, 10_000 + 1000 * number as u32);
+    }
+    clients.iter_mut().for_each(|client| drop(client.does("COMMIT")));
+    for (number, statement) in statements.iter().enumerate() {
+        assert!(says(&executes(&mut kept, *statement), &format!("kept {number}")));
+    }
+    // A connection with nothing of its own to close gets room from those that are idle.
+    let mut direct = server.root();
+    for number in prepared_at(&server)..100 {
+        direct.prepares(&format!("SELECT 'direct {number}'"));
+    }
+    assert_eq!(prepared_at(&server), 100);
+    let mut fresh = Client::log_in(weir.address("db"), &Login::of("root", "")).expect("root is let in");
+    let statement = fresh.prepares("SELECT 'fresh'");
+    assert!(says(&executes(&mut fresh, statement), "fresh"));
+}
+
+#[test]
+fn no_more_statements_are_prepared_at_a_server_than_the_pool_says() {
+    let (server, weir) = with_little_room("beyond", "prepared_statements = 70");
+    let mut clients: Vec<Client> = (0..3).map(|_| client(&weir, "db")).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        prepares_sixty(client, 1000 * number as u32);
+        // A connection has at least the one that it runs.
+        assert!(prepared_at(&server) <= 71);
+    }
+    clients.iter_mut().for_each(|client| drop(client.does("COMMIT")));
+    let rows = |client: &mut Client, sql: &str| {
+        let statement = client.prepares(sql);
+        (0..2).all(|_| says(&executes(client, statement), "here"))
+    };
+    assert!(clients.iter_mut().all(|client| rows(client, "SELECT 'here'")));
+    let address = server.address.to_string();
+    assert!(weir.metric("weir_mysql_statements_closed_total", &[("backend", &address)]) > 0.0);
+}
+
+#[test]
+fn statements_on_a_connection_that_is_idle_for_long_are_closed() {
+    let (server, weir) = with_little_room("idle", "[pool.one.keep_alive]\nidle = \"1h\"");
+    let mut client = client(&weir, "db");
+    let statement = client.prepares("SELECT 'again'");
+    assert_eq!(prepared_at(&server), 1);
+    until_within(std::time::Duration::from_secs(60), "it is closed", || {
+        (prepared_at(&server) == 0).then_some(())
+    });
+    assert!(says(&executes(&mut client, statement), "again"));
 }

@@ -1,12 +1,13 @@
 //! Metrics of MySQL: of listeners that speak it, and of servers that have roles.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use weir_balance::Role;
 use weir_config::Protocol;
 use weir_control::control::Control;
 use weir_mysql::{LeftBehind, RouteReason};
-use weir_state::{Listener, Pool};
+use weir_state::{Backend, Listener, Pool};
 use weir_stats::HistogramSum;
 use weir_stats::expose::{self, Exposition};
 use weir_stats::table::{Login, PoolCells};
@@ -67,6 +68,22 @@ fn statements(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     }
 }
 
+/// What is prepared at servers.
+fn prepared(out: &mut Exposition, pools: &[Arc<Pool>]) {
+    let servers = || {
+        let pools = pools.iter().filter(|pool| pool.config.mysql.is_some());
+        pools.flat_map(|pool| pool.backends.iter().map(move |backend| (&*pool.config.name, backend)))
+    };
+    let count = |backend: &Backend| f64::from(backend.prepared.load(Ordering::Relaxed));
+    let counts = servers().map(|(pool, backend)| ([pool, &*backend.address], count(backend)));
+    gauge(out, &expose::MYSQL_PREPARED, counts);
+    let mut closed = out.family(&expose::MYSQL_STATEMENTS_CLOSED);
+    for (pool, backend) in servers() {
+        let total: u64 = backend.cells.iter().map(|cells| cells.statements_closed.total()).sum();
+        closed.sample(&[pool, &backend.address], total as f64);
+    }
+}
+
 /// What is found out of MySQL servers that have roles.
 pub(super) fn clusters(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     let mut roles = out.family(&expose::MYSQL_ROLE);
@@ -76,6 +93,7 @@ pub(super) fn clusters(out: &mut Exposition, control: &Control, pools: &[Arc<Poo
             roles.sample(&[&pool.config.name, &backend.address, role], 1.0);
         }
     }
+    prepared(out, pools);
     let seen = pools.iter().filter_map(|pool| {
         let seen = control.watch().seen(&pool.config.name)?;
         Some((&*pool.config.name, seen.status(), seen))

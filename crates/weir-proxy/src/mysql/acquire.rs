@@ -17,6 +17,7 @@ use super::confirm::settle;
 use super::exchange::ServerFailure;
 use super::failure::Refusal;
 use super::own::{self, Own};
+use super::prepared::ServerStatements;
 use super::server::{IdleServers, ServerConnection};
 use super::session::{LeftAt, Session};
 use super::unfit::Unfit;
@@ -70,14 +71,18 @@ impl Attached {
 
     /// Gives the connection to whoever needs one next; the mark by which it is known as long as nobody has.
     pub fn give_back(self, now: Duration) -> u64 {
-        let Attached { chosen, mut server, .. } = self;
-        let stamp = next_stamp();
-        server.stamp = stamp;
-        let most = chosen.pool.shared.config.keep_alive.max;
-        let backend = chosen.backend();
-        backend.kept::<IdleServers>().keep(backend, server, now, most);
-        stamp
+        give_back(&self.chosen, self.server, now)
     }
+}
+
+/// Gives a connection to the chosen server to whoever needs one next, as [`Attached::give_back`].
+pub fn give_back(chosen: &Chosen, mut server: Box<ServerConnection>, now: Duration) -> u64 {
+    let stamp = next_stamp();
+    server.stamp = stamp;
+    let most = chosen.pool.shared.config.keep_alive.max;
+    let backend = chosen.backend();
+    backend.kept::<IdleServers>().keep(backend, server, now, most);
+    stamp
 }
 
 fn next_stamp() -> u64 {
@@ -187,6 +192,7 @@ impl Session {
         let Ok(chosen) = reach.choose_now(&self.worker, &pool, self.now) else {
             return Err(Some(Box::new(Begun { reach, chosen: None, found: None })));
         };
+        self.suit_state_to(&chosen);
         let backend = chosen.backend();
         let may_be_behind = role == WantedRole::Read && self.written.is_some();
         let longest = pool.shared.config.keep_alive.idle;
@@ -276,7 +282,9 @@ impl Session {
                 Unfit::Refused(refusal) => return Err(refusal),
                 Unfit::Server(ServerFailure::NoMemory) => return Err(Refusal::overload()),
                 Unfit::Attach(AttachError::Refused(error)) if !error.is_about_server() => {
-                    chosen.backend().kept::<IdleServers>().forget(&self.kind.account);
+                    if error.refuses_account() {
+                        chosen.backend().kept::<IdleServers>().forget(&self.kind.account);
+                    }
                     return Err(Refusal::of_server(error));
                 }
                 Unfit::Attach(_) | Unfit::Server(_) => {}
@@ -321,6 +329,7 @@ impl Session {
         whose: Whose,
         found: Option<Box<ServerConnection>>,
     ) -> Result<Box<ServerConnection>, Unfit> {
+        self.suit_state_to(chosen);
         let backend = chosen.backend();
         let idle = backend.kept::<IdleServers>();
         let longest = chosen.pool.shared.config.keep_alive.idle;
@@ -380,7 +389,8 @@ impl Session {
         chosen.observe_success(clock::now(), latency);
         self.report.connect = Some(self.report.connect.unwrap_or_default() + latency);
         let mut server = ServerConnection::of_login(logged_in, self.kind.clone());
-        settle(&mut server, &self.worker.buffers, &self.deadline).await?;
+        server.statements = ServerStatements::counted_in(chosen.backend().shared.prepared.clone());
+        settle(&mut server, &self.worker.buffers, &self.deadline, None).await?;
         Ok(server)
     }
 
@@ -481,7 +491,7 @@ async fn reset(worker: Rc<Worker>, mut attached: Attached) {
     let waker = std::future::poll_fn(|context| std::task::Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     deadline.set(own::until());
-    let settled = own::settle(&mut attached.server, &worker.buffers, &deadline, true).await;
+    let settled = own::settle(&mut attached.server, &worker.buffers, &deadline, Some(Own::Reset)).await;
     match settled {
         // With other roles, or without what the server runs for new sessions, it is nobody's.
         Ok(settled) if settled.has_own_roles && !settled.has_init_connect => {

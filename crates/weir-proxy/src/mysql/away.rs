@@ -45,7 +45,7 @@ impl Session {
 
     /// Ends a transaction without effect whose server is no longer the primary, with its connection: such a
     /// server may answer nothing any more.
-    fn roll_back(&mut self) -> Refusal {
+    pub fn roll_back(&mut self) -> Refusal {
         self.killable.note(None);
         self.attached = None;
         self.held = ReadsBack::NONE;

@@ -22,7 +22,7 @@ use super::confirm::Confirming;
 use super::failure::{self, Refusal};
 use super::fitting::CollationTold;
 use super::login::{self, Candidate, LoginTerms};
-use super::own;
+use super::own::{self, Own};
 use super::server::ConnectionKind;
 use super::session::{Incoming, Session, wanted_role};
 use super::statement::{Attempted, Losses, Running};
@@ -256,7 +256,8 @@ impl Session {
         }
         let Some(attached) = &mut self.attached else { return Err(End::Internal) };
         self.deadline.set(own::until());
-        let settled = own::settle(&mut attached.server, &self.worker.buffers, &self.deadline, true).await;
+        let settled =
+            own::settle(&mut attached.server, &self.worker.buffers, &self.deadline, Some(Own::Reset)).await;
         self.now = clock::now();
         let Ok(settled) = settled else {
             self.attached = None;

@@ -15,12 +15,13 @@ use weir_io::deadline::Deadline;
 use weir_io::stream::Stream;
 use weir_mysql::state::TrackedState;
 
-use super::acquire::{Attached, wish};
-use super::attach::{self, AttachError};
+use super::acquire::{Attached, give_back, wish};
+use super::attach::{self, AttachError, ServerLogin};
 use super::exchange::ServerFailure;
 use super::failure::Refusal;
 use super::login::{Candidate, Denied, LoginTerms};
-use super::own::{self, Settled};
+use super::own::{self, Own, Settled};
+use super::prepared::ServerStatements;
 use super::report::Report;
 use super::server::{ConnectionKind, IdleServers, ServerConnection};
 use super::unfit::Unfit;
@@ -80,7 +81,7 @@ impl<'a> Confirming<'a> {
                     }
                     _ => Err(denied),
                 };
-                if word.is_err() {
+                if word.as_ref().is_err_and(Denied::refuses_account) {
                     for backend in &self.pool.backends {
                         backend.kept::<IdleServers>().forget(&candidate.account);
                     }
@@ -153,6 +154,8 @@ impl<'a> Confirming<'a> {
         Ok(server)
     }
 
+    /// Logs in anew over an idle connection, and goes to the schema behind that: a login that names one which
+    /// the server refuses ends its connection, and a client that repeats it would leave the account none.
     async fn change_user(
         &self,
         chosen: &Chosen,
@@ -164,14 +167,23 @@ impl<'a> Confirming<'a> {
         server.is_at_rest = false;
         let (connection, capabilities) = (&mut server.connection, server.capabilities);
         let login = candidate.at_server();
+        let schema = login.database.filter(|name| !name.is_empty()).map(Own::Schema);
+        let login = ServerLogin { database: None, ..login };
         attach::change_user(self.worker, chosen, connection, capabilities, self.deadline, &login)
             .await
             .map_err(Unfit::Attach)?;
         server.statements.clear();
         server.has_insert_id = false;
         server.may_hold_tables = false;
-        let settled = settle(&mut server, &self.worker.buffers, self.deadline).await?;
-        Ok((server, settled))
+        match settle(&mut server, &self.worker.buffers, self.deadline, schema).await {
+            Ok(settled) => Ok((server, settled)),
+            Err(unfit) => {
+                if unfit.lacks_schema() {
+                    give_back(chosen, server, clock::now());
+                }
+                Err(unfit)
+            }
+        }
     }
 
     async fn log_in(
@@ -188,7 +200,8 @@ impl<'a> Confirming<'a> {
         chosen.backend().kept::<IdleServers>().forget_executed();
         chosen.observe_success(clock::now(), clock::now().saturating_sub(begun));
         let mut server = ServerConnection::of_login(logged_in, ConnectionKind::of(candidate));
-        let settled = settle(&mut server, &self.worker.buffers, self.deadline).await?;
+        server.statements = ServerStatements::counted_in(chosen.backend().shared.prepared.clone());
+        let settled = settle(&mut server, &self.worker.buffers, self.deadline, None).await?;
         Ok((server, settled))
     }
 }
@@ -215,14 +228,15 @@ fn state_of(chosen: Chosen, server: Box<ServerConnection>) -> Rc<TrackedState> {
     state
 }
 
-/// Learns in what state a connection begins that was just logged in.
+/// Learns in what state a connection begins that was just logged in; `first` as for [`own::settle`].
 pub async fn settle(
     server: &mut ServerConnection,
     buffers: &Rc<Buffers>,
     deadline: &Deadline,
+    first: Option<Own<'_>>,
 ) -> Result<Settled, Unfit> {
     deadline.set(own::until());
-    own::settle(server, buffers, deadline, false).await.map_err(|failure| match failure {
+    own::settle(server, buffers, deadline, first).await.map_err(|failure| match failure {
         // Right behind a login that is its word on the login: a password that has expired, an account that
         // has asked for as much as it may.
         ServerFailure::Refused(error) => Unfit::Attach(AttachError::Refused(error)),

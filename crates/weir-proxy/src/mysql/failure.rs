@@ -8,8 +8,8 @@ use weir_mysql::error_number::{
     ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, ER_CLIENT_INTERACTION_TIMEOUT, ER_CLIENT_LOCAL_FILES_DISABLED,
     ER_CON_COUNT_ERROR, ER_KILL_DENIED_ERROR, ER_LOCK_DEADLOCK, ER_MAX_PREPARED_STMT_COUNT_REACHED,
     ER_NEED_REPREPARE, ER_NET_PACKET_TOO_LARGE, ER_NET_PACKETS_OUT_OF_ORDER, ER_NET_UNCOMPRESS_ERROR,
-    ER_NO_SUCH_THREAD, ER_OUTOFMEMORY, ER_QUERY_INTERRUPTED, ER_QUERY_TIMEOUT, ER_READ_ONLY_MODE,
-    ER_ROLE_NOT_GRANTED, ER_SERVER_SHUTDOWN, ER_STMT_HAS_NO_OPEN_CURSOR, ER_UNKNOWN_COM_ERROR,
+    ER_NO_SUCH_THREAD, ER_OPTION_PREVENTS_STATEMENT, ER_OUTOFMEMORY, ER_QUERY_INTERRUPTED, ER_QUERY_TIMEOUT,
+    ER_READ_ONLY_MODE, ER_ROLE_NOT_GRANTED, ER_SERVER_SHUTDOWN, ER_STMT_HAS_NO_OPEN_CURSOR, ER_UNKNOWN_COM_ERROR,
     ER_UNKNOWN_ERROR, ER_UNKNOWN_STMT_HANDLER, ER_WRONG_ARGUMENTS,
 };
 use weir_mysql::outcome::GENERAL_STATE;
@@ -21,6 +21,9 @@ use super::attach::{AttachError, ServerError};
 use super::compress::CompressionError;
 use crate::backends::ConnectError;
 use crate::reach::Unavailable;
+
+/// Longest MESSAGE_TEXT of SIGNAL, in characters.
+const SIGNAL_CHARACTERS: usize = 128;
 
 /// An error, and whether the client's connection goes on behind it.
 #[derive(Debug)]
@@ -60,6 +63,19 @@ impl ServerError {
     pub fn unasked_file() -> ServerError {
         let message = "Loading local data is disabled: the statement is not known to ask for it";
         ServerError::new(ER_CLIENT_LOCAL_FILES_DISABLED, *b"42000", message)
+    }
+
+    /// The statement by which a server says it: its state, its number, and its text up to the length that
+    /// MESSAGE_TEXT may have.
+    pub fn signal(&self) -> Vec<u8> {
+        let is_state =
+            |state: &[u8]| state.iter().all(u8::is_ascii_alphanumeric) && !state.starts_with(b"00");
+        let state = if is_state(&self.state) { self.state } else { GENERAL_STATE };
+        let text: String = String::from_utf8_lossy(&self.message).chars().take(SIGNAL_CHARACTERS).collect();
+        let text: String = text.bytes().map(|byte| format!("{byte:02X}")).collect();
+        let (state, code) = (String::from_utf8_lossy(&state).into_owned(), self.code);
+        format!("SIGNAL SQLSTATE '{state}' SET MYSQL_ERRNO = {code}, MESSAGE_TEXT = _utf8mb4 X'{text}'")
+            .into_bytes()
     }
 
     /// Appends the packet.
@@ -182,6 +198,23 @@ impl Refusal {
         let message =
             format!("{what} is not known any more: ask in the statement right behind, or in a transaction");
         Refusal::goes_on(ER_UNKNOWN_ERROR, &GENERAL_STATE, message)
+    }
+
+    /// The same for a statement that does more than to ask, and so runs elsewhere than one that asks alone.
+    pub fn not_known_where_it_runs(what: &str) -> Refusal {
+        let message = format!(
+            "{what} is not known any more where the statement runs, for it does more than to ask: ask in a \
+             statement of its own right behind, or in a transaction"
+        );
+        Refusal::goes_on(ER_UNKNOWN_ERROR, &GENERAL_STATE, message)
+    }
+
+    /// A statement that may write, or whose effects nobody knows, on a listener for reads whose session is at
+    /// a server that takes writes: in a replica's words, for that is what the listener is for.
+    pub fn only_reads() -> Refusal {
+        let message = "The MySQL server is running with the --read-only option so it cannot execute this \
+             statement";
+        Refusal::goes_on(ER_OPTION_PREVENTS_STATEMENT, &GENERAL_STATE, message)
     }
 
     /// The session keeps a connection, for these reasons, to a server that is not the primary, and the

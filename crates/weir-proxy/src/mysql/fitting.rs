@@ -8,11 +8,12 @@ use weir_io::clock;
 use weir_mysql::capability::StatusFlags;
 use weir_mysql::{
     BeyondReadOnly, LeftBehind, OpenTransaction, ReadsBack, RoleWanted, RouteReason, SplitAccess,
-    StatementVerdict,
+    StatementKind, StatementVerdict,
 };
 use weir_stats::table::End;
 
 use super::acquire::{Attached, Whose, number};
+use super::attach::ServerError;
 use super::exchange::ServerFailure;
 use super::failure::{self, Refusal};
 use super::outcome::Outcome;
@@ -40,28 +41,39 @@ impl Session {
             asks |= ReadsBack::INSERT_ID;
         }
         // A write may ask, too, and belongs to the primary all the same; so does what is to stay on its
-        // connection, where writes may come behind it.
-        let only_asks = !verdict.leaves.pins()
+        // connection, where writes may come behind it. But GET DIAGNOSTICS always sets a variable, and what
+        // there is to tell, only the server of the statement before knows.
+        let may_stay = !verdict.leaves.pins()
+            || (verdict.kind == StatementKind::Diagnostics
+                && !verdict.leaves.has(LeftBehind::ANYTHING)
+                && !self.is_without_warnings
+                && self.refused.is_none());
+        let only_asks = may_stay
             && !verdict.changes
             && !verdict.reads_back.has(ReadsBack::CONNECTION_ID)
             && (verdict.own_reason.wants() == RoleWanted::AnyMember
                 || verdict.own_reason == RouteReason::LastResult);
+        let mut is_attached = false;
         if let Some(attached) = &self.attached {
             let is_fit = verdict.wants == RoleWanted::Primary && attached.role() == Some(Role::Primary);
             let is_fit = is_fit && !attached.is_leaving();
-            if !self.is_only_holding() || is_fit || (!asks.is_empty() && only_asks) {
-                self.stay_for(verdict)?;
-                return self.recreate(asks).await;
+            is_attached = !self.is_only_holding() || is_fit || (!asks.is_empty() && only_asks);
+            match is_attached {
+                true => self.stay_for(verdict)?,
+                false => self.release_held().await,
             }
-            self.release_held().await;
         }
-        if !asks.is_empty() && self.recall(|role| only_asks || role == Some(Role::Primary)) {
-            return self.recreate(asks).await;
+        is_attached |=
+            !asks.is_empty() && !is_attached && self.recall(|role| only_asks || role == Some(Role::Primary));
+        if !is_attached {
+            let asks_who = verdict.reads_back.has(ReadsBack::CONNECTION_ID);
+            let whose = if asks_who { Whose::Own } else { Whose::Shared };
+            self.attach(wanted_role(verdict.wants), whose, but).await?;
         }
-        let asks_who = verdict.reads_back.has(ReadsBack::CONNECTION_ID);
-        let whose = if asks_who { Whose::Own } else { Whose::Shared };
-        self.attach(wanted_role(verdict.wants), whose, but).await?;
-        self.recreate(asks).await
+        if self.facts.access == SplitAccess::ReadOnly && !self.is_kept_from_writing(verdict) {
+            Box::pin(self.keep_from_writing(verdict)).await?;
+        }
+        self.recreate(asks, only_asks).await
     }
 
     /// Ends a transaction that is READ ONLY, on a server that takes no writes, before a text that would end
@@ -106,17 +118,27 @@ impl Session {
         if let Some(id) = attached.server.statements.find(text) {
             return Ok(Ok(id));
         }
+        Box::pin(self.prepare_on_attached(text)).await
+    }
+
+    async fn prepare_on_attached(
+        &mut self,
+        text: &Rc<StatementText>,
+    ) -> Result<Result<u32, Refusal>, Option<Refusal>> {
         if !text.is_whole() {
             return Ok(Err(Refusal::text_not_kept()));
         }
         // The server keeps counts over it, and warnings not; what asks for these can't be prepared.
         self.here = self.here.without(ReadsBack::WARNINGS);
-        self.deadline.set(own::until());
-        let (server, buffers) = (&mut attached.server, &self.worker.buffers);
-        let prepared = own::prepare(server, buffers, &self.deadline, text, &self.state).await;
-        self.now = clock::now();
+        let mut prepared = self.ask_to_prepare(text).await;
+        if matches!(&prepared, Ok(Err(error)) if error.is_for_want_of_room()) && self.make_room().await {
+            prepared = self.ask_to_prepare(text).await;
+        }
         match prepared {
-            Ok(Ok(id)) => Ok(Ok(id)),
+            Ok(Ok(id)) => {
+                self.close_beyond_room().await;
+                Ok(Ok(id))
+            }
             Ok(Err(error)) => Ok(Err(Refusal::of_server(error))),
             Err(failure) => {
                 let is_owned = self.keeps_connection();
@@ -126,21 +148,41 @@ impl Session {
         }
     }
 
+    async fn ask_to_prepare(
+        &mut self,
+        text: &Rc<StatementText>,
+    ) -> Result<Result<u32, ServerError>, ServerFailure> {
+        let Some(attached) = &mut self.attached else { return Err(ServerFailure::Closed) };
+        self.deadline.set(own::until());
+        let (server, buffers) = (&mut attached.server, &self.worker.buffers);
+        let prepared = own::prepare(server, buffers, &self.deadline, text, &self.state).await;
+        self.now = clock::now();
+        prepared
+    }
+
     /// Makes what a statement asks about as it was, on a connection that others have used.
-    async fn recreate(&mut self, asks: ReadsBack) -> Result<(), Refusal> {
+    async fn recreate(&mut self, asks: ReadsBack, only_asks: bool) -> Result<(), Refusal> {
         let missing = asks.without(self.here);
         if missing.is_empty() {
             return Ok(());
         }
         // What brings LAST_INSERT_ID() back replaces the rest.
         let lost = if missing.has(ReadsBack::INSERT_ID) { asks } else { missing };
+        let of_refusal = ReadsBack::WARNINGS.and(ReadsBack::ROW_COUNT);
+        if lost.without(of_refusal).is_empty()
+            && let Some(error) = self.refused.clone()
+            && self.refuse_anew(&error).await?
+        {
+            self.here |= asks;
+            return Ok(());
+        }
         for (what, name) in [(ReadsBack::FOUND_ROWS, "FOUND_ROWS()"), (ReadsBack::ROW_COUNT, "ROW_COUNT()")] {
             if lost.has(what) {
-                return Err(self.not_known(name).await);
+                return Err(self.not_known(name, only_asks).await);
             }
         }
         if lost.has(ReadsBack::WARNINGS) && !self.is_without_warnings {
-            return Err(self.not_known("the warnings of a statement before").await);
+            return Err(self.not_known("the warnings of a statement before", only_asks).await);
         }
         if missing.has(ReadsBack::INSERT_ID) {
             self.recreate_insert_id().await?;
@@ -217,11 +259,25 @@ impl Session {
         Ok(())
     }
 
-    async fn not_known(&mut self, what: &str) -> Refusal {
+    /// Has the attached server say an error of Weir's own, which leaves there what that would have left.
+    /// `false` where it left something else.
+    async fn refuse_anew(&mut self, error: &ServerError) -> Result<bool, Refusal> {
+        let said = self.ask_attached(Own::Query(&error.signal())).await;
+        match said {
+            Err(refusal) if self.attached.is_none() => Err(refusal),
+            Err(refusal) => Ok(refusal.error.code == error.code),
+            Ok(_) => Ok(false),
+        }
+    }
+
+    async fn not_known(&mut self, what: &str, only_asks: bool) -> Refusal {
         if !self.keeps_connection() {
             self.release_held().await;
         }
-        Refusal::not_known_any_more(what)
+        match only_asks {
+            true => Refusal::not_known_any_more(what),
+            false => Refusal::not_known_where_it_runs(what),
+        }
     }
 
     /// What a statement is told whose connection was lost before it was sent: with a transaction alone, that
@@ -241,7 +297,7 @@ impl Session {
         refusal
     }
 
-    async fn ask_attached(&mut self, asked: Own<'_>) -> Result<OwnAnswer, Refusal> {
+    pub async fn ask_attached(&mut self, asked: Own<'_>) -> Result<OwnAnswer, Refusal> {
         let Some(attached) = &mut self.attached else { return Ok(OwnAnswer::Done) };
         self.here = self.here.without(ReadsBack::ABOUT_THE_LAST);
         self.deadline.set(own::until());

@@ -23,6 +23,7 @@ use super::attach::{self, AttachError, ServerError, ServerLogin};
 use super::confirm::settle;
 use super::failure::Refusal;
 use super::own::{self, Own, OwnAnswer};
+use super::prepared::ServerStatements;
 use super::server::{ConnectionKind, IdleServers, ServerConnection};
 use super::session::{Incoming, Session};
 use super::unfit::Unfit;
@@ -367,7 +368,8 @@ impl Sender<'_> {
             logged_in = attach::log_in_beyond(self.worker, chosen, self.deadline, &self.header, &login).await;
         }
         let mut server = ServerConnection::of_login(logged_in.map_err(Unfit::Attach)?, self.kind.clone());
-        settle(&mut server, &self.worker.buffers, self.deadline).await?;
+        server.statements = ServerStatements::counted_in(chosen.backend().shared.prepared.clone());
+        settle(&mut server, &self.worker.buffers, self.deadline, None).await?;
         Ok((server, beyond))
     }
 }

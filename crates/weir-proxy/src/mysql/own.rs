@@ -115,15 +115,21 @@ pub struct Settled {
 }
 
 /// Has the server of a connection that was just logged in, or reset, tell of changes, and learns in what
-/// state it begins; `reset` makes it a new session of the same account before.
+/// state it begins. `first` is asked before, in the same write: that makes it a new session of the same
+/// account, or goes to a schema; a connection whose server refuses the schema is settled in none.
 pub async fn settle(
     server: &mut ServerConnection,
     buffers: &Rc<Buffers>,
     deadline: &Deadline,
-    reset: bool,
+    first: Option<Own<'_>>,
 ) -> Result<Settled, ServerFailure> {
-    let all = [Own::Reset, Own::Query(trackers_sql().as_bytes()), Own::Query(settled_sql().as_bytes())];
-    let asked = if reset { &all[..] } else { &all[1..] };
+    let reset = matches!(first, Some(Own::Reset));
+    let all = [
+        first.unwrap_or(Own::Reset),
+        Own::Query(trackers_sql().as_bytes()),
+        Own::Query(settled_sql().as_bytes()),
+    ];
+    let asked = if first.is_some() { &all[..] } else { &all[1..] };
     if reset {
         server.has_insert_id = false;
         server.may_hold_tables = false;
@@ -141,13 +147,13 @@ pub async fn settle(
         Some(OwnAnswer::Refused(error)) => return Err(ServerFailure::Refused(error)),
         _ => return Err(ServerFailure::Protocol(WireError::UnexpectedPacket)),
     }
+    let has_own_roles = !reset || server.state.roles() == state.roles();
+    server.state = Rc::new(state);
     for answer in answers {
         if let OwnAnswer::Refused(error) = answer {
             return Err(ServerFailure::Refused(error));
         }
     }
-    let has_own_roles = !reset || server.state.roles() == state.roles();
-    server.state = Rc::new(state);
     Ok(Settled { has_own_roles, has_init_connect })
 }
 
@@ -235,13 +241,32 @@ pub async fn note_prepared(
     text: &Rc<StatementText>,
     id: u32,
 ) -> Result<(), ServerFailure> {
-    let Some(closed) = server.statements.insert(text, id) else { return Ok(()) };
-    let mut out = Vec::with_capacity(HEADER_BYTES + 5);
-    write_packet_with(&mut out, 0, |out| {
-        out.push(ClientCommand::StmtClose.byte());
-        out.extend_from_slice(&closed.to_le_bytes());
-    });
+    match server.statements.insert(text, id) {
+        Some(closed) => close(server, deadline, &[closed]).await,
+        None => Ok(()),
+    }
+}
+
+/// Closes statements, which has no answer.
+pub async fn close(
+    server: &mut ServerConnection,
+    deadline: &Deadline,
+    ids: &[u32],
+) -> Result<(), ServerFailure> {
+    let out = closing(ids);
     Ok(send_all(&mut *server.connection, &out, deadline, || {}).await?)
+}
+
+/// The commands that close statements.
+pub fn closing(ids: &[u32]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(ids.len() * (HEADER_BYTES + 5));
+    for id in ids {
+        write_packet_with(&mut out, 0, |out| {
+            out.push(ClientCommand::StmtClose.byte());
+            out.extend_from_slice(&id.to_le_bytes());
+        });
+    }
+    out
 }
 
 /// The packets of a server's answers.

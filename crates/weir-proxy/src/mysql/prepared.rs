@@ -5,7 +5,8 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use weir_mysql::state::TrackedState;
 use weir_mysql::{SessionFacts, StatementVerdict};
@@ -230,6 +231,8 @@ impl ClientStatements {
 pub struct ServerStatements {
     by_hash: HashMap<u64, ServerStatement>,
     uses: u64,
+    /// How many are prepared at the server, on all connections to it.
+    at_server: Arc<AtomicU32>,
 }
 
 struct ServerStatement {
@@ -259,6 +262,21 @@ impl ServerStatements {
         Some(found.id)
     }
 
+    /// None yet; counted in `at_server` with those of other connections.
+    pub fn counted_in(at_server: Arc<AtomicU32>) -> ServerStatements {
+        ServerStatements { by_hash: HashMap::default(), uses: 0, at_server }
+    }
+
+    /// Whether none are prepared here.
+    pub fn is_empty(&self) -> bool {
+        self.by_hash.is_empty()
+    }
+
+    /// How many are prepared at the server.
+    pub fn at_server(&self) -> u32 {
+        self.at_server.load(Ordering::Relaxed)
+    }
+
     /// Notes that a statement is prepared here; gives the number of one that is to be closed for that: the
     /// same, where it was prepared before, for something of a session's may be with that.
     pub fn insert(&mut self, text: &Rc<StatementText>, id: u32) -> Option<u32> {
@@ -270,13 +288,31 @@ impl ServerStatements {
         if let Some(before) = self.by_hash.insert(text.hash(), added) {
             return Some(before.id);
         }
-        if self.by_hash.len() <= MOST_ON_SERVER {
-            return None;
-        }
-        let others = self.by_hash.iter().filter(|(_, it)| it.may_be_closed() && it.id != id);
+        self.at_server.fetch_add(1, Ordering::Relaxed);
+        if self.by_hash.len() <= MOST_ON_SERVER { None } else { self.take_oldest() }
+    }
+
+    /// Forgets the statement that is longest without use, of those that may be closed, and never the last one
+    /// prepared; gives the number by which it is to be closed.
+    pub fn take_oldest(&mut self) -> Option<u32> {
+        let others = self.by_hash.iter().filter(|(_, it)| it.may_be_closed() && it.used != self.uses);
         let (oldest, _) = others.min_by_key(|(_, statement)| statement.used)?;
         let oldest = *oldest;
-        self.by_hash.remove(&oldest).map(|statement| statement.id)
+        self.forget(oldest)
+    }
+
+    /// Forgets all that may be closed; gives the numbers by which they are to be.
+    pub fn take_all(&mut self) -> Vec<u32> {
+        let all = self.by_hash.extract_if(|_, statement| statement.may_be_closed());
+        let ids: Vec<u32> = all.map(|(_, statement)| statement.id).collect();
+        self.at_server.fetch_sub(ids.len() as u32, Ordering::Relaxed);
+        ids
+    }
+
+    fn forget(&mut self, hash: u64) -> Option<u32> {
+        let statement = self.by_hash.remove(&hash)?;
+        self.at_server.fetch_sub(1, Ordering::Relaxed);
+        Some(statement.id)
     }
 
     /// Notes whether something of a session's is with a statement: it is not closed then to make room.
@@ -289,12 +325,20 @@ impl ServerStatements {
     /// Forgets a statement; gives the number by which it is to be closed.
     pub fn remove(&mut self, text: &StatementText) -> Option<u32> {
         self.find(text)?;
-        self.by_hash.remove(&text.hash()).map(|statement| statement.id)
+        self.forget(text.hash())
     }
 
     /// Forgets all of them: a reset has closed them.
     pub fn clear(&mut self) {
+        self.at_server.fetch_sub(self.by_hash.len() as u32, Ordering::Relaxed);
         self.by_hash.clear();
+    }
+}
+
+impl Drop for ServerStatements {
+    /// Their connection ends, and with that they do.
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
@@ -343,6 +387,25 @@ mod tests {
         assert_eq!(server.find(&all[0]), Some(0));
         assert_eq!(server.insert(&all[MOST_ON_SERVER], 99), Some(1));
         assert_eq!((server.find(&all[1]), server.find(&all[0])), (None, Some(0)));
+    }
+
+    #[test]
+    fn what_is_prepared_at_a_server_is_counted_over_its_connections_until_it_is_closed() {
+        let count = Arc::new(AtomicU32::new(0));
+        let [mut one, mut other] = [0, 1].map(|_| ServerStatements::counted_in(count.clone()));
+        let all: Vec<_> = (0..3).map(|index| text(&format!("SELECT {index}"))).collect();
+        for (id, text) in all.iter().enumerate() {
+            assert_eq!(one.insert(text, id as u32), None);
+            assert_eq!(other.insert(text, id as u32), None);
+        }
+        assert_eq!(other.insert(&all[0], 9), Some(9), "prepared twice, and closed once");
+        assert_eq!(one.at_server(), 6);
+        one.bind(&all[0], true);
+        assert_eq!((one.take_oldest(), one.at_server()), (Some(1), 5));
+        assert_eq!((one.take_all(), one.at_server()), (vec![2], 4), "what has rows left stays");
+        assert_eq!((one.take_oldest(), one.remove(&all[0]), one.at_server()), (None, Some(0), 3));
+        drop(other);
+        assert_eq!(one.at_server(), 0);
     }
 
     #[test]

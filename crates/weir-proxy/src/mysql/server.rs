@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use weir_io::stream::Duplex as _;
@@ -15,11 +15,16 @@ use weir_mysql::{StatementVerdict, TableUse};
 use super::account::Account;
 use super::attach::LoggedIn;
 use super::login::Candidate;
+use super::own;
 use super::prepared::ServerStatements;
 use crate::backends::{Connection, Keep, WorkerBackend};
 
 /// COM_QUIT, so that the server does not count an aborted client.
 const QUIT: [u8; 5] = [1, 0, 0, 0, 1];
+
+/// How long a connection is idle until what is prepared on it is closed: those in use are taken in the order
+/// in which they were used last, so it is one more than there is work for.
+const STATEMENTS_IDLE: Duration = Duration::from_secs(15);
 
 /// What two sessions must have in common to use the same connections.
 #[derive(Clone)]
@@ -106,6 +111,20 @@ impl ServerConnection {
         self.may_hold_tables = holds && !status.has(StatusFlags::AUTOCOMMIT);
     }
 
+    /// Closes the statements that are prepared on it, while nobody has it; gives how many. What the kernel
+    /// does not take at once is not waited for: the connection is not at rest then.
+    fn close_statements(&mut self) -> usize {
+        let ids = self.statements.take_all();
+        if !ids.is_empty() {
+            let out = own::closing(&ids);
+            let sent = self.connection.poll_send(&mut Context::from_waker(Waker::noop()), &out);
+            self.is_at_rest &= matches!(sent, Poll::Ready(Ok(count)) if count == out.len());
+            // Who has used it last finds it changed.
+            self.stamp = 0;
+        }
+        ids.len()
+    }
+
     /// Whether the server has said nothing since its last answer: what it says unasked is that it closes.
     #[inline]
     pub fn is_quiet(&self) -> bool {
@@ -185,6 +204,24 @@ impl IdleServers {
     /// The connection with this mark; `None` when somebody has used it since, or the server has closed it.
     pub fn take_stamped(&self, backend: &WorkerBackend, stamp: u64) -> Option<Box<ServerConnection>> {
         self.take_first(backend, |server| server.stamp == stamp)
+    }
+
+    /// One with statements prepared on it, of whatever kind; the oldest.
+    pub fn take_with_statements(&self, backend: &WorkerBackend) -> Option<Box<ServerConnection>> {
+        self.take_first(backend, |server| !server.statements.is_empty())
+    }
+
+    /// Closes the statements of idle connections, those idle longest first, while there is `need`; gives how
+    /// many.
+    pub fn close_statements(&self, need: impl Fn() -> bool) -> usize {
+        let mut count = 0;
+        self.idle.borrow_mut().retain_mut(|idle| {
+            if !idle.server.statements.is_empty() && need() {
+                count += idle.server.close_statements();
+            }
+            idle.server.is_at_rest
+        });
+        count
     }
 
     fn take_first(
@@ -279,8 +316,13 @@ impl Keep for IdleServers {
     }
 
     fn retire(&self, now: Duration, longest: Duration, moves: u32) {
-        self.idle.borrow_mut().retain(|idle| {
-            now.saturating_sub(idle.since) < longest
+        self.idle.borrow_mut().retain_mut(|idle| {
+            let idle_for = now.saturating_sub(idle.since);
+            if idle_for >= STATEMENTS_IDLE && !idle.server.statements.is_empty() {
+                idle.server.close_statements();
+            }
+            idle_for < longest
+                && idle.server.is_at_rest
                 && idle.server.connection.moves() == moves
                 && idle.server.is_quiet()
         });

@@ -24,6 +24,7 @@ use weir_mysql::{LeftBehind, OpenTransaction, ReadsBack, SessionFacts, SplitAcce
 use weir_stats::table::End;
 
 use super::acquire::Attached;
+use super::attach::ServerError;
 use super::compress;
 use super::failure::Refusal;
 use super::kill::Killable;
@@ -101,6 +102,13 @@ pub struct Session {
     pub insert_id_before: Option<u64>,
     /// Whether the last statement had neither warnings nor an error.
     pub is_without_warnings: bool,
+    /// The error of Weir's own that the last statement had; `None` where a server answered that.
+    pub refused: Option<ServerError>,
+    /// On a listener for reads: Weir has had the session's transactions be READ ONLY, for its server takes
+    /// writes.
+    pub is_made_read_only: bool,
+    /// The session's state, where it was made so or taken back last, and what it was before that.
+    pub suited: Option<(Rc<TrackedState>, Rc<TrackedState>)>,
     pub statements: ClientStatements,
     /// A transaction was lost with its server that the client takes for open.
     pub has_lost_transaction: bool,
@@ -407,7 +415,7 @@ impl Session {
     pub async fn refuse(&mut self, sequence: u8, refusal: Refusal) -> Result<(), End> {
         let mut out = Vec::with_capacity(128);
         refusal.error.write(&mut out, sequence);
-        self.is_without_warnings = false;
+        (self.is_without_warnings, self.refused) = (false, Some(refusal.error));
         let replaced = ReadsBack::WARNINGS.and(ReadsBack::ROW_COUNT);
         self.here = self.here.without(replaced);
         if let Some(left_at) = &mut self.left_at {
@@ -432,6 +440,7 @@ impl Session {
         (self.pins, self.held, self.insert_id) = (LeftBehind::NONE, ReadsBack::NONE, Some(0));
         self.insert_id_before = Some(0);
         (self.is_without_warnings, self.left_at, self.here) = (true, None, ReadsBack::NONE);
+        (self.refused, self.is_made_read_only) = (None, false);
         self.statements.clear();
         self.has_lost_transaction = false;
     }

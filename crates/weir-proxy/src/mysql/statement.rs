@@ -16,6 +16,7 @@ use weir_mysql::{
 use weir_stats::table::{End, PIN_REASONS, STATEMENT_REASONS};
 
 use super::acquire::{Attached, take_role_off};
+use super::attach::ServerError;
 use super::deposed::PrimaryAsked;
 use super::exchange::{Answered, Answering, ExchangeError, Forwarding, Rest};
 use super::failure::Refusal;
@@ -117,7 +118,10 @@ impl Session {
             is_in_transaction: self.is_in_transaction(),
             is_pinned: !self.pins.is_empty() || self.statements.is_any_bound(),
         };
-        let exchanged = self.exchange(running, beginning, begun).await?;
+        let mut exchanged = self.exchange(running, beginning, begun).await?;
+        if running.prepares.is_some() && exchanged.wants_room() && Box::pin(self.make_room()).await {
+            exchanged = self.exchange(running, Beginning::default(), begun).await?;
+        }
         let Exchanged { answered, mut outcome, forwarded, is_done_with } = exchanged;
         self.note_sent(forwarded);
         let rest = match answered {
@@ -132,6 +136,7 @@ impl Session {
             if own::note_prepared(&mut attached.server, &self.deadline, text, id).await.is_err() {
                 attached.server.is_at_rest = false;
             }
+            Box::pin(self.close_beyond_room()).await;
         }
         if forwarded == 0 && self.is_to_be_sent_again(running, &outcome, before, losses) {
             return Ok(Attempted::Again);
@@ -427,7 +432,7 @@ impl Session {
             let only_shows = verdict.reads_back.has(ReadsBack::WARNINGS)
                 && matches!(verdict.kind, StatementKind::Show | StatementKind::Diagnostics);
             if !only_shows || outcome.error.is_some() {
-                self.is_without_warnings = !outcome.has_warnings;
+                (self.is_without_warnings, self.refused) = (!outcome.has_warnings, None);
             }
         }
         if outcome.is_replaced {
@@ -452,14 +457,19 @@ impl Session {
         }
     }
 
-    /// Whether the session has something on a server that takes no writes any more, and is not in a
-    /// transaction that would end by itself: it would be refused for ever, and finds the primary with a new
-    /// connection.
+    /// Whether the session keeps its connection to a server that was the primary and takes no writes any
+    /// more, and is not in a transaction that would end by itself: it would be refused for ever, and finds the
+    /// primary with a new connection. At a server that was none, its writes are not expected to be taken.
     fn is_stuck(&self, outcome: &Outcome) -> bool {
         let is_refused = outcome.error.as_ref().is_some_and(|error| error.is_read_only());
-        let is_elsewhere =
-            |attached: &Attached| attached.is_watched() && attached.role() != Some(Role::Primary);
-        is_refused && !self.is_in_transaction() && self.attached.as_ref().is_some_and(is_elsewhere)
+        let is_deposed = |attached: &Attached| {
+            attached.is_watched() && attached.was_primary && attached.role() != Some(Role::Primary)
+        };
+        is_refused
+            && self.facts.access != SplitAccess::ReadOnly
+            && self.keeps_connection()
+            && !self.is_in_transaction()
+            && self.attached.as_ref().is_some_and(is_deposed)
     }
 
     /// Whether a write was refused because its server takes none, in a transaction that takes none itself.
@@ -504,6 +514,14 @@ enum Released {
     /// `completion_type` is, or was: nobody else gets it.
     Unknown,
     Yes,
+}
+
+impl Exchanged {
+    /// Whether the server had no room for the statement that was to be prepared, and nobody knows that yet.
+    fn wants_room(&self) -> bool {
+        let error = self.outcome.error.as_ref().filter(|_| self.answered.is_ok());
+        self.forwarded == 0 && !self.is_done_with && error.is_some_and(ServerError::is_for_want_of_room)
+    }
 }
 
 /// What a session was in before a statement.

@@ -249,6 +249,12 @@ impl Session {
         if is_read {
             return self.append_result(binary, output);
         }
+        if word.eq_ignore_ascii_case(b"signal") {
+            let text = String::from_utf8_lossy(text);
+            let number =
+                text.split("MYSQL_ERRNO = ").nth(1).and_then(|rest| rest.split(',').next()?.parse().ok());
+            return append_error(output, sequence, number.unwrap_or(1644), "45000", "as it was told to say");
+        }
         self.note(word, text, counted.statements);
         self.append_ok(output, sequence);
     }

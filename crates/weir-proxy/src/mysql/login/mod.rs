@@ -125,13 +125,25 @@ impl Candidate {
 /// Why a candidate was not confirmed.
 #[derive(Debug)]
 pub enum Denied {
-    /// A server has refused it: it is forgotten, and the error is its answer.
+    /// A server has refused it, and the error is its answer. What is known of its account is forgotten where
+    /// that [is refused](ServerError::refuses_account).
     Refused(ServerError),
     /// It is of this plugin, and proves something else than a password: a server has to hear that from the
     /// client itself.
     Plugin(String),
     /// No server could be asked; the answer, and how the session ends.
     Unavailable(ServerError, End),
+}
+
+impl Denied {
+    /// Whether what is known of the account does not hold any more.
+    pub fn refuses_account(&self) -> bool {
+        match self {
+            Denied::Refused(error) => error.refuses_account(),
+            Denied::Plugin(_) => true,
+            Denied::Unavailable(..) => false,
+        }
+    }
 }
 
 /// How far a login has come.

@@ -71,7 +71,9 @@ impl Proof<'_> {
                 Ok(Admission::Confirmed(candidate, how, confirmed))
             }
             Err(Denied::Refused(error)) => {
-                shared.accounts.refuse(&account.user, &account.password);
+                if error.refuses_account() {
+                    shared.accounts.refuse(&account.user, &account.password);
+                }
                 Err(Failed::refused(error.code, &error.state, &error.message))
             }
             Err(Denied::Plugin(plugin)) => {
