@@ -1,6 +1,7 @@
 //! Read buffers, borrowed for as long as bytes are in them: an idle connection holds none.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
 /// Bytes in a buffer for heads and small bodies.
@@ -152,6 +153,23 @@ impl Buffer {
         self.end += bytes.len();
     }
 
+    /// Puts `bytes` in the place of those at `range` of what is filled, and moves what is behind them; `false`,
+    /// with nothing done, where there is no room. O(bytes behind them).
+    pub fn replace(&mut self, range: Range<usize>, bytes: &[u8]) -> bool {
+        let behind = self.end - self.start - range.end;
+        if self.bytes.len() < range.start + bytes.len() + behind {
+            return false;
+        }
+        if self.bytes.len() < self.start + range.start + bytes.len() + behind {
+            self.compact();
+        }
+        let at = self.start + range.start;
+        self.bytes.copy_within(self.start + range.end..self.end, at + bytes.len());
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        self.end = at + bytes.len() + behind;
+        true
+    }
+
     /// Size in bytes.
     #[inline]
     pub fn capacity(&self) -> usize {
@@ -262,6 +280,24 @@ mod tests {
         buffer.consume(2);
         assert!(buffer.is_empty());
         assert_eq!(buffer.free().len(), SMALL);
+    }
+
+    #[test]
+    fn bytes_in_the_middle_are_replaced_by_more_or_fewer_where_there_is_room() {
+        let buffers = Buffers::new(1 << 20);
+        let mut buffer = buffers.borrow(SMALL).unwrap();
+        buffer.append(b"..abcdef");
+        buffer.consume(2);
+        assert!(buffer.replace(2..4, b"CCCDDD"));
+        assert_eq!(buffer.filled(), b"abCCCDDDef");
+        assert!(buffer.replace(2..8, b"") && buffer.replace(4..4, b"g"));
+        assert_eq!(buffer.filled(), b"abefg");
+        let room = buffer.free().len();
+        buffer.fill(room);
+        assert!(buffer.replace(1..2, b"BBB"), "what was consumed makes room");
+        assert_eq!(buffer.filled()[..5], *b"aBBBe");
+        assert!(buffer.is_full() && !buffer.replace(0..0, b"x") && buffer.replace(0..1, b"x"));
+        assert_eq!(buffer.filled()[..5], *b"xBBBe");
     }
 
     #[test]

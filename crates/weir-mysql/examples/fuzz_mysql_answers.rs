@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         }
         let limit = LEAST_HEAD_BYTES + draws.below(200);
         let Some(reader) = AnswerReader::new(command, 0, capabilities, limit) else { return Ok(0) };
+        let reader = reader.telling_definitions(draws.below(2) == 0);
         let whole = read(bytes, reader.clone(), || usize::MAX)?;
         let split = read(bytes, reader, || 1 + draws.below(7))?;
         if whole != split {

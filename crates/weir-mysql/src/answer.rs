@@ -4,7 +4,7 @@ use crate::capability::Capabilities;
 use crate::command::ClientCommand;
 use crate::outcome::ERR;
 use crate::packet::{HEADER_BYTES, PacketEvent, PacketHead, PacketHeader, PacketReader};
-use crate::response::{AnswerEnd, AnswerPart, ResponseFraming};
+use crate::response::{AnswerPart, ResponseFraming};
 use crate::wire_error::WireError;
 
 /// Reads the answer to one command. Holds no bytes: what has to be in one piece is asked for, all else goes
@@ -16,13 +16,7 @@ pub struct AnswerReader {
     /// The sequence id that the server's next packet has.
     sequence: u8,
     /// What is told when the packet under way, longer than the limit, has ended.
-    deferred: Option<DeferredEnd>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct DeferredEnd {
-    end: AnswerEnd<'static>,
-    is_last: bool,
+    deferred: Option<AnswerPart<'static>>,
 }
 
 /// What [`AnswerReader::advance`] found.
@@ -64,6 +58,16 @@ impl AnswerReader {
         Some(AnswerReader { packets: PacketReader::new(), framing, sequence, deferred: None })
     }
 
+    /// As [`ResponseFraming::telling_definitions`].
+    pub fn telling_definitions(self, tells: bool) -> AnswerReader {
+        AnswerReader { framing: self.framing.telling_definitions(tells), ..self }
+    }
+
+    /// The sequence id that the server's next packet has.
+    pub fn next_sequence(&self) -> u8 {
+        self.sequence
+    }
+
     /// Whether the answer is over, to its last byte.
     pub fn is_over(&self) -> bool {
         self.framing.is_over() && self.packets.is_between_packets()
@@ -98,10 +102,7 @@ impl AnswerReader {
                 PacketEvent::End { .. } => {
                     self.sequence = self.packets.next_sequence();
                     if let Some(deferred) = self.deferred.take() {
-                        let event = AnswerEvent::Part(match deferred.is_last {
-                            true => AnswerPart::Over(deferred.end),
-                            false => AnswerPart::ResultOver(deferred.end),
-                        });
+                        let event = AnswerEvent::Part(deferred);
                         return Ok(AnswerStep { before, consumed, event });
                     }
                 }
@@ -147,8 +148,9 @@ impl AnswerReader {
             return Ok(Some(part).filter(|part| !matches!(part, AnswerPart::Middle)));
         }
         self.deferred = match part {
-            AnswerPart::Over(end) => Some(DeferredEnd { end: end.numbers(), is_last: true }),
-            AnswerPart::ResultOver(end) => Some(DeferredEnd { end: end.numbers(), is_last: false }),
+            AnswerPart::Over(end) => Some(AnswerPart::Over(end.numbers())),
+            AnswerPart::ResultOver(end) => Some(AnswerPart::ResultOver(end.numbers())),
+            AnswerPart::DefinitionsOver => Some(AnswerPart::DefinitionsOver),
             // Their packets are judged only when they are whole.
             AnswerPart::Middle | AnswerPart::Prepared(_) | AnswerPart::LocalInfile { .. } => None,
         };

@@ -108,7 +108,7 @@ commands! {
     /// A table, of servers before 5.
     TableDump = 0x13, "COM_TABLE_DUMP", Dedicated;
     /// A replica names itself.
-    RegisterSlave = 0x15, "COM_REGISTER_SLAVE", Dedicated;
+    RegisterSlave = 0x15, "COM_REGISTER_SLAVE", Simple;
     /// Prepares a statement.
     StmtPrepare = 0x16, "COM_STMT_PREPARE", Prepared;
     /// Executes a prepared statement.

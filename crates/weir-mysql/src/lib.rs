@@ -15,6 +15,7 @@ pub mod authentication;
 pub mod capability;
 pub mod command;
 pub mod compressed;
+pub mod eof;
 pub mod error_number;
 pub mod greeting;
 pub mod login;

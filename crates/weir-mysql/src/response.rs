@@ -61,6 +61,9 @@ pub enum AnswerPart<'a> {
     Middle,
     /// A statement is prepared; its parameters and columns follow.
     Prepared(PreparedStatement),
+    /// The last parameter, or the last column, and the answer goes on. Told only where that is asked for:
+    /// [`ResponseFraming::telling_definitions`].
+    DefinitionsOver,
     /// The server wants a file of the client's. The client's packets follow, up to an empty one; then the
     /// server's again.
     LocalInfile {
@@ -80,6 +83,7 @@ pub struct ResponseFraming {
     shape: AnswerShape,
     phase: AnswerPhase,
     head_limit: usize,
+    tells_definitions: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +138,14 @@ impl ResponseFraming {
             _ => AnswerPhase::First,
         };
         let head_limit = head_limit.max(LEAST_HEAD_BYTES);
-        Some(ResponseFraming { capabilities, shape: command.answer(), phase, head_limit })
+        let shape = command.answer();
+        Some(ResponseFraming { capabilities, shape, phase, head_limit, tells_definitions: false })
+    }
+
+    /// Tells where definitions end, and has what ends rows in one piece: for who makes the answer one for a
+    /// client without [`Capabilities::DEPRECATE_EOF`].
+    pub fn telling_definitions(self, tells_definitions: bool) -> ResponseFraming {
+        ResponseFraming { tells_definitions, ..self }
     }
 
     /// Whether the answer's last packet was judged.
@@ -169,7 +180,7 @@ impl ResponseFraming {
             AnswerPhase::Columns { left } => {
                 definition(first)?;
                 self.after_column(left);
-                Ok(AnswerPart::Middle)
+                Ok(self.behind_definitions(left <= 1))
             }
             AnswerPhase::AfterColumns => {
                 let eof = whole_eof(head)?;
@@ -205,6 +216,7 @@ impl ResponseFraming {
     #[inline]
     pub fn passes(&mut self, first: u8) -> bool {
         match self.phase {
+            AnswerPhase::Columns { left: ..=1 } if self.tells_definitions => false,
             AnswerPhase::Columns { left } if definition(first).is_ok() => {
                 self.after_column(left);
                 true
@@ -215,6 +227,10 @@ impl ResponseFraming {
             },
             _ => false,
         }
+    }
+
+    fn behind_definitions(&self, is_last: bool) -> AnswerPart<'static> {
+        if is_last && self.tells_definitions { AnswerPart::DefinitionsOver } else { AnswerPart::Middle }
     }
 
     /// One of `left` columns came.
@@ -289,7 +305,7 @@ impl ResponseFraming {
         }
         let group = DefinitionGroup::Columns;
         self.phase = AnswerPhase::Definitions { prepared, group, left: prepared.column_count };
-        AnswerPart::Middle
+        self.behind_definitions(true)
     }
 
     fn row<'a>(&mut self, first: u8, head: &PacketHead<'a>) -> Result<AnswerPart<'a>, WireError> {
@@ -307,6 +323,9 @@ impl ResponseFraming {
 
     /// An EOF packet, or the OK packet in its place.
     fn end_of_rows<'a>(&mut self, head: &PacketHead<'a>) -> Result<AnswerPart<'a>, WireError> {
+        if self.tells_definitions && !head.is_whole {
+            return Err(WireError::TrailingBytes);
+        }
         if !self.has_eof() {
             return self.ok(head);
         }

@@ -67,6 +67,7 @@ fn named(part: &AnswerPart<'_>) -> String {
     match part {
         AnswerPart::Middle => panic!("nothing is to be told of it"),
         AnswerPart::Prepared(prepared) => format!("prepared {}", prepared.statement_id),
+        AnswerPart::DefinitionsOver => "defined".to_owned(),
         AnswerPart::LocalInfile { name } => format!("infile {}", name.escape_ascii()),
         AnswerPart::ResultOver(end) => format!("result, {}", end_named(end)),
         AnswerPart::Over(end) => format!("over, {}", end_named(end)),
@@ -201,6 +202,48 @@ fn what_a_prepared_statement_has_is_counted() {
     let expected = PreparedStatement { statement_id: 7, column_count: 1, parameter_count: 2, warnings: 3 };
     assert_eq!(step.event, AnswerEvent::Part(AnswerPart::Prepared(expected)));
     assert_eq!((step.before, step.consumed), (0, 16), "its id can be changed before it is passed on");
+}
+
+#[test]
+fn where_definitions_end_is_told_to_who_asks() {
+    let long = [COLUMN, &[b'x'; 300]].concat();
+    let prepared = b"\0\x07\0\0\0\x01\0\x02\0\0\0\0";
+    let none = b"\0\x07\0\0\0\0\0\0\0\0\0\0";
+    for (command, payloads, expected) in [
+        (
+            ClientCommand::Query,
+            &[b"\x02", COLUMN, &long, b"\x011", OK_AT_END_MORE, b"\x01", COLUMN, ERROR][..],
+            &["defined", "result, ok 10", "defined", "over, error 1290 read-only"][..],
+        ),
+        (ClientCommand::Query, &[b"\x01", COLUMN, OK_AT_END], &["defined", "over, ok 2"]),
+        (ClientCommand::StmtExecute, &[b"\x01", &long, OK_CURSOR], &["defined", "over, ok 66"]),
+        (ClientCommand::StmtFetch, &[b"\0\0\x01", OK_AT_END], &["over, ok 2"]),
+        (ClientCommand::FieldList, &[COLUMN, OK_AT_END], &["over, ok 2"]),
+        (
+            ClientCommand::StmtPrepare,
+            &[prepared, COLUMN, &long, COLUMN],
+            &["prepared 7", "defined", "over, prepared 7"],
+        ),
+        (ClientCommand::StmtPrepare, &[none], &["over, prepared 7"]),
+    ] {
+        let bytes = answer(payloads);
+        for slice_bytes in [1, 5, 64, bytes.len()] {
+            let reader = AnswerReader::new(command, 0, NEW, LEAST_HEAD_BYTES).expect("it has an answer");
+            let told = told(&bytes, slice_bytes, reader.telling_definitions(true)).expect("an answer");
+            let names: Vec<String> = told.into_iter().map(|(_, name)| name).collect();
+            assert_eq!(names, expected, "slices of {slice_bytes}");
+        }
+    }
+}
+
+/// It stands for a packet that is put in its place, which is to be known by its first byte.
+#[test]
+fn the_end_of_rows_is_one_piece_for_who_puts_another_in_its_place() {
+    let end = [b"\xfe\0\0\x02\x40\0\0\0\x60\x01\x5e\x5d", &[b's'; 93][..]].concat();
+    let bytes = answer(&[b"\x01", COLUMN, &end]);
+    let reader = AnswerReader::new(ClientCommand::Query, 0, NEW, LEAST_HEAD_BYTES).expect("an answer");
+    let refused = told(&bytes, 7, reader.telling_definitions(true));
+    assert_eq!(refused, Err(WireError::TrailingBytes));
 }
 
 #[test]

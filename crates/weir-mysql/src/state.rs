@@ -154,14 +154,24 @@ pub struct TrackedState {
 pub struct ToldChanges<'a> {
     /// Whether the tracked state is another now.
     pub changed: bool,
-    /// Whether something changed that is not among the tracked: a user variable, temporary table, prepared
-    /// statement or other variable.
-    pub untracked: bool,
+    /// Whether the server says that something has changed, which may be what is tracked, and anything else
+    /// beside it: a user variable, temporary table, prepared statement or other variable. It says so once for
+    /// all, so that a trigger which sets two variables is not told from one that sets one.
+    pub state_changed: bool,
     /// Whether the connection's collation may be another, which servers do not tell where it follows from a
     /// character set: [`TrackedState::set_collation`] is to be called.
     pub opens_collation: bool,
     /// The transactions that were committed.
     pub gtids: Option<&'a [u8]>,
+}
+
+impl ToldChanges<'_> {
+    /// Whether something may have changed that is not among the tracked. `runs_no_stored_code` says of the
+    /// text behind which this was told that it changes what it names: then a change of what is tracked is all
+    /// that the server means.
+    pub fn is_beyond_tracked(&self, runs_no_stored_code: bool) -> bool {
+        self.state_changed && !(self.changed && runs_no_stored_code)
+    }
 }
 
 impl TrackedState {
@@ -253,7 +263,6 @@ impl TrackedState {
     /// Takes what an OK packet told. After an error the state is not known.
     pub fn apply<'a>(&mut self, told: &'a [u8]) -> Result<ToldChanges<'a>, WireError> {
         let mut changes = ToldChanges::default();
-        let mut state_changed = false;
         for change in TrackedChanges::new(told) {
             match change? {
                 TrackedChange::SystemVariable { name, value } => {
@@ -269,16 +278,13 @@ impl TrackedState {
                     self.schema = Some(name).filter(|name| !name.is_empty()).map(Into::into);
                     changes.changed = true;
                 }
-                TrackedChange::State(is_changed) => state_changed |= is_changed,
+                TrackedChange::State(is_changed) => changes.state_changed |= is_changed,
                 TrackedChange::Gtids(set) => changes.gtids = Some(set),
                 TrackedChange::TransactionCharacteristics(_)
                 | TrackedChange::TransactionState(_)
                 | TrackedChange::Other { .. } => {}
             }
         }
-        // Servers say that something has changed beside what it was; alone it says that it was something
-        // else.
-        changes.untracked = state_changed && !changes.changed;
         Ok(changes)
     }
 
@@ -348,6 +354,7 @@ impl TrackedState {
 mod tests {
     use super::*;
     use crate::session_track::write_change;
+    use crate::{SessionFacts, classify};
 
     fn told(changes: &[TrackedChange<'_>]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -365,7 +372,7 @@ mod tests {
             TrackedChange::State(true),
         ]);
         let changes = state.apply(&changes).unwrap();
-        assert_eq!(changes, ToldChanges { changed: true, ..ToldChanges::default() });
+        assert_eq!(changes, ToldChanges { changed: true, state_changed: true, ..ToldChanges::default() });
         let fresh = TrackedState::of_schema(Some(b"shop"));
         assert!(!state.steps_from(&fresh).contains(&StateStep::Schema(b"shop")));
         let sql = state.set_from(&fresh).unwrap();
@@ -467,14 +474,58 @@ mod tests {
         let mut state = TrackedState::default();
         let changes = told(&[TrackedChange::State(true), TrackedChange::Gtids(b"u:1-5")]);
         let changes = state.apply(&changes).unwrap();
-        let expected = ToldChanges { untracked: true, gtids: Some(b"u:1-5"), ..ToldChanges::default() };
+        let expected = ToldChanges { state_changed: true, gtids: Some(b"u:1-5"), ..ToldChanges::default() };
         assert_eq!(changes, expected);
         let unlisted = told(&[
             TrackedChange::SystemVariable { name: b"statement_id", value: b"7" },
             TrackedChange::State(true),
         ]);
-        assert!(state.apply(&unlisted).unwrap().untracked);
+        let changes = state.apply(&unlisted).unwrap();
+        assert!(changes.is_beyond_tracked(true));
         assert!(state.apply(b"\x05\x03abc").is_err());
+    }
+
+    /// A trigger or a view may set a variable that is tracked, and one that is not.
+    #[test]
+    fn a_change_of_what_is_tracked_explains_all_only_behind_a_text_that_runs_no_stored_code() {
+        let changes = told(&[
+            TrackedChange::SystemVariable { name: b"group_concat_max_len", value: b"77" },
+            TrackedChange::State(true),
+        ]);
+        let changes = TrackedState::default().apply(&changes).unwrap();
+        let schema = told(&[TrackedChange::Schema(b"shop"), TrackedChange::State(true)]);
+        let schema = TrackedState::default().apply(&schema).unwrap();
+        let verdict = |sql: &str| classify(sql.as_bytes(), &SessionFacts::default()).runs_no_stored_code();
+        for sql in [
+            "SET group_concat_max_len = 77",
+            "SET NAMES utf8mb4, @@session.group_concat_max_len = 7 * 11",
+            "SET SESSION TRANSACTION READ ONLY",
+            "SET autocommit = 0; SET time_zone = '+01:00'; USE shop",
+            "USE shop",
+            "BEGIN",
+        ] {
+            assert!(!changes.is_beyond_tracked(verdict(sql)), "{sql}");
+            assert!(!schema.is_beyond_tracked(verdict(sql)), "{sql}");
+        }
+        for sql in [
+            "INSERT INTO t VALUES (1)",
+            "SELECT * FROM v",
+            "TABLE v",
+            "DO (SELECT a FROM v)",
+            "SET group_concat_max_len = (SELECT a FROM v)",
+            "SET group_concat_max_len = f()",
+            "SET NAMES utf8mb4; INSERT INTO t VALUES (1)",
+            "INSERT INTO t VALUES (1); COMMIT",
+            "CALL p()",
+            "EXECUTE s",
+            "SET sql_mode = 'ANSI' /*!80000 , @a = f() */",
+        ] {
+            assert!(changes.is_beyond_tracked(verdict(sql)), "{sql}");
+        }
+        // Nothing is said to have changed by a write alone.
+        let write =
+            TrackedState::default().apply(&told(&[TrackedChange::Gtids(b"u:7")])).unwrap().state_changed;
+        assert!(!write);
     }
 
     #[test]

@@ -267,6 +267,8 @@ fn end(at: &mut Reading<'_>, commits: bool) -> Part {
 
 fn load(at: &mut Reading<'_>) -> Part {
     let mut part = Part::new(Kind::Write, RouteReason::Write, Resend::IfRefused);
+    // Its OK packet says that no id was given, whatever LAST_INSERT_ID() is then.
+    part.leaves |= LeftBehind::INSERT_ID;
     at.advance();
     at.advance();
     let _ = at.take(b"LOW_PRIORITY") || at.take(b"CONCURRENT");

@@ -173,9 +173,9 @@ flags! {
         VARIABLE = 9, "variable", "A session variable that is not among the tracked ones.";
         NEXT_TRANSACTION = 10, "next_transaction", "A characteristic of the next transaction alone.";
         FOUND_ROWS = 11, "found_rows", "The count of SQL_CALC_FOUND_ROWS.";
-        INSERT_ID = 12, "insert_id", "The value given to LAST_INSERT_ID(n).";
+        INSERT_ID = 12, "insert_id", "The value given to LAST_INSERT_ID(n), or the first id that LOAD DATA has given.";
         ANYTHING = 13, "anything", "Nobody knows: an unknown function, a routine, a text that cannot be read.";
-        OPTION = 14, "option", "An option of COM_SET_OPTION.";
+        OPTION = 14, "option", "An option of COM_SET_OPTION, or that it is a replica (COM_REGISTER_SLAVE).";
     }
 }
 
@@ -475,6 +475,12 @@ impl StatementVerdict {
             | StatementKind::Several
             | StatementKind::Unknown => false,
         }
+    }
+
+    /// Whether all that runs is in its text: it looks at no table, behind which there may be a view or a
+    /// trigger, and calls no function that is not built in.
+    pub const fn runs_no_stored_code(&self) -> bool {
+        matches!(self.tables, TableUse::Unused) && !self.leaves.has(LeftBehind::ANYTHING)
     }
 
     /// Whether it is refused to a session that is kept, by `pins`, at a server that is not the primary. A

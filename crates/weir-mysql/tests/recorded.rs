@@ -83,7 +83,7 @@ fn told(recorded: &Recorded, slice_bytes: usize) -> (Vec<String>, Vec<String>) {
             }));
         }
         told.push(match part {
-            AnswerPart::Middle => panic!("nothing is to be told of it"),
+            AnswerPart::Middle | AnswerPart::DefinitionsOver => panic!("nothing is to be told of it"),
             AnswerPart::Prepared(_) => "prepared".to_owned(),
             AnswerPart::LocalInfile { name } => {
                 assert_eq!(name, b"/rows");

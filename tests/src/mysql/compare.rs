@@ -410,6 +410,7 @@ impl Side {
 
     fn receives(&mut self, step: &Step) -> std::io::Result<Answer> {
         let mut answer = self.client.receives(step.asked())?;
+        answer.forget_what_columns_foretell();
         let changes_schema = match step {
             Step::Schema(_) => true,
             Step::Query(sql) => sql.contains("USE "),

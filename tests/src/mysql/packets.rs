@@ -29,6 +29,8 @@ pub const USUAL: u32 =
 const MORE_RESULTS: u16 = 1 << 3;
 const CURSOR_EXISTS: u16 = 1 << 6;
 const STATE_CHANGED: u16 = 1 << 14;
+/// Transaction, autocommit, backslashes, and whether a cursor is open.
+const KNOWN_BEHIND_COLUMNS: u16 = 1 | 1 << 1 | CURSOR_EXISTS | 1 << 9 | 1 << 13;
 
 /// What a command is answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +102,21 @@ impl Answer {
             .take_while(|payload| !is_eof(payload) && payload.first() != Some(&0xff))
             .map(|it| row(it))
             .collect()
+    }
+
+    /// Leaves out of EOF packets behind definitions what a server says there of how the statement goes on, as
+    /// its warnings, and whether more results follow. Of a long result that is not known elsewhere before its
+    /// end, and no client asks.
+    pub fn forget_what_columns_foretell(&mut self) {
+        let mut is_behind_rows = true;
+        for (_, eof) in self.packets.iter_mut().filter(|(_, payload)| is_eof(payload) && payload.len() == 5) {
+            is_behind_rows = !is_behind_rows;
+            if !is_behind_rows {
+                eof[1..3].fill(0);
+                let status = short(eof, 3).unwrap_or(0) & KNOWN_BEHIND_COLUMNS;
+                eof[3..5].copy_from_slice(&status.to_le_bytes());
+            }
+        }
     }
 
     /// The first value of the first row.

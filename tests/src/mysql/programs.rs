@@ -101,6 +101,10 @@ pub fn data_of(places: usize) -> Vec<String> {
         "CREATE DATABASE `dr\u{c3}\u{bc}ben`",
         "CREATE TABLE `dr\u{c3}\u{bc}ben`.k (id INT PRIMARY KEY)",
         "INSERT INTO `dr\u{c3}\u{bc}ben`.k VALUES (21)",
+        "CREATE FUNCTION fixed.sets(x INT) RETURNS INT DETERMINISTIC \
+         BEGIN SET SESSION group_concat_max_len = 50 + x; SET @f = x; RETURN x; END",
+        "CREATE VIEW fixed.remembered AS SELECT fixed.remembers(5) AS f",
+        "CREATE VIEW fixed.set_so AS SELECT fixed.sets(6) AS f",
         "CREATE ROLE reader",
         "GRANT reader TO app@'%'",
     ]
@@ -113,6 +117,11 @@ pub fn data_of(places: usize) -> Vec<String> {
         all.push(format!(
             "CREATE TABLE {schema}.t (id INT AUTO_INCREMENT PRIMARY KEY, v VARCHAR(40) UNIQUE, n INT)"
         ));
+        all.push(format!("CREATE TABLE {schema}.told (id INT PRIMARY KEY)"));
+        all.push(format!(
+            "CREATE TRIGGER {schema}.tells BEFORE INSERT ON {schema}.told FOR EACH ROW \
+             SET NEW.id = fixed.sets(NEW.id)"
+        ));
     }
     all
 }
@@ -120,7 +129,7 @@ pub fn data_of(places: usize) -> Vec<String> {
 /// What makes the data of a place as they were at first.
 pub fn renewal_of(place: usize) -> Vec<String> {
     let schema = schema_of(place);
-    ["TRUNCATE s.t", "DROP TABLE IF EXISTS s.x", "DELETE FROM s.began"]
+    ["TRUNCATE s.t", "DROP TABLE IF EXISTS s.x", "DELETE FROM s.began", "TRUNCATE s.told"]
         .map(|sql| sql.replace("s.", &format!("{schema}.")))
         .into()
 }
@@ -496,6 +505,10 @@ const WRITES: &[&str] = &[
     "SELECT a FROM {s}.x ORDER BY a",
     "SELECT id, v, n FROM {s}.t ORDER BY id DESC LIMIT 3",
     "INSERT INTO {s}.t (id, n) VALUES (-5{r}, 0)",
+    "INSERT INTO {s}.told VALUES ({r})",
+    "INSERT INTO {s}.told VALUES (1{r}), ({r})",
+    "INSERT IGNORE INTO {s}.told VALUES ({r})",
+    "DELETE FROM {s}.told",
 ];
 
 const PINS: &[&str] = &[
@@ -529,6 +542,10 @@ const PINS: &[&str] = &[
     "ALTER TABLE {s}.tmp ADD COLUMN more INT",
     "TRUNCATE {s}.tmp",
     "SELECT id INTO @a FROM fixed.k WHERE id = {r}",
+    "BEGIN; SELECT f FROM fixed.remembered; COMMIT",
+    "BEGIN; SELECT f FROM fixed.set_so; COMMIT",
+    "INSERT INTO {s}.told VALUES ({r})",
+    "SELECT @@group_concat_max_len",
 ];
 
 const ERRORS_AND_MANY: &[&str] = &[
@@ -541,6 +558,8 @@ const ERRORS_AND_MANY: &[&str] = &[
     "SELECT 1;",
     "SELECT 1; SELECT 2",
     "SELECT 1; SELEC 2; SELECT 3",
+    "SELECT id, (SELECT n.id FROM fixed.k n WHERE n.id <= k.id) FROM fixed.k k ORDER BY id",
+    "INSERT INTO {s}.told VALUES ({r}); SELECT 1",
     "SET @a = {r}; SELECT FIELD(@a, 0, 1, 2, 3)",
     "INSERT INTO {s}.t (n) VALUES ({r}); SELECT LAST_INSERT_ID()",
     "BEGIN; INSERT INTO {s}.t (n) VALUES ({r}); ROLLBACK",

@@ -14,6 +14,7 @@ mod leftovers;
 mod limits;
 mod lost;
 mod mariadb;
+mod old_clients;
 mod own_servers;
 mod prepared;
 mod probes;
@@ -24,6 +25,7 @@ mod replication;
 mod roles;
 mod routines;
 mod sessions;
+mod stored_code;
 mod traffic;
 
 use std::io::Write as _;

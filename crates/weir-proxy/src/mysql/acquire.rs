@@ -9,6 +9,7 @@ use std::time::Duration;
 use weir_balance::{PickInput, Role, WantedRole};
 use weir_config::PoolMysql;
 use weir_io::clock;
+use weir_io::deadline::Deadline;
 use weir_mysql::ReadsBack;
 use weir_mysql::error_number::ER_DBACCESS_DENIED_ERROR;
 
@@ -16,7 +17,7 @@ use super::attach::{self, AttachError, ServerLogin};
 use super::confirm::settle;
 use super::exchange::ServerFailure;
 use super::failure::Refusal;
-use super::own::{self, Own};
+use super::own::{self, NOTHING, Own};
 use super::prepared::ServerStatements;
 use super::server::{IdleServers, ServerConnection};
 use super::session::{LeftAt, Session};
@@ -419,20 +420,32 @@ impl Session {
     /// Gives the connection back that only a question of the next statement would need: what can be known of
     /// the answer is asked first.
     pub async fn release_held(&mut self) {
-        if self.attached.is_none() {
-            return;
-        }
-        if self.insert_id.is_some() {
+        let Some(attached) = &self.attached else { return };
+        if self.insert_id.is_some() && !attached.server.is_untold {
             return self.leave();
         }
+        let asks_for_id = self.insert_id.is_none();
         // The question replaces what the statement had left, and the connection is as others expect it.
-        let learnt = self.learn_insert_id(b"SELECT LAST_INSERT_ID(), LAST_INSERT_ID(0)").await;
+        let learnt = match asks_for_id {
+            true => self.learn_insert_id(b"SELECT LAST_INSERT_ID(), LAST_INSERT_ID(0)").await,
+            false => self.ask_attached(NOTHING).await.map(|_| ()),
+        };
+        if asks_for_id {
+            self.here = self.here.without(ReadsBack::INSERT_ID);
+        }
+        let is_known = learnt.is_ok();
+        if is_known && let Some(attached) = &mut self.attached {
+            attached.server.has_insert_id &= !asks_for_id;
+            if self.keeps_connection() {
+                // What has failed had left something.
+                return;
+            }
+        }
         self.killable.note(None);
-        if learnt.is_ok()
+        if is_known
             && !self.killable.is_aimed_at()
-            && let Some(mut attached) = self.attached.take()
+            && let Some(attached) = self.attached.take()
         {
-            attached.server.has_insert_id = false;
             attached.give_back(self.now);
         }
         (self.attached, self.left_at) = (None, None);
@@ -443,10 +456,22 @@ impl Session {
     pub fn leave(&mut self) {
         self.killable.note(None);
         let (here, now, is_aimed_at) = (self.here, self.now, self.killable.is_aimed_at());
-        self.left_at = self.attached.take().filter(|_| !is_aimed_at).map(|attached| {
-            let stamp = attached.give_back(now);
-            LeftAt { stamp, here }
+        let attached = self.attached.take().filter(|_| !is_aimed_at);
+        self.left_at = attached.and_then(|attached| {
+            let stamp = self.give_back_told(attached, now)?;
+            Some(LeftAt { stamp, here })
         });
+    }
+
+    /// As [`Attached::give_back`], once it is known what a statement that has failed there has left; `None`
+    /// where that is asked for first.
+    fn give_back_told(&self, attached: Attached, now: Duration) -> Option<u64> {
+        if attached.server.is_untold || attached.server.is_unknown {
+            let worker = self.worker.clone();
+            tokio::task::spawn_local(async move { ask_and_give_back(worker, attached).await });
+            return None;
+        }
+        Some(attached.give_back(now))
     }
 
     /// What becomes of the session's connection when the session ends: what others must not find on it is
@@ -459,11 +484,11 @@ impl Session {
             return;
         }
         if !self.keeps_connection() {
-            attached.give_back(clock::now());
+            self.give_back_told(attached, clock::now());
             return;
         }
         let worker = self.worker.clone();
-        tokio::task::spawn_local(async move { reset(worker, attached).await });
+        tokio::task::spawn_local(async move { reset(&worker, attached, &own_deadline(&worker).await).await });
     }
 }
 
@@ -486,12 +511,32 @@ pub fn wish(pool: &WorkerPool, role: WantedRole) -> Wish {
     Wish { role: Some(role), park, ..Wish::default() }
 }
 
-/// Takes a former owner's traces off a connection, and gives it back.
-async fn reset(worker: Rc<Worker>, mut attached: Attached) {
+/// A deadline of the task that runs, for statements of Weir's own.
+async fn own_deadline(worker: &Rc<Worker>) -> Deadline {
     let waker = std::future::poll_fn(|context| std::task::Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
     deadline.set(own::until());
-    let settled = own::settle(&mut attached.server, &worker.buffers, &deadline, Some(Own::Reset)).await;
+    deadline
+}
+
+/// Learns what a statement that has failed has left on a connection that its session has left, takes it off,
+/// and gives the connection back.
+async fn ask_and_give_back(worker: Rc<Worker>, mut attached: Attached) {
+    let deadline = own_deadline(&worker).await;
+    match own::ask(&mut attached.server, &worker.buffers, &deadline, NOTHING).await {
+        Ok(_) if attached.server.is_unknown => reset(&worker, attached, &deadline).await,
+        Ok(_) => {
+            attached.give_back(clock::now());
+        }
+        Err(failure) => {
+            tracing::debug!(backend = attached.address(), ?failure, "a connection says nothing of its state");
+        }
+    }
+}
+
+/// Takes a former owner's traces off a connection, and gives it back.
+async fn reset(worker: &Rc<Worker>, mut attached: Attached, deadline: &Deadline) {
+    let settled = own::settle(&mut attached.server, &worker.buffers, deadline, Some(Own::Reset)).await;
     match settled {
         // With other roles, or without what the server runs for new sessions, it is nobody's.
         Ok(settled) if settled.has_own_roles && !settled.has_init_connect => {

@@ -48,6 +48,10 @@ pub const AS_AGREED: Capabilities = Capabilities(
         | Capabilities::QUERY_ATTRIBUTES.0,
 );
 
+/// What Weir has of servers on its own account, whatever its clients have, on connections that sessions share:
+/// their OK packets tell what changed in a session, and stand at the end of rows, too.
+pub const OF_WEIR: Capabilities = Capabilities(Capabilities::SESSION_TRACK.0 | Capabilities::DEPRECATE_EOF.0);
+
 /// As whom, and for what, a server is logged in to.
 #[derive(Clone, Copy)]
 pub struct ServerLogin<'a> {
@@ -130,7 +134,7 @@ impl fmt::Display for AttachError {
                 write!(out, "the server refuses: {}", error.packet())
             }
             AttachError::Lacks(flags) => {
-                write!(out, "the server lacks capabilities {:#x} that the client was offered", flags.0)
+                write!(out, "the server lacks capabilities {:#x} that sessions need", flags.0)
             }
             AttachError::Plugin(plugin) => {
                 write!(out, "the account is of plugin {plugin}; expected one with a password")
@@ -204,7 +208,7 @@ async fn log_in_over(
     deadline: &Deadline,
     login: &ServerLogin<'_>,
 ) -> Result<LoggedIn, AttachError> {
-    let mut attach = Attach { worker, chosen, deadline, login, also: Capabilities::SESSION_TRACK };
+    let mut attach = Attach { worker, chosen, deadline, login, also: OF_WEIR };
     let (connection, greeted) = attach.greeted(opened).await?;
     if greeted.is_mariadb {
         return Err(AttachError::MariaDb);
@@ -240,7 +244,7 @@ pub async fn change_user(
     deadline: &Deadline,
     login: &ServerLogin<'_>,
 ) -> Result<StatusFlags, AttachError> {
-    let attach = Attach { worker, chosen, deadline, login, also: Capabilities::SESSION_TRACK };
+    let attach = Attach { worker, chosen, deadline, login, also: OF_WEIR };
     let mut talk = Talk::new(connection, None);
     let change = ChangeUser {
         user: &login.account.user,
@@ -432,7 +436,7 @@ impl Attach<'_> {
 }
 
 /// What is spoken with a server that greets so: what was agreed on with the client, the little that a login
-/// takes, and `also`: session tracking, whose news are for Weir.
+/// takes, and `also`: [`OF_WEIR`], on a connection that is shared.
 fn spoken(
     login: &ServerLogin<'_>,
     also: Capabilities,
@@ -443,7 +447,7 @@ fn spoken(
         | Capabilities::PLUGIN_AUTH_LENENC_CLIENT_DATA;
     // A connection that is shared is made ready by statements, and a server lets one whose password has
     // expired do nothing but change it: it refuses the login then, and says why.
-    let for_one_client = match also.has(Capabilities::SESSION_TRACK) {
+    let for_one_client = match also.has(OF_WEIR) {
         true => Capabilities::CAN_HANDLE_EXPIRED_PASSWORDS,
         false => Capabilities::NONE,
     };

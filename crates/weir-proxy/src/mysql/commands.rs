@@ -218,10 +218,13 @@ impl Session {
             ClientCommand::BinlogDump
             | ClientCommand::BinlogDumpGtid
             | ClientCommand::TableDump
-            | ClientCommand::RegisterSlave
             | ClientCommand::Clone
             | ClientCommand::SubscribeGroupReplicationStream => return self.dedicate(incoming).await,
             ClientCommand::ChangeUser => return self.change_user(incoming).await,
+            // The server lists it as a replica until the connection closes, over a reset too.
+            ClientCommand::RegisterSlave => {
+                self.verdict_of(RoleWanted::Primary, LeftBehind::ANYTHING.and(LeftBehind::OPTION))
+            }
             ClientCommand::ProcessInfo | ClientCommand::ProcessKill => {
                 self.verdict_of(RoleWanted::Primary, LeftBehind::NONE)
             }

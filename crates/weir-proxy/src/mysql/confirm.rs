@@ -172,9 +172,7 @@ impl<'a> Confirming<'a> {
         attach::change_user(self.worker, chosen, connection, capabilities, self.deadline, &login)
             .await
             .map_err(Unfit::Attach)?;
-        server.statements.clear();
-        server.has_insert_id = false;
-        server.may_hold_tables = false;
+        server.note_renewed();
         match settle(&mut server, &self.worker.buffers, self.deadline, schema).await {
             Ok(settled) => Ok((server, settled)),
             Err(unfit) => {

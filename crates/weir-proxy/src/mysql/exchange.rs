@@ -5,6 +5,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::ops::Range;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -16,11 +17,12 @@ use weir_io::stream::{Duplex as _, Sight, Stream};
 use weir_io::wait::{receive_ready, send_all};
 use weir_mysql::WireError;
 use weir_mysql::answer::{AnswerEvent, AnswerReader};
-use weir_mysql::capability::Capabilities;
+use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::command::STATEMENT_ID;
+use weir_mysql::eof::{self, SequenceShift};
 use weir_mysql::outcome::OK;
 use weir_mysql::packet::{HEADER_BYTES, PacketHeader, write_packet_with};
-use weir_mysql::response::{AnswerEnd, AnswerPart};
+use weir_mysql::response::{AnswerEnd, AnswerPart, PreparedStatement};
 
 use super::attach::ServerError;
 use super::deposed::{LOOK, PrimaryAsked};
@@ -108,6 +110,10 @@ pub struct Forwarding<'a> {
     pub slot: &'a ListenerSlot,
     /// What the client and Weir have agreed on.
     pub capabilities: Capabilities,
+    /// The session's status as the client was told it last.
+    pub told_status: StatusFlags,
+    /// As of [`StatementVerdict::runs_no_stored_code`](weir_mysql::StatementVerdict::runs_no_stored_code).
+    pub runs_no_stored_code: bool,
     /// The number by which the client is to know the statement that it prepares.
     pub statement_id: u32,
     /// Longest time without progress while the client takes its answer.
@@ -124,6 +130,11 @@ pub struct Forwarding<'a> {
 }
 
 impl Forwarding<'_> {
+    /// Whether the client waits for EOF packets, which no server is asked for.
+    pub fn waits_for_eof(&self) -> bool {
+        !self.capabilities.has(Capabilities::DEPRECATE_EOF)
+    }
+
     /// Sends bytes to the client, at its pace.
     pub async fn send(&self, client: &mut Stream, bytes: &[u8]) -> Result<(), ExchangeError> {
         let renew =
@@ -189,6 +200,10 @@ pub struct Answering<'a> {
     /// A file was asked for that the client has not offered: the sequence id of its error. Nothing of the
     /// answer goes to the client from there on.
     declined: Option<u8>,
+    /// EOF packets that were put in, for a client that waits for them.
+    shift: SequenceShift,
+    /// Definitions are over, and the client has not been told so yet.
+    owes_eof: bool,
     /// Received and not judged yet.
     held: Option<Buffer>,
     /// Buffers that were filled at once, in a row.
@@ -206,9 +221,23 @@ pub enum Answered {
 impl<'a> Answering<'a> {
     /// Of an answer of which nothing has been received.
     pub fn new(forwarding: Forwarding<'a>, reader: AnswerReader) -> Answering<'a> {
-        let outcome = Outcome::default();
-        let declined = None;
-        Answering { forwarding, reader, outcome, forwarded: 0, received: 0, declined, held: None, full: 0 }
+        Answering {
+            reader: reader.telling_definitions(forwarding.waits_for_eof()),
+            forwarding,
+            outcome: Outcome::default(),
+            forwarded: 0,
+            received: 0,
+            declined: None,
+            shift: SequenceShift::default(),
+            owes_eof: false,
+            held: None,
+            full: 0,
+        }
+    }
+
+    /// How the sequence ids of a file that the client sends become those that the server waits for.
+    pub fn shift_back(&self) -> SequenceShift {
+        self.shift.back()
     }
 
     /// Passes the answer on as it comes.
@@ -239,6 +268,14 @@ impl<'a> Answering<'a> {
                     }
                     client.end_part();
                     buffer.is_empty()
+                }
+                Judged::Eof { pass, packet } => {
+                    self.pass_on(client, &mut buffer, pass).await?;
+                    if self.declined.is_none() {
+                        self.forwarding.send(client, &packet).await?;
+                        self.forwarded += packet.len() as u64;
+                    }
+                    false
                 }
                 Judged::UnaskedFile { pass, consumed, sequence } => {
                     self.pass_on(client, &mut buffer, pass).await?;
@@ -331,7 +368,7 @@ impl<'a> Answering<'a> {
         server: &mut ServerConnection,
         sequence: u8,
     ) -> Result<(), ExchangeError> {
-        let sent = sequence.wrapping_add(1);
+        let sent = sequence.wrapping_sub(self.shift.added()).wrapping_add(1);
         self.forwarding.deadline.set(own::until());
         let empty = [0, 0, 0, sent];
         let sending = send_all(&mut *server.connection, &empty, self.forwarding.deadline, || {});
@@ -344,17 +381,36 @@ impl<'a> Answering<'a> {
     /// Judges what is in the buffer, up to what is to be done about it.
     fn judge(&mut self, buffer: &mut Buffer, server: &mut ServerConnection) -> Result<Judged, WireError> {
         let mut pass = 0;
+        // Of the EOF packet in the buffer behind the columns of the result at hand.
+        let mut eof = None;
         loop {
             let input = buffer.filled().get(pass..).unwrap_or_default();
             if input.is_empty() {
                 return Ok(Judged::More { pass });
             }
+            if self.owes_eof {
+                match self.pay_eof(buffer, pass) {
+                    Ok(0) => {}
+                    Ok(bytes) => (eof, pass) = (Some(pass), pass + bytes),
+                    Err(judged) => return Ok(judged),
+                }
+                continue;
+            }
             let step = self.reader.advance(input)?;
             let (before, consumed) = (pass + step.before, pass + step.consumed);
             let end = match step.event {
-                AnswerEvent::More { .. } => return Ok(Judged::More { pass: consumed }),
+                AnswerEvent::More { .. } => {
+                    self.renumber(buffer, pass..consumed);
+                    return Ok(Judged::More { pass: consumed });
+                }
                 AnswerEvent::Part(AnswerPart::Middle) => {
+                    self.renumber(buffer, pass..consumed);
                     pass = consumed;
+                    continue;
+                }
+                AnswerEvent::Part(AnswerPart::DefinitionsOver) => {
+                    self.renumber(buffer, pass..consumed);
+                    (self.owes_eof, pass) = (true, consumed);
                     continue;
                 }
                 AnswerEvent::Part(AnswerPart::Prepared(prepared)) => {
@@ -364,6 +420,7 @@ impl<'a> Answering<'a> {
                     continue;
                 }
                 AnswerEvent::Part(AnswerPart::LocalInfile { .. }) => {
+                    self.renumber(buffer, pass..consumed);
                     return Ok(match self.forwarding.local_infile {
                         true => Judged::File { pass: consumed },
                         false => {
@@ -373,31 +430,91 @@ impl<'a> Answering<'a> {
                 }
                 AnswerEvent::Part(AnswerPart::ResultOver(end) | AnswerPart::Over(end)) => end,
             };
-            let is_over = self.reader.is_over();
             let first = input.get(step.before + HEADER_BYTES).copied().unwrap_or(OK);
-            let packet = self.outcome.note(&end, first, server, self.forwarding.capabilities);
-            let is_prepared = matches!(end, AnswerEnd::Prepared(_)) && self.outcome.prepared.is_none();
-            if let (AnswerEnd::Prepared(prepared), true) = (end, is_prepared) {
-                self.outcome.prepared = Some(prepared);
-                self.rename(buffer, before);
+            let packet = self.outcome.note(&end, first, server, &self.forwarding);
+            let (said, prepared) = said(&end);
+            self.renumber(buffer, pass..consumed);
+            if let (Some(at), Some((status, warnings))) = (eof.take(), said) {
+                say(buffer, at, status, warnings);
             }
-            match packet {
-                None if is_over => return Ok(Judged::Over { pass: consumed, consumed, tail: vec![] }),
-                None if self.forwarding.by_result => {
-                    return Ok(Judged::Result { pass: consumed, consumed, packet: vec![] });
+            let mut place = before..consumed;
+            let mut packet = packet.map(|replaced| {
+                let mut packet = Vec::with_capacity(HEADER_BYTES + replaced.len());
+                let sequence = sequence(buffer, before);
+                write_packet_with(&mut packet, sequence, |out| out.extend_from_slice(&replaced));
+                packet
+            });
+            if let Some(prepared) = prepared {
+                if self.outcome.prepared.is_none() {
+                    self.outcome.prepared = Some(prepared);
+                    self.rename(buffer, before);
+                } else if self.forwarding.waits_for_eof() {
+                    (place, packet) = (consumed..consumed, Some(self.eof_packet()));
                 }
-                None => pass = consumed,
-                Some(replaced) => {
-                    let mut packet = Vec::with_capacity(HEADER_BYTES + replaced.len());
-                    let sequence = sequence(buffer, before);
-                    write_packet_with(&mut packet, sequence, |out| out.extend_from_slice(&replaced));
-                    return Ok(match is_over {
-                        true => Judged::Over { pass: before, consumed, tail: packet },
-                        false => Judged::Result { pass: before, consumed, packet },
-                    });
-                }
+            }
+            match self.ended(buffer, place, packet) {
+                Judged::More { pass: all } => pass = all,
+                judged => return Ok(judged),
             }
         }
+    }
+
+    /// What is to be done at the end of a result, where `packet`, if any, is to be in this place of the
+    /// buffer. [`Judged::More`] is nothing, yet.
+    fn ended(&self, buffer: &mut Buffer, place: Range<usize>, packet: Option<Vec<u8>>) -> Judged {
+        let is_over = self.reader.is_over();
+        let (pass, consumed, packet) = match packet {
+            None => (place.end, place.end, vec![]),
+            Some(packet) if buffer.replace(place.clone(), &packet) => {
+                let end = place.start + packet.len();
+                (end, end, vec![])
+            }
+            Some(packet) => (place.start, place.end, packet),
+        };
+        match is_over {
+            true => Judged::Over { pass, consumed, tail: packet },
+            false if self.forwarding.by_result || !packet.is_empty() => {
+                Judged::Result { pass, consumed, packet }
+            }
+            false => Judged::More { pass },
+        }
+    }
+
+    /// Gives packets the sequence ids that they have for the client.
+    fn renumber(&mut self, buffer: &mut Buffer, range: Range<usize>) {
+        self.shift.apply(buffer.filled_mut().get_mut(range).unwrap_or_default());
+    }
+
+    /// Puts the EOF packet that is owed into the buffer at `at`, where the next packet begins, and gives its
+    /// bytes (count): none where a cursor is open, of which the server's next packet tells.
+    ///
+    /// # Errors
+    /// What is to be done first.
+    fn pay_eof(&mut self, buffer: &mut Buffer, at: usize) -> Result<usize, Judged> {
+        match eof::opens_cursor(buffer.filled().get(at..).unwrap_or_default()) {
+            None => return Err(Judged::More { pass: at }),
+            Some(true) => {
+                self.owes_eof = false;
+                return Ok(0);
+            }
+            Some(false) => {}
+        }
+        let packet = self.eof_packet();
+        match buffer.replace(at..at, &packet) {
+            true => Ok(packet.len()),
+            false => Err(Judged::Eof { pass: at, packet }),
+        }
+    }
+
+    /// The EOF packet behind definitions, as the next packet of the answer. What a server would say there of
+    /// the session is known only where the end of the result is.
+    fn eof_packet(&mut self) -> Vec<u8> {
+        let sequence = self.reader.next_sequence().wrapping_add(self.shift.added());
+        let status = self.outcome.status.unwrap_or(self.forwarding.told_status);
+        let warnings = self.outcome.prepared.map_or(0, |prepared| prepared.warnings);
+        self.owes_eof = false;
+        self.shift.add();
+        eof::packet(sequence, StatusFlags(status.0 & StatusFlags::LASTING.0), warnings)
     }
 
     /// Puts the client's number of the statement in the place of the server's.
@@ -406,6 +523,25 @@ impl<'a> Answering<'a> {
         if let Some(place) = buffer.filled_mut().get_mut(place..place + 4) {
             place.copy_from_slice(&self.forwarding.statement_id.to_le_bytes());
         }
+    }
+}
+
+/// Has the EOF packet at this place, behind columns, say the session's status as the end of its result does: a
+/// server knows most of that before the first row.
+fn say(buffer: &mut Buffer, at: usize, status: StatusFlags, warnings: u16) {
+    let status = StatusFlags(status.0 & !StatusFlags::LAST_ROW_SENT.0);
+    let packet = eof::packet(sequence(buffer, at), status, warnings);
+    if let Some(place) = buffer.filled_mut().get_mut(at..at + packet.len()) {
+        place.copy_from_slice(&packet);
+    }
+}
+
+/// What an end says of the session, status and warnings, and the statement that is prepared with it.
+fn said(end: &AnswerEnd<'_>) -> (Option<(StatusFlags, u16)>, Option<PreparedStatement>) {
+    match end {
+        AnswerEnd::Ok(ok) => (Some((ok.status, ok.warnings)), None),
+        AnswerEnd::Prepared(prepared) => (None, Some(*prepared)),
+        _ => (None, None),
     }
 }
 
@@ -421,6 +557,8 @@ enum Judged {
     More { pass: usize },
     /// A result is over, and not the last: pass this on, and this packet, if any, in the place of its last.
     Result { pass: usize, consumed: usize, packet: Vec<u8> },
+    /// Pass this on, and this EOF packet, for which the buffer has no room, before what is left in that.
+    Eof { pass: usize, packet: Vec<u8> },
     /// Pass this on, and then let the client send a file.
     File { pass: usize },
     /// Pass this on, and have the server get no file; the sequence id is that of its question.

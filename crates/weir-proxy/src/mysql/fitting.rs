@@ -17,7 +17,7 @@ use super::attach::ServerError;
 use super::exchange::ServerFailure;
 use super::failure::{self, Refusal};
 use super::outcome::Outcome;
-use super::own::{self, Own, OwnAnswer};
+use super::own::{self, NOTHING, Own, OwnAnswer};
 use super::prepared::StatementText;
 use super::session::{Session, wanted_role};
 
@@ -60,7 +60,14 @@ impl Session {
             is_attached = !self.is_only_holding() || is_fit || (!asks.is_empty() && only_asks);
             match is_attached {
                 true => self.stay_for(verdict)?,
-                false => self.release_held().await,
+                false => {
+                    self.release_held().await;
+                    if self.attached.is_some() {
+                        // It was found to be the session's own.
+                        self.stay_for(verdict)?;
+                        is_attached = true;
+                    }
+                }
             }
         }
         is_attached |=
@@ -129,7 +136,11 @@ impl Session {
             return Ok(Err(Refusal::text_not_kept()));
         }
         // The server keeps counts over it, and warnings not; what asks for these can't be prepared.
-        self.here = self.here.without(ReadsBack::WARNINGS);
+        let is_untold = self.attached.as_ref().is_some_and(|attached| attached.server.is_untold);
+        self.here = self.here.without(match is_untold {
+            true => ReadsBack::ABOUT_THE_LAST,
+            false => ReadsBack::WARNINGS,
+        });
         let mut prepared = self.ask_to_prepare(text).await;
         if matches!(&prepared, Ok(Err(error)) if error.is_for_want_of_room()) && self.make_room().await {
             prepared = self.ask_to_prepare(text).await;
@@ -157,6 +168,7 @@ impl Session {
         let (server, buffers) = (&mut attached.server, &self.worker.buffers);
         let prepared = own::prepare(server, buffers, &self.deadline, text, &self.state).await;
         self.now = clock::now();
+        self.take_told();
         prepared
     }
 
@@ -189,7 +201,7 @@ impl Session {
         }
         if lost.has(ReadsBack::WARNINGS) {
             // There were none; nor are there behind a statement that has none.
-            self.ask_attached(Own::Query(b"DO 0")).await?;
+            self.ask_attached(NOTHING).await?;
         }
         self.here |= asks;
         Ok(())
@@ -303,6 +315,7 @@ impl Session {
         self.deadline.set(own::until());
         let answer = own::ask(&mut attached.server, &self.worker.buffers, &self.deadline, asked).await;
         self.now = clock::now();
+        self.take_told();
         match answer {
             Ok(OwnAnswer::Refused(error)) => Err(Refusal::of_server(error)),
             Ok(answer) => Ok(answer),

@@ -1,20 +1,19 @@
 //! What an answer has told, and what its client is to see of that.
 
-use std::rc::Rc;
-
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::command::ClientCommand;
+use weir_mysql::eof;
 use weir_mysql::error_number::{
     ER_CANT_CHANGE_TX_CHARACTERISTICS, ER_MALFORMED_PACKET, ER_PARSE_ERROR, ER_STMT_HAS_NO_OPEN_CURSOR,
     ER_UNKNOWN_STMT_HANDLER, ER_WRONG_ARGUMENTS,
 };
-use weir_mysql::gtid::GtidSet;
-use weir_mysql::outcome::{EOF, OkPacket, SessionChanges};
+use weir_mysql::outcome::{EOF, EofPacket, OkPacket, SessionChanges};
 use weir_mysql::response::{AnswerEnd, PreparedStatement};
 use weir_mysql::session_track::{TrackedChange, TrackedChanges, write_change};
 use weir_mysql::{LeftBehind, StatementKind, StatementVerdict};
 
 use super::attach::ServerError;
+use super::exchange::Forwarding;
 use super::server::ServerConnection;
 
 /// What an answer told, over all its results.
@@ -35,8 +34,6 @@ pub struct Outcome {
     /// Weir has asked the server something behind it, which has replaced what it left for a question of the
     /// next statement.
     pub is_replaced: bool,
-    /// The transactions that were committed.
-    pub gtids: Option<GtidSet>,
     /// A statement was prepared.
     pub prepared: Option<PreparedStatement>,
     /// There were rows, or could have been.
@@ -94,6 +91,15 @@ impl Outcome {
             || (self.error.is_some() && (writes || verdict.statements > 1) && !self.is_unread())
     }
 
+    /// Whether it has failed, and stored code may have run before that did something that no answer has told.
+    pub fn is_untold(&self, command: ClientCommand) -> bool {
+        match (&self.error, command) {
+            (Some(_), ClientCommand::Query) => !self.is_unread(),
+            (Some(error), ClientCommand::StmtExecute) => !NOT_BEGUN.contains(&error.code),
+            _ => false,
+        }
+    }
+
     /// Whether the server could not read the text, and so did nothing of it (`ER_PARSE_ERROR`).
     pub fn is_unread(&self) -> bool {
         self.status.is_none() && self.error.as_ref().is_some_and(|error| error.code == ER_PARSE_ERROR)
@@ -112,7 +118,7 @@ impl Outcome {
         end: &AnswerEnd<'_>,
         first: u8,
         server: &mut ServerConnection,
-        capabilities: Capabilities,
+        forwarding: &Forwarding<'_>,
     ) -> Option<Vec<u8>> {
         match end {
             AnswerEnd::Ok(ok) => {
@@ -122,17 +128,24 @@ impl Outcome {
                 if ok.insert_id != 0 {
                     self.insert_id = ok.insert_id;
                 }
-                match ok.changes {
+                let told = match ok.changes {
                     SessionChanges::None => None,
                     SessionChanges::TooLong => {
                         self.untracked = true;
                         None
                     }
                     SessionChanges::Told(told) => {
-                        self.take(told, server);
-                        Some(told_to_client(ok, first, told, capabilities))
+                        self.take(told, server, forwarding.runs_no_stored_code);
+                        Some(told)
                     }
+                };
+                server.is_untold = false;
+                if first == EOF && forwarding.waits_for_eof() {
+                    let mut out = Vec::with_capacity(EofPacket::BYTES);
+                    EofPacket { warnings: ok.warnings, status: eof::status_of(ok.status) }.write(&mut out);
+                    return Some(out);
                 }
+                told.map(|told| told_to_client(ok, first, told, forwarding.capabilities))
             }
             AnswerEnd::Eof(eof) => {
                 self.status = Some(eof.status);
@@ -153,14 +166,13 @@ impl Outcome {
         }
     }
 
-    fn take(&mut self, told: &[u8], server: &mut ServerConnection) {
-        match Rc::make_mut(&mut server.state).apply(told) {
+    fn take(&mut self, told: &[u8], server: &mut ServerConnection, runs_no_stored_code: bool) {
+        // Behind a statement that has failed some of it may be of that.
+        let says_all = runs_no_stored_code && !server.is_untold;
+        match server.apply(told) {
             Ok(changes) => {
-                self.untracked |= changes.untracked;
+                self.untracked |= changes.is_beyond_tracked(says_all);
                 self.opens_collation |= changes.opens_collation;
-                if let Some(gtids) = changes.gtids.and_then(|text| std::str::from_utf8(text).ok()) {
-                    self.gtids = GtidSet::parse(gtids).or_else(|| self.gtids.take());
-                }
             }
             Err(_) => self.untracked = true,
         }

@@ -9,7 +9,6 @@ use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::wait::{WaitError, receive, send_all};
 use weir_mysql::WireError;
-use weir_mysql::capability::Capabilities;
 use weir_mysql::command::ClientCommand;
 use weir_mysql::outcome::{EOF, ERR, ErrPacket, OK, OkPacket, SessionChanges};
 use weir_mysql::packet::{HEADER_BYTES, PacketHeader, write_packet_with};
@@ -40,6 +39,9 @@ pub enum Own<'a> {
     Prepare(&'a [u8]),
 }
 
+/// What changes nothing: its OK packet tells what was not told yet.
+pub const NOTHING: Own<'static> = Own::Query(b"DO 0");
+
 /// What is answered.
 pub enum OwnAnswer {
     /// Done.
@@ -53,7 +55,8 @@ pub enum OwnAnswer {
 }
 
 /// Sends all of `asked` in one piece and gives the answers, in order; what they tell of the connection's
-/// state is noted. The deadline is the caller's to set.
+/// state is noted. The deadline is the caller's to set. Behind a statement that has failed, [`NOTHING`] goes
+/// first: what is told with the answer to that, nobody has asked for.
 ///
 /// # Errors
 /// The connection is of no use.
@@ -64,7 +67,8 @@ pub async fn ask_all(
     asked: &[Own<'_>],
 ) -> Result<Vec<OwnAnswer>, ServerFailure> {
     let mut out = Vec::with_capacity(256);
-    for own in asked {
+    let first: &[Own<'_>] = if server.is_untold { &[NOTHING] } else { &[] };
+    for own in first.iter().chain(asked) {
         write_packet_with(&mut out, 0, |out| match own {
             Own::Query(sql) => write_query(out, server.capabilities, &[], sql),
             Own::Schema(name) => {
@@ -82,6 +86,11 @@ pub async fn ask_all(
     send_all(&mut *server.connection, &out, deadline, || {}).await?;
     let mut packets = Packets { buffer: buffers.borrow(SMALL).ok_or(ServerFailure::NoMemory)?, taken: 0 };
     let mut answers = Vec::with_capacity(asked.len());
+    for own in first {
+        if let OwnAnswer::Refused(error) = packets.answer(server, deadline, own).await? {
+            return Err(ServerFailure::Refused(error));
+        }
+    }
     for own in asked {
         answers.push(packets.answer(server, deadline, own).await?);
     }
@@ -131,9 +140,7 @@ pub async fn settle(
     ];
     let asked = if first.is_some() { &all[..] } else { &all[1..] };
     if reset {
-        server.has_insert_id = false;
-        server.may_hold_tables = false;
-        server.statements.clear();
+        server.note_renewed();
     }
     let mut answers = ask_all(server, buffers, deadline, asked).await?.into_iter();
     let mut state = TrackedState::default();
@@ -314,8 +321,6 @@ impl Packets {
         deadline: &Deadline,
         asked: &Own<'_>,
     ) -> Result<OwnAnswer, ServerFailure> {
-        let capabilities = server.capabilities;
-        let has_eof = !capabilities.has(Capabilities::DEPRECATE_EOF);
         let first = self.next(server, deadline).await?;
         match first.first() {
             Some(&ERR) => return Ok(OwnAnswer::Refused(ServerError::of(&ErrPacket::parse(first)?))),
@@ -324,17 +329,13 @@ impl Packets {
                 cursor.u8()?;
                 let id = cursor.u32()?;
                 let (columns, parameters) = (cursor.u16()?, cursor.u16()?);
-                for count in [parameters, columns].into_iter().filter(|count| *count > 0) {
-                    for _ in 0..u32::from(count) + u32::from(has_eof) {
-                        self.next(server, deadline).await?;
-                    }
+                for _ in 0..u32::from(columns) + u32::from(parameters) {
+                    self.next(server, deadline).await?;
                 }
                 return Ok(OwnAnswer::Prepared(id));
             }
             Some(&OK) => {
-                if let SessionChanges::Told(told) = OkPacket::parse(first, capabilities)?.changes {
-                    Rc::make_mut(&mut server.state).apply(told)?;
-                }
+                note_told(server, first, asked)?;
                 return Ok(OwnAnswer::Done);
             }
             _ => {}
@@ -343,14 +344,17 @@ impl Packets {
         if columns > MOST_COLUMNS {
             return Err(ServerFailure::Protocol(WireError::ColumnCount));
         }
-        for _ in 0..columns + usize::from(has_eof) {
+        for _ in 0..columns {
             self.next(server, deadline).await?;
         }
         let mut rows = Vec::new();
         loop {
             let packet = self.next(server, deadline).await?;
             match packet.first() {
-                Some(&EOF) => return Ok(OwnAnswer::Rows(rows)),
+                Some(&EOF) => {
+                    note_told(server, packet, asked)?;
+                    return Ok(OwnAnswer::Rows(rows));
+                }
                 Some(&ERR) => return Ok(OwnAnswer::Refused(ServerError::of(&ErrPacket::parse(packet)?))),
                 _ if rows.len() == MOST_ROWS => {
                     return Err(ServerFailure::Protocol(WireError::UnexpectedPacket));
@@ -359,6 +363,21 @@ impl Packets {
             }
         }
     }
+}
+
+/// Takes what an OK packet tells of the connection. What none of Weir's own SETs explains, a statement of the
+/// session's has left.
+fn note_told(server: &mut ServerConnection, packet: &[u8], asked: &Own<'_>) -> Result<(), WireError> {
+    let ok = OkPacket::parse(packet, server.capabilities)?;
+    server.is_untold = false;
+    let SessionChanges::Told(told) = ok.changes else { return Ok(()) };
+    let is_own = match asked {
+        Own::Query(sql) => sql.starts_with(b"SET "),
+        Own::Schema(_) | Own::Reset | Own::Prepare(_) => true,
+    };
+    let is_changed = server.apply(told)?.state_changed;
+    server.is_unknown |= is_changed && !is_own;
+    Ok(())
 }
 
 fn row(packet: &[u8], columns: usize) -> Result<Vec<Option<Box<[u8]>>>, WireError> {

@@ -9,11 +9,11 @@ use std::time::Duration;
 use weir_io::stream::Duplex as _;
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::gtid::GtidSet;
-use weir_mysql::state::TrackedState;
-use weir_mysql::{StatementVerdict, TableUse};
+use weir_mysql::state::{ToldChanges, TrackedState};
+use weir_mysql::{StatementVerdict, TableUse, WireError};
 
 use super::account::Account;
-use super::attach::LoggedIn;
+use super::attach::{LoggedIn, OF_WEIR};
 use super::login::Candidate;
 use super::own;
 use super::prepared::ServerStatements;
@@ -31,7 +31,7 @@ const STATEMENTS_IDLE: Duration = Duration::from_secs(15);
 pub struct ConnectionKind {
     /// As whom it is logged in.
     pub account: Rc<Account>,
-    /// What the client and Weir have agreed on: it says how answers are framed.
+    /// What the client and Weir have agreed on, and [`OF_WEIR`]: it says how its server frames answers.
     pub capabilities: Capabilities,
     /// The collation of the login, by number.
     pub collation: u16,
@@ -42,7 +42,7 @@ impl ConnectionKind {
     pub fn of(candidate: &Candidate) -> ConnectionKind {
         ConnectionKind {
             account: candidate.account.clone(),
-            capabilities: candidate.capabilities,
+            capabilities: candidate.capabilities | OF_WEIR,
             collation: candidate.collation,
         }
     }
@@ -63,7 +63,7 @@ pub struct ServerConnection {
     pub connection: Connection,
     /// For whom it may be used.
     pub kind: ConnectionKind,
-    /// What is agreed with the server: the client's, and SESSION_TRACK.
+    /// What is agreed with the server: the client's, and [`OF_WEIR`].
     pub capabilities: Capabilities,
     /// What the server calls it, for KILL.
     pub thread_id: u32,
@@ -78,6 +78,14 @@ pub struct ServerConnection {
     pub has_insert_id: bool,
     /// Tables may be locked against definitions until a transaction ends that no status flag tells of.
     pub may_hold_tables: bool,
+    /// A statement has failed on it that may have run stored code. What that has changed, its error did not
+    /// tell: the next OK packet does.
+    pub is_untold: bool,
+    /// An answer to Weir itself has told of something that nobody knows what it is; it is the session's that
+    /// uses the connection.
+    pub is_unknown: bool,
+    /// Transactions that an answer to Weir itself has told of.
+    pub gtids: Option<GtidSet>,
     /// Nothing was sent on it that was not answered.
     pub is_at_rest: bool,
 }
@@ -96,6 +104,9 @@ impl ServerConnection {
             stamp: 0,
             has_insert_id: false,
             may_hold_tables: false,
+            is_untold: false,
+            is_unknown: false,
+            gtids: None,
             is_at_rest: true,
         })
     }
@@ -123,6 +134,26 @@ impl ServerConnection {
             self.stamp = 0;
         }
         ids.len()
+    }
+
+    /// It is a new session of its account, which has nothing of those before.
+    pub fn note_renewed(&mut self) {
+        self.statements.clear();
+        self.gtids = None;
+        (self.has_insert_id, self.may_hold_tables) = (false, false);
+        (self.is_untold, self.is_unknown) = (false, false);
+    }
+
+    /// Takes what an OK packet has told of changes; gives it, but for transactions, which stay here.
+    ///
+    /// # Errors
+    /// It can not be read.
+    pub fn apply<'t>(&mut self, told: &'t [u8]) -> Result<ToldChanges<'t>, WireError> {
+        let changes = Rc::make_mut(&mut self.state).apply(told)?;
+        if let Some(gtids) = changes.gtids.and_then(|text| std::str::from_utf8(text).ok()) {
+            self.gtids = GtidSet::parse(gtids).or_else(|| self.gtids.take());
+        }
+        Ok(changes)
     }
 
     /// Whether the server has said nothing since its last answer: what it says unasked is that it closes.
@@ -241,9 +272,11 @@ impl IdleServers {
     }
 
     /// Keeps a connection that is at rest and in a state that is known.
-    pub fn keep(&self, backend: &WorkerBackend, server: Box<ServerConnection>, now: Duration, most: u32) {
+    pub fn keep(&self, backend: &WorkerBackend, mut server: Box<ServerConnection>, now: Duration, most: u32) {
+        server.gtids = None;
         let mut idle = self.idle.borrow_mut();
-        let is_kept = server.is_at_rest && server.connection.moves() == backend.shared.resolved.moves();
+        let is_known = server.is_at_rest && !server.is_untold && !server.is_unknown;
+        let is_kept = is_known && server.connection.moves() == backend.shared.resolved.moves();
         if is_kept && !backend.shared.balance.has_left() && idle.len() < most as usize {
             idle.push(IdleServer { server, since: now });
         }

@@ -404,7 +404,7 @@ impl Session {
     /// Answers with an OK packet that says nothing but the session's status.
     pub async fn send_ok(&mut self, sequence: u8) -> Result<(), End> {
         let mut out = Vec::with_capacity(16);
-        let capabilities = self.kind.capabilities;
+        let capabilities = self.candidate.capabilities;
         write_packet_with(&mut out, sequence, |out| {
             OkPacket::of(self.told_status).write(out, OK, capabilities)
         });

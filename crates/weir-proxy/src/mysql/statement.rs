@@ -178,7 +178,8 @@ impl Session {
         let Running { incoming, command, verdict, .. } = running;
         let here = self.received().len().min(incoming.packet_bytes()) as u64;
         let listener = self.slot.current();
-        let Session { worker, slot, stream, buffer, deadline, attached, kind, now, .. } = &mut *self;
+        let told_status = self.told_status;
+        let Session { worker, slot, stream, buffer, deadline, attached, candidate, now, .. } = &mut *self;
         let Some(Attached { chosen, server, .. }) = attached else { return Err(End::Internal) };
         let (name, reason) = (command.name(), verdict.reason.word());
         tracing::trace!(backend = chosen.backend().shared.address, command = name, reason, "statement");
@@ -192,7 +193,9 @@ impl Session {
             buffers: &worker.buffers,
             deadline,
             slot,
-            capabilities: kind.capabilities,
+            capabilities: candidate.capabilities,
+            told_status,
+            runs_no_stored_code: verdict.runs_no_stored_code(),
             statement_id: running.prepares.map_or(0, |(_, id)| id),
             client_patience: CLIENT_PATIENCE,
             overtime: listener.shared.config.timeout.statement.map(|longest| begun + longest),
@@ -217,7 +220,7 @@ impl Session {
                         }
                         let mut source =
                             Source::new(&mut *stream, slot, &mut *buffer, &worker.buffers, deadline);
-                        let sent = source.send_file(server).await;
+                        let sent = source.send_file(server, answering.shift_back()).await;
                         from_client += source.received;
                         match sent {
                             Ok(sequence) => answering.reader.infile_sent(sequence),
@@ -230,6 +233,7 @@ impl Session {
         };
         let Answering { outcome, forwarded, received, .. } = answering;
         server.is_at_rest = answered.is_ok();
+        server.is_untold |= outcome.is_untold(*command);
         *now = clock::now();
         if answered.is_ok() {
             chosen.observe_success(*now, now.saturating_sub(begun));
@@ -322,6 +326,7 @@ impl Session {
         if outcome.untracked || released == Released::Unknown {
             self.pins |= LeftBehind::ANYTHING;
         }
+        self.take_told();
         if verdict.reads_back.has(ReadsBack::CONNECTION_ID) {
             // The number that it was told is that of this connection.
             self.pins |= LeftBehind::ANYTHING;
@@ -345,9 +350,6 @@ impl Session {
         );
         self.count_pins(pinned_before);
         self.note_left_for_next(running, outcome);
-        if let Some(gtids) = outcome.gtids.as_ref().filter(|gtids| !gtids.is_empty()) {
-            self.written = Some(gtids.clone());
-        }
         let is_split = self.facts.access == SplitAccess::Auto;
         self.has_untold_writes |= is_split && is_failed && verdict.may_change();
         if released == Released::Yes || !is_at_rest {
@@ -376,6 +378,20 @@ impl Session {
         match step {
             TransactionStep::Unclear { .. } if may => Released::Unknown,
             _ => Released::No,
+        }
+    }
+
+    /// Takes what the server has told of the session: the transactions that it has committed, and, where Weir
+    /// itself was told so, that something is on the connection which nobody knows.
+    pub fn take_told(&mut self) {
+        let Some(attached) = &mut self.attached else { return };
+        if let Some(gtids) = attached.server.gtids.take().filter(|gtids| !gtids.is_empty()) {
+            self.written = Some(gtids);
+        }
+        if std::mem::take(&mut attached.server.is_unknown) {
+            let before = self.pins;
+            self.pins |= LeftBehind::ANYTHING;
+            self.count_pins(before);
         }
     }
 

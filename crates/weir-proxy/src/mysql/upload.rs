@@ -11,6 +11,7 @@ use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::stream::{Duplex as _, Stream};
 use weir_io::wait::{WaitError, send_all, timed_out};
+use weir_mysql::eof::SequenceShift;
 use weir_mysql::packet::{PacketEvent, PacketReader};
 
 use super::exchange::{ExchangeError, ServerFailure};
@@ -41,6 +42,8 @@ pub struct Source<'a> {
     pub deadline: &'a Deadline,
     /// Bytes received meanwhile.
     pub received: u64,
+    /// From the client's sequence ids to those that the server waits for.
+    shift: SequenceShift,
 }
 
 impl<'a> Source<'a> {
@@ -52,7 +55,7 @@ impl<'a> Source<'a> {
         buffers: &'a Rc<Buffers>,
         deadline: &'a Deadline,
     ) -> Source<'a> {
-        Source { client, slot, buffer, buffers, deadline, received: 0 }
+        Source { client, slot, buffer, buffers, deadline, received: 0, shift: SequenceShift::default() }
     }
 
     /// Sends a command; gives the sequence id of its last packet. One that is whole in the buffer stays
@@ -88,9 +91,14 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Sends a file: the client's packets up to an empty one, whose sequence id it gives. The client has been
-    /// asked for it, and goes on sending it whatever becomes of the server.
-    pub async fn send_file(&mut self, server: &mut ServerConnection) -> Result<u8, ExchangeError> {
+    /// Sends a file: the client's packets up to an empty one, whose sequence id it gives, moved by `shift` as
+    /// all are. The client has been asked for it, and goes on sending it whatever becomes of the server.
+    pub async fn send_file(
+        &mut self,
+        server: &mut ServerConnection,
+        shift: SequenceShift,
+    ) -> Result<u8, ExchangeError> {
+        self.shift = shift;
         self.send_packets(server).await.map_err(|error| match error {
             ExchangeError::Server { failure, .. } => ExchangeError::Server { failure, forwarded: true },
             other => other,
@@ -116,7 +124,7 @@ impl<'a> Source<'a> {
         is_sent: bool,
         is_last: impl Fn(u64) -> bool,
     ) -> Result<Option<u8>, ExchangeError> {
-        let Some(buffer) = self.buffer else { return Ok(None) };
+        let Some(buffer) = &mut *self.buffer else { return Ok(None) };
         let (mut taken, mut last) = (0, None);
         while last.is_none() {
             let input = buffer.filled().get(taken..).unwrap_or_default();
@@ -129,9 +137,10 @@ impl<'a> Source<'a> {
                 PacketEvent::End { payload_bytes } => Some(payload_bytes),
             };
             if ended.is_some_and(&is_last) {
-                last = Some(reader.next_sequence().wrapping_sub(1));
+                last = Some(reader.next_sequence().wrapping_sub(1).wrapping_add(self.shift.added()));
             }
         }
+        self.shift.apply(buffer.filled_mut().get_mut(..taken).unwrap_or_default());
         if !is_sent {
             pass(server, self.deadline, buffer.filled().get(..taken).unwrap_or_default()).await?;
         }

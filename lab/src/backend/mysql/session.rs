@@ -196,8 +196,7 @@ impl Session {
                 self.append_ok(output, sequence);
             }
             command::PING | command::RESET => self.append_ok(output, sequence),
-            command::SET_OPTION if self.has(capability::DEPRECATE_EOF) => self.append_ok(output, sequence),
-            command::SET_OPTION => append_eof(output, sequence, self.status),
+            command::SET_OPTION => self.append_end(output, sequence),
             _ => append_error(output, sequence, 1047, "08S01", "Unknown command"),
         }
         true
@@ -266,7 +265,7 @@ impl Session {
         self.append_end(output, if deprecate_eof { 4 } else { 5 });
     }
 
-    /// What stands behind the rows.
+    /// What stands behind rows, and answers some commands.
     fn append_end(&self, output: &mut Vec<u8>, sequence: u8) {
         if self.has(capability::DEPRECATE_EOF) {
             let [low, high] = self.status.to_le_bytes();
