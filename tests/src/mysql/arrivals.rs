@@ -85,7 +85,7 @@ const ROAMING: &[&str] = &[
 /// How often Weir has made a connection ready by a DO: before it lends one on which the session before has
 /// inserted something.
 const WEIRS_OWN: &str = "SELECT COUNT(*) FROM mysql.general_log \
-     WHERE user_host LIKE 'app%' AND CONVERT(argument USING utf8mb4) = 'DO LAST_INSERT_ID(0)'";
+     WHERE user_host LIKE 'app%' AND CONVERT(argument USING utf8mb4) IN ('DO LAST_INSERT_ID(0)', 'DO 0')";
 
 /// What changes nothing, by the names of `performance_schema`: reads, what Weir sets in a connection that it
 /// takes for a session, commands, and what the server could not read.

@@ -29,8 +29,9 @@ pub const USUAL: u32 =
 const MORE_RESULTS: u16 = 1 << 3;
 const CURSOR_EXISTS: u16 = 1 << 6;
 const STATE_CHANGED: u16 = 1 << 14;
-/// Transaction, autocommit, backslashes, and whether a cursor is open.
-const KNOWN_BEHIND_COLUMNS: u16 = 1 | 1 << 1 | CURSOR_EXISTS | 1 << 9 | 1 << 13;
+/// Autocommit, backslashes, and whether a cursor is open. A server hides the session's transaction while it
+/// reads tables of its own, as for HELP.
+const KNOWN_BEHIND_COLUMNS: u16 = 1 << 1 | CURSOR_EXISTS | 1 << 9;
 
 /// What a command is answered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -116,13 +116,12 @@ fn a_client_with_eof_packets_or_without_them_hears_what_a_server_says_to_the_las
     CODE.iter().for_each(|sql| drop(root.does(sql)));
     let weir = Setup::of(ONE_CONNECTION).with("server", server.address).start();
     // Also one behind the other over the same connection, which both kinds share.
-    for capabilities in [0, DEPRECATE_EOF, SESSION_TRACK, 0] {
-        let log_in = |address| {
+    for capabilities in [0, DEPRECATE_EOF, 0] {
+        let mut log_in = |address| {
             root.does("TRUNCATE shop.loaded");
             let login = Login { capabilities: capabilities | LOCAL_FILES, ..Login::of("app", "shop") };
             Client::log_in(address, &login).expect("app is let in")
         };
-        let mut log_in = log_in;
         let expected = answers(&mut log_in(server.address));
         let heard = answers(&mut log_in(weir.address("db")));
         for (at, (expected, heard)) in expected.into_iter().zip(heard).enumerate() {
