@@ -13,7 +13,11 @@ use crate::config::ROOT;
 use crate::fields::{Fields, KeyValue, Value};
 use crate::given;
 use crate::keys::{Key, Kind, Limit, Shape, Table, Word};
+use crate::listener::Listener;
+use crate::pool::Pool;
 use crate::report::{Findings, Span, quote};
+use crate::route::Route;
+use crate::setting::Section as _;
 use crate::suggest::{nearest, one_of};
 use crate::units::{self, Refused, refuse};
 use crate::values;
@@ -112,9 +116,14 @@ fn unknown_key(
     let alias = keys.iter().find(|key| key.also.contains(&other.as_str()));
     let meant = alias.map(|key| key.name).or_else(|| nearest(name, keys.iter().map(|key| key.name)));
     let others: Vec<_> = tables_with(name).filter(|path| *path != schema.path).collect();
+    let mains: Vec<_> = main_tables().into_iter().filter(|path| others.contains(path)).collect();
     let hint = match (meant, &others[..]) {
         (Some(meant), _) => format!("did you mean `{meant}`?"),
         (None, [other]) => format!("`{name}` belongs in `{other}`"),
+        // Whoever says a thing of a listener that is one of routes and pools has taken the one for the other.
+        (None, _) if main_tables().contains(&schema.path) && !mains.is_empty() => {
+            format!("`{name}` belongs in {}", one_of(mains))
+        }
         // Where several tables have it, each means something else by it.
         _ => format!("expected {}", one_of(known())),
     };
@@ -125,6 +134,11 @@ fn unknown_key(
 /// The headers of all tables that have a key of this name.
 fn tables_with(name: &str) -> impl Iterator<Item = &'static str> {
     ROOT.with_all_below().into_iter().filter(move |table| table.key(name).is_some()).map(|table| table.path)
+}
+
+/// The headers of the tables that most of a file is made of.
+fn main_tables() -> [&'static str; 3] {
+    [Listener::TABLE.path, Route::TABLE.path, Pool::TABLE.path]
 }
 
 struct Reader<'f, 's> {
