@@ -6,9 +6,10 @@ use weir_template::Variable;
 use super::{AccessTarget, MAIN_LOG, MOST_ACCESS_LOGS};
 use crate::fields::{Fields, Value};
 use crate::log::LineTemplate;
-use crate::report::Findings;
+use crate::report::{Findings, Span};
 use crate::setting::One as _;
 use crate::suggest::{nearest, one_of};
+use crate::world::below;
 
 /// Fields that a JSON line has by itself.
 pub(crate) const STANDARD_FIELDS: [&str; 32] = [
@@ -65,9 +66,30 @@ pub(crate) fn check(root: &Fields, findings: &mut Findings<'_>) {
             findings.error(log.at, format!("there are more than {MOST_ACCESS_LOGS} access logs"), hint);
         }
     }
+    one_file(root, findings);
     for listener in root.named("listener") {
         names(root, listener, findings);
         listener.tables("route").for_each(|(_, route)| names(root, route, findings));
+    }
+}
+
+/// Notes where several logs go to one file.
+fn one_file(root: &Fields, findings: &mut Findings<'_>) {
+    let named = root.named("access_log").map(|log| (log, "target"));
+    let mut seen: Vec<(String, Span)> = Vec::new();
+    for (log, name) in root.table("log").map(|log| (log, "access")).into_iter().chain(named) {
+        let Some(AccessTarget::File(path)) = log.value(name).and_then(AccessTarget::of) else { continue };
+        let path = below("", &path.display().to_string());
+        match seen.iter().find(|(other, _)| *other == path) {
+            Some((_, first)) => {
+                let hint = format!(
+                    "the first is at {}; lines of both stand in it, and what both log twice",
+                    findings.place(*first)
+                );
+                findings.warning(log.at(name), "two access logs go to one file", hint);
+            }
+            None => seen.push((path, log.at(name))),
+        }
     }
 }
 
@@ -146,7 +168,7 @@ fn lines(log: &Fields, findings: &mut Findings<'_>) {
 const CREDENTIALS: [&str; 4] = ["authorization", "proxy-authorization", "cookie", "x-api-key"];
 
 /// What proves who somebody is, where whoever reads the log could be it.
-fn secrets(at: crate::report::Span, value: &Value, findings: &mut Findings<'_>) {
+fn secrets(at: Span, value: &Value, findings: &mut Findings<'_>) {
     let Some(LineTemplate(template)) = LineTemplate::of(value) else { return };
     for variable in template.variables() {
         let hint = match variable {
