@@ -123,10 +123,6 @@ fn listeners(out: &mut String, listeners: &[ListenerStatus]) {
     out.push_str("</table></div>");
 }
 
-/// Soon enough to be looked at by somebody, and late enough that what renews certificates should have done
-/// so.
-const SOON_SECONDS: f64 = 14.0 * 86_400.0;
-
 fn certificates(out: &mut String, listeners: &[ListenerStatus]) {
     if listeners.iter().all(|listener| listener.certificates.is_empty()) {
         return;
@@ -140,7 +136,9 @@ fn certificates(out: &mut String, listeners: &[ListenerStatus]) {
             let (class, word) = match it.expires_in_seconds {
                 None => ("down", "missing"),
                 Some(left) if left <= 0.0 => ("down", "expired"),
-                Some(left) if left < SOON_SECONDS && it.acme.is_none() => ("ejected", "expires soon"),
+                Some(left) if left < weir_tls::ENDS_SOON.as_secs_f64() && it.acme.is_none() => {
+                    ("ejected", "expires soon")
+                }
                 Some(_) => ("ready", "good"),
             };
             let left = it.expires_in_seconds.map_or_else(|| "-".to_owned(), |left| span(left.max(0.0)));

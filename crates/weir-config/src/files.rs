@@ -1,23 +1,22 @@
 //! Files whose content a config holds: they are read with it, so that what is in force stays whole whatever
 //! becomes of them, and a mistake in one names the line that asks for it.
 
+mod named;
+
 use std::sync::Arc;
 
 use crate::auth::is_url;
 use crate::buffer;
 use crate::error_page::PAGE_BYTES;
 use crate::fields::{Fields, Value};
-use crate::log::AccessTarget;
 use crate::map::MAP_FILE_BYTES;
-use crate::mysql::Passwords;
 use crate::report::{Findings, quote};
-use crate::setting::One as _;
-use crate::world::{FileUse, World};
+use crate::world::World;
 
 /// Puts the content of every file that the tables name in the place of its name.
 pub(crate) fn read(root: &mut Fields, world: &dyn World, findings: &mut Findings<'_>) {
     buffer::try_directory(root, world, findings);
-    try_all(root, world, findings);
+    named::look_at_all(root, world, findings);
     for map in root.below_mut("map") {
         of_key(map, "file", MAP_FILE_BYTES, world, findings);
     }
@@ -26,39 +25,6 @@ pub(crate) fn read(root: &mut Fields, world: &dyn World, findings: &mut Findings
         for route in listener.below_mut("route") {
             pages(route, world, findings);
         }
-    }
-}
-
-/// Notes which of the files that are read when the config is in force can't be: a check that says nothing of
-/// them would be followed by a start that fails.
-fn try_all(root: &Fields, world: &dyn World, findings: &mut Findings<'_>) {
-    if let Some(admin) = root.table("admin") {
-        try_key(admin, "token_file", FileUse::AdminToken, world, findings);
-        for name in ["cert", "key", "client_ca"] {
-            admin.table("tls").into_iter().for_each(|tls| try_key(tls, name, FileUse::Pem, world, findings));
-        }
-    }
-    for mysql in root.named("pool").filter_map(|pool| pool.table("mysql")) {
-        try_key(mysql, "password_file", FileUse::Password, world, findings);
-        if matches!(mysql.value("passwords"), Some(Value::Word(word)) if *word == Passwords::File.word()) {
-            try_key(mysql, "passwords_file", FileUse::Accounts, world, findings);
-        }
-        try_key(mysql, "key_file", FileUse::OwnKey, world, findings);
-        try_key(mysql, "server_public_key", FileUse::ServerKey, world, findings);
-    }
-    let logs = root.named("access_log").map(|log| (log, "target"));
-    for (log, name) in root.table("log").map(|log| (log, "access")).into_iter().chain(logs) {
-        let target = log.value(name).and_then(AccessTarget::of);
-        if matches!(target, Some(AccessTarget::File(_))) {
-            try_key(log, name, FileUse::Log, world, findings);
-        }
-    }
-}
-
-fn try_key(fields: &Fields, name: &str, purpose: FileUse, world: &dyn World, findings: &mut Findings<'_>) {
-    let (Some(entry), Some(path)) = (fields.get(name), fields.text(name)) else { return };
-    if let Err(why) = world.can_use(path, purpose) {
-        findings.error(entry.at, format!("{} can't be used", quote(path)), why);
     }
 }
 

@@ -140,5 +140,5 @@ pub use values::path::PathPattern;
 pub use values::probe::{Expected, Octets};
 pub use values::unix::unix_name;
 pub use weir_screen::{Pattern, Settings as Screen};
-pub use world::{FileUse, World};
+pub use world::{FileProblem, FileUse, World};
 pub use write::{SECRET, default_text, quoted, to_toml, to_toml_without_secrets};

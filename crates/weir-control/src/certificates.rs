@@ -1,11 +1,11 @@
-//! What the files say that a config names for TLS: for `weir check --online`, read as a reload would, without
-//! touching anything; and for the log.
+//! What the files say that a config names for TLS: what is wrong with them, and for `weir check --online` what
+//! is right. They are read as a reload reads them, and nothing is touched.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use weir_config::{Config, Listener, ListenerTls};
+use weir_config::{Config, FileProblem, Listener, ListenerTls, Severity};
 use weir_tls::acme::Challenges;
-use weir_tls::{Facts, ListFacts, Loaded, TicketKeys};
+use weir_tls::{Facts, ListFacts, Loaded, Looked, TicketKeys, Validity};
 
 use crate::timestamp::Timestamp;
 
@@ -18,15 +18,44 @@ pub struct Found {
     pub said: Result<String, String>,
 }
 
-/// Says in the log which lists of revoked certificates are out of date: they keep everybody out.
-pub(crate) fn warn_of_old_lists(loaded: &Loaded) {
-    for (of, list) in loaded.revocations().filter(|(_, list)| list.is_out_of_date(SystemTime::now())) {
-        tracing::warn!(
-            of,
-            file = %list.file.display(),
-            issuer = list.issuer,
-            "a list of revoked certificates is out of date: no certificate of its authority is taken until a newer one is loaded"
-        );
+/// What is wrong at `now` with files that a config names.
+pub(crate) fn problems(looked: &Looked, now: SystemTime) -> Vec<FileProblem> {
+    let unusable = looked.errors.iter().map(|error| FileProblem::unusable(&error.file, &error.reason));
+    let ends = looked.certificates.iter().filter_map(|facts| validity_problem(facts, now));
+    let lists = looked.lists.iter().filter(|list| list.is_out_of_date(now)).map(|list| FileProblem {
+        severity: Severity::Warning,
+        file: list.file.clone(),
+        what: format!("holds a list of revoked certificates that is out of date, that of {}", list.issuer),
+        hint: "no certificate of that authority is taken until a newer one is loaded".to_owned(),
+    });
+    unusable.chain(ends).chain(lists).collect()
+}
+
+/// What is said of a certificate that is not good, or not for long: it is put in force, which is better than
+/// none.
+fn validity_problem(facts: &Facts, now: SystemTime) -> Option<FileProblem> {
+    let what = describe_validity(facts.validity(now), now)?;
+    let hint = match facts.validity(now) {
+        Validity::NotYet(_) => "it is put in force, and most refuse it until then",
+        Validity::EndsSoon(_) => "expected a newer one by then",
+        Validity::Good | Validity::Ended(_) => "it is put in force, and most refuse it; expected a newer one",
+    };
+    let file = facts.file.clone();
+    Some(FileProblem { severity: Severity::Warning, file, what, hint: hint.to_owned() })
+}
+
+/// What a certificate is or does that is not simply good.
+pub(crate) fn describe_validity(validity: Validity, now: SystemTime) -> Option<String> {
+    let text = |moment| Timestamp::of(moment).rfc3339();
+    match validity {
+        Validity::Good => None,
+        Validity::NotYet(begins) => Some(format!("is good only from {} on", text(begins))),
+        Validity::EndsSoon(ends) => {
+            let days = ends.duration_since(now).unwrap_or_default().as_secs() / 86_400;
+            let days = if days == 1 { "1 day".to_owned() } else { format!("{days} days") };
+            Some(format!("expires in {days}, at {}", text(ends)))
+        }
+        Validity::Ended(ended) => Some(format!("expired at {}", text(ended))),
     }
 }
 
@@ -180,5 +209,17 @@ mod tests {
         );
         assert!(describe(&facts, at(0)).unwrap_err().contains("good only from 1970-01-02"));
         assert!(describe(&facts, at(10 * 86_400 + 1)).unwrap_err().contains("expired 1970-01-11"));
+    }
+
+    #[test]
+    fn a_certificate_that_ends_is_warned_of_with_what_to_do() {
+        let at = |day: u64| UNIX_EPOCH + Duration::from_secs(day * 86_400);
+        let looked = Looked { certificates: vec![facts(0, 100 * 86_400)], ..Looked::default() };
+        let said = |day| problems(&looked, at(day)).into_iter().map(|it| format!("{}; {}", it.what, it.hint));
+        assert_eq!(said(50).count(), 0);
+        let soon = "expires in 5 days, at 1970-04-11T00:00:00.000Z; expected a newer one by then";
+        assert_eq!(said(95).collect::<Vec<_>>(), [soon]);
+        assert!(said(101).all(|it| it.starts_with("expired at 1970-04-11")));
+        assert!(problems(&looked, at(101)).iter().all(|it| it.severity == Severity::Warning));
     }
 }

@@ -2,8 +2,11 @@
 
 use std::io::Read as _;
 use std::path::Path;
+use std::time::SystemTime;
 
-use weir_config::{FileUse, World};
+use weir_config::{FileProblem, FileUse, World};
+
+use crate::certificates;
 
 /// The file system as this process sees it, and its environment.
 #[derive(Clone, Copy, Debug, Default)]
@@ -11,7 +14,7 @@ pub struct Disk;
 
 impl World for Disk {
     fn read(&self, path: &str, most: usize) -> Result<Vec<u8>, String> {
-        weir_tls::read_regular(Path::new(path), most as u64).map_err(|error| error.to_string())
+        weir_tls::read_regular(Path::new(path), most as u64).map_err(|error| weir_tls::why_unread(&error))
     }
 
     fn names(&self, folder: &str) -> Result<Vec<String>, String> {
@@ -37,13 +40,15 @@ impl World for Disk {
         weir_io::temporary::unnamed(Path::new(folder)).map(drop).map_err(|error| error.to_string())
     }
 
-    fn can_use(&self, file: &str, purpose: FileUse) -> Result<(), String> {
-        let file = Path::new(file);
-        match purpose {
-            FileUse::Log => can_log(file),
+    fn look_at(&self, files: &FileUse<'_>) -> Vec<FileProblem> {
+        let can_log = |file: &Path| {
+            can_log(file).err().map(|why| FileProblem::unusable(file, why)).into_iter().collect()
+        };
+        match files {
+            FileUse::Log(file) => can_log(file),
             // Made when it is not there.
-            FileUse::OwnKey if !file.exists() => can_log(file),
-            _ => weir_tls::can_use(file, purpose).map_err(|error| error.reason),
+            FileUse::OwnKey(file) if !file.exists() => can_log(file),
+            files => certificates::problems(&weir_tls::look_at(files), SystemTime::now()),
         }
     }
 }

@@ -16,7 +16,6 @@ use weir_tls::{LoadError, Loaded, TicketKeys};
 
 use crate::acme::Orders;
 use crate::carried::Carried;
-use crate::certificates;
 use crate::cluster::watch::Watch;
 use crate::dns::Names;
 use crate::health::Board;
@@ -274,10 +273,8 @@ impl Publisher {
     }
 
     fn load(&self, config: &Config) -> Result<Loaded, PublishError> {
-        let loaded = Loaded::load(config, &self.tickets, self.followers.orders.challenges());
-        let loaded = loaded.map_err(PublishError::Tls)?;
-        certificates::warn_of_old_lists(&loaded);
-        Ok(loaded)
+        let challenges = self.followers.orders.challenges();
+        Loaded::load(config, &self.tickets, challenges).map_err(PublishError::Tls)
     }
 
     /// Has every plane get ready; when one can't, the others give up what they have got.

@@ -135,7 +135,7 @@ pub enum ReloadVerdict {
     /// The file says what is in force already.
     #[default]
     Unchanged,
-    /// The file has mistakes; nothing changed.
+    /// The file has mistakes, or names files that can't be used; nothing changed.
     Refused,
     /// The file could not be read, or a socket not be bound; nothing changed.
     Failed,
@@ -237,10 +237,12 @@ impl From<PublishError> for ReloadError {
 }
 
 impl ReloadError {
-    /// Whether the file's content is to blame.
+    /// Whether the file's content is to blame, or that of a file which it names.
     pub fn verdict(&self) -> ReloadVerdict {
         match self {
-            ReloadError::Read(ReadError::Refused(_)) => ReloadVerdict::Refused,
+            ReloadError::Read(ReadError::Refused(_))
+            | ReloadError::Publish(PublishError::Tls(_))
+            | ReloadError::Admin(_) => ReloadVerdict::Refused,
             _ => ReloadVerdict::Failed,
         }
     }

@@ -1,16 +1,18 @@
 //! One certificate with its key, and for which names it is good.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
-use weir_config::Certificate;
+use weir_config::{Certificate, CipherPolicy};
 
 use crate::files::{self, LoadError};
 use crate::ocsp;
+use crate::provider;
 use crate::x509;
 
 /// Certificates in a chain (threat D4).
@@ -35,6 +37,51 @@ pub struct Facts {
     pub staple_ends: Option<i64>,
     /// By what its authority knows it; `None` when it does not say.
     pub identity: Option<Identity>,
+}
+
+/// How soon before its end a certificate is spoken of: what renews it should have done so by then, and there
+/// is time to do it by hand.
+pub const ENDS_SOON: Duration = Duration::from_secs(14 * 86_400);
+
+/// Whether a certificate is good at some moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Validity {
+    /// It is, for a while.
+    Good,
+    /// Not yet: it is from then on.
+    NotYet(SystemTime),
+    /// It is good until then, which is soon.
+    EndsSoon(SystemTime),
+    /// It was good until then.
+    Ended(SystemTime),
+}
+
+impl Facts {
+    /// Whether it is good at `now`. One that says no times is. One that never lasts long ends soon when a
+    /// third of its life is left.
+    pub fn validity(&self, now: SystemTime) -> Validity {
+        let (begins, ends) = (moment(self.not_before), moment(self.not_after));
+        if let Some(begins) = begins.filter(|begins| *begins > now) {
+            return Validity::NotYet(begins);
+        }
+        let Some(ends) = ends else { return Validity::Good };
+        let Ok(left) = ends.duration_since(now) else { return Validity::Ended(ends) };
+        let life = begins.and_then(|begins| ends.duration_since(begins).ok());
+        match left < life.map_or(ENDS_SOON, |life| ENDS_SOON.min(life / 3)) {
+            true => Validity::EndsSoon(ends),
+            false => Validity::Good,
+        }
+    }
+
+    /// Of a certificate that is shown to others than clients.
+    pub(crate) fn of_dates(file: &Path, certificate: &CertificateDer<'_>) -> Facts {
+        let (not_before, not_after) = x509::validity(certificate).unzip();
+        Facts { file: file.to_owned(), not_before, not_after, ..Facts::default() }
+    }
+}
+
+fn moment(seconds: Option<i64>) -> Option<SystemTime> {
+    UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(seconds?).ok()?))
 }
 
 /// By what an authority knows a certificate (RFC 9773 section 4.1), both as in its DER, without tag and
@@ -70,6 +117,21 @@ impl Loaded {
 /// Reads the certificate and its key, and makes sure that they belong together.
 pub(crate) fn load(config: &Certificate, provider: &CryptoProvider) -> Result<Loaded, LoadError> {
     join(config, files::certificates(&config.cert)?, files::private_key(&config.key)?, provider)
+}
+
+/// As [`load`], with all that is wrong.
+pub(crate) fn look(config: &Certificate) -> Result<Facts, Vec<LoadError>> {
+    let (chain, secret) = (files::certificates(&config.cert), files::private_key(&config.key));
+    let staple = config.ocsp.as_deref().map(files::read).transpose();
+    match (chain, secret, staple) {
+        (Ok(chain), Ok(secret), Ok(_)) => {
+            let joined = join(config, chain, secret, &provider::of(CipherPolicy::Default));
+            joined.map(|loaded| loaded.facts).map_err(|error| vec![error])
+        }
+        (chain, secret, staple) => {
+            Err([chain.err(), secret.err(), staple.err()].into_iter().flatten().collect())
+        }
+    }
 }
 
 /// Makes sure that a chain and a key, which `config` names, belong together and can be served.
@@ -153,5 +215,30 @@ mod tests {
         assert!(old.restapled(1001).is_none(), "that is said once");
         let again = old.restapled(999).unwrap();
         assert_eq!((again.facts.is_stapled, again.key.ocsp.as_deref()), (true, Some(&b"good"[..])));
+    }
+
+    #[test]
+    fn a_certificate_ends_soon_two_weeks_before_its_end_or_at_a_third_of_a_short_life() {
+        let at = |day: u64| UNIX_EPOCH + Duration::from_secs(day * 86_400);
+        let facts = |first: i64, last: i64| Facts {
+            not_before: Some(first * 86_400),
+            not_after: Some(last * 86_400),
+            ..Facts::default()
+        };
+        let long = facts(1, 100);
+        for (day, expected) in [
+            (0, Validity::NotYet(at(1))),
+            (1, Validity::Good),
+            (86, Validity::Good),
+            (87, Validity::EndsSoon(at(100))),
+            (100, Validity::EndsSoon(at(100))),
+            (101, Validity::Ended(at(100))),
+        ] {
+            assert_eq!(long.validity(at(day)), expected, "day {day}");
+        }
+        let short = facts(1, 7);
+        assert_eq!(short.validity(at(5)), Validity::Good);
+        assert_eq!(short.validity(at(6)), Validity::EndsSoon(at(7)));
+        assert_eq!(Facts::default().validity(at(1)), Validity::Good);
     }
 }

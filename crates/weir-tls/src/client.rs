@@ -13,6 +13,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use weir_config::{CipherPolicy, PoolProtocol, PoolTls, Verify};
 
+use crate::certificate::Facts;
 use crate::dated::{DatedSessions, DatingServerVerifier};
 use crate::files::{self, LoadError};
 use crate::revocations::{ListFacts, Revocations};
@@ -142,6 +143,34 @@ impl ClientTls {
         bytes.copy_from_slice(digest.finish().as_ref());
         let server_name = config.server_name.clone();
         Ok(ClientTls { base, verifier, revocations, server_name, protocol, digest: bytes })
+    }
+
+    /// Reads everything that `config` names, as [`Self::load`] does, and looks at the names of backends: the
+    /// lists of revoked certificates, and when the own certificate is good; `Err` has all that is wrong.
+    pub(crate) fn look(
+        config: &PoolTls,
+        addresses: &[&str],
+    ) -> Result<(Vec<ListFacts>, Option<Facts>), Vec<LoadError>> {
+        let mut errors = Vec::new();
+        if config.verify != Verify::Nobody {
+            errors.extend(authorities(config.ca.as_deref()).err());
+            errors.extend(config.crl.iter().filter_map(|file| files::revocations(file).err()));
+        }
+        let mut own = None;
+        if let Some((cert, key)) = config.client() {
+            errors.extend(files::private_key(key).err());
+            match files::certificates(cert) {
+                Ok(chain) => own = chain.first().map(|first| Facts::of_dates(cert, first)),
+                Err(error) => errors.push(error),
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        // Which protocol is spoken makes no difference to any file.
+        let tls = ClientTls::load(config, PoolProtocol::H1).map_err(|error| vec![error])?;
+        let nameless: Vec<_> = addresses.iter().filter_map(|address| tls.name_of(address).err()).collect();
+        if nameless.is_empty() { Ok((tls.revocations.facts, own)) } else { Err(nameless) }
     }
 
     /// The lists of revoked certificates that count for backends.

@@ -36,6 +36,17 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
+/// Why a file can't be read, for people: who may not read it learns who tried.
+pub fn why_unread(error: &io::Error) -> String {
+    let user = rustix::process::geteuid().as_raw();
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => format!(
+            "{error}: this program runs as user {user} here; expected one that the user may read as whom Weir runs"
+        ),
+        _ => error.to_string(),
+    }
+}
+
 /// The first `most` bytes of a file that a config names: all such files are read by this.
 ///
 /// At a pipe that nobody writes to open(2) would wait, and with it whoever reloads, answers `/livez` and
@@ -58,10 +69,15 @@ pub fn read_regular(file: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// What is said of a file that can't be read.
+pub(crate) fn unread(file: &Path, error: &io::Error) -> LoadError {
+    LoadError::new(file, format!("can't be read: {}", why_unread(error)))
+}
+
 /// The whole file.
 pub(crate) fn read(file: &Path) -> Result<Vec<u8>, LoadError> {
     match read_regular(file, FILE_BYTES + 1) {
-        Err(error) => Err(LoadError::new(file, format!("can't be read: {error}"))),
+        Err(error) => Err(unread(file, &error)),
         Ok(bytes) if bytes.len() as u64 > FILE_BYTES => {
             Err(LoadError::new(file, format!("is longer than {FILE_BYTES} bytes; expected PEM")))
         }
@@ -71,8 +87,7 @@ pub(crate) fn read(file: &Path) -> Result<Vec<u8>, LoadError> {
 
 /// A file with a secret that others than its owner may read is refused, as ssh(1) does.
 pub(crate) fn refuse_if_others_may_read(file: &Path) -> Result<(), LoadError> {
-    let found = std::fs::metadata(file);
-    let found = found.map_err(|error| LoadError::new(file, format!("can't be read: {error}")))?;
+    let found = std::fs::metadata(file).map_err(|error| unread(file, &error))?;
     let mode = found.permissions().mode() & 0o777;
     if mode & 0o077 != 0 {
         let reason = format!("may be read by others (its mode is {mode:03o}); expected 600, by `chmod 600`");
@@ -117,4 +132,18 @@ pub(crate) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, LoadErr
         }
         error => LoadError::new(file, format!("is not PEM: {error}")),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_not_read_a_file_learns_who_tried_and_who_must() {
+        let said = why_unread(&io::Error::from(io::ErrorKind::PermissionDenied));
+        let user = rustix::process::geteuid().as_raw();
+        assert!(said.contains(&format!("as user {user} ")) && said.contains("as whom Weir runs"), "{said}");
+        let said = why_unread(&io::Error::from(io::ErrorKind::NotFound));
+        assert!(!said.contains("user"), "{said}");
+    }
 }

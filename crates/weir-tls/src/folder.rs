@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use weir_config::{Certificate, CipherPolicy};
 
 use crate::certificate::{self, Facts, Loaded};
-use crate::files::LoadError;
+use crate::files::{LoadError, unread};
 use crate::{acme, provider};
 
 /// Most certificates of a folder (count): which one a client gets is found by a table of all names, which is
@@ -54,12 +54,17 @@ pub fn is_name(name: &str) -> bool {
 
 /// Reads all certificates of a folder.
 pub(crate) fn load(folder: &Path, provider: &CryptoProvider) -> Result<Vec<Loaded>, LoadError> {
-    let names = names(folder).map_err(|error| LoadError::new(folder, format!("can't be read: {error}")))?;
+    files(folder)?.iter().map(|file| acme::load(file, provider)).collect()
+}
+
+/// The files of all certificates of a folder.
+pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>, LoadError> {
+    let names = names(folder).map_err(|error| unread(folder, &error))?;
     if names.len() > MOST_CERTIFICATES {
         let reason = format!("holds {} certificates; expected at most {MOST_CERTIFICATES}", names.len());
         return Err(LoadError::new(folder, reason));
     }
-    names.iter().map(|name| acme::load(&file(folder, name), provider)).collect()
+    Ok(names.iter().map(|name| file(folder, name)).collect())
 }
 
 /// What a certificate and its key say, PEM both, and the text of the file that both go into.

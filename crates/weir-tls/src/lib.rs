@@ -40,13 +40,13 @@ pub mod token;
 mod x509;
 
 pub use account_file::AccountFile;
-pub use certificate::{Facts, Identity};
+pub use certificate::{ENDS_SOON, Facts, Identity, Validity};
 pub use client::{BackendTls, ClientTls};
 pub use client_login::ClientLogin;
-pub use files::{LoadError, read_regular};
+pub use files::{LoadError, read_regular, why_unread};
 pub use fingerprint::fingerprint;
 pub use loaded::Loaded;
-pub use named::can_use;
+pub use named::{Looked, look_at};
 pub use own_account::OwnAccount;
 pub use prover::{Proof, ProofError, Prover};
 pub use provider::warm_up;

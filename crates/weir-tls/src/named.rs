@@ -1,26 +1,78 @@
-//! Files that are tried before they are needed.
+//! Files that are looked at before they are needed.
 
 use std::path::Path;
 
-use weir_config::FileUse;
+use weir_config::{CipherPolicy, FileUse};
 
 use crate::account_file::AccountFile;
+use crate::certificate::{self, Facts};
+use crate::client::ClientTls;
 use crate::files::{self, LoadError};
+use crate::revocations::ListFacts;
 use crate::rsa_key::{PasswordKey, ServerKey};
-use crate::{own_account, token};
+use crate::shared_tickets::SharedKeys;
+use crate::sticky::StickyKey;
+use crate::{acme, folder, own_account, provider, server, token};
 
-/// Whether a file can be put to its use: it is read as it will be then.
-///
-/// # Errors
-/// It can't.
-pub fn can_use(file: &Path, purpose: FileUse) -> Result<(), LoadError> {
-    match purpose {
-        FileUse::AdminToken => token::read(file).map(drop),
-        FileUse::Pem => files::read(file).map(drop),
-        FileUse::Password => own_account::read_password(file).map(drop),
-        FileUse::Accounts => AccountFile::load(file).map(drop),
-        FileUse::OwnKey => PasswordKey::load(Some(file)).map(drop),
-        FileUse::ServerKey => ServerKey::load(file).map(drop),
-        FileUse::Log => Ok(()),
+/// What files came to that a config names.
+#[derive(Debug, Default)]
+pub struct Looked {
+    /// Those that can't be put to their use.
+    pub errors: Vec<LoadError>,
+    /// Certificates, which may be good no more. Nothing renews them by itself.
+    pub certificates: Vec<Facts>,
+    /// Lists of revoked certificates that count.
+    pub lists: Vec<ListFacts>,
+}
+
+/// Reads files by what puts them to their use.
+pub fn look_at(named: &FileUse<'_>) -> Looked {
+    match named {
+        FileUse::AdminToken(file) => one(token::read(file)),
+        FileUse::Certificate(named) => match certificate::look(named) {
+            Ok(facts) => Looked { certificates: vec![facts], ..Looked::default() },
+            Err(errors) => Looked { errors, ..Looked::default() },
+        },
+        FileUse::CertificateFolder(folder) => of_folder(folder),
+        FileUse::Clients(tls) => match server::look_at_clients(tls) {
+            Ok(lists) => Looked { lists, ..Looked::default() },
+            Err(errors) => Looked { errors, ..Looked::default() },
+        },
+        FileUse::TicketKeys(files) => {
+            Looked { errors: SharedKeys::look(files).err().unwrap_or_default(), ..Looked::default() }
+        }
+        FileUse::Backends(tls, addresses) => match ClientTls::look(tls, addresses) {
+            Ok((lists, own)) => {
+                Looked { lists, certificates: own.into_iter().collect(), ..Looked::default() }
+            }
+            Err(errors) => Looked { errors, ..Looked::default() },
+        },
+        FileUse::Authorities(file) => one(files::certificates(file)),
+        FileUse::StickySecret(file) => one(StickyKey::load(Some(file))),
+        FileUse::Password(file) => one(own_account::read_password(file)),
+        FileUse::Accounts(file) => one(AccountFile::load(file)),
+        FileUse::OwnKey(file) => one(PasswordKey::load(Some(file))),
+        FileUse::ServerKey(file) => one(ServerKey::load(file)),
+        FileUse::Log(_) => Looked::default(),
     }
+}
+
+fn one<T>(read: Result<T, LoadError>) -> Looked {
+    Looked { errors: read.err().into_iter().collect(), ..Looked::default() }
+}
+
+fn of_folder(folder: &Path) -> Looked {
+    let files = match folder::files(folder) {
+        Ok(files) => files,
+        Err(error) => return one::<()>(Err(error)),
+    };
+    let provider = provider::of(CipherPolicy::Default);
+    let mut looked = Looked::default();
+    for file in &files {
+        match acme::load(file, &provider) {
+            Ok(loaded) => looked.certificates.push(loaded.facts),
+            Err(error) => looked.errors.push(error),
+        }
+    }
+    looked
 }

@@ -464,6 +464,21 @@ fn client_verifier(
     Ok((verifier, revoked))
 }
 
+/// Reads what clients are believed by, as [`ServerTls::load`] does; `Err` has all that is wrong.
+pub(crate) fn look_at_clients(config: &ListenerTls) -> Result<Vec<ListFacts>, Vec<LoadError>> {
+    let Some(file) = &config.client_ca else { return Ok(Vec::new()) };
+    let lists = config.crl.iter().filter_map(|file| files::revocations(file).err());
+    let errors: Vec<LoadError> = files::certificates(file).err().into_iter().chain(lists).collect();
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    let mut bound_to = digest::Context::new(&digest::SHA256);
+    match client_verifier(file, config, &provider::of(config.ciphers), &mut bound_to) {
+        Ok((_, revocations)) => Ok(revocations.facts),
+        Err(error) => Err(vec![error]),
+    }
+}
+
 /// Authorities to be believed, every one of which must be readable.
 pub(crate) fn roots(
     file: &Path,

@@ -67,6 +67,16 @@ impl SharedKeys {
         })
     }
 
+    /// Reads the files as [`Self::load`] does; `Err` has all that is wrong.
+    pub(crate) fn look(files: &[PathBuf]) -> Result<(), Vec<LoadError>> {
+        let alone = files.iter().filter_map(|file| read(std::slice::from_ref(file)).err());
+        let errors: Vec<LoadError> = alone.collect();
+        match errors.is_empty() {
+            true => read(files).map(drop).map_err(|error| vec![error]),
+            false => Err(errors),
+        }
+    }
+
     /// Reads the files again where one has changed since the last look. `Ok(false)` when none has. Waits for
     /// the disk.
     ///

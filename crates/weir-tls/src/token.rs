@@ -3,7 +3,7 @@
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use crate::files::{LoadError, read_regular};
+use crate::files::{LoadError, read_regular, unread};
 
 /// Most of a file that is read, in bytes.
 const FILE_BYTES: u64 = 4096;
@@ -30,7 +30,7 @@ pub fn read_or_pipe(file: &Path) -> Result<String, LoadError> {
 
 fn token_of(file: &Path, read: io::Result<Vec<u8>>) -> Result<String, LoadError> {
     let token = read.and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other));
-    let token = token.map_err(|error| LoadError::new(file, format!("can't be read: {error}")))?;
+    let token = token.map_err(|error| unread(file, &error))?;
     let token = token.trim();
     if token.len() < SHORTEST {
         let length = token.len();

@@ -37,11 +37,14 @@ enum Verb {
     Demo(verbs::demo::Arguments),
     /// Balance one address over some backends; prints the equivalent config
     Proxy(verbs::proxy::Arguments),
-    /// Check a config file without touching anything
+    /// Check a config file, and the files that it names, without touching anything
+    ///
+    /// Exit code 0: good. 2: refused, as `weir run` and `weir reload` would refuse it. 1, with `--online`:
+    /// a backend can't be reached, or a certificate or a list of revoked ones is out of date.
     Check {
         #[command(flatten)]
         files: ConfigFiles,
-        /// Also read certificates and keys, and resolve and connect to every backend
+        /// Also say until when certificates are good, and resolve and connect to every backend
         #[arg(long)]
         online: bool,
     },

@@ -14,6 +14,7 @@ use weir_control::blocking::blocking;
 use weir_control::control::{Control, Start};
 use weir_control::events::What;
 use weir_control::notify::Notifier;
+use weir_control::publish::PublishError;
 use weir_control::reload::{Reread, Source};
 use weir_control::upgrade::{self, Handoff, Passed, Program, Purpose, Successor};
 use weir_proxy::access_log::AccessLog;
@@ -77,14 +78,14 @@ fn serve_checked(plan: Plan, checked: Checked, threshold: log::Threshold) -> Res
     })?;
     let ended = runtime.block_on(async move {
         let process = start(plan, checked.config, threshold).await?;
-        Ok::<_, String>(process.live().await)
+        Ok::<_, StartError>(process.live().await)
     });
     // Ends all tasks, so that what comes back is the last handle; a resolver's thread that hangs is not
     // waited for.
     runtime.shutdown_background();
-    let (exit, control, access_log) = ended.map_err(|error| {
-        tracing::error!("{error}");
-        Exit::Failed
+    let (exit, control, access_log) = ended.map_err(|StartError { exit, why }| {
+        tracing::error!("{why}");
+        exit
     })?;
     if let Some(control) = Arc::into_inner(control) {
         control.stop();
@@ -128,7 +129,27 @@ impl Signals {
     }
 }
 
-async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<Process, String> {
+/// Why nothing is served.
+struct StartError {
+    exit: Exit,
+    why: String,
+}
+
+impl From<String> for StartError {
+    fn from(why: String) -> StartError {
+        StartError { exit: Exit::Failed, why }
+    }
+}
+
+impl From<PublishError> for StartError {
+    fn from(error: PublishError) -> StartError {
+        // Files have become others since they were looked at; they would be so again.
+        let exit = if matches!(error, PublishError::Tls(_)) { Exit::Refused } else { Exit::Failed };
+        StartError { exit, why: error.to_string() }
+    }
+}
+
+async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<Process, StartError> {
     // First of all: a signal that comes while the sockets are opened must not kill the process.
     let signals = Signals::listen().map_err(|error| format!("signals can't be received: {error}"))?;
     let program = Program::of_this_process();
@@ -173,7 +194,7 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
         on_level: Box::new(move |level| threshold.set(level)),
         notifier: Notifier::from_environment(),
     });
-    let control = control.await.map_err(|error| error.to_string())?;
+    let control = control.await?;
     let admin_socket = admin.as_ref().map(|(bind, admin)| {
         admin.socket().map(|socket| Passed { purpose: Purpose::Admin(bind.clone()), socket })
     });

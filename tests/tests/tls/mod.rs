@@ -6,6 +6,7 @@ mod expiry;
 mod handshakes;
 mod mutual;
 mod names;
+mod named_files;
 mod policy;
 mod probes;
 mod reload;

@@ -61,6 +61,9 @@ impl Control {
         // for one.
         checked.config.runtime.workers = self.workers.or(checked.config.runtime.workers);
         let warnings = checked.warnings.to_string();
+        for warning in &checked.warnings.problems {
+            tracing::warn!("{warning}");
+        }
         let running = self.snapshot();
         let (config, needs_restart) = weir_config::until_restart(&checked.config, &running.config);
         let config = Arc::new(config);

@@ -13,8 +13,8 @@ use crate::exit::Exit;
 /// For one name and one connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Says whether the files would be taken; with `online`, whether its certificates can be served and its
-/// backends be reached from here.
+/// Says whether the files would be taken, and those that they name; with `online`, what its certificates are
+/// and whether its backends can be reached from here. That it is good is said last.
 pub fn check(config: &ConfigArgument, online: bool) -> Result<Exit, Exit> {
     let paths = config_paths(config);
     if paths.is_empty() {
@@ -27,16 +27,25 @@ pub fn check(config: &ConfigArgument, online: bool) -> Result<Exit, Exit> {
         eprint!("{}", checked.warnings);
     }
     warn_of_interfaces(&checked.config);
+    let failed = if online { look_around(&checked.config)? } else { 0 };
     let Config { listeners, pools, .. } = &checked.config;
     let backends: usize = pools.iter().map(|pool| pool.backends.len()).sum();
     let (listeners, pools) = (count(listeners.len(), "listener"), count(pools.len(), "pool"));
-    say!("{name}: good, {listeners}, {pools}, {}", count(backends, "backend"));
-    if !online {
-        return Ok(Exit::Done);
+    let has = format!("{listeners}, {pools}, {}", count(backends, "backend"));
+    if failed > 0 {
+        let why = format!("{name}: would be taken ({has}), and {} as said above", count(failed, "failure"));
+        return Err(Exit::Failed.saying(why));
     }
-    let are_readable = read_all(&checked.config);
-    let are_reached = block_on(reach_all(&checked.config))?;
-    if are_readable && are_reached { Ok(Exit::Done) } else { Err(Exit::Failed) }
+    say!("{name}: good, {has}");
+    Ok(Exit::Done)
+}
+
+/// Prints what its certificates are and whether its backends can be reached from here; how many are out of
+/// date or can't be (count).
+fn look_around(config: &Config) -> Result<usize, Exit> {
+    let found = weir_control::certificates::look(config);
+    let bad = found.into_iter().filter(|found| !said(&found.what, &found.said)).count();
+    Ok(bad + block_on(reach_all(config))?)
 }
 
 /// Says where it does not go together with the interfaces and routes of this host: it may be meant for
@@ -52,26 +61,18 @@ fn count(count: usize, word: &str) -> String {
     if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
-/// Reads every certificate, key and authority; prints them in the order of the file.
-fn read_all(config: &Config) -> bool {
-    let mut all = true;
-    for found in weir_control::certificates::look(config) {
-        all &= said(&found.what, found.said);
-    }
-    all
-}
-
 /// Prints what was found; whether that is good.
-fn said(what: &str, found: Result<String, String>) -> bool {
-    match &found {
+fn said(what: &str, found: &Result<String, String>) -> bool {
+    match found {
         Ok(found) => say!("  {what}: {found}"),
         Err(error) => say!("  {what}: FAILED, {error}"),
     }
     found.is_ok()
 }
 
-/// Resolves and connects to every backend, all at once; prints them in the order of the file.
-async fn reach_all(config: &Config) -> bool {
+/// Resolves and connects to every backend, all at once; prints them in the order of the file, and gives how
+/// many can't be reached (count).
+async fn reach_all(config: &Config) -> usize {
     let udp: Vec<&str> = config
         .listeners
         .iter()
@@ -89,12 +90,12 @@ async fn reach_all(config: &Config) -> bool {
             ));
         }
     }
-    let mut all = true;
+    let mut failed = 0;
     for (pool, address, trying) in tries {
         let reached = trying.await.unwrap_or_else(|panicked| Err(panicked.to_string()));
-        all &= said(&format!("{pool}/{address}"), reached);
+        failed += usize::from(!said(&format!("{pool}/{address}"), &reached));
     }
-    all
+    failed
 }
 
 async fn reach(address: String, probed: Option<u32>, connects: bool) -> Result<String, String> {

@@ -1,0 +1,167 @@
+//! Files that are read when a config comes into force, and are not part of it: they are looked at with the
+//! config, so that nothing is called good that a start would refuse, and each mistake has its line.
+
+use std::path::Path;
+
+use crate::admin::AdminTls;
+use crate::auth::is_url;
+use crate::fields::{Fields, Value};
+use crate::log::AccessTarget;
+use crate::mysql::Passwords;
+use crate::report::{Findings, Severity, Span, quote};
+use crate::setting::{One as _, Part};
+use crate::tls::{Certificate, ListenerTls, PoolTls};
+use crate::world::{FileProblem, FileUse, World};
+
+/// Longest path that is shown whole, in characters.
+const SHOWN_PATH: usize = 250;
+
+/// Notes what is wrong with the files that tables name.
+pub(super) fn look_at_all(root: &Fields, world: &dyn World, findings: &mut Findings<'_>) {
+    let mut look = Look { world, findings };
+    if let Some(admin) = root.table("admin") {
+        look.of_admin(admin);
+    }
+    let logs = root.named("access_log").map(|log| (log, "target"));
+    for (log, name) in root.table("log").map(|log| (log, "access")).into_iter().chain(logs) {
+        let target = log.value(name).and_then(AccessTarget::of);
+        if matches!(target, Some(AccessTarget::File(_))) {
+            look.of_key(log, name, FileUse::Log);
+        }
+    }
+    for listener in root.named("listener") {
+        if let Some(tls) = listener.table("tls") {
+            look.of_listener(tls);
+        }
+        let routes = listener.tables("route").map(|(_, route)| route);
+        for jwt in std::iter::once(listener).chain(routes).filter_map(|it| it.table("auth")?.table("jwt")) {
+            // Nobody is asked for keys that stand in a file.
+            if jwt.text("keys").is_some_and(is_url) {
+                look.of_key(jwt, "ca", FileUse::Authorities);
+            }
+        }
+    }
+    for pool in root.named("pool") {
+        look.of_pool(pool);
+    }
+}
+
+/// Who looks, and where what is found goes.
+struct Look<'l, 's> {
+    world: &'l dyn World,
+    findings: &'l mut Findings<'s>,
+}
+
+impl Look<'_, '_> {
+    fn of_admin(&mut self, admin: &Fields) {
+        self.of_key(admin, "token_file", FileUse::AdminToken);
+        let Some(tls) = admin.table("tls") else { return };
+        let AdminTls { cert, key, client_ca } = <AdminTls as Part>::of(tls);
+        self.of_certificate(tls, &Certificate { cert, key, ocsp: None });
+        self.of_files(tls, &FileUse::Clients(&ListenerTls { client_ca, ..ListenerTls::default() }));
+    }
+
+    fn of_listener(&mut self, fields: &Fields) {
+        let tls = <ListenerTls as Part>::of(fields);
+        if !tls.is_spoken() {
+            return;
+        }
+        for (_, certificate) in fields.tables("certificates") {
+            self.of_certificate(certificate, &<Certificate as Part>::of(certificate));
+        }
+        self.of_key(fields, "certificate_folder", FileUse::CertificateFolder);
+        self.of_files(fields, &FileUse::Clients(&tls));
+        self.of_files(fields, &FileUse::TicketKeys(&tls.ticket_keys));
+        for (_, acme) in fields.tables("acme") {
+            let on_demand = acme.table("on_demand");
+            on_demand.into_iter().for_each(|it| self.of_key(it, "ca", FileUse::Authorities));
+            // An order that fails is no reason not to serve what there is.
+            let mut found = self.found_at(acme, "ca", FileUse::Authorities);
+            for problem in &mut found {
+                problem.severity = Severity::Warning;
+                problem.hint += ": no certificate can be ordered";
+            }
+            self.note(acme, found);
+        }
+    }
+
+    fn of_pool(&mut self, pool: &Fields) {
+        if let Some(tls) = pool.table("tls") {
+            let addresses: Vec<&str> =
+                pool.tables("backends").filter_map(|(_, backend)| backend.text("address")).collect();
+            self.of_files(tls, &FileUse::Backends(&<PoolTls as Part>::of(tls), &addresses));
+        }
+        if let Some(sticky) = pool.table("sticky") {
+            self.of_key(sticky, "secret_file", FileUse::StickySecret);
+        }
+        let Some(mysql) = pool.table("mysql") else { return };
+        self.of_key(mysql, "password_file", FileUse::Password);
+        if matches!(mysql.value("passwords"), Some(Value::Word(word)) if *word == Passwords::File.word()) {
+            self.of_key(mysql, "passwords_file", FileUse::Accounts);
+        }
+        self.of_key(mysql, "key_file", FileUse::OwnKey);
+        self.of_key(mysql, "server_public_key", FileUse::ServerKey);
+    }
+
+    /// One that lacks a part has been told of.
+    fn of_certificate(&mut self, fields: &Fields, certificate: &Certificate) {
+        if fields.text("cert").is_some() && fields.text("key").is_some() {
+            self.of_files(fields, &FileUse::Certificate(certificate));
+        }
+    }
+
+    fn of_key<'f>(&mut self, fields: &'f Fields, name: &str, as_what: impl FnOnce(&'f Path) -> FileUse<'f>) {
+        let found = self.found_at(fields, name, as_what);
+        self.note(fields, found);
+    }
+
+    fn found_at<'f>(
+        &self,
+        fields: &'f Fields,
+        name: &str,
+        as_what: impl FnOnce(&'f Path) -> FileUse<'f>,
+    ) -> Vec<FileProblem> {
+        fields.text(name).map_or_else(Vec::new, |path| self.world.look_at(&as_what(Path::new(path))))
+    }
+
+    fn of_files(&mut self, fields: &Fields, files: &FileUse<'_>) {
+        let found = self.world.look_at(files);
+        self.note(fields, found);
+    }
+
+    /// Each problem where its file is named; of several with one file each has a place of its own, as far as
+    /// it is named that often: a certificate and its key in one file that is not there are two.
+    fn note(&mut self, fields: &Fields, found: Vec<FileProblem>) {
+        for (number, problem) in found.iter().enumerate() {
+            let before = found[..number].iter().filter(|other| other.file == problem.file).count();
+            let at = place_of(fields, &problem.file, before);
+            let path = problem.file.display().to_string();
+            let shown = if path.chars().count() > SHOWN_PATH { quote(&path) } else { format!("`{path}`") };
+            let message = format!("{shown} {}", problem.what);
+            match problem.severity {
+                Severity::Error => self.findings.error(at, message, problem.hint.clone()),
+                Severity::Warning => self.findings.warning(at, message, problem.hint.clone()),
+            }
+        }
+    }
+}
+
+/// Where a table names a file, or the folder that it is in, behind so many other such places; the table where
+/// it does neither.
+fn place_of(fields: &Fields, file: &Path, behind: usize) -> Span {
+    let is_it = |value: &Value| matches!(value, Value::Text(text) if Path::new(text) == file);
+    let mut places: Vec<Span> = Vec::new();
+    for entry in &fields.entries {
+        match &entry.value {
+            Value::List(list) => {
+                places.extend(list.iter().filter(|(_, value)| is_it(value)).map(|(at, _)| *at));
+            }
+            value if is_it(value) => places.push(entry.at),
+            _ => {}
+        }
+    }
+    let folder = || fields.text("certificate_folder").filter(|folder| file.starts_with(folder));
+    let in_folder = || folder().map(|_| fields.at("certificate_folder"));
+    let named = places.get(behind).or(places.last()).copied();
+    named.or_else(in_folder).unwrap_or(fields.at)
+}
