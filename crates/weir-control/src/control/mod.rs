@@ -19,6 +19,7 @@ mod rates;
 mod roster;
 mod shared_keys;
 mod uploads;
+mod validity;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU8;
@@ -171,6 +172,8 @@ impl Control {
         tokio::spawn(keep_on("shared ticket keys".to_owned(), move || shared_keys::keep(of.clone())));
         let of = control.clone();
         tokio::spawn(keep_on("interfaces".to_owned(), move || interfaces::keep(of.clone())));
+        let of = control.clone();
+        tokio::spawn(keep_on("validity of certificates".to_owned(), move || validity::keep(of.clone())));
         Ok(control)
     }
 

@@ -1,0 +1,145 @@
+//! Says in the log when a certificate that is served comes near its end, and when it is there. What is so
+//! already when it is loaded is told then, with the file that names it.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use weir_state::Snapshot;
+use weir_tls::{Facts, Validity};
+
+use super::Control;
+use crate::certificates::describe_validity;
+
+/// Between two looks: nobody needs to hear of it to the second.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// Looks again and again, until the process ends.
+pub(super) async fn keep(control: Arc<Control>) {
+    let mut told = Told::default();
+    loop {
+        let now = SystemTime::now();
+        for Served { listener, facts, .. } in told.news(served(&control, &control.snapshot()), now) {
+            let what = describe_validity(facts.validity(now), now).unwrap_or_default();
+            tracing::warn!(listener, certificate = %facts.file.display(), "the certificate {what}");
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+/// A certificate that a listener serves.
+struct Served {
+    listener: String,
+    facts: Facts,
+    renewal: Renewal,
+}
+
+/// Who sees to it that there is a newer one in time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Renewal {
+    /// Whoever writes its file.
+    ByHand,
+    /// Weir.
+    ByOrder,
+    /// Weir, which has not succeeded.
+    Failing,
+}
+
+fn served(control: &Control, snapshot: &Snapshot) -> Vec<Served> {
+    let mut all = Vec::new();
+    for listener in &snapshot.listeners {
+        let (Some(tls), Some(config)) = (&listener.tls, &listener.config.tls) else { continue };
+        let ordered: Vec<PathBuf> = config.ordered().map(weir_tls::acme::file).collect();
+        for facts in tls.certificates() {
+            let standing = || control.orders().standing(&facts.file);
+            let renewal = match ordered.contains(&facts.file) {
+                false => Renewal::ByHand,
+                true if standing().is_some_and(|it| it.failures_in_a_row > 0) => Renewal::Failing,
+                true => Renewal::ByOrder,
+            };
+            all.push(Served { listener: listener.config.name.clone(), facts, renewal });
+        }
+    }
+    all
+}
+
+/// How far a certificate had come when it was last spoken of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Good,
+    EndsSoon,
+    Ended,
+}
+
+/// What has been told of each certificate, by its listener, its file and its end.
+#[derive(Default)]
+struct Told(HashMap<(String, PathBuf, Option<i64>), Stage>);
+
+impl Told {
+    /// Of `served`, those that are nearer to their end than when they were last spoken of.
+    fn news(&mut self, served: Vec<Served>, now: SystemTime) -> Vec<Served> {
+        let mut after = HashMap::new();
+        let news = served.into_iter().filter(|it| {
+            let key = (it.listener.clone(), it.facts.file.clone(), it.facts.not_after);
+            let stage = match it.facts.validity(now) {
+                // What is under way is no news before it fails.
+                _ if it.renewal == Renewal::ByOrder => Stage::Good,
+                Validity::Good | Validity::NotYet(_) => Stage::Good,
+                Validity::EndsSoon(_) => Stage::EndsSoon,
+                Validity::Ended(_) => Stage::Ended,
+            };
+            // Of one that was loaded since all has been told that is to be told; of those on order nothing.
+            let unknown = if it.renewal == Renewal::ByHand { stage } else { Stage::Good };
+            let before = self.0.get(&key).copied().unwrap_or(unknown);
+            after.insert(key, stage.max(before));
+            stage > before
+        });
+        let news = news.collect();
+        self.0 = after;
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    const DAY: u64 = 86_400;
+
+    /// One that is good for the first hundred days since 1970.
+    fn served(renewal: Renewal) -> Vec<Served> {
+        let (not_before, not_after) = (Some(0), Some(100 * DAY as i64));
+        let facts = Facts { file: "shop.pem".into(), not_before, not_after, ..Facts::default() };
+        vec![Served { listener: "web".to_owned(), facts, renewal }]
+    }
+
+    /// On which days something is told when it is looked at on these days.
+    fn told_on(days: &[u64], renewal: impl Fn(u64) -> Renewal) -> Vec<u64> {
+        let mut told = Told::default();
+        let is_told = |day: &u64| {
+            !told.news(served(renewal(*day)), UNIX_EPOCH + Duration::from_secs(day * DAY)).is_empty()
+        };
+        days.iter().copied().filter(is_told).collect()
+    }
+
+    #[test]
+    fn the_coming_end_and_the_end_of_a_certificate_are_told_once_each() {
+        assert_eq!(told_on(&[1, 50, 85, 87, 88, 99, 101, 102], |_| Renewal::ByHand), [87, 101]);
+    }
+
+    #[test]
+    fn what_is_so_when_it_is_loaded_was_told_then() {
+        assert_eq!(told_on(&[90, 91, 101], |_| Renewal::ByHand), [101]);
+    }
+
+    #[test]
+    fn one_that_is_renewed_is_spoken_of_only_where_that_fails() {
+        assert_eq!(told_on(&[1, 90, 101], |_| Renewal::ByOrder), [0; 0]);
+        let fails_at_last = |day| if day < 95 { Renewal::ByOrder } else { Renewal::Failing };
+        assert_eq!(told_on(&[90, 95, 96, 101], fails_at_last), [95, 101]);
+        assert_eq!(told_on(&[95, 96], fails_at_last), [95]);
+    }
+}
