@@ -41,8 +41,8 @@ where
     .await;
 }
 
-/// Spawns what `begin` gives of where it `hears` of something, as [`keep_on`] runs it. What it has not heard of
-/// when it ends by a panic, it hears of when it begins again.
+/// Spawns what `begin` gives of where it `hears` of something, as [`keep_on`] runs it. What it has not heard
+/// of when it ends by a panic, it hears of when it begins again.
 pub(crate) fn spawn_hearing<H, F>(
     task: &'static str,
     hears: H,
