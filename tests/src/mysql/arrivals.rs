@@ -83,7 +83,7 @@ const ROAMING: &[&str] = &[
 ];
 
 /// How often Weir has made a connection ready by a DO: before it lends one on which the session before has
-/// inserted something.
+/// inserted something, or had a statement that has failed.
 const WEIRS_OWN: &str = "SELECT COUNT(*) FROM mysql.general_log \
      WHERE user_host LIKE 'app%' AND CONVERT(argument USING utf8mb4) IN ('DO LAST_INSERT_ID(0)', 'DO 0')";
 
