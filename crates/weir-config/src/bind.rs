@@ -122,7 +122,11 @@ fn unknown_key(
         (None, [other]) => format!("`{name}` belongs in `{other}`"),
         // Whoever says a thing of a listener that is one of routes and pools has taken the one for the other.
         (None, _) if main_tables().contains(&schema.path) && !mains.is_empty() => {
-            format!("`{name}` belongs in {}", one_of(mains))
+            let below = keys.iter().filter_map(|key| key.kind.table());
+            let below = below.filter(|table| table.key(name).is_some()).map(|table| table.path);
+            let mut places: Vec<_> = below.filter(|path| !mains.contains(path)).collect();
+            places.extend(mains);
+            format!("`{name}` belongs in {}", one_of(places))
         }
         // Where several tables have it, each means something else by it.
         _ => format!("expected {}", one_of(known())),

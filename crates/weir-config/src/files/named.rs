@@ -76,12 +76,10 @@ impl Look<'_, '_> {
             let on_demand = acme.table("on_demand");
             on_demand.into_iter().for_each(|it| self.of_key(it, "ca", FileUse::Authorities));
             // An order that fails is no reason not to serve what there is.
-            let mut found = self.found_at(acme, "ca", FileUse::Authorities);
-            for problem in &mut found {
-                problem.severity = Severity::Warning;
-                problem.hint += ": no certificate can be ordered";
+            for problem in self.found_at(acme, "ca", FileUse::Authorities) {
+                let hint = format!("{}: no certificate can be ordered", problem.hint);
+                self.note(acme.at("ca"), FileProblem { severity: Severity::Warning, hint, ..problem });
             }
-            self.note(acme, found);
         }
     }
 
@@ -111,8 +109,9 @@ impl Look<'_, '_> {
     }
 
     fn of_key<'f>(&mut self, fields: &'f Fields, name: &str, as_what: impl FnOnce(&'f Path) -> FileUse<'f>) {
-        let found = self.found_at(fields, name, as_what);
-        self.note(fields, found);
+        for problem in self.found_at(fields, name, as_what) {
+            self.note(fields.at(name), problem);
+        }
     }
 
     fn found_at<'f>(
@@ -124,30 +123,28 @@ impl Look<'_, '_> {
         fields.text(name).map_or_else(Vec::new, |path| self.world.look_at(&as_what(Path::new(path))))
     }
 
+    /// Each problem stands where its file is named; of several with one file each has a place of its own, as
+    /// far as it is named that often: a certificate and its key in one file that is not there are two.
     fn of_files(&mut self, fields: &Fields, files: &FileUse<'_>) {
         let found = self.world.look_at(files);
-        self.note(fields, found);
-    }
-
-    /// Each problem where its file is named; of several with one file each has a place of its own, as far as
-    /// it is named that often: a certificate and its key in one file that is not there are two.
-    fn note(&mut self, fields: &Fields, found: Vec<FileProblem>) {
         for (number, problem) in found.iter().enumerate() {
             let before = found[..number].iter().filter(|other| other.file == problem.file).count();
-            let at = place_of(fields, &problem.file, before);
-            let path = problem.file.display().to_string();
-            let shown = if path.chars().count() > SHOWN_PATH { quote(&path) } else { format!("`{path}`") };
-            let message = format!("{shown} {}", problem.what);
-            match problem.severity {
-                Severity::Error => self.findings.error(at, message, problem.hint.clone()),
-                Severity::Warning => self.findings.warning(at, message, problem.hint.clone()),
-            }
+            self.note(place_of(fields, &problem.file, before), problem.clone());
+        }
+    }
+
+    fn note(&mut self, at: Span, problem: FileProblem) {
+        let path = problem.file.display().to_string();
+        let shown = if path.chars().count() > SHOWN_PATH { quote(&path) } else { format!("`{path}`") };
+        let message = format!("{shown} {}", problem.what);
+        match problem.severity {
+            Severity::Error => self.findings.error(at, message, problem.hint),
+            Severity::Warning => self.findings.warning(at, message, problem.hint),
         }
     }
 }
 
-/// Where a table names a file, or the folder that it is in, behind so many other such places; the table where
-/// it does neither.
+/// Where a table names a file, behind so many other such places; the table where it does not.
 fn place_of(fields: &Fields, file: &Path, behind: usize) -> Span {
     let is_it = |value: &Value| matches!(value, Value::Text(text) if Path::new(text) == file);
     let mut places: Vec<Span> = Vec::new();
@@ -160,8 +157,5 @@ fn place_of(fields: &Fields, file: &Path, behind: usize) -> Span {
             _ => {}
         }
     }
-    let folder = || fields.text("certificate_folder").filter(|folder| file.starts_with(folder));
-    let in_folder = || folder().map(|_| fields.at("certificate_folder"));
-    let named = places.get(behind).or(places.last()).copied();
-    named.or_else(in_folder).unwrap_or(fields.at)
+    places.get(behind).or(places.last()).copied().unwrap_or(fields.at)
 }
