@@ -206,6 +206,22 @@ pub struct Charge {
     owner: Rc<Buffers>,
 }
 
+impl Charge {
+    /// Bytes that are counted.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Counts `bytes` in all from now on, where that is more. False, and as before, when they are refused as
+    /// by [`Buffers::charge`].
+    pub fn grow(&mut self, bytes: u64) -> bool {
+        let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) else { return true };
+        let Some(mut charge) = self.owner.charge(more) else { return false };
+        self.bytes += std::mem::take(&mut charge.bytes);
+        true
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
         self.owner.in_use_bytes.set(self.owner.in_use_bytes.get() - self.bytes);
@@ -309,6 +325,18 @@ mod tests {
         held.set(SMALL as u64);
         assert!(buffers.borrow(SMALL).is_some());
         drop(held);
+        assert_eq!(buffers.in_use_bytes(), 0);
+    }
+
+    #[test]
+    fn a_charge_grows_as_far_as_the_budget_goes_and_is_given_back_whole() {
+        let buffers = Buffers::new(8 * LARGE as u64);
+        let mut charge = buffers.charge(LARGE as u64).unwrap();
+        assert!(charge.grow(6 * LARGE as u64));
+        assert!(!charge.grow(6 * LARGE as u64 + 1), "three quarters");
+        assert!(charge.grow(1), "no more than before");
+        assert_eq!((charge.bytes(), buffers.in_use_bytes()), (6 * LARGE as u64, 6 * LARGE as u64));
+        drop(charge);
         assert_eq!(buffers.in_use_bytes(), 0);
     }
 

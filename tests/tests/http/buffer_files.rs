@@ -192,6 +192,32 @@ fn uploads_of_each_framing_and_version_are_the_same_behind_the_file() {
     nothing_is_left(&weir);
 }
 
+/// One holds 8 of the 12 MiB that memory has for bodies, so that another gets 4 at most.
+#[test]
+fn where_memory_is_short_the_file_begins_earlier() {
+    let backend = backend();
+    let config = config("4GiB", "").replace("memory = \"64MiB\"", "memory = \"16MiB\"");
+    let config = config.replace("requests = \"64KiB\"", "requests = \"8MiB\"");
+    let setup = Setup::of(&config).with("files", folder().display());
+    let weir = setup.with("app", backend.address()).start();
+    let body = pattern(3, 8 * MIB);
+    let begins = |_| {
+        let mut client = begins(&weir, body.len());
+        client.sends(&body[..body.len() - 1]);
+        client
+    };
+    let mut clients: Vec<Wire> = (0..2).map(begins).collect();
+    weir.reaches("weir_buffer_file_bytes", &[], MIB as f64);
+    assert_eq!(weir.metric("weir_buffer_files", &[]), 1.0);
+    assert!(backend.requests().is_empty());
+    for client in &mut clients {
+        client.sends(&body[body.len() - 1..]);
+        assert_eq!(client.receives_status(200).text(), summed(&body));
+    }
+    assert_eq!(counted(&weir, "weir_buffered_requests_total"), 2.0);
+    nothing_is_left(&weir);
+}
+
 /// Backends of HTTP/2, and those that pick their version when they are connected to, get it framed anew.
 #[test]
 fn backends_of_http_2_and_those_that_pick_get_it_whole() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use weir_tests::dialogue::http2::{Http2, get, kind, window_update};
+use weir_tests::dialogue::http2::{Http2, get, headers, kind, request, window_update};
 use weir_tests::dialogue::{
     After, Backend, ONE_POOL, PATIENCE, Response, ScriptedBackend, Setup, Weir, Wire, fingerprint, pattern,
     run_tool, tool, until,
@@ -159,21 +159,60 @@ fn a_client_that_gives_up_its_upload_costs_no_backend_and_one_that_stalls_is_tim
     assert_eq!(backend.connections(), 0);
 }
 
-/// Each upload announces 16 MiB, of which three quarters of 64 MiB hold three at most.
+/// Three quarters of 64 MiB are for what is held: uploads of 16 MiB that were all announced and have hardly
+/// begun take little of it, on connections of their own or on one.
 #[test]
-fn what_is_held_is_charged_to_the_memory_budget_and_the_rest_streams() {
+fn uploads_that_have_only_begun_keep_nobody_from_the_buffer() {
     let backend = backend();
     let weir = one_at_a_time(&backend, r#"{ requests = "16MiB" }"#, "");
+    // Each is told to go on once it is held.
     let begins = |_| {
         let mut client = weir.client("web");
-        client.sends(format!("PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", 16 * MIB));
-        client.sends("begun");
+        client
+            .sends("PUT / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\n");
+        assert_eq!(client.receives_head().status, 100);
+        client.sends("1\r\nx\r\n");
         client
     };
     let clients: Vec<Wire> = (0..8).map(begins).collect();
-    weir.reaches("weir_unbuffered_requests_total", &[("pool", "app")], 5.0);
-    assert_eq!(counted(&weir, "weir_buffered_requests_total"), 0.0);
-    drop(clients);
+    let mut shared = Http2::client(weir.client("web"), b"");
+    let upload = [&request("PUT", "/")[..], &[("expect", "100-continue")]].concat();
+    for number in 0..100 {
+        shared.sends(headers(2 * number + 1, &upload, false));
+    }
+    for _ in 0..100 {
+        while shared.receives_frame().expect("more").kind != kind::HEADERS {}
+    }
+    let body = pattern(3, 12 * MIB);
+    let mut client = weir.client("web");
+    client.sends(format!("PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", body.len()));
+    client.sends(&body);
+    assert_eq!(client.receives_status(200).text(), summed(&body));
+    assert_eq!(counted(&weir, "weir_buffered_requests_total"), 1.0);
+    assert_eq!(counted(&weir, "weir_unbuffered_requests_total"), 0.0);
+    drop((clients, shared));
+}
+
+/// Beyond 8 MiB 16 are claimed for each of them, and of 48 MiB two can have that.
+#[test]
+fn what_is_held_is_charged_to_the_memory_budget_as_it_comes_and_the_rest_streams() {
+    let backend = backend();
+    let weir = one_at_a_time(&backend, "{ requests = \"16MiB\" }\nqueue = { timeout = \"1m\" }", "");
+    let body = pattern(3, 16 * MIB);
+    let begins = |_| {
+        let mut client = weir.client("web");
+        client.sends(format!("PUT / HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", body.len()));
+        client.sends(&body[..9 * MIB]);
+        client
+    };
+    let mut clients: Vec<Wire> = (0..3).map(begins).collect();
+    weir.reaches("weir_unbuffered_requests_total", &[("pool", "app")], 1.0);
+    clients.iter_mut().for_each(|client| client.sends(&body[9 * MIB..]));
+    for client in &mut clients {
+        assert_eq!(client.receives_status(200).text(), summed(&body));
+    }
+    assert_eq!(counted(&weir, "weir_unbuffered_requests_total"), 1.0);
+    assert_eq!(counted(&weir, "weir_buffered_requests_total"), 2.0);
 }
 
 /// Reads all of a response whose head has been seen.
@@ -276,12 +315,12 @@ fn a_backend_that_answers_before_it_has_all_is_heard_and_its_connection_serves_n
     first.receives_until("\r\n\r\n");
     first.answers(413, &[], "too much");
     assert_eq!(client.receives_status(413).text(), "too much");
-    let mut next = weir.client("web");
-    next.sends("GET /next HTTP/1.1\r\nhost: a\r\n\r\n");
+    // The client is done with its request, and asks again over the same connection.
+    client.sends("GET /next HTTP/1.1\r\nhost: a\r\n\r\n");
     let mut second = backend.accepts();
     assert_eq!(second.receives_request().target, "/next");
     second.answers(200, &[], "ok");
-    assert_eq!(next.receives_status(200).text(), "ok");
+    assert_eq!(client.receives_status(200).text(), "ok");
 }
 
 /// Without a buffer the same client holds the backend: what the tests above see is not the kernel's doing.

@@ -9,6 +9,7 @@ mod buffer_files;
 mod buffering;
 mod conditions;
 mod counters;
+mod early_answers;
 mod forwarded_fields;
 mod framing;
 mod gunicorn;

@@ -122,6 +122,23 @@ fn bodies_and_trailers_go_both_ways() {
     assert_eq!(origin.connections(), 1);
 }
 
+/// More is held than a stream takes before its peer says more: what the backend says meanwhile is heard.
+#[test]
+fn an_answer_that_comes_before_all_that_was_held_has_left_is_heard() {
+    let authority = authority();
+    let origin = Origin::start(&authority, 100);
+    let weir = before(&authority, origin.address, &format!("{ONLY}\nbuffer = {{ requests = \"8MiB\" }}"));
+    let body = pattern(3, 6 << 20);
+    for (path, answer) in [("/deaf", &b"enough"[..]), ("/echo", &body)] {
+        let mut client = weir.client("web");
+        client.sends(format!("PUT {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", body.len()));
+        client.sends(&body);
+        assert!(client.receives_status(200).body == answer, "{path}");
+    }
+    assert_eq!(weir.metric("weir_buffered_requests_total", &[("pool", "origin")]), 2.0);
+    assert_eq!(weir.metric("weir_backend_failures_total", &[("pool", "origin")]), 0.0);
+}
+
 #[test]
 fn interim_responses_and_heads_without_content_pass() {
     let authority = authority();

@@ -253,6 +253,13 @@ async fn answer(
             stream.send_response(ok().body(()).expect("a head")).await?;
             stream.send_data(Bytes::from_static(b"hinted")).await?;
         }
+        "/deaf" => {
+            // It has its answer, and neither reads the request nor says that it will not.
+            stream.send_response(ok().body(()).expect("a head")).await?;
+            stream.send_data(Bytes::from_static(b"enough")).await?;
+            stream.finish().await?;
+            std::future::pending().await
+        }
         "/never" => std::future::pending().await,
         path if path.starts_with("/all/") => {
             let count: usize = path[5..].parse().expect("a number");

@@ -42,7 +42,7 @@ pub(super) fn check(root: &Fields, pool: (&str, &Fields), uses: &Uses, findings:
 
 #[cfg(test)]
 mod tests {
-    use crate::parse;
+    use crate::check_text;
 
     #[test]
     fn a_backend_where_a_listener_of_the_pool_accepts_is_warned_of() {
@@ -50,7 +50,7 @@ mod tests {
             let text = format!(
                 "[listener.web]\nbind = '{bind}'\npool = 'app'\n[listener.other]\nbind = '127.0.0.1:81'\npool = 'rest'\n[pool.app]\nbackends = ['{backend}']\n[pool.rest]\nbackends = ['127.0.0.1:80']\n"
             );
-            parse("weir.toml", &text).expect("nothing is refused").warnings.to_string()
+            check_text("weir.toml", &text).expect("nothing is refused").warnings.to_string()
         };
         for (bind, backend) in
             [("127.0.0.1:80", "127.0.0.1:80"), ("0.0.0.0:80", "127.0.0.1:80"), ("[::]:80", "[::1]:80")]

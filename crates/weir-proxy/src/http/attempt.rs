@@ -2,16 +2,16 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
+use std::mem;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use weir_config::PoolProtocol;
 use weir_http::h1::connection::Busy;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
-use weir_io::stream::{Duplex as _, Sight};
-use weir_io::wait::give_way;
+use weir_io::stream::Duplex as _;
 
 use crate::access_log::Spoken;
 use crate::backends::{Chosen, ProxyHeader};
@@ -19,10 +19,11 @@ use crate::http::ask::Call;
 use crate::http::connection::Connection;
 use crate::http::exchange::{BackendHeads, Exchange};
 use crate::http::failure::Failure;
+use crate::http::forwarding::Facts;
 use crate::http::opener::{self, Opener};
 use crate::http::race::Race;
 use crate::http::reply;
-use crate::http::requester::{Recipient, Requester};
+use crate::http::requester::Recipient;
 use crate::http::sink::Framing;
 use crate::http::stream::Stream;
 use crate::http::upload::Upload;
@@ -31,8 +32,8 @@ use crate::http::upload::Upload;
 /// that the backend closes at the very moment would lose it.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Most bytes of a body that was held back that are sent before others get their turn.
-const TURN_BYTES: usize = 1 << 20;
+/// Most bytes of a body that was held back that are sent at once.
+const AT_ONCE_BYTES: usize = 1 << 20;
 
 /// A response whose head is complete.
 pub struct Begun {
@@ -83,35 +84,23 @@ impl<R: Recipient> Call<'_, R> {
         }
         let sent_at = if reused { self.exchange.ledger.nearly_now() } else { clock::now() };
         self.upload.resume(sent_at);
+        if self.facts.protocol.lets_pick() {
+            frame_for(self.exchange, self.race, self.upload, is_muxed);
+        }
+        let outgoing = outgoing(self.exchange, self.race, self.facts);
+        let (sent, is_open) = send_some(connection.connection(), outgoing).await;
+        if sent < outgoing.len() {
+            self.upload.begin_untaken(sent..outgoing.len());
+        }
+        if !is_open {
+            // It may have answered before it closed; what it said is worth reading.
+            self.upload.refuse();
+        }
         let timeout = self.forwarding.timers();
         let patience = if self.upload.is_awaited() { timeout.client_body } else { timeout.backend };
         requester.wait(sent_at, self.within_try(sent_at, patience));
-        let outgoing = match self.facts.protocol {
-            PoolProtocol::Auto | PoolProtocol::H3 => {
-                frame_for(self.exchange, self.race, self.upload, is_muxed);
-                &self.exchange.heads.framed
-            }
-            PoolProtocol::H1 | PoolProtocol::H2 => {
-                self.race.map_or(&self.exchange.outgoing, |race| &race.outgoing)
-            }
-        };
-        let sent_bytes = outgoing.len();
-        let mut sending = Sending {
-            requester,
-            recipient: &mut *self.recipient,
-            patience,
-            try_until: self.try_until,
-            watched: requester.buffer.is_none(),
-        };
-        let late = |failure| Failed { failure: requester.judge_attempt(failure, sent_at), reused };
-        match sending.send(connection.connection(), outgoing).await.map_err(late)? {
-            Sent::All => {}
-            Sent::Cut => self.upload.cut(),
-            // It may have answered before it closed; what it said is worth reading.
-            Sent::Broken => self.upload.refuse(),
-        }
         let cells = chosen.backend().cells();
-        cells.bytes_sent.add(sent_bytes as u64);
+        cells.bytes_sent.add(sent as u64);
         let received = self.until_response(connection.connection()).await.map_err(|failure| {
             // What of the body came later was waited for until then.
             let failure = requester.judge_attempt(failure, sent_at.max(self.upload.moved_at()));
@@ -191,74 +180,39 @@ fn frame_for(exchange: &mut Exchange, race: Option<&Race>, upload: &mut Upload, 
     upload.frame_anew(Framing::on(to_stream, body), held, framed);
 }
 
-/// What became of a head and what leaves with it.
-enum Sent {
-    /// All of it is with the kernel, or with the connection that carries the stream.
-    All,
-    /// The backend has answered before it had all, and gets no more: it may not read it either, and then both
-    /// would wait.
-    Cut,
-    /// The backend takes no more.
-    Broken,
+/// What leaves with the head, and the head where it is text.
+pub fn outgoing<'a>(exchange: &'a Exchange, race: Option<&'a Race>, facts: &Facts) -> &'a [u8] {
+    match (facts.protocol.lets_pick(), race) {
+        (true, _) => &exchange.heads.framed,
+        (false, Some(race)) => &race.outgoing,
+        (false, None) => &exchange.outgoing,
+    }
 }
 
-/// Who waits while a head is sent with what leaves with it.
-struct Sending<'a, R> {
-    requester: &'a Requester,
-    recipient: &'a mut R,
-    /// The backend is to take some of it within this.
-    patience: Duration,
-    /// And all of it by then.
-    try_until: Duration,
-    /// Whether the client can be seen to leave: it has sent nothing that was not received.
-    watched: bool,
+/// Takes [`outgoing`] out of an exchange of which no other backend is asked any more.
+pub fn take_outgoing(exchange: &mut Exchange, facts: &Facts) -> Vec<u8> {
+    mem::take(match facts.protocol.lets_pick() {
+        true => &mut exchange.heads.framed,
+        false => &mut exchange.outgoing,
+    })
 }
 
-impl<R: Recipient> Sending<'_, R> {
-    /// Sends `outgoing`, of any length, as long as the backend takes some in time. The backend may be slow to
-    /// read, and a stream of its connection may wait for room that others have taken; what comes from the
-    /// client meanwhile is gathered, and it may leave.
-    async fn send(&mut self, backend: &mut Stream, outgoing: &[u8]) -> Result<Sent, Failure> {
-        let mut sent = 0;
-        poll_fn(|context| {
-            let turn = sent + TURN_BYTES;
-            while sent < outgoing.len() {
-                if sent >= turn {
-                    give_way(context);
-                    return Poll::Pending;
-                }
-                match backend.poll_send(context, &outgoing[sent..]) {
-                    Poll::Ready(Ok(count)) => sent += count,
-                    Poll::Ready(Err(_)) => return Poll::Ready(Ok(Sent::Broken)),
-                    Poll::Pending => return self.poll_wait(backend, context),
-                }
-                if sent < outgoing.len() {
-                    let now = clock::now();
-                    self.requester.wait(now, self.patience.min(self.try_until.saturating_sub(now)));
-                }
+/// Sends as much of `outgoing` as the backend takes at once. Nobody waits here for it to take more: it may
+/// have answered, and not take any more before that was read. Gives how much it took, and whether it would
+/// take more later.
+async fn send_some(backend: &mut Stream, outgoing: &[u8]) -> (usize, bool) {
+    let mut sent = 0;
+    poll_fn(|context| {
+        while sent < outgoing.len().min(AT_ONCE_BYTES) {
+            match backend.poll_send(context, &outgoing[sent..]) {
+                Poll::Ready(Ok(count)) => sent += count,
+                Poll::Ready(Err(_)) => return Poll::Ready((sent, false)),
+                Poll::Pending => break,
             }
-            Poll::Ready(Ok(Sent::All))
-        })
-        .await
-    }
-
-    /// The backend takes nothing now.
-    #[inline(never)]
-    fn poll_wait(&mut self, backend: &mut Stream, context: &mut Context<'_>) -> Poll<Result<Sent, Failure>> {
-        self.recipient.gather_body(context);
-        match backend.poll_present(context) {
-            Ok(Sight::Quiet) => {}
-            Ok(Sight::Speaking | Sight::Ended) => return Poll::Ready(Ok(Sent::Cut)),
-            Err(_) => return Poll::Ready(Ok(Sent::Broken)),
         }
-        if self.watched {
-            self.watched = self.requester.look_at(self.recipient, context)? == Sight::Quiet;
-        }
-        if self.requester.deadline.has_passed() {
-            return Poll::Ready(Err(Failure::BackendTimeout));
-        }
-        Poll::Pending
-    }
+        Poll::Ready((sent, true))
+    })
+    .await
 }
 
 /// Waits for `other` and takes what comes from the client meanwhile.

@@ -12,6 +12,7 @@ use weir_io::stream::{Duplex as _, Sight};
 
 use crate::backends::ConnectError;
 use crate::http::ask::Call;
+use crate::http::attempt;
 use crate::http::exchange::Exchange;
 use crate::http::failure::{Awaited, Failure};
 use crate::http::forwarding::Forwarding;
@@ -103,17 +104,25 @@ impl<R: Recipient> Call<'_, R> {
 
     /// Moves the body on and renews the deadline while it moves.
     fn poll_upload(&mut self, backend: &mut Stream, context: &mut Context<'_>) -> Result<(), Failure> {
-        let Call { requester, recipient, forwarding, upload, .. } = self;
-        let Some(client) = recipient.stream() else { return Ok(()) };
-        let mut moved = false;
-        let polled = upload.poll(context, client, backend, &requester.worker.buffers, &mut moved);
-        let is_over = polled.is_ready();
-        if let Poll::Ready(result) = polled {
-            result?;
+        let Call { requester, recipient, exchange, forwarding, facts, upload, race, .. } = self;
+        let (mut moved, mut of_head) = (false, false);
+        let shared = attempt::outgoing(exchange, *race, facts);
+        if upload.poll_untaken(context, backend, shared, &mut of_head).is_pending() {
+            recipient.gather_body(context);
+        } else if let Some(client) = recipient.stream() {
+            let polled = upload.poll(context, client, backend, &requester.worker.buffers, &mut moved);
+            if let Poll::Ready(result) = polled {
+                result?;
+            }
+        } else {
+            upload.poll_tell_end(context, backend);
         }
-        if moved || is_over {
+        let is_over = !upload.is_moving();
+        if moved || of_head || is_over {
             let now = clock::now();
-            upload.note_moved(now);
+            if moved || is_over {
+                upload.note_moved(now);
+            }
             let listener = &forwarding.listener.shared.config;
             if upload.is_too_slow(now, listener.http().limits.min_body_rate) {
                 return Err(Failure::BodyTimeout);

@@ -173,6 +173,13 @@ impl Exchange {
         if body.is_open_ended() { BodyLength::Chunked } else { body }
     }
 
+    /// Takes over what was framed elsewhere for the backend that is asked.
+    pub fn take_framed(&mut self, other: &mut Seldom<BackendHeads>) {
+        if let Some(other) = other.used().filter(|other| !other.framed.is_empty()) {
+            std::mem::swap(&mut self.heads.framed, &mut other.framed);
+        }
+    }
+
     /// Makes ready for a request whose first byte came at `now`.
     pub fn begin(&mut self, now: Duration) {
         self.request.clear();

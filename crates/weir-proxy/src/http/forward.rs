@@ -24,7 +24,7 @@ use crate::http::requester::Requester;
 use crate::http::session::Session;
 use crate::http::sink::Framing;
 use crate::http::upload::Upload;
-use crate::http::{hold, kept, request, respond, screening, sqli};
+use crate::http::{attempt, hold, kept, request, respond, screening, sqli};
 use crate::worker::WorkerListener;
 
 /// Runs the exchange from here to its end.
@@ -45,7 +45,8 @@ pub async fn run(
     let mut facts = request::serialise(&session.requester, exchange, forwarding, Conditions::AsSent)?;
     let head_bytes = exchange.outgoing.len();
     let mut upload = request::begin_upload(session, exchange, forwarding, &facts)?;
-    let mut held = hold_back(session, exchange, forwarding, &facts, &mut upload).await;
+    let mut charge = None;
+    let mut held = hold_back(session, exchange, forwarding, &facts, &mut upload, &mut charge).await;
     let now = head.as_ref().map(|_| session.requester.slot.current());
     let mut anew = None;
     if let (Some(head), Some(now), Ok(_)) = (&head, &now, &held)
@@ -61,8 +62,7 @@ pub async fn run(
     let forwarding = anew.as_deref().unwrap_or(forwarding);
     let Session { requester, stream, .. } = &mut *session;
     let answered = match held {
-        // What stands for the memory is kept as long as another backend may get it.
-        Ok(charge) => {
+        Ok(()) => {
             let facts = &facts;
             let (try_until, race) = (Duration::MAX, None);
             let recipient = &mut *stream;
@@ -82,7 +82,12 @@ pub async fn run(
                 copy.send(upload);
             }
             upload.leave_file();
-            if charge.is_some() {
+            // What stands for the memory is kept as long as a backend may get some of it.
+            let is_held = charge.is_some() && upload.held() > SMALL as u64;
+            if answered.is_ok() {
+                upload.own_untaken(charge.take(), || attempt::take_outgoing(exchange, facts));
+            }
+            if is_held {
                 exchange.outgoing = Vec::new();
                 if let Some(heads) = exchange.heads.used() {
                     heads.framed = Vec::new();
@@ -108,22 +113,24 @@ pub async fn run(
     ended
 }
 
-/// Waits for what of the request's body is to be here before a backend hears of it. Gives what stands for its
-/// memory.
+/// Waits for what of the request's body is to be here before a backend hears of it; `charge` then stands for
+/// its memory.
+#[inline]
 async fn hold_back(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     facts: &Facts,
     upload: &mut Upload,
-) -> Result<Option<Charge>, Failure> {
+    charge: &mut Option<Charge>,
+) -> Result<(), Failure> {
     if facts.inspected.is_some() {
-        boxed(|| sqli::body(session, exchange, forwarding, facts, upload)).await?;
+        boxed(|| sqli::body(session, exchange, forwarding, facts, upload, charge)).await?;
     }
-    match forwarding.buffer {
-        Some(_) => boxed(|| hold::whole(session, exchange, forwarding, facts, upload)).await,
-        None => Ok(None),
+    if forwarding.buffer.is_some() {
+        boxed(|| hold::whole(session, exchange, forwarding, facts, upload, charge)).await?;
     }
+    Ok(())
 }
 
 /// Where a request goes by now whose body has been waited for; `None` where it goes as it did.

@@ -243,6 +243,7 @@ impl<R: Recipient> Call<'_, R> {
         ledger.note_backend(chosen);
         (ledger.connect, ledger.backend_header) = (other.connect, other.backend_header);
         ledger.backend_protocol = other.backend_protocol;
+        self.exchange.take_framed(&mut side.exchange.heads);
         self.upload.stand_in(side.upload);
         side.exchange.give_back();
     }

@@ -9,6 +9,7 @@ use weir_io::buffers::Charge;
 use weir_io::clock;
 use weir_io::temporary::TemporaryFile;
 
+use crate::http::claim::HeldClaim;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
@@ -17,51 +18,48 @@ use crate::http::reply;
 use crate::http::session::Session;
 use crate::http::upload::{Upload, failure_of};
 
-/// Holds the body back where the pool or the route has requests buffered; gives what stands for the memory,
-/// to be kept as long as the body may be sent again.
+/// Holds the body back where the pool or the route has requests buffered. `charge` stands for the memory of
+/// what is held already, and of what is held then; it is kept as long as the body may be sent again.
 pub(super) async fn whole(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     facts: &Facts,
     upload: &mut Upload,
-) -> Result<Option<Charge>, Failure> {
-    let most = forwarding.buffer.map_or(0, |buffer| buffer.requests);
-    if most == 0 || upload.is_done() {
-        return Ok(None);
-    }
-    let expected = match exchange.request.body() {
-        BodyLength::Length(length) => length.min(most),
-        _ => most,
-    };
-    let cells = forwarding.pool.cells();
+    charge: &mut Option<Charge>,
+) -> Result<(), Failure> {
+    let buffer = forwarding.buffer.filter(|buffer| buffer.requests > 0 && !upload.is_done());
+    let Some(buffer) = buffer else { return Ok(()) };
+    let buffers = session.requester.worker.buffers.clone();
     // Framed for a backend that picks HTTP/1.1 it is there a second time.
     let copies = if facts.protocol.lets_pick() { 2 } else { 1 };
-    let Some(charge) = session.requester.worker.buffers.charge(expected * copies) else {
-        cells.unbuffered_requests.increment();
-        return Ok(None);
-    };
-    hold(session, exchange, forwarding, facts, upload, most).await?;
+    let mut claim =
+        HeldClaim::new(&buffers, charge, buffer.requests, copies).expecting(exchange.request.body());
+    hold(session, exchange, forwarding, facts, upload, &mut claim).await?;
+    // Where memory is short the file begins earlier.
+    let in_memory = if claim.is_refused() { upload.held() } else { buffer.requests };
     if !upload.is_received() && !upload.is_done() {
-        file(session, exchange, forwarding, upload).await?;
+        file(session, exchange, forwarding, upload, in_memory).await?;
     }
+    let cells = forwarding.pool.cells();
     match upload.is_received() {
         true => cells.buffered_requests.increment(),
         false => cells.unbuffered_requests.increment(),
     }
-    Ok(Some(charge))
+    Ok(())
 }
 
-/// Receives what is beyond memory into a file, where there is to be one and the body may fit.
+/// Receives what is beyond the bytes `in_memory` into a file, where there is to be one and the body may fit.
 async fn file(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     upload: &mut Upload,
+    in_memory: u64,
 ) -> Result<(), Failure> {
     let Some(buffer) = forwarding.buffer else { return Ok(()) };
     let may_fit = match exchange.request.body() {
-        BodyLength::Length(length) => length <= buffer.requests.saturating_add(buffer.requests_file),
+        BodyLength::Length(length) => length <= in_memory.saturating_add(buffer.requests_file),
         _ => buffer.requests_file > 0,
     };
     let Some(files) = forwarding.listener.compiled.files.as_ref().filter(|_| may_fit) else { return Ok(()) };
@@ -79,15 +77,15 @@ async fn file(
     Ok(())
 }
 
-/// Receives into `exchange.outgoing`, behind the head, until the body is over or there are `most` bytes of
-/// it. It leaves with the head, and can be sent once more.
+/// Receives into `exchange.outgoing`, behind the head, until the body is over or `claim` has no room for more
+/// of it. It leaves with the head, and can be sent once more.
 pub(super) async fn hold(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     facts: &Facts,
     upload: &mut Upload,
-    most: u64,
+    claim: &mut HeldClaim<'_>,
 ) -> Result<(), Failure> {
     if facts.expect_continue && upload.is_awaited() && !exchange.continued {
         exchange.continued = true;
@@ -95,7 +93,7 @@ pub(super) async fn hold(
     }
     upload.resume(clock::now());
     wait_for(session, forwarding, upload, |context, Session { stream, requester, .. }, upload| {
-        upload.poll_hold(context, stream, &requester.worker.buffers, &mut exchange.outgoing, most)
+        upload.poll_hold(context, stream, &requester.worker.buffers, &mut exchange.outgoing, claim)
     })
     .await?;
     upload.pause(clock::now());

@@ -8,6 +8,7 @@ pub mod auth;
 mod breaker;
 pub mod by_route;
 pub mod cache;
+mod claim;
 pub mod closing;
 mod collect;
 mod compress;
@@ -68,6 +69,7 @@ pub(crate) mod stream_exchange;
 pub(crate) mod tasks;
 mod tunnel;
 mod under_way;
+mod untaken;
 mod upload;
 
 /// A path as it stands in the keys of what is kept.

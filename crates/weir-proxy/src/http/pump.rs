@@ -4,6 +4,7 @@
 //! The same for both directions. Back-pressure is the buffer: nothing more is read while it has not been
 //! sent.
 
+mod holding;
 mod twin;
 
 use std::io;
@@ -179,48 +180,6 @@ impl Pump {
         self.reader.is_complete() && self.content == 0
     }
 
-    /// As [`Self::take_received`], but at most `room` bytes of content, and of what there is as much as fits.
-    fn take_some(&mut self, out: &mut Vec<u8>, room: usize) -> Result<(), PumpError> {
-        let mut left = room;
-        loop {
-            self.frame_next()?;
-            if left == 0 || (self.framer.is_clear() && self.content == 0) {
-                return Ok(());
-            }
-            let count = self.content.min(left);
-            let content = self.buffer.as_ref().map_or(&[][..], |buffer| &buffer.filled()[..count]);
-            self.framer.put(out, content, count == self.content);
-            if let Some(copy) = &mut self.copy {
-                copy.extend_from_slice(content);
-            }
-            left -= count;
-            self.held += count as u64;
-            self.content_sent(count);
-        }
-    }
-
-    /// Moves what comes behind the head in `out`, until the body is over or `most` bytes of content were
-    /// moved.
-    pub fn poll_hold(
-        &mut self,
-        context: &mut Context<'_>,
-        source: &mut Stream,
-        buffers: &Rc<Buffers>,
-        out: &mut Vec<u8>,
-        most: u64,
-    ) -> Poll<Result<(), PumpError>> {
-        loop {
-            let Some(room) = most.checked_sub(self.held).filter(|room| *room > 0) else {
-                return Poll::Ready(Ok(()));
-            };
-            self.take_some(out, room as usize)?;
-            if self.reader.is_complete() || self.content > 0 {
-                return Poll::Ready(Ok(()));
-            }
-            ready!(self.poll_fill(context, source, buffers))?;
-        }
-    }
-
     /// Has the body sent as `encoding` makes it; `None`: as it comes.
     pub fn set_encoding(&mut self, encoding: Option<Box<Encoding>>) {
         self.encoding = encoding;
@@ -317,10 +276,7 @@ impl Pump {
                     self.pipe = None;
                 }
             }
-            if self.framer.kind() == Framing::Stream && self.is_at_end() && !self.framer.is_told() {
-                ready!(sink.poll_end(context, self.trailers())).map_err(|_| PumpError::SinkClosed)?;
-                self.framer.ended();
-            }
+            ready!(self.poll_tell_end(context, sink))?;
             if self.is_done() {
                 return Poll::Ready(Ok(()));
             }
@@ -345,6 +301,20 @@ impl Pump {
                 *moved |= self.buffer.is_some() || self.pipe.is_some();
             }
         }
+    }
+
+    /// Tells a sink whose stream's end is that of the body of it, once all content was sent.
+    pub fn poll_tell_end(
+        &mut self,
+        context: &mut Context<'_>,
+        sink: &mut impl Sink,
+    ) -> Poll<Result<(), PumpError>> {
+        let is_due = self.framer.kind() == Framing::Stream && self.is_at_end() && self.content == 0;
+        if is_due && !self.framer.is_told() {
+            ready!(sink.poll_end(context, self.trailers())).map_err(|_| PumpError::SinkClosed)?;
+            self.framer.ended();
+        }
+        Poll::Ready(Ok(()))
     }
 
     /// An empty pipe for no more than belongs to the body, when what is to come is better spliced.

@@ -34,10 +34,12 @@ impl Race {
         }
     }
 
-    /// Puts it back, for what may come next.
+    /// Puts it back, for what may come next. What was framed for the backend that won stays: some of it may
+    /// still be to be sent.
     pub fn give_back(self, exchange: &mut Exchange) {
         exchange.outgoing = self.outgoing;
-        exchange.heads = self.heads;
+        let mut of_winner = mem::replace(&mut exchange.heads, self.heads);
+        exchange.take_framed(&mut of_winner);
     }
 
     /// A second backend is asked: from here on the client hears of neither before one has won. `false` while

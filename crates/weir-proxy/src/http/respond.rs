@@ -48,7 +48,7 @@ pub async fn run(
     cache::learn(session, exchange, forwarding, received.filled());
     let compression = compress::decide(session, exchange, forwarding, facts, received.filled());
     let keep_client =
-        facts.keep_alive && session.requester.slot.draining_until().is_none() && upload.is_done();
+        facts.keep_alive && session.requester.slot.draining_until().is_none() && upload.has_left_client();
     let beside = facts.beside(compression.negotiated);
     let framing = reply::write_head(session, exchange, forwarding, received.filled(), keep_client, beside)?;
     received.consume(exchange.response.head_bytes());

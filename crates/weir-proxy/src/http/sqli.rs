@@ -5,9 +5,11 @@ use std::cell::RefCell;
 
 use weir_config::{Sqli, SqliMode};
 use weir_http::RequestHead;
+use weir_io::buffers::Charge;
 use weir_screen::sqli::{BodyKind, Found, Screen, Unreadable};
 use weir_stats::table::{ListenerCells, SqliVerdict};
 
+use crate::http::claim::HeldClaim;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::{Facts, Forwarding};
@@ -121,23 +123,26 @@ fn settle(asked: Sqli, judged: Judged, cells: &ListenerCells, ledger: &mut Ledge
 }
 
 /// Holds back as much of a request's body as the route says, and looks at it. It leaves with the head, and
-/// can be sent once more.
+/// can be sent once more; `charge` stands for its memory.
 pub(super) async fn body(
     session: &mut Session,
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     facts: &Facts,
     upload: &mut Upload,
+    charge: &mut Option<Charge>,
 ) -> Result<(), Failure> {
     let Some(kind) = &facts.inspected else { return Ok(()) };
     let asked = forwarding.sqli();
     let cells = forwarding.listener.shared.cells.of(session.requester.worker.number);
-    let Some(_charge) = session.requester.worker.buffers.charge(asked.body_bytes) else {
+    let buffers = session.requester.worker.buffers.clone();
+    let mut claim = HeldClaim::new(&buffers, charge, asked.body_bytes, 1).expecting(exchange.request.body());
+    hold::hold(session, exchange, forwarding, facts, upload, &mut claim).await?;
+    if claim.is_refused() && asked.mode == SqliMode::Block {
         // What can't be held can't be looked at.
         cells.sqli[SqliVerdict::Cut as usize].increment();
-        return if asked.mode == SqliMode::Block { Err(Failure::OutOfMemory) } else { Ok(()) };
-    };
-    hold::hold(session, exchange, forwarding, facts, upload, asked.body_bytes).await?;
+        return Err(Failure::OutOfMemory);
+    }
     let content = upload.take_copy();
     if !upload.is_received() {
         cells.sqli[SqliVerdict::Cut as usize].increment();

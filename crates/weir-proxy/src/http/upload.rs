@@ -1,5 +1,6 @@
 //! The request's body on its way to a backend.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -7,16 +8,18 @@ use std::time::Duration;
 
 use weir_http::h1::connection::Drained;
 use weir_http::{BodyLength, BodyReader, DroppedNames, Limits, Violation};
-use weir_io::buffers::{Buffer, Buffers};
+use weir_io::buffers::{Buffer, Buffers, Charge};
 use weir_io::clock;
 use weir_io::stream::Duplex as _;
 use weir_io::temporary::TemporaryFile;
 
+use crate::http::claim::HeldClaim;
 use crate::http::failure::{Awaited, Failure};
 use crate::http::filed::Filed;
 use crate::http::pump::{Pump, PumpError};
 use crate::http::sink::Framing;
 use crate::http::stream::Stream;
+use crate::http::untaken::Untaken;
 
 /// A client may be slow for this long before its rate is looked at.
 const RATE_GRACE: Duration = Duration::from_secs(5);
@@ -25,10 +28,12 @@ const RATE_GRACE: Duration = Duration::from_secs(5);
 pub struct Upload {
     /// Boxed, for most requests have no body, and are handed on all the same.
     body: Option<Box<Body>>,
+    /// What is still to be sent of what leaves with the head. A head without a body may be too long, too.
+    untaken: Option<Box<Untaken>>,
     /// Whether the backend stopped taking the request; it may have answered all the same.
     refused: bool,
-    /// Whether the request did not leave whole: the backend's connection is good for no other one, which it
-    /// would take for the rest of this one.
+    /// Whether the request did not leave whole, as it was given up: the backend's connection is good for no
+    /// other one, which it would take for the rest of this one.
     cut: bool,
 }
 
@@ -99,7 +104,7 @@ impl Body {
 impl Upload {
     /// No body.
     pub fn none() -> Upload {
-        Upload { body: None, refused: false, cut: false }
+        Upload { body: None, untaken: None, refused: false, cut: false }
     }
 
     /// A body that `pump` will read, from [`Self::resume`] on.
@@ -129,7 +134,34 @@ impl Upload {
     /// Whether all of it was received and sent.
     #[inline]
     pub fn is_done(&self) -> bool {
-        self.body.as_ref().is_none_or(|body| body.is_done())
+        !self.is_untaken() && self.body.as_ref().is_none_or(|body| body.is_done())
+    }
+
+    /// Whether the client is done with it, whatever of it is still to be sent on.
+    #[inline]
+    pub fn has_left_client(&self) -> bool {
+        self.body.as_ref().is_none_or(|body| body.pump.is_done())
+    }
+
+    /// Whether some of what leaves with the head is still to be sent.
+    #[inline]
+    fn is_untaken(&self) -> bool {
+        self.untaken.as_ref().is_some_and(|untaken| !untaken.is_sent())
+    }
+
+    /// The backend has not taken this `rest` of what leaves with the head.
+    pub fn begin_untaken(&mut self, rest: Range<usize>) {
+        self.untaken = Some(Box::new(Untaken::new(rest)));
+    }
+
+    /// No other backend may be asked: what leaves with the head is given up but for what is still to be sent
+    /// of it, which is kept together with what stands for the memory. `held` gives it.
+    pub fn own_untaken(&mut self, charge: Option<Charge>, held: impl FnOnce() -> Vec<u8>) {
+        let is_moving = !self.refused;
+        let untaken = self.untaken.as_deref_mut().filter(|untaken| is_moving && !untaken.is_sent());
+        if let Some(untaken) = untaken {
+            untaken.own(held(), charge);
+        }
     }
 
     /// Whether some of it is in a file and not sent yet.
@@ -190,7 +222,7 @@ impl Upload {
 
     /// Goes on with the backend that its twin went to.
     pub fn stand_in(&mut self, twin: Upload) {
-        (self.refused, self.cut) = (twin.refused, twin.cut);
+        (self.refused, self.cut, self.untaken) = (twin.refused, twin.cut, twin.untaken);
         if let (Some(body), Some(twin)) = (&mut self.body, twin.body) {
             body.pump.stand_in(twin.pump);
         }
@@ -206,18 +238,22 @@ impl Upload {
         self.body.as_mut().map_or_else(|| Some(Vec::new()), |body| body.pump.take_kept())
     }
 
-    /// Moves what comes behind the head in `out`, until the body is over or `most` bytes of content were
-    /// moved.
+    /// Content bytes that [`Self::poll_hold`] has moved.
+    pub fn held(&self) -> u64 {
+        self.body.as_ref().map_or(0, |body| body.pump.held())
+    }
+
+    /// Moves what comes behind the head in `out`, until the body is over or `claim` has no room for more.
     pub fn poll_hold(
         &mut self,
         context: &mut Context<'_>,
         client: &mut Stream,
         buffers: &Rc<Buffers>,
         out: &mut Vec<u8>,
-        most: u64,
+        claim: &mut HeldClaim<'_>,
     ) -> Poll<Result<(), PumpError>> {
         match &mut self.body {
-            Some(body) => body.pump.poll_hold(context, client, buffers, out, most),
+            Some(body) => body.pump.poll_hold(context, client, buffers, out, claim),
             None => Poll::Ready(Ok(())),
         }
     }
@@ -263,7 +299,8 @@ impl Upload {
 
     /// Whether the client is still to send some of it, as far as is known.
     pub fn is_awaited(&self) -> bool {
-        self.body.as_ref().is_some_and(|body| !body.is_filed() && body.waits_for_client())
+        let is_awaited = |body: &Body| !body.is_filed() && body.waits_for_client();
+        !self.is_untaken() && self.body.as_deref().is_some_and(is_awaited)
     }
 
     /// The same, before it is looked at what has come; as it `was` where the backend takes no more.
@@ -286,19 +323,14 @@ impl Upload {
         self.refused = true;
     }
 
-    /// The backend has answered before it had all that leaves with the head, and gets no more.
-    pub fn cut(&mut self) {
-        (self.refused, self.cut) = (true, true);
-    }
-
     /// Whether its backend's connection is good for no other request.
     pub fn is_cut(&self) -> bool {
-        self.cut || self.is_filed()
+        self.cut || self.is_untaken() || self.is_filed()
     }
 
     /// Makes ready for another backend, which gets the part that left with the head once more.
     pub fn retry(&mut self, now: Duration) {
-        (self.refused, self.cut) = (false, false);
+        (self.refused, self.cut, self.untaken) = (false, false, None);
         let Some(body) = &mut self.body else { return };
         body.pause(now);
         body.pump.begin_again();
@@ -364,9 +396,10 @@ impl Upload {
         self.body.as_ref().map_or(0, |body| body.pump.received)
     }
 
-    /// Bytes sent to the backend after what left with the head, framing included.
+    /// Bytes sent to the backend after what left with the head at once, framing included.
     pub fn streamed_bytes(&self) -> u64 {
-        self.body.as_ref().map_or(0, |body| body.streamed_bytes())
+        let of_head = self.untaken.as_ref().map_or(0, |untaken| untaken.sent());
+        self.body.as_ref().map_or(0, |body| body.streamed_bytes()) + of_head
     }
 
     /// Moves what can be moved. `Ready` when it is over or the backend takes no more.
@@ -378,7 +411,8 @@ impl Upload {
         buffers: &Rc<Buffers>,
         moved: &mut bool,
     ) -> Poll<Result<(), Failure>> {
-        if self.is_filed() {
+        ready!(self.poll_untaken(context, backend, &[], moved));
+        if self.is_filed() && !self.refused {
             self.pause(clock::now());
             ready!(self.poll_filed(context, client, backend, moved))?;
             self.resume(clock::now());
@@ -399,6 +433,37 @@ impl Upload {
                 Poll::Ready(Ok(()))
             }
             Poll::Ready(Err(error)) => Poll::Ready(Err(failure_of(error))),
+        }
+    }
+
+    /// Moves what is left of what leaves with the head, a part of `shared` until it is [`Self::own_untaken`].
+    /// `Ready` when that is over or the backend takes no more.
+    pub fn poll_untaken(
+        &mut self,
+        context: &mut Context<'_>,
+        backend: &mut Stream,
+        shared: &[u8],
+        moved: &mut bool,
+    ) -> Poll<()> {
+        let Some(untaken) = self.untaken.as_deref_mut().filter(|untaken| !untaken.is_sent()) else {
+            return Poll::Ready(());
+        };
+        let polled = untaken.poll_send(context, backend, shared, moved);
+        if polled.is_pending() {
+            self.pause(clock::now());
+            return Poll::Pending;
+        }
+        self.refused |= matches!(polled, Poll::Ready(Err(_)));
+        self.resume(clock::now());
+        Poll::Ready(())
+    }
+
+    /// Tells the backend of the end of a body that is here, where nobody sends any of it: the end of a stream
+    /// does not leave with the head.
+    pub fn poll_tell_end(&mut self, context: &mut Context<'_>, backend: &mut Stream) {
+        if let Some(body) = self.body.as_deref_mut().filter(|_| !self.refused) {
+            let polled = body.pump.poll_tell_end(context, backend);
+            self.refused |= matches!(polled, Poll::Ready(Err(_)));
         }
     }
 
@@ -440,6 +505,7 @@ impl Upload {
     /// What the client sent behind the body, and proof that the body is over. Without a body there is nothing
     /// behind it that the session does not already hold.
     pub fn take_rest(&mut self) -> (Option<Buffer>, Option<Drained>) {
+        self.cut |= self.is_untaken();
         match self.body.take() {
             Some(body) => {
                 self.cut |= body.is_filed();

@@ -3,6 +3,7 @@
 use weir_http::{BodyLength, Limits};
 
 use super::*;
+use crate::http::claim::HeldClaim;
 
 fn pump(length: BodyLength, framing: Framing, received: &[u8]) -> Pump {
     let mut buffer = Buffers::new(1 << 20).borrow(LARGE).unwrap();
@@ -15,10 +16,11 @@ fn a_body_is_held_up_to_a_bound_and_what_was_taken_of_a_chunk_is_its_beginning()
     let mut body = pump(BodyLength::Chunked, Framing::Chunked, b"8\r\nabcdefgh\r\n0\r\n\r\n");
     body.keep_copy();
     let mut out = b"head:".to_vec();
-    body.take_some(&mut out, 3).unwrap();
+    let (buffers, mut charge) = (Buffers::new(1 << 20), None);
+    body.take_some(&mut out, &mut HeldClaim::new(&buffers, &mut charge, 3, 1)).unwrap();
     assert_eq!(out, b"head:8\r\nabc");
     assert!(!body.is_received());
-    body.take_some(&mut out, 100).unwrap();
+    body.take_some(&mut out, &mut HeldClaim::new(&buffers, &mut charge, 100, 1)).unwrap();
     assert_eq!(out, b"head:8\r\nabcdefgh\r\n0\r\n\r\n");
     assert_eq!(body.take_copy(), b"abcdefgh");
     assert!(body.is_received() && body.is_done());
