@@ -1,7 +1,9 @@
 //! Backends that speak before they have all of a request that is held for them: that is heard, and what is left
 //! to be sent moves on meanwhile, over each version of HTTP.
 
-use weir_tests::dialogue::http2::{END_STREAM, Http2, code, frame, headers, kind, window_update};
+use weir_tests::dialogue::http2::{
+    END_STREAM, Http2, Outcome, code, frame, headers, kind, request, setting, window_update,
+};
 use weir_tests::dialogue::{Backend, ScriptedBackend, Setup, Weir, Wire, pattern};
 
 use super::hedging::{between, nobody_is_left, settled};
@@ -262,4 +264,34 @@ fn a_copy_and_a_second_try_of_a_request_with_a_body_end_their_streams() {
     assert_eq!(content_of(&mut copied, stream), b"hello");
     copied.sends(headers(stream, &[(":status", "204")], true));
     weir.reaches("weir_mirrored_requests_total", &[("listener", "web"), ("result", "answered")], 1.0);
+}
+
+#[test]
+fn a_remote_call_is_not_held_for_its_client_may_wait_for_an_answer() {
+    let backend = ScriptedBackend::start();
+    let weir = before(&backend, "protocol = \"h2\"\nbuffer = true", "");
+    let mut client = Http2::client(weir.client("web"), &setting(3, 100));
+    let call =
+        [&request("POST", "/call")[..], &[("content-type", "application/grpc+proto"), ("te", "trailers")]];
+    client.sends(headers(1, &call.concat(), false));
+    client.sends(frame(kind::DATA, 0, 1, b"\0\0\0\0\x02hi"));
+    let mut server = Http2::server(backend.accepts(), b"");
+    let stream = server.receives_request();
+    assert_eq!(server.receives(kind::DATA, stream).payload, b"\0\0\0\0\x02hi");
+    server.sends(headers(stream, &[(":status", "200"), ("content-type", "application/grpc+proto")], false));
+    server.sends(frame(kind::DATA, 0, stream, b"\0\0\0\0\x02ho"));
+    assert_eq!(client.receives(kind::DATA, 1).payload, b"\0\0\0\0\x02ho");
+    client.sends(frame(kind::DATA, END_STREAM, 1, b""));
+    assert_eq!(content_of(&mut server, stream), b"");
+    server.sends(headers(stream, &[("grpc-status", "0")], true));
+    assert_eq!(client.outcome_of(1), Outcome::Answered(0, Vec::new()));
+    assert_eq!(weir.metric("weir_buffered_requests_total", &[("pool", "app")]), 0.0);
+    let url = format!("http://{}/", weir.address("web"));
+    let explain = |arguments: &[&str]| {
+        let all = [&["explain", "http", "POST", &url][..], arguments].concat();
+        weir.command(&all).succeeded().to_owned()
+    };
+    assert!(explain(&[]).contains("requests up to 1MiB"), "{}", explain(&[]));
+    let of_call = explain(&["--header", "content-type: application/grpc"]);
+    assert!(!of_call.contains("requests up to") && of_call.contains("responses up to"), "{of_call}");
 }

@@ -326,7 +326,9 @@ impl Followed<'_> {
                 answer.split = answer.split.take().or_else(|| by_map.map(PoolMap::words));
                 answer.mirror = self.copied(is_closed);
                 let of_route = plan.route.and_then(|route| route.buffer);
-                answer.buffered = of_route.or(pool.config.buffer).and_then(buffered);
+                let is_held = !self.request.is_never_held();
+                answer.buffered =
+                    of_route.or(pool.config.buffer).and_then(|buffer| buffered(buffer, is_held));
                 answer.protocol = picked(pool);
                 answer.breaker =
                     pool.balance.breaker().map(|(breaker, _)| match breaker.state(clock::now()) {
@@ -378,10 +380,11 @@ fn picked(pool: &Pool) -> Option<String> {
     })
 }
 
-/// What is held back for slow clients, in words; `None` for nothing.
-fn buffered(buffer: Buffer) -> Option<String> {
+/// What is held back for slow clients, in words; `None` for nothing. `is_held` says whether the request may be.
+fn buffered(buffer: Buffer, is_held: bool) -> Option<String> {
+    let of_requests = if is_held { buffer.requests } else { 0 };
     let held = [
-        ("requests", buffer.requests, buffer.requests_file),
+        ("requests", of_requests, buffer.requests_file),
         ("responses", buffer.responses, buffer.responses_file),
     ];
     let words = held.iter().filter(|(_, most, _)| *most > 0).map(|(what, most, in_file)| match *in_file {

@@ -194,6 +194,11 @@ impl Request {
         maps.map(|map| (&**map, map.explain(&values))).collect()
     }
 
+    /// Whether its body goes on as it comes, whatever is held of others.
+    pub fn is_never_held(&self) -> bool {
+        Wants::of(&self.head, &self.text) == Wants::Grpc
+    }
+
     /// How the client is told of an error with this status.
     pub fn told(&self, pages: Option<&Pages>, status: u16) -> String {
         pages::form_words(&pages::form(pages, status, Wants::of(&self.head, &self.text)))

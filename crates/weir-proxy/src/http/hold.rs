@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 
 use weir_http::BodyLength;
+use weir_http::values::accept::Wants;
 use weir_io::buffers::Charge;
 use weir_io::clock;
 use weir_io::temporary::TemporaryFile;
@@ -28,7 +29,9 @@ pub(super) async fn whole(
     upload: &mut Upload,
     charge: &mut Option<Charge>,
 ) -> Result<(), Failure> {
-    let buffer = forwarding.buffer.filter(|buffer| buffer.requests > 0 && !upload.is_done());
+    // The two sides of a gRPC call may take turns: held, one that waits for an answer would wait for itself.
+    let is_streaming = exchange.wants == Wants::Grpc;
+    let buffer = forwarding.buffer.filter(|buffer| buffer.requests > 0 && !is_streaming && !upload.is_done());
     let Some(buffer) = buffer else { return Ok(()) };
     let buffers = session.requester.worker.buffers.clone();
     // Framed for a backend that picks HTTP/1.1 it is there a second time.
