@@ -1,5 +1,5 @@
-//! Backends that speak before they have all of a request that is held for them: that is heard, and what is left
-//! to be sent moves on meanwhile, over each version of HTTP.
+//! Backends that speak before they have all of a request that is held for them: that is heard, and what is
+//! left to be sent moves on meanwhile, over each version of HTTP.
 
 use weir_tests::dialogue::http2::{
     END_STREAM, Http2, Outcome, code, frame, headers, kind, request, setting, window_update,

@@ -380,7 +380,8 @@ fn picked(pool: &Pool) -> Option<String> {
     })
 }
 
-/// What is held back for slow clients, in words; `None` for nothing. `is_held` says whether the request may be.
+/// What is held back for slow clients, in words; `None` for nothing. `is_held` says whether the request may
+/// be.
 fn buffered(buffer: Buffer, is_held: bool) -> Option<String> {
     let of_requests = if is_held { buffer.requests } else { 0 };
     let held = [

@@ -1,7 +1,7 @@
 //! What leaves together with a request's head, as far as its backend has not taken it.
 //!
-//! A backend may be slow to read, may answer before it has read, or never read at all: what it did not take at
-//! once moves on while its answer is awaited and received.
+//! A backend may be slow to read, may answer before it has read, or never read at all: what it did not take
+//! at once moves on while its answer is awaited and received.
 
 use std::io;
 use std::ops::Range;
