@@ -301,8 +301,9 @@ impl Running {
                 // A transaction that said READ ONLY is on a replica, which names another reason first.
                 found.refused_by_replica += 1;
                 self.is_excused = true;
-            } else if [ON_READ_ONLY_SERVER, KEPT_AWAY].contains(&numbers[1]) && self.has_been_read_only() {
-                // What pins a session in a READ ONLY transaction keeps it at the replica.
+            } else if [ON_READ_ONLY_SERVER, KEPT_AWAY].contains(&numbers[1]) && self.may_be_at_replica() {
+                // What pins a session in a READ ONLY transaction keeps it at the replica, as GET DIAGNOSTICS
+                // does behind a read.
                 found.refused_by_replica += 1;
                 return Err(None);
             } else if matches!(numbers, [MALFORMED_PACKET, IN_READ_ONLY_TRANSACTION | NOT_LOCKED]) {
@@ -331,10 +332,12 @@ impl Running {
         ran.any(|step| matches!(step, Step::Query(sql) if releases(sql)))
     }
 
-    /// Whether a transaction was READ ONLY, so that what pins the session keeps it at a replica.
-    fn has_been_read_only(&self) -> bool {
+    /// Whether a transaction was READ ONLY, so that what pins the session keeps it at a replica, or something
+    /// pinned it there that only the server of the statement before can answer.
+    fn may_be_at_replica(&self) -> bool {
+        let says = |sql: &str| sql.contains("READ ONLY") || sql.starts_with("GET DIAGNOSTICS");
         let mut ran = self.program.steps.iter().take(self.at);
-        ran.any(|step| matches!(step, Step::Query(sql) if sql.contains("READ ONLY")))
+        ran.any(|step| matches!(step, Step::Query(sql) if says(sql)))
     }
 
     fn story(&self, what: &str) -> String {
