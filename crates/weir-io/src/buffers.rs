@@ -153,8 +153,8 @@ impl Buffer {
         self.end += bytes.len();
     }
 
-    /// Puts `bytes` in the place of those at `range` of what is filled, and moves what is behind them; `false`,
-    /// with nothing done, where there is no room. O(bytes behind them).
+    /// Puts `bytes` in the place of those at `range` of what is filled, and moves what is behind them;
+    /// `false`, with nothing done, where there is no room. O(bytes behind them).
     pub fn replace(&mut self, range: Range<usize>, bytes: &[u8]) -> bool {
         let behind = self.end - self.start - range.end;
         if self.bytes.len() < range.start + bytes.len() + behind {

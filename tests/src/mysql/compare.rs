@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::BEFORE_PAIR;
 use super::client::{Client, Login, query};
+use super::data::{data_of, renewal_of};
 use super::packets::{Answer, Asked, execution, forget_first_changes};
-use super::programs::{Leaving, Program, Step, data_of, renewal_of};
+use super::programs::{Leaving, Program, Step};
 use super::servers::{Mysqld, Pair};
 use crate::dialogue::{Draws, PATIENCE, Setup, Weir};
 

@@ -4,6 +4,7 @@
 mod arrivals;
 mod client;
 mod compare;
+mod data;
 mod packets;
 mod programs;
 mod servers;

@@ -1,5 +1,5 @@
-//! Clients that wait for EOF packets (without `CLIENT_DEPRECATE_EOF`), before servers that Weir asks for none.
-//! An answer is compared with a server's own, sequence ids too.
+//! Clients that wait for EOF packets (without `CLIENT_DEPRECATE_EOF`), before servers that Weir asks for
+//! none. An answer is compared with a server's own, sequence ids too.
 
 use weir_tests::dialogue::Setup;
 use weir_tests::mysql::{

@@ -48,8 +48,8 @@ pub const AS_AGREED: Capabilities = Capabilities(
         | Capabilities::QUERY_ATTRIBUTES.0,
 );
 
-/// What Weir has of servers on its own account, whatever its clients have, on connections that sessions share:
-/// their OK packets tell what changed in a session, and stand at the end of rows, too.
+/// What Weir has of servers on its own account, whatever its clients have, on connections that sessions
+/// share: their OK packets tell what changed in a session, and stand at the end of rows, too.
 pub const OF_WEIR: Capabilities = Capabilities(Capabilities::SESSION_TRACK.0 | Capabilities::DEPRECATE_EOF.0);
 
 /// As whom, and for what, a server is logged in to.

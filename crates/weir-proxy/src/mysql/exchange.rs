@@ -526,8 +526,8 @@ impl<'a> Answering<'a> {
     }
 }
 
-/// Has the EOF packet at this place, behind columns, say the session's status as the end of its result does: a
-/// server knows most of that before the first row.
+/// Has the EOF packet at this place, behind columns, say the session's status as the end of its result does:
+/// a server knows most of that before the first row.
 fn say(buffer: &mut Buffer, at: usize, status: StatusFlags, warnings: u16) {
     let status = StatusFlags(status.0 & !StatusFlags::LAST_ROW_SENT.0);
     let packet = eof::packet(sequence(buffer, at), status, warnings);
