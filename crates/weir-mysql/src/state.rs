@@ -226,8 +226,8 @@ impl TrackedState {
         self.schema.as_deref()
     }
 
-    /// The same for a login, which servers read in a character set that is not known before: `None` also for a
-    /// name that does not mean the same in all of them.
+    /// The same for a login, which servers read in a character set that is not known before: `None` also for
+    /// a name that does not mean the same in all of them.
     pub fn schema_for_login(&self) -> Option<&[u8]> {
         self.schema().filter(|name| is_plain(name))
     }

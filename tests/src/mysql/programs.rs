@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::data::schema_of;
+use super::data::{NATIONAL, schema_of};
 use super::packets::Value;
 use super::packets::{DEPRECATE_EOF, FOUND_ROWS, SESSION_TRACK};
 use crate::dialogue::Draws;

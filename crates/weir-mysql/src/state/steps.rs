@@ -14,7 +14,8 @@ pub enum StateStep<'a> {
 
 impl TrackedState {
     /// What brings a connection in `from` here, in this order. Servers read a name in the client's character
-    /// set, so that this is UTF-8 first where the name has to be; and a role may give the right to the schema.
+    /// set, so that this is UTF-8 first where the name has to be; and a role may give the right to the
+    /// schema.
     pub fn steps_from(&self, from: &TrackedState) -> Vec<StateStep<'_>> {
         let schema = self.schema().filter(|_| self.schema != from.schema);
         let roles = self.roles().filter(|_| self.roles != from.roles);
@@ -106,8 +107,8 @@ fn quote_name(sql: &mut Vec<u8>, name: &[u8]) {
 }
 
 /// Appends text in quotes that every `sql_mode` and character set reads alike: as hexadecimal, where it has
-/// anything but plain characters. It says what set it is in: in utf16, as that of a connection can be, servers
-/// take no value of a variable.
+/// anything but plain characters. It says what set it is in: in utf16, as that of a connection can be,
+/// servers take no value of a variable.
 fn quote(sql: &mut Vec<u8>, value: &[u8]) {
     sql.extend_from_slice(b"_utf8mb4");
     if is_plain(value) {

@@ -13,7 +13,7 @@ use weir_io::deadline::Deadline;
 use weir_mysql::ReadsBack;
 use weir_mysql::error_number::ER_DBACCESS_DENIED_ERROR;
 
-use super::attach::{self, AttachError, ServerLogin};
+use super::attach::{self, AttachError, ServerError, ServerLogin};
 use super::confirm::settle;
 use super::exchange::ServerFailure;
 use super::failure::Refusal;
@@ -283,9 +283,7 @@ impl Session {
                 Unfit::Refused(refusal) => return Err(refusal),
                 Unfit::Server(ServerFailure::NoMemory) => return Err(Refusal::overload()),
                 Unfit::Attach(AttachError::Refused(error)) if !error.is_about_server() => {
-                    if error.refuses_account() {
-                        chosen.backend().kept::<IdleServers>().forget(&self.kind.account);
-                    }
+                    self.forget_refused(&chosen, &error);
                     return Err(Refusal::of_server(error));
                 }
                 Unfit::Attach(_) | Unfit::Server(_) => {}
@@ -303,6 +301,13 @@ impl Session {
                 return Err(unfit.refusal(name));
             }
             now = clock::now();
+        }
+    }
+
+    /// Drops what is idle there of the session's account, where that is what the server refuses.
+    fn forget_refused(&self, chosen: &Chosen, error: &ServerError) {
+        if error.refuses_account() {
+            chosen.backend().kept::<IdleServers>().forget(&self.kind.account);
         }
     }
 

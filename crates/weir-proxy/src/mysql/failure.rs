@@ -95,8 +95,8 @@ impl Refusal {
         Refusal { error, end: None }
     }
 
-    /// A server's error about what the session is, as its schema. The session ends where it has a role that its
-    /// account has no more: it would be refused for ever.
+    /// A server's error about what the session is, as its schema. The session ends where it has a role that
+    /// its account has no more: it would be refused for ever.
     pub fn of_state(error: ServerError) -> Refusal {
         let end = (error.code == ER_ROLE_NOT_GRANTED).then_some(End::BackendClosed);
         Refusal { error, end }

@@ -107,7 +107,7 @@ impl Outcome {
 }
 
 /// A statement by number that did not begin.
-const NOT_BEGUN: [u16; 4] =
+pub const NOT_BEGUN: [u16; 4] =
     [ER_WRONG_ARGUMENTS, ER_UNKNOWN_STMT_HANDLER, ER_STMT_HAS_NO_OPEN_CURSOR, ER_MALFORMED_PACKET];
 
 impl Outcome {

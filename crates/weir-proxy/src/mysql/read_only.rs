@@ -1,5 +1,5 @@
-//! What a session of a listener for reads may do at a server that takes writes: one that was chosen because no
-//! secondary has what the session needs, or is up, or because `reads` says so; or one that has become the
+//! What a session of a listener for reads may do at a server that takes writes: one that was chosen because
+//! no secondary has what the session needs, or is up, or because `reads` says so; or one that has become the
 //! primary while the session kept its connection.
 //!
 //! The server would carry out what a secondary refuses. So what says that it writes, and what runs statements

@@ -29,9 +29,9 @@ impl ServerError {
         )
     }
 
-    /// Whether it takes back what was known of the account: its password is another, or has expired, or it is
-    /// locked or gone. A server asks for the schema, and for TLS, without a word on the password; of what else
-    /// it may say nobody knows, and then the account counts as refused.
+    /// Whether it takes back what was known of the account: its password is another, or has expired, or it
+    /// is locked or gone. A server asks for the schema, and for TLS, without a word on the password; of what
+    /// else it may say nobody knows, and then the account counts as refused.
     pub fn refuses_account(&self) -> bool {
         !self.is_about_server() && !self.lacks_schema() && self.code != ER_SECURE_TRANSPORT_REQUIRED
     }
@@ -42,8 +42,8 @@ impl ServerError {
     }
 
     /// Whether a secondary may say so because it has not heard yet of an account or a schema that the primary
-    /// has made or changed: no right to the schema, a wrong password, no such schema, a locked account, a role
-    /// that the account has not.
+    /// has made or changed: no right to the schema, a wrong password, no such schema, a locked account, a
+    /// role that the account has not.
     pub fn may_be_behind(&self) -> bool {
         matches!(
             self.code,
@@ -71,8 +71,8 @@ impl ServerError {
         }
     }
 
-    /// Whether these ASCII characters are in its text, which is in the character set that the session's results
-    /// have: UTF-16 has zeros between them.
+    /// Whether these ASCII characters are in its text, which is in the character set that the session's
+    /// results have: UTF-16 has zeros between them.
     pub fn says(&self, words: &[u8]) -> bool {
         let message: Vec<u8> = self.message.iter().copied().filter(|byte| *byte != 0).collect();
         message.windows(words.len()).any(|text| text == words)

@@ -16,6 +16,7 @@ use weir_io::stream::{Duplex as _, Sight, Stream};
 use weir_io::wait::{receive_ready, send_all};
 use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::command::ClientCommand;
+use weir_mysql::error_number::ER_UNKNOWN_COM_ERROR;
 use weir_mysql::gtid::GtidSet;
 use weir_mysql::outcome::{OK, OkPacket};
 use weir_mysql::packet::{HEADER_BYTES, MAX_PAYLOAD_BYTES, PacketHeader, write_packet_with};
@@ -30,6 +31,7 @@ use super::failure::Refusal;
 use super::kill::Killable;
 use super::leaving::cut_off_at;
 use super::login::Candidate;
+use super::outcome::NOT_BEGUN;
 use super::prepared::{Bound, ClientStatements};
 use super::report::Report;
 use super::server::ConnectionKind;
@@ -415,7 +417,9 @@ impl Session {
     pub async fn refuse(&mut self, sequence: u8, refusal: Refusal) -> Result<(), End> {
         let mut out = Vec::with_capacity(128);
         refusal.error.write(&mut out, sequence);
-        (self.is_without_warnings, self.refused) = (false, Some(refusal.error));
+        // At a server such an error comes to what the statement before has left, of which nothing is known.
+        let adds = NOT_BEGUN.contains(&refusal.error.code) || refusal.error.code == ER_UNKNOWN_COM_ERROR;
+        (self.is_without_warnings, self.refused) = (false, Some(refusal.error).filter(|_| !adds));
         let replaced = ReadsBack::WARNINGS.and(ReadsBack::ROW_COUNT);
         self.here = self.here.without(replaced);
         if let Some(left_at) = &mut self.left_at {

@@ -474,8 +474,8 @@ impl Session {
     }
 
     /// Whether the session keeps its connection to a server that was the primary and takes no writes any
-    /// more, and is not in a transaction that would end by itself: it would be refused for ever, and finds the
-    /// primary with a new connection. At a server that was none, its writes are not expected to be taken.
+    /// more, and is not in a transaction that would end by itself: it would be refused for ever, and finds
+    /// the primary with a new connection. At a server that was none, its writes are not expected to be taken.
     fn is_stuck(&self, outcome: &Outcome) -> bool {
         let is_refused = outcome.error.as_ref().is_some_and(|error| error.is_read_only());
         let is_deposed = |attached: &Attached| {
