@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use weir_config::{Checked, Report, Root, World, check_files, diff, to_toml, to_toml_without_secrets};
+use weir_config::{
+    Checked, FileChecks, Report, Root, World, check_files, diff, to_toml, to_toml_without_secrets,
+};
 
 /// A folder, and an environment.
 struct Tree {
@@ -48,6 +50,8 @@ impl World for Tree {
     }
 }
 
+impl FileChecks for Tree {}
+
 /// Files in memory.
 #[derive(Default)]
 struct Memory(BTreeMap<&'static str, String>);
@@ -65,6 +69,8 @@ impl World for Memory {
         self.0.get(name).cloned().ok_or_else(|| "is not set".to_owned())
     }
 }
+
+impl FileChecks for Memory {}
 
 fn read(text: &str, files: &Memory) -> Result<Checked, Report> {
     check_files(&[Root { name: "weir.toml", text }], files)

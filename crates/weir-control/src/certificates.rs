@@ -1,5 +1,5 @@
-//! What the files say that a config names for TLS: what is wrong with them, and for `weir check --online` what
-//! is right. They are read as a reload reads them, and nothing is touched.
+//! What the files say that a config names for TLS: what is wrong with them, and for `weir check --online`
+//! what is right. They are read as a reload reads them, and nothing is touched.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::time::SystemTime;
 
-use weir_config::{FileProblem, FileUse, World};
+use weir_config::{FileChecks, FileProblem, FileUse, World};
 
 use crate::certificates;
 
@@ -39,7 +39,9 @@ impl World for Disk {
     fn takes_files(&self, folder: &str) -> Result<(), String> {
         weir_io::temporary::unnamed(Path::new(folder)).map(drop).map_err(|error| error.to_string())
     }
+}
 
+impl FileChecks for Disk {
     fn look_at(&self, files: &FileUse<'_>) -> Vec<FileProblem> {
         let can_log = |file: &Path| {
             can_log(file).err().map(|why| FileProblem::unusable(file, why)).into_iter().collect()
@@ -71,6 +73,8 @@ impl World for OnlyRead {
         Disk.variable(name)
     }
 }
+
+impl FileChecks for OnlyRead {}
 
 /// Whether lines can be put into a file, as far as that can be seen without one.
 fn can_log(file: &Path) -> Result<(), String> {

@@ -8,11 +8,10 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
-use weir_config::{Certificate, CipherPolicy};
+use weir_config::Certificate;
 
 use crate::files::{self, LoadError};
 use crate::ocsp;
-use crate::provider;
 use crate::x509;
 
 /// Certificates in a chain (threat D4).
@@ -120,12 +119,12 @@ pub(crate) fn load(config: &Certificate, provider: &CryptoProvider) -> Result<Lo
 }
 
 /// As [`load`], with all that is wrong.
-pub(crate) fn look(config: &Certificate) -> Result<Facts, Vec<LoadError>> {
+pub(crate) fn look(config: &Certificate, provider: &CryptoProvider) -> Result<Facts, Vec<LoadError>> {
     let (chain, secret) = (files::certificates(&config.cert), files::private_key(&config.key));
     let staple = config.ocsp.as_deref().map(files::read).transpose();
     match (chain, secret, staple) {
         (Ok(chain), Ok(secret), Ok(_)) => {
-            let joined = join(config, chain, secret, &provider::of(CipherPolicy::Default));
+            let joined = join(config, chain, secret, provider);
             joined.map(|loaded| loaded.facts).map_err(|error| vec![error])
         }
         (chain, secret, staple) => {

@@ -29,7 +29,7 @@ pub struct Looked {
 pub fn look_at(named: &FileUse<'_>) -> Looked {
     match named {
         FileUse::AdminToken(file) => one(token::read(file)),
-        FileUse::Certificate(named) => match certificate::look(named) {
+        FileUse::Certificate(named) => match certificate::look(named, &provider::of(CipherPolicy::Default)) {
             Ok(facts) => Looked { certificates: vec![facts], ..Looked::default() },
             Err(errors) => Looked { errors, ..Looked::default() },
         },

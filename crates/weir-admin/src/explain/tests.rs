@@ -22,6 +22,8 @@ impl weir_config::World for Everywhere {
     }
 }
 
+impl weir_config::FileChecks for Everywhere {}
+
 fn snapshot(text: &str) -> CompiledSnapshot {
     snapshot_in(text, &Everywhere("x"))
 }

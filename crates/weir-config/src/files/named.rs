@@ -6,18 +6,18 @@ use std::path::Path;
 use crate::admin::AdminTls;
 use crate::auth::is_url;
 use crate::fields::{Fields, Value};
+use crate::file_use::{FileChecks, FileProblem, FileUse};
 use crate::log::AccessTarget;
 use crate::mysql::Passwords;
 use crate::report::{Findings, Severity, Span, quote};
 use crate::setting::{One as _, Part};
 use crate::tls::{Certificate, ListenerTls, PoolTls};
-use crate::world::{FileProblem, FileUse, World};
 
 /// Longest path that is shown whole, in characters.
 const SHOWN_PATH: usize = 250;
 
 /// Notes what is wrong with the files that tables name.
-pub(super) fn look_at_all(root: &Fields, world: &dyn World, findings: &mut Findings<'_>) {
+pub(super) fn look_at_all(root: &Fields, world: &dyn FileChecks, findings: &mut Findings<'_>) {
     let mut look = Look { world, findings };
     if let Some(admin) = root.table("admin") {
         look.of_admin(admin);
@@ -48,7 +48,7 @@ pub(super) fn look_at_all(root: &Fields, world: &dyn World, findings: &mut Findi
 
 /// Who looks, and where what is found goes.
 struct Look<'l, 's> {
-    world: &'l dyn World,
+    world: &'l dyn FileChecks,
     findings: &'l mut Findings<'s>,
 }
 

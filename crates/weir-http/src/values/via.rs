@@ -2,8 +2,8 @@
 
 use super::list::elements;
 
-/// How often a message came through a Weir, as the pseudonym in its `via` fields says. Others may have written
-/// it: it serves to end loops, and proves nothing.
+/// How often a message came through a Weir, as the pseudonym in its `via` fields says. Others may have
+/// written it: it serves to end loops, and proves nothing.
 pub fn own_hops<'a>(values: impl Iterator<Item = &'a [u8]>) -> usize {
     let is_own = |element: &&[u8]| {
         // received-protocol RWS received-by [ RWS comment ]
