@@ -42,7 +42,7 @@ impl World for Around {
     }
 }
 
-impl weir_config::FileChecks for Around {}
+impl weir_config::NamedFiles for Around {}
 
 /// What is wrong with the TOML blocks of the pages, as `file:line: message`; and how many blocks there are.
 fn check(tree: &Tree) -> (Vec<String>, usize) {

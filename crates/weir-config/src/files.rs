@@ -9,13 +9,13 @@ use crate::auth::is_url;
 use crate::buffer;
 use crate::error_page::PAGE_BYTES;
 use crate::fields::{Fields, Value};
-use crate::file_use::FileChecks;
 use crate::map::MAP_FILE_BYTES;
+use crate::named_files::NamedFiles;
 use crate::report::{Findings, quote};
 use crate::world::World;
 
 /// Puts the content of every file that the tables name in the place of its name.
-pub(crate) fn read(root: &mut Fields, world: &dyn FileChecks, findings: &mut Findings<'_>) {
+pub(crate) fn read(root: &mut Fields, world: &dyn NamedFiles, findings: &mut Findings<'_>) {
     buffer::try_directory(root, world, findings);
     named::look_at_all(root, world, findings);
     for map in root.below_mut("map") {

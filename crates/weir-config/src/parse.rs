@@ -4,9 +4,9 @@ use crate::bind::{Context, bind};
 use crate::compose::gather::FILE_BYTES;
 use crate::compose::{Root, compose, gather};
 use crate::config::{Config, ROOT, assume};
-use crate::file_use::FileChecks;
 use crate::files;
 use crate::hidden;
+use crate::named_files::NamedFiles;
 use crate::report::{Findings, Report, Span};
 use crate::source::Source;
 use crate::world::{Nothing, World};
@@ -42,11 +42,11 @@ pub fn check_text(file_name: &str, text: &str) -> Result<Checked, Report> {
 /// # Panics
 ///
 /// Without a root there is nothing to read.
-pub fn check_files(roots: &[Root<'_>], world: &dyn FileChecks) -> Result<Checked, Report> {
+pub fn check_files(roots: &[Root<'_>], world: &dyn NamedFiles) -> Result<Checked, Report> {
     check(roots, world, true)
 }
 
-fn check(roots: &[Root<'_>], world: &dyn FileChecks, are_contents_read: bool) -> Result<Checked, Report> {
+fn check(roots: &[Root<'_>], world: &dyn NamedFiles, are_contents_read: bool) -> Result<Checked, Report> {
     if let Some(root) = roots.iter().find(|root| root.text.len() > FILE_BYTES) {
         // Nothing of it is read, not even where its lines end.
         let source = Source::new(root.name, "");

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use weir_config::{
-    Checked, FileChecks, Report, Root, World, check_files, diff, to_toml, to_toml_without_secrets,
+    Checked, NamedFiles, Report, Root, World, check_files, diff, to_toml, to_toml_without_secrets,
 };
 
 /// A folder, and an environment.
@@ -50,7 +50,7 @@ impl World for Tree {
     }
 }
 
-impl FileChecks for Tree {}
+impl NamedFiles for Tree {}
 
 /// Files in memory.
 #[derive(Default)]
@@ -70,7 +70,7 @@ impl World for Memory {
     }
 }
 
-impl FileChecks for Memory {}
+impl NamedFiles for Memory {}
 
 fn read(text: &str, files: &Memory) -> Result<Checked, Report> {
     check_files(&[Root { name: "weir.toml", text }], files)

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 use std::time::SystemTime;
 
-use weir_config::{FileChecks, FileProblem, FileUse, World};
+use weir_config::{FileProblem, FileUse, NamedFiles, World};
 
 use crate::certificates;
 
@@ -41,7 +41,7 @@ impl World for Disk {
     }
 }
 
-impl FileChecks for Disk {
+impl NamedFiles for Disk {
     fn look_at(&self, files: &FileUse<'_>) -> Vec<FileProblem> {
         let can_log = |file: &Path| {
             can_log(file).err().map(|why| FileProblem::unusable(file, why)).into_iter().collect()
@@ -74,7 +74,7 @@ impl World for OnlyRead {
     }
 }
 
-impl FileChecks for OnlyRead {}
+impl NamedFiles for OnlyRead {}
 
 /// Whether lines can be put into a file, as far as that can be seen without one.
 fn can_log(file: &Path) -> Result<(), String> {

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use weir_config::{Checked, FileChecks, Report, Root};
+use weir_config::{Checked, NamedFiles, Report, Root};
 
 use crate::config_files::{Disk, OnlyRead, read_file};
 use crate::publish::PublishError;
@@ -64,7 +64,7 @@ impl Source {
         self.read_in(&OnlyRead)
     }
 
-    fn read_in(&self, world: &dyn FileChecks) -> Result<Checked, ReadError> {
+    fn read_in(&self, world: &dyn NamedFiles) -> Result<Checked, ReadError> {
         match self {
             Source::Files(paths) => {
                 let named = read_all(paths)?;

@@ -22,7 +22,7 @@ impl weir_config::World for Everywhere {
     }
 }
 
-impl weir_config::FileChecks for Everywhere {}
+impl weir_config::NamedFiles for Everywhere {}
 
 fn snapshot(text: &str) -> CompiledSnapshot {
     snapshot_in(text, &Everywhere("x"))

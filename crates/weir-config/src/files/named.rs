@@ -6,9 +6,9 @@ use std::path::Path;
 use crate::admin::AdminTls;
 use crate::auth::is_url;
 use crate::fields::{Fields, Value};
-use crate::file_use::{FileChecks, FileProblem, FileUse};
 use crate::log::AccessTarget;
 use crate::mysql::Passwords;
+use crate::named_files::{FileProblem, FileUse, NamedFiles};
 use crate::report::{Findings, Severity, Span, quote};
 use crate::setting::{One as _, Part};
 use crate::tls::{Certificate, ListenerTls, PoolTls};
@@ -17,7 +17,7 @@ use crate::tls::{Certificate, ListenerTls, PoolTls};
 const SHOWN_PATH: usize = 250;
 
 /// Notes what is wrong with the files that tables name.
-pub(super) fn look_at_all(root: &Fields, world: &dyn FileChecks, findings: &mut Findings<'_>) {
+pub(super) fn look_at_all(root: &Fields, world: &dyn NamedFiles, findings: &mut Findings<'_>) {
     let mut look = Look { world, findings };
     if let Some(admin) = root.table("admin") {
         look.of_admin(admin);
@@ -48,7 +48,7 @@ pub(super) fn look_at_all(root: &Fields, world: &dyn FileChecks, findings: &mut 
 
 /// Who looks, and where what is found goes.
 struct Look<'l, 's> {
-    world: &'l dyn FileChecks,
+    world: &'l dyn NamedFiles,
     findings: &'l mut Findings<'s>,
 }
 

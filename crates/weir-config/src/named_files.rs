@@ -7,7 +7,7 @@ use crate::tls::{Certificate, ListenerTls, PoolTls};
 use crate::world::{Nothing, World};
 
 /// Looks at the files that a config names. This crate opens none of them either.
-pub trait FileChecks: World {
+pub trait NamedFiles: World {
     /// Looks at files as who puts them to their use does, without a change to any: all that is wrong with
     /// them. Where there is no disk nothing is said against them.
     fn look_at(&self, _files: &FileUse<'_>) -> Vec<FileProblem> {
@@ -15,7 +15,7 @@ pub trait FileChecks: World {
     }
 }
 
-impl FileChecks for Nothing {}
+impl NamedFiles for Nothing {}
 
 /// Files that a config names and does not hold, with what they are for.
 #[derive(Clone, Copy, Debug)]
