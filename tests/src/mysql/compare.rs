@@ -319,7 +319,7 @@ impl Running {
             } else {
                 return Err(Some(self.story(&format!("alone {alone}\n    through {through}"))));
             }
-        } else if !asks_back {
+        } else if !asks_back && !step.passes_over() {
             self.is_excused = false;
         }
         self.at += 1;
@@ -354,6 +354,19 @@ impl Step {
     /// Whether it is a text that changes rows.
     fn writes(&self) -> bool {
         matches!(self, Step::Query(sql) if sql.starts_with("INSERT") || sql.starts_with("UPDATE"))
+    }
+
+    /// Whether it leaves what the statement before has left, wherever that is.
+    fn passes_over(&self) -> bool {
+        matches!(
+            self,
+            Step::LongData(..)
+                | Step::Close(_)
+                | Step::ResetStatement(_)
+                | Step::Ping
+                | Step::Schema(_)
+                | Step::Several(_)
+        )
     }
 
     /// Whether it asks about the statement before.

@@ -555,7 +555,7 @@ mod tests {
         let told = answered(&mut session, "set sql_mode = 'ANSI,TRADITIONAL'");
         assert_eq!(told[11..], *b"\x00\x20\0\x1a\x08sql_mode\x10ANSI,TRADITIONAL\x02\x02\x011".as_slice());
         let told = answered(&mut session, "SET @@SESSION.sql_mode = _utf8mb4'ANSI'");
-        assert_eq!(told[11..], *b"\x00\x0e\x08sql_mode\x04ANSI\x02\x02\x011".as_slice());
+        assert_eq!(told[11..], *b"\x00\x14\0\x0e\x08sql_mode\x04ANSI\x02\x02\x011".as_slice());
         assert_eq!(answered(&mut session, "USE shop")[11..], *b"\x00\x0b\x01\x05\x04shop\x02\x02\x011");
     }
 
