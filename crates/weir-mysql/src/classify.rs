@@ -234,6 +234,7 @@ impl RouteReason {
             | RouteReason::Transaction
             | RouteReason::Kill
             | RouteReason::Cursor
+            | RouteReason::OtherSchema
             | RouteReason::HintedPrimary
             | RouteReason::Empty => false,
             other => matches!(other.wants(), RoleWanted::Primary),

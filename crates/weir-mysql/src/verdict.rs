@@ -152,6 +152,7 @@ worded! {
         Xa = "xa", "XA transactions belong to the primary.";
         Administration = "administration", "It administers a server.";
         Cursor = "cursor", "It leaves rows, or takes pieces of a parameter, that are fetched or used on the same connection.";
+        OtherSchema = "other_schema", "It was prepared in another schema than the session's: its server tells of a change to that and back, behind which what stored code leaves does not show.";
         Empty = "empty", "There is nothing to run.";
         Unknown = "unknown", "It is not known what it does.";
     }

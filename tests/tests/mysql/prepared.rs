@@ -52,6 +52,28 @@ fn preparing_again_elsewhere_ends_no_transaction() {
 }
 
 #[test]
+fn no_change_of_schema_keeps_a_session_at_a_replica() {
+    let pair = pair();
+    let weir = before(&pair);
+    let mut client = client(&weir, "auto");
+    for sql in ["CREATE TABLE left_for (id INT)", "CREATE DATABASE aside", "CREATE TABLE aside.t (id INT)"] {
+        client.does(sql);
+    }
+    pair.replica.has_all_of(&pair.primary);
+    let statement = client.prepares("SELECT CONCAT('has ', COUNT(*)) FROM left_for");
+    client.does("USE aside");
+    // Its server goes to the statement's schema and back, and tells so.
+    assert!(says(&executes(&mut client, statement), "has 0"));
+    client.does("INSERT INTO t VALUES (1)");
+    // So does one that goes to a schema behind a statement that has failed there.
+    assert!(client.asks("SELECT * FROM gone_from_here").error().is_some());
+    client.sends(b"\x02shop").expect("sent");
+    client.receives(Asked::One).expect("an answer");
+    client.does("INSERT INTO left_for VALUES (1)");
+    client.does("DROP TABLE aside.t");
+}
+
+#[test]
 fn a_statement_that_cannot_be_prepared_again_leaves_the_session_in_its_schema() {
     let server = Mysqld::start("again", "");
     let weir = Setup::of(ONE_CONNECTION).with("server", server.address).start();

@@ -236,9 +236,12 @@ impl Session {
         let running = Running { incoming, command, verdict, prepares: None, executes: None };
         let passes_over =
             matches!(command, ClientCommand::Ping | ClientCommand::InitDb | ClientCommand::Statistics);
+        // What a statement that failed there has left would hide behind the change of schema.
+        let hides = command == ClientCommand::InitDb && self.is_only_holding();
+        let is_told = self.attached.as_ref().is_some_and(|attached| !hides || !attached.server.is_untold);
         // These leave what the statement before has left, so they go where that is.
         if passes_over
-            && self.attached.is_some()
+            && is_told
             && let Attempted::Answered(_) =
                 self.attempt(&running, Beginning::default(), &mut Losses::default()).await?
         {

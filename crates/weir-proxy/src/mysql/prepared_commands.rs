@@ -107,7 +107,9 @@ impl Session {
         }
         let (text, verdict) = (statement.text.clone(), statement.verdict_under(&self.facts));
         let verdict = match parts.flags & ANY_CURSOR {
-            0 => verdict,
+            0 if self.state.schema() == text.state.schema() || verdict.runs_no_stored_code() => verdict,
+            // To the primary, for what it leaves may keep the session where it ran.
+            0 => away_from_replicas(verdict, RouteReason::OtherSchema).under(&self.facts),
             _ => bound_to_its_connection(verdict, &self.facts),
         };
         let Some(Front { bytes: mut front, replaced, is_reframed }) =
@@ -354,10 +356,17 @@ fn front_of(
 /// A read that ties the session to its connection for a while: to the primary, for what comes meanwhile may
 /// be a write. What asks about the statement before it is no exception, though a replica may know the answer.
 fn bound_to_its_connection(verdict: StatementVerdict, facts: &SessionFacts) -> StatementVerdict {
-    let own_reason = match verdict.own_reason {
-        RouteReason::LastResult => RouteReason::Cursor,
-        reason if reason.wants() == RoleWanted::AnyMember => RouteReason::Cursor,
-        reason => reason,
+    let verdict = match verdict.own_reason {
+        RouteReason::LastResult => StatementVerdict { own_reason: RouteReason::Cursor, ..verdict },
+        _ => away_from_replicas(verdict, RouteReason::Cursor),
     };
-    StatementVerdict { own_reason, ..verdict }.under(facts)
+    verdict.under(facts)
+}
+
+/// What any member could run, taken to the primary for a reason of its own.
+fn away_from_replicas(verdict: StatementVerdict, why: RouteReason) -> StatementVerdict {
+    match verdict.own_reason.wants() {
+        RoleWanted::AnyMember => StatementVerdict { own_reason: why, ..verdict },
+        RoleWanted::Primary => verdict,
+    }
 }
