@@ -148,7 +148,9 @@ impl Session {
         if let Some(told) = collation {
             self.take_collation(told, &mut outcome).await?;
         }
-        let is_replicas_word = forwarded == 0 && self.is_refused_as_replica(&outcome);
+        // Of several statements those before have answers too, which stay.
+        let is_alone = running.verdict.statements <= 1;
+        let is_replicas_word = forwarded == 0 && is_alone && self.is_refused_as_replica(&outcome);
         let mut ends = self.settle(running, &outcome);
         if self.is_stuck(&outcome) {
             ends = ends.or(Some(End::BackendClosed));
