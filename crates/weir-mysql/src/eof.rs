@@ -7,7 +7,7 @@
 //! that comes behind it in the answer.
 
 use crate::capability::StatusFlags;
-use crate::outcome::{EOF, EofPacket, OkPacket};
+use crate::outcome::{EOF, ERR, EofPacket, OkPacket};
 use crate::packet::{HEADER_BYTES, MAX_PAYLOAD_BYTES, PacketHeader, write_packet_with};
 
 /// Most bytes of an OK packet up to its warnings.
@@ -67,11 +67,16 @@ pub fn packet(sequence: u8, status: StatusFlags, warnings: u16) -> Vec<u8> {
 }
 
 /// Whether the next packet, behind columns, says that rows are to be fetched from a cursor: then the one EOF
-/// packet stands behind the columns and ends the answer. `None` while too little of it is here.
-pub fn opens_cursor(input: &[u8]) -> Option<bool> {
+/// packet stands behind the columns and ends the answer. So does an error where a cursor `is_asked` for: no EOF
+/// packet stands before that. `None` while too little of it is here.
+pub fn opens_cursor(input: &[u8], is_asked: bool) -> Option<bool> {
     let (header, payload) = input.split_first_chunk()?;
     let payload_bytes = PacketHeader::parse(*header).payload_bytes as usize;
-    if *payload.first()? != EOF || payload_bytes >= MAX_PAYLOAD_BYTES {
+    let first = *payload.first()?;
+    if is_asked && first == ERR {
+        return Some(true);
+    }
+    if first != EOF || payload_bytes >= MAX_PAYLOAD_BYTES {
         return Some(false);
     }
     let whole_bytes = payload_bytes.min(MOST_NUMBERS);
@@ -148,14 +153,19 @@ mod tests {
             out
         };
         let (cursor, rows) = (end(0x42), end(2));
-        assert_eq!((opens_cursor(&cursor), opens_cursor(&rows)), (Some(true), Some(false)));
+        assert_eq!((opens_cursor(&cursor, false), opens_cursor(&rows, false)), (Some(true), Some(false)));
         for cut in 0..cursor.len() {
-            assert_ne!(opens_cursor(&cursor[..cut]), Some(false), "cut at {cut}");
+            assert_ne!(opens_cursor(&cursor[..cut], false), Some(false), "cut at {cut}");
         }
-        assert_eq!(opens_cursor(b"\x05\0\0\x04\x01"), Some(false), "a row");
-        assert_eq!(opens_cursor(b"\x05\0\0\x04\xff"), Some(false), "an error");
-        assert_eq!(opens_cursor(&[5, 0, 0, 4, OK]), Some(false), "a row in binary");
-        assert_eq!(opens_cursor(b"\xff\xff\xff\x04\xfe"), Some(false), "a row whose first value is long");
-        assert_eq!(opens_cursor(b"\x02\0\0\x04\xfe\0"), Some(false), "it is the reader's to refuse");
+        assert_eq!(opens_cursor(b"\x05\0\0\x04\x01", false), Some(false), "a row");
+        assert_eq!(opens_cursor(b"\x05\0\0\x04\xff", false), Some(false), "an error");
+        assert_eq!(opens_cursor(b"\x05\0\0\x04\xff", true), Some(true), "an error before the cursor is open");
+        assert_eq!(opens_cursor(&[5, 0, 0, 4, OK], false), Some(false), "a row in binary");
+        assert_eq!(
+            opens_cursor(b"\xff\xff\xff\x04\xfe", false),
+            Some(false),
+            "a row whose first value is long"
+        );
+        assert_eq!(opens_cursor(b"\x02\0\0\x04\xfe\0", false), Some(false), "it is the reader's to refuse");
     }
 }

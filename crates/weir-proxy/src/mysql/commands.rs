@@ -80,8 +80,15 @@ impl Session {
                 {
                     return Box::pin(self.kill(incoming, id, query_only)).await;
                 }
-                self.run_statement(Running { incoming, command, verdict, prepares: None, executes: None })
-                    .await
+                self.run_statement(Running {
+                    incoming,
+                    command,
+                    verdict,
+                    prepares: None,
+                    executes: None,
+                    asks_cursor: false,
+                })
+                .await
             }
             ClientCommand::StmtPrepare => Box::pin(self.prepare(incoming)).await,
             ClientCommand::StmtExecute => self.execute(incoming).await,
@@ -233,7 +240,8 @@ impl Session {
                 StatementVerdict { changes: true, ..verdict }
             }
         };
-        let running = Running { incoming, command, verdict, prepares: None, executes: None };
+        let running =
+            Running { incoming, command, verdict, prepares: None, executes: None, asks_cursor: false };
         let passes_over =
             matches!(command, ClientCommand::Ping | ClientCommand::InitDb | ClientCommand::Statistics);
         // What a statement that failed there has left would hide behind the change of schema.

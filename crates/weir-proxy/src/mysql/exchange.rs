@@ -127,6 +127,8 @@ pub struct Forwarding<'a> {
     pub local_infile: bool,
     /// Whether the client is to get each result by itself ([`Stream::end_part`]).
     pub by_result: bool,
+    /// Whether it is an execution whose rows are to stay with a cursor.
+    pub asks_cursor: bool,
 }
 
 impl Forwarding<'_> {
@@ -491,7 +493,8 @@ impl<'a> Answering<'a> {
     /// # Errors
     /// What is to be done first.
     fn pay_eof(&mut self, buffer: &mut Buffer, at: usize) -> Result<usize, Judged> {
-        match eof::opens_cursor(buffer.filled().get(at..).unwrap_or_default()) {
+        let input = buffer.filled().get(at..).unwrap_or_default();
+        match eof::opens_cursor(input, self.forwarding.asks_cursor) {
             None => return Err(Judged::More { pass: at }),
             Some(true) => {
                 self.owes_eof = false;

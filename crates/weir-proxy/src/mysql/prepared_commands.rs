@@ -53,6 +53,7 @@ impl Session {
             verdict: prepares,
             prepares: Some((&text, id)),
             executes: None,
+            asks_cursor: false,
         };
         let mut losses = Losses::default();
         let prepared = loop {
@@ -127,6 +128,7 @@ impl Session {
             verdict,
             prepares: None,
             executes: Some(id),
+            asks_cursor: parts.flags & ANY_CURSOR != 0,
         };
         let mut losses = Losses::default();
         loop {
@@ -299,7 +301,8 @@ impl Session {
         let front = self.renamed(on_server);
         let beginning = Beginning { replaced: front.len(), by: &front, ..Beginning::default() };
         let verdict = self.verdict_of(RoleWanted::Primary, LeftBehind::NONE);
-        let running = Running { incoming, command, verdict, prepares: None, executes: Some(id) };
+        let running =
+            Running { incoming, command, verdict, prepares: None, executes: Some(id), asks_cursor: false };
         self.attempt(&running, beginning, &mut Losses::default()).await?;
         Ok(())
     }

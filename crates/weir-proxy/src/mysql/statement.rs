@@ -40,6 +40,8 @@ pub struct Running<'a> {
     pub prepares: Option<(&'a Rc<StatementText>, u32)>,
     /// The client's number of the statement that is executed, or whose cursor is read.
     pub executes: Option<u32>,
+    /// Whether it is an execution whose rows are to stay with a cursor.
+    pub asks_cursor: bool,
 }
 
 /// How an attempt ended.
@@ -204,6 +206,7 @@ impl Session {
             primary: PrimaryAsked::of(chosen, verdict.wants, begun),
             local_infile: verdict.local_infile,
             by_result: stream.has_parts(),
+            asks_cursor: running.asks_cursor,
         };
         let sequence = sent.as_ref().copied().unwrap_or_default();
         let reader = AnswerReader::new(*command, sequence, server.capabilities, DEFAULT_HEAD_BYTES);
