@@ -67,8 +67,8 @@ pub fn packet(sequence: u8, status: StatusFlags, warnings: u16) -> Vec<u8> {
 }
 
 /// Whether the next packet, behind columns, says that rows are to be fetched from a cursor: then the one EOF
-/// packet stands behind the columns and ends the answer. So does an error where a cursor
-/// `is_asked` for: no EOF packet stands before that. `None` while too little of it is here.
+/// packet stands behind the columns and ends the answer. An error in its place counts as that where a cursor
+/// `is_asked` for: no EOF packet stands before it. `None` while too little of it is here.
 pub fn opens_cursor(input: &[u8], is_asked: bool) -> Option<bool> {
     let (header, payload) = input.split_first_chunk()?;
     let payload_bytes = PacketHeader::parse(*header).payload_bytes as usize;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use weir_io::clock;
 
 use super::acquire::{Attached, give_back};
-use super::own::{self, Own};
+use super::own::{self, NOTHING};
 use super::server::IdleServers;
 use super::session::Session;
 
@@ -31,9 +31,8 @@ impl Session {
             // On its own connection a server does one thing behind the other. Of another's it is asked.
             let ids = other.statements.take_all();
             let closed = own::close(&mut other, &self.deadline, &ids).await;
-            let asked = Own::Query(b"DO 0");
             if closed.is_ok()
-                && own::ask(&mut other, &self.worker.buffers, &self.deadline, asked).await.is_ok()
+                && own::ask(&mut other, &self.worker.buffers, &self.deadline, NOTHING).await.is_ok()
             {
                 count += ids.len();
                 give_back(chosen, other, clock::now());
