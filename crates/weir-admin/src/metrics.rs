@@ -239,6 +239,10 @@ fn listeners(out: &mut Exposition, control: &Control, compiled: &CompiledSnapsho
     all.by_word(out, &expose::ENDS, End::WORDS, |cells| &cells.ends[..]);
     let keeping = counted(listeners.iter().filter(|listener| listener.keeps()));
     keeping.by_word(out, &expose::CACHE_REQUESTS, CacheResult::WORDS, |cells| &cells.cache[..]);
+    let of_senders =
+        |it: &&Arc<Listener>| it.config.protocol() == Protocol::Udp && !it.config.accept_proxy.is_empty();
+    let told = counted(listeners.iter().filter(of_senders));
+    told.totals(out, &expose::NAMES_FORGOTTEN, |cells| &cells.names_forgotten);
     mysql::logins(out, listeners);
     tls::tls(out, control, listeners, &compiled.snapshot.pools);
     on_demand::metrics(out, listeners);

@@ -21,6 +21,7 @@ use std::time::Duration;
 use weir_balance::{AdminState, Health, MAX_WEIGHT, Role};
 use weir_config::{Check, Dns, MysqlTopology, is_host_name};
 use weir_mysql::topology::MOST_MEMBERS;
+use weir_state::named::CarriedNames;
 use weir_state::{Backend, Origin, Pool, Snapshot};
 use weir_tls::{TicketKeys, tickets};
 
@@ -267,6 +268,7 @@ pub struct Carried {
     /// Lines of [`weir_state::maintenance`].
     maintenance: Vec<String>,
     token_keys: Inherited,
+    named: CarriedNames,
 }
 
 impl Carried {
@@ -276,6 +278,7 @@ impl Carried {
             self.tickets.push(line.to_owned());
         }
         self.token_keys.take(line);
+        self.named.take(line);
         if line.starts_with("maintenance ") && self.maintenance.len() < MOST_MAINTENANCE {
             self.maintenance.push(line.to_owned());
         }
@@ -348,6 +351,7 @@ impl Carried {
     /// address, and says in the log what did not find its place.
     pub fn apply(&self, snapshot: &Snapshot, now: Duration) {
         self.token_keys.apply(snapshot, now);
+        self.named.apply(snapshot, now);
         for line in &self.maintenance {
             snapshot.maintenance.take_line(line);
             tracing::info!(line, "taken over");

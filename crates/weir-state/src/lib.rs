@@ -20,6 +20,7 @@ pub mod listener;
 pub mod maintenance;
 pub mod maps;
 pub mod memory;
+pub mod named;
 pub mod nudge;
 pub mod picked;
 pub mod plane;

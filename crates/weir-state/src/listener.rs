@@ -15,6 +15,7 @@ use crate::bandwidth::Bandwidth;
 use crate::connections::ConnectionCount;
 use crate::maintenance::Maintenance;
 use crate::maps::Maps;
+use crate::named::NamedClients;
 
 /// One listener and its live cells.
 pub struct Listener {
@@ -34,6 +35,8 @@ pub struct Listener {
     pub connections: Arc<ConnectionCount>,
     /// How fast the bytes of all its connections together may pass.
     pub bandwidth: Arc<Bandwidth>,
+    /// Whom trusted senders of datagrams have named.
+    pub named: Arc<NamedClients>,
     by_client: Arc<OpenBy<IpAddr>>,
     by_account: Arc<OpenBy<Box<[u8]>>>,
 }
@@ -101,6 +104,7 @@ impl Listener {
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),
             connections: old.map_or_else(Default::default, |old| old.connections.clone()),
             bandwidth: Bandwidth::compile(config.bandwidth, old.map(|old| &old.bandwidth)),
+            named: old.map_or_else(Default::default, |old| old.named.clone()),
             by_client: old.map_or_else(Default::default, |old| old.by_client.clone()),
             by_account: old.map_or_else(Default::default, |old| old.by_account.clone()),
         }

@@ -100,6 +100,7 @@ metrics! {
     SQLI = "weir_sqli_requests_total" Counter ["listener", "verdict"] "Requests on routes with `sqli`, by what was found; listeners that have such routes.";
     AUTH = "weir_auth_requests_total" Counter ["listener", "result"] "Requests on routes with `auth`, by what came of asking who they are from; listeners that have such routes.";
     AUTH_FORGOTTEN = "weir_auth_forgotten_total" Counter ["listener"] "Answers of services that were forgotten before their time, for there were more than `entries` of `remember`; listeners that have routes with `auth`.";
+    NAMES_FORGOTTEN = "weir_names_forgotten_total" Counter ["listener"] "Clients without a flow that senders of datagrams had named by a PROXY header and that were forgotten before `client_idle` was over, for there were more than 65,536; udp listeners with `accept_proxy`.";
     MIRRORED = "weir_mirrored_requests_total" Counter ["listener", "result"] "Requests that were to be copied (`mirror`), by what became of the copy; listeners that have such routes.";
     ENDS = "weir_ends_total" Counter ["listener", "reason"] "Exchanges, TCP sessions and UDP flows that ended, by the end reason of the access log.";
     MYSQL_LOGINS = "weir_mysql_logins_total" Counter ["listener", "result"] "MySQL logins, by how clients showed who they are, or why they were not let in.";

@@ -347,6 +347,9 @@ pub struct ListenerCells {
     pub auth: [Counter; AuthResult::ALL.len()],
     /// Answers of services that were forgotten before their time, for there were too many.
     pub auth_forgotten: Counter,
+    /// Clients that senders of datagrams had named and that were forgotten before their time, for there were
+    /// too many.
+    pub names_forgotten: Counter,
     /// Requests on routes with `mirror`, by [`MirrorResult`].
     pub mirrored: [Counter; MirrorResult::ALL.len()],
     /// Ends by [`End`].

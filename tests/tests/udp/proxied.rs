@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use weir_tests::dialogue::{PATIENCE, Setup, Weir, datagram_socket};
+use weir_tests::dialogue::{PATIENCE, Setup, Signal, Weir, datagram_socket, free_address, until};
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
@@ -23,11 +23,18 @@ fn with_header(client: &str, content: &[u8]) -> Vec<u8> {
 }
 
 fn relay(listener: &str, pool: &str, backend: &UdpSocket) -> Weir {
-    let config = format!(
+    let config = config("@dns", listener, pool);
+    Setup::of(&config).with("app", backend.local_addr().expect("an address")).start()
+}
+
+fn config(bind: &str, listener: &str, pool: &str) -> String {
+    format!(
         r#"
+        [runtime]
+        drain = "100ms"
         [listener.dns]
         protocol = "udp"
-        bind = "@dns"
+        bind = "{bind}"
         pool = "app"
         timeout = {{ client_idle = "1h" }}
         {listener}
@@ -36,8 +43,7 @@ fn relay(listener: &str, pool: &str, backend: &UdpSocket) -> Weir {
         health = {{ check = "off" }}
         {pool}
         "#
-    );
-    Setup::of(&config).with("app", backend.local_addr().expect("an address")).start()
+    )
 }
 
 fn backend() -> UdpSocket {
@@ -168,4 +174,124 @@ fn j24_one_sender_names_many_clients_where_each_datagram_has_a_header() {
         backend.send_to(b"answer", flow).expect("it is sent");
         assert_eq!(hears(&sender).0, b"answer");
     }
+}
+
+fn rejected(weir: &Weir, reason: &str, count: f64) {
+    weir.reaches("weir_rejected_total", &[("listener", "dns"), ("reason", reason)], count);
+}
+
+/// Another sender's datagram gets through, and nothing has before it.
+fn nothing_came_before(weir: &Weir, backend: &UdpSocket) {
+    client(weir).send(&with_header("203.0.113.99:1", b"last")).expect("it is sent");
+    assert_eq!(hears(backend).0, with_header("203.0.113.99:1", b"last"));
+}
+
+const TRUSTING: &str = "accept_proxy = [\"127.0.0.0/8\"]\ndeny_address = [\"203.0.113.66\"]";
+const TELLING: &str = "send_proxy = \"v2\"";
+
+#[test]
+fn j32_a_client_that_is_refused_names_nobody_with_what_it_sends_next() {
+    let backend = backend();
+    let weir = relay(TRUSTING, TELLING, &backend);
+    let sender = client(&weir);
+    sender.send(&with_header("203.0.113.66:53", b"one")).expect("it is sent");
+    rejected(&weir, "denied_address", 1.0);
+    // The sender passes on what the client wrote, which looks like a header.
+    for count in [2.0, 3.0] {
+        sender.send(&with_header("203.0.113.7:53", b"forged")).expect("it is sent");
+        rejected(&weir, "denied_address", count);
+    }
+    sender.send(b"plain").expect("it is sent");
+    rejected(&weir, "denied_address", 4.0);
+    nothing_came_before(&weir, &backend);
+    assert_eq!(weir.metric("weir_rejected_total", &[("reason", "bad_proxy_header")]), 0.0);
+}
+
+#[test]
+fn j32_one_over_its_rate_or_a_limit_of_flows_stays_who_it_is() {
+    let limits = [
+        ("rate_limited", "rate_limit = { rate = \"1/h\", burst = 1 }"),
+        ("client_connections", "max_connections_per_client = 1"),
+    ];
+    for (reason, limit) in limits {
+        let backend = backend();
+        let weir = relay(&format!("{TRUSTING}\n{limit}"), TELLING, &backend);
+        let (first, second) = (client(&weir), client(&weir));
+        first.send(&with_header("203.0.113.7:1", b"one")).expect("it is sent");
+        assert_eq!(hears(&backend).0, with_header("203.0.113.7:1", b"one"));
+        second.send(&with_header("203.0.113.7:2", b"two")).expect("it is sent");
+        rejected(&weir, reason, 1.0);
+        second.send(&with_header("203.0.113.8:2", b"forged")).expect("it is sent");
+        rejected(&weir, reason, 2.0);
+        nothing_came_before(&weir, &backend);
+    }
+}
+
+#[test]
+fn j32_what_a_client_that_was_refused_sends_later_gets_in_under_its_name() {
+    let backend = backend();
+    let limit = "rate_limit = { rate = \"20/s\", burst = 1 }";
+    let weir = relay(&format!("{TRUSTING}\n{limit}"), TELLING, &backend);
+    let sender = client(&weir);
+    client(&weir).send(&with_header("203.0.113.7:1", b"one")).expect("it is sent");
+    assert_eq!(hears(&backend).0, with_header("203.0.113.7:1", b"one"));
+    sender.send(&with_header("203.0.113.7:2", b"two")).expect("it is sent");
+    backend.set_read_timeout(Some(std::time::Duration::from_millis(50))).expect("a timeout");
+    let heard = until("it to be let in", || {
+        sender.send(&with_header("203.0.113.8:2", b"forged")).expect("it is sent");
+        let mut datagram = vec![0; 1000];
+        backend.recv(&mut datagram).ok().map(|size| datagram[..size].to_vec())
+    });
+    let forged = with_header("203.0.113.8:2", b"forged");
+    let as_itself = [with_header("203.0.113.7:2", b"two"), with_header("203.0.113.7:2", &forged)];
+    assert!(as_itself.contains(&heard), "{heard:?}");
+}
+
+/// Content goes on under the names that were known, of flows and of who was refused.
+fn names_are_kept(weir: &Weir, backend: &UdpSocket, senders: &[UdpSocket; 2], denied_count: f64) {
+    let [named, denied] = senders;
+    let forged = with_header("203.0.113.8:53", b"forged");
+    denied.send(&forged).expect("it is sent");
+    rejected(weir, "denied_address", denied_count);
+    named.send(&forged).expect("it is sent");
+    assert_eq!(hears(backend).0, with_header("203.0.113.7:53", &forged), "a new flow, of the same client");
+    named.send(b"plain").expect("it is sent");
+    assert_eq!(hears(backend).0, b"plain");
+    assert_eq!(weir.metric("weir_rejected_total", &[("reason", "bad_proxy_header")]), 0.0);
+}
+
+/// A sender that has named a client with a flow, and one that has named one that was refused.
+fn senders(weir: &Weir, backend: &UdpSocket) -> [UdpSocket; 2] {
+    let senders = [client(weir), client(weir)];
+    senders[1].send(&with_header("203.0.113.66:53", b"denied")).expect("it is sent");
+    rejected(weir, "denied_address", 1.0);
+    senders[0].send(&with_header("203.0.113.7:53", b"one")).expect("it is sent");
+    assert_eq!(hears(backend).0, with_header("203.0.113.7:53", b"one"));
+    senders
+}
+
+#[test]
+fn j32_an_upgrade_leaves_every_client_its_name() {
+    let backend = backend();
+    let weir = relay(TRUSTING, TELLING, &backend);
+    let senders = senders(&weir, &backend);
+    let old = weir.pid();
+    weir.signals_pid(old, Signal::USR2);
+    // Until then it may read what comes.
+    until("the old process to end", || (!weir.is_running(old)).then_some(()));
+    // Its counters began anew.
+    names_are_kept(&weir, &backend, &senders, 1.0);
+}
+
+#[test]
+fn j32_a_reload_that_listens_anew_leaves_every_client_its_name() {
+    let backend = backend();
+    let front = free_address();
+    let config = |host: &str| config(&format!("{host}:{}", front.port()), TRUSTING, TELLING);
+    let setup = Setup::of(&config("127.0.0.1")).with("dns", front);
+    let mut weir = setup.with("app", backend.local_addr().expect("an address")).start();
+    weir.knows("dns", front);
+    let senders = senders(&weir, &backend);
+    weir.reloads(&config("0.0.0.0"));
+    names_are_kept(&weir, &backend, &senders, 2.0);
 }

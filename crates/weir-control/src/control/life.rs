@@ -116,6 +116,10 @@ impl Control {
         lines.extend(snapshot.maintenance.lines().into_iter().map(|line| line + "\n"));
         lines.extend(self.publisher.tickets().lines());
         lines.extend(token_keys::lines(&snapshot, clock::now()));
+        let names = |it: &Arc<weir_state::Listener>| {
+            it.named.lines(&it.config.name, clock::now(), it.config.timeout.client_idle)
+        };
+        lines.extend(snapshot.listeners.iter().flat_map(names));
         lines
     }
 

@@ -103,7 +103,7 @@ impl Leg {
         let pool = listener.pools[index].clone();
         let generation = pool.shared.balance.generation();
         let client = key.client.ip();
-        let asked = || asked.or_else(|| relay.destination(key));
+        let asked = || Some(asked.unwrap_or_else(|| relay.destination(key)));
         let header = pool.shared.config.send_proxy;
         let header = header.map(|_| Header::of(&pool.shared.config, key.client, asked()));
         let key = flow_key(&pool.shared.config, Transport::Udp, key.client, asked);
@@ -301,6 +301,11 @@ impl Flow {
             waker: RefCell::default(),
             asked,
         })
+    }
+
+    /// When a datagram last came, from either side.
+    pub fn last_active(&self) -> Duration {
+        self.last_active.get()
     }
 
     /// Sends the client's datagrams on; first to another backend if this one no longer takes work.

@@ -53,10 +53,12 @@ struct Relay {
     worker: Rc<Worker>,
     socket: Rc<ListenerSocket>,
     datagrams: UdpSocket,
+    /// To which address it is bound.
+    bound: SocketAddr,
     /// One for all: between receiving and sending on nothing else runs.
     inbox: RefCell<Inbox>,
     flows: RefCell<HashMap<Key, Rc<Flow>, foldhash::quality::RandomState>>,
-    /// Whom peers have named.
+    /// Of which of them the client was named by its peer.
     named: Named,
 }
 
@@ -70,10 +72,12 @@ pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, datagrams: UdpS
         // address.
         tracing::warn!(%address, %error, "udp listener can't learn which of our addresses clients use");
     }
+    let bound = datagrams.local_addr().unwrap_or(address);
     let relay = Rc::new(Relay {
         worker,
         socket,
         datagrams,
+        bound,
         inbox: RefCell::new(Inbox::empty()),
         flows: RefCell::default(),
         named: Named::default(),
@@ -144,9 +148,8 @@ impl Relay {
     }
 
     /// The address that the client of a flow sends to.
-    fn destination(&self, key: Key) -> Option<SocketAddr> {
-        let bound = self.datagrams.local_addr().ok()?;
-        Some(SocketAddr::new(key.own.unwrap_or(bound.ip()), bound.port()))
+    fn destination(&self, key: Key) -> SocketAddr {
+        SocketAddr::new(key.own.unwrap_or(self.bound.ip()), self.bound.port())
     }
 
     /// `asked` is the address that a PROXY header says the client sent to.
@@ -192,7 +195,7 @@ impl Relay {
         tokio::task::spawn_local(async move {
             let _held = (count, counted);
             // Removed on a panic too, or the client would be sent to a flow that nobody serves.
-            let _listed = Listed { relay: &relay, key };
+            let _listed = Listed { relay: &relay, key, flow: &flow };
             flow.serve(&relay).await;
         });
         Ok(())
@@ -203,12 +206,13 @@ impl Relay {
 struct Listed<'a> {
     relay: &'a Relay,
     key: Key,
+    flow: &'a Flow,
 }
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
         self.relay.flows.borrow_mut().remove(&self.key);
-        self.relay.named.forget(&self.key);
+        self.relay.named.end_flow(&self.key, self.flow.last_active());
     }
 }
 

@@ -4,9 +4,13 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
 
 use weir_config::ProxyDatagrams;
 use weir_http::proxy_protocol;
+use weir_io::clock;
+use weir_state::named::{NamedClient, NamedClients, SenderEnds};
 use weir_stats::table::Rejected;
 
 use super::{Key, Relay};
@@ -16,17 +20,32 @@ use crate::worker::WorkerListener;
 /// Who sends, and to which of our addresses, if the socket has several.
 type Ends = (SocketAddr, Option<IpAddr>);
 
-/// Whom peers have named at the head of a flow. As many as there are flows at most.
+/// Clients of the flows here that a name is remembered of ([`NamedClients`]): what belongs to one of them is
+/// found without asking there. As many as there are flows at most.
 #[derive(Default)]
-pub(super) struct Named(RefCell<HashMap<Ends, SocketAddr, foldhash::quality::RandomState>>);
+pub(super) struct Named(RefCell<HashMap<Ends, NamedFlow, foldhash::quality::RandomState>>);
+
+struct NamedFlow {
+    client: SocketAddr,
+    ends: SenderEnds,
+    names: Arc<NamedClients>,
+}
 
 impl Named {
-    /// A flow is over: what its peer sends next has to name somebody again.
-    pub fn forget(&self, key: &Key) {
-        let mut named = self.0.borrow_mut();
-        if named.get(&(key.peer, key.own)) == Some(&key.client) {
-            named.remove(&(key.peer, key.own));
+    /// A flow is over, and was last heard of at `heard`. Its client is remembered for as long as that of one
+    /// that was refused.
+    pub fn end_flow(&self, key: &Key, heard: Duration) {
+        let mut flows = self.0.borrow_mut();
+        let ends = (key.peer, key.own);
+        if flows.get(&ends).is_some_and(|flow| flow.client == key.client)
+            && let Some(flow) = flows.remove(&ends)
+        {
+            flow.names.end_flow(&flow.ends, heard);
         }
+    }
+
+    fn client_of_flow(&self, ends: &Ends) -> Option<SocketAddr> {
+        self.0.borrow().get(ends).map(|flow| flow.client)
     }
 }
 
@@ -37,25 +56,58 @@ impl Relay {
         let (peer, own) = from;
         let is_each = listener.shared.config.proxy_datagrams == ProxyDatagrams::Each;
         for datagram in datagrams {
-            let known = self.named.0.borrow().get(&from).copied().filter(|_| !is_each);
-            if let Some(client) = known {
+            if is_each {
+                if let Some((named, content)) = self.read_header(peer, datagram) {
+                    self.deliver_to(Key { peer, own, client: named.client }, named.asked, &[content]);
+                }
+                continue;
+            }
+            if let Some(client) = self.named.client_of_flow(&from) {
                 self.deliver_to(Key { peer, own, client }, None, &[datagram]);
                 continue;
             }
-            let (told, content) = match proxy_protocol::parse_datagram(datagram) {
-                Ok(parsed) => parsed,
-                Err(violation) => {
-                    tracing::debug!(%peer, %violation, "PROXY protocol header of a datagram");
-                    self.count_rejected(Rejected::BadProxyHeader);
-                    continue;
-                }
-            };
-            let told = told.filter(|told| !is_unix(told.source.ip().to_canonical()));
-            let client = told.map_or(peer, |told| told.source);
-            let key = Key { peer, own, client };
-            self.deliver_to(key, told.map(|told| told.destination), &[content]);
-            if !is_each && self.flows.borrow().contains_key(&key) {
-                self.named.0.borrow_mut().insert(from, client);
+            let ends = SenderEnds { peer, own: self.destination(Key::of_peer(peer, own)) };
+            let Some((named, content)) = self.name_of(listener, ends, datagram) else { continue };
+            let key = Key { peer, own, client: named.client };
+            self.deliver_to(key, named.asked, &[content]);
+            if self.flows.borrow().contains_key(&key) {
+                let names = listener.shared.named.clone();
+                names.begin_flow(&ends);
+                self.named.0.borrow_mut().insert(from, NamedFlow { client: named.client, ends, names });
+            }
+        }
+    }
+
+    /// Whom the sender of a datagram has named before, or by this one, and what of it is content. Remembered
+    /// before anything else is decided: whoever is refused has been named all the same.
+    fn name_of<'d>(
+        &self,
+        listener: &WorkerListener,
+        ends: SenderEnds,
+        datagram: &'d [u8],
+    ) -> Option<(NamedClient, &'d [u8])> {
+        let (now, idle) = (clock::now(), listener.shared.config.timeout.client_idle);
+        if let Some(named) = listener.shared.named.find(&ends, now, idle) {
+            return Some((named, datagram));
+        }
+        let (named, content) = self.read_header(ends.peer, datagram)?;
+        let forgotten = listener.shared.named.remember(ends, named, now, idle);
+        listener.shared.cells.of(self.worker.number).names_forgotten.add(forgotten);
+        Some((named, content))
+    }
+
+    /// Whom a datagram names at its head, and what comes behind; `None`, and counted, where it names nobody.
+    fn read_header<'d>(&self, peer: SocketAddr, datagram: &'d [u8]) -> Option<(NamedClient, &'d [u8])> {
+        match proxy_protocol::parse_datagram(datagram) {
+            Ok((told, content)) => {
+                let told = told.filter(|told| !is_unix(told.source.ip().to_canonical()));
+                let client = told.map_or(peer, |told| told.source);
+                Some((NamedClient { client, asked: told.map(|told| told.destination) }, content))
+            }
+            Err(violation) => {
+                tracing::debug!(%peer, %violation, "PROXY protocol header of a datagram");
+                self.count_rejected(Rejected::BadProxyHeader);
+                None
             }
         }
     }
