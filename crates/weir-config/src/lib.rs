@@ -96,8 +96,8 @@ pub use kernel::Kernel;
 pub use listener::unix::UnixSocket;
 pub use listener::{Http, Listener, Speaks};
 pub use log::{
-    AccessFormat, AccessLog, AccessTarget, Facility, Level, LineTemplate, Log, LogLines, LoggedStatus,
-    MAIN_LOG, MOST_ACCESS_LOGS, Syslog, SyslogAddress, SyslogForm, all as all_logs,
+    AccessFormat, AccessLog, AccessTarget, Facility, Level, LineTemplate, Log, LogLines, MAIN_LOG,
+    MOST_ACCESS_LOGS, Syslog, SyslogAddress, SyslogForm, all as all_logs,
 };
 pub use maintenance::Maintenance;
 pub use map::content::{MapContent, MapLine};

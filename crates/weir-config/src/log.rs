@@ -2,24 +2,24 @@
 
 pub(crate) mod check;
 mod line;
-mod status;
 mod target;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use weir_screen::AnswerStatus;
+
 use self::line::{FIELD_NAME, FIELD_VALUE, LINE};
-use self::status::STATUS;
 use self::target::{ACCESS_TARGET, APP_NAME};
 use crate::keys::{
     Each, HOUR, Key, Kind, Limit, duration, factor, flag, list, map, millis, table as below, text, text_or,
     word,
 };
 use crate::setting::{Section as _, table, words};
+use crate::values::status::STATUS;
 
 pub use self::line::LineTemplate;
-pub use self::status::LoggedStatus;
 pub use self::target::{AccessTarget, SyslogAddress};
 
 table! {
@@ -64,7 +64,7 @@ table! {
         standard_fields: bool = flag(true).brief();
         /// Only lines with one of these statuses or classes (`"5xx"`). Of `status`, `slower_than` and
         /// `except_done` a line needs one that is said.
-        status: Vec<LoggedStatus> =
+        status: Vec<AnswerStatus> =
             list(Each::Text(&STATUS)).default("every status").also(&["statuses", "status_codes", "if"]);
         /// Only lines of what took longer.
         slower_than: Option<Duration> =

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use weir_screen::{
-    AdaptiveLimit, Case, Checkpoint, ConcurrencyLimit, Key as CountedBy, Pattern, Rate, RateLimit, Settings,
+    AdaptiveLimit, AnswerStatus, Case, Checkpoint, ConcurrencyLimit, Key as CountedBy, Pattern, Rate,
+    RateLimit, Settings,
 };
 use weir_template::{Piece, Template, Variable};
 
@@ -22,6 +23,7 @@ use crate::units::{Refused, refuse, show_duration};
 use crate::values::address::NETWORK;
 use crate::values::http::{METHODS, cookie_name, field_name};
 use crate::values::path::plain_path;
+use crate::values::status::STATUS as ANSWER_STATUS;
 use crate::values::template::{key_template, of_anybody};
 
 /// Rate limits, and concurrency limits, of one route or listener (count).
@@ -242,9 +244,20 @@ impl Part for RateLimit {
             )),
             Row::Key(
                 count(Limit::optional(1, 10_000_000, "a bucket that holds nothing lets nobody pass"))
-                    .default("what comes in a second at the rate, at least 1")
+                    .default("what comes in a second at the rate, at least 1; with `statuses` the whole number of the rate")
                     .also(&["capacity", "size"])
                     .named("burst", "At once, after a pause."),
+            ),
+            Row::Key(
+                list(Each::Text(&ANSWER_STATUS))
+                    .default("requests are counted")
+                    .http()
+                    .also(&["status_codes", "answers", "responses", "count_status"])
+                    .named(
+                        "statuses",
+                        "Counts answers with these statuses and classes (`\"4xx\"`) that go to clients, and not requests: who has no token left is refused, and a token is \
+                         taken when such an answer is given, whoever gives it. Refusals by limits are not counted.",
+                    ),
             ),
             Row::Part(CountedBy::ROWS),
             Row::Key(AT),
@@ -270,9 +283,13 @@ impl Part for RateLimit {
         } else {
             fields.holds("keys").map(|it| it.into_owned())
         };
+        let statuses: Vec<AnswerStatus> = Vec::read(fields.value("statuses"));
+        // Few answers of the kind that is counted come at once, and a second's worth of them says nothing.
+        let burst = if statuses.is_empty() { rate.in_a_second() } else { rate.count };
         RateLimit {
             rate,
-            burst: Option::read(fields.value("burst")).unwrap_or_else(|| rate.in_a_second()),
+            burst: Option::read(fields.value("burst")).unwrap_or(burst),
+            statuses,
             key,
             at: Checkpoint::read(fields.value("at")),
             dry_run: fields.flag("dry_run"),
@@ -284,6 +301,7 @@ impl Part for RateLimit {
     fn put(&self, fields: &mut Fields) {
         fields.put("rate", Some(Value::Text(self.rate.to_string())));
         fields.put("burst", self.burst.write());
+        fields.put("statuses", self.statuses.write());
         self.key.put(fields);
         fields.put("at", self.at.write());
         fields.put("dry_run", self.dry_run.write());
@@ -493,6 +511,10 @@ fn limits_of(fields: &Fields, here: [&str; 2], findings: &mut Findings<'_>) {
     }
     for (_, limit) in fields.tables("rate_limit") {
         burst(limit, findings);
+        if limit.get("statuses").is_some() && limit.word("at") == "origin" {
+            let hint = "leave it out: answers are counted where they go to the client, whoever gave them";
+            findings.error(limit.at("at"), "a limit that counts answers is not one of the origin", hint);
+        }
     }
     adaptive::check(fields, findings);
 }

@@ -7,6 +7,7 @@ pub(crate) mod http;
 pub(crate) mod interface;
 pub(crate) mod path;
 pub(crate) mod probe;
+pub(crate) mod status;
 pub(crate) mod template;
 pub(crate) mod unix;
 

@@ -17,6 +17,10 @@ pub(crate) type Ticks = u64;
 
 const TICKS_PER_NS: u64 = 16;
 
+/// A bucket owes no longer than this, or than it takes to fill where that is longer: one moment in which much
+/// went wrong keeps nobody out for days.
+const LONGEST_DEBT: Ticks = 3_600 * 1_000_000_000 * TICKS_PER_NS;
+
 /// `now` as a number.
 pub(crate) fn ticks(now: Duration) -> Ticks {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX).saturating_mul(TICKS_PER_NS)
@@ -52,6 +56,13 @@ impl Bucket {
             None | Some(0) => Ok(after),
             Some(wait) => Err(wait),
         }
+    }
+
+    /// Takes a token whether there is one or not: when the bucket is full then. What it owes has to come in
+    /// before there is a token again.
+    pub fn charge(&self, full_at: Ticks, now: Ticks) -> Ticks {
+        let latest = now.saturating_add(self.depth).saturating_add(self.depth.max(LONGEST_DEBT));
+        full_at.max(now).saturating_add(self.interval).min(latest)
     }
 
     /// Puts back a token that was taken and not used.
@@ -98,6 +109,20 @@ mod tests {
         let taken = bucket.take(0, SECOND).unwrap();
         assert!(bucket.take(taken, SECOND).is_err());
         assert!(bucket.take(bucket.give_back(taken), SECOND).is_ok());
+    }
+
+    #[test]
+    fn what_is_charged_beyond_the_burst_is_a_debt_that_has_an_end() {
+        let (bucket, now) = (bucket("10/m", 10), 7 * SECOND);
+        let charged = |count: u32| (0..count).fold(0, |full_at, _| bucket.charge(full_at, now));
+        assert_eq!(bucket.tokens(charged(3), now), 7);
+        assert_eq!(bucket.take(charged(10), now), Err(6 * SECOND));
+        assert_eq!((bucket.tokens(charged(30), now), bucket.take(charged(30), now)), (0, Err(126 * SECOND)));
+        assert_eq!(bucket.take(charged(100_000), now), Err(3_606 * SECOND));
+        let slow = self::bucket("2/d", 2);
+        let owed = (0..100).fold(0, |full_at, _| slow.charge(full_at, now));
+        assert_eq!(slow.take(owed, now), Err((86_400 + 43_200) * SECOND));
+        assert!(slow.charge(u64::MAX, u64::MAX) > 0);
     }
 
     #[test]

@@ -104,7 +104,14 @@ fn of_rate(limiter: &RateLimiter, facts: &Facts<'_>, now: Duration) -> ScreenChe
     let (rate, burst, at, key) =
         (settings.rate, settings.burst, settings.at.word(), settings.key.describe(facts));
     let dry = if settings.dry_run { ", dry run" } else { "" };
-    let reason = format!("{left} of {burst} tokens left for {key}; {rate} at {at}{dry}");
+    let counted = match settings.counts_answers() {
+        true => {
+            let statuses: Vec<String> = settings.statuses.iter().map(ToString::to_string).collect();
+            format!(", counts answers of {}", statuses.join(", "))
+        }
+        false => format!(" at {at}"),
+    };
+    let reason = format!("{left} of {burst} tokens left for {key}; {rate}{counted}{dry}");
     ScreenCheck {
         name: "rate_limit".to_owned(),
         passes,

@@ -1,7 +1,8 @@
 //! May this request pass?
 //!
 //! A [`Screen`] is what a listener or a route asks of its requests: lists of addresses, methods, paths and
-//! user agents that are denied or alone allowed, limits of rate, and limits of requests at once. It answers
+//! user agents that are denied or alone allowed, limits of rate (of requests, or of answers of certain
+//! statuses), and limits of requests at once. It answers
 //! with a [`Refusal`] that says why, and [`Screen::explain`] says the same without counting anything. This
 //! crate does no I/O, reads no clock and draws no randomness: `now` is a [`Duration`](std::time::Duration)
 //! since any monotonic origin, and the seed of its hashes is an argument.
@@ -17,6 +18,7 @@
 
 mod adaptive;
 mod addresses;
+mod answer_status;
 mod bucket;
 mod concurrency;
 mod digest;
@@ -31,6 +33,7 @@ pub mod sqli;
 mod table;
 
 pub use addresses::Networks;
+pub use answer_status::AnswerStatus;
 pub use concurrency::Slot;
 pub use explain::ScreenCheck;
 pub use key::{Key, address_key};

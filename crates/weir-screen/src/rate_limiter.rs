@@ -1,12 +1,14 @@
 //! One rate limit at work.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::bucket::{Bucket, duration, ticks};
+use crate::bucket::{Bucket, Ticks, duration, ticks};
+use crate::digest::Digest;
 use crate::screen::Facts;
 use crate::settings::RateLimit;
-use crate::table::{Table, take_shared};
+use crate::table::{Table, change_shared};
 
 /// A limit with its buckets, shared by all workers.
 pub(crate) struct RateLimiter {
@@ -39,7 +41,7 @@ impl RateLimiter {
         let now = ticks(now);
         let taken = match (&self.buckets, self.settings.key.digest(self.seed, facts)) {
             (Buckets::Each(table), Some(digest)) => table.take(digest, &self.bucket, now),
-            (Buckets::One(full_at), _) => take_shared(full_at, &self.bucket, now),
+            (Buckets::One(full_at), _) => change_shared(full_at, |full_at| self.bucket.take(full_at, now)),
             // No limit by key gives no digest.
             (Buckets::Each(_), None) => Ok(()),
         };
@@ -58,15 +60,27 @@ impl RateLimiter {
         }
     }
 
+    /// What the answer to a request will be counted by, where there is a token; `Err` says after which time
+    /// there will be one. Takes none.
+    pub fn foresee(self: &Arc<Self>, facts: &Facts<'_>, now: Duration) -> Result<Charge, Duration> {
+        let key = self.settings.key.digest(self.seed, facts);
+        let now = ticks(now);
+        self.bucket.take(self.full_at(key, now), now).map_err(duration)?;
+        Ok(Charge { limiter: self.clone(), key })
+    }
+
     /// Whole tokens that a request would find.
     pub fn tokens(&self, facts: &Facts<'_>, now: Duration) -> u64 {
         let now = ticks(now);
-        let full_at = match (&self.buckets, self.settings.key.digest(self.seed, facts)) {
+        self.bucket.tokens(self.full_at(self.settings.key.digest(self.seed, facts), now), now)
+    }
+
+    fn full_at(&self, key: Option<Digest>, now: Ticks) -> Ticks {
+        match (&self.buckets, key) {
             (Buckets::Each(table), Some(digest)) => table.full_at(digest, now),
             (Buckets::One(full_at), _) => full_at.load(Relaxed),
             (Buckets::Each(_), None) => 0,
-        };
-        self.bucket.tokens(full_at, now)
+        }
     }
 
     /// Times a key found no bucket of its own, count.
@@ -74,6 +88,31 @@ impl RateLimiter {
         match &self.buckets {
             Buckets::One(_) => 0,
             Buckets::Each(table) => table.overflowed(),
+        }
+    }
+}
+
+/// A request whose answer is counted once its status is known.
+pub(crate) struct Charge {
+    limiter: Arc<RateLimiter>,
+    key: Option<Digest>,
+}
+
+impl Charge {
+    /// The answer has this status: takes a token where the limit counts such. Where others took the last ones
+    /// meanwhile, it is owed.
+    pub fn answered(self, status: u16, now: Duration) {
+        let RateLimiter { settings, bucket, buckets, .. } = &*self.limiter;
+        if !settings.counts(status) {
+            return;
+        }
+        let now = ticks(now);
+        match (buckets, self.key) {
+            (Buckets::Each(table), Some(digest)) => table.charge(digest, bucket, now),
+            (Buckets::One(full_at), _) => {
+                let _ = full_at.fetch_update(Relaxed, Relaxed, |full_at| Some(bucket.charge(full_at, now)));
+            }
+            (Buckets::Each(_), None) => {}
         }
     }
 }

@@ -11,7 +11,7 @@ use weir_template::Source;
 use crate::addresses::Addresses;
 use crate::concurrency::{ConcurrencyLimiter, Slot};
 use crate::pattern::Patterns;
-use crate::rate_limiter::RateLimiter;
+use crate::rate_limiter::{Charge, RateLimiter};
 use crate::settings::{Checkpoint, Settings};
 
 /// Finds the whole value of the header field of a name, all of its lines.
@@ -81,11 +81,14 @@ impl Refusal {
 /// After which time those may try again who found too many requests under way: nobody knows when one ends.
 const CONCURRENCY_RETRY: Duration = Duration::from_secs(1);
 
-/// Slots that a request under way holds, and the refusals that dry runs spared it.
+/// Slots that a request under way holds, what its answer will be counted by, and the refusals that dry runs
+/// spared it.
 #[derive(Default)]
 pub struct Passage {
     /// Requests counted as under way until this is dropped.
     slots: Vec<Slot>,
+    /// Limits that count its answer, as long as its status is not known.
+    charges: Vec<Charge>,
     /// Bits of [`Reason`].
     would_refuse: u8,
 }
@@ -94,7 +97,25 @@ impl Passage {
     /// The request is over.
     pub fn end(&mut self) {
         self.slots.clear();
+        self.charges.clear();
         self.would_refuse = 0;
+    }
+
+    /// Whether its answer is to be counted.
+    pub fn is_charged(&self) -> bool {
+        !self.charges.is_empty()
+    }
+
+    /// An answer with this status goes to the client: limits that count such take a token. Once for each
+    /// request.
+    pub fn charge(&mut self, status: u16, now: Duration) {
+        self.charges.drain(..).for_each(|charge| charge.answered(status, now));
+    }
+
+    /// Its answer is not counted, since it is the refusal by a limit: who keeps asking would never be let in
+    /// again.
+    pub fn forget_charges(&mut self) {
+        self.charges.clear();
     }
 
     /// Whether it is counted anywhere as under way.
@@ -157,9 +178,10 @@ pub(crate) struct Taken(u64);
 /// Whether a request may pass at this checkpoint, by the screens of a listener and of its route, in this
 /// order. Lists are looked at on the edge. What the request then holds is in `passage`.
 ///
-/// Linear in the length of what is compared; allocates only where requests under way are counted. A request
-/// that is refused takes nothing from any limit that is asked at the same time: otherwise who hammers one
-/// route would use up what all others share.
+/// Linear in the length of what is compared; allocates only where requests under way or answers are counted.
+/// A request that is refused takes nothing from any limit that is asked at the same time: otherwise who
+/// hammers one route would use up what all others share. What its answer is counted by is in `passage` even
+/// where it is refused, for a refusal by a list is an answer as well.
 ///
 /// # Errors
 /// It may not; `http/failure` of weir-proxy makes an answer of it.
@@ -257,6 +279,18 @@ impl Screen {
         admitted.map(|_| passage.would_refuse != 0).map_err(|refusal| refusal.reason)
     }
 
+    /// A request is answered without being asked anything, or by a list: what its answer will be counted by.
+    /// Where there is no token there is nothing to take, so that such answers make no debts.
+    pub fn count_unasked(&self, facts: &Facts<'_>, now: Duration, passage: &mut Passage) {
+        let limiters = self.rates.iter().filter(|limiter| limiter.settings.counts_answers());
+        passage.charges.extend(limiters.filter_map(|limiter| limiter.foresee(facts, now).ok()));
+    }
+
+    /// Whether it counts answers.
+    pub fn counts_answers(&self) -> bool {
+        self.rates.iter().any(|limiter| limiter.settings.counts_answers())
+    }
+
     /// Whether anything is asked of requests that go to a backend.
     pub fn asks_at_origin(&self) -> bool {
         self.asks_at_origin
@@ -284,6 +318,7 @@ impl Screen {
         if checkpoint == Checkpoint::Edge
             && let Some(reason) = self.listed(facts)
         {
+            self.count_unasked(facts, now, passage);
             return Err(Refusal { reason, status: 403, retry_after: None });
         }
         let held = passage.slots.len();
@@ -331,8 +366,12 @@ impl Screen {
             if settings.at != checkpoint {
                 continue;
             }
-            match limiter.take(facts, now) {
-                Ok(()) => taken.0 |= 1 << number,
+            let found = match settings.counts_answers() {
+                true => limiter.foresee(facts, now).map(|charge| passage.charges.push(charge)),
+                false => limiter.take(facts, now).map(|()| taken.0 |= 1 << number),
+            };
+            match found {
+                Ok(()) => {}
                 Err(_) if settings.dry_run => passage.note(Reason::Rate),
                 Err(wait) => {
                     self.give_back(taken, facts, now);

@@ -2,6 +2,7 @@
 
 use ipnet::IpNet;
 
+use crate::answer_status::AnswerStatus;
 use crate::key::Key;
 use crate::pattern::Pattern;
 use crate::rate::Rate;
@@ -83,9 +84,11 @@ pub struct RateLimit {
     pub rate: Rate,
     /// At once, after a pause; at least 1.
     pub burst: u32,
+    /// Where not empty: answers with these statuses are counted, and not requests.
+    pub statuses: Vec<AnswerStatus>,
     /// The key of the count.
     pub key: Key,
-    /// Which requests are counted.
+    /// Which requests are counted; on the edge where answers are.
     pub at: Checkpoint,
     /// Only says what it would refuse.
     pub dry_run: bool,
@@ -93,6 +96,18 @@ pub struct RateLimit {
     pub status: u16,
     /// Keys that are told apart at once, at most; 32 bytes each. Those beyond share buckets.
     pub keys: u32,
+}
+
+impl RateLimit {
+    /// Whether answers are counted, and not requests.
+    pub fn counts_answers(&self) -> bool {
+        !self.statuses.is_empty()
+    }
+
+    /// Whether an answer with this status is counted.
+    pub fn counts(&self, status: u16) -> bool {
+        self.statuses.iter().any(|it| it.takes(status))
+    }
 }
 
 /// `adaptive = { … }` of a limit of requests under way.

@@ -65,23 +65,39 @@ impl Table {
     }
 
     /// Takes a token of the key's bucket; `Err` says how long until there is one.
-    pub fn take(&self, [low, high]: Digest, bucket: &Bucket, now: Ticks) -> Result<(), Ticks> {
+    pub fn take(&self, digest: Digest, bucket: &Bucket, now: Ticks) -> Result<(), Ticks> {
+        self.change(digest, now, |full_at| bucket.take(full_at, now))
+    }
+
+    /// Takes a token of the key's bucket, which owes it where there is none.
+    pub fn charge(&self, digest: Digest, bucket: &Bucket, now: Ticks) {
+        // It is always taken.
+        let _ = self.change(digest, now, |full_at| Ok(bucket.charge(full_at, now)));
+    }
+
+    /// Has the key's bucket full when `next` says, who is told when it would be.
+    fn change(
+        &self,
+        [low, high]: Digest,
+        now: Ticks,
+        next: impl Fn(Ticks) -> Result<Ticks, Ticks>,
+    ) -> Result<(), Ticks> {
         let mut cells = self.shard(low).lock().unwrap_or_else(PoisonError::into_inner);
         match self.find(&cells, [low, high], now) {
             Found::There(at) => {
-                cells[at][2] = bucket.take(cells[at][2], now)?;
+                cells[at][2] = next(cells[at][2])?;
                 Ok(())
             }
             Found::Room(at) => {
                 // Debts from when there was no room for it, or of others with whom it shared.
                 let owed = self.shared(high).load(Relaxed);
-                cells[at] = [low, high, bucket.take(owed, now)?];
+                cells[at] = [low, high, next(owed)?];
                 Ok(())
             }
             Found::Full => {
                 drop(cells);
                 self.overflowed.fetch_add(1, Relaxed);
-                take_shared(self.shared(high), bucket, now)
+                change_shared(self.shared(high), next)
             }
         }
     }
@@ -140,11 +156,14 @@ impl Table {
     }
 }
 
-/// Takes a token of a bucket that several threads use.
-pub(crate) fn take_shared(full_at: &AtomicU64, bucket: &Bucket, now: Ticks) -> Result<(), Ticks> {
+/// [`Table::change`] of a bucket that several threads use.
+pub(crate) fn change_shared(
+    full_at: &AtomicU64,
+    next: impl Fn(Ticks) -> Result<Ticks, Ticks>,
+) -> Result<(), Ticks> {
     let mut before = full_at.load(Relaxed);
     loop {
-        let after = bucket.take(before, now)?;
+        let after = next(before)?;
         match full_at.compare_exchange_weak(before, after, Relaxed, Relaxed) {
             Ok(_) => return Ok(()),
             Err(changed) => before = changed,
@@ -233,6 +252,16 @@ mod tests {
         let overflowed = table.overflowed();
         assert!(table.take(newcomer, &slow(), later).is_err(), "an hour is not over");
         assert_eq!(table.overflowed(), overflowed, "there is room");
+    }
+
+    #[test]
+    fn what_is_charged_is_owed_by_that_key_alone() {
+        let (table, now) = (Table::new(10), ticks(Duration::from_secs(1)));
+        let bucket = Bucket::new(Rate::parse("1/s").unwrap(), 1);
+        (0..3).for_each(|_| table.charge(key(1), &bucket, now));
+        assert!(table.take(key(2), &bucket, now).is_ok());
+        assert_eq!(table.take(key(1), &bucket, now), Err(ticks(Duration::from_secs(3))));
+        assert!(table.take(key(1), &bucket, now + ticks(Duration::from_secs(3))).is_ok());
     }
 
     #[test]

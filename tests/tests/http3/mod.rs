@@ -6,6 +6,7 @@ mod auth;
 mod backends;
 mod blocked;
 mod cached;
+mod counted;
 mod drain;
 mod early;
 mod idle;

@@ -1,6 +1,7 @@
 //! What listeners and routes ask of requests before they let them pass: lists, limits of rate, limits of
 //! requests at once.
 
+mod answers;
 mod bodies;
 mod clients;
 mod concurrency;

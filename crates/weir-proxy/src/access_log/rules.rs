@@ -3,7 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use weir_balance::stable_hash;
-use weir_config::{AccessTarget, LogLines, LoggedStatus, SyslogAddress, SyslogForm};
+use weir_config::{AccessTarget, LogLines, SyslogAddress, SyslogForm};
+use weir_screen::AnswerStatus;
 use weir_stats::table::End;
 use weir_template::Variable;
 
@@ -25,7 +26,7 @@ pub enum LineVerdict {
 #[derive(Debug)]
 pub struct Rules {
     form: Form,
-    status: Vec<LoggedStatus>,
+    status: Vec<AnswerStatus>,
     slower_than: Option<Duration>,
     except_done: bool,
     /// Lines whose hash is below it are written; `None` for all.

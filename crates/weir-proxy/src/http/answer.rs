@@ -52,7 +52,10 @@ pub async fn failure(
         fields: failure.fields(),
     };
     // For a call of gRPC what is sent is 200; who watches the counters asks what became of it.
-    exchange.ledger.status = status;
+    if failure.is_by_limit() {
+        exchange.ledger.passage.forget_charges();
+    }
+    exchange.ledger.answers(status);
     send(session, listener, exchange, &answer, failure.end(), keep).await
 }
 
@@ -178,8 +181,8 @@ async fn send(
 ) -> After {
     let began = reply::begin_own(session, listener, exchange, answer, keep);
     take_request(session, exchange, keep);
-    if exchange.ledger.status == 0 {
-        exchange.ledger.status = answer.status();
+    if exchange.ledger.status() == 0 {
+        exchange.ledger.answers(answer.status());
     }
     exchange.ledger.bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     let patience = listener.shared.config.timeout.client_body;

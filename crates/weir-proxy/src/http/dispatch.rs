@@ -160,6 +160,8 @@ fn decide<'l>(
         }
         let asked = plan.route.map_or(listener.shared.config.http().sqli, |route| route.sqli);
         sqli::head(asked, &received, listener.shared.cells.of(requester.worker.number), ledger)?;
+    } else if matches!(plan.outcome, Outcome::Refuse(_)) {
+        screening::unasked(requester, listener, &received, paths, ledger);
     }
     Ok(plan)
 }

@@ -298,6 +298,11 @@ impl Failure {
         }
     }
 
+    /// Whether a limit of rate or of requests under way has refused it.
+    pub fn is_by_limit(&self) -> bool {
+        matches!(self.end(), End::RateLimited | End::ConcurrencyLimited)
+    }
+
     /// The counter of refusals it belongs to; `None` for what is a backend's or the client's own doing.
     pub fn rejected(&self) -> Option<Rejected> {
         match self {

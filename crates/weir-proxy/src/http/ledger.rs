@@ -43,13 +43,13 @@ pub struct Ledger {
     /// Bytes of a tunnel, which the counters have been told already.
     tunnelled: (u64, u64),
     /// Status sent to the client; 0 for none.
-    pub status: u16,
+    status: u16,
     pub pool: Option<Rc<WorkerPool>>,
     /// Index of the backend used last.
     pub backend: Option<usize>,
     /// What is said of the cache; nothing on routes without one.
     pub cache: Seldom<Note>,
-    /// Requests that it is counted as one of, for as long as it is under way.
+    /// Requests that it is counted as one of, for as long as it is under way, and what its answer counts as.
     pub passage: Passage,
     /// The client, where a trusted proxy speaks for it.
     behind_proxy: Option<Client>,
@@ -193,6 +193,21 @@ impl Ledger {
     #[inline]
     pub fn leave_places(&mut self) {
         self.passage.end();
+    }
+
+    /// The client is answered with this status, of which nothing has left yet: who has received it may find
+    /// that it was one too many.
+    #[inline]
+    pub fn answers(&mut self, status: u16) {
+        self.status = status;
+        if self.passage.is_charged() {
+            self.passage.charge(status, clock::now());
+        }
+    }
+
+    /// Status of the answer; 0 as long as there is none.
+    pub fn status(&self) -> u16 {
+        self.status
     }
 
     /// Notes which backend was chosen; after a wait it may belong to a newer snapshot of the pool.

@@ -65,7 +65,7 @@ pub async fn run(
         let taken = download.take_received(&mut exchange.reply, WITH_HEAD_BYTES);
         taken.map_err(drive::download_failure)?;
     }
-    exchange.ledger.status = exchange.response.status();
+    exchange.ledger.answers(exchange.response.status());
     let head_bytes = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     let mut ahead = None;
     let bodies = Bodies { upload, download: &mut download, ahead: &mut ahead };

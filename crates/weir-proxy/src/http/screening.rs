@@ -39,6 +39,24 @@ pub(super) fn at_edge(
     with_facts(request, &values, |facts| ask(screens, Checkpoint::Edge, facts, cells, ledger))
 }
 
+/// Nothing is asked of a request that no route takes, or that is none for a proxy: limits of the listener
+/// that count answers count its refusal all the same.
+#[cold]
+pub(super) fn unasked(
+    requester: &Requester,
+    listener: &WorkerListener,
+    request: &Received<'_>,
+    paths: &Paths,
+    ledger: &mut Ledger,
+) {
+    let Some(screen) = listener.compiled.screen.as_deref().filter(|screen| screen.counts_answers()) else {
+        return;
+    };
+    let values = Values::of_head(requester, listener, request, ledger.client(requester).address).along(paths);
+    let now = ledger.nearly_now();
+    with_facts(request, &values, |facts| screen.count_unasked(facts, now, &mut ledger.passage));
+}
+
 /// Asks for a request that goes to a backend.
 #[inline]
 pub(super) fn at_origin(

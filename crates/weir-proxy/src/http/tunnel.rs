@@ -37,7 +37,7 @@ pub async fn run(
     }
     reply::write_head(session, exchange, forwarding, received.filled(), true, facts.beside(None))?;
     received.consume(exchange.response.head_bytes());
-    exchange.ledger.status = 101;
+    exchange.ledger.answers(101);
     exchange.ledger.head_bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     exchange.ledger.bytes_sent = exchange.ledger.head_bytes_sent;
     session.requester.wait(clock::now(), forwarding.timers().client_body);

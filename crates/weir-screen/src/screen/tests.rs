@@ -1,6 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::*;
+use crate::answer_status::AnswerStatus;
 use crate::key::Key;
 use crate::pattern::{Case, Pattern};
 use crate::rate::Rate;
@@ -11,7 +12,16 @@ const NOW: Duration = Duration::from_secs(100);
 
 fn rate(rate: &str, burst: u32, key: Key) -> RateLimit {
     let rate = Rate::parse(rate).unwrap();
-    RateLimit { rate, burst, key, at: Checkpoint::Edge, dry_run: false, status: 429, keys: 10_000 }
+    let (statuses, at) = (Vec::new(), Checkpoint::Edge);
+    RateLimit { rate, burst, statuses, key, at, dry_run: false, status: 429, keys: 10_000 }
+}
+
+/// Counts answers with 401 and 5xx.
+fn of_answers(rate_text: &str, burst: u32, key: Key) -> RateLimit {
+    RateLimit {
+        statuses: vec![AnswerStatus::One(401), AnswerStatus::Class(5)],
+        ..rate(rate_text, burst, key)
+    }
 }
 
 fn concurrency(max: u32) -> ConcurrencyLimit {
@@ -170,6 +180,57 @@ fn what_the_route_refuses_costs_nothing_of_the_listener_s_limits() {
         under_way = 0;
     }
     assert_eq!(before, [3, 0], "one passed of the limit, and one of those under way");
+}
+
+#[test]
+fn a_limit_of_answers_refuses_after_so_many_of_its_statuses_and_counts_no_others() {
+    for key in [Key::Route, Key::CLIENT] {
+        let limit = of_answers("1/m", 2, key);
+        let screen = screen(&Settings { rate_limit: vec![limit], ..Settings::default() });
+        let answered = |status: u16| {
+            let mut passage = admit(&screen, Checkpoint::Edge, NOW)?;
+            passage.charge(status, NOW);
+            assert!(!passage.is_charged());
+            Ok::<_, Refusal>(())
+        };
+        assert!([200, 404, 401, 200, 429, 503].map(answered).iter().all(Result::is_ok));
+        let refusal = answered(200).unwrap_err();
+        assert_eq!((refusal.reason, refusal.retry_after), (Reason::Rate, Some(Duration::from_secs(60))));
+        assert!(answered(401).is_err());
+        assert!(admit(&screen, Checkpoint::Edge, NOW + Duration::from_secs(60)).is_ok());
+    }
+}
+
+#[test]
+fn answers_that_were_under_way_together_are_owed_and_paid_for() {
+    let limit = of_answers("1/m", 2, Key::CLIENT);
+    let screen = screen(&Settings { rate_limit: vec![limit], ..Settings::default() });
+    let under_way: Vec<_> =
+        (0..5).map(|_| admit(&screen, Checkpoint::Edge, NOW).unwrap_or_default()).collect();
+    under_way.into_iter().for_each(|mut passage| passage.charge(500, NOW));
+    let refusal = admit(&screen, Checkpoint::Edge, NOW).err().unwrap();
+    assert_eq!(refusal.retry_after, Some(Duration::from_secs(4 * 60)));
+}
+
+#[test]
+fn refusals_by_lists_are_answers_and_make_no_debts() {
+    let limit = RateLimit { statuses: vec![AnswerStatus::One(403)], ..rate("1/m", 3, Key::CLIENT) };
+    let of_listener = Settings { rate_limit: vec![limit], ..Settings::default() };
+    let denied = Settings { deny_path: patterns(&["/a"]), ..Settings::default() };
+    let both = screen(&Settings { rate_limit: of_listener.rate_limit.clone(), ..denied.clone() });
+    let (of_listener, of_route) = (screen(&of_listener), screen(&denied));
+    for screens in [[Some(&both), None], [Some(&of_listener), Some(&of_route)]] {
+        let mut reasons = Vec::new();
+        for _ in 0..10 {
+            let mut passage = Passage::default();
+            let refusal = super::admit(screens, Checkpoint::Edge, &facts("192.0.2.1"), NOW, &mut passage);
+            reasons.extend(refusal.err().map(|refusal| refusal.reason));
+            passage.charge(403, NOW);
+        }
+        assert_eq!(reasons[..3], [Reason::Path; 3]);
+        let after = screens[0].unwrap().rates[0].foresee(&facts("192.0.2.1"), NOW).err();
+        assert_eq!(after, Some(Duration::from_secs(60)), "no more than the burst is taken");
+    }
 }
 
 #[test]

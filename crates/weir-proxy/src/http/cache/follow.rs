@@ -56,7 +56,7 @@ pub async fn run(
         return answer::ended(session, exchange, forwarding.listener, End::ClientClosed, false);
     };
     answer::take_request(session, exchange, keep);
-    exchange.ledger.status = head.head.status();
+    exchange.ledger.answers(head.head.status());
     exchange.ledger.head_bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     exchange.ledger.bytes_sent = exchange.ledger.head_bytes_sent;
     let sent = send(session, exchange, forwarding, reader, framing).await;

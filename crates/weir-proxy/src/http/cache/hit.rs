@@ -77,7 +77,7 @@ pub async fn send(
         return answer::ended(session, exchange, forwarding.listener, End::ClientClosed, false);
     };
     answer::take_request(session, exchange, keep);
-    exchange.ledger.status = status;
+    exchange.ledger.answers(status);
     exchange.ledger.head_bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     exchange.ledger.bytes_sent = exchange.ledger.head_bytes_sent + content.length();
     let sent = send_content(session, exchange, forwarding, &mut content).await;
