@@ -82,6 +82,18 @@ pub fn is_out_of_ports(error: &io::Error, to: SocketAddr) -> bool {
     error.raw_os_error() == Some(libc::EADDRNOTAVAIL) && has_address()
 }
 
+/// Whether a datagram socket could not be connected for want of a port to leave from (connect(2)): no peer is
+/// to blame. Other than a connection, it takes its port from all others that leave by the same address.
+pub fn is_out_of_datagram_ports(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EADDRINUSE))
+}
+
+/// Whether a datagram is longer than one can be, or than the way carries (udp(7)). On a connected socket the
+/// kernel says so once also of a datagram that was sent before, when it has learnt what the way carries.
+pub fn is_too_long(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EMSGSIZE)
+}
+
 /// Accepts a connection that waits; `None` when there is none.
 pub fn accept_now(listener: &TcpListener) -> io::Result<Option<(TcpStream, SocketAddr)>> {
     match SockRef::from(listener).accept() {

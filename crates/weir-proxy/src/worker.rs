@@ -91,7 +91,7 @@ pub struct Worker {
     serve_socket: ServeSocket,
     evictions: Arc<[Evictions]>,
     /// How long what can't leave a backend at once may stay there that is to go (`runtime.drain`).
-    patience_of_leavers: Cell<Duration>,
+    pub patience_of_leavers: Cell<Duration>,
     /// When a shortage of descriptors was last reported.
     reported: Cell<Option<Duration>>,
     random: Cell<u64>,

@@ -122,7 +122,9 @@ words! {
         Memory = "memory", "Memory budget used up.";
         Maintenance = "maintenance", "In maintenance.";
         RetryBudget = "retry_budget", "A retry was due and the pool's retry budget was used up.";
+        Ports = "ports", "No port was left for a UDP flow to leave from (`net.ipv4.ip_local_port_range`).";
         FlowLimit = "flow_limit", "UDP flow table full.";
+        DatagramTooLong = "datagram_too_long", "UDP datagram that is longer, with its PROXY header, than what can be sent to the backend; each counts.";
         Login = "login", "MySQL login refused, or not done in time.";
         LoginLimit = "login_limit", "More MySQL logins in full than `full_logins`, `full_logins_per_client` or `full_logins_per_account`.";
         AccountConnections = "account_connections", "MySQL account at `max_connections_per_account`.";

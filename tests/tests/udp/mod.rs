@@ -1,4 +1,5 @@
 //! UDP through the proxy plane: datagrams, relayed by flow.
 
+mod failures;
 mod proxied;
 mod relay;

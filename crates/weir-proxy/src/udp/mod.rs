@@ -6,6 +6,7 @@
 //! addresses, so all of a client's datagrams meet the same worker and flows are never shared.
 
 mod flow;
+mod leg;
 mod named;
 
 use std::cell::RefCell;
