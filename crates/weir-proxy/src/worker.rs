@@ -169,13 +169,29 @@ impl Worker {
         if closed == 0 {
             closed = self.deadlines.shed_idle(SHED_SESSIONS);
         }
+        self.report_shortage(closed);
+        closed
+    }
+
+    /// As [`Self::make_room`], but what has been idle longest at one listener ends first, and anything else
+    /// only where nothing is idle there.
+    pub fn make_room_at(&self, listener: usize) -> usize {
+        match self.deadlines.shed_idle_of(listener, SHED_SESSIONS) {
+            0 => self.make_room(),
+            closed => {
+                self.report_shortage(closed);
+                closed
+            }
+        }
+    }
+
+    fn report_shortage(&self, closed: usize) {
         let now = clock::now();
         let last = self.reported.get();
         if last.is_none_or(|last| now.saturating_sub(last) >= REPORT_INTERVAL) {
             self.reported.set(Some(now));
             let _ = self.events.send(Event::DescriptorsShort { shed: closed });
         }
-        closed
     }
 
     /// The pool of that name as it is now, for those who have waited since they looked it up; `None` when it

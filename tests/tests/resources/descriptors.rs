@@ -1,10 +1,12 @@
 //! Running out of file descriptors (threat D2).
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use weir_tests::dialogue::{Backend, Setup, Signal, Weir, Wire, free_address, listen_at, until};
+use weir_tests::dialogue::{
+    Backend, PATIENCE, Setup, Signal, Weir, Wire, datagram_socket, free_address, listen_at, until,
+};
 
 fn short_of_descriptors(backend: &Backend) -> Weir {
     Setup::of(
@@ -199,6 +201,84 @@ fn tcp_sessions_that_find_no_descriptor_are_not_held_against_the_backends() {
         client.sends("hello");
         client.receives_exactly("hello");
     }
+}
+
+/// Sources that send one datagram each took the last descriptors for `client_idle`, and nobody was ever asked
+/// to make room.
+#[test]
+fn sources_of_one_datagram_each_lock_out_neither_connections_nor_other_flows() {
+    let backend = Backend::saying("ok");
+    let datagrams = datagram_socket();
+    let weir = Setup::of(
+        r#"
+        [runtime]
+        workers = 1
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [listener.dns]
+        protocol = "udp"
+        bind = "@dns"
+        pool = "names"
+        timeout = { client_idle = "1h" }
+        [pool.app]
+        backends = ["@app"]
+        health = { check = "off", passive = "off" }
+        [pool.names]
+        backends = ["@names"]
+        health = { check = "off", passive = "off" }
+        "#,
+    )
+    .with("app", backend.address())
+    .with("names", datagrams.local_addr().expect("an address"))
+    .under(&["prlimit", "--nofile=128:128"])
+    .start();
+    let source = || {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        socket.connect(weir.address("dns")).expect("it connects");
+        socket
+    };
+    let hears = |expected: &[u8]| {
+        let mut datagram = [0; 100];
+        let patience = Some(Duration::from_millis(100));
+        datagrams.set_read_timeout(patience).expect("a timeout");
+        while let Ok((size, from)) = datagrams.recv_from(&mut datagram) {
+            if datagram[..size] == *expected {
+                return Some(from);
+            }
+        }
+        None
+    };
+    // One that is answered.
+    let known = source();
+    let flow = until("a flow", || {
+        known.send(b"known").expect("it is sent");
+        hears(b"known")
+    });
+    datagrams.send_to(b"answer", flow).expect("it is sent");
+    known.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    known.recv(&mut [0; 10]).expect("an answer");
+    let flood: Vec<UdpSocket> = (0..200).map(|_| source()).collect();
+    for socket in &flood {
+        socket.send(b"x").expect("it is sent");
+    }
+    weir.reaches("weir_rejected_total", &[("listener", "dns"), ("reason", "descriptors")], 1.0);
+    for round in 0..20 {
+        until(&format!("newcomer {round} to be served"), || is_served(&weir).then_some(()));
+    }
+    let newcomer = source();
+    until("another flow", || {
+        newcomer.send(b"new").expect("it is sent");
+        hears(b"new")
+    });
+    known.send(b"still here").expect("it is sent");
+    assert_eq!(
+        until("the flow that was answered", || hears(b"still here")),
+        flow,
+        "others made room before it"
+    );
+    assert!(weir.metric("weir_ends_total", &[("listener", "dns"), ("reason", "overload")]) > 0.0);
+    does_not_spin(&weir);
 }
 
 /// Probes that found no descriptor took all backends down, and with `on_down` every session.

@@ -1,9 +1,10 @@
 //! One flow: a client, a backend, and a socket of its own between them.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -23,6 +24,11 @@ use crate::pace::{Pace, Way};
 use crate::tcp::relay::Paces;
 use crate::worker::{ListenerSlot, Worker};
 
+/// A flow that nobody has answered counts as idle since so small a part of the time since the process began:
+/// it makes room before all others, since sources of datagrams cost nothing to make up, and among its like
+/// the one idle longest does.
+const UNANSWERED_PART: u32 = 4096;
+
 /// A flow and what is known about it.
 pub struct Flow {
     key: Key,
@@ -30,6 +36,10 @@ pub struct Flow {
     leg: RefCell<Leg>,
     begun: Duration,
     last_active: Cell<Duration>,
+    /// Whether any backend has answered.
+    is_answered: Cell<bool>,
+    /// Of the task that serves it, once there is one.
+    deadline: OnceCell<Deadline>,
     moves: Cell<u32>,
     from_client: Cell<u64>,
     from_backend: Cell<u64>,
@@ -72,6 +82,8 @@ impl Flow {
             leg: RefCell::new(leg),
             begun: now,
             last_active: Cell::new(now),
+            is_answered: Cell::new(false),
+            deadline: OnceCell::new(),
             moves: Cell::new(0),
             from_client: Cell::new(0),
             from_backend: Cell::new(0),
@@ -89,10 +101,23 @@ impl Flow {
         self.last_active.get()
     }
 
+    /// The number of its socket to the backend.
+    pub fn descriptor(&self) -> RawFd {
+        self.leg.borrow().descriptor()
+    }
+
+    /// A datagram came: others make room before it does, if room has to be made.
+    fn is_active(&self, now: Duration) {
+        self.last_active.set(now);
+        if let Some(deadline) = self.deadline.get() {
+            deadline.set_idle(Some(if self.is_answered.get() { now } else { now / UNANSWERED_PART }));
+        }
+    }
+
     /// Sends the client's datagrams on; first to another backend if this one no longer takes work.
     pub fn forward(&self, relay: &Relay, datagrams: &[&[u8]]) {
         let now = clock::now();
-        self.last_active.set(now);
+        self.is_active(now);
         let listener = self.slot.current();
         let allowed = admitted(&mut self.paces.borrow_mut().from_client, datagrams, now);
         if allowed < datagrams.len() {
@@ -166,9 +191,11 @@ impl Flow {
     /// over.
     pub async fn serve(&self, relay: &Relay) {
         let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
-        let deadline = relay.worker.deadlines.register(waker);
+        let deadline = self.deadline.get_or_init(|| relay.worker.deadlines.register(waker));
+        deadline.belongs_to(self.slot.current().shared.number());
         deadline.set(self.due());
-        let end = poll_fn(|context| self.poll(relay, &deadline, context)).await;
+        self.is_active(self.last_active.get());
+        let end = poll_fn(|context| self.poll(relay, deadline, context)).await;
         self.finish(&relay.worker, end);
     }
 
@@ -196,6 +223,9 @@ impl Flow {
                 break;
             }
         }
+        if deadline.is_shed() {
+            return Poll::Ready(End::Overload);
+        }
         let draining_until = self.slot.draining_until();
         if draining_until.is_some() || deadline.has_passed() {
             let now = clock::now();
@@ -218,7 +248,8 @@ impl Flow {
     /// Sends what is in the inbox to the client, from the address that it wrote to.
     fn answer(&self, relay: &Relay) {
         let now = clock::now();
-        self.last_active.set(now);
+        self.is_answered.set(true);
+        self.is_active(now);
         let inbox = relay.inbox.borrow();
         let mut datagrams: [&[u8]; BATCH] = [&[]; BATCH];
         let mut bytes = 0;
@@ -269,7 +300,8 @@ impl Flow {
     fn finish(&self, worker: &Worker, end: End) {
         let listener = self.slot.current();
         let leg = self.leg.borrow();
-        listener.finish(worker, end, None, || Record {
+        let rejected = (end == End::Overload).then_some(Rejected::Descriptors);
+        listener.finish(worker, end, rejected, || Record {
             pool: Some(&leg.pool.shared.config.name),
             backend: Some(&leg.chosen.backend().shared.address),
             bytes_received: self.from_client.get(),

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,6 +131,11 @@ impl Leg {
                 return Err(Rejected::NoBackend);
             }
         }
+    }
+
+    /// The number of its socket.
+    pub fn descriptor(&self) -> RawFd {
+        self.socket.as_raw_fd()
     }
 
     /// How long the backend took for its first answer, if it came at `now`.

@@ -9,13 +9,14 @@ mod flow;
 mod leg;
 mod named;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::task::{Poll, Waker, ready};
+use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
@@ -31,6 +32,9 @@ use weir_io::system::datagrams::{self, BATCH, Inbox};
 
 /// Full batches from one socket before other tasks get their turn.
 const BATCHES_PER_TURN: u32 = 4;
+
+/// Room is made for new flows at most once in this time: what is asked to end takes a moment.
+const ROOM_PAUSE: Duration = Duration::from_millis(20);
 
 /// Who a flow belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +65,8 @@ struct Relay {
     flows: RefCell<HashMap<Key, Rc<Flow>, foldhash::quality::RandomState>>,
     /// Of which of them the client was named by its peer.
     named: Named,
+    /// When room was last made for new flows.
+    made_room: Cell<Option<Duration>>,
 }
 
 /// Relays what arrives on one socket until it is closed. Flows go on until they are idle or draining is over.
@@ -82,6 +88,7 @@ pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, datagrams: UdpS
         inbox: RefCell::new(Inbox::empty()),
         flows: RefCell::default(),
         named: Named::default(),
+        made_room: Cell::default(),
     });
     let closing = relay.receive_until(|waker| relay.socket.closing(waker)).await;
     if let Closing::After(linger) = closing {
@@ -171,6 +178,19 @@ impl Relay {
         listener.shared.cells.of(self.worker.number).count_rejected(reason);
     }
 
+    /// Descriptors have run out: has flows of this listener end that have been idle longest.
+    fn make_room(&self, listener: usize, now: Duration) {
+        if self.made_room.get().is_none_or(|last| last + ROOM_PAUSE <= now) {
+            self.made_room.set(Some(now));
+            let worker = self.worker.clone();
+            // Behind the tasks of flows that have just begun: these can make room only from then on, and would
+            // leave it to the one flow that is answered.
+            tokio::task::spawn_local(async move {
+                worker.make_room_at(listener);
+            });
+        }
+    }
+
     fn open_flow(
         self: &Rc<Self>,
         key: Key,
@@ -189,7 +209,16 @@ impl Relay {
         };
         // From here on the count is given back when it is dropped.
         let count = SessionCount::enter(&self.worker, &listener.shared);
-        let flow = Rc::new(Flow::open(self, slot, key, asked, clock::now())?);
+        let now = clock::now();
+        let opened = match Flow::open(self, slot, key, asked, now) {
+            // The last descriptors are left to connections and to backends.
+            Ok(flow) if flow.descriptor() >= self.worker.accept_ceiling => Err(Rejected::Descriptors),
+            opened => opened,
+        };
+        if let Err(Rejected::Descriptors) = opened {
+            self.make_room(listener.shared.number(), now);
+        }
+        let flow = Rc::new(opened?);
         self.flows.borrow_mut().insert(key, flow.clone());
         flow.forward(self, datagrams);
         let relay = self.clone();
