@@ -1,7 +1,7 @@
 //! What a backend is blamed for, and what is nobody's failure: datagrams that are too long, a way that
 //! carries less, ports that have run out, an address that a name has left.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use weir_tests::dialogue::{NameServer, PATIENCE, Setup, Weir, datagram_socket, free_address, until};
@@ -197,4 +197,21 @@ fn a_refusal_from_an_address_that_a_name_has_left_moves_the_flow_and_is_nobodys_
         hears(&socket).filter(|answer| answer == b"new2")
     });
     nobody_is_blamed(&weir);
+}
+
+#[test]
+fn what_was_sent_to_all_hosts_of_a_network_is_answered_from_our_address_there() {
+    let backend = datagram_socket();
+    let address = backend.local_addr().expect("an address");
+    answers_as("a", backend);
+    let front = SocketAddr::from(([0, 0, 0, 0], free_address().port()));
+    let config = CONFIG.replace(", \"@b\"", "").replace("@dns", &front.to_string());
+    let weir = Setup::of(&config).with("a", address).start();
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket.set_broadcast(true).expect("it may");
+    socket.send_to(b"?", ("127.255.255.255", front.port())).expect("it is sent");
+    let mut answer = [0; 10];
+    let (size, from) = socket.recv_from(&mut answer).unwrap_or_else(|it| panic!("{it}\n{}", weir.story()));
+    assert_eq!((&answer[..size], from), (&b"a?"[..], SocketAddr::from(([127, 0, 0, 1], front.port()))));
 }

@@ -69,7 +69,8 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
     /// Sender; `None` on a connected socket.
     pub source: Option<SocketAddr>,
-    /// Our address that it was sent to, where [`tell_destinations`] was called.
+    /// Our address that it was sent to, where [`tell_destinations`] was called: of one that was sent to all
+    /// hosts of a network, the address that is ours there, or `None` where only routes tell.
     pub destination: Option<IpAddr>,
     /// The two bits of explicit congestion notification, where [`tell_congestion`] was called.
     pub ecn: u8,
@@ -458,15 +459,18 @@ impl Told {
 
     fn note(&mut self, level: c_int, kind: c_int, payload: &[u8]) {
         match (level, kind) {
-            // struct in_pktinfo: interface index, local address, destination address, four bytes each.
+            // struct in_pktinfo: interface index, local address, destination address, four bytes each. The
+            // two differ where the destination is a broadcast or multicast address, from which nothing can be
+            // sent.
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-                let octets = payload.get(8..12).and_then(|octets| <[u8; 4]>::try_from(octets).ok());
+                let octets = payload.get(4..8).and_then(|octets| <[u8; 4]>::try_from(octets).ok());
                 self.destination = octets.map(|octets| IpAddr::V4(Ipv4Addr::from(octets)));
             }
             // struct in6_pktinfo: destination address, then the interface index.
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                 let octets = payload.get(..16).and_then(|octets| <[u8; 16]>::try_from(octets).ok());
-                self.destination = octets.map(|octets| IpAddr::V6(Ipv6Addr::from(octets)));
+                let destination = octets.map(Ipv6Addr::from).filter(|address| !address.is_multicast());
+                self.destination = destination.map(IpAddr::V6);
             }
             (libc::IPPROTO_IP, libc::IP_TOS) => self.ecn = payload.first().map_or(0, |class| class & 3),
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
@@ -551,6 +555,21 @@ mod tests {
             let length = client.recv(&mut answer).unwrap();
             assert_eq!(&answer[..length], b"answer");
         }
+    }
+
+    #[test]
+    fn what_was_sent_to_all_hosts_of_a_network_is_answered_from_our_address_there() {
+        let listening = UdpSocket::bind("0.0.0.0:0").unwrap();
+        tell_destinations(&listening, false).unwrap();
+        let client = UdpSocket::bind("127.0.0.9:0").unwrap();
+        client.set_broadcast(true).unwrap();
+        client.send_to(b"ask", ("127.255.255.255", listening.local_addr().unwrap().port())).unwrap();
+        let mut inbox = Inbox::empty();
+        assert_eq!(inbox.receive(&listening).unwrap(), 1);
+        let datagram = inbox.datagram(0);
+        assert_eq!(datagram.destination, Some("127.0.0.1".parse().unwrap()));
+        let route = Route { to: datagram.source.unwrap(), from: datagram.destination };
+        assert_eq!(send(&listening, &[b"answer"], Some(route)).unwrap(), 1);
     }
 
     #[test]
