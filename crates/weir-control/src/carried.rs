@@ -351,7 +351,7 @@ impl Carried {
     /// address, and says in the log what did not find its place.
     pub fn apply(&self, snapshot: &Snapshot, now: Duration) {
         self.token_keys.apply(snapshot, now);
-        self.named.apply(snapshot, now);
+        self.named.apply(now, |name| snapshot.named(name));
         for line in &self.maintenance {
             snapshot.maintenance.take_line(line);
             tracing::info!(line, "taken over");

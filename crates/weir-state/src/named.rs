@@ -10,8 +10,6 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::Snapshot;
-
 /// Most names of one listener that no flow goes by: of one sender, all ports. Some 10 MiB. Beyond it the one
 /// that has been silent longest is forgotten.
 pub const MOST_NAMED: usize = 65_536;
@@ -193,12 +191,11 @@ impl CarriedNames {
         }
     }
 
-    /// Tells the listeners of a snapshot that nobody serves yet.
-    pub fn apply(&self, snapshot: &Snapshot, now: Duration) {
-        for (name, ends, of, silent) in &self.0 {
-            if let Some(listener) = snapshot.listeners.iter().find(|it| it.config.name == *name) {
-                let idle = listener.config.timeout.client_idle;
-                listener.named.remember(*ends, *of, now.saturating_sub(*silent), idle);
+    /// Tells listeners that nobody serves yet; `of` gives the names of one, and its `client_idle`.
+    pub fn apply<'n>(&self, now: Duration, of: impl Fn(&str) -> Option<(&'n NamedClients, Duration)>) {
+        for (listener, ends, named, silent) in &self.0 {
+            if let Some((names, idle)) = of(listener) {
+                names.remember(*ends, *named, now.saturating_sub(*silent), idle);
             }
         }
     }

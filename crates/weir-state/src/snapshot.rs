@@ -37,6 +37,13 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Whom senders of datagrams have named at a listener, and its `client_idle`; `None` where there is none of
+    /// that name.
+    pub fn named(&self, listener: &str) -> Option<(&crate::named::NamedClients, std::time::Duration)> {
+        let listener = self.listeners.iter().find(|it| it.config.name == listener)?;
+        Some((&*listener.named, listener.config.timeout.client_idle))
+    }
+
     /// Compiles `config`, taking over live state from `previous`. Pools that it says nothing new of are the
     /// very same.
     ///

@@ -33,7 +33,7 @@ pub(super) struct Leg {
     /// The pool's view when the backend was last seen to be fit.
     generation: u64,
     pub socket: Rc<UdpSocket>,
-    at: Place,
+    at: LegAddress,
     since: Duration,
     pub has_answered: bool,
     /// The PROXY header that its datagrams begin with, or its first one.
@@ -41,7 +41,7 @@ pub(super) struct Leg {
 }
 
 /// Where the backend was when its socket was connected.
-struct Place {
+struct LegAddress {
     address: SocketAddr,
     /// [`weir_state::Resolved::moves`] when the backend was last known to be there.
     moves: u32,
@@ -267,7 +267,7 @@ fn open_socket(
     chosen: &Chosen,
     client: IpAddr,
     now: Duration,
-) -> Result<Option<(UdpSocket, Place)>, Rejected> {
+) -> Result<Option<(UdpSocket, LegAddress)>, Rejected> {
     let resolved = &chosen.backend().shared.resolved;
     let moves = resolved.moves();
     let Some(address) = resolved.address() else { return Ok(None) };
@@ -285,7 +285,7 @@ fn open_socket(
         Ok(socket) => {
             cells.connections.increment();
             cells.requests[0].increment();
-            Ok(Some((socket, Place { address, moves, left_since: None })))
+            Ok(Some((socket, LegAddress { address, moves, left_since: None })))
         }
         Err(error) if system::is_shortage(&error) => {
             tracing::debug!(%error, "udp flow");
