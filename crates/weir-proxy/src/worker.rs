@@ -27,10 +27,12 @@ use weir_state::{Listener, Snapshot};
 
 use crate::access_log::{AccessLog, WorkerLog};
 use crate::backends::{WorkerPool, end_connections};
-use crate::compiled::{CompiledListener, CompiledSnapshot};
+use crate::compiled::CompiledSnapshot;
 use crate::events::{Event, Totals};
 use crate::evictions::{Eviction, Evictions, Idle};
 use crate::listener_socket::{Closing, ListenerSocket};
+use crate::slots;
+pub use crate::slots::{ListenerSlot, WorkerListener};
 
 /// How often idle backend connections are looked through for ones that are too old or closed by the backend.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
@@ -100,41 +102,6 @@ pub struct Worker {
     slots: RefCell<Vec<Rc<ListenerSlot>>>,
     sockets: RefCell<Vec<Rc<ListenerSocket>>>,
     pools: RefCell<Rc<[Rc<WorkerPool>]>>,
-}
-
-/// A listener on one worker, across reloads: sessions keep this and look up what is current.
-pub struct ListenerSlot {
-    name: String,
-    current: RefCell<Rc<WorkerListener>>,
-    draining_until: Cell<Option<Duration>>,
-}
-
-/// A listener as of one snapshot.
-pub struct WorkerListener {
-    pub shared: Arc<Listener>,
-    pub compiled: Arc<CompiledListener>,
-    /// In the order of the snapshot's pools; a route's pool index points in here.
-    pub pools: Rc<[Rc<WorkerPool>]>,
-}
-
-impl ListenerSlot {
-    /// The listener as it is configured now. Sessions ask again for each request.
-    #[inline]
-    pub fn current(&self) -> Rc<WorkerListener> {
-        self.current.borrow().clone()
-    }
-
-    /// Whether the listener is configured as `listener` is, and its pools are those.
-    #[inline]
-    pub fn is_current(&self, listener: &Rc<WorkerListener>) -> bool {
-        Rc::ptr_eq(&self.current.borrow(), listener)
-    }
-
-    /// When the sessions of this listener are cut off; `None` while it is in service.
-    #[inline]
-    pub fn draining_until(&self) -> Option<Duration> {
-        self.draining_until.get()
-    }
 }
 
 impl Worker {
@@ -320,29 +287,9 @@ fn apply(
     old_pools.iter().filter(is_gone).for_each(|old| old.dissolve());
 
     let old_slots = worker.slots.take();
-    let mut known = Counterparts::new(&old_slots, |slot| slot.name.as_str());
-    let mut slots = Vec::with_capacity(snapshot.listeners.len());
-    for (listener, compiled) in compiled.listeners() {
-        let (shared, compiled) = (listener.clone(), compiled.clone());
-        let current = Rc::new(WorkerListener { shared, compiled, pools: pools.clone() });
-        let protocol = listener.config.protocol();
-        let kept = known.find(listener.config.name.as_str());
-        slots.push(match kept.filter(|slot| slot.current().shared.config.protocol() == protocol) {
-            Some(slot) => {
-                *slot.current.borrow_mut() = current;
-                slot.clone()
-            }
-            None => Rc::new(ListenerSlot {
-                name: listener.config.name.clone(),
-                current: RefCell::new(current),
-                draining_until: Cell::new(None),
-            }),
-        });
-    }
+    let slots = slots::followers(&old_slots, compiled, &pools);
     let until = clock::now() + snapshot.config.runtime.drain;
-    for gone in old_slots.iter().filter(|old| !slots.iter().any(|slot| Rc::ptr_eq(slot, old))) {
-        gone.draining_until.set(Some(until));
-    }
+    slots::let_go(&old_slots, &slots, until);
     warm_up(worker, snapshot);
     let served = move_sockets(worker, &slots, sockets);
     *worker.slots.borrow_mut() = slots;
@@ -366,9 +313,7 @@ fn apply_pool(worker: &Worker, snapshot: &Snapshot, index: usize) -> io::Result<
     let pools: Rc<[Rc<WorkerPool>]> =
         numbered.map(|(at, pool)| if at == index { &changed } else { pool }).cloned().collect();
     for slot in worker.slots.borrow().iter() {
-        let before = slot.current();
-        let (shared, compiled) = (before.shared.clone(), before.compiled.clone());
-        *slot.current.borrow_mut() = Rc::new(WorkerListener { shared, compiled, pools: pools.clone() });
+        slot.has_pools(&pools);
     }
     *worker.pools.borrow_mut() = pools;
     if changed.shared.backends.len() < before.shared.backends.len() && changed.can_be_left() {
@@ -395,7 +340,7 @@ fn move_sockets(
     let mut old = worker.sockets.take();
     let mut kept = Vec::with_capacity(wanted.len());
     for (endpoint, descriptor) in wanted {
-        let Some(slot) = slots.iter().find(|slot| accepts_at(slot, &endpoint)) else { continue };
+        let Some(slot) = slots.iter().find(|slot| slot.accepts_at(&endpoint)) else { continue };
         // The duplicate is of the same socket the worker already polls, so it is simply dropped.
         let socket = match old.iter().position(|socket| socket.is_of(&endpoint, &descriptor)) {
             Some(index) => {
@@ -410,10 +355,6 @@ fn move_sockets(
     old.iter().for_each(|socket| socket.close(Closing::After(sockets::LINGER)));
     *worker.sockets.borrow_mut() = kept;
     Ok(())
-}
-
-fn accepts_at(slot: &ListenerSlot, endpoint: &Endpoint) -> bool {
-    sockets::endpoints_of(&slot.current().shared.config).any(|accepted| accepted == *endpoint)
 }
 
 fn open(
@@ -436,7 +377,7 @@ fn drain(worker: &Worker, until: Duration, linger: Duration, kept: &[Endpoint]) 
             false => Closing::IfWithdrawnAfter(linger),
         });
     }
-    worker.slots.borrow().iter().for_each(|slot| slot.draining_until.set(Some(until)));
+    slots::let_go(&worker.slots.borrow(), &[], until);
     worker.deadlines.wake_all();
 }
 

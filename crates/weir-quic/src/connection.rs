@@ -505,6 +505,12 @@ impl Connection {
         connected
     }
 
+    /// What `look` finds in what the listener let it in with ([`crate::port::Front::admit`]); `None` once it
+    /// is over.
+    pub fn look_at_guard<T>(&self, look: impl FnOnce(&dyn Any) -> T) -> Option<T> {
+        self.guard.borrow().as_deref().map(look)
+    }
+
     /// The connection counts no more.
     pub(crate) fn end(&self) {
         self.driver.leave_handshake(self);

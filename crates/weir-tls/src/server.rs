@@ -54,7 +54,7 @@ pub struct ServerTls {
     resolver: Arc<Resolver>,
     later: Later,
     shared_keys: Option<Arc<SharedKeys>>,
-    asks_for_certificate: bool,
+    clients: Option<[u8; 32]>,
     revocations: Vec<ListFacts>,
 }
 
@@ -167,7 +167,7 @@ impl ServerTls {
             resolver,
             later,
             shared_keys,
-            asks_for_certificate,
+            clients: asks_for_certificate.then_some(bytes),
             revocations: revocations.facts,
         })
     }
@@ -314,7 +314,13 @@ impl ServerTls {
 
     /// Whether clients are asked for certificates.
     pub fn asks_for_certificate(&self) -> bool {
-        self.asks_for_certificate
+        self.clients.is_some()
+    }
+
+    /// Stands for what decides which certificates let clients in: the authorities, the lists of revoked ones,
+    /// and whether one is required. `None` where none is asked for.
+    pub fn clients(&self) -> Option<&[u8; 32]> {
+        self.clients.as_ref()
     }
 
     /// Whether a client that asked for `server_name` may ask for `host` on that connection: it was shown what

@@ -14,6 +14,7 @@ mod malformed;
 mod origin;
 mod relay;
 mod sqli;
+mod taken_out;
 mod told;
 
 use std::net::SocketAddr;

@@ -4,6 +4,7 @@ mod alerts;
 mod backends;
 mod expiry;
 mod handshakes;
+mod kept;
 mod mutual;
 mod named_files;
 mod names;

@@ -21,7 +21,7 @@ health = "off"
 "#;
 
 /// An authority with a list of those of its certificates that it has revoked, in `crl.pem`.
-fn authority(names: &[&str]) -> Authority {
+pub fn authority(names: &[&str]) -> Authority {
     let authority = names.iter().fold(Authority::new(), |authority, name| {
         let host = format!("{name}.example");
         authority.signs(name, &[&host])
@@ -35,7 +35,7 @@ fn authority(names: &[&str]) -> Authority {
 }
 
 /// Revokes these and writes the list anew.
-fn revoke(authority: &Authority, names: &[&str], length: &str) {
+pub fn revoke(authority: &Authority, names: &[&str], length: &str) {
     let ca = "ca -config ca.conf -keyfile ca.key -cert ca.pem";
     for name in names {
         authority.openssl(&format!("{ca} -revoke {name}.pem"));

@@ -21,7 +21,7 @@ use super::server;
 use crate::evictions::Idle;
 use crate::http::under_way::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use crate::listener_socket::ListenerSocket;
-use crate::worker::{SessionCount, Worker};
+use crate::worker::{ListenerSlot, SessionCount, Worker};
 
 /// Unidirectional streams of a client: three that steer, and some for extensions that we do not know (RFC
 /// 9114 section 6.2).
@@ -36,6 +36,12 @@ pub struct ListenerFront {
     keys: Arc<Keys>,
     /// Made for the listener as it was then.
     made: RefCell<Option<(Arc<Listener>, Arc<ServerConfig>)>>,
+}
+
+/// What a connection has from when it began: its handshake goes by the rules of then.
+struct Admitted {
+    slot: Rc<ListenerSlot>,
+    _count: SessionCount,
 }
 
 impl ListenerFront {
@@ -113,18 +119,21 @@ impl Front for ListenerFront {
     }
 
     fn admit(&self, _: SocketAddr) -> Option<Box<dyn Any>> {
-        let listener = self.socket.slot().current();
+        let slot = self.socket.slot();
+        let listener = slot.current();
         if !listener.shared.admit() {
             // Somebody idle makes room for when the client asks again.
             self.worker.evict(Idle::Session { listener: listener.shared.number() });
             listener.shared.cells.of(self.worker.number).count_rejected(Rejected::ListenerConnections);
             return None;
         }
-        Some(Box::new(SessionCount::enter(&self.worker, &listener.shared)))
+        let _count = SessionCount::enter(&self.worker, &listener.shared);
+        Some(Box::new(Admitted { slot, _count }))
     }
 
     fn serve(&self, connection: Rc<Connection>) {
-        let slot = self.socket.slot();
+        let slot = connection.look_at_guard(|guard| Some(guard.downcast_ref::<Admitted>()?.slot.clone()));
+        let slot = slot.flatten().unwrap_or_else(|| self.socket.slot());
         let listener = slot.current();
         // Only now: an address that is not proved may be anybody's, and must not use up that one's share.
         let Ok(counted) = listener.shared.count_client(connection.client().ip()) else {

@@ -1,0 +1,110 @@
+//! The listeners of one worker across reloads: what its sessions hold, and which of them may stay.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_config::Protocol;
+use weir_state::Listener;
+use weir_state::counterparts::Counterparts;
+use weir_state::sockets::{self, Endpoint};
+use weir_tls::ServerTls;
+
+use crate::backends::WorkerPool;
+use crate::compiled::{CompiledListener, CompiledSnapshot};
+
+/// A listener on one worker, across reloads: sessions keep this and look up what is current.
+pub struct ListenerSlot {
+    name: String,
+    current: RefCell<Rc<WorkerListener>>,
+    draining_until: Cell<Option<Duration>>,
+}
+
+/// A listener as of one snapshot.
+pub struct WorkerListener {
+    pub shared: Arc<Listener>,
+    pub compiled: Arc<CompiledListener>,
+    /// In the order of the snapshot's pools; a route's pool index points in here.
+    pub pools: Rc<[Rc<WorkerPool>]>,
+}
+
+impl ListenerSlot {
+    /// The listener as it is configured now. Sessions ask again for each request.
+    #[inline]
+    pub fn current(&self) -> Rc<WorkerListener> {
+        self.current.borrow().clone()
+    }
+
+    /// Whether the listener is configured as `listener` is, and its pools are those.
+    #[inline]
+    pub fn is_current(&self, listener: &Rc<WorkerListener>) -> bool {
+        Rc::ptr_eq(&self.current.borrow(), listener)
+    }
+
+    /// When the sessions of this listener are cut off; `None` while it is in service.
+    #[inline]
+    pub fn draining_until(&self) -> Option<Duration> {
+        self.draining_until.get()
+    }
+
+    /// Whether what is accepted at `endpoint` is for its sessions.
+    pub fn accepts_at(&self, endpoint: &Endpoint) -> bool {
+        sockets::endpoints_of(&self.current().shared.config).any(|accepted| accepted == *endpoint)
+    }
+
+    /// Has other pools from now on, and is the same in all else.
+    pub fn has_pools(&self, pools: &Rc<[Rc<WorkerPool>]>) {
+        let before = self.current();
+        let (shared, compiled) = (before.shared.clone(), before.compiled.clone());
+        *self.current.borrow_mut() = Rc::new(WorkerListener { shared, compiled, pools: pools.clone() });
+    }
+}
+
+/// The slots of what was compiled, in the order of its listeners: those of `old`, as far as their sessions
+/// may stay.
+pub fn followers(
+    old: &[Rc<ListenerSlot>],
+    compiled: &CompiledSnapshot,
+    pools: &Rc<[Rc<WorkerPool>]>,
+) -> Vec<Rc<ListenerSlot>> {
+    let mut known = Counterparts::new(old, |slot| slot.name.as_str());
+    let mut slots = Vec::with_capacity(compiled.snapshot.listeners.len());
+    for (listener, compiled) in compiled.listeners() {
+        let (shared, compiled) = (listener.clone(), compiled.clone());
+        let current = Rc::new(WorkerListener { shared, compiled, pools: pools.clone() });
+        let name = listener.config.name.as_str();
+        let protocol = listener.config.protocol();
+        let before = known.find(name);
+        let before = before.filter(|slot| slot.current().shared.config.protocol() == protocol);
+        let lets_in_others = before.is_some_and(|slot| lets_in_others(&slot.current().shared, listener));
+        if let Some(slot) = before {
+            // Sessions that are to go, too, have their last requests served as they are from now on.
+            *slot.current.borrow_mut() = current.clone();
+        }
+        slots.push(match before.filter(|_| !lets_in_others) {
+            Some(slot) => slot.clone(),
+            None => Rc::new(ListenerSlot {
+                name: name.to_owned(),
+                current: RefCell::new(current),
+                draining_until: Cell::new(None),
+            }),
+        });
+    }
+    slots
+}
+
+/// Has the sessions of what is in `slots` and not in `kept` end, at the latest at `until`.
+pub fn let_go(slots: &[Rc<ListenerSlot>], kept: &[Rc<ListenerSlot>], until: Duration) {
+    for gone in slots.iter().filter(|slot| !kept.iter().any(|kept| Rc::ptr_eq(slot, kept))) {
+        gone.draining_until.set(Some(until));
+    }
+}
+
+/// Whether it is decided by other rules, or by others' lists, which certificates let a client in: whoever is
+/// here has shown what was good then. Asked of HTTP alone: there a client comes back by itself, and loses
+/// nothing.
+fn lets_in_others(before: &Listener, now: &Listener) -> bool {
+    let of = |listener: &Listener| listener.tls.as_deref().and_then(ServerTls::clients).copied();
+    now.config.protocol() == Protocol::Http && of(before) != of(now)
+}
