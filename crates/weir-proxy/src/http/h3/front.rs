@@ -103,7 +103,9 @@ fn transport(listener: &Listener) -> TransportConfig {
 impl Front for ListenerFront {
     fn settings(&self) -> Option<Settings> {
         let slot = self.socket.slot();
-        if slot.draining_until().is_some() {
+        // Else a client is refused by these settings, as its socket takes no new connections; what another
+        // process may get is left for that to answer.
+        if slot.draining_until().is_some() && !self.socket.is_given_up_by_all() {
             return None;
         }
         let listener = slot.current();
