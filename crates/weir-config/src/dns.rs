@@ -13,7 +13,7 @@ use crate::pool::Pool;
 use crate::report::{Findings, quote};
 use crate::setting::{one, table};
 use crate::units::{Refused, refuse};
-use crate::values::address::{NETWORK, is_service};
+use crate::values::address::{NETWORK, contains, is_service};
 use crate::values::said_once;
 
 table! {
@@ -64,7 +64,7 @@ impl Dns {
             IpAddr::V6(plain) => plain.is_unspecified() || plain.is_multicast(),
         };
         let networks = &self.allow_address;
-        !is_nobodys && (networks.is_empty() || networks.iter().any(|network| network.contains(&plain)))
+        !is_nobodys && (networks.is_empty() || contains(networks, plain))
     }
 }
 

@@ -55,6 +55,12 @@ impl Networks {
     }
 }
 
+/// Whether an address is in one of a few networks, which are looked at one by one. As [`Networks::have`].
+pub fn contains(networks: &[IpNet], address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    networks.iter().any(|network| canonical(*network).contains(&address))
+}
+
 #[derive(Debug)]
 struct Ranges<T> {
     /// Where each range begins; the first at 0. It ends where the next begins.

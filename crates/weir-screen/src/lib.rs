@@ -32,7 +32,7 @@ mod settings;
 pub mod sqli;
 mod table;
 
-pub use addresses::Networks;
+pub use addresses::{Networks, contains};
 pub use answer_status::AnswerStatus;
 pub use concurrency::Slot;
 pub use explain::ScreenCheck;

@@ -136,6 +136,38 @@ fn networks_that_are_allowed_get_through_by_the_address_that_a_trusted_proxy_say
     assert_eq!(shop.status, 503, "the route's own table allows nobody");
 }
 
+/// It is in none of them as long as it is taken for an address of IPv6.
+#[test]
+fn a_client_of_ipv4_that_a_header_names_as_one_of_ipv6_is_in_the_networks_of_ipv4() {
+    let backend = Backend::saying("app");
+    let config = r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        accept_proxy = ["127.0.0.1"]
+        trusted_proxies = ["192.0.2.0/24", "::ffff:203.0.113.0/120"]
+        maintenance = { allow = ["10.1.0.0/16"] }
+        [pool.app]
+        backends = ["@app"]
+        health = "off"
+    "#;
+    let weir = Setup::of(config).with("app", backend.address()).start();
+    maintenance(&weir, &["on"]);
+    let from = |header: &str, field: &str| {
+        let mut wire = weir.client("web");
+        wire.sends(format!("PROXY {header} 5555 80\r\nGET / HTTP/1.1\r\nhost: a\r\n{field}\r\n"));
+        wire.receives_response().status
+    };
+    assert_eq!(from("TCP4 10.1.2.3 192.0.2.80", ""), 200);
+    assert_eq!(from("TCP6 ::ffff:10.1.2.3 ::ffff:192.0.2.80", ""), 200, "`allow` of maintenance");
+    assert_eq!(from("TCP6 ::ffff:10.2.2.3 ::ffff:192.0.2.80", ""), 503);
+    let told = "x-forwarded-for: 10.1.2.3\r\n";
+    assert_eq!(from("TCP4 192.0.2.9 192.0.2.80", told), 200);
+    assert_eq!(from("TCP6 ::ffff:192.0.2.9 ::ffff:192.0.2.80", told), 200, "`trusted_proxies`");
+    assert_eq!(from("TCP4 203.0.113.9 192.0.2.80", told), 200, "an entry that is written so");
+    assert_eq!(from("TCP6 ::ffff:198.51.100.9 ::ffff:192.0.2.80", told), 503);
+}
+
 #[test]
 fn names_that_are_not_there_are_refused_and_the_api_says_what_is_off() {
     let (_backend, weir) = start();

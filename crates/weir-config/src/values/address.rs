@@ -199,9 +199,10 @@ pub const UNIX_PEERS: IpNet = IpNet::V4(ipnet::Ipv4Net::new_assert(Ipv4Addr::UNS
 /// The word for it.
 pub(crate) const UNIX_PEERS_WORD: &str = "unix:";
 
-/// Whether `address` is in one of `networks`. A peer at a Unix socket has the unspecified address.
+/// Whether `address` is in one of `networks`; one of IPv4 is the same when it is written as one of IPv6. A
+/// peer at a Unix socket has the unspecified address.
 pub fn contains(networks: &[IpNet], address: IpAddr) -> bool {
-    networks.iter().any(|network| network.contains(&address))
+    weir_screen::contains(networks, address)
 }
 
 /// Where a backend is that is given by an address: port 0 where it has none, and keeps the one that the
