@@ -218,7 +218,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
             Method::Delete,
             "/v1/pools/{pool}/backends/{address}",
             Call::RemoveBackend,
-            "Removes a backend as a new generation; what it is working on goes on. The next reload of the file brings back one that the file has.",
+            "Removes a backend as a new generation; what it is working on goes on, on the kernel plane for at most `runtime.drain`. The next reload of the file brings back one that the file has.",
         )
     },
     Endpoint {

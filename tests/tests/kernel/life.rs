@@ -1,12 +1,13 @@
 //! Starts, restarts and ends: packets flow on while no process is there.
 
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
 use weir_tests::dialogue::{Setup, Signal, Weir, until, until_within};
 use weir_tests::network::{Network, PATIENCE};
 
-use super::{Talk, VIP, VIP6, config, start};
+use super::{Talk, VIP, VIP6, asks, config, datagram_socket, start};
 
 /// Planes that are pinned.
 fn layouts(network: &Network) -> usize {
@@ -240,4 +241,31 @@ fn a_backend_that_is_this_host_gets_no_packets_and_is_named() {
     // The address moves to another host.
     network.run("weir", &["ip", "addr", "del", "10.50.12.1/24", "dev", "to_server2"]);
     until("it is no longer refused", || reason(&weir).is_none().then_some(()));
+}
+
+/// It lost them at once, though what is worked on at a backend that is removed is said to go on.
+#[test]
+fn a_backend_that_is_removed_keeps_its_flows_for_as_long_as_a_drain_may_take() {
+    let (network, mut weir) = start(2, "balance = \"round-robin\"");
+    let to = format!("{VIP}:80");
+    let mut talks: Vec<Talk> = (0..4).map(|_| Talk::begin(&network, &to)).collect();
+    let datagrams = datagram_socket(&network, "10.50.1.2");
+    let answered_by = asks(&datagrams, &to, b"first");
+    let removed = network.server(2, 8080, false).to_string();
+    assert_eq!(weir.command(&["remove", "four", &removed]).code, 0);
+    for _ in 0..4 {
+        assert_eq!(Talk::begin(&network, &to).server, "1");
+    }
+    talks.iter_mut().for_each(|talk| talk.goes_on(b"to the end"));
+    assert_eq!(asks(&datagrams, &to, b"again"), answered_by);
+    // The file lacks it too, and has sessions wait no longer than this.
+    weir.reloads(&format!("[runtime]\ndrain = \"1s\"\n{}", config(&network, 1, "balance = \"round-robin\"")));
+    for talk in talks.iter_mut().filter(|talk| talk.server == "2") {
+        until("its time is over", || {
+            let _ = talk.stream.write_all(b"?");
+            talk.stream.read(&mut [0; 64]).is_err().then_some(())
+        });
+    }
+    talks.iter_mut().filter(|talk| talk.server == "1").for_each(|talk| talk.goes_on(b"as before"));
+    assert_eq!(asks(&datagrams, &to, b"moved"), "1");
 }

@@ -18,8 +18,8 @@ use weir_l4::layout::Endpoint;
 use weir_l4::numbers::{name_of, name_of_backend};
 use weir_l4::sockets::{Which, has_connections};
 use weir_l4::wanted::{Leaving as Kept, Wanted};
-use weir_state::Snapshot;
 use weir_state::plane::Placements;
+use weir_state::{Origin, Snapshot};
 
 /// Idle time of flows whose listener an earlier process knew: the default of the kernel plane.
 pub(super) const IDLE_OF_OTHERS: Duration = Duration::from_secs(900);
@@ -51,6 +51,8 @@ struct Replaced {
 pub(super) struct Moves {
     /// Oldest first.
     replaced: Vec<Replaced>,
+    /// Those that operators have taken out of pools which are still there. Oldest first.
+    removed: Vec<Replaced>,
     /// From the kernel, by number.
     leaving: BTreeMap<u32, Departure>,
     /// Names of those that came to the kernel, and when.
@@ -142,9 +144,33 @@ impl Moves {
         }
     }
 
+    /// Notes backends that an operator has taken out of their pools since `before`: what runs there goes on.
+    pub(super) fn note_removed(&mut self, before: &Snapshot, now: &Snapshot, kernel: &Kernel) {
+        let mut gone = BTreeSet::new();
+        for pool in &before.pools {
+            let name = pool.config.name.as_str();
+            let Some(next) = now.pool(name) else { continue };
+            let is_removed = |one: &&std::sync::Arc<weir_state::Backend>| {
+                // What a name or a group no longer stands for had its time before it went.
+                matches!(one.origin, Origin::Config | Origin::Api)
+                    && !next.backends.iter().any(|other| other.address == one.address)
+            };
+            let addresses = pool.backends.iter().filter(is_removed).filter_map(|one| one.resolved.address());
+            gone.extend(addresses.map(|at| name_of_backend(name, &Endpoint::new(at, 0))));
+        }
+        let backends: BTreeSet<u32> = kernel
+            .live_backends()
+            .filter(|(_, name, _)| gone.contains(name))
+            .map(|(number, ..)| number)
+            .collect();
+        if !backends.is_empty() {
+            self.removed.push(Replaced { since: Instant::now(), backends });
+        }
+    }
+
     /// Whether flows go on that no listener of the kernel plane leads to any more.
     pub(super) fn any_goes_on(&self) -> bool {
-        self.any_leave() || !self.replaced.is_empty()
+        self.any_leave() || !self.replaced.is_empty() || !self.removed.is_empty()
     }
 
     /// Whether listeners leave the kernel.
@@ -179,15 +205,16 @@ impl Moves {
         if !self.any_goes_on() {
             return Kept::default();
         }
-        let is_replaced = |number| self.replaced.iter().any(|one| one.backends.contains(&number));
-        // A backend that was taken out of a pool which is still there loses its flows, as ever.
+        let is_in = |list: &[Replaced], number| list.iter().any(|one| one.backends.contains(&number));
+        // A backend that a reload took out of a pool which is still there loses its flows, as ever.
         let was_removed = |name, at| {
             let is_wanted = |pool: &str| wanted.pools.iter().any(|one| one.name == pool);
             let pools = snapshot.pools.iter().map(|pool| pool.config.name.as_str());
             pools.filter(|pool| is_wanted(pool)).any(|pool| name_of_backend(pool, &at) == name)
         };
         let is_kept = |(number, name, at): &(u32, u64, Endpoint)| {
-            (self.any_leave() || is_replaced(*number)) && !was_removed(*name, *at)
+            let may_stay = self.any_leave() || is_in(&self.replaced, *number);
+            is_in(&self.removed, *number) || (may_stay && !was_removed(*name, *at))
         };
         let backends = live.filter(is_kept).map(|(number, ..)| number);
         Kept { listeners: self.leaving.keys().copied().collect(), backends: backends.collect() }
@@ -197,7 +224,7 @@ impl Moves {
     /// the config any more has as long as sessions of a removed listener; those of a listener that stays go
     /// on, whatever became of their pool.
     pub(super) fn swept(&mut self, swept: &Swept, begun: Instant, snapshot: &Snapshot) -> bool {
-        let before = (self.leaving.len(), self.replaced.len());
+        let before = (self.leaving.len(), self.replaced.len(), self.removed.len());
         let drain = snapshot.config.runtime.drain;
         self.leaving.retain(|number, departure| {
             let is_listed = snapshot.listeners.iter().any(|one| name_of(&one.config.name) == departure.name);
@@ -209,7 +236,11 @@ impl Moves {
             let has_flows = |number| swept.by_backend.contains_key(number);
             begun <= one.since || one.backends.iter().any(has_flows)
         });
-        before != (self.leaving.len(), self.replaced.len())
+        self.removed.retain(|one| {
+            let has_flows = |number| swept.by_backend.contains_key(number);
+            one.since.elapsed() < drain && (begun <= one.since || one.backends.iter().any(has_flows))
+        });
+        before != (self.leaving.len(), self.replaced.len(), self.removed.len())
     }
 
     /// Has it looked whether listeners that came have connections in sockets of this host; those that had

@@ -386,13 +386,23 @@ impl KernelPlane {
         }
     }
 
-    async fn apply(&self, snapshot: Arc<Snapshot>, placements: Placements) -> io::Result<()> {
+    async fn apply(
+        &self,
+        snapshot: Arc<Snapshot>,
+        placements: Placements,
+        is_of_one_pool: bool,
+    ) -> io::Result<()> {
         let Some(handle) = self.handle() else {
             self.placements.store(Arc::new(placements));
             return Ok(());
         };
         let (done, wait) = oneshot::channel();
-        handle.give(Order::Serve { snapshot: snapshot.clone(), placements: placements.clone(), done });
+        handle.give(Order::Serve {
+            snapshot: snapshot.clone(),
+            placements: placements.clone(),
+            is_of_one_pool,
+            done,
+        });
         let applied = wait.await.map_err(|_| io::Error::other("the thread of the kernel plane has ended"))?;
         applied.map_err(io::Error::other)?;
         leaving::handshakes_end(&snapshot, &self.placements.load(), &placements).await;
@@ -448,11 +458,11 @@ impl Plane for KernelPlane {
     fn stage<'p>(&'p self, next: Next<'p>) -> Pending<'p, Result<Box<dyn StagedChange + 'p>, StageError>> {
         Box::pin(async move {
             let before = Placements::clone(&self.placements.load());
-            let placements = match next {
-                Next::Config(_, placements) => placements.clone(),
-                Next::Pool(_) => before.clone(),
+            let (placements, is_of_one_pool) = match next {
+                Next::Config(_, placements) => (placements.clone(), false),
+                Next::Pool(_) => (before.clone(), true),
             };
-            Ok(Box::new(Change { plane: self, placements, before }) as Box<dyn StagedChange>)
+            Ok(Box::new(Change { plane: self, placements, before, is_of_one_pool }) as Box<dyn StagedChange>)
         })
     }
 }
@@ -462,15 +472,16 @@ struct Change<'p> {
     plane: &'p KernelPlane,
     placements: Placements,
     before: Placements,
+    is_of_one_pool: bool,
 }
 
 impl StagedChange for Change<'_> {
     fn apply<'s>(&'s mut self, snapshot: &'s Arc<Snapshot>) -> Pending<'s, io::Result<()>> {
-        Box::pin(self.plane.apply(snapshot.clone(), self.placements.clone()))
+        Box::pin(self.plane.apply(snapshot.clone(), self.placements.clone(), self.is_of_one_pool))
     }
 
     fn put_back<'s>(&'s mut self, before: &'s Arc<Snapshot>) -> Pending<'s, io::Result<()>> {
-        Box::pin(self.plane.apply(before.clone(), self.before.clone()))
+        Box::pin(self.plane.apply(before.clone(), self.before.clone(), self.is_of_one_pool))
     }
 }
 

@@ -51,6 +51,8 @@ pub(super) enum Order {
         snapshot: Arc<Snapshot>,
         /// Which listeners are in the kernel.
         placements: Placements,
+        /// Whether an operator has changed a pool: what runs at a backend that it has no more goes on.
+        is_of_one_pool: bool,
         /// Told when it is done.
         done: oneshot::Sender<Result<(), String>>,
     },
@@ -177,7 +179,10 @@ impl Owner {
             self.handle.bell.wait(self.pause(SWEEP).min(GLANCE));
             for order in self.handle.take_orders() {
                 match order {
-                    Order::Serve { snapshot, placements, done } => {
+                    Order::Serve { snapshot, placements, is_of_one_pool, done } => {
+                        if is_of_one_pool && let Some((before, _)) = &self.serving {
+                            self.moves.note_removed(before, &snapshot, &self.kernel);
+                        }
                         let _ = done.send(self.serve(snapshot, placements));
                     }
                     Order::Drain { limit, done } => {
