@@ -129,7 +129,7 @@ async fn dispatch(context: &Context, request: Request) -> Result<Response, Error
         Call::Pool => pool(control, &control.snapshot(), parameter("pool")),
         Call::PatchBackend => {
             let change = read_json::<Change>(body).await?;
-            patch(control, parameter("pool"), parameter("address"), &change)
+            patch(control, parameter("pool"), parameter("address"), &change).await
         }
         Call::AddBackend => add(control, parameter("pool"), read_json::<Addition>(body).await?).await,
         Call::RemoveBackend => {
@@ -229,12 +229,12 @@ struct Change {
     weight: Option<u32>,
 }
 
-fn patch(control: &Control, pool: &str, address: &str, change: &Change) -> Result<Response, Error> {
+async fn patch(control: &Control, pool: &str, address: &str, change: &Change) -> Result<Response, Error> {
     if change.state.is_none() && change.weight.is_none() {
         return Err(Error::bad_request("nothing to change, expected `state`, `weight` or both"));
     }
     let state = change.state.as_deref().map(status::admin_state).transpose().map_err(Error::bad_request)?;
-    let (pool, index) = control.tune(pool, address, state, change.weight)?;
+    let (pool, index) = control.tune(pool, address, state, change.weight).await?;
     let backend = status::backend_of(control, &pool, index);
     Ok(ok(
         &json!({ "backend": backend, "note": "a state lasts until it is changed again, a weight until the next reload of the file" }),

@@ -269,3 +269,22 @@ fn a_backend_that_is_removed_keeps_its_flows_for_as_long_as_a_drain_may_take() {
     talks.iter_mut().filter(|talk| talk.server == "1").for_each(|talk| talk.goes_on(b"as before"));
     assert_eq!(asks(&datagrams, &to, b"moved"), "1");
 }
+
+/// New flows had gone to it for some milliseconds more.
+#[test]
+fn no_flow_begins_at_a_backend_once_its_drain_is_answered() {
+    let (network, weir) = start(2, "balance = \"round-robin\"");
+    let to = format!("{VIP}:80");
+    let path = format!("/v1/pools/four/backends/{}", network.server(1, 8080, false));
+    for _ in 0..30 {
+        for state in ["drain", "ready"] {
+            let answer = weir.admin().calls("PATCH", &path, &[], &format!(r#"{{"state": "{state}"}}"#));
+            assert_eq!(answer.status(), 200);
+            if state == "drain" {
+                let servers: Vec<String> =
+                    (0..3).map(|_| asks(&datagram_socket(&network, "10.50.1.2"), &to, b"who?")).collect();
+                assert_eq!(servers, ["2", "2", "2"]);
+            }
+        }
+    }
+}

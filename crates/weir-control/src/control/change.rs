@@ -85,9 +85,9 @@ impl ChangeError {
 }
 
 impl Control {
-    /// Changes what the operator says about a backend, its weight, or both. In force at once. Gives its pool,
-    /// and its index there.
-    pub fn tune(
+    /// Changes what the operator says about a backend, its weight, or both. In force when it returns. Gives
+    /// its pool, and its index there.
+    pub async fn tune(
         &self,
         pool: &str,
         backend: &str,
@@ -114,6 +114,9 @@ impl Control {
         if state.is_some() && pool.config.mysql.is_some() {
             // Sessions hold connections to it while nobody says anything.
             self.proxy.wake_sessions();
+        }
+        if pool.bell.load().is_some() {
+            self.kernel.follows().await;
         }
         Ok((pool, index))
     }

@@ -130,6 +130,8 @@ pub struct KernelPlane {
 struct Handle {
     /// `None` once the thread has ended: nobody waits for an answer that it would have given.
     orders: Mutex<Option<Vec<Order>>>,
+    /// Who waits until the kernel has been brought up to date with the pools; `None` as above.
+    waiting: Mutex<Option<Vec<oneshot::Sender<()>>>>,
     bell: Arc<Bell>,
     seen: ArcSwap<Seen>,
     views: Views,
@@ -143,6 +145,7 @@ impl Handle {
     fn new(lock: Weak<DirectoryLock>) -> Handle {
         Handle {
             orders: Mutex::new(Some(Vec::new())),
+            waiting: Mutex::new(Some(Vec::new())),
             bell: Arc::new(Bell::default()),
             seen: ArcSwap::default(),
             views: Views::default(),
@@ -164,6 +167,11 @@ impl Handle {
         lock(&self.orders).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
+    /// Who has waited until now for the kernel to follow; each hears of it when its end is dropped.
+    fn take_waiting(&self) -> Vec<oneshot::Sender<()>> {
+        lock(&self.waiting).as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
     fn has_ended(&self) -> bool {
         lock(&self.orders).is_none()
     }
@@ -175,6 +183,7 @@ struct Ended(Arc<Handle>);
 impl Drop for Ended {
     fn drop(&mut self) {
         *lock(&self.0.orders) = None;
+        *lock(&self.0.waiting) = None;
     }
 }
 
@@ -384,6 +393,19 @@ impl KernelPlane {
         if let Some(handle) = lock(&self.owner).take() {
             handle.give(Order::Leave);
         }
+    }
+
+    /// Waits until the kernel goes by what pools say of their backends now. While it is swept that may take
+    /// as long as a look at some thousand flows.
+    pub async fn follows(&self) {
+        let Some(handle) = self.handle() else { return };
+        let (done, wait) = oneshot::channel();
+        if let Some(waiting) = &mut *lock(&handle.waiting) {
+            waiting.push(done);
+        }
+        handle.bell.ring();
+        // It is never told anything but that it is over.
+        let _ = wait.await;
     }
 
     async fn apply(

@@ -303,6 +303,8 @@ impl Owner {
 
     /// Brings the kernel up to date with pools and host.
     pub(super) fn follow(&mut self) {
+        // Taken before anything is looked at, and told by being dropped.
+        let _waiting = self.handle.take_waiting();
         let Some((snapshot, placements)) = self.serving.clone() else { return };
         if self.watched.anything.swap(false, Ordering::AcqRel) {
             match Host::read() {
