@@ -6,6 +6,7 @@ use std::io;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::Builder;
@@ -35,6 +36,10 @@ const SMALL_FRAMES_BYTES: usize = 32 << 20;
 const STREAMS_BEFORE_SETTINGS: usize = 100;
 /// Most content of requests that waits in a connection to be sent, per stream.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// Streams that we broke off are remembered, for what is on its way on them is no mistake of the backend's:
+/// so many, and for so long.
+const RESETS_REMEMBERED: usize = 4096;
+const RESETS_REMEMBERED_FOR: Duration = Duration::from_secs(10);
 
 impl StreamSlot {
     /// Sends a request's head; `is_whole` when nothing follows it. What of its answer waits counts against
@@ -74,7 +79,11 @@ impl BackendConnections {
             .initial_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_send_buffer_size(SEND_BUFFER_BYTES)
-            .data_frame_budget(SMALL_FRAMES_BYTES);
+            .data_frame_budget(SMALL_FRAMES_BYTES)
+            .max_concurrent_reset_streams(RESETS_REMEMBERED)
+            .reset_stream_duration(RESETS_REMEMBERED_FOR)
+            // Counted over the connection's life, they would end it for all who share it.
+            .max_local_error_reset_streams(None);
         let mut handshake = pin!(builder.handshake::<Wire, Bytes>(Wire::of_backend(stream)));
         let (sender, frames) = poll_fn(|context| match handshake.as_mut().poll(context) {
             Poll::Ready(result) => {
