@@ -374,7 +374,8 @@ fn poll_room(
 fn broken(error: h2::Error) -> io::Error {
     let kind = match error.reason() {
         Some(Reason::REFUSED_STREAM) => io::ErrorKind::ConnectionRefused,
-        Some(Reason::NO_ERROR) if error.is_go_away() && error.is_remote() => io::ErrorKind::ConnectionRefused,
+        // Only streams above the last one that it names are told of it, whatever its reason (RFC 9113 §6.8).
+        _ if error.is_go_away() && error.is_remote() => io::ErrorKind::ConnectionRefused,
         _ if error.is_io() => io::ErrorKind::ConnectionReset,
         Some(Reason::CANCEL | Reason::NO_ERROR) => io::ErrorKind::ConnectionReset,
         _ => io::ErrorKind::InvalidData,
