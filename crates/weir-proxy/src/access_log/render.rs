@@ -190,9 +190,12 @@ fn termination(record: &Record<'_>) -> [u8; 2] {
         End::ClientHeader | End::LoginTimeout => *b"cR",
         End::ClientBody => *b"cD",
         End::NotCached => *b"PH",
-        End::AuthUnavailable | End::NoBackend | End::BreakerOpen | End::ConnectFailed | End::BackendTls => {
-            *b"SC"
-        }
+        End::AuthUnavailable
+        | End::NoBackend
+        | End::BreakerOpen
+        | End::ConnectFailed
+        | End::NoTunnel
+        | End::BackendTls => *b"SC",
         End::BadRequest
         | End::BadProxyHeader
         | End::BodyTooLarge

@@ -53,6 +53,8 @@ pub enum Failure {
     QueueTimeout,
     /// No connection came about.
     Connect(ConnectError),
+    /// The backend speaks HTTP/2 and takes no extended CONNECT (RFC 8441 §3), which the request needs.
+    NoTunnel,
     /// The backend closed without a byte of response; who was waited for then.
     Empty(Awaited),
     /// The backend closed within the response's head, or within its body; who was waited for then.
@@ -251,6 +253,7 @@ impl Failure {
             Failure::Fetch(failed) => failed.status,
             Failure::Replaced(answer) => answer.status,
             Failure::Connect(_)
+            | Failure::NoTunnel
             | Failure::Empty(_)
             | Failure::BackendClosed(_)
             | Failure::BadResponse(_)
@@ -282,6 +285,7 @@ impl Failure {
             Failure::Connect(ConnectError::OutOfDescriptors) => End::Overload,
             Failure::Connect(ConnectError::Tls { .. }) => End::BackendTls,
             Failure::Connect(_) => End::ConnectFailed,
+            Failure::NoTunnel => End::NoTunnel,
             Failure::Empty(_) | Failure::BackendClosed(_) => End::BackendClosed,
             Failure::BackendTimeout => End::BackendTimeout,
             Failure::StreamTimeout { .. } => End::StreamTimeout,

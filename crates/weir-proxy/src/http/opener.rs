@@ -137,7 +137,8 @@ impl Opener<'_> {
             return Err(Failure::Connect(ConnectError::Declined));
         };
         if facts.upgrade && !Box::pin(self.allows_tunnels(&slot)).await {
-            return Err(Failure::Connect(ConnectError::Declined));
+            // Another try would find the same, and take of what those need whose backend has failed.
+            return Err(Failure::NoTunnel);
         }
         // A tunnel's stream goes on behind its head.
         let is_whole = without_body && !facts.upgrade;
