@@ -17,7 +17,7 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Response};
 use weir_http::section::Asked;
-use weir_http::{Field, Limits, ResponseHead, StreamError, TrailerLimits, Trailers, Violation};
+use weir_http::{Field, Limits, Method, ResponseHead, StreamError, TrailerLimits, Trailers, Violation};
 use weir_io::buffers::{Buffer, Held};
 
 use crate::http::h2::connections::StreamSlot;
@@ -41,6 +41,8 @@ pub struct Stream {
     gathered: Gathered,
     trailers: Option<Box<Trailers>>,
     trailer_limits: TrailerLimits,
+    /// Its answer ends with its head, whatever length that tells (RFC 9110 §8.6).
+    is_bodiless: bool,
     /// What it holds of the connection to a backend that carries it.
     slot: Option<StreamSlot>,
     /// Where what is sent to a client is counted.
@@ -93,6 +95,8 @@ enum Receiving {
     /// A backend's head has not come yet.
     Head(ResponseFuture),
     Content(RecvStream),
+    /// The head of a backend will not come.
+    Broken,
     /// `END_STREAM` was received and all before it taken.
     Ended,
     /// What came behind the content makes the message malformed.
@@ -119,6 +123,7 @@ impl Stream {
             gathered: Gathered::default(),
             trailers: None,
             trailer_limits: Limits::default().trailers_of_requests(),
+            is_bodiless: false,
             slot: None,
             watched: Some(watched),
         }
@@ -141,6 +146,7 @@ impl Stream {
             trailers: None,
             // Set with those of its head.
             trailer_limits: Limits::default().trailers_of_responses(),
+            is_bodiless: false,
             slot: Some(slot),
             watched: None,
         }
@@ -158,9 +164,14 @@ impl Stream {
                 Receiving::Malformed(violation) => {
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, *violation)));
                 }
+                Receiving::Broken => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
                 Receiving::Head(_) | Receiving::Ended => return Poll::Ready(Ok(())),
             };
             match ready!(stream.poll_data(context)) {
+                // The `h2` crate wants the content whose length a 304 tells.
+                Some(Err(error)) if self.is_bodiless && error.is_reset() && error.is_library() => {
+                    self.receiving = Receiving::Ended;
+                }
                 Some(data) => self.content = data.map_err(broken)?,
                 None => {
                     let fields = ready!(stream.poll_trailers(context)).map_err(broken)?;
@@ -235,15 +246,27 @@ impl Stream {
             return Poll::Ready(Err(io::ErrorKind::InvalidInput.into()));
         };
         if let Poll::Ready(Some(interim)) = response.poll_informational(context) {
-            let interim = interim.map_err(broken_unanswered)?;
+            let interim = match interim {
+                Ok(interim) => interim,
+                Err(error) => return Poll::Ready(Err(self.broken_unanswered(error))),
+            };
             return Poll::Ready(Ok(head::read_response(&interim, false, limits, asked, head, text)));
         }
-        let (parts, content) =
-            ready!(Pin::new(response).poll(context)).map_err(broken_unanswered)?.into_parts();
+        let (parts, content) = match ready!(Pin::new(response).poll(context)) {
+            Ok(response) => response.into_parts(),
+            Err(error) => return Poll::Ready(Err(self.broken_unanswered(error))),
+        };
+        self.is_bodiless = asked.method == Method::Head || matches!(parts.status.as_u16(), 204 | 304);
         let is_whole = content.is_end_stream();
         self.receiving = if is_whole { Receiving::Ended } else { Receiving::Content(content) };
         let response = Response::from_parts(parts, ());
         Poll::Ready(Ok(head::read_response(&response, is_whole, limits, asked, head, text)))
+    }
+
+    /// What has become of a backend's stream whose head has not come.
+    fn broken_unanswered(&mut self, error: h2::Error) -> io::Error {
+        self.receiving = Receiving::Broken;
+        broken_unanswered(error)
     }
 
     /// Sends a response's head, interim or final; `is_last` when nothing follows.
