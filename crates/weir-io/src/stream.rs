@@ -243,6 +243,14 @@ impl Stream {
         let _ = self.socket().set_nodelay(true);
     }
 
+    /// Ends the connection where the peer's kernel acknowledges nothing of what was sent for so long
+    /// (TCP_USER_TIMEOUT, RFC 5482).
+    pub fn end_when_unacknowledged(&self, after: Duration) {
+        // Sockets of other kinds know nothing of the sort.
+        let after_ms = after.as_millis().try_into().unwrap_or(u32::MAX);
+        let _ = rustix::net::sockopt::set_tcp_user_timeout(self.socket(), after_ms);
+    }
+
     /// Our address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket().local_addr()

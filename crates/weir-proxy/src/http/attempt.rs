@@ -104,8 +104,8 @@ impl<R: Recipient> Call<'_, R> {
         let received = self.until_response(connection.connection()).await.map_err(|failure| {
             // What of the body came later was waited for until then.
             let failure = requester.judge_attempt(failure, sent_at.max(self.upload.moved_at()));
-            if let (Failure::BackendTimeout, Some(stream)) = (&failure, connection.connection().as_muxed()) {
-                stream.give_up_connection();
+            if let Some(stream) = connection.connection().as_muxed() {
+                stream.note_unanswered(&failure);
             }
             Failed { failure, reused }
         })?;

@@ -11,7 +11,7 @@ use weir_io::buffers::Buffer;
 use weir_io::deadline::Deadline;
 
 use crate::access_log::Spoken;
-use crate::http::failure::Failure;
+use crate::http::failure::{Awaited, Failure};
 use crate::http::{h2, h3};
 
 /// One request and its response on a multiplexed connection. The peer is a client or a backend.
@@ -204,11 +204,17 @@ impl Muxed {
         }
     }
 
-    /// Nothing was heard of a backend for too long: the connection is not used for further requests.
-    pub fn give_up_connection(&self) {
-        match self {
-            Muxed::H2(stream) => stream.give_up_connection(),
-            Muxed::H3(stream) => stream.give_up_connection(),
+    /// No answer came, for this reason: a connection that seems dead is not used for further requests.
+    pub fn note_unanswered(&self, why: &Failure) {
+        match (why, self) {
+            (Failure::BackendTimeout, Muxed::H2(stream)) => stream.give_up_connection(),
+            (Failure::BackendTimeout, Muxed::H3(stream)) => stream.give_up_connection(),
+            // The time for the whole request may be short: others may be answered over the same connection.
+            // One of HTTP/3 finds out by itself.
+            (Failure::RequestTotal(Awaited::Backend), Muxed::H2(stream)) if stream.is_unheard() => {
+                stream.give_up_connection();
+            }
+            _ => {}
         }
     }
 }

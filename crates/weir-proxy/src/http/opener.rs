@@ -285,6 +285,10 @@ impl Opener<'_> {
                 self.exchange.ledger.connect = Some(clock::now().saturating_sub(began));
                 return Ok(Got::Slot(slot));
             }
+            if connections.awaits_settings(backend.shared.resolved.moves()) {
+                self.until_changed(&connections).await?;
+                continue;
+            }
             // Whoever opens one keeps its leave until it is known what was picked.
             let leave = connections.leave_to_open();
             if leave.is_none() && !(picks && backend.shared.picked.is_h1()) {

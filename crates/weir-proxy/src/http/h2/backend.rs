@@ -3,21 +3,24 @@
 use std::cell::{Cell, RefCell};
 use std::future::{Future as _, poll_fn};
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::Builder;
 use http::Request;
+use tokio::time::Sleep;
 use weir_io::buffers::{Buffers, Held};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::wait::{WaitError, timed_out};
 
 use crate::backends::{Connection, OpenCount};
-use crate::http::h2::connections::{BackendConnection, BackendConnections, StreamSlot};
+use crate::http::h2::connections::{BackendConnection, BackendConnections, SETTINGS_PATIENCE, StreamSlot};
+use crate::http::h2::heard::Heard;
+use crate::http::h2::presence::{Presence, SILENCE};
 use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::Wire;
 
@@ -53,6 +56,7 @@ impl StreamSlot {
             self.connection.is_over.set(true);
             io::Error::new(io::ErrorKind::ConnectionRefused, error)
         })?;
+        self.note_asked();
         Ok(RequestStream::of_backend(response, stream, is_whole, self, Held::new(buffers)))
     }
 }
@@ -84,8 +88,11 @@ impl BackendConnections {
             .reset_stream_duration(RESETS_REMEMBERED_FOR)
             // Counted over the connection's life, they would end it for all who share it.
             .max_local_error_reset_streams(None);
-        let mut handshake = pin!(builder.handshake::<Wire, Bytes>(Wire::of_backend(stream)));
-        let (sender, frames) = poll_fn(|context| match handshake.as_mut().poll(context) {
+        // Where not even the kernel at the other end answers any more, who waits need not wait longer.
+        stream.end_when_unacknowledged(SILENCE);
+        let heard = Rc::new(Heard::default());
+        let mut handshake = pin!(builder.handshake::<Wire, Bytes>(Wire::of_backend(stream, heard.clone())));
+        let (sender, mut frames) = poll_fn(|context| match handshake.as_mut().poll(context) {
             Poll::Ready(result) => {
                 Poll::Ready(result.map_err(|error| WaitError::Broken(io::Error::other(error))))
             }
@@ -99,30 +106,76 @@ impl BackendConnections {
             moves,
             opened: clock::now(),
             idle_since: Cell::new(clock::now()),
+            heard: heard.clone(),
         });
-        let owner = self.clone();
-        tokio::task::spawn_local(drive(frames, Rc::downgrade(&connection), Rc::downgrade(&owner), count));
-        owner.open.borrow_mut().push(connection.clone());
-        Ok(StreamSlot { connection, owner })
+        let driven = Driven {
+            connection: Rc::downgrade(&connection),
+            owner: Rc::downgrade(self),
+            presence: Presence::new(frames.ping_pong()),
+            heard,
+            settings: Some(Box::pin(tokio::time::sleep(SETTINGS_PATIENCE))),
+            is_lost: false,
+        };
+        tokio::task::spawn_local(drive(frames, driven, count));
+        self.open.borrow_mut().push(connection.clone());
+        Ok(StreamSlot::of(connection, self.clone()))
     }
 }
 
-/// Moves the frames of one connection until it is over.
-async fn drive(
-    mut frames: h2::client::Connection<Wire, Bytes>,
+/// What is known of a connection by whoever drives it.
+struct Driven {
     connection: Weak<BackendConnection>,
     owner: Weak<BackendConnections>,
-    count: OpenCount,
-) {
+    presence: Presence,
+    heard: Rc<Heard>,
+    /// How long its backend has still to say what it takes. `None` once nobody waits for that.
+    settings: Option<Pin<Box<Sleep>>>,
+    /// Whether it seemed dead.
+    is_lost: bool,
+}
+
+/// Moves the frames of one connection until it is over.
+async fn drive(mut frames: h2::client::Connection<Wire, Bytes>, mut driven: Driven, count: OpenCount) {
     let _count = count;
-    let ended = poll_fn(|context| std::pin::Pin::new(&mut frames).poll(context)).await;
+    let ended = poll_fn(|context| {
+        let polled = Pin::new(&mut frames).poll(context);
+        driven.look(context);
+        polled
+    })
+    .await;
     if let Err(error) = ended {
         tracing::debug!(%error, "an HTTP/2 connection to a backend ended");
     }
-    if let Some(connection) = connection.upgrade() {
-        connection.is_over.set(true);
+    driven.set_aside();
+}
+
+impl Driven {
+    /// Looks whether the backend has said what it takes, and whether it is still there.
+    fn look(&mut self, context: &mut Context<'_>) {
+        if let Some(timer) = &mut self.settings
+            && (self.heard.has_settings() || timer.as_mut().poll(context).is_ready())
+        {
+            self.settings = None;
+            self.wake_waiting();
+        }
+        if !self.is_lost && self.presence.poll_lost(&self.heard, context).is_ready() {
+            self.is_lost = true;
+            tracing::debug!("an HTTP/2 connection to a backend is silent: others are used");
+            self.set_aside();
+        }
     }
-    if let Some(owner) = owner.upgrade() {
-        owner.wake_waiting();
+
+    /// No further requests go over it. Those that it carries have their own timers.
+    fn set_aside(&self) {
+        if let Some(connection) = self.connection.upgrade() {
+            connection.is_over.set(true);
+        }
+        self.wake_waiting();
+    }
+
+    fn wake_waiting(&self) {
+        if let Some(owner) = self.owner.upgrade() {
+            owner.wake_waiting();
+        }
     }
 }

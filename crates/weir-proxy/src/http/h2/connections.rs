@@ -9,10 +9,11 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use weir_io::clock;
 
+use crate::http::h2::heard::Heard;
 use crate::http::shared_connections::SharedConnections;
 
 /// A backend has this long to say what it takes (RFC 9113 §3.4: its settings come first).
-const SETTINGS_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const SETTINGS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The connections to one backend.
 pub type BackendConnections = SharedConnections<BackendConnection>;
@@ -27,16 +28,22 @@ pub struct BackendConnection {
     pub(super) moves: u32,
     pub(super) opened: Duration,
     pub(super) idle_since: Cell<Duration>,
+    pub(super) heard: Rc<Heard>,
 }
 
 /// Room for one request on a connection; kept by its stream until it is gone.
 pub struct StreamSlot {
     pub(super) connection: Rc<BackendConnection>,
     pub(super) owner: Rc<BackendConnections>,
+    /// [`Heard::bytes`] when the request was sent.
+    heard_before: Cell<u64>,
+    /// Whether a request was sent that has no answer yet.
+    is_unanswered: Cell<bool>,
 }
 
 impl Drop for StreamSlot {
     fn drop(&mut self) {
+        self.note_over();
         self.connection.streams.set(self.connection.streams.get() - 1);
         self.connection.idle_since.set(clock::now());
         self.owner.wake_waiting();
@@ -44,20 +51,49 @@ impl Drop for StreamSlot {
 }
 
 impl StreamSlot {
+    /// Room that was taken on `connection`.
+    pub(super) fn of(connection: Rc<BackendConnection>, owner: Rc<BackendConnections>) -> StreamSlot {
+        StreamSlot { connection, owner, heard_before: Cell::new(0), is_unanswered: Cell::new(false) }
+    }
+
     /// Whether the backend has said that it takes extended CONNECT.
     pub fn allows_tunnels(&self) -> bool {
         self.connection.sender.borrow().is_extended_connect_protocol_enabled()
     }
 
-    /// Whether the backend may not have said yet what it takes.
+    /// Whether the backend has still time to say what it takes, and has not.
     pub fn is_new(&self) -> bool {
-        !self.connection.is_over.get()
-            && clock::now().saturating_sub(self.connection.opened) < SETTINGS_PATIENCE
+        !self.connection.is_over.get() && self.connection.awaits_settings()
     }
 
     /// Nothing was heard for too long: later requests had better go over another connection.
     pub fn give_up_connection(&self) {
         self.connection.is_over.set(true);
+    }
+
+    /// Whether nothing came on the connection since the request was sent.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.connection.heard.bytes() == self.heard_before.get()
+    }
+
+    /// The request was sent.
+    pub(super) fn note_asked(&self) {
+        let heard = &self.connection.heard;
+        heard.note_asked();
+        self.heard_before.set(heard.bytes());
+        self.is_unanswered.set(true);
+    }
+
+    fn note_over(&self) {
+        if self.is_unanswered.replace(false) {
+            self.connection.heard.note_over();
+        }
+    }
+
+    /// The request was answered.
+    pub(super) fn note_answered(&self) {
+        self.note_over();
+        self.connection.heard.note_answered();
     }
 }
 
@@ -68,7 +104,14 @@ impl BackendConnections {
         open.retain(|connection| !connection.is_over.get());
         let connection = open.iter().find(|connection| connection.moves == moves && connection.has_room())?;
         connection.streams.set(connection.streams.get() + 1);
-        Some(StreamSlot { connection: connection.clone(), owner: self.clone() })
+        Some(StreamSlot::of(connection.clone(), self.clone()))
+    }
+
+    /// Whether there is a connection whose backend has still to say how many requests it takes.
+    pub fn awaits_settings(&self, moves: u32) -> bool {
+        let awaits =
+            |it: &Rc<BackendConnection>| it.moves == moves && !it.is_over.get() && it.awaits_settings();
+        self.open.borrow().iter().any(awaits)
     }
 
     /// Drops connections that carry nothing and have not for `longest`, or that lead to where the backend no
@@ -84,6 +127,13 @@ impl BackendConnections {
 
 impl BackendConnection {
     fn has_room(&self) -> bool {
-        self.streams.get() < self.sender.borrow().current_max_send_streams()
+        // Many allow fewer than RFC 9113 asks for, and refuse what is more.
+        let most = if self.awaits_settings() { 1 } else { self.sender.borrow().current_max_send_streams() };
+        self.streams.get() < most
+    }
+
+    /// Whether the backend has not said yet what it takes; false once that has taken too long.
+    fn awaits_settings(&self) -> bool {
+        !self.heard.has_settings() && clock::now().saturating_sub(self.opened) < SETTINGS_PATIENCE
     }
 }

@@ -256,6 +256,9 @@ impl Stream {
             Ok(response) => response.into_parts(),
             Err(error) => return Poll::Ready(Err(self.broken_unanswered(error))),
         };
+        if let Some(slot) = &self.slot {
+            slot.note_answered();
+        }
         self.is_bodiless = asked.method == Method::Head || matches!(parts.status.as_u16(), 204 | 304);
         let is_whole = content.is_end_stream();
         self.receiving = if is_whole { Receiving::Ended } else { Receiving::Content(content) };
@@ -352,6 +355,11 @@ impl Stream {
         if let Some(slot) = &self.slot {
             slot.give_up_connection();
         }
+    }
+
+    /// Whether nothing came on a backend's connection since the request was sent.
+    pub fn is_unheard(&self) -> bool {
+        self.slot.as_ref().is_some_and(|slot| slot.is_unheard())
     }
 
     /// Breaks the stream off: the peer sees that what it got is not whole.

@@ -23,6 +23,7 @@ use weir_io::wait::give_way;
 use crate::http::h2::empty_data::EmptyDataFilter;
 use crate::http::h2::flood_budget::FloodBudget;
 use crate::http::h2::frames::{Frames, Part};
+use crate::http::h2::heard::Heard;
 use crate::http::h2::malformed::MalformedRequests;
 use crate::http::h2::turn::Turn;
 
@@ -154,6 +155,8 @@ pub struct Wire {
     /// What a client sends, and who looks at it.
     frames: Frames,
     watched: Option<Rc<Watched>>,
+    /// Of a backend: what is heard of it.
+    heard: Option<Rc<Heard>>,
     filter: EmptyDataFilter,
     /// Received and filtered, and still to be passed on.
     filtered: Vec<u8>,
@@ -171,17 +174,19 @@ impl Wire {
             first,
             frames: Frames::default(),
             watched,
+            heard: None,
             filter: EmptyDataFilter::of_client(),
             filtered: Vec::new(),
             read_away: 0,
         }
     }
 
-    /// The bytes of the `stream` to a backend.
-    pub fn of_backend(stream: Stream) -> Wire {
+    /// The bytes of the `stream` to a backend, of which `heard` knows what has come.
+    pub fn of_backend(stream: Stream, heard: Rc<Heard>) -> Wire {
         let stream = Rc::new(RefCell::new(stream));
         let (first, frames, filter) = (None, Frames::default(), EmptyDataFilter::of_backend());
-        Wire { stream, first, frames, watched: None, filter, filtered: Vec::new(), read_away: 0 }
+        let (watched, heard) = (None, Some(heard));
+        Wire { stream, first, frames, watched, heard, filter, filtered: Vec::new(), read_away: 0 }
     }
 
     /// What was sent earns the peer the windows that it opens for it: some clients do so every 4 KiB, twice.
@@ -285,6 +290,9 @@ impl Wire {
     }
 
     fn count(&mut self, mut received: &[u8]) {
+        if let Some(heard) = &self.heard {
+            heard.note(received);
+        }
         let Some(watched) = &self.watched else { return };
         watched.received_bytes.set(watched.received_bytes.get() + received.len() as u64);
         let (budget, turn) = (&mut *watched.flood_budget.borrow_mut(), &mut *watched.turn.borrow_mut());
