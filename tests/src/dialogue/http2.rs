@@ -172,8 +172,20 @@ impl Http2 {
         self.wire.sends(bytes);
     }
 
-    /// The next frame, whatever it is; how the connection ended when none came.
+    /// The next frame, whatever it is; how the connection ended when none came. Settings and questions are
+    /// answered.
     pub fn receives_frame(&mut self) -> Result<Frame, Broken> {
+        let found = self.takes_frame()?;
+        if matches!(found.kind, kind::SETTINGS | kind::PING) && found.flags & 1 == 0 {
+            let echo: &[u8] = if found.kind == kind::PING { &found.payload } else { b"" };
+            // The other side may have closed already; what it said before is still to be read.
+            let _ = self.wire.tries_to_send(frame(found.kind, 1, 0, echo));
+        }
+        Ok(found)
+    }
+
+    /// As [`Http2::receives_frame`], without a word.
+    pub fn takes_frame(&mut self) -> Result<Frame, Broken> {
         let length = |bytes: &[u8]| {
             let [high, middle, low] = bytes.get(..3)?.try_into().ok()?;
             let payload = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
@@ -182,13 +194,7 @@ impl Http2 {
         let count = self.wire.wait(length)?;
         let bytes = self.wire.take(count);
         let stream = u32::from_be_bytes(bytes[5..9].try_into().expect("four bytes")) & 0x7fff_ffff;
-        let found = Frame { kind: bytes[3], flags: bytes[4], stream, payload: bytes[9..].to_vec() };
-        if matches!(found.kind, kind::SETTINGS | kind::PING) && found.flags & 1 == 0 {
-            let echo: &[u8] = if found.kind == kind::PING { &found.payload } else { b"" };
-            // The other side may have closed already; what it said before is still to be read.
-            let _ = self.wire.tries_to_send(frame(found.kind, 1, 0, echo));
-        }
-        Ok(found)
+        Ok(Frame { kind: bytes[3], flags: bytes[4], stream, payload: bytes[9..].to_vec() })
     }
 
     /// Receives until a frame of this type comes on a stream (0: the connection).

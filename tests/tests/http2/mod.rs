@@ -10,6 +10,7 @@ mod malformed;
 mod matrix;
 mod picking;
 mod remote_calls;
+mod shared;
 mod small_frames;
 mod specification;
 mod stalls;

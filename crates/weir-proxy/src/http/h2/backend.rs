@@ -21,6 +21,7 @@ use crate::backends::{Connection, OpenCount};
 use crate::http::h2::connections::{BackendConnection, BackendConnections, SETTINGS_PATIENCE, StreamSlot};
 use crate::http::h2::heard::Heard;
 use crate::http::h2::presence::{Presence, SILENCE};
+use crate::http::h2::resets::Resets;
 use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::Wire;
 
@@ -107,6 +108,7 @@ impl BackendConnections {
             opened: clock::now(),
             idle_since: Cell::new(clock::now()),
             heard: heard.clone(),
+            resets: Resets::default(),
         });
         let driven = Driven {
             connection: Rc::downgrade(&connection),

@@ -10,6 +10,7 @@ use h2::client::SendRequest;
 use weir_io::clock;
 
 use crate::http::h2::heard::Heard;
+use crate::http::h2::resets::Resets;
 use crate::http::shared_connections::SharedConnections;
 
 /// A backend has this long to say what it takes (RFC 9113 §3.4: its settings come first).
@@ -29,6 +30,7 @@ pub struct BackendConnection {
     pub(super) opened: Duration,
     pub(super) idle_since: Cell<Duration>,
     pub(super) heard: Rc<Heard>,
+    pub(super) resets: Resets,
 }
 
 /// Room for one request on a connection; kept by its stream until it is gone.
@@ -94,6 +96,17 @@ impl StreamSlot {
     pub(super) fn note_answered(&self) {
         self.note_over();
         self.connection.heard.note_answered();
+        self.connection.resets.answered();
+    }
+
+    /// The request is given up before it is answered. Gives how long it is to wait until it is broken off.
+    pub(super) fn note_given_up(&self) -> Duration {
+        let (resets, now) = (&self.connection.resets, clock::now());
+        let pause = resets.take(now);
+        if resets.is_spent(now) && !self.connection.is_over.replace(true) {
+            tracing::debug!("many requests were given up: others go over another connection to the backend");
+        }
+        pause
     }
 }
 

@@ -10,6 +10,7 @@ mod head;
 mod heard;
 mod malformed;
 mod presence;
+mod resets;
 mod server;
 mod stream;
 mod turn;

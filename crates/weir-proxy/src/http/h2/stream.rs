@@ -10,6 +10,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use h2::client::ResponseFuture;
@@ -379,6 +380,27 @@ impl Stream {
             Sending::Content(stream) => stream.poll_reset(context).map(|_| ()),
             Sending::Ended => Poll::Pending,
         }
+    }
+}
+
+impl Drop for Stream {
+    /// Who gives up a request before it is answered makes the `h2` crate break it off. Where there were many,
+    /// it is done later, or not at all: most are answered meanwhile.
+    fn drop(&mut self) {
+        if !matches!(self.receiving, Receiving::Head(_)) {
+            return;
+        }
+        let pause = self.slot.as_ref().map_or(Duration::ZERO, |slot| slot.note_given_up());
+        if pause.is_zero() {
+            return;
+        }
+        let receiving = std::mem::replace(&mut self.receiving, Receiving::Ended);
+        let sending = std::mem::replace(&mut self.sending, Sending::Ended);
+        let kept = (receiving, sending, self.slot.take());
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(pause).await;
+            drop(kept);
+        });
     }
 }
 

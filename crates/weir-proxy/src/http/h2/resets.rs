@@ -1,0 +1,59 @@
+//! How many requests on a connection to a backend are broken off before they are answered. Backends take many
+//! at once for an attack and end the connection (Rapid Reset, CVE-2023-44487), with what others have on it.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+/// So many at once, which no backend takes for an attack: the `h2` crate, and what is built on it, bears 20
+/// that it has not looked at.
+const AT_ONCE: u32 = 20;
+/// And one more each time that this has passed.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// See the module.
+#[derive(Default)]
+pub struct Resets {
+    /// When all that were broken off so far are forgotten.
+    spent_until: Cell<Duration>,
+}
+
+impl Resets {
+    /// Counts one more. Gives how long it is to wait until it is broken off.
+    pub fn take(&self, now: Duration) -> Duration {
+        self.spent_until.set(self.spent_until.get().max(now) + PAUSE);
+        self.spent_until.get().saturating_sub(now + PAUSE * AT_ONCE)
+    }
+
+    /// A request was answered. Two make up for one that was broken off: where most are answered there is no
+    /// attack, and clients that lose patience are many where requests are.
+    pub fn answered(&self) {
+        self.spent_until.set(self.spent_until.get().saturating_sub(PAUSE / 2));
+    }
+
+    /// Whether the next would have to wait.
+    pub fn is_spent(&self, now: Duration) -> bool {
+        self.spent_until.get().saturating_sub(now) > PAUSE * (AT_ONCE - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_goes_at_once_and_the_rest_one_by_one() {
+        let (resets, now) = (Resets::default(), Duration::from_secs(7));
+        for number in 0..AT_ONCE {
+            assert!(!resets.is_spent(now), "{number}");
+            assert_eq!(resets.take(now), Duration::ZERO, "{number}");
+        }
+        assert!(resets.is_spent(now));
+        assert_eq!(resets.take(now), PAUSE);
+        assert_eq!(resets.take(now), 2 * PAUSE);
+        (0..8).for_each(|_| resets.answered());
+        assert!(!resets.is_spent(now));
+        let later = now + PAUSE * (AT_ONCE + 2);
+        assert!(!resets.is_spent(later));
+        assert_eq!(resets.take(later), Duration::ZERO);
+    }
+}

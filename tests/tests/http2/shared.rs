@@ -1,0 +1,444 @@
+//! Connections to backends that many clients share: what one of them does, or its backend, is not what ends
+//! the requests of others (threat B18).
+
+use weir_tests::dialogue::http2::{
+    END_STREAM, Frame, Http2, Outcome, PREFACE, code, frame, get, headers, kind, request, reset, setting,
+};
+use weir_tests::dialogue::{ScriptedBackend, Setup, Weir, until};
+use weir_tests::network::Network;
+
+use super::connect;
+
+const MAX_CONCURRENT_STREAMS: u16 = 3;
+
+/// One worker, so that all clients share its connection.
+fn weir_before(backend: &ScriptedBackend, pool: &str) -> Weir {
+    let config = format!(
+        r#"
+        [runtime]
+        workers = 1
+        [listener.web]
+        bind = "@web"
+        http = ["h1", "h2"]
+        pool = "app"
+        limits = {{ streams = 1000, control_frames = 1000000 }}
+        [pool.app]
+        backends = ["@app"]
+        protocol = "h2"
+        {pool}
+        "#
+    );
+    Setup::of(&config).with("app", backend.address()).start()
+}
+
+const NO_HEALTH: &str = r#"health = { check = "off", passive = "off" }"#;
+/// One failure and it is left alone.
+const STRICT: &str = r#"health = { check = "off", passive = { errors = 1, within = "10s", eject = "30s", max_ejected = 1.0 } }"#;
+
+fn accepts(backend: &ScriptedBackend) -> Http2 {
+    Http2::server(backend.accepts(), b"")
+}
+
+fn answers(server: &mut Http2, stream: u32) {
+    server.sends(headers(stream, &[(":status", "200")], false));
+    server.sends(frame(kind::DATA, END_STREAM, stream, b"hello"));
+}
+
+fn is_hello(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Answered(200, content) if content == b"hello")
+}
+
+/// The frames up to the one that says that all before was taken in.
+fn frames_until_acknowledged(server: &mut Http2) -> Vec<Frame> {
+    server.sends(frame(kind::PING, 0, 0, b"all of it"[..8].as_ref()));
+    let mut frames = Vec::new();
+    loop {
+        let found = server.receives_frame().expect("a frame");
+        if found.kind == kind::PING && found.flags & 1 != 0 {
+            return frames;
+        }
+        frames.push(found);
+    }
+}
+
+#[test]
+fn b18_a_connection_outlives_any_number_of_answers_that_clients_break_off() {
+    /// Most that the `h2` crate remembers by itself, and more.
+    const AT_ONCE: u32 = 300;
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend, NO_HEALTH);
+    let mut patient = connect(&weir, b"");
+    patient.sends(get(1, "/patient"));
+    let mut server = accepts(&backend);
+    let awaited = server.receives_request();
+    let mut client = connect(&weir, b"");
+    for round in 0..5 {
+        let streams = (0..AT_ONCE).map(|number| 1 + 2 * (round * AT_ONCE + number));
+        client.sends(streams.clone().flat_map(|stream| get(stream, "/")).collect::<Vec<u8>>());
+        let asked: Vec<u32> = (0..AT_ONCE).map(|_| server.receives_request()).collect();
+        let begin = |stream: &u32| {
+            [headers(*stream, &[(":status", "200")], false), frame(kind::DATA, 0, *stream, b"some")].concat()
+        };
+        server.sends(asked.iter().flat_map(begin).collect::<Vec<u8>>());
+        let mut begun = 0;
+        while begun < AT_ONCE {
+            let found = client.receives_frame().expect("an answer");
+            begun += u32::from(found.kind == kind::HEADERS);
+        }
+        client.sends(streams.flat_map(|stream| reset(stream, code::CANCEL)).collect::<Vec<u8>>());
+        let mut resets = 0;
+        while resets < AT_ONCE {
+            let found = server.receives_frame().expect("a reset");
+            resets += u32::from(found.kind == kind::RST_STREAM);
+        }
+        // What was on its way.
+        let late = asked.iter().flat_map(|stream| frame(kind::DATA, END_STREAM, *stream, b"late"));
+        server.sends(late.collect::<Vec<u8>>());
+    }
+    frames_until_acknowledged(&mut server);
+    answers(&mut server, awaited);
+    let outcome = patient.outcome_of(1);
+    assert!(is_hello(&outcome), "{outcome:?}");
+    backend.has_nobody_waiting();
+}
+
+/// RFC 9110 section 8.6: the length is that of the answer to a request without a condition.
+#[test]
+fn b18_a_304_that_tells_a_length_and_ends_by_an_empty_frame_is_an_answer() {
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend, STRICT);
+    let mut server = None;
+    for client_speaks_h2 in [true, false] {
+        let mut h2 = connect(&weir, b"");
+        let mut h1 = weir.client("web");
+        if client_speaks_h2 {
+            h2.sends(get(1, "/"));
+        } else {
+            h1.sends("GET / HTTP/1.1\r\nhost: a.test\r\n\r\n");
+        }
+        let server = server.get_or_insert_with(|| accepts(&backend));
+        let stream = server.receives_request();
+        let fields = [(":status", "304"), ("content-length", "50"), ("etag", "\"a\"")];
+        server.sends([headers(stream, &fields, false), frame(kind::DATA, END_STREAM, stream, b"")].concat());
+        if client_speaks_h2 {
+            let outcome = h2.outcome_of(1);
+            assert!(matches!(outcome, Outcome::Answered(304, _)), "{outcome:?}");
+        } else {
+            h1.receives_status(304);
+            h1.sends("GET /next HTTP/1.1\r\nhost: a.test\r\n\r\n");
+            let stream = server.receives_request();
+            answers(server, stream);
+            assert_eq!(h1.receives_status(200).text(), "hello");
+        }
+    }
+    weir.reaches("weir_ends_total", &[("reason", "done")], 3.0);
+    assert_eq!(weir.metric("weir_backend_ejections_total", &[]), 0.0);
+}
+
+#[test]
+fn h17_a_connection_on_which_nothing_comes_is_replaced_although_each_request_is_given_up_by_its_client() {
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend, NO_HEALTH);
+    let mut client = connect(&weir, b"");
+    client.sends(get(1, "/"));
+    let mut silent = accepts(&backend);
+    let stream = silent.receives_request();
+    answers(&mut silent, stream);
+    assert!(is_hello(&client.outcome_of(1)));
+    // From here on nobody reads what comes on it, as when the way there is gone.
+    let mut stream = 1;
+    let next = until("another connection", || {
+        stream += 2;
+        client.sends([get(stream, "/"), frame(kind::PING, 0, 0, b"12345678")].concat());
+        client.receives(kind::PING, 0);
+        let next = backend.accepts_if_any();
+        if next.is_none() {
+            client.sends(reset(stream, code::CANCEL));
+            std::thread::sleep(std::time::Duration::from_secs(1));
+        }
+        next
+    });
+    // The first that comes may be of a request that was given up before.
+    let mut server = Http2::server(next, b"");
+    let serving = std::thread::spawn(move || {
+        while let Ok(found) = server.receives_frame() {
+            if found.kind == kind::HEADERS {
+                answers(&mut server, found.stream);
+            }
+        }
+    });
+    assert!(is_hello(&client.outcome_of(stream)));
+    // It was asked whether it is there.
+    silent.receives(kind::PING, 0);
+    drop(weir);
+    serving.join().expect("answers");
+}
+
+/// Needs root.
+#[test]
+fn h17_requests_on_a_connection_whose_way_is_gone_end_long_before_their_own_time() {
+    let network = Network::enter(1);
+    let address = network.server(1, 8080, false);
+    let backend = network.on("server1", || ScriptedBackend::at(address));
+    let pool = format!("{NO_HEALTH}\ntimeout = {{ backend = \"1h\" }}");
+    let weir = weir_before(&backend, &pool);
+    let mut client = connect(&weir, b"");
+    client.sends(get(1, "/"));
+    let mut server = accepts(&backend);
+    let stream = server.receives_request();
+    answers(&mut server, stream);
+    assert!(is_hello(&client.outcome_of(1)));
+    network.run("server1", &["ip", "route", "add", "blackhole", "10.50.11.1/32"]);
+    client.sends(get(3, "/"));
+    // It is sent once more, over a connection that does not come about.
+    let outcome = client.outcome_of(3);
+    assert!(matches!(outcome, Outcome::Answered(504, _)), "{outcome:?}");
+    network.run("server1", &["ip", "route", "del", "blackhole", "10.50.11.1/32"]);
+    client.sends(get(5, "/"));
+    let mut server = accepts(&backend);
+    let stream = server.receives_request();
+    answers(&mut server, stream);
+    assert!(is_hello(&client.outcome_of(5)));
+}
+
+#[test]
+fn h17_a_backend_that_says_that_it_is_there_may_take_its_time() {
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend, NO_HEALTH);
+    let mut client = connect(&weir, b"");
+    client.sends(get(1, "/"));
+    let mut server = accepts(&backend);
+    let stream = server.receives_request();
+    server.receives(kind::PING, 0);
+    client.sends(get(3, "/"));
+    let other = server.receives_request();
+    answers(&mut server, stream);
+    assert!(is_hello(&client.outcome_of(1)));
+    answers(&mut server, other);
+    assert!(is_hello(&client.outcome_of(3)));
+    backend.has_nobody_waiting();
+}
+
+#[test]
+fn h17_a_request_whose_whole_time_was_spent_on_a_silent_connection_gives_it_up() {
+    let backend = ScriptedBackend::start();
+    let pool = format!("{NO_HEALTH}\ntimeout = {{ request_total = \"300ms\" }}");
+    let weir = weir_before(&backend, &pool);
+    let mut client = connect(&weir, b"");
+    client.sends(get(1, "/"));
+    let mut silent = accepts(&backend);
+    let stream = silent.receives_request();
+    frames_until_acknowledged(&mut silent);
+    answers(&mut silent, stream);
+    assert!(is_hello(&client.outcome_of(1)));
+    client.sends(get(3, "/"));
+    silent.receives_request();
+    assert!(matches!(client.outcome_of(3), Outcome::Answered(504, _)));
+    client.sends(get(5, "/"));
+    let mut server = accepts(&backend);
+    server.receives_request();
+}
+
+#[test]
+fn h17_a_request_that_takes_too_long_does_not_give_up_a_connection_on_which_others_are_answered() {
+    let backend = ScriptedBackend::start();
+    let pool = format!("{NO_HEALTH}\ntimeout = {{ request_total = \"1s\" }}");
+    let weir = weir_before(&backend, &pool);
+    let mut client = connect(&weir, b"");
+    client.sends(get(1, "/slow"));
+    let mut server = accepts(&backend);
+    server.receives_request();
+    client.sends(get(3, "/"));
+    let quick = server.receives_request();
+    answers(&mut server, quick);
+    assert!(is_hello(&client.outcome_of(3)));
+    assert!(matches!(client.outcome_of(1), Outcome::Answered(504, _)));
+    client.sends(get(5, "/"));
+    let next = server.receives_request();
+    answers(&mut server, next);
+    assert!(is_hello(&client.outcome_of(5)));
+}
+
+#[test]
+fn b19_a_connection_whose_requests_are_given_up_takes_no_more_before_its_backend_ends_it() {
+    /// Fewer than any backend allows: the `h2` crate has 20.
+    const ALLOWED: u32 = 20;
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend, NO_HEALTH);
+    let mut patient = connect(&weir, b"");
+    patient.sends(get(1, "/patient"));
+    let mut server = accepts(&backend);
+    let awaited = server.receives_request();
+    let mut client = connect(&weir, b"");
+    let streams = (0..ALLOWED).map(|number| 1 + 2 * number);
+    client.sends(streams.clone().flat_map(|stream| get(stream, "/")).collect::<Vec<u8>>());
+    for _ in 0..ALLOWED {
+        server.receives_request();
+    }
+    client.sends(streams.flat_map(|stream| reset(stream, code::CANCEL)).collect::<Vec<u8>>());
+    let mut resets = 0;
+    while resets < ALLOWED {
+        let found = server.receives_frame().expect("a reset");
+        resets += u32::from(found.kind == kind::RST_STREAM);
+    }
+    client.sends(get(1001, "/"));
+    let mut next = accepts(&backend);
+    let asked = next.receives_request();
+    answers(&mut next, asked);
+    assert!(is_hello(&client.outcome_of(1001)));
+    answers(&mut server, awaited);
+    assert!(is_hello(&patient.outcome_of(1)));
+}
+
+#[test]
+fn b19_requests_that_are_given_up_all_at_once_are_broken_off_a_few_at_a_time() {
+    const AT_ONCE: u32 = 60;
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend, NO_HEALTH);
+    let mut patient = connect(&weir, b"");
+    patient.sends(get(1, "/patient"));
+    let mut server = accepts(&backend);
+    let awaited = server.receives_request();
+    let mut client = connect(&weir, b"");
+    let streams = (0..AT_ONCE).map(|number| 1 + 2 * number);
+    client.sends(streams.clone().flat_map(|stream| get(stream, "/")).collect::<Vec<u8>>());
+    let asked: Vec<u32> = (0..AT_ONCE).map(|_| server.receives_request()).collect();
+    client.sends(streams.flat_map(|stream| reset(stream, code::CANCEL)).collect::<Vec<u8>>());
+    // One that was answered meanwhile needs no end of ours.
+    let mut resets = Vec::new();
+    while resets.len() < 20 {
+        let found = server.receives_frame().expect("a reset");
+        if found.kind == kind::RST_STREAM {
+            resets.push(found.stream);
+        }
+    }
+    let is_reset = |frame: &Frame| frame.kind == kind::RST_STREAM;
+    let more = frames_until_acknowledged(&mut server).into_iter().filter(is_reset).count();
+    assert!(more < 10, "{more} more at once");
+    for stream in asked.into_iter().filter(|stream| !resets.contains(stream)) {
+        answers(&mut server, stream);
+    }
+    answers(&mut server, awaited);
+    assert!(is_hello(&patient.outcome_of(1)));
+    // Nothing is left on it, and it takes no more.
+    assert_eq!(server.receives_the_end().0.unwrap_or(0), 0);
+}
+
+#[test]
+fn b20_an_upgrade_that_a_backend_cannot_do_is_asked_for_once_and_held_against_nobody() {
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend, STRICT);
+    let mut server = None;
+    for _ in 0..3 {
+        let mut client = weir.client("web");
+        client.sends(
+            "GET /chat HTTP/1.1\r\nhost: a.test\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+             sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n\r\n",
+        );
+        let _ = server.get_or_insert_with(|| accepts(&backend));
+        client.receives_status(502);
+    }
+    assert_eq!(weir.metric("weir_retries_total", &[]), 0.0);
+    weir.reaches("weir_ends_total", &[("reason", "no_tunnel")], 3.0);
+    // Others are served, over the same connection.
+    let mut client = connect(&weir, b"");
+    client.sends(get(1, "/"));
+    let mut server = server.expect("it was asked");
+    let stream = server.receives_request();
+    answers(&mut server, stream);
+    assert!(is_hello(&client.outcome_of(1)));
+    assert_eq!(weir.metric("weir_backend_ejections_total", &[]), 0.0);
+}
+
+/// A connection of Weir's to this backend, which has not sent its settings.
+fn accepts_without_a_word(backend: &ScriptedBackend) -> Http2 {
+    let mut wire = backend.accepts();
+    wire.receives_exactly(PREFACE);
+    Http2 { wire }
+}
+
+fn takes_request(server: &mut Http2) -> u32 {
+    loop {
+        let found = server.takes_frame().expect("a request");
+        if found.kind == kind::HEADERS {
+            return found.stream;
+        }
+    }
+}
+
+#[test]
+fn a_backend_that_has_not_said_how_many_it_takes_gets_one_request_and_then_as_many_as_it_says() {
+    const ALLOWED: u32 = 8;
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend, NO_HEALTH);
+    let mut client = connect(&weir, b"");
+    client.sends((0..20).flat_map(|number| get(1 + 2 * number, "/")).collect::<Vec<u8>>());
+    let mut server = accepts_without_a_word(&backend);
+    let mut asked = vec![takes_request(&mut server)];
+    server.sends(frame(kind::SETTINGS, 0, 0, &setting(MAX_CONCURRENT_STREAMS, ALLOWED)));
+    for _ in 1..ALLOWED {
+        asked.push(server.receives_request());
+    }
+    let more = frames_until_acknowledged(&mut server);
+    assert!(more.iter().all(|frame| frame.kind != kind::HEADERS), "{more:?}");
+    for stream in asked {
+        answers(&mut server, stream);
+    }
+    // The rest comes over the same connection, or over another.
+    let mut left = 20 - ALLOWED;
+    let mut servers = vec![server];
+    until("all to be asked for", || {
+        if let Some(wire) = backend.accepts_if_any() {
+            servers.push(Http2::server(wire, &setting(MAX_CONCURRENT_STREAMS, ALLOWED)));
+        }
+        for server in &mut servers {
+            let frames = frames_until_acknowledged(server);
+            for found in frames.iter().filter(|found| found.kind == kind::HEADERS) {
+                answers(server, found.stream);
+                left -= 1;
+            }
+        }
+        (left == 0).then_some(())
+    });
+    let mut answered = 0;
+    while answered < 20 {
+        let found = client.receives_frame().expect("an answer");
+        answered += u32::from(found.kind == kind::DATA && found.flags & END_STREAM != 0);
+    }
+}
+
+#[test]
+fn a_backend_that_never_says_how_many_it_takes_is_asked_all_the_same() {
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend, NO_HEALTH);
+    let mut client = connect(&weir, b"");
+    client.sends([get(1, "/"), get(3, "/")].concat());
+    let mut server = accepts_without_a_word(&backend);
+    takes_request(&mut server);
+    takes_request(&mut server);
+    backend.has_nobody_waiting();
+}
+
+#[test]
+fn requests_above_the_last_stream_of_a_goaway_with_an_error_are_sent_over_another_connection() {
+    const NO_STREAM: [u8; 4] = [0; 4];
+    let backend = ScriptedBackend::start();
+    let weir = weir_before(&backend, STRICT);
+    for error in [code::ENHANCE_YOUR_CALM, code::PROTOCOL_ERROR] {
+        let mut client = connect(&weir, b"");
+        let body = frame(kind::DATA, END_STREAM, 1, b"once");
+        client.sends([headers(1, &request("POST", "/"), false), body].concat());
+        let mut server = accepts(&backend);
+        server.receives_request();
+        server.sends(frame(kind::GOAWAY, 0, 0, &[NO_STREAM, error.to_be_bytes()].concat()));
+        let mut next = accepts(&backend);
+        let stream = next.receives_request();
+        answers(&mut next, stream);
+        let outcome = client.outcome_of(1);
+        assert!(is_hello(&outcome), "{error}: {outcome:?}");
+        // What comes next finds no connection.
+        next.sends(frame(kind::GOAWAY, 0, 0, &[stream.to_be_bytes(), [0; 4]].concat()));
+        while next.receives_frame().is_ok() {}
+    }
+    assert_eq!(weir.metric("weir_backend_ejections_total", &[]), 0.0);
+}
