@@ -121,8 +121,17 @@ fn staleness(fresh: &Freshness, purged_at: Option<Duration>, now: Duration) -> O
     aged.max(purged)
 }
 
-/// Whether the object may answer the request after the origin could not be reached, or answered 500, 502, 503
-/// or 504 (RFC 5861 §4).
+/// Whether the status is one of the errors in whose place something stale may be given (RFC 5861 §4).
+pub fn is_server_error(status: u16) -> bool {
+    matches!(status, 500 | 502 | 503 | 504)
+}
+
+/// Whether the object may answer the request after the origin could not be reached, or answered with an
+/// [error](is_server_error) (RFC 5861 §4).
+///
+/// A client that says `no-cache` wants nothing that the origin has not confirmed (RFC 9111 §5.2.1.4), and is
+/// told the error. One that says `no-store` speaks of what is kept of his own exchange, not of what is there
+/// already (RFC 9111 §5.2.1.5).
 pub fn may_serve_on_error(object: &Object, request: &RequestFacts, rules: &Rules, now: Duration) -> bool {
     let fresh = object.freshness();
     if fresh.always_validate || request.directives.no_cache {

@@ -16,10 +16,11 @@ mod validation;
 mod versions;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weir_tests::dialogue::{
-    After, Backend, Fields, PATIENCE, Request, Response, Setup, Weir, run_tool, tool,
+    After, Backend, Fields, PATIENCE, Request, Response, Setup, Weir, Wire, run_tool, tool,
 };
 
 /// What the origin answers.
@@ -107,6 +108,15 @@ fn site(rules: &str, answer: impl Fn(&Request, usize) -> Reply + Send + Sync + '
 fn site_sending(rules: &str, lines: &str) -> Site {
     let lines = lines.to_owned();
     site(rules, move |_, before| ok(&lines, before.to_string()))
+}
+
+/// An origin that answers by how many requests came before.
+fn by_number(answer: impl Fn(usize, &mut Wire) + Send + Sync + 'static) -> Backend {
+    let count = AtomicUsize::new(0);
+    Backend::serving(move |_, wire| {
+        answer(count.fetch_add(1, Ordering::SeqCst), wire);
+        After::Keep
+    })
 }
 
 impl Site {

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::{is_hit, ok, reply, site, site_sending};
-use weir_tests::dialogue::until;
+use super::{CONFIG, by_number, is_hit, ok, reply, site, site_sending};
+use weir_tests::dialogue::{Setup, Wire, until};
 
 #[test]
 fn a_stale_one_answers_at_once_while_it_is_fetched_anew() {
@@ -132,4 +132,116 @@ fn a_client_may_take_a_stale_one() {
     // Not where the response forbids it.
     site.get("/", &["cache-control: max-stale=60"]);
     assert_eq!(site.served(), 3);
+}
+
+const ASK: &str = "GET / HTTP/1.1\r\nhost: a.example\r\n\r\n";
+
+/// What is kept covers for the origin not only for the client whose request asked it.
+#[test]
+fn who_waits_for_a_fetch_that_ends_in_an_error_gets_what_is_kept() {
+    for status in [500, 503] {
+        let origin = by_number(move |before, wire| {
+            if before == 0 {
+                wire.answers(200, &[("cache-control", "max-age=0")], "kept");
+            } else {
+                std::thread::sleep(Duration::from_millis(500));
+                wire.answers(status, &[], "bad");
+            }
+        });
+        let config = CONFIG.replace("RULES", "stale_if_error = \"60s\"");
+        let weir = Setup::of(&config).with("app", origin.address()).start();
+        let mut clients: Vec<Wire> = (0..5).map(|_| weir.client("web")).collect();
+        clients[0].sends(ASK);
+        clients[0].receives_status(200);
+        clients[0].sends(ASK);
+        until("the origin is asked again", || (origin.served() == 2).then_some(()));
+        clients[1..].iter_mut().for_each(|client| client.sends(ASK));
+        for client in &mut clients {
+            let answer = client.receives_response();
+            assert_eq!((answer.status, answer.text().as_str()), (200, "kept"), "{status}: {answer:?}");
+            assert!(is_hit(&answer), "{answer:?}");
+        }
+        assert_eq!(origin.served(), 2, "{status}");
+    }
+}
+
+#[test]
+fn who_has_waited_long_enough_for_a_silent_origin_gets_what_is_kept() {
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let held = std::sync::Mutex::new(held);
+    let origin = by_number(move |before, wire| {
+        if before == 0 {
+            wire.answers(200, &[("cache-control", "max-age=0")], "kept");
+        } else {
+            // Until the test is over.
+            let _ = held.lock().map(|held| held.recv());
+        }
+    });
+    let rules = "stale_if_error = \"60s\"\ncollapse_timeout = \"2s\"";
+    let weir = Setup::of(&CONFIG.replace("RULES", rules)).with("app", origin.address()).start();
+    let mut clients: Vec<Wire> = (0..5).map(|_| weir.client("web")).collect();
+    clients[0].sends(ASK);
+    clients[0].receives_status(200);
+    clients[0].sends(ASK);
+    until("the origin is asked again", || (origin.served() == 2).then_some(()));
+    clients[1..4].iter_mut().for_each(|client| client.sends(ASK));
+    for client in &mut clients[1..4] {
+        assert_eq!(client.receives_status(200).text(), "kept");
+    }
+    // Nor does who comes just behind them wait.
+    let begun = Instant::now();
+    clients[4].sends(ASK);
+    assert_eq!(clients[4].receives_status(200).text(), "kept");
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!(origin.connections(), 1, "nobody else asked it");
+    drop(release);
+    assert_eq!(clients[0].receives_status(200).text(), "kept");
+}
+
+/// An origin that fails from the second request on, whoever asks, and says 304 to nobody.
+fn failing() -> super::Site {
+    site("stale_if_error = \"60s\"", |_, before| match before {
+        0 => ok("cache-control: max-age=0\netag: \"a\"", "good!"),
+        _ => reply(503, "", "bad"),
+    })
+}
+
+#[test]
+fn requests_whose_answers_are_not_kept_are_covered_for_too() {
+    for (fields, options) in [
+        (&[][..], &["--head"][..]),
+        (&["cache-control: no-store"], &[]),
+        (&["cache-control: no-store"], &["--http2-prior-knowledge"]),
+    ] {
+        let mut site = failing();
+        site.get("/", &[]);
+        let answer = site.curl("/", fields, options);
+        assert_eq!(answer.status, 200, "{fields:?} {options:?}: {answer:?}");
+        assert!(is_hit(&answer) && answer.fields.one("content-length") == Some("5"), "{answer:?}");
+        site.get("/gone", &[]);
+        site.origin_dies();
+        let answer = site.curl("/gone", fields, options);
+        assert_eq!(answer.status, 200, "{fields:?} {options:?}: {answer:?}");
+    }
+    // Who wants nothing that the origin has not confirmed is told what it says (RFC 9111 section 5.2.1.4).
+    let site = failing();
+    site.get("/", &[]);
+    assert_eq!(site.get("/", &["cache-control: no-cache"]).status, 503);
+    assert_eq!(site.curl("/", &["cache-control: no-cache"], &["--head"]).status, 503);
+}
+
+/// The request is read again for it, and what its client has sent behind it stays.
+#[test]
+fn what_covers_for_an_error_is_chosen_by_the_request_and_the_connection_goes_on() {
+    let site = failing();
+    let mut client = site.weir.client("web");
+    client.sends(ASK);
+    client.receives_status(200);
+    let no_store = "GET / HTTP/1.1\r\nhost: a.example\r\ncache-control: no-store\r\n";
+    let head = "HEAD / HTTP/1.1\r\nhost: a.example\r\n\r\n";
+    client.sends(format!("{no_store}if-none-match: \"a\"\r\n\r\n{head}{no_store}range: bytes=1-2\r\n\r\n"));
+    client.receives_status(304);
+    assert_eq!(client.receives_response_to("HEAD").status, 200);
+    assert_eq!(client.receives_status(206).text(), "oo");
+    assert_eq!(site.served(), 2, "who comes just behind a failure does not have it asked again");
 }

@@ -6,6 +6,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use weir_cache::is_server_error;
 use weir_config::PoolProtocol;
 use weir_http::Conditions;
 use weir_http::h1::connection::Drained;
@@ -98,7 +99,7 @@ pub async fn run(
         Err(failure) => Err(failure),
     };
     let ended = match answered {
-        Ok(answered) if forwarding.replaces(exchange.response.status()) => {
+        Ok(answered) if gives_way(exchange, forwarding) => {
             return Err(replace(session, exchange, forwarding, answered, &mut upload));
         }
         Ok(answered) => {
@@ -146,7 +147,20 @@ fn elsewhere<'n>(
     is_possible.then(|| Box::new(anew))
 }
 
-/// Takes an answer in whose place the client gets a page. Where all of it is here, which it mostly is, its
+/// Whether a backend's answer gives way to a page, or to what the cache has.
+#[inline]
+fn gives_way(exchange: &Exchange, forwarding: &Forwarding<'_>) -> bool {
+    forwarding.replaces(exchange.response.status()) || is_covered(exchange)
+}
+
+/// Whether it is an error in whose place the cache has something.
+#[inline]
+fn is_covered(exchange: &Exchange) -> bool {
+    let status = exchange.response.status();
+    status >= 500 && is_server_error(status) && exchange.ledger.cache.is_covered
+}
+
+/// Takes an answer in whose place the client gets another. Where all of it is here, which it mostly is, its
 /// connection is kept.
 fn replace(
     session: &mut Session,
@@ -171,7 +185,9 @@ fn replace(
     {
         kept::keep(&chosen, connection, request, download, clock::now());
     }
-    forwarding.listener.shared.cells.of(session.requester.worker.number).replaced.increment();
+    if !is_covered(exchange) {
+        forwarding.listener.shared.cells.of(session.requester.worker.number).replaced.increment();
+    }
     Failure::Replaced(Box::new(replaced))
 }
 

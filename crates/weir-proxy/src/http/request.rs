@@ -233,6 +233,21 @@ pub fn serialise_anew(
     Ok(facts)
 }
 
+/// Puts the head back before what was received behind it: the request, which has no body, is to be answered by
+/// what is kept. False where there is no memory for it.
+pub fn take_back(requester: &mut Requester, exchange: &mut Exchange, head: &[u8]) -> bool {
+    if !exchange.forwarded {
+        return true;
+    }
+    let behind = requester.buffer.as_ref().map_or(&[][..], |buffer| buffer.filled());
+    let Some(mut buffer) = requester.worker.buffers.borrow(head.len() + behind.len()) else { return false };
+    buffer.append(head);
+    buffer.append(behind);
+    requester.buffer = Some(buffer);
+    exchange.forwarded = false;
+    true
+}
+
 /// Takes the head off what was received: it is not needed any more.
 pub fn take_head(requester: &mut Requester, exchange: &mut Exchange) {
     exchange.forwarded = true;

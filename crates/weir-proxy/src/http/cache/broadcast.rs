@@ -167,8 +167,9 @@ pub enum Arrived {
     Streaming(Arc<FetchedHead>),
     /// An object to answer from.
     Object(Arc<Object>),
-    /// What came is for who asked first only.
-    Released,
+    /// What came is for who asked first only: something with this status, or the word that what is kept is
+    /// still good.
+    Released { status: Option<u16> },
     /// Nothing came.
     Failed(FailedFetch),
     /// The fetch ended without a word, as in a panic or with its worker.
@@ -285,12 +286,14 @@ impl Reader {
                 reader.wait(context);
                 return Poll::Pending;
             }
-            Stage::Confirmed { is_for_all: false, .. } if !self.leads => Arrived::Released,
+            Stage::Confirmed { is_for_all: false, .. } if !self.leads => Arrived::Released { status: None },
             Stage::Confirmed { object, .. } => Arrived::Object(object.clone()),
             Stage::Failed(failed) if failed.meets == Meets::Client && !self.leads => Arrived::Lost,
             Stage::Failed(failed) => Arrived::Failed(*failed),
             Stage::Lost | Stage::Copying => Arrived::Lost,
-            Stage::Streaming(_) if !*is_kept && !self.leads => Arrived::Released,
+            Stage::Streaming(head) if !*is_kept && !self.leads => {
+                Arrived::Released { status: Some(head.head.status()) }
+            }
             Stage::Streaming(head) => Arrived::Streaming(head.clone()),
         })
     }

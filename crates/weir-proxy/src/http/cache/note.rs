@@ -19,6 +19,8 @@ pub struct Note {
     pub unsafe_request: Vec<u8>,
     /// A request that goes past although memory may answer such: its answer shows whether others have to.
     pub passing: Option<RequestFacts>,
+    /// Whether something is kept that its client gets in the place of an error.
+    pub is_covered: bool,
 }
 
 /// Why a request went on to a backend: `fwd` of RFC 9211 §2.2.
@@ -59,6 +61,7 @@ impl Reused for Note {
         status: Vec::new(),
         unsafe_request: Vec::new(),
         passing: None,
+        is_covered: false,
     };
 
     fn clear(&mut self) {
@@ -66,6 +69,7 @@ impl Reused for Note {
         self.age_seconds = None;
         self.unsafe_request.clear();
         self.passing = None;
+        self.is_covered = false;
         self.status.clear();
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use weir_cache::{Bypass, Object, RequestFacts, Reuse, may_serve_on_error, reuse};
+use weir_cache::{
+    Bypass, Crowd, Lookup, Object, RequestFacts, Reuse, is_server_error, may_serve_on_error, reuse,
+};
 use weir_http::ResponseContext;
 use weir_io::clock;
 use weir_io::stream::Sight;
@@ -14,7 +16,7 @@ use weir_stats::table::CacheResult;
 
 use super::broadcast::{Arrived, FetchedHead, Reader};
 use super::fetch;
-use super::fetches::{Joined, Refresh};
+use super::fetches::{BACK_OFF, Joined, Refresh};
 use super::lookup::{Found, look_up};
 use super::note::Forward;
 use super::{RouteCache, encodings, follow, hit};
@@ -25,6 +27,7 @@ use crate::http::forward;
 use crate::http::forwarding::Forwarding;
 use crate::http::muxed::confirm;
 use crate::http::reply;
+use crate::http::request;
 use crate::http::requester::Recipient as _;
 use crate::http::session::Session;
 
@@ -93,11 +96,6 @@ impl Miss<'_> {
             Found::Stale { object, facts, age } => {
                 self.give_stale(session, exchange, object, facts, age).await
             }
-            Found::Nothing { facts, why, .. } if !facts.may_store() => {
-                // The answer has no content to keep, or must not be kept: there is nothing in it for others.
-                exchange.ledger.cache.forwarded(CacheResult::Miss, why);
-                forward::run(session, exchange, self.forwarding).await
-            }
             Found::Nothing { facts, stale, why } => {
                 let now = exchange.ledger.head;
                 // Who asks just after a failure does not wait for the next.
@@ -105,6 +103,12 @@ impl Miss<'_> {
                 let instead = stale.clone().filter(|_| has_failed);
                 if let Some(object) = self.instead(instead, &facts, exchange) {
                     return Ok(hit::send(session, exchange, self.forwarding, object, &facts).await);
+                }
+                if !facts.may_store() {
+                    // The answer has no content to keep, or must not be kept: there is nothing in it for
+                    // others.
+                    exchange.ledger.cache.forwarded(CacheResult::Miss, why);
+                    return self.forward(session, exchange, self.forwarding, &facts, stale).await;
                 }
                 self.fetch(session, exchange, Lacking { facts, why }, stale).await
             }
@@ -187,32 +191,36 @@ impl Miss<'_> {
             };
             reader.takes_it_along(exchange.ledger.passage.is_counted());
             exchange.ledger.note_wait();
-            let arrived = match self.await_answer(session, exchange, &reader, leads).await {
-                Ok(arrived) => arrived,
+            let arrived = self.await_answer(session, exchange, &reader, leads).await;
+            if is_error(&arrived)
+                && let Some(object) = self.instead(stale.clone(), &facts, exchange)
+            {
+                drop(reader);
+                if arrived.is_err() {
+                    // Nor is the fetch waited for by who comes next, while it is still under way.
+                    self.note_failure(exchange, &facts);
+                }
+                return Ok(hit::send(session, exchange, self.forwarding, object, &facts).await);
+            }
+            match arrived {
                 Err(Failure::QueueTimeout) => {
                     return self.go_past(session, exchange, lacking, "collapse-timeout").await;
                 }
                 Err(failure) => return Err(failure),
-            };
-            match arrived {
-                Arrived::Lost | Arrived::Interim(_) => {}
-                Arrived::Released => {
+                Ok(Arrived::Lost | Arrived::Interim(_)) => {}
+                Ok(Arrived::Released { .. }) => {
                     return self.go_past(session, exchange, lacking, "not-stored").await;
                 }
                 // It may have been for what another's request says. What befalls two is believed.
-                Arrived::Failed(failed)
+                Ok(Arrived::Failed(failed))
                     if !leads
                         && failed.meets == Meets::Request
                         && !std::mem::replace(&mut failed_before, true) => {}
-                Arrived::Failed(failed) => {
-                    drop(reader);
-                    if let Some(object) = self.instead(stale, &facts, exchange) {
-                        return Ok(hit::send(session, exchange, self.forwarding, object, &facts).await);
-                    }
+                Ok(Arrived::Failed(failed)) => {
                     exchange.ledger.cache.forwarded(CacheResult::Miss, why);
                     return Err(Failure::Fetch(failed));
                 }
-                Arrived::Object(object) => {
+                Ok(Arrived::Object(object)) => {
                     drop(reader);
                     let result = if leads { CacheResult::Revalidated } else { CacheResult::Collapsed };
                     exchange.ledger.cache.forwarded(result, why);
@@ -220,12 +228,7 @@ impl Miss<'_> {
                     self.note_shared(exchange, &object, &facts, leads);
                     return Ok(hit::send(session, exchange, self.forwarding, object, &facts).await);
                 }
-                Arrived::Streaming(head) => {
-                    let is_error = matches!(head.head.status(), 500 | 502 | 503 | 504);
-                    if is_error && let Some(object) = self.instead(stale.clone(), &facts, exchange) {
-                        drop(reader);
-                        return Ok(hit::send(session, exchange, self.forwarding, object, &facts).await);
-                    }
+                Ok(Arrived::Streaming(head)) => {
                     if leads || self.is_for(session, exchange, &head) {
                         return self.take(session, exchange, reader, &head, lacking, leads).await;
                     }
@@ -496,6 +499,61 @@ impl Miss<'_> {
         exchange.ledger.cache.passing = Some(lacking.facts).filter(|_| !forwarding.is_fallback());
         exchange.ledger.cache.forwarded(CacheResult::Pass, lacking.why);
         exchange.ledger.cache.detail(detail);
-        forward::run(session, exchange, forwarding).await
+        // What there was may have been taken back meanwhile, or replaced.
+        let Exchange { key, request, .. } = &mut *exchange;
+        let kept = match self.cache.cache.store.get(key, request, session.requester.received()) {
+            Lookup::Hit(object) => Some(object),
+            Lookup::Absent | Lookup::VariantAbsent => None,
+        };
+        self.forward(session, exchange, forwarding, &lacking.facts, kept).await
+    }
+
+    /// Asks a backend for this client alone. `kept` is given in the place of an error, where it may be.
+    async fn forward(
+        &self,
+        session: &mut Session,
+        exchange: &mut Exchange,
+        forwarding: &Forwarding<'_>,
+        facts: &RequestFacts,
+        kept: Option<Arc<Object>>,
+    ) -> Result<After, Failure> {
+        let covers = |kept: &Arc<Object>| may_serve_on_error(kept, facts, &self.cache.rules, clock::now());
+        let Some(kept) = kept.filter(covers) else {
+            return forward::run(session, exchange, forwarding).await;
+        };
+        let text = session.requester.received()[..exchange.request.head_bytes()].to_vec();
+        exchange.ledger.cache.is_covered = true;
+        let failure = match forward::run(session, exchange, forwarding).await {
+            Ok(after) => return Ok(after),
+            Err(failure) => failure,
+        };
+        let is_error = failure.status().is_some_and(is_server_error);
+        if !is_error || !request::take_back(&mut session.requester, exchange, &text) {
+            return Err(failure);
+        }
+        if matches!(failure, Failure::Replaced(_)) || failure.meets() != Meets::Client {
+            self.note_failure(exchange, facts);
+        }
+        let Some(object) = self.instead(Some(kept), facts, exchange) else { return Err(failure) };
+        exchange.reply.clear();
+        Ok(hit::send(session, exchange, forwarding, object, facts).await)
+    }
+
+    /// For a while nobody waits who may be given what is kept.
+    fn note_failure(&self, exchange: &Exchange, facts: &RequestFacts) {
+        if !facts.demands() {
+            let now = clock::now();
+            self.cache.cache.fetches.pass(exchange.key.hash(), Crowd::All, now, now + BACK_OFF);
+        }
+    }
+}
+
+/// Whether what came of a fetch, or did not in time, is worse than what is kept.
+fn is_error(arrived: &Result<Arrived, Failure>) -> bool {
+    match arrived {
+        Ok(Arrived::Failed(_)) | Err(Failure::QueueTimeout) => true,
+        Ok(Arrived::Released { status }) => status.is_some_and(is_server_error),
+        Ok(Arrived::Streaming(head)) => is_server_error(head.head.status()),
+        _ => false,
     }
 }
