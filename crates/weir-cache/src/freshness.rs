@@ -124,8 +124,17 @@ impl Freshness {
         let date_seconds = date(head, buffer, KnownHeader::Date, times).unwrap_or(times.wall_seconds);
         let last_modified_seconds = date(head, buffer, KnownHeader::LastModified, times);
         let dates = Dates { date_seconds, last_modified_seconds, times };
+        let age_value = age_value(head, buffer);
+        let initial_age = initial_age(age_value, date_seconds, asked_at, times);
         let (lifetime, source) = lifetime(head, buffer, said, rules, &dates);
-        let lifetime = rules.ttl_max.map_or(lifetime, |most| lifetime.min(most));
+        // The operator's own lifetimes count from when the response came, of which no origin's slowness and
+        // no other clock takes anything: only what it has already been kept elsewhere.
+        let from_now = |lifetime: Duration| lifetime.saturating_add(initial_age.saturating_sub(age_value));
+        let lifetime = match source {
+            Source::Ttl | Source::NegativeTtl => from_now(lifetime),
+            _ => lifetime,
+        };
+        let lifetime = rules.ttl_max.map_or(lifetime, |most| lifetime.min(from_now(most)));
         let directives = &said.directives;
         let always_validate = directives.no_cache == Scope::Whole;
         let forbidden = directives.must_revalidate || directives.proxy_revalidate || always_validate;
@@ -146,7 +155,7 @@ impl Freshness {
         };
         Freshness {
             received_at: times.now.into(),
-            initial_age: initial_age(head, buffer, date_seconds, asked_at, times).into(),
+            initial_age: initial_age.into(),
             lifetime: lifetime.into(),
             stale_while_revalidate: window(directives.stale_while_revalidate, rules.stale_while_revalidate)
                 .into(),
@@ -277,15 +286,14 @@ fn date(head: &ResponseHead, buffer: &[u8], name: KnownHeader, times: Times) -> 
 //# corrected_age_value = age_value + response_delay;
 //#
 //# corrected_initial_age = max(apparent_age, corrected_age_value);
-fn initial_age(
-    head: &ResponseHead,
-    buffer: &[u8],
-    date_seconds: u64,
-    asked_at: Duration,
-    times: Times,
-) -> Duration {
+fn initial_age(age_value: Duration, date_seconds: u64, asked_at: Duration, times: Times) -> Duration {
     let apparent = Duration::from_secs(times.wall_seconds.saturating_sub(date_seconds));
-    let age_value = delta_seconds::age(head.values(KnownHeader::Age, buffer)).unwrap_or(0);
     let delay = times.now.saturating_sub(asked_at);
-    apparent.max(Duration::from_secs(u64::from(age_value)).saturating_add(delay))
+    apparent.max(age_value.saturating_add(delay))
+}
+
+/// How old the response says it is itself.
+fn age_value(head: &ResponseHead, buffer: &[u8]) -> Duration {
+    let seconds = delta_seconds::age(head.values(KnownHeader::Age, buffer)).unwrap_or(0);
+    Duration::from_secs(u64::from(seconds))
 }

@@ -46,7 +46,7 @@ pub enum NotStored {
     Status,
     /// Nothing says for how long it is fresh.
     NoLifetime,
-    /// It is stale already, and there is nothing to validate it by.
+    /// It is never fresh, and there is nothing to validate it by.
     Stale,
     /// Its content is larger than the operator allows.
     TooLarge,
@@ -62,6 +62,7 @@ pub struct Storing {
     tags: Box<[u64]>,
     kept: Kept,
     answered: Times,
+    is_late: bool,
 }
 
 impl Storing {
@@ -69,7 +70,7 @@ impl Storing {
     pub(crate) fn of_stale(freshness: Freshness, exchange: Exchange) -> Storing {
         let freshness = freshness.begun_at(exchange.times.now);
         let (vary, tags, kept) = (Vary::Nothing, Box::default(), Kept::default());
-        Storing { freshness, vary, tags, kept, answered: exchange.times }
+        Storing { freshness, vary, tags, kept, answered: exchange.times, is_late: false }
     }
 
     /// The request fields that it was selected by.
@@ -80,6 +81,13 @@ impl Storing {
     /// How long it is fresh.
     pub fn freshness(&self) -> &Freshness {
         &self.freshness
+    }
+
+    /// Whether it is out of date already, for it took longer than it is fresh or was old before, and there is
+    /// nothing to validate it by. It is not to be kept, but those who wait for it may have it: they asked
+    /// before it was made (RFC 9111 §4).
+    pub fn is_late(&self) -> bool {
+        self.is_late
     }
 
     /// Whether the response itself keeps some of its fields from caches (`no-cache="set-cookie"`, RFC 9111
@@ -208,11 +216,14 @@ pub(crate) fn assess(
     let windows = freshness.stale_while_revalidate().max(freshness.stale_if_error());
     let has_validator =
         head.value(KnownHeader::Etag, buffer).is_some() || freshness.last_modified_seconds.is_some();
-    if is_stale && !has_validator && windows.is_zero() {
+    let is_useless = is_stale && !has_validator && windows.is_zero();
+    // What is never fresh, by its own word, is not meant for several.
+    if is_useless && (freshness.always_validate || !guessed) {
         return Err(NotStored::Stale);
     }
     let kept = Kept { withheld: directives.withheld.clone().into_boxed_slice() };
-    Ok(Storing { freshness, vary, tags: tags::of(head, buffer), kept, answered: exchange.times })
+    let tags = tags::of(head, buffer);
+    Ok(Storing { freshness, vary, tags, kept, answered: exchange.times, is_late: is_useless })
 }
 
 #[cfg(test)]
@@ -274,14 +285,62 @@ mod tests {
             "expires: Sun, 22 Nov 2026 00:05:00 GMT\r\nexpires: 0\r\n",
             "cache-control: max-age=x\r\n",
             "cache-control: max-age=60, max-age=0\r\n",
-            "cache-control: max-age=60\r\nage: 60\r\n",
-            "cache-control: max-age=60\r\ndate: Sat, 21 Nov 2026 23:00:00 GMT\r\n",
         ] {
             assert_eq!(of(&format!("200 OK\r\n{lines}")), Err(NotStored::Stale), "{lines}");
         }
         assert_eq!(of("200 OK\r\ncache-control: max-age=60; private\r\n"), Err(NotStored::NoStore));
         // RFC 9111 section 5.1: an age that cannot be read is ignored.
         assert!(of("200 OK\r\ncache-control: max-age=60\r\nage: x\r\n").is_ok());
+    }
+
+    #[test]
+    fn what_is_out_of_date_when_it_comes_is_for_those_who_wait_for_it() {
+        let is_late = |lines: &str, took: u64| {
+            let (head, buffer) = response(&format!("HTTP/1.1 200 OK\r\n{lines}"));
+            let exchange = Exchange { asked_at: seconds(1000 - took), ..exchange_at(1000) };
+            judge_response(&facts(""), &head, &buffer, &Rules::default(), exchange)
+                .map(|storing| storing.is_late())
+        };
+        let of = |lines: &str| is_late(lines, 0);
+        assert_eq!(of("cache-control: max-age=60\r\nage: 59\r\n"), Ok(false));
+        assert_eq!(of("cache-control: max-age=60\r\nage: 60\r\n"), Ok(true));
+        let dated = "cache-control: max-age=60\r\ndate: Sat, 21 Nov 2026 23:00:00 GMT\r\n";
+        assert_eq!(of(dated), Ok(true));
+        assert_eq!(is_late("cache-control: s-maxage=2\r\n", 1), Ok(false));
+        assert_eq!(is_late("cache-control: s-maxage=2\r\n", 2), Ok(true));
+        // It may still answer, or be asked about.
+        assert_eq!(is_late("cache-control: max-age=2, stale-if-error=9\r\n", 2), Ok(false));
+        assert_eq!(is_late("cache-control: max-age=2\r\netag: \"a\"\r\n", 2), Ok(false));
+        for never in ["max-age=0", "no-cache", "no-cache, max-age=2"] {
+            let lines = format!("cache-control: {never}\r\n");
+            assert_eq!(is_late(&lines, 2), Err(NotStored::Stale), "{never}");
+        }
+    }
+
+    #[test]
+    fn the_operators_lifetimes_count_from_when_the_answer_came() {
+        let rules = Rules {
+            ttl: Some(seconds(1)),
+            ttl_max: Some(seconds(3)),
+            negative_ttl: Some(seconds(2)),
+            ..Rules::default()
+        };
+        // What is left of it after so many seconds, and the age that is told, of an answer that took five.
+        let of = |lines: &str, after: u64| {
+            let (head, buffer) = response(&format!("HTTP/1.1 {lines}"));
+            let exchange = Exchange { asked_at: seconds(995), ..exchange_at(1000) };
+            let fresh = judge_response(&facts(""), &head, &buffer, &rules, exchange).unwrap().freshness;
+            let age = fresh.age(seconds(1000 + after));
+            (fresh.lifetime().saturating_sub(age).as_secs(), age.as_secs())
+        };
+        assert_eq!(of("200 OK\r\n", 0), (1, 5));
+        assert_eq!(of("200 OK\r\n", 1), (0, 6));
+        assert_eq!(of("404 Not Found\r\n", 0), (2, 5));
+        assert_eq!(of("200 OK\r\ncache-control: max-age=60\r\n", 0), (3, 5));
+        // The origin's own lifetimes count from when it was asked.
+        assert_eq!(of("200 OK\r\ncache-control: max-age=7\r\n", 0), (2, 5));
+        // A date says nothing of it, which is whole seconds of another clock.
+        assert_eq!(of("200 OK\r\ndate: Sat, 21 Nov 2026 23:00:00 GMT\r\n", 0), (1, 3600));
     }
 
     /// Threats E3 and E4.

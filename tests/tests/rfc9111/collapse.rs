@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{CONFIG, Site, ok, site, status_of};
+use super::{CONFIG, Site, by_number, ok, site, status_of};
 use weir_tests::dialogue::{
     After, Backend, PATIENCE, Request, Response, ScriptedBackend, Setup, Weir, Wire, until,
 };
@@ -152,4 +152,56 @@ fn a_304_is_shared_by_all_who_wait_unless_it_is_for_one() {
         assert_eq!(second.fields.one("x-for"), is_for_all.then_some("all"));
         assert_eq!(status_of(&second).contains("collapsed"), is_for_all, "{second:?}");
     }
+}
+
+/// Waves of clients that ask together, of an origin that needs longer than its answers are fresh. The answers
+/// of each wave, and how many requests have reached the origin.
+fn waves(rules: &str, lines: &'static str, count: usize) -> (Vec<Vec<Response>>, usize) {
+    let origin = by_number(move |before, wire| {
+        std::thread::sleep(Duration::from_millis(1200));
+        let fields: Vec<(&str, &str)> = lines.lines().filter_map(|line| line.split_once(": ")).collect();
+        wire.answers(200, &fields, before.to_string());
+    });
+    let weir = Setup::of(&CONFIG.replace("RULES", rules)).with("app", origin.address()).start();
+    let mut clients: Vec<Wire> = (0..6).map(|_| weir.client("web")).collect();
+    let wave = |clients: &mut Vec<Wire>| {
+        clients.iter_mut().for_each(|client| client.sends(ASK));
+        clients.iter_mut().map(Wire::receives_response).collect()
+    };
+    ((0..count).map(|_| wave(&mut clients)).collect(), origin.served())
+}
+
+#[test]
+fn an_origin_slower_than_the_operators_lifetime_is_asked_once_for_all() {
+    for (rules, lines) in [("ttl = \"1s\"", ""), ("ttl_max = \"1s\"", "cache-control: max-age=60")] {
+        let (waves, served) = waves(rules, lines, 1);
+        assert_eq!(served, 1, "{rules}");
+        assert!(waves[0].iter().all(|answer| answer.text() == "0"), "{rules}: {waves:?}");
+    }
+    // It counts from when the answer came: what comes right behind it is answered from memory.
+    let (waves, served) =
+        waves("ttl = \"30s\"\nnegative_ttl = \"1s\"", "date: Sun, 22 Nov 2020 00:00:00 GMT", 2);
+    assert_eq!(served, 1, "{waves:?}");
+}
+
+/// RFC 9111 section 4: who asked before the answer was made may have it, however long it took.
+#[test]
+fn an_answer_that_took_longer_than_it_is_fresh_is_for_all_who_waited_for_it() {
+    for lines in
+        ["cache-control: max-age=1", "cache-control: s-maxage=1", "cache-control: max-age=60\nage: 100"]
+    {
+        let (waves, served) = waves("", lines, 2);
+        for (number, wave) in waves.iter().enumerate() {
+            let texts: Vec<String> = wave.iter().map(Response::text).collect();
+            assert_eq!(texts, vec![number.to_string(); 6], "{lines}: {waves:?}");
+            let collapsed = wave.iter().filter(|answer| status_of(answer).contains("collapsed"));
+            assert_eq!(collapsed.count(), 5, "{lines}: {waves:?}");
+            let aged = |answer: &Response| answer.fields.one("age").is_some();
+            assert!(wave.iter().all(|answer| aged(answer) || !status_of(answer).contains("collapsed")));
+        }
+        assert_eq!(served, 2, "{lines}");
+    }
+    // What is never fresh says that it is not to be shared.
+    let (_, served) = waves("", "cache-control: max-age=0", 1);
+    assert_eq!(served, 6);
 }

@@ -138,6 +138,8 @@ pub struct FetchedHead {
     pub variant: Option<(Vary, Box<[u8]>)>,
     /// How long it is fresh; `None` where it is not kept.
     pub freshness: Option<Freshness>,
+    /// Whether it came too late to be kept: those who wait for it get it, and nobody else does.
+    pub is_late: bool,
     /// Whether nobody but who asked may get this head as it is.
     pub is_personal: bool,
     /// The stickiness cookie for who asked.
@@ -291,7 +293,7 @@ impl Reader {
             Stage::Failed(failed) if failed.meets == Meets::Client && !self.leads => Arrived::Lost,
             Stage::Failed(failed) => Arrived::Failed(*failed),
             Stage::Lost | Stage::Copying => Arrived::Lost,
-            Stage::Streaming(head) if !*is_kept && !self.leads => {
+            Stage::Streaming(head) if !*is_kept && !head.is_late && !self.leads => {
                 Arrived::Released { status: Some(head.head.status()) }
             }
             Stage::Streaming(head) => Arrived::Streaming(head.clone()),
@@ -412,7 +414,12 @@ impl BroadcastState {
         if self.has_readers() {
             return false;
         }
-        if matches!(self.stage, Stage::Streaming(_) | Stage::Copying) && !self.is_kept {
+        let is_for_readers_alone = match &self.stage {
+            Stage::Streaming(head) => !self.is_kept || head.is_late,
+            Stage::Copying => !self.is_kept,
+            _ => false,
+        };
+        if is_for_readers_alone {
             return true;
         }
         match self.alone {

@@ -89,18 +89,21 @@ impl Fetch {
         let has_cookie = head.value(weir_http::KnownHeader::SetCookie, text).is_some();
         let is_personal = has_cookie || judged.as_ref().is_some_and(Storing::withholds);
         self.storing = judged;
+        let is_late = self.storing.as_ref().is_some_and(Storing::is_late);
         let fetched = FetchedHead {
             head: head.clone(),
             text: text.into(),
             variant,
             freshness: self.storing.as_ref().map(|storing| *storing.freshness()),
+            is_late,
             is_personal,
             sticky: sticky.cloned(),
             origin,
         };
-        let is_kept = self.storing.is_some();
-        self.lease.sender.begin(Arc::new(fetched), is_kept);
-        if !is_kept {
+        // What came too late is gathered as what is kept, so that none of those who wait holds up another.
+        let is_gathered = self.storing.is_some();
+        self.lease.sender.begin(Arc::new(fetched), is_gathered);
+        if !is_gathered || is_late {
             self.lease.leave();
         }
         if head.body().is_empty() {
@@ -125,7 +128,13 @@ impl Fetch {
         }
         let asked = Asked { asked_at: self.asked_at, times: times() };
         match judge_response(&self.facts, head, text, &route.rules, asked) {
-            Ok(storing) => cache.has_room().then_some(storing),
+            Ok(storing) => {
+                let is_outdated = || unkept(&self.facts, head.status(), NotStored::Stale).drops;
+                if let Some(stale) = self.stale.as_ref().filter(|_| storing.is_late() && is_outdated()) {
+                    cache.store.discard(stale);
+                }
+                cache.has_room().then_some(storing)
+            }
             Err(reason) => {
                 let Unkept { passes, drops } = unkept(&self.facts, head.status(), reason);
                 if let Some(crowd) = passes {
@@ -199,7 +208,7 @@ impl Fetch {
         if self.is_mismatched {
             return;
         }
-        let storing = self.storing.take();
+        let storing = self.storing.take().filter(|storing| !storing.is_late());
         let sender = &self.lease.sender;
         let object = storing.zip(sender.gathered()).and_then(|(storing, chunks)| {
             let (route, head) = (self.cache()?, sender.head()?);

@@ -367,6 +367,7 @@ impl Miss<'_> {
         // What is still to come may break off, or be purged before it is whole (RFC 9211 §2.6).
         let is_stored = kept.is_some();
         let object = match kept {
+            None if head.is_late => None,
             None if wants_part || (head.is_personal && !leads) => self.await_object(session, &reader).await,
             // What is kept lacks what was for who asked, and what stood behind the content.
             Some(_) if !wants_part && head.is_personal && leads => None,
@@ -382,7 +383,8 @@ impl Miss<'_> {
             self.note_shared(exchange, &object, &facts, leads);
             return Ok(hit::send(session, exchange, self.forwarding, object, &facts).await);
         }
-        if (wants_part && head.variant.is_none()) || (head.is_personal && !leads) {
+        let is_kept = head.freshness.is_some() && !head.is_late;
+        if (wants_part && !is_kept) || (head.is_personal && !leads) {
             // The whole was asked for in order to keep it, which is not to be: what the client wants is asked
             // for as it did.
             drop(reader);

@@ -19,6 +19,7 @@ fn head() -> Arc<FetchedHead> {
         variant: None,
         freshness: None,
         is_personal: false,
+        is_late: false,
         sticky: None,
         origin,
     })
