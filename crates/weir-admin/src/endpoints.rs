@@ -291,7 +291,7 @@ pub const ENDPOINTS: &[Endpoint] = &[
         body: &[
             ("state", "string", "`on` or `off`"),
             ("listener", "string?", "this listener, or with `route` that route of it"),
-            ("route", "string?", "routes of this name"),
+            ("route", "string?", "routes that have this `name`; a position, such as `web/4`, is refused"),
             (
                 "pool",
                 "string?",

@@ -119,7 +119,7 @@ pub use protocol::Protocol;
 pub use report::{Problem, Report, Severity};
 pub use retry::{Budget, Retry, RetryOn, RouteRetry};
 pub use rewrite::Rewrite;
-pub use route::Route;
+pub use route::{Route, is_position};
 pub use runtime::Runtime;
 /// `rate_limit`, `concurrency_limit`, `deny_…` and `allow_…`.
 pub use screen::ClientScreen;

@@ -169,6 +169,11 @@ pub(crate) fn assume(listener: &mut Fields) {
     }
 }
 
+/// Whether what a route is called is only its position: no name that is written has a slash.
+pub fn is_position(route: &str) -> bool {
+    route.contains('/')
+}
+
 impl Route {
     /// Whether requests that it takes may go to this pool: it is its own, or gets a share.
     pub fn may_go_to(&self, pool: &str) -> bool {

@@ -107,7 +107,7 @@ pub struct InMaintenance {
     /// This listener, or with `--route` that route of it
     #[arg(long, value_name = "NAME", requires = "state")]
     pub listener: Option<String>,
-    /// Routes of this name
+    /// Routes that have this `name`; one that has none cannot be switched by itself
     #[arg(long, value_name = "NAME", requires = "state")]
     pub route: Option<String>,
     /// Requests that go to this pool; connections and flows of other protocols go on

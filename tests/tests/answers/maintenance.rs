@@ -195,6 +195,32 @@ fn names_that_are_not_there_are_refused_and_the_api_says_what_is_off() {
     assert_eq!(finished.code, 2, "{finished:?}");
 }
 
+/// Its position is another's as soon as a route is put before it: the switch would go over to that one.
+#[test]
+fn a_route_without_a_name_of_its_own_is_refused() {
+    let (_backend, mut weir) = start();
+    let unnamed = CONFIG.replace("name = \"own\"\n", "");
+    weir.reloads(&unnamed);
+    for words in [&["--listener", "web", "--route", "web/1"][..], &["--route", "web/1"]] {
+        let refused = weir.command(&[&["maintenance", "on"], words].concat());
+        assert_ne!(refused.code, 0, "{refused:?}");
+        assert!(refused.stderr.contains("`web/1` has no name of its own"), "{refused:?}");
+        assert!(refused.stderr.contains("give it a `name`"), "{refused:?}");
+    }
+    let body = r#"{"state": "on", "listener": "web", "route": "web/1"}"#;
+    assert_eq!(weir.admin().calls("POST", "/v1/maintenance", &[], body).status(), 400);
+    assert_eq!(maintenance(&weir, &[]), "nothing is in maintenance");
+    // One that has a name is followed by it.
+    maintenance(&weir, &["on", "--listener", "web", "--route", "shop"]);
+    let first =
+        "[[listener.web.route]]\npath = \"/first\"\npool = \"app\"\n[[listener.web.route]]\nname = \"shop\"";
+    weir.reloads(&unnamed.replace("[[listener.web.route]]\nname = \"shop\"", first));
+    assert_eq!(
+        (text(&weir, "/first"), text(&weir, "/shop/x")),
+        ("app".to_owned(), "shop is shut".to_owned())
+    );
+}
+
 #[test]
 fn a_pool_is_closed_to_requests_alone_and_the_switch_says_whom_it_does_not_touch() {
     let (_backend, weir) = start();

@@ -96,6 +96,11 @@ fn exists(snapshot: &Snapshot, scope: &Scope) -> Result<(), ChangeError> {
             let mut of = listeners().filter(|it| listener.as_deref().is_none_or(|name| it.name == name));
             let has = |it: &weir_config::Listener| it.routes.iter().any(|other| other.name == *route);
             match of.any(|it| is_http(it) && has(it)) {
+                // After the next reload it may be the position of another.
+                true if weir_config::is_position(route) => invalid(format!(
+                    "route `{route}` has no name of its own, and would be another once routes are put before it; \
+                     give it a `name`"
+                )),
                 true => Ok(()),
                 false => invalid(format!("no HTTP listener has a route that is named `{route}`")),
             }
