@@ -249,6 +249,18 @@ pub struct KeyParts<'a> {
 }
 
 impl<'a> KeyParts<'a> {
+    /// The port of the authority, or the scheme's own.
+    pub fn port(&self) -> u16 {
+        let default = match self.scheme {
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+        };
+        // The last colon of an IPv6 address stands before its bracket.
+        let said =
+            self.authority.rsplit(|&byte| byte == b':').next().filter(|_| self.authority.contains(&b':'));
+        said.and_then(|port| std::str::from_utf8(port).ok()?.parse().ok()).unwrap_or(default)
+    }
+
     /// Reads what [`KeyBuffer::build`] wrote; `None` for anything else.
     pub fn of(key: &'a [u8]) -> Option<KeyParts<'a>> {
         Some(KeyParts::split(key)?.0)
@@ -332,6 +344,17 @@ mod tests {
         assert_eq!(of("shop.example"), of("shop.example:80"));
         assert_ne!(of("shop.example"), of("shop.example:443"));
         assert_ne!(of("shop.example"), of("shop.example:8080"));
+    }
+
+    #[test]
+    fn the_port_is_that_of_the_authority_or_of_the_scheme() {
+        let port = |authority| KeyParts::of(&key(authority, "/", "", &Rules::default())).unwrap().port();
+        assert_eq!(port("shop.example"), 80);
+        assert_eq!(port("shop.example:80"), 80);
+        assert_eq!(port("shop.example:8443"), 8443);
+        assert_eq!([port("[2001:db8::1]"), port("[2001:db8::1]:81"), port("192.0.2.1")], [80, 81, 80]);
+        let parts = KeyParts { scope: b"", scheme: Scheme::Https, authority: b"a", path: b"/", query: None };
+        assert_eq!(parts.port(), 443);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What attackers try on caches (threats E1, E2, E6; the others stand with what they are about).
 
 use super::{is_hit, ok, reply, site, site_sending};
+use weir_tests::dialogue::{After, Backend, Setup};
 
 /// Threat E1.
 #[test]
@@ -32,6 +33,41 @@ fn what_is_not_in_the_key_poisons_nothing() {
     // A GET with a body.
     site.curl("/fat", &[], &["--request", "GET", "--data", "evil"]);
     assert!(site.get("/fat", &[]).text().ends_with(" 0"));
+}
+
+/// Threat E1: where two listeners share answers, the one that is asked first chooses nothing for the other.
+#[test]
+fn the_port_of_a_listener_poisons_nothing() {
+    let origin = Backend::serving(|request, wire| {
+        let port = request.fields.all("x-forwarded-port").join(",");
+        wire.answers(200, &[("cache-control", "max-age=60")], port);
+        After::Keep
+    });
+    let listener = |name: &str| {
+        format!(
+            "[listener.{name}]\nbind = \"@{name}\"\npool = \"app\"\n[[listener.{name}.route]]\n\
+             path = \"/past\"\npool = \"app\"\n[[listener.{name}.route]]\npath = \"/*\"\npool = \"app\"\ncache = {{}}\n"
+        )
+    };
+    let config = listener("one") + &listener("two") + "[pool.app]\nbackends = [\"@app\"]\nhealth = \"off\"\n";
+    let weir = Setup::of(&config).with("app", origin.address()).start();
+    let port_by = |listener: &str, target: &str, host: &str| {
+        let mut client = weir.client(listener);
+        client.sends(format!("GET {target} HTTP/1.1\r\nhost: {host}\r\n\r\n"));
+        client.receives_status(200).text()
+    };
+    for (host, port) in [
+        ("shop.test", "80"),
+        ("shop.test:80", "80"),
+        ("shop.test:8443", "8443"),
+        ("[::1]:81", "81"),
+        ("[::1]", "80"),
+    ] {
+        let target = format!("/{}", host.len());
+        assert_eq!([port_by("two", &target, host), port_by("one", &target, host)], [port, port], "{host}");
+    }
+    // Where nothing is kept it is the one that the client has connected to.
+    assert_eq!(port_by("two", "/past", "shop.test"), weir.address("two").port().to_string());
 }
 
 /// Threat E1: what the key is made of and the origin never sees.

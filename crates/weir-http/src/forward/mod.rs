@@ -91,6 +91,9 @@ pub struct RequestContext<'a> {
     /// Host and port that a backend is to be asked by instead, valid ones (RFC 9110 §7.2). What is forwarded
     /// of the client says the client's all the same.
     pub backend_host: Option<&'a [u8]>,
+    /// The port that `x-forwarded-port` says, where the client does not say it itself. `None`: the one that it
+    /// connected to.
+    pub port: Option<u16>,
     /// The client's address, where it is another than the connection's: a trusted proxy speaks for it.
     pub client: Option<&'a [u8]>,
     /// `x-request-id` for a request that has no acceptable one.
@@ -130,6 +133,7 @@ impl<'a> RequestContext<'a> {
             query: Query::AsSent,
             host: None,
             backend_host: None,
+            port: None,
             client: None,
             request_id,
             default_host: b"",
@@ -388,9 +392,9 @@ fn put_identity(
     if !client.is_empty() && !replaced.has(KnownHeader::XRealIp) {
         sink.field(b"x-real-ip", client);
     }
-    if identity.port != 0 && !replaced.has(KnownHeader::XForwardedPort) && !kept(KnownHeader::XForwardedPort)
-    {
-        sink.number(b"x-forwarded-port", u64::from(identity.port));
+    let port = context.port.unwrap_or(identity.port);
+    if port != 0 && !replaced.has(KnownHeader::XForwardedPort) && !kept(KnownHeader::XForwardedPort) {
+        sink.number(b"x-forwarded-port", u64::from(port));
     }
     if let Some(certificate) = &identity.certificate
         && !replaced.has(KnownHeader::ClientCert)

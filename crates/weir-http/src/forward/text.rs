@@ -87,6 +87,7 @@ fn write_identity(
     let usual = !identity.trusted
         && head.version == identity.version
         && !head.fields.seen.has(KnownHeader::Via)
+        && context.port.is_none()
         && replaced.intersection(IDENTITY.with(KnownHeader::Via)).is_empty();
     if usual {
         out.extend_from_slice(&identity.lines);

@@ -66,6 +66,8 @@ pub fn serialise(
         if asked.query != exchange.paths.query(request.query(received)) {
             context.query = Query::Of(asked.query);
         }
+        // Listeners that share answers may have several.
+        context.port = Some(asked.port());
         context.host = Some(asked.authority).filter(|host| request.host(received) != Some(*host));
     }
     context.hidden_cookie = sticky::hidden(&forwarding.pool.shared.config);
