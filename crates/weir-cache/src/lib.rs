@@ -40,7 +40,9 @@ pub use key::{KeyBuffer, KeyParts, KeySource};
 pub use object::{Body, Object};
 pub use request::{Bypass, RequestFacts, admits};
 pub use response::{Exchange, NotStored, Storing, judge_response};
-pub use reuse::{Reuse, Why, is_server_error, may_serve_on_error, outlasts_error, reuse, reuse_coming};
+pub use reuse::{
+    Reuse, Why, is_server_error, may_serve_on_error, outlasts_error, reuse, reuse_coming, ttl_seconds,
+};
 pub use rules::{Pattern, QueryRule, Rules, SetCookie};
 pub use store::{Lookup, Purge, PurgeSequence, Refused, Store};
 pub use unkept::{Crowd, Unkept, unkept};

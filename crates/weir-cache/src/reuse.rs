@@ -114,6 +114,16 @@ fn verdict(fresh: &Freshness, purged_at: Option<Duration>, request: &RequestFact
     validate(if purged_at.is_some() { Why::Purged } else { Why::Stale })
 }
 
+/// For how long the object is still fresh, or, below zero, has been stale: whole seconds, of which those that
+/// have begun count where it is stale (RFC 9211 §2.5).
+pub fn ttl_seconds(object: &Object, now: Duration) -> i64 {
+    let fresh = object.freshness();
+    match staleness(fresh, object.soft_purged_at(), now) {
+        None => fresh.lifetime().saturating_sub(fresh.age(now)).as_secs() as i64,
+        Some(stale_for) => -(stale_for.as_secs() as i64) - i64::from(stale_for.subsec_nanos() > 0),
+    }
+}
+
 /// For how long it has been stale; `None` while it is fresh.
 fn staleness(fresh: &Freshness, purged_at: Option<Duration>, now: Duration) -> Option<Duration> {
     let aged = fresh.age(now).checked_sub(fresh.lifetime());
@@ -194,6 +204,13 @@ mod tests {
         assert_eq!(of(0), Reuse::Fresh { age: seconds(0), ttl: seconds(60) });
         assert_eq!(of(59), Reuse::Fresh { age: seconds(59), ttl: seconds(1) });
         assert_eq!(of(60), Reuse::Validate { age: seconds(60), why: Why::Stale });
+    }
+
+    #[test]
+    fn the_time_that_is_left_goes_below_zero() {
+        let object = object("cache-control: max-age=60\r\n");
+        let of = |millis: u64| ttl_seconds(&object, seconds(1000) + Duration::from_millis(millis));
+        assert_eq!([of(0), of(59_400), of(60_000), of(60_400), of(70_000)], [60, 0, 0, -1, -10]);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::{CONFIG, by_number, is_hit, ok, reply, site, site_sending};
-use weir_tests::dialogue::{Setup, Wire, until};
+use super::{CONFIG, age_of, by_number, is_hit, ok, reply, site, site_sending, status_of};
+use weir_tests::dialogue::{Response, Setup, Wire, until};
 
 #[test]
 fn a_stale_one_answers_at_once_while_it_is_fetched_anew() {
@@ -244,4 +244,28 @@ fn what_covers_for_an_error_is_chosen_by_the_request_and_the_connection_goes_on(
     assert_eq!(client.receives_response_to("HEAD").status, 200);
     assert_eq!(client.receives_status(206).text(), "oo");
     assert_eq!(site.served(), 2, "who comes just behind a failure does not have it asked again");
+}
+
+/// RFC 9211 section 2.5.
+#[test]
+fn the_status_says_for_how_long_it_has_been_stale() {
+    let ttl_of = |answer: &Response| {
+        let status = status_of(answer);
+        let ttl = status.split("ttl=").nth(1).unwrap_or_else(|| panic!("no ttl: {status}"));
+        ttl.split(';').next().and_then(|ttl| ttl.parse::<i64>().ok()).unwrap_or_else(|| panic!("{status}"))
+    };
+    for (said, wanted) in [
+        ("max-age=60, stale-while-revalidate=600", ""),
+        ("max-age=60, stale-if-error=600", ""),
+        ("max-age=60", "cache-control: max-stale=600"),
+    ] {
+        let mut site = site_sending("", &format!("cache-control: {said}\nage: 70\netag: \"a\""));
+        site.get("/", &[]);
+        site.origin_dies();
+        let answer = site.get("/", &[wanted]);
+        assert!(is_hit(&answer), "{said}: {answer:?}");
+        // Both are whole seconds: of 70.4 it is 70 and -11.
+        let over = 60 - age_of(&answer) as i64 - ttl_of(&answer);
+        assert!((0..=1).contains(&over) && ttl_of(&answer) <= -10, "{said}: {answer:?}");
+    }
 }

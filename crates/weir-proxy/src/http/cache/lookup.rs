@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_cache::{
     Bypass, Conditional, KeySource, Lookup, Object, Part, RequestFacts, Reuse, Why, admits, conditional,
-    heads, range, reuse,
+    heads, range, reuse, ttl_seconds,
 };
 use weir_http::values::entity_tag::EntityTag;
 use weir_http::{KnownHeader, Method, RequestHead, Scheme};
@@ -20,7 +20,7 @@ use crate::http::session::Session;
 /// What a request meets.
 pub enum Found {
     /// An answer.
-    Hit { object: Arc<Object>, facts: RequestFacts, age: Duration, ttl: Duration },
+    Hit { object: Arc<Object>, facts: RequestFacts, age: Duration, ttl_seconds: i64 },
     /// An answer that is given once more while another is fetched.
     Stale { object: Arc<Object>, facts: RequestFacts, age: Duration },
     /// Nothing that answers it. What there is may be confirmed, or given if nothing better can be had.
@@ -59,11 +59,12 @@ pub fn look_up(session: &Session, exchange: &mut Exchange, route: &RouteCache) -
 
 fn judge(object: Arc<Object>, facts: RequestFacts, now: Duration) -> Found {
     match reuse(&object, &facts, now) {
-        Reuse::Fresh { age, ttl } => Found::Hit { object, facts, age, ttl },
+        Reuse::Fresh { age, ttl } => Found::Hit { object, facts, age, ttl_seconds: ttl.as_secs() as i64 },
         Reuse::Stale { age, while_revalidate: true } => Found::Stale { object, facts, age },
         // The client takes it as it is.
         Reuse::Stale { age, while_revalidate: false } => {
-            Found::Hit { object, facts, age, ttl: Duration::ZERO }
+            let ttl_seconds = ttl_seconds(&object, now);
+            Found::Hit { object, facts, age, ttl_seconds }
         }
         Reuse::OnlyIfCached => Found::NotCached,
         Reuse::Validate { why, .. } => {

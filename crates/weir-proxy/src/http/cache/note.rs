@@ -75,7 +75,7 @@ impl Reused for Note {
 }
 
 impl Note {
-    /// Answered from memory; `ttl` is how long it is still fresh, below zero where it is not.
+    /// Answered from memory; `ttl_seconds` is how long it is still fresh, below zero where it is not.
     pub fn hit(&mut self, result: CacheResult, age_seconds: u64, ttl_seconds: i64) {
         self.result = Some(result);
         self.age_seconds = Some(age_seconds);

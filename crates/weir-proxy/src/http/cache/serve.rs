@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use weir_cache::{
     Bypass, Crowd, Lookup, Object, RequestFacts, Reuse, is_server_error, may_serve_on_error, reuse,
+    ttl_seconds,
 };
 use weir_http::ResponseContext;
 use weir_io::clock;
@@ -48,8 +49,8 @@ pub async fn run(
     cache: &RouteCache,
 ) -> Result<After, Failure> {
     match look_up(session, exchange, cache) {
-        Found::Hit { object, facts, age, ttl } => {
-            exchange.ledger.cache.hit(CacheResult::Hit, age.as_secs(), ttl.as_secs() as i64);
+        Found::Hit { object, facts, age, ttl_seconds } => {
+            exchange.ledger.cache.hit(CacheResult::Hit, age.as_secs(), ttl_seconds);
             Ok(hit::send(session, exchange, forwarding, object, &facts).await)
         }
         // Boxed: what waits for a backend is large, and every idle session would hold room for it.
@@ -89,8 +90,8 @@ impl Miss<'_> {
         }
         exchange.is_keyed = !matches!(found, Found::Past(_));
         match found {
-            Found::Hit { object, facts, age, ttl } => {
-                exchange.ledger.cache.hit(CacheResult::Hit, age.as_secs(), ttl.as_secs() as i64);
+            Found::Hit { object, facts, age, ttl_seconds } => {
+                exchange.ledger.cache.hit(CacheResult::Hit, age.as_secs(), ttl_seconds);
                 Ok(hit::send(session, exchange, self.forwarding, object, &facts).await)
             }
             Found::Stale { object, facts, age } => {
@@ -160,7 +161,8 @@ impl Miss<'_> {
                 return self.fetch(session, exchange, lacking, Some(object)).await;
             }
         }
-        exchange.ledger.cache.hit(CacheResult::Stale, age.as_secs(), -1);
+        let ttl_seconds = ttl_seconds(&object, exchange.ledger.head);
+        exchange.ledger.cache.hit(CacheResult::Stale, age.as_secs(), ttl_seconds);
         Ok(hit::send(session, exchange, self.forwarding, object, &facts).await)
     }
 
@@ -475,10 +477,13 @@ impl Miss<'_> {
 
     /// Age and remaining freshness, seconds.
     fn age_of(&self, object: &Object, facts: &RequestFacts) -> (u64, i64) {
-        match reuse(object, facts, clock::now()) {
+        let now = clock::now();
+        match reuse(object, facts, now) {
             Reuse::Fresh { age, ttl } => (age.as_secs(), ttl.as_secs() as i64),
-            Reuse::Stale { age, .. } | Reuse::Validate { age, .. } => (age.as_secs(), -1),
-            Reuse::OnlyIfCached => (0, -1),
+            Reuse::Stale { age, .. } | Reuse::Validate { age, .. } => {
+                (age.as_secs(), ttl_seconds(object, now))
+            }
+            Reuse::OnlyIfCached => (0, ttl_seconds(object, now)),
         }
     }
 
