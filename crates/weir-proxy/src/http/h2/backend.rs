@@ -20,7 +20,7 @@ use weir_io::wait::{WaitError, timed_out};
 use crate::backends::{Connection, OpenCount};
 use crate::http::h2::connections::{BackendConnection, BackendConnections, SETTINGS_PATIENCE, StreamSlot};
 use crate::http::h2::heard::Heard;
-use crate::http::h2::presence::{Presence, SILENCE};
+use crate::http::h2::presence::Presence;
 use crate::http::h2::resets::Resets;
 use crate::http::h2::stream::Stream as RequestStream;
 use crate::http::h2::wire::Wire;
@@ -44,6 +44,10 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 /// so many, and for so long.
 const RESETS_REMEMBERED: usize = 4096;
 const RESETS_REMEMBERED_FOR: Duration = Duration::from_secs(10);
+/// A connection ends where the backend's kernel acknowledges nothing for so long, or has no room for what is
+/// sent: longer than a backend stands still that comes back, and no longer than `timeout.backend` is unless it
+/// is set.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 
 impl StreamSlot {
     /// Sends a request's head; `is_whole` when nothing follows it. What of its answer waits counts against
@@ -90,7 +94,7 @@ impl BackendConnections {
             // Counted over the connection's life, they would end it for all who share it.
             .max_local_error_reset_streams(None);
         // Where not even the kernel at the other end answers any more, who waits need not wait longer.
-        stream.end_when_unacknowledged(SILENCE);
+        stream.end_when_unacknowledged(UNACKNOWLEDGED);
         let heard = Rc::new(Heard::default());
         let mut handshake = pin!(builder.handshake::<Wire, Bytes>(Wire::of_backend(stream, heard.clone())));
         let (sender, mut frames) = poll_fn(|context| match handshake.as_mut().poll(context) {
