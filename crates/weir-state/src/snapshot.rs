@@ -37,8 +37,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Whom senders of datagrams have named at a listener, and its `client_idle`; `None` where there is none of
-    /// that name.
+    /// Whom senders of datagrams have named at a listener, and its `client_idle`; `None` where there is none
+    /// of that name.
     pub fn named(&self, listener: &str) -> Option<(&crate::named::NamedClients, std::time::Duration)> {
         let listener = self.listeners.iter().find(|it| it.config.name == listener)?;
         Some((&*listener.named, listener.config.timeout.client_idle))

@@ -11,7 +11,7 @@ fn site() -> Backend {
             Some("right") => 200,
             _ => request.target.trim_start_matches('/').parse().unwrap_or(401),
         };
-        wire.answers(status, &[], &format!("said {status}"));
+        wire.answers(status, &[], format!("said {status}"));
         After::Keep
     })
 }

@@ -91,8 +91,8 @@ pub struct RequestContext<'a> {
     /// Host and port that a backend is to be asked by instead, valid ones (RFC 9110 §7.2). What is forwarded
     /// of the client says the client's all the same.
     pub backend_host: Option<&'a [u8]>,
-    /// The port that `x-forwarded-port` says, where the client does not say it itself. `None`: the one that it
-    /// connected to.
+    /// The port that `x-forwarded-port` says, where the client does not say it itself. `None`: the one that
+    /// it connected to.
     pub port: Option<u16>,
     /// The client's address, where it is another than the connection's: a trusted proxy speaks for it.
     pub client: Option<&'a [u8]>,

@@ -235,8 +235,8 @@ pub fn serialise_anew(
     Ok(facts)
 }
 
-/// Puts the head back before what was received behind it: the request, which has no body, is to be answered by
-/// what is kept. False where there is no memory for it.
+/// Puts the head back before what was received behind it: the request, which has no body, is to be answered
+/// by what is kept. False where there is no memory for it.
 pub fn take_back(requester: &mut Requester, exchange: &mut Exchange, head: &[u8]) -> bool {
     if !exchange.forwarded {
         return true;

@@ -183,8 +183,8 @@ impl Relay {
         if self.made_room.get().is_none_or(|last| last + ROOM_PAUSE <= now) {
             self.made_room.set(Some(now));
             let worker = self.worker.clone();
-            // Behind the tasks of flows that have just begun: these can make room only from then on, and would
-            // leave it to the one flow that is answered.
+            // Behind the tasks of flows that have just begun: these can make room only from then on, and
+            // would leave it to the one flow that is answered.
             tokio::task::spawn_local(async move {
                 worker.make_room_at(listener);
             });
