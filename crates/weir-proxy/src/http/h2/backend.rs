@@ -45,8 +45,8 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 const RESETS_REMEMBERED: usize = 4096;
 const RESETS_REMEMBERED_FOR: Duration = Duration::from_secs(10);
 /// A connection ends where the backend's kernel acknowledges nothing for so long, or has no room for what is
-/// sent: longer than a backend stands still that comes back, and what `timeout.backend` is unless it is set.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
+/// sent, which is longer than most stand still that come back.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(15);
 
 impl StreamSlot {
     /// Sends a request's head; `is_whole` when nothing follows it. What of its answer waits counts against
