@@ -63,11 +63,6 @@ impl ListenerSocket {
         self.closing.get()
     }
 
-    /// Whether it is given up, and no other process gets what comes to it.
-    pub fn is_given_up_by_all(&self) -> bool {
-        matches!(self.closing.get(), Some(Closing::After(_)))
-    }
-
     /// Gives it up; whoever serves it is woken.
     pub fn close(&self, closing: Closing) {
         self.closing.set(Some(closing));

@@ -5,21 +5,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_config::{HttpVersion, Protocol, Speaks};
+use weir_config::Protocol;
 use weir_state::Listener;
 use weir_state::counterparts::Counterparts;
-use weir_state::sockets::{self, Endpoint, Transport};
+use weir_state::sockets::{self, Endpoint};
 use weir_tls::ServerTls;
 
 use crate::backends::WorkerPool;
 use crate::compiled::{CompiledListener, CompiledSnapshot};
 
-/// A listener on one worker, across reloads: sessions keep this and look up what is current. Of one that
-/// speaks HTTP/3 there are two, since that may be taken out by itself.
+/// A listener on one worker, across reloads: sessions keep this and look up what is current.
 pub struct ListenerSlot {
     name: String,
-    /// Whether it is for QUIC connections, and for no others.
-    is_quic: bool,
     current: RefCell<Rc<WorkerListener>>,
     draining_until: Cell<Option<Duration>>,
 }
@@ -53,8 +50,7 @@ impl ListenerSlot {
 
     /// Whether what is accepted at `endpoint` is for its sessions.
     pub fn accepts_at(&self, endpoint: &Endpoint) -> bool {
-        self.is_quic == (endpoint.transport == Transport::Quic)
-            && sockets::endpoints_of(&self.current().shared.config).any(|accepted| accepted == *endpoint)
+        sockets::endpoints_of(&self.current().shared.config).any(|accepted| accepted == *endpoint)
     }
 
     /// Has other pools from now on, and is the same in all else.
@@ -72,31 +68,28 @@ pub fn followers(
     compiled: &CompiledSnapshot,
     pools: &Rc<[Rc<WorkerPool>]>,
 ) -> Vec<Rc<ListenerSlot>> {
-    let mut known = Counterparts::new(old, |slot| (slot.name.as_str(), slot.is_quic));
+    let mut known = Counterparts::new(old, |slot| slot.name.as_str());
     let mut slots = Vec::with_capacity(compiled.snapshot.listeners.len());
     for (listener, compiled) in compiled.listeners() {
         let (shared, compiled) = (listener.clone(), compiled.clone());
         let current = Rc::new(WorkerListener { shared, compiled, pools: pools.clone() });
         let name = listener.config.name.as_str();
-        for is_quic in [false, true].into_iter().take(if speaks_h3(listener) { 2 } else { 1 }) {
-            let protocol = listener.config.protocol();
-            let before = known.find(&(name, is_quic));
-            let before = before.filter(|slot| slot.current().shared.config.protocol() == protocol);
-            let lets_in_others = before.is_some_and(|slot| lets_in_others(&slot.current().shared, listener));
-            if let Some(slot) = before {
-                // Sessions that are to go, too, have their last requests served as they are from now on.
-                *slot.current.borrow_mut() = current.clone();
-            }
-            slots.push(match before.filter(|_| !lets_in_others) {
-                Some(slot) => slot.clone(),
-                None => Rc::new(ListenerSlot {
-                    name: name.to_owned(),
-                    is_quic,
-                    current: RefCell::new(current.clone()),
-                    draining_until: Cell::new(None),
-                }),
-            });
+        let protocol = listener.config.protocol();
+        let before = known.find(name);
+        let before = before.filter(|slot| slot.current().shared.config.protocol() == protocol);
+        let lets_in_others = before.is_some_and(|slot| lets_in_others(&slot.current().shared, listener));
+        if let Some(slot) = before {
+            // Sessions that are to go, too, have their last requests served as they are from now on.
+            *slot.current.borrow_mut() = current.clone();
         }
+        slots.push(match before.filter(|_| !lets_in_others) {
+            Some(slot) => slot.clone(),
+            None => Rc::new(ListenerSlot {
+                name: name.to_owned(),
+                current: RefCell::new(current),
+                draining_until: Cell::new(None),
+            }),
+        });
     }
     slots
 }
@@ -106,10 +99,6 @@ pub fn let_go(slots: &[Rc<ListenerSlot>], kept: &[Rc<ListenerSlot>], until: Dura
     for gone in slots.iter().filter(|slot| !kept.iter().any(|kept| Rc::ptr_eq(slot, kept))) {
         gone.draining_until.set(Some(until));
     }
-}
-
-fn speaks_h3(listener: &Listener) -> bool {
-    matches!(&listener.config.speaks, Speaks::Http(http) if http.versions.contains(&HttpVersion::H3))
 }
 
 /// Whether it is decided by other rules, or by others' lists, which certificates let a client in: whoever is

@@ -161,9 +161,6 @@ impl Driver {
             match received.await {
                 None => break,
                 Some(Ok(_)) => {
-                    // What is given up takes no new connections from then on, of those that have just come,
-                    // too.
-                    let _ = self.is_released(&port, serving(Waker::noop()), Waker::noop());
                     let receiving = port.replacement(&self.ports.borrow());
                     self.receive(&receiving, &inbox);
                 }

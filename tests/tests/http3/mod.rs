@@ -90,14 +90,22 @@ impl Client {
         let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         endpoint.set_default_client_config(config);
         let connection = endpoint.connect(address, "shop.example").unwrap().await?;
-        Ok(Client::over(endpoint, connection).await)
+        Client::try_over(endpoint, connection).await
     }
 
     async fn over(endpoint: quinn::Endpoint, connection: quinn::Connection) -> Client {
-        let (mut driver, requests) =
-            h3::client::new(h3_quinn::Connection::new(connection.clone())).await.unwrap();
+        Client::try_over(endpoint, connection).await.unwrap()
+    }
+
+    /// `Err` where the connection ended before HTTP/3 had begun on it.
+    async fn try_over(
+        endpoint: quinn::Endpoint,
+        connection: quinn::Connection,
+    ) -> Result<Client, quinn::ConnectionError> {
+        let begun = h3::client::new(h3_quinn::Connection::new(connection.clone())).await;
+        let Ok((mut driver, requests)) = begun else { return Err(connection.closed().await) };
         tokio::spawn(async move { std::future::poll_fn(|context| driver.poll_close(context)).await });
-        Client { endpoint, connection, requests }
+        Ok(Client { endpoint, connection, requests })
     }
 
     /// The status and the content of the answer.

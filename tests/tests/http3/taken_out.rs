@@ -11,25 +11,6 @@ async fn ends(client: &Client) {
     assert_eq!(closed.error_code.into_inner(), 0x100, "H3_NO_ERROR");
 }
 
-/// It had gone on to be served, and who came anew heard nothing at all.
-#[test]
-fn without_http_3_its_connections_are_let_go_and_new_ones_are_refused_at_once() {
-    let (authority, backend) = (authority(), site());
-    let mut weir = start(&authority, &backend);
-    run(async {
-        let mut client = Client::connect(&authority, weir.address("web")).await;
-        assert_eq!(client.asks(b"").await.0, 200);
-        weir.reloads(&CONFIG.replace(r#"["h1", "h2", "h3"]"#, r#"["h1", "h2"]"#));
-        let late = Client::try_connect_as(&authority, weir.address("web"), Default::default()).await;
-        let refused = late.err().expect("nobody is let in");
-        assert!(matches!(refused, quinn::ConnectionError::ConnectionClosed(_)), "{refused}");
-        ends(&client).await;
-        weir.reloads(CONFIG);
-        let mut again = Client::connect(&authority, weir.address("web")).await;
-        assert_eq!(again.asks(b"").await.0, 200);
-    });
-}
-
 /// See `tls::kept` for the other versions.
 #[test]
 fn d6_a_client_without_a_certificate_is_let_go_once_one_is_required_and_not_for_a_new_certificate() {

@@ -103,9 +103,7 @@ fn transport(listener: &Listener) -> TransportConfig {
 impl Front for ListenerFront {
     fn settings(&self) -> Option<Settings> {
         let slot = self.socket.slot();
-        // Else a client is refused by these settings, as its socket takes no new connections; what another
-        // process may get is left for that to answer.
-        if slot.draining_until().is_some() && !self.socket.is_given_up_by_all() {
+        if slot.draining_until().is_some() {
             return None;
         }
         let listener = slot.current();
