@@ -19,7 +19,7 @@ use crate::auth::{Auth, Refusal};
 use crate::endpoints::{Call, Endpoint, openapi};
 use crate::explain::{Question, explain};
 use crate::status;
-use crate::{certificates, maintenance, map_calls, maps, metrics, page, purge};
+use crate::{certificates, limits, maintenance, map_calls, maps, metrics, page, purge};
 use weir_control::control::{ChangeError, Control, Phase};
 use weir_control::events::Event;
 use weir_control::kernel::FlowFilter;
@@ -146,6 +146,7 @@ async fn dispatch(context: &Context, request: Request) -> Result<Response, Error
             certificates::remove(control, parameter("listener"), parameter("certificate")).await
         }
         Call::CachePurge => purge::purge(control, &read_json::<purge::PurgeRequest>(body).await?),
+        Call::ClearLimits => limits::clear(control, &read_json(body).await?),
         Call::Maintenance => Ok(maintenance::show(control)),
         Call::SwitchMaintenance => maintenance::switch(control, read_json(body).await?),
         Call::Maps => Ok(ok(&json!({ "maps": maps::of(control) }))),

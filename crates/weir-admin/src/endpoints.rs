@@ -53,6 +53,7 @@ pub enum Call {
     PutCertificate,
     RemoveCertificate,
     CachePurge,
+    ClearLimits,
     Maintenance,
     SwitchMaintenance,
     Maps,
@@ -279,6 +280,26 @@ pub const ENDPOINTS: &[Endpoint] = &[
             "/v1/cache/purge",
             Call::CachePurge,
             "Takes kept responses out, or makes them out of date. Answers with their number; what is fetched at the moment is not kept either.",
+        )
+    },
+    Endpoint {
+        body: &[
+            (
+                "client",
+                "string?",
+                "what is counted by this address, or by its network; by a header, a cookie or a text, of who has none",
+            ),
+            ("key", "string?", "what is counted by this value of a header, a cookie or a text"),
+            ("all", "boolean?", "what anybody owes, and counts of all together"),
+            ("listener", "string?", "of this listener and its routes; default all"),
+            ("route", "string?", "of routes of this name; default all, and the listeners' own"),
+        ],
+        statuses: &[(404, "`not_found`: no such listener or route has a `rate_limit`")],
+        ..endpoint(
+            Method::Post,
+            "/v1/limits/clear",
+            Call::ClearLimits,
+            "Has limits of rate forget what somebody owes, who may ask at once again. One of `client`, `key` and `all`. Answers in how many of how many limits anything was owed. A key that found no bucket of its own shares one, which only `all` clears.",
         )
     },
     endpoint(

@@ -13,6 +13,7 @@ pub mod auth;
 mod certificates;
 pub mod endpoints;
 pub mod explain;
+pub mod limits;
 pub mod maintenance;
 mod map_calls;
 pub mod maps;

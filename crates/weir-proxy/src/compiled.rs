@@ -12,7 +12,8 @@ use weir_config::{Bind, Config, Speaks};
 use weir_http::{AddedField, Limits};
 use weir_io::temporary;
 pub use weir_io::temporary::TemporaryFiles;
-pub use weir_screen::AdaptiveState;
+use weir_io::clock;
+pub use weir_screen::{AdaptiveState, Debtor};
 use weir_screen::Screen;
 use weir_state::memory;
 use weir_state::{Listener, Snapshot};
@@ -204,6 +205,17 @@ impl CompiledListener {
 }
 
 impl CompiledListener {
+    /// Has limits of rate forget what a debtor owes, those of one of its routes or its own and those of all
+    /// its routes: how many it owed something, of how many there are.
+    pub fn clear_debts(&self, route: Option<&str>, debtor: &Debtor<'_>) -> (usize, usize) {
+        let now = clock::now();
+        let routes = self.routes.routes().iter().filter(|it| route.is_none_or(|name| *it.name == *name));
+        let own = self.screen.as_deref().filter(|_| route.is_none());
+        let screens = routes.filter_map(|route| route.screen.as_deref()).chain(own);
+        let each = screens.map(|screen| screen.clear_debts(debtor, now));
+        each.fold((0, 0), |(owed, all), (more, others)| (owed + more, all + others))
+    }
+
     /// What adaptive limits have found: by the route's name, and without one of the listener's own.
     pub fn adaptive_limits(&self) -> impl Iterator<Item = (&str, AdaptiveState)> {
         let of_routes = self.routes.routes().iter().map(|route| (&*route.name, route.screen.as_deref()));

@@ -8,6 +8,13 @@ use weir_template::{Source, Template, Variable};
 use crate::digest::{Digest, digest};
 use crate::screen::Facts;
 
+/// What a digest was made of, so that no text stands for a client.
+const BY_CLIENT: u64 = 0;
+/// The value of a header or a cookie.
+const BY_VALUE: u64 = 1;
+/// A text with variables.
+const BY_TEXT: u64 = 2;
+
 /// A key by which requests are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
@@ -58,11 +65,20 @@ impl Key {
             Key::Value { template, v4_bits, v6_bits } => {
                 let mut value = Vec::with_capacity(64);
                 match facts.fill_in(template, *v4_bits, *v6_bits, &mut value) {
-                    true => digest(seed, 2, &value),
+                    true => digest(seed, BY_TEXT, &value),
                     false => by_client(seed, facts.client, *v4_bits, *v6_bits),
                 }
             }
         })
+    }
+
+    /// Digest of a key that says this; `None` where clients are counted, or all together.
+    pub(crate) fn digest_of_text(&self, seed: [u64; 2], text: &[u8]) -> Option<Digest> {
+        match self {
+            Key::Route | Key::Listener | Key::ClientIp { .. } => None,
+            Key::Header(_) | Key::Cookie(_) => Some(digest(seed, BY_VALUE, text)),
+            Key::Value { .. } => Some(digest(seed, BY_TEXT, text)),
+        }
     }
 
     /// The key of a request, in words.
@@ -165,7 +181,7 @@ pub fn address_key(client: IpAddr) -> IpAddr {
 
 fn by_value(seed: [u64; 2], facts: &Facts<'_>, value: Option<&[u8]>) -> Digest {
     match value {
-        Some(value) => digest(seed, 1, value),
+        Some(value) => digest(seed, BY_VALUE, value),
         None => by_client(seed, facts.client, 32, 64),
     }
 }
@@ -175,7 +191,7 @@ fn by_client(seed: [u64; 2], client: IpAddr, v4_bits: u8, v6_bits: u8) -> Digest
         IpAddr::V4(address) => address.to_ipv6_mapped(),
         IpAddr::V6(address) => address,
     };
-    digest(seed, 0, &Ipv6Addr::octets(&bytes))
+    digest(seed, BY_CLIENT, &Ipv6Addr::octets(&bytes))
 }
 
 #[cfg(test)]

@@ -39,5 +39,6 @@ pub use explain::ScreenCheck;
 pub use key::{Key, address_key};
 pub use pattern::{Case, Groups, Pattern, PatternSet};
 pub use rate::Rate;
+pub use rate_limiter::Debtor;
 pub use screen::{AdaptiveState, Facts, FieldLookup, Passage, Reason, Refusal, Screen, admit};
 pub use settings::{AdaptiveLimit, Checkpoint, ConcurrencyLimit, RateLimit, Settings};

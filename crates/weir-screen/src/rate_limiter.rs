@@ -1,12 +1,13 @@
 //! One rate limit at work.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::bucket::{Bucket, Ticks, duration, ticks};
 use crate::digest::Digest;
-use crate::screen::Facts;
+use crate::screen::{Facts, with_client};
 use crate::settings::RateLimit;
 use crate::table::{Table, change_shared};
 
@@ -16,6 +17,18 @@ pub(crate) struct RateLimiter {
     bucket: Bucket,
     buckets: Buckets,
     seed: [u64; 2],
+}
+
+/// Who owes tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Debtor<'a> {
+    /// The client at this address, or its network where the limit counts by that; with limits by a header,
+    /// a cookie or a text, who has no such value.
+    Client(IpAddr),
+    /// Who has this text as the limit's header, cookie or text.
+    Key(&'a [u8]),
+    /// Everybody, the one count of all together included.
+    All,
 }
 
 enum Buckets {
@@ -57,6 +70,25 @@ impl RateLimiter {
                 let _ = full_at.fetch_update(Relaxed, Relaxed, put);
             }
             (Buckets::Each(_), None) => {}
+        }
+    }
+
+    /// Has what a debtor owes be as if it had never asked; whether it owed anything. The one count of all
+    /// together is no client's and no key's.
+    pub fn clear(&self, debtor: &Debtor<'_>, now: Duration) -> bool {
+        let now = ticks(now);
+        let key = &self.settings.key;
+        match (&self.buckets, debtor) {
+            (Buckets::One(full_at), Debtor::All) => full_at.swap(0, Relaxed) > now,
+            (Buckets::One(_), _) => false,
+            (Buckets::Each(table), Debtor::All) => table.clear_all(now),
+            (Buckets::Each(table), Debtor::Client(client)) => {
+                let digest = with_client(*client, |facts| key.digest(self.seed, facts));
+                digest.is_some_and(|digest| table.clear(digest, now))
+            }
+            (Buckets::Each(table), Debtor::Key(text)) => {
+                key.digest_of_text(self.seed, text).is_some_and(|digest| table.clear(digest, now))
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use weir_template::Source;
 use crate::addresses::Addresses;
 use crate::concurrency::{ConcurrencyLimiter, Slot};
 use crate::pattern::Patterns;
-use crate::rate_limiter::{Charge, RateLimiter};
+use crate::rate_limiter::{Charge, Debtor, RateLimiter};
 use crate::settings::{Checkpoint, Settings};
 
 /// Finds the whole value of the header field of a name, all of its lines.
@@ -300,6 +300,12 @@ impl Screen {
     pub fn adaptive(&self) -> Option<AdaptiveState> {
         let limiter = self.concurrencies.iter().find(|limiter| limiter.settings.adaptive.is_some())?;
         Some(AdaptiveState { limit: limiter.limit(), unloaded: limiter.unloaded() })
+    }
+
+    /// Has the limits of rate forget what a debtor owes: how many it owed something, of how many there are.
+    pub fn clear_debts(&self, debtor: &Debtor<'_>, now: Duration) -> (usize, usize) {
+        let owed = self.rates.iter().filter(|limiter| limiter.clear(debtor, now)).count();
+        (owed, self.rates.len())
     }
 
     /// Times a key found no bucket of its own, over all limits, count.

@@ -110,6 +110,30 @@ impl Table {
         }
     }
 
+    /// Has the key's own bucket full; whether it was not. A bucket that it shares with others is left as it is,
+    /// for they owe it too.
+    pub fn clear(&self, [low, high]: Digest, now: Ticks) -> bool {
+        let mut cells = self.shard(low).lock().unwrap_or_else(PoisonError::into_inner);
+        let Found::There(at) = self.find(&cells, [low, high], now) else { return false };
+        std::mem::take(&mut cells[at])[2] > now
+    }
+
+    /// Has all buckets full, the shared ones too; whether any was not.
+    pub fn clear_all(&self, now: Ticks) -> bool {
+        let mut any = false;
+        for shard in &self.shards {
+            let mut cells = shard.cells.lock().unwrap_or_else(PoisonError::into_inner);
+            // What was never written stays memory that is never used.
+            for cell in cells.iter_mut().filter(|cell| cell[2] > 0) {
+                any |= std::mem::take(cell)[2] > now;
+            }
+        }
+        for full_at in &self.overflow {
+            any |= full_at.swap(0, Relaxed) > now;
+        }
+        any
+    }
+
     /// When the key's bucket is full.
     pub fn full_at(&self, [low, high]: Digest, now: Ticks) -> Ticks {
         let cells = self.shard(low).lock().unwrap_or_else(PoisonError::into_inner);
@@ -262,6 +286,19 @@ mod tests {
         assert!(table.take(key(2), &bucket, now).is_ok());
         assert_eq!(table.take(key(1), &bucket, now), Err(ticks(Duration::from_secs(3))));
         assert!(table.take(key(1), &bucket, now + ticks(Duration::from_secs(3))).is_ok());
+    }
+
+    #[test]
+    fn what_is_cleared_is_that_keys_alone_or_all_of_it() {
+        let (table, now) = (Table::new(100), ticks(Duration::from_secs(1)));
+        let take = |number| table.take(key(number), &slow(), now).is_ok();
+        assert!(take(1) && take(2) && !take(1) && !take(2));
+        assert!(table.clear(key(1), now) && !table.clear(key(1), now) && !table.clear(key(3), now));
+        assert!(take(1) && !take(2), "2 owes as before");
+        // Most of these share buckets.
+        (10..10_000).for_each(|number| _ = take(number));
+        assert!(table.clear_all(now) && !table.clear_all(now));
+        assert!(take(1) && take(2) && take(99_999_999));
     }
 
     #[test]

@@ -98,6 +98,32 @@ pub struct Purge {
     pub running: Running,
 }
 
+/// What `weir limits clear` has forgotten.
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("whose").args(["client", "key", "all"]).required(true))]
+pub struct Cleared {
+    /// What is counted by this address, or by its network
+    #[arg(long, value_name = "IP")]
+    pub client: Option<IpAddr>,
+    /// What is counted by this value of a header, a cookie or a text, as `weir explain http` shows it
+    #[arg(long, value_name = "TEXT")]
+    pub key: Option<String>,
+    /// What anybody owes, and counts of all together
+    #[arg(long)]
+    pub all: bool,
+    /// Of this listener and its routes
+    #[arg(long, value_name = "NAME")]
+    pub listener: Option<String>,
+    /// Of routes of this name
+    #[arg(long, value_name = "NAME")]
+    pub route: Option<String>,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub running: Running,
+}
+
 /// What `weir maintenance` takes.
 #[derive(Args, Debug)]
 pub struct InMaintenance {

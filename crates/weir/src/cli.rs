@@ -6,7 +6,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use weir_admin::explain::Question;
 
-use crate::arguments::{Added, AskedSql, Change, ConfigFiles, InMaintenance, Purge, Removed, Running};
+use crate::arguments::{Added, AskedSql, Change, Cleared, ConfigFiles, InMaintenance, Purge, Removed, Running};
 use crate::exit::Exit;
 use crate::verbs;
 
@@ -73,6 +73,11 @@ enum Verb {
     Cache {
         #[command(subcommand)]
         what: CacheVerb,
+    },
+    /// What limits of rate have counted
+    Limits {
+        #[command(subcommand)]
+        what: LimitsVerb,
     },
     /// Show a map, or change lines of it
     Map {
@@ -189,6 +194,12 @@ enum CacheVerb {
     Purge(Purge),
 }
 
+#[derive(Debug, Subcommand)]
+enum LimitsVerb {
+    /// Forget what somebody owes, who may ask at once again
+    Clear(Cleared),
+}
+
 /// Runs the verb that the command line asks for.
 pub fn main() -> Exit {
     let cli = match Cli::try_parse() {
@@ -219,6 +230,7 @@ fn done(verb: Verb) -> Result<Exit, Exit> {
         Verb::Add(added) => verbs::backend::add(&added),
         Verb::Remove(removed) => verbs::backend::remove(&removed),
         Verb::Cache { what: CacheVerb::Purge(purge) } => verbs::cache::purge(&purge),
+        Verb::Limits { what: LimitsVerb::Clear(cleared) } => verbs::limits::clear(&cleared),
         Verb::Flows(arguments) => verbs::flows::flows(&arguments),
         Verb::Decapsulate(arguments) => verbs::decapsulate::decapsulate(&arguments),
         Verb::Explain { what } => explain(what),
@@ -295,6 +307,9 @@ mod tests {
             "weir cache purge --prefix /static/",
             "weir cache purge --tag news --json",
             "weir cache purge --all",
+            "weir limits clear --client 192.0.2.7",
+            "weir limits clear --key ann --listener web --route login --json",
+            "weir limits clear --all",
             "weir map show tenants",
             "weir map show tenants shop.example --json",
             "weir map show tenants --limit 10",

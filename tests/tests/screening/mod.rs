@@ -3,6 +3,7 @@
 
 mod answers;
 mod bodies;
+mod cleared;
 mod clients;
 mod concurrency;
 mod lists;

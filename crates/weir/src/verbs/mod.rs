@@ -8,6 +8,7 @@ pub mod decapsulate;
 pub mod demo;
 pub mod explain;
 pub mod flows;
+pub mod limits;
 pub mod maintenance;
 pub mod man;
 pub mod map;
