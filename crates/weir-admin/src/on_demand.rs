@@ -18,7 +18,7 @@ const FAILURES: usize = 20;
 pub struct OnDemandStatus {
     /// The certificate authority's directory.
     pub directory: String,
-    /// Handshakes that wait for a certificate now.
+    /// Handshakes that wait for a certificate that is not in the store.
     pub waiting: usize,
     /// Names that are asked about or ordered now.
     pub names: usize,
@@ -140,7 +140,7 @@ pub(crate) fn explain(tls: &ServerTls, name: &str) -> Option<OnDemandHandshake> 
         }
         NameVerdict::Refused => "`ask` refused it a moment ago".to_owned(),
         NameVerdict::Failed(reason) => format!("none came a moment ago ({reason})"),
-        NameVerdict::Full => "`max_waiting` names are looked for".to_owned(),
+        NameVerdict::Full => "as many names as may be are looked for in the store".to_owned(),
         NameVerdict::Closed => "no names are taken any more".to_owned(),
     };
     let words = format!("on demand: {words}; {OTHERWISE}");

@@ -12,7 +12,7 @@ mod kept;
 mod names;
 mod waiting;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::poll_fn;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -34,6 +34,9 @@ use crate::provider;
 
 /// Answers and failures that are remembered, each (count). When there are more, those go that end first.
 const REMEMBERED: usize = 10_000;
+/// Names that are looked for in the store, and handshakes that wait for that, each (count): for as long as
+/// the disk takes, whatever is asked about and ordered meanwhile.
+const LOOKED_FOR: usize = 10_000;
 /// How often it is noted on the disk that a certificate is used, at most.
 const NOTE_EVERY: Duration = Duration::from_secs(3600);
 /// Longest time for which an authority that can't be spoken with is left alone for all names.
@@ -67,8 +70,13 @@ struct DemandState {
     /// Names that are asked about or ordered now, and those of them that have begun for renewal.
     asking: u32,
     renewing: u32,
-    waiting: u32,
+    /// Handshakes that wait for those, and those that wait while the store is looked into.
+    waiting: usize,
+    looking: usize,
     next_waiter: u64,
+    /// Handshakes for which there was no place when the store did not have what they waited for, until they
+    /// have seen it.
+    turned_away: HashSet<u64>,
     /// Whether names are taken; else nobody would serve who waits.
     is_open: bool,
 }
@@ -76,7 +84,8 @@ struct DemandState {
 struct UnderWay {
     waiters: HashMap<u64, Waker>,
     is_renewal: bool,
-    /// Whether it has one of the `max_names` places; a look into the store takes none.
+    /// Whether it has one of the `max_names` places, and who waits for it one of `max_waiting` each; a look
+    /// into the store takes neither.
     is_asking: bool,
 }
 
@@ -113,7 +122,7 @@ pub enum NameVerdict {
     /// It is looked for in the store, while the handshake waits; nothing is ordered, for the authority can't
     /// be spoken with now.
     Away,
-    /// As many names as may be are looked for in the store, asked about and ordered.
+    /// As many names as may be are looked for in the store.
     Full,
     /// The process takes no more names: it is on its way out, or another config is in force.
     Closed,
@@ -161,7 +170,9 @@ impl OnDemand {
             asking: 0,
             renewing: 0,
             waiting: 0,
+            looking: 0,
             next_waiter: 0,
+            turned_away: HashSet::new(),
             is_open: true,
         };
         Some(OnDemand { acme: acme.clone(), settings, state: Mutex::new(state), counts: Counts::default() })
@@ -194,11 +205,12 @@ impl OnDemand {
     }
 
     /// Has a certificate for `name` got if that is to be, and gives a place to wait for it. `None` when there
-    /// is nothing to wait for: it is here, or will not come; or as many as `max_waiting` wait.
+    /// is nothing to wait for: it is here, or will not come; or as many as may wait do, which are
+    /// `max_waiting` once it is known that the store has none.
     pub fn wanted(self: &Arc<OnDemand>, name: &str) -> Option<Waiting> {
         let mut state = self.lock();
         let verdict = state.verdict(name, &self.settings);
-        let is_full = state.waiting >= self.settings.max_waiting;
+        let is_full = !state.has_place(name, self.settings.max_waiting);
         match verdict {
             NameVerdict::Begun | NameVerdict::Unknown | NameVerdict::Away if is_full => {
                 self.counts.wait(WaitResult::NoPlace);
@@ -362,10 +374,11 @@ impl OnDemand {
 
 /// For whoever looks at it.
 impl OnDemand {
-    /// Handshakes that wait now, names that are asked about or ordered now, certificates in memory (counts).
+    /// Handshakes that wait for what is not in the store, names that are asked about or ordered now,
+    /// certificates in memory (counts).
     pub fn sizes(&self) -> [usize; 3] {
         let state = self.lock();
-        [state.waiting as usize, state.asking as usize, state.kept.len()]
+        [state.waiting, state.asking as usize, state.kept.len()]
     }
 
     /// Names that could not be got, or renewed, and are not tried yet: at most `most`, those that are left
@@ -402,8 +415,7 @@ impl DemandState {
         if let Some(refusal) = self.refusal(name, now) {
             return refusal;
         }
-        // Of names in the store, each has a client that waits for it, but over QUIC.
-        match self.begun.len() < settings.max_names as usize + settings.max_waiting as usize {
+        match self.begun.len() < LOOKED_FOR + settings.max_names as usize {
             true if self.is_away(now) => NameVerdict::Away,
             true => NameVerdict::Unknown,
             false => NameVerdict::Full,
@@ -434,21 +446,67 @@ impl DemandState {
         self.taker.take().into_iter().for_each(Waker::wake);
     }
 
+    /// Whether one more may wait for `name`.
+    fn has_place(&self, name: &str, max_waiting: u32) -> bool {
+        match self.begun.get(name) {
+            Some(under_way) if under_way.is_asking => self.waiting < max_waiting as usize,
+            _ => self.looking < LOOKED_FOR,
+        }
+    }
+
+    /// How many wait as those do who wait for `name`.
+    fn waiters_like(&mut self, is_asking: bool) -> &mut usize {
+        if is_asking { &mut self.waiting } else { &mut self.looking }
+    }
+
     /// A place among those who wait for `name`, which has begun.
     fn take_place(&mut self, name: &str) -> u64 {
         let number = self.next_waiter;
         self.next_waiter += 1;
-        self.waiting += 1;
         if let Some(under_way) = self.begun.get_mut(name) {
             under_way.waiters.insert(number, Waker::noop().clone());
+            let is_asking = under_way.is_asking;
+            *self.waiters_like(is_asking) += 1;
         }
         number
     }
 
+    /// Takes a place back; gives what was to be woken, if it still waits.
+    fn leave_place(&mut self, name: &str, number: u64) -> Option<Waker> {
+        self.turned_away.remove(&number);
+        let under_way = self.begun.get_mut(name)?;
+        let (waker, is_asking) = (under_way.waiters.remove(&number)?, under_way.is_asking);
+        *self.waiters_like(is_asking) -= 1;
+        Some(waker)
+    }
+
+    /// Counts `name` among those that are asked about and ordered, and those who wait for it, in the order in
+    /// which they came. Gives those for whom there is no place: they are to be woken once the lock is given
+    /// back. Where that is everyone who waits, nothing is asked for their sake: `false`.
+    fn begin_asking(&mut self, name: &str, max_waiting: u32) -> (bool, Vec<Waker>) {
+        let Some(under_way) = self.begun.get_mut(name).filter(|under_way| !under_way.is_asking) else {
+            return (true, Vec::new());
+        };
+        let mut staying: Vec<u64> = under_way.waiters.keys().copied().collect();
+        staying.sort_unstable();
+        let places = (max_waiting as usize).saturating_sub(self.waiting);
+        let turned_away = staying.split_off(staying.len().min(places));
+        let wakers = turned_away.iter().filter_map(|number| under_way.waiters.remove(number)).collect();
+        let is_wanted = under_way.is_renewal || turned_away.is_empty() || !staying.is_empty();
+        under_way.is_asking = is_wanted;
+        self.asking += u32::from(is_wanted);
+        self.looking -= staying.len() + turned_away.len();
+        self.waiting += staying.len();
+        self.turned_away.extend(turned_away);
+        (is_wanted, wakers)
+    }
+
     /// Lets those go who wait for `name`: they are to be woken once the lock is given back.
     fn release(&mut self, name: &str) -> Vec<Waker> {
-        let waiters = self.begun.get_mut(name).map(|under_way| std::mem::take(&mut under_way.waiters));
-        waiters.into_iter().flatten().map(|(_, waker)| waker).collect()
+        let Some(under_way) = self.begun.get_mut(name) else { return Vec::new() };
+        let (waiters, is_asking) = (std::mem::take(&mut under_way.waiters), under_way.is_asking);
+        *self.waiters_like(is_asking) -= waiters.len();
+        waiters.into_values().collect()
     }
 
     /// The same, and that is all that is done for `name`.

@@ -5,6 +5,7 @@ mod on_demand;
 mod pebble;
 mod renewal;
 mod several;
+mod stored;
 mod unwritten;
 mod words;
 

@@ -36,11 +36,11 @@ backends = ["@app"]
 health = "off"
 "#;
 
-fn with(keys: &str) -> String {
+pub fn with(keys: &str) -> String {
     CONFIG.replace("[pool.app]", &format!("{keys}\n[pool.app]"))
 }
 
-fn demanding(config: &str, ports: Ports, pebble: &Pebble, backend: &Backend, service: &Backend) -> Setup {
+pub fn demanding(config: &str, ports: Ports, pebble: &Pebble, backend: &Backend, service: &Backend) -> Setup {
     setup(config, ports, pebble, backend).with("ask", url(service.address()))
 }
 
@@ -49,7 +49,7 @@ fn url(service: SocketAddr) -> String {
 }
 
 /// A service that allows names in `.good.example` and refuses others, each in its way.
-fn service() -> Backend {
+pub fn service() -> Backend {
     Backend::serving(|request, wire| {
         let says = |name: &str| request.target.contains(&format!("domain={name}"));
         match () {
@@ -63,27 +63,27 @@ fn service() -> Backend {
     })
 }
 
-fn names(weir: &Weir, result: &str) -> f64 {
+pub fn names(weir: &Weir, result: &str) -> f64 {
     weir.metric("weir_acme_on_demand_names_total", &[("result", result)])
 }
 
-fn waits(weir: &Weir, result: &str) -> f64 {
+pub fn waits(weir: &Weir, result: &str) -> f64 {
     weir.metric("weir_acme_on_demand_handshakes_total", &[("result", result)])
 }
 
-fn served(weir: &Weir, pebble: &Pebble, name: &str) {
+pub fn served(weir: &Weir, pebble: &Pebble, name: &str) {
     let asked = asked(weir, pebble, name);
     assert!(asked.stdout.ends_with("status 200"), "{name}: {asked:?}\n{}", weir.story());
 }
 
 /// The handshake is refused as it is without any certificate.
-fn refused(weir: &Weir, name: &str) {
+pub fn refused(weir: &Weir, name: &str) {
     let refused = s_client(weir.address("secure"), &format!("-servername {name}"), "");
     assert!(refused.stderr.contains("alert access denied"), "{name}: {refused:?}");
 }
 
 /// A greeting that asks for `name`, for TLS 1.2, with which no handshake comes about.
-fn greeting(name: &str) -> Vec<u8> {
+pub fn greeting(name: &str) -> Vec<u8> {
     let counted =
         |width: usize, bytes: &[u8]| [&(bytes.len() as u32).to_be_bytes()[4 - width..], bytes].concat();
     let sni = counted(2, &[&[0][..], &counted(2, name.as_bytes())].concat());
@@ -93,7 +93,7 @@ fn greeting(name: &str) -> Vec<u8> {
     [&[22, 3, 1][..], &counted(2, &message)].concat()
 }
 
-fn waiting(weir: &Weir) -> f64 {
+pub fn waiting(weir: &Weir) -> f64 {
     weir.metric("weir_acme_on_demand_waiting", &[])
 }
 
@@ -206,7 +206,7 @@ fn a_client_that_leaves_gives_its_place_back_and_the_order_goes_on_for_the_next(
 }
 
 /// A service that says yes to everything once it is told to.
-fn slow_service() -> (Arc<AtomicBool>, Backend) {
+pub fn slow_service() -> (Arc<AtomicBool>, Backend) {
     let is_open = Arc::new(AtomicBool::new(false));
     let service = Backend::serving({
         let is_open = is_open.clone();
@@ -338,30 +338,6 @@ fn while_the_authority_is_away_handshakes_fail_at_once_after_the_first_until_an_
     assert_eq!(weir.command(&["reload"]).code, 0);
     served(&weir, &pebble, "h.good.example");
     assert!(names(&weir, "failed") >= tried && names(&weir, "issued") == 1.0);
-}
-
-#[test]
-fn what_is_stored_is_served_whatever_holds_up_orders() {
-    let (ports, backend, service) = (Ports::free(), mirror(), service());
-    let mut pebble = Pebble::running(ports);
-    let mut weir = demanding(&with("max_names = 1"), ports, &pebble, &backend, &service).start();
-    let root = pebble.root().display().to_string();
-    served(&weir, &pebble, "u.good.example");
-    pebble.stops();
-    weir.signals(Signal::TERM);
-    weir.starts_again();
-    // Each failure doubles the time in which nothing is ordered, until it is long enough to be seen.
-    until("the authority to be left alone", || {
-        refused(&weir, "v.good.example");
-        let url = "https://w.good.example/";
-        let explained = weir.command(&["explain", "http", "GET", url, "--listener", "secure"]).stdout;
-        explained.contains("for the authority is away").then_some(())
-    });
-    let asked = crate::tls::curl(&weir, "secure", "u.good.example", &["--cacert", &root]);
-    assert!(asked.stdout.ends_with("status 200"), "{asked:?}\n{}", weir.story());
-    refused(&weir, "w.good.example");
-    assert_eq!((names(&weir, "stored"), names(&weir, "issued")), (1.0, 0.0));
-    assert!(names(&weir, "failed") >= 1.0);
 }
 
 #[test]

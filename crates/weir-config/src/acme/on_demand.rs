@@ -37,7 +37,8 @@ table! {
         /// the order goes on, for the next one.
         wait: Duration =
             duration(Limit::new(seconds(30), seconds(1), seconds(300), "clients give up, too"));
-        /// Handshakes that may wait at once. Another one is served as one for an unknown name.
+        /// Handshakes that may wait at once for what is not in `store`. Another one is served as one for an
+        /// unknown name.
         max_waiting: u32 =
             count(Limit::new(1_000, 1, 100_000, "each is a connection with what it sent"));
         /// Names that may be asked about, or ordered, at once.

@@ -6,11 +6,12 @@
 
 mod used;
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 use weir_config::AcmeChallenge;
 use weir_tls::acme::Challenges;
@@ -30,6 +31,8 @@ const NOTE_EVERY: Duration = Duration::from_secs(10);
 const UNANSWERED: Duration = Duration::from_secs(5);
 /// Least time between two words about whether the service answers.
 const SAY_EVERY: Duration = Duration::from_secs(60);
+/// Looks into the store at once (count), each on a thread of its own: after a restart everybody comes.
+const LOOKS: usize = 64;
 /// Longest time for which a name is left alone because there were too many orders.
 const LIMITED_MOST: Duration = Duration::from_secs(60);
 
@@ -82,6 +85,7 @@ impl Demands {
                 service: service.clone(),
                 ways: ways.clone(),
                 common: common.clone(),
+                looks: Semaphore::new(LOOKS),
                 is_silent: AtomicBool::new(false),
                 said: Mutex::default(),
             };
@@ -114,6 +118,7 @@ struct Server {
     service: Arc<Service>,
     ways: Arc<Mutex<Vec<AcmeChallenge>>>,
     common: Common,
+    looks: Semaphore,
     /// Whether the service did not answer the last question.
     is_silent: AtomicBool,
     /// When that was said last.
@@ -161,7 +166,8 @@ impl Server {
     /// Gets the certificate for one name: from the store, or else by an order, if the service has nothing
     /// against it.
     async fn get(self: Arc<Server>, begun: Begun) {
-        let stored = self.stored(begun.name()).await;
+        // Where nobody knows whether it is there, nothing is ordered.
+        let Ok(stored) = self.stored(begun.name()).await else { return };
         let is_stored = stored.is_some();
         if let Some(stored) = stored {
             begun.serve(stored, NameResult::Stored);
@@ -179,7 +185,7 @@ impl Server {
             return;
         }
         // Another process may have got it while the service was asked.
-        if let Some(stored) = self.stored(begun.name()).await
+        if let Ok(Some(stored)) = self.stored(begun.name()).await
             && !(begun.is_renewal() && used::is_due(&stored, begun.name(), SystemTime::now()))
         {
             begun.serve(stored, NameResult::Stored);
@@ -276,7 +282,7 @@ impl Server {
             return;
         }
         match self.stored(begun.name()).await {
-            Some(stored) => {
+            Ok(Some(stored)) => {
                 // A renewal is no use of it, or one that nobody asks for would be renewed for ever.
                 if !begun.is_renewal() {
                     let used = vec![(begun.name().into(), SystemTime::now())];
@@ -285,7 +291,7 @@ impl Server {
                 begun.serve(stored, NameResult::Issued);
             }
             // It was there a moment ago.
-            None => {
+            Ok(None) | Err(_) => {
                 let reason = format!("{} can't be served", file.display());
                 begun.failed(NameResult::Failed, Duration::from_secs(60), reason);
             }
@@ -293,13 +299,19 @@ impl Server {
     }
 
     /// The certificate that is kept on the disk; `None` when there is none that is good.
-    async fn stored(&self, name: &str) -> Option<Stored> {
+    ///
+    /// # Errors
+    /// The disk could not be looked at. That is in the log.
+    async fn stored(&self, name: &str) -> io::Result<Option<Stored>> {
         let file = weir_tls::acme::file(&self.on_demand.acme().of_name(name));
+        // It is never closed.
+        let turn = self.looks.acquire().await;
         let loaded = blocking(move || Stored::load(&file)).await;
+        drop(turn);
         let loaded = loaded.inspect_err(
             |error| tracing::error!(name, %error, "a stored certificate could not be looked at"),
         );
-        match loaded.ok()? {
+        Ok(match loaded? {
             Ok(stored) if stored.facts().names.iter().any(|own| own == name) => Some(stored),
             Ok(stored) => {
                 tracing::warn!(name, file = %stored.facts().file.display(), "the stored certificate is for others");
@@ -309,7 +321,7 @@ impl Server {
                 tracing::debug!(name, %error, "no stored certificate");
                 None
             }
-        }
+        })
     }
 
     /// Notes on the disk which certificates are used, for this process after a restart and for others.

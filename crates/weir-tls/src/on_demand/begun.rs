@@ -24,6 +24,8 @@ pub struct Begun {
 pub enum NotNow {
     /// As many names as `max_names` are asked about and ordered.
     Busy,
+    /// Those who waited for it have no place: as many as `max_waiting` wait for others.
+    NoPlace,
     /// The authority can't be spoken with.
     Away,
 }
@@ -44,7 +46,8 @@ impl Begun {
         self.is_renewal
     }
 
-    /// Takes a place among the names that are asked about and ordered.
+    /// Takes a place among the names that are asked about and ordered, and one of `max_waiting` for each
+    /// handshake that waits for this one. Those that get none go on without a certificate.
     ///
     /// # Errors
     /// There is none, or it would be of no use. That is counted.
@@ -63,9 +66,12 @@ impl Begun {
             self.on_demand.counts.name(NameResult::Busy);
             return Err(NotNow::Busy);
         }
-        if let Some(under_way) = state.begun.get_mut(&self.name).filter(|under_way| !under_way.is_asking) {
-            under_way.is_asking = true;
-            state.asking += 1;
+        let (is_wanted, wakers) = state.begin_asking(&self.name, self.on_demand.settings.max_waiting);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        if !is_wanted {
+            self.on_demand.counts.name(NameResult::Busy);
+            return Err(NotNow::NoPlace);
         }
         Ok(())
     }

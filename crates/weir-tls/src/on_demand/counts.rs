@@ -14,7 +14,8 @@ pub enum NameResult {
     Refused,
     /// The service did not answer, or said that it can't.
     Unanswered,
-    /// It was in no store, and as many as `max_names` were asked about and ordered.
+    /// It was in no store, and as many as `max_names` were asked about and ordered, or `max_waiting`
+    /// handshakes waited for others.
     Busy,
     /// There were more orders than `rate` and `burst` allow.
     Limited,
@@ -64,8 +65,8 @@ pub enum WaitResult {
     TimedOut,
     /// The client left meanwhile, or Weir needed the room.
     Left,
-    /// It did not wait: `max_waiting` others did. Over QUIC: its certificate is not got, for as many names
-    /// are looked for.
+    /// The store had no certificate for it, and `max_waiting` others waited; or as many names as may be were
+    /// looked for there.
     NoPlace,
     /// It did not wait: by what is remembered of the name none was to be had.
     Remembered,

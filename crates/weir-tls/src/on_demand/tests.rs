@@ -61,6 +61,7 @@ fn who_leaves_gives_the_place_back_and_the_order_goes_on_for_the_next() {
     let on_demand = on_demand(|settings| settings.max_waiting = 1);
     let waiting = on_demand.wanted("a.example").unwrap();
     let begun = taken(&on_demand).unwrap();
+    begun.may_ask().unwrap();
     assert!(on_demand.wanted("a.example").is_none(), "there is one place");
     assert_eq!(on_demand.counts.waits(WaitResult::NoPlace), 1);
     drop(waiting);
@@ -118,20 +119,16 @@ fn names_at_once_and_orders_in_a_time_have_a_bound() {
     });
     let names = ["a.example", "b.example", "c.example", "d.example", "e.example"];
     let waiting = names.map(|name| on_demand.wanted(name));
-    assert_eq!((waiting.iter().flatten().count(), on_demand.counts.waits(WaitResult::NoPlace)), (4, 1));
     // All may be in the store; what is not takes a place.
+    assert_eq!((waiting.iter().flatten().count(), on_demand.sizes()[0]), (5, 0));
     let begun = [(); 3].map(|()| taken(&on_demand).unwrap());
     let may_ask = [0, 1, 2].map(|index| begun[index].may_ask());
     assert_eq!(may_ask, [Ok(()), Ok(()), Err(NotNow::Busy)]);
     assert_eq!((on_demand.counts.names(NameResult::Busy), on_demand.sizes()[1]), (1, 2));
     drop(begun);
     assert_eq!(on_demand.sizes()[1], 0);
-    on_demand.begin("f.example");
-    on_demand.begin("g.example");
-    for _ in 0..3 {
-        on_demand.begin("h.example");
-        on_demand.begin("i.example");
-        on_demand.begin("j.example");
+    for number in 0..LOOKED_FOR + 2 {
+        on_demand.begin(&format!("n{number}.example"));
     }
     assert_eq!(on_demand.verdict("k.example"), NameVerdict::Full, "QUIC begins no more either");
     for _ in 0..3 {
@@ -139,6 +136,33 @@ fn names_at_once_and_orders_in_a_time_have_a_bound() {
     }
     let wait = on_demand.take_order().unwrap_err();
     assert!(wait > Duration::from_secs(30) && wait <= Duration::from_secs(36), "{wait:?}");
+}
+
+/// One slow name has all places, and the others are in the store.
+#[test]
+fn who_waits_while_the_store_is_looked_into_takes_no_place_of_those_who_wait_for_orders() {
+    let on_demand = on_demand(|settings| settings.max_waiting = 2);
+    let wanted = |name| on_demand.wanted(name);
+    let mut slow = [(); 3].map(|()| wanted("slow.example").unwrap());
+    let ordered = taken(&on_demand).unwrap();
+    ordered.may_ask().unwrap();
+    assert_eq!(slow.each_mut().map(is_over), [false, false, true], "the third has no place");
+    let mut stays = wanted("kept.example").unwrap();
+    let begun = taken(&on_demand).unwrap();
+    assert!(wanted("slow.example").is_none() && !is_over(&mut stays));
+    begun.serve(stored("kept.example"), NameResult::Stored);
+    assert!(is_over(&mut stays));
+    // What is not there is not asked about for those alone who have no place to wait.
+    let mut other = wanted("other.example").unwrap();
+    let begun = taken(&on_demand).unwrap();
+    assert_eq!((begun.may_ask(), on_demand.sizes()), (Err(NotNow::NoPlace), [2, 1, 1]));
+    assert!(is_over(&mut other));
+    drop((begun, other, stays));
+    drop(slow);
+    let waits = |result| on_demand.counts.waits(result);
+    assert_eq!([WaitResult::NoPlace, WaitResult::Served, WaitResult::Left].map(waits), [3, 1, 2]);
+    let state = on_demand.lock();
+    assert_eq!((state.waiting, state.looking, state.turned_away.len()), (0, 0, 0));
 }
 
 #[test]

@@ -37,6 +37,7 @@ impl Waiting {
         }
         self.result = match state.kept.has(&self.name, SystemTime::now()) {
             true => WaitResult::Served,
+            false if state.turned_away.contains(&self.number) => WaitResult::NoPlace,
             false => WaitResult::Refused,
         };
         Poll::Ready(())
@@ -50,11 +51,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut state = self.on_demand.lock();
-        state.waiting -= 1;
-        let waiters = state.begun.get_mut(&self.name).map(|under_way| &mut under_way.waiters);
-        let waker = waiters.and_then(|waiters| waiters.remove(&self.number));
-        drop(state);
+        let waker = self.on_demand.lock().leave_place(&self.name, self.number);
         // Not within the lock: it is somebody else's code.
         drop(waker);
         self.on_demand.counts.wait(self.result);
