@@ -4,8 +4,9 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{FromRequestParts as _, Query, RawPathParams, Request};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::sse::{self, KeepAlive, Sse};
 use axum::response::{IntoResponse as _, Response};
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::BroadcastStream;
 
-use crate::auth::{Auth, Refusal};
+use crate::auth::{Access, Auth, Refusal};
 use crate::endpoints::{Call, Endpoint, openapi};
 use crate::explain::{Question, explain};
 use crate::status;
@@ -32,6 +33,9 @@ const BODY_BYTES: usize = 64 * 1024;
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// A comment goes out this often on an event stream, so that neither side takes it for dead.
 const STREAM_KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// The code for changes that are not made while another process is about to take over.
+const UPGRADE_UNDER_WAY: &str = "upgrade_under_way";
 
 /// What answering needs.
 #[derive(Clone)]
@@ -64,12 +68,21 @@ impl Error {
         Error(StatusCode::BAD_REQUEST, "bad_request", message.into())
     }
 
+    /// For a call that would change what the new process does not know of.
+    fn upgrade_under_way() -> Error {
+        let message = "an upgrade is under way: nothing is changed until the new process serves, or has failed to start; try again in a second";
+        Error(StatusCode::SERVICE_UNAVAILABLE, UPGRADE_UNDER_WAY, message.to_owned())
+    }
+
     fn response(self) -> Response {
         let Error(status, code, message) = self;
         let mut response = answer_json(status, &json!({ "error": { "code": code, "message": message } }));
         if status == StatusCode::UNAUTHORIZED {
             // RFC 9110 section 11.6.1 asks for it.
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if code == UPGRADE_UNDER_WAY {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response
     }
@@ -109,11 +122,31 @@ fn refused(refusal: Refusal) -> Error {
 
 async fn dispatch(context: &Context, request: Request) -> Result<Response, Error> {
     let control = &*context.control;
-    let (mut parts, body) = request.into_parts();
+    let (mut parts, mut body) = request.into_parts();
     let parameters = RawPathParams::from_request_parts(&mut parts, &()).await;
     let parameters = parameters.map_err(|error| Error::bad_request(error.to_string()))?;
     let parameter =
         |name: &str| parameters.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value);
+    let mut change = None;
+    if context.endpoint.access() == Access::Change {
+        if !context.endpoint.body.is_empty() {
+            // First, or whoever sends it slowly would hold up an upgrade.
+            body = Body::from(read_body(body).await?);
+        }
+        change = Some(control.begin_change().ok_or_else(Error::upgrade_under_way)?);
+    }
+    let answered = answer_call(context, &parts, parameter, body).await;
+    drop(change);
+    answered
+}
+
+async fn answer_call<'p>(
+    context: &Context,
+    parts: &Parts,
+    parameter: impl Fn(&str) -> &'p str,
+    body: Body,
+) -> Result<Response, Error> {
+    let control = &*context.control;
     match context.endpoint.call {
         Call::Page => Ok(html(page::render(&status::of(control), &control.bus().latest(20)))),
         Call::Live => Ok("live\n".into_response()),
@@ -297,22 +330,24 @@ fn sse_event(event: &Event) -> sse::Event {
     sse::Event::default().id(event.id.to_string()).event(event.what.name()).data(data)
 }
 
-/// Reads a JSON body, bounded in bytes and time.
-async fn read_json<T: DeserializeOwned>(body: Body) -> Result<T, Error> {
-    let bytes = match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, BODY_BYTES)).await {
-        Ok(Ok(bytes)) => bytes,
+/// Reads a body, bounded in bytes and time.
+async fn read_body(body: Body) -> Result<Bytes, Error> {
+    match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, BODY_BYTES)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(_)) => {
             let message = format!("the body is longer than {BODY_BYTES} bytes, or broke off");
-            return Err(Error(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
+            Err(Error(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message))
         }
         Err(_) => {
-            return Err(Error(
-                StatusCode::REQUEST_TIMEOUT,
-                "timeout",
-                format!("the body took longer than {BODY_TIMEOUT:?}"),
-            ));
+            let message = format!("the body took longer than {BODY_TIMEOUT:?}");
+            Err(Error(StatusCode::REQUEST_TIMEOUT, "timeout", message))
         }
-    };
+    }
+}
+
+/// Reads a JSON body, as [`read_body`] does.
+async fn read_json<T: DeserializeOwned>(body: Body) -> Result<T, Error> {
+    let bytes = read_body(body).await?;
     serde_json::from_slice(&bytes)
         .map_err(|error| Error::bad_request(format!("the body is not what was expected: {error}")))
 }

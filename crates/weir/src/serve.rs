@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedRwLockWriteGuard, mpsc};
 use tokio::task::JoinHandle;
 use weir_admin::server::{Admin, SocketFile, WhenTaken};
 use weir_config::{AdminBind, Checked, Config};
@@ -107,6 +107,8 @@ struct Process {
     signals: Signals,
     program: Program,
     upgradable: bool,
+    /// Kept from when another process serves: nobody would see what is changed here.
+    held: Option<OwnedRwLockWriteGuard<()>>,
 }
 
 struct Signals {
@@ -224,6 +226,7 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
         signals,
         program,
         upgradable: plan.upgradable,
+        held: None,
     })
 }
 
@@ -268,8 +271,8 @@ fn watch(control: &Arc<Control>) {
     });
 }
 
-/// What comes of the start of a new process.
-type Upgrade = Pin<Box<dyn Future<Output = io::Result<Successor>>>>;
+/// What comes of the start of a new process, and what keeps operators from changing anything here then.
+type Upgrade = Pin<Box<dyn Future<Output = io::Result<(Successor, OwnedRwLockWriteGuard<()>)>>>>;
 
 /// Why serving ends.
 enum End {
@@ -327,21 +330,29 @@ impl Process {
 
     async fn serve(&mut self) -> End {
         let mut upgrade: Option<Upgrade> = None;
-        let mut told_to_end = false;
+        let (mut told_to_end, mut told_to_reload) = (false, false);
         loop {
             tokio::select! {
-                _ = self.signals.hang_up.recv() => {
-                    let control = self.control.clone();
-                    tokio::spawn(async move { control.reload("signal").await });
-                }
+                _ = self.signals.hang_up.recv() => match upgrade {
+                    // The new process may have read its config before it was changed.
+                    Some(_) => {
+                        tracing::warn!("told to reload during an upgrade: once the new process serves");
+                        told_to_reload = true;
+                    }
+                    None => self.reload(None),
+                },
                 _ = self.signals.user_1.recv() => self.control.reopen_logs(),
                 _ = self.signals.user_2.recv() => match upgrade {
                     Some(_) => tracing::warn!("an upgrade is under way already"),
-                    None => upgrade = self.begin_upgrade().await,
+                    None => upgrade = self.begin_upgrade(),
                 },
                 ended = async { upgrade.as_mut().expect("guarded by is_some").await }, if upgrade.is_some() => {
                     upgrade = None;
-                    if let Some(successor) = self.finish_upgrade(ended) {
+                    let successor = self.finish_upgrade(ended);
+                    if std::mem::take(&mut told_to_reload) {
+                        self.reload(successor.as_ref());
+                    }
+                    if let Some(successor) = successor {
                         return End::Upgraded(successor);
                     }
                     if told_to_end {
@@ -361,53 +372,54 @@ impl Process {
         }
     }
 
+    /// Reloads, or has the process do so that has taken over.
+    fn reload(&self, successor: Option<&Successor>) {
+        let Some(successor) = successor else {
+            let (control, change) = (self.control.clone(), self.control.begin_change());
+            tokio::spawn(async move {
+                control.reload("signal").await;
+                drop(change);
+            });
+            return;
+        };
+        let pid = i32::try_from(successor.pid).ok().and_then(rustix::process::Pid::from_raw);
+        let told = pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::HUP));
+        if let Some(Err(error)) = told {
+            tracing::error!(%error, "the new process could not be told to reload");
+        }
+    }
+
     /// Starts the new process beside this one, on a thread of its own: it takes as long as the new one needs
     /// to come up.
-    async fn begin_upgrade(&self) -> Option<Upgrade> {
+    fn begin_upgrade(&self) -> Option<Upgrade> {
         if !self.upgradable {
             tracing::warn!("upgrade refused: `weir demo` holds its backends itself and can't hand them over");
             return None;
         }
-        let mut sockets = match self.control.listening_sockets().await {
-            Ok(sockets) => sockets,
-            Err(error) => {
-                tracing::error!(%error, "upgrade failed: the listening sockets can't be duplicated");
-                return None;
+        let (control, program) = (self.control.clone(), self.program.clone());
+        let admin = self.admin_socket.as_ref();
+        let admin = admin.map(|Passed { purpose, socket }| (purpose.clone(), socket.try_clone()));
+        Some(Box::pin(async move {
+            let held = control.hold_changes().await?;
+            let (mut sockets, known) = control.for_successor().await?;
+            if let Some((purpose, Ok(socket))) = admin {
+                sockets.push(Passed { purpose, socket });
             }
-        };
-        if let Some(Passed { purpose, socket }) = &self.admin_socket
-            && let Ok(socket) = socket.try_clone()
-        {
-            sockets.push(Passed { purpose: purpose.clone(), socket });
-        }
-        let (lines, quic_keys) = match self.control.quic_for_successor() {
-            Ok(quic) => quic,
-            Err(error) => {
-                tracing::error!(%error, "upgrade failed: QUIC connections can't be kept");
-                self.control.cancel_hand_over();
-                return None;
-            }
-        };
-        sockets.extend(lines);
-        match self.control.kernel_for_successor() {
-            Ok(held) => sockets.extend(held),
-            Err(error) => {
-                tracing::error!(%error, "upgrade failed: the kernel plane can't be handed over");
-                self.control.cancel_hand_over();
-                return None;
-            }
-        }
-        tracing::info!(sockets = sockets.len(), "upgrading: starting the new process");
-        self.tell("upgrading", String::new());
-        let (program, mut known) = (self.program.clone(), self.control.carried_lines());
-        known.extend(quic_keys);
-        Some(Box::pin(async move { blocking(move || upgrade::hand_over(&sockets, &known, &program)).await? }))
+            tracing::info!(sockets = sockets.len(), "upgrading: starting the new process");
+            control.bus().tell(What::Process { phase: "upgrading", detail: String::new() });
+            let successor = blocking(move || upgrade::hand_over(&sockets, &known, &program)).await??;
+            Ok((successor, held))
+        }))
     }
 
     /// The new process, if it serves.
-    fn finish_upgrade(&self, ended: io::Result<Successor>) -> Option<Successor> {
+    fn finish_upgrade(
+        &mut self,
+        ended: io::Result<(Successor, OwnedRwLockWriteGuard<()>)>,
+    ) -> Option<Successor> {
         match ended {
-            Ok(successor) => {
+            Ok((successor, held)) => {
+                self.held = Some(held);
                 let pid = successor.pid;
                 tracing::info!(pid, "upgraded: the new process serves, this one drains");
                 self.tell("upgraded", format!("process {pid} serves"));

@@ -1,6 +1,7 @@
 //! Changing the running program: reload, upgrade, signals, restart.
 
 mod arrivals;
+mod changes;
 mod composed;
 mod conversations;
 mod interfaces;

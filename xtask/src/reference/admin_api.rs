@@ -56,6 +56,11 @@ const COMMON_ERRORS: &[(u16, &str, &str)] = &[
     (404, "not_found", "no such path, pool or backend"),
     (405, "method_not_allowed", "the path knows other methods"),
     (413, "too_large", "a body above 64 KiB"),
+    (
+        503,
+        "upgrade_under_way",
+        "a call that changes something, while a new process is about to take over (USR2): nothing has changed; `retry-after` says when to call again",
+    ),
 ];
 
 #[test]

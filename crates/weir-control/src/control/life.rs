@@ -1,9 +1,11 @@
 //! Where the process is in its life, and how it ends.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard};
 use weir_io::clock;
 use weir_proxy::access_log::Missing;
 use weir_proxy::compiled::CompiledSnapshot;
@@ -15,6 +17,9 @@ use crate::events::What;
 use crate::timestamp::Timestamp;
 use crate::token_keys;
 use crate::upgrade::{self, Passed, Purpose};
+
+/// How long an upgrade waits for what is being changed.
+const LONGEST_CHANGE: Duration = Duration::from_secs(60);
 
 /// Where the process is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,36 +76,54 @@ impl Control {
         self.proxy.stop();
     }
 
-    /// Duplicates of every listening socket, for a new process.
-    pub async fn listening_sockets(&self) -> std::io::Result<Vec<Passed>> {
-        let sockets = self.proxy.listening_sockets().await?;
-        Ok(sockets
-            .into_iter()
-            .map(|(endpoint, socket)| Passed { purpose: Purpose::Listener(endpoint), socket })
-            .collect())
+    /// For whoever changes something for an operator, to be kept until that is done. `None` while an upgrade
+    /// is under way, in which nothing is to be changed.
+    pub fn begin_change(&self) -> Option<OwnedRwLockReadGuard<()>> {
+        self.changing.clone().try_read_owned().ok()
+    }
+
+    /// Waits until what operators change is done, and has nothing changed from then on until this is dropped.
+    ///
+    /// # Errors
+    /// A change takes longer than anybody waits.
+    pub async fn hold_changes(&self) -> io::Result<OwnedRwLockWriteGuard<()>> {
+        let held = tokio::time::timeout(LONGEST_CHANGE, self.changing.clone().write_owned()).await;
+        let why =
+            || format!("a change by the admin API, or a reload, has taken longer than {LONGEST_CHANGE:?}");
+        held.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, why()))
+    }
+
+    /// What a new process is given: sockets, and lines with what is known here. Nothing is to be changed
+    /// meanwhile ([`Control::hold_changes`]).
+    ///
+    /// # Errors
+    /// The kernel has no descriptors left; says for what. [`Control::cancel_hand_over`] undoes what was
+    /// prepared.
+    pub async fn for_successor(&self) -> io::Result<(Vec<Passed>, Vec<String>)> {
+        let failed = |what: &'static str| {
+            move |error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"))
+        };
+        let sockets = self.proxy.listening_sockets().await;
+        let sockets = sockets.map_err(failed("the listening sockets can't be duplicated"))?;
+        let passed = |(endpoint, socket)| Passed { purpose: Purpose::Listener(endpoint), socket };
+        let mut sockets: Vec<Passed> = sockets.into_iter().map(passed).collect();
+        let (lines, quic_keys) =
+            self.quic_for_successor().map_err(failed("QUIC connections can't be kept"))?;
+        sockets.extend(lines);
+        let kernel = self.kernel.hand_over().map_err(failed("the kernel plane can't be handed over"))?;
+        sockets.extend(kernel.map(|socket| Passed { purpose: Purpose::KernelPlane, socket }));
+        Ok((sockets, self.carried_lines().into_iter().chain(quic_keys).collect()))
     }
 
     /// What a new process needs of QUIC: sockets, and a line among what is known.
-    ///
-    /// # Errors
-    /// The kernel has no descriptors left.
-    pub fn quic_for_successor(&self) -> std::io::Result<(Vec<Passed>, Option<String>)> {
-        let speaks_h3 = |listener: &std::sync::Arc<weir_state::Listener>| {
+    fn quic_for_successor(&self) -> io::Result<(Vec<Passed>, Option<String>)> {
+        let speaks_h3 = |listener: &Arc<weir_state::Listener>| {
             listener.config.http().versions.contains(&weir_config::HttpVersion::H3)
         };
         if !self.snapshot().listeners.iter().any(speaks_h3) {
             return Ok((Vec::new(), None));
         }
         Ok(upgrade::pass_quic(self.proxy.hand_over_quic()?))
-    }
-
-    /// What a new process needs of the kernel plane.
-    ///
-    /// # Errors
-    /// The kernel has no descriptors left.
-    pub fn kernel_for_successor(&self) -> std::io::Result<Option<Passed>> {
-        let held = self.kernel.hand_over()?;
-        Ok(held.map(|socket| Passed { purpose: Purpose::KernelPlane, socket }))
     }
 
     /// The new process did not come up: what was prepared for it is undone.
@@ -110,7 +133,7 @@ impl Control {
     }
 
     /// What is known about the backends, for a new process.
-    pub fn carried_lines(&self) -> Vec<String> {
+    fn carried_lines(&self) -> Vec<String> {
         let snapshot = self.snapshot();
         let mut lines = carried::lines(&snapshot, clock::now());
         lines.extend(snapshot.maintenance.lines().into_iter().map(|line| line + "\n"));

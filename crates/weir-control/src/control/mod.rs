@@ -26,7 +26,7 @@ use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{RwLock, mpsc};
 use weir_config::Config;
 use weir_io::clock;
 use weir_l4::lock::DirectoryLock;
@@ -97,6 +97,9 @@ pub struct Control {
     interfaces: Mutex<interfaces::States>,
     /// One reload at a time; the next one waits and then reads the file anew.
     reloading: tokio::sync::Mutex<()>,
+    /// Shared by whoever changes something for an operator; held by an upgrade, from before it looks at what
+    /// it hands over: the new process would know nothing of what is changed here after that.
+    changing: Arc<RwLock<()>>,
     source: Source,
     /// What the files for TLS said when the config in force was read.
     files: Mutex<Option<[u8; 32]>>,
@@ -140,6 +143,7 @@ impl Control {
             ejections: Mutex::default(),
             interfaces: Mutex::default(),
             reloading: tokio::sync::Mutex::default(),
+            changing: Arc::default(),
             source: start.source,
             files,
             admin_files: start.admin_files,
