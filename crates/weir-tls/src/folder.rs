@@ -1,6 +1,7 @@
 //! Certificates of a folder: each in one file, chain and key, so that there is no moment with one of them.
 //! The admin API puts them there.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -55,6 +56,21 @@ pub fn is_name(name: &str) -> bool {
 /// Reads all certificates of a folder.
 pub(crate) fn load(folder: &Path, provider: &CryptoProvider) -> Result<Vec<Loaded>, LoadError> {
     files(folder)?.iter().map(|file| acme::load(file, provider)).collect()
+}
+
+/// As [`load`], where no file but `changed` has become another one since `before` was read.
+pub(crate) fn load_changed(
+    folder: &Path,
+    changed: &Path,
+    before: &[Loaded],
+    provider: &CryptoProvider,
+) -> Result<Vec<Loaded>, LoadError> {
+    let before: HashMap<&Path, &Loaded> = before.iter().map(|each| (&*each.facts.file, each)).collect();
+    let read = |file: &PathBuf| match before.get(file.as_path()) {
+        Some(same) if file != changed => Ok(Loaded::clone(same)),
+        _ => acme::load(file, provider),
+    };
+    files(folder)?.iter().map(read).collect()
 }
 
 /// The files of all certificates of a folder.

@@ -171,13 +171,16 @@ impl Served {
             Served { certificates: Vec::new(), exact, wildcard, groups: Vec::new(), has_staples };
         // Names with the same certificates share a group, so that a group says what a client was shown.
         let mut groups: HashMap<Vec<usize>, u32> = HashMap::new();
-        let holders = |name: &str| -> Vec<usize> {
-            let numbered = certificates.iter().enumerate();
-            numbered
-                .filter(|(_, each)| each.facts.names.iter().any(|own| own == name))
-                .map(|(number, _)| number)
-                .collect()
-        };
+        // There may be a hundred thousand names.
+        let mut holders: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (number, each) in certificates.iter().enumerate() {
+            for name in &each.facts.names {
+                let of_name = holders.entry(name).or_default();
+                if of_name.last() != Some(&number) {
+                    of_name.push(number);
+                }
+            }
+        }
         let mut group_of = |members: Vec<usize>| {
             *groups.entry(members).or_insert_with_key(|members| {
                 served.groups.push(members.iter().map(|number| certificates[*number].key.clone()).collect());
@@ -186,15 +189,15 @@ impl Served {
         };
         let Some(first) = certificates.first() else { return served };
         let everyone = match first.facts.names.first() {
-            Some(name) => holders(name),
+            Some(name) => holders[name.as_str()].clone(),
             None => vec![0],
         };
         group_of(everyone);
-        for name in certificates.iter().flat_map(|each| &each.facts.names) {
-            let group = group_of(holders(name));
+        for (name, holders) in holders {
+            let group = group_of(holders);
             match name.strip_prefix("*.") {
                 Some(rest) => served.wildcard.insert(rest.into(), group),
-                None => served.exact.insert(name.as_str().into(), group),
+                None => served.exact.insert(name.into(), group),
             };
         }
         served.certificates = certificates;

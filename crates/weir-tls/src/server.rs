@@ -249,19 +249,20 @@ impl ServerTls {
         Ok(true)
     }
 
-    /// Reads the certificates of a folder again, and serves them to whoever connects from now on. Does
-    /// nothing where it is not this listener's.
+    /// Reads the certificate in `changed` again, which may be gone, and those that have come into the folder
+    /// by other ways, and serves what is there to whoever connects from now on. Does nothing where the folder is
+    /// not this listener's.
     ///
     /// # Errors
     /// One can't be used; what was served is served on.
-    pub fn take_up_folder(&self, folder: &Path) -> Result<(), LoadError> {
+    pub fn take_up_folder(&self, folder: &Path, changed: &Path) -> Result<(), LoadError> {
         if self.later.folder.as_deref() != Some(folder) {
             return Ok(());
         }
         let _alone = self.later.replacing.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = folder::load(folder, &self.later.provider)?;
         let served = self.resolver.served();
         let (named, later) = served.certificates.split_at(self.later.before);
+        let found = folder::load_changed(folder, changed, later, &self.later.provider)?;
         let ordered = later.iter().filter(|each| self.later.ordered.contains(&each.facts.file));
         self.resolver.replace(named.iter().chain(ordered).chain(&found).cloned().collect());
         Ok(())

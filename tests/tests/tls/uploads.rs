@@ -170,3 +170,36 @@ fn a_change_that_cannot_be_taken_up_leaves_the_folder_as_it_was() {
     assert_eq!(put("shop", "two"), 200);
     assert!(held() != before);
 }
+
+/// Which certificate is for a name was once looked for among all names, for each of them.
+#[test]
+fn a_certificate_is_put_beside_eighty_thousand_other_names() {
+    let names = |number: usize| (0..2000).map(move |name| format!("n{name}.c{number}.example"));
+    let authority = (0..40).fold(authority(), |authority, number| {
+        let names: Vec<String> = names(number).collect();
+        authority.signs(&format!("many-{number}"), &names.iter().map(String::as_str).collect::<Vec<_>>())
+    });
+    let backend = mirror();
+    let mut weir = authority.setup(CONFIG).with("app", backend.address()).start();
+    let folder = weir.dir().join("certificates");
+    std::fs::create_dir(&folder).expect("make a directory");
+    for number in 0..40 {
+        let both = ["key", "pem"].map(|end| authority.text(&format!("many-{number}.{end}"))).concat();
+        std::fs::write(folder.join(format!("many-{number}.pem")), both).expect("written");
+    }
+    let put = |name: &str, of: &str| {
+        let (certificate, key) = (authority.text(&format!("{of}.pem")), authority.text(&format!("{of}.key")));
+        puts(&weir.admin(), &format!("web/certificates/{name}"), &certificate, &key).0
+    };
+    // What came by other ways is taken up with the first, and what is there is not read again for the next.
+    assert_eq!(put("new", "one"), 200);
+    std::fs::write(folder.join("many-7.pem"), "half").expect("written");
+    assert_eq!((put("new", "two"), put("one", "one")), (200, 200));
+    for host in ["one.example", "two.example", "n0.c0.example", "n1999.c39.example", "n1000.c7.example"] {
+        assert!(answers(&weir, &authority, "web", host), "{host}");
+    }
+    let both = ["key", "pem"].map(|end| authority.text(&format!("many-7.{end}"))).concat();
+    std::fs::write(folder.join("many-7.pem"), both).expect("written");
+    weir.reloads(&CONFIG.replacen("http = [\"h1\"]", "http = [\"h1\"]\nmax_connections = 5000", 1));
+    assert!(answers(&weir, &authority, "other", "n1999.c39.example"));
+}

@@ -75,7 +75,7 @@ impl Control {
         store::make_folder(&kept_in).map_err(UploadError::Store)?;
         let before = weir_tls::read_regular(&file, u64::MAX).ok();
         store::write(file.clone(), text.into_bytes()).await.map_err(UploadError::Store)?;
-        if let Err(error) = self.take_up(&kept_in) {
+        if let Err(error) = self.take_up(&kept_in, &file) {
             self.put_back(&kept_in, &file, before).await;
             return Err(error);
         }
@@ -97,7 +97,7 @@ impl Control {
         let file = folder::file(&kept_in, name);
         let before = weir_tls::read_regular(&file, u64::MAX).ok();
         std::fs::remove_file(&file).map_err(UploadError::Store)?;
-        if let Err(error) = self.take_up(&kept_in) {
+        if let Err(error) = self.take_up(&kept_in, &file) {
             self.put_back(&kept_in, &file, before).await;
             return Err(error);
         }
@@ -128,13 +128,13 @@ impl Control {
         if let Err(error) = done {
             tracing::warn!(file = %file.display(), %error, "what an upload has replaced could not be put back");
         }
-        let _ = self.take_up(kept_in);
+        let _ = self.take_up(kept_in, file);
     }
 
-    /// Has all listeners of a folder serve what it holds now.
-    fn take_up(&self, kept_in: &Path) -> Result<(), UploadError> {
+    /// Has all listeners of a folder serve what it holds now that `file` has changed.
+    fn take_up(&self, kept_in: &Path, file: &Path) -> Result<(), UploadError> {
         for listener in self.snapshot().listeners.iter().filter_map(|listener| listener.tls.as_ref()) {
-            let taken = listener.take_up_folder(kept_in);
+            let taken = listener.take_up_folder(kept_in, file);
             taken.map_err(|error| UploadError::Store(io::Error::other(error.to_string())))?;
         }
         Ok(())
