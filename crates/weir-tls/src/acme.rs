@@ -1,6 +1,8 @@
 //! Certificates that are got by ACME, as far as handshakes and requests see of it: where they are kept, and
 //! what proves to an authority that a domain is ours while it looks.
 
+mod turns;
+
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use weir_config::{Acme, Certificate, CipherPolicy};
 
+use self::turns::Turns;
 use crate::certificate::{self, Facts};
 use crate::files::LoadError;
 use crate::on_demand::OnDemand;
@@ -108,8 +111,9 @@ fn short_digest(words: &[&str]) -> String {
 pub struct Challenges {
     /// What to answer, by the last part of the path that is asked for (RFC 8555 section 8.3).
     tokens: Shelf<Arc<str>>,
-    /// What to show in the handshake, by domain (RFC 8737).
+    /// What to show in the handshake, by domain (RFC 8737), and whose turn that is.
     certificates: Arc<Shelf<Arc<CertifiedKey>>>,
+    turns: Turns,
     /// What such handshakes are made with: nobody is asked for a certificate, and nothing is resumed.
     config: OnceLock<Arc<ServerConfig>>,
     /// What listeners and reloads share of each `acme` with `on_demand`, as long as one of them has it.
@@ -154,7 +158,22 @@ pub struct Offer {
 
 enum What {
     Token(String),
-    Domain(String),
+    Domain(String, Arc<CertifiedKey>),
+}
+
+/// The turn of one order, among those that share a domain with it, to have handshakes prove its domains: for
+/// as long as this is kept.
+#[must_use = "the turn ends with it"]
+pub struct Turn {
+    challenges: Arc<Challenges>,
+    domains: Vec<String>,
+    number: u64,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.challenges.turns.end(self.number, &self.domains);
+    }
 }
 
 impl Challenges {
@@ -192,21 +211,29 @@ impl Challenges {
         Offer { challenges: self.clone(), what: What::Token(token.to_owned()) }
     }
 
+    /// Waits until all orders are done with their turns that came before and have one of `domains` too.
+    pub async fn turn(self: &Arc<Challenges>, domains: &[String]) -> Turn {
+        let number = self.turns.begin(domains);
+        let turn = Turn { challenges: self.clone(), domains: domains.to_vec(), number };
+        self.turns.come(number, domains).await;
+        turn
+    }
+
     /// Has handshakes of [`PROTOCOL`] for `domain` shown a certificate with `digest` in it, on every listener
-    /// with TLS.
+    /// with TLS. One that another order has offered is shown no more: see [`Challenges::turn`].
     ///
     /// # Errors
     /// The certificate can't be made; says why.
     pub fn offer_handshake(self: &Arc<Challenges>, domain: &str, digest: &[u8; 32]) -> Result<Offer, String> {
-        let shown = proof(domain, digest)?;
+        let shown = Arc::new(proof(domain, digest)?);
         if self.config.get().is_none() {
             let config = config(self.certificates.clone()).map_err(|error| error.to_string())?;
             let _ = self.config.set(Arc::new(config));
         }
         self.certificates.change(|certificates| {
-            certificates.insert(domain.to_owned(), Arc::new(shown));
+            certificates.insert(domain.to_owned(), shown.clone());
         });
-        Ok(Offer { challenges: self.clone(), what: What::Domain(domain.to_owned()) })
+        Ok(Offer { challenges: self.clone(), what: What::Domain(domain.to_owned(), shown) })
     }
 }
 
@@ -214,7 +241,11 @@ impl Drop for Offer {
     fn drop(&mut self) {
         match &self.what {
             What::Token(token) => self.challenges.tokens.change(|tokens| drop(tokens.remove(token))),
-            What::Domain(domain) => self.challenges.certificates.change(|shown| drop(shown.remove(domain))),
+            What::Domain(domain, own) => self.challenges.certificates.change(|shown| {
+                if shown.get(domain).is_some_and(|now| Arc::ptr_eq(now, own)) {
+                    shown.remove(domain);
+                }
+            }),
         }
     }
 }
@@ -315,6 +346,18 @@ mod tests {
         assert_eq!(config.alpn_protocols, [PROTOCOL.to_vec()]);
         drop((token, shaken));
         assert!(challenges.answer("token").is_none() && challenges.stream_config().is_none());
+    }
+
+    #[test]
+    fn what_ends_takes_no_proof_away_that_another_order_has_offered() {
+        let challenges = Arc::new(Challenges::default());
+        let offer = |digest| challenges.offer_handshake("shop.example", &[digest; 32]).unwrap();
+        let first = offer(7);
+        let second = offer(8);
+        drop(first);
+        assert!(challenges.certificates.find("shop.example").is_some());
+        drop(second);
+        assert!(challenges.stream_config().is_none());
     }
 
     #[test]

@@ -100,3 +100,31 @@ fn a_key_that_is_not_the_one_the_authority_knows_is_refused_and_shown_nowhere() 
     assert!(order["error"].as_str().is_some_and(|error| !error.contains(KEY)), "{order}");
     assert!(!weir.story().contains(KEY));
 }
+
+/// A handshake that asks for a proof says of which domain, and not for whom.
+#[test]
+fn orders_that_share_names_are_all_proved_by_handshakes() {
+    let (ports, backend) = (Ports::free(), mirror());
+    let (pebble, other) = (Pebble::running(ports), Pebble::running(ports));
+    let entry = |of: &str, domains: &[&str]| {
+        format!(
+            "[[listener.secure.tls.acme]]\ndirectory = \"@{of}_directory\"\ndomains = {domains:?}\n\
+             challenges = [\"tls-alpn-01\"]\nca = \"@dir/{of}-ca.pem\"\nstore = \"@dir/store\"\n"
+        )
+    };
+    let all = ["a.example", "b.example", "c.example", "d.example", "e.example", "f.example"];
+    let entries =
+        [entry("front", &all), entry("other", &all), entry("front", &all[2..]), entry("other", &all[4..])];
+    let (head, rest) = CONFIG.split_once("[listener.secure.tls.acme]").expect("a table");
+    let pools = rest.find("[pool.app]").expect("a pool");
+    let weir = setup(&format!("{head}{}{}", entries.concat(), &rest[pools..]), ports, &pebble, &backend)
+        .with("front_directory", pebble.directory())
+        .with("other_directory", other.directory())
+        .with_file("other-ca.pem", &other.front_ca())
+        .start();
+    until_within(super::ORDER * 2, "all to be issued", || {
+        assert_eq!(orders(&weir, "refused"), 0.0, "{}", weir.story());
+        (count_of(&weir, "issued") == entries.len()).then_some(())
+    });
+    assert_eq!(orders(&weir, "issued"), entries.len() as f64);
+}

@@ -213,6 +213,11 @@ pub async fn run(
     replaces: Option<&Identity>,
 ) -> Result<String, Failure> {
     let mut order = accounts.order(replaces).await?;
+    // Two proofs of one domain by handshakes would be in each other's way.
+    let alone = match ways.contains(&AcmeChallenge::TlsAlpn01) {
+        true => Some(challenges.turn(&accounts.acme.domains).await),
+        false => None,
+    };
     // Kept until the authority has decided.
     let proofs = offer(&mut order, accounts.acme, challenges, ways, turn).await?;
     let policy =
@@ -225,7 +230,7 @@ pub async fn run(
     if status != OrderStatus::Ready {
         return Err(Failure::refused(why_not(&mut order).await));
     }
-    drop(proofs);
+    drop((proofs, alone));
     let (key, request) = request(&accounts.acme.domains).map_err(|error| Failure {
         blame: Blame::Store,
         reason: format!("no key and request could be made: {error}"),
