@@ -475,8 +475,13 @@ impl Driver {
     fn arm(&self, connection: &Rc<Connection>) {
         let protocol = connection.inner.borrow_mut().quic.poll_timeout();
         let due = [protocol, connection.own_due.get()].into_iter().flatten().min();
-        if let Some(due) = due {
-            self.timers.arm(connection.handle.0, &connection.timer, due);
+        if let Some(due) = due
+            && self.timers.arm(connection.handle.0, &connection.timer, due)
+        {
+            let connections = self.connections.borrow();
+            self.timers.clear_out(|key, at| {
+                connections.get(key).is_some_and(|it| it.as_ref().is_some_and(|it| it.timer.has(at)))
+            });
         }
     }
 

@@ -2,7 +2,9 @@
 //!
 //! A connection's next moment changes with nearly every packet, and mostly moves back. So a moment that has
 //! become later stays where it is: when it comes, the connection is asked anew. Only an earlier one is
-//! entered.
+//! entered, before the one that there is. Of those that wait behind, the last is remembered, so that it
+//! serves again: mostly the end of a long silence, which else would be entered once more behind each
+//! acknowledgement that is put off for some milliseconds.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -11,31 +13,59 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
+/// Entries above which those that serve nobody any more are looked for.
+const FEW_ENTRIES: usize = 64;
+
 /// Entries in order of time.
-#[derive(Default)]
 pub struct Timers {
     entries: RefCell<BinaryHeap<Reverse<(Instant, usize)>>>,
+    /// So many entries are looked through for those that serve nobody: twice as many as there were after the
+    /// last time, so that the look costs each entry no more than entering it.
+    most: Cell<usize>,
     /// Told when the first entry has become another.
     earlier: Notify,
 }
 
-/// The timer of one connection: when its earliest entry comes up, if it has one.
+/// The timer of one connection.
 #[derive(Default)]
-pub struct Timer(Cell<Option<Instant>>);
+pub struct Timer {
+    /// When its earliest entry comes up, if it has one.
+    next: Cell<Option<Instant>>,
+    /// An entry behind that one.
+    last: Cell<Option<Instant>>,
+}
+
+impl Default for Timers {
+    fn default() -> Timers {
+        Timers { entries: RefCell::default(), most: Cell::new(FEW_ENTRIES), earlier: Notify::new() }
+    }
+}
 
 impl Timers {
-    /// Makes sure that `key`, whose entry is `entry`, comes up at `at` or before.
-    pub fn arm(&self, key: usize, entry: &Timer, at: Instant) {
-        if entry.0.get().is_some_and(|entered| entered <= at) {
-            return;
+    /// Makes sure that `key`, whose timer is `timer`, comes up at `at` or before. True where there are now so
+    /// many entries that [`Self::clear_out`] is to be called.
+    pub fn arm(&self, key: usize, timer: &Timer, at: Instant) -> bool {
+        let next = timer.next.get();
+        if next.is_some_and(|next| next <= at) {
+            return false;
         }
-        entry.0.set(Some(at));
+        timer.last.set(timer.last.get().or(next));
+        timer.next.set(Some(at));
         let mut entries = self.entries.borrow_mut();
         let is_first = entries.peek().is_none_or(|Reverse((first, _))| at < *first);
         entries.push(Reverse((at, key)));
         if is_first {
             self.earlier.notify_one();
         }
+        entries.len() > self.most.get()
+    }
+
+    /// Forgets the entries that are nobody's, as `is_served` says of each: those of connections that are
+    /// over, and those that came to stand between the earliest and the last of one.
+    pub fn clear_out(&self, is_served: impl Fn(usize, Instant) -> bool) {
+        let mut entries = self.entries.borrow_mut();
+        entries.retain(|Reverse((at, key))| is_served(*key, *at));
+        self.most.set((2 * entries.len()).max(FEW_ENTRIES));
     }
 
     /// Takes out the first entry if its time has come.
@@ -63,14 +93,19 @@ impl Timers {
 }
 
 impl Timer {
-    /// Whether the entry that came up at `at` is the connection's; one that an earlier has replaced is not.
-    /// It is gone after that.
+    /// Whether the entry that came up at `at` is the connection's earliest. It is gone after that, and the
+    /// one behind it is the next.
     pub fn take(&self, at: Instant) -> bool {
-        let is_current = self.0.get() == Some(at);
-        if is_current {
-            self.0.set(None);
+        let is_next = self.next.get() == Some(at);
+        if is_next {
+            self.next.set(self.last.take());
         }
-        is_current
+        is_next
+    }
+
+    /// Whether an entry at `at` is still the connection's.
+    pub fn has(&self, at: Instant) -> bool {
+        [self.next.get(), self.last.get()].contains(&Some(at))
     }
 }
 
@@ -81,18 +116,63 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_earlier_moment_is_entered_and_it_replaces_the_later_one() {
-        let (timers, entry) = (Timers::default(), Timer::default());
+    fn only_an_earlier_moment_is_entered_and_the_later_one_comes_behind_it() {
+        let (timers, timer) = (Timers::default(), Timer::default());
         let start = Instant::now();
         let [one, two, three] = [1, 2, 3].map(|seconds| start + Duration::from_secs(seconds));
-        timers.arm(7, &entry, two);
-        timers.arm(7, &entry, three);
-        timers.arm(7, &entry, one);
+        timers.arm(7, &timer, two);
+        timers.arm(7, &timer, three);
+        timers.arm(7, &timer, one);
         assert_eq!(timers.take_due(start), None);
         assert_eq!(timers.take_due(three), Some((one, 7)));
-        assert!(entry.take(one));
+        assert!(timer.take(one));
+        timers.arm(7, &timer, three);
         assert_eq!(timers.take_due(three), Some((two, 7)));
-        assert!(!entry.take(two), "replaced");
-        assert_eq!(timers.take_due(three), None, "the later one was never entered");
+        assert!(timer.take(two));
+        assert_eq!(timers.take_due(three), None, "it comes before that");
+        timers.arm(7, &timer, three);
+        assert_eq!(timers.take_due(three), Some((three, 7)), "nothing is left that would");
+    }
+
+    #[test]
+    fn moments_that_come_soon_leave_no_far_ones_behind() {
+        let (timers, entry) = (Timers::default(), Timer::default());
+        let start = Instant::now();
+        for step in 0..1_000 {
+            let now = start + Duration::from_millis(step);
+            timers.arm(7, &entry, now + Duration::from_secs(30));
+            timers.arm(7, &entry, now + Duration::from_millis(1));
+            let due = timers.take_due(now + Duration::from_millis(1));
+            assert_eq!(due, Some((now + Duration::from_millis(1), 7)));
+            assert!(entry.take(now + Duration::from_millis(1)));
+        }
+        assert!(timers.entries.borrow().len() <= 2, "{} entries", timers.entries.borrow().len());
+    }
+
+    #[test]
+    fn moments_ever_closer_and_those_of_connections_that_are_over_are_cleared_out() {
+        let (timers, start) = (Timers::default(), Instant::now());
+        let far = start + Duration::from_secs(3_600);
+        let live: Vec<Timer> = (0..100).map(|_| Timer::default()).collect();
+        let served = |key: usize, at| live.get(key).is_some_and(|timer: &Timer| timer.has(at));
+        let mut most = 0;
+        for step in 0..10_000 {
+            // Each time that the one before has not come up yet.
+            let at = far - Duration::from_millis(step);
+            for (key, timer) in [(step as usize % 100, &live[step as usize % 100]), (500, &Timer::default())]
+            {
+                if timers.arm(key, timer, at) {
+                    timers.clear_out(served);
+                }
+            }
+            most = most.max(timers.entries.borrow().len());
+        }
+        assert!(most <= 2 * 2 * live.len() + 1, "{most} entries");
+        timers.clear_out(served);
+        let mut due = 0;
+        while let Some((at, key)) = timers.take_due(far) {
+            due += usize::from(live[key].take(at));
+        }
+        assert_eq!(due, 2 * live.len(), "whatever is still somebody's is there");
     }
 }
