@@ -138,6 +138,7 @@ fn quic(out: &mut Exposition, workers: &[QuicCounts]) {
     }
     out.single(&expose::QUIC_STATELESS, sum(|counts| &counts.responded_count));
     out.single(&expose::QUIC_MIGRATIONS, sum(|counts| &counts.migrated_count));
+    out.single(&expose::QUIC_WITHHELD, sum(|counts| &counts.withheld_count));
     out.single(&expose::QUIC_EARLY, sum(|counts| &counts.early_count));
 }
 

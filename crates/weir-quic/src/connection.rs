@@ -20,7 +20,7 @@ use weir_io::buffers::Held;
 
 use crate::endpoint::Driver;
 use crate::flood_budget::FloodBudget;
-use crate::path::{FreeChallenges, UnprovedPath};
+use crate::path::ClientPaths;
 use crate::port::Port;
 use crate::timers::Timer;
 use crate::wakers::{wake, watch};
@@ -55,8 +55,7 @@ pub struct Connection {
     requests: Cell<u32>,
     /// When something last came from the client.
     pub(crate) heard_at: Cell<Instant>,
-    pub(crate) unproved_path: RefCell<Option<UnprovedPath>>,
-    pub(crate) free_challenges: Cell<Option<FreeChallenges>>,
+    pub(crate) paths: RefCell<ClientPaths>,
 }
 
 /// State that changes with every packet.
@@ -152,8 +151,7 @@ impl Connection {
             own_due: Cell::new(None),
             requests: Cell::new(0),
             heard_at: Cell::new(now),
-            unproved_path: RefCell::new(None),
-            free_challenges: Cell::new(None),
+            paths: RefCell::default(),
         }
     }
 

@@ -59,6 +59,8 @@ counts! {
     forwarded_count, forwarded;
     /// Clients that moved to another address and proved it.
     migrated_count, migrated;
+    /// Datagrams not sent to an address that is not proved, for too little came from there.
+    withheld_count, withheld;
     /// Requests served although the handshake was not over.
     early_count, served_early;
 }

@@ -29,6 +29,7 @@ use crate::counts::{Counts, Drop as Dropped};
 use crate::forward::{self, ForwardReceiver, ForwardSender, ForwardSocket, Forwarded};
 use crate::keys::{Keys, RESET_INTERVAL};
 use crate::other_processes::OtherProcesses;
+use crate::path::FreeDatagrams;
 use crate::port::{Port, Serving, Settings};
 use crate::socket::{Arrived, each_datagram};
 use crate::timers::Timers;
@@ -59,6 +60,8 @@ pub struct Driver {
     sender: RefCell<Option<Waker>>,
     ports: RefCell<Vec<Rc<Port>>>,
     timers: Timers,
+    /// Sent to addresses that were not proved, of hosts where their clients have proved nothing.
+    pub(crate) free_datagrams: Cell<FreeDatagrams>,
     siblings: Arc<[ForwardSender]>,
     others: Arc<OtherProcesses>,
     counts: Arc<[Counts]>,
@@ -92,6 +95,7 @@ impl Driver {
             sender: RefCell::default(),
             ports: RefCell::default(),
             timers: Timers::default(),
+            free_datagrams: Cell::default(),
             siblings,
             others,
             counts,
@@ -123,17 +127,19 @@ impl Driver {
         }
     }
 
+    /// Connections that are established.
+    #[cfg(test)]
+    pub fn established(&self) -> Vec<Rc<Connection>> {
+        let connections = self.connections.borrow();
+        let is_established = |it: &&Rc<Connection>| !it.is_half_open.get() && !it.inner.borrow().is_over();
+        connections.iter().flatten().filter(is_established).cloned().collect()
+    }
+
     /// Where each client is and where its packets come from, of the connections that are established.
     #[cfg(test)]
     pub fn addresses(&self) -> Vec<(std::net::SocketAddr, std::net::SocketAddr)> {
-        let connections = self.connections.borrow();
-        let established = connections
-            .iter()
-            .flatten()
-            .filter(|connection| !connection.is_half_open.get() && !connection.inner.borrow().is_over());
-        established
-            .map(|connection| (connection.client(), connection.inner.borrow().quic.remote_address()))
-            .collect()
+        let addresses = |it: &Rc<Connection>| (it.client(), it.inner.borrow().quic.remote_address());
+        self.established().iter().map(addresses).collect()
     }
 
     /// A socket receives no more. Its connections go on sending on it, and receive what others forward.

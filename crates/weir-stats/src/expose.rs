@@ -148,6 +148,7 @@ metrics! {
     QUIC_DROPPED = "weir_quic_dropped_total" Counter ["reason"] "QUIC datagrams dropped: no connection has them (`unknown`), a queue between workers was full (`queue_full`), passed on for a socket that is closed (`no_socket`), of a connection of another listener (`other_listener`), a new connection without room (`no_room`).";
     QUIC_STATELESS = "weir_quic_stateless_answers_total" Counter [] "Answers to QUIC datagrams without a connection: version negotiation, stateless resets, refusals.";
     QUIC_MIGRATIONS = "weir_quic_migrations_total" Counter [] "QUIC clients that moved to another address and proved it.";
+    QUIC_WITHHELD = "weir_quic_withheld_total" Counter [] "QUIC datagrams not sent to an address that a client has not proved yet, because too little came from there.";
     QUIC_EARLY = "weir_quic_early_requests_total" Counter [] "HTTP/3 requests served before their client's handshake was over (`early_data`).";
     BACKEND_UP = "weir_backend_up" Gauge ["pool", "backend"] "1 if the backend may be chosen for new work, else 0: a backend that the operator drains, too.";
     BACKEND_HEALTHY = "weir_backend_healthy" Gauge ["pool", "backend"] "1 if neither its probes nor an ejection keep the backend out, else 0; what the operator says of it does not count.";

@@ -141,6 +141,13 @@ impl Rig {
         self.drivers.iter().flat_map(|driver| driver.addresses()).map(|(client, _)| client).collect()
     }
 
+    /// The one connection that is established.
+    pub fn connection(&self) -> Rc<Connection> {
+        let mut connections: Vec<_> = self.drivers.iter().flat_map(|driver| driver.established()).collect();
+        assert_eq!(connections.len(), 1);
+        connections.remove(0)
+    }
+
     /// The addresses that clients' packets come from.
     pub fn paths(&self) -> Vec<SocketAddr> {
         self.drivers.iter().flat_map(|driver| driver.addresses()).map(|(_, path)| path).collect()
@@ -311,6 +318,10 @@ pub struct Relay {
 
 struct Shared {
     server: Mutex<SocketAddr>,
+    front: UdpSocket,
+    client: Mutex<Option<SocketAddr>>,
+    /// What the client's datagrams leave from.
+    back: Mutex<Arc<UdpSocket>>,
     elsewhere: Mutex<Vec<StdSocket>>,
     is_diverted: AtomicBool,
     spoofed_bytes: AtomicU64,
@@ -319,39 +330,19 @@ struct Shared {
 impl Relay {
     pub async fn start(server: SocketAddr) -> Relay {
         let front = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let back = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let back = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let address = front.local_addr().unwrap();
         let shared = Arc::new(Shared {
             server: server.into(),
+            front,
+            client: Mutex::default(),
+            back: Mutex::new(back.clone()),
             elsewhere: Mutex::default(),
             is_diverted: AtomicBool::new(false),
             spoofed_bytes: AtomicU64::new(0),
         });
-        let state = shared.clone();
-        tokio::task::spawn_local(async move {
-            let mut client = None;
-            let (mut one, mut two) = ([0; 4096], [0; 4096]);
-            loop {
-                tokio::select! {
-                    received = front.recv_from(&mut one) => {
-                        let (count, from) = received.unwrap();
-                        client = Some(from);
-                        let server = *state.server.lock().unwrap();
-                        if state.is_diverted.load(Ordering::Relaxed) {
-                            state.spoofed_bytes.fetch_add(count as u64, Ordering::Relaxed);
-                            let elsewhere = state.elsewhere.lock().unwrap();
-                            elsewhere.last().unwrap().send_to(&one[..count], server).unwrap();
-                        } else {
-                            back.send_to(&one[..count], server).await.unwrap();
-                        }
-                    }
-                    received = back.recv_from(&mut two) => {
-                        let (count, _) = received.unwrap();
-                        front.send_to(&two[..count], client.unwrap()).await.unwrap();
-                    }
-                }
-            }
-        });
+        tokio::task::spawn_local(shared.clone().forth());
+        tokio::task::spawn_local(shared.clone().back(back, 0));
         Relay { address, shared }
     }
 
@@ -374,6 +365,15 @@ impl Relay {
     /// From now on they come from where they came from at first.
     pub fn restore(&self) {
         self.shared.is_diverted.store(false, Ordering::Relaxed);
+    }
+
+    /// From now on the client is at another port of `host`, where the first `lost` datagrams do not reach it.
+    pub async fn moves(&self, host: &str, lost: usize) -> SocketAddr {
+        let back = Arc::new(UdpSocket::bind((host, 0)).await.unwrap());
+        let address = back.local_addr().unwrap();
+        *self.shared.back.lock().unwrap() = back.clone();
+        tokio::task::spawn_local(self.shared.clone().back(back, lost));
+        address
     }
 
     /// From now on they go to another server.
@@ -400,5 +400,36 @@ impl Relay {
                 bytes
             })
             .sum()
+    }
+}
+
+impl Shared {
+    async fn forth(self: Arc<Self>) {
+        let mut room = [0; 4096];
+        loop {
+            let (count, from) = self.front.recv_from(&mut room).await.unwrap();
+            *self.client.lock().unwrap() = Some(from);
+            let server = *self.server.lock().unwrap();
+            if self.is_diverted.load(Ordering::Relaxed) {
+                self.spoofed_bytes.fetch_add(count as u64, Ordering::Relaxed);
+                let elsewhere = self.elsewhere.lock().unwrap();
+                elsewhere.last().unwrap().send_to(&room[..count], server).unwrap();
+            } else {
+                let back = self.back.lock().unwrap().clone();
+                back.send_to(&room[..count], server).await.unwrap();
+            }
+        }
+    }
+
+    async fn back(self: Arc<Self>, back: Arc<UdpSocket>, mut lost: usize) {
+        let mut room = [0; 4096];
+        loop {
+            let (count, _) = back.recv_from(&mut room).await.unwrap();
+            let client = *self.client.lock().unwrap();
+            match lost.checked_sub(1) {
+                Some(left) => lost = left,
+                None => drop(self.front.send_to(&room[..count], client.unwrap()).await.unwrap()),
+            }
+        }
     }
 }
