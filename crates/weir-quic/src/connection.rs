@@ -2,6 +2,7 @@
 //! send.
 
 mod given_up;
+mod silence;
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -55,6 +56,8 @@ pub struct Connection {
     requests: Cell<u32>,
     /// When something last came from the client.
     pub(crate) heard_at: Cell<Instant>,
+    /// When the peer was asked last whether it is there.
+    asked_at: Cell<Option<Instant>>,
     pub(crate) paths: RefCell<ClientPaths>,
 }
 
@@ -151,6 +154,7 @@ impl Connection {
             own_due: Cell::new(None),
             requests: Cell::new(0),
             heard_at: Cell::new(now),
+            asked_at: Cell::new(None),
             paths: RefCell::default(),
         }
     }
@@ -244,11 +248,6 @@ impl Connection {
         }
     }
 
-    /// Time since something last came from the client.
-    pub fn silence(&self) -> Duration {
-        self.heard_at.get().elapsed()
-    }
-
     /// Round trip to the client.
     pub fn round_trip(&self) -> Duration {
         self.inner.borrow().quic.rtt()
@@ -258,12 +257,6 @@ impl Connection {
     /// has room.
     pub fn pieces_sent(&self) -> u64 {
         self.inner.borrow().quic.stats().frame_tx.stream
-    }
-
-    /// Has the client say whether it is there.
-    pub fn probe(self: &Rc<Self>) {
-        self.inner.borrow_mut().quic.ping();
-        self.touch();
     }
 
     /// Ready once the connection is over, by whatever cause.

@@ -158,6 +158,29 @@ fn a_translation_that_gives_a_client_many_ports_does_not_use_up_its_challenges()
 }
 
 #[test]
+fn a_peer_that_was_asked_and_says_nothing_seems_gone_until_it_is_heard() {
+    local(async {
+        let rig = Rig::start(1);
+        let relay = rig::Relay::start(rig.address()).await;
+        let client = rig.client();
+        let connection = rig.connect_to(&client, relay.address()).await;
+        assert_eq!(rig.echo(&connection, b"before").await, b"before");
+        let nobody = StdSocket::bind("127.0.0.1:0").unwrap();
+        relay.lead_to(nobody.local_addr().unwrap());
+        let peer = rig.connection();
+        let asked = std::time::Instant::now() + Duration::from_millis(600);
+        let much_later = asked + Duration::from_secs(60);
+        assert!(!peer.seems_gone_at(asked), "nobody has asked it before");
+        assert!(!peer.seems_gone_at(asked + Duration::from_millis(1)), "it has time to answer");
+        assert!(peer.seems_gone_at(much_later));
+        relay.lead_to(rig.address());
+        while peer.seems_gone_at(much_later) {
+            assert_eq!(rig.echo(&connection, b"after").await, b"after");
+        }
+    });
+}
+
+#[test]
 fn beyond_a_number_of_open_handshakes_clients_prove_their_address_first() {
     local(async {
         let rig = Rig::start(1);

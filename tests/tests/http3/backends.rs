@@ -1,7 +1,9 @@
 //! HTTP/3 towards backends: before a server of the `h3` crate, and before Weir's own listener (threat J19).
 
+use std::time::Duration;
+
 use weir_tests::dialogue::{
-    After, Authority, Backend, PATIENCE, Setup, Signal, Weir, fingerprint, free_address, pattern, until,
+    After, Authority, Backend, PATIENCE, Setup, Signal, Weir, Wire, fingerprint, free_address, pattern, until,
 };
 
 use super::super::http::upgrades::{echoing_websocket, open_websocket};
@@ -216,6 +218,65 @@ fn a_backend_that_dies_without_a_word_is_noticed() {
     // The old connection is silent; it is given up within its idle time, and the request sent again.
     assert_eq!(get(&weir, "/"), (200, "hello".to_owned()));
     assert_eq!(picked(&weir, "h3"), 2.0);
+}
+
+/// What is under way on the old connection waits until that is given up, and nobody else with it.
+#[test]
+fn a_backend_that_crashed_and_is_back_is_asked_anew_although_the_old_connection_is_not_lost_yet() {
+    let authority = authority();
+    let (app, address) = (Backend::saying("hello"), free_address());
+    let mut inner = inner(&authority, &app, r#""h3""#, address);
+    let weir = before(&authority, address, ONLY);
+    assert_eq!(get(&weir, "/").0, 200);
+    inner.signals(Signal::KILL);
+    inner.starts_again();
+    // Not sent again: it is answered when its connection is lost.
+    let mut first = weir.client("web");
+    first.sends("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nonce");
+    let mut others: Vec<Wire> = Vec::new();
+    until("another request to be answered", || {
+        // So few that they have room on one connection.
+        if others.len() < 50 {
+            others.push(weir.client("web"));
+            others.last_mut()?.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        others.iter_mut().any(|other| other.looks() > 0).then_some(())
+    });
+    assert_eq!(first.looks(), 0, "they were answered when the old connection was lost");
+    assert_eq!(first.receives_response().status, 502);
+}
+
+#[test]
+fn a_request_that_hears_nothing_in_all_its_time_has_the_next_go_over_another_connection() {
+    let authority = authority();
+    let (app, address) = (Backend::saying("hello"), free_address());
+    let mut inner = inner(&authority, &app, r#""h3""#, address);
+    let weir = before(&authority, address, &format!("{ONLY}\ntimeout = {{ request_total = \"2s\" }}"));
+    assert_eq!(get(&weir, "/").0, 200);
+    inner.signals(Signal::KILL);
+    inner.starts_again();
+    assert_eq!(get(&weir, "/").0, 504);
+    assert_eq!(get(&weir, "/"), (200, "hello".to_owned()));
+}
+
+/// Nothing is to be heard of it meanwhile but that it is there.
+#[test]
+fn a_backend_that_takes_long_to_answer_keeps_its_connection_and_gets_the_next_requests_over_it() {
+    let authority = authority();
+    let origin = Origin::start(&authority, 100);
+    let weir = before(&authority, origin.address, ONLY);
+    let mut clients: Vec<Wire> = Vec::new();
+    for _ in 0..4 {
+        clients.push(weir.client("web"));
+        clients.last_mut().expect("one").sends("GET /all/4 HTTP/1.1\r\nhost: a\r\n\r\n");
+        // Longer than a connection may be silent that was asked whether it is there.
+        std::thread::sleep(Duration::from_millis(1_700));
+    }
+    for client in &mut clients {
+        assert_eq!(client.receives_status(200).text(), "together");
+    }
+    assert_eq!(origin.connections(), 1);
 }
 
 /// Weir with a listener that speaks these versions.

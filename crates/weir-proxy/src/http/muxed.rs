@@ -210,8 +210,10 @@ impl Muxed {
             (Failure::BackendTimeout, Muxed::H2(stream)) => stream.give_up_connection(),
             (Failure::BackendTimeout, Muxed::H3(stream)) => stream.give_up_connection(),
             // The time for the whole request may be short: others may be answered over the same connection.
-            // One of HTTP/3 finds out by itself.
             (Failure::RequestTotal(Awaited::Backend), Muxed::H2(stream)) if stream.is_unheard() => {
+                stream.give_up_connection();
+            }
+            (Failure::RequestTotal(Awaited::Backend), Muxed::H3(stream)) if stream.is_unheard() => {
                 stream.give_up_connection();
             }
             _ => {}

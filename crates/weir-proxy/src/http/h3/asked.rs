@@ -95,6 +95,11 @@ impl Stream {
         }
     }
 
+    /// Whether nothing at all came from the backend since the request was sent, although it is time.
+    pub fn is_unheard(&self) -> bool {
+        self.slot.as_ref().is_some_and(QuicSlot::is_unheard)
+    }
+
     /// The backend broke off its answer. `ConnectionRefused`: it promises that it did nothing with the
     /// request. `ConnectionAborted`: all of the connection is gone.
     pub(super) fn abandoned_by_backend(&mut self, broken: &Broken) -> io::Error {

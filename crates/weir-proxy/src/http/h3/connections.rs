@@ -38,6 +38,7 @@ pub struct QuicSlot {
     pub(super) id: StreamId,
     /// Whether a request was put on it, which ends it.
     pub(super) is_used: Cell<bool>,
+    taken_at: Duration,
 }
 
 impl Drop for QuicSlot {
@@ -59,18 +60,29 @@ impl QuicSlot {
     pub fn give_up_connection(&self) {
         self.connection.is_over.set(true);
     }
+
+    /// Whether nothing has come on the connection since there was room on it, not even that the request has
+    /// arrived, which is overdue.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.connection.shared.quic.is_unheard_for(clock::now().saturating_sub(self.taken_at))
+    }
 }
 
 impl QuicConnection {
     fn slot(self: &Rc<Self>, owner: &Rc<QuicConnections>) -> Option<QuicSlot> {
-        if self.is_over.get() || self.shared.quic.is_over() || self.streams.get() >= STREAMS {
+        let quic = &self.shared.quic;
+        if self.is_over.get() || quic.is_over() || self.streams.get() >= STREAMS {
+            return None;
+        }
+        // It may come back: what is under way waits for it, and nothing else.
+        if quic.seems_gone() {
             return None;
         }
         // The backend says how many may be open.
-        let id = self.shared.quic.open(Dir::Bi)?;
+        let id = quic.open(Dir::Bi)?;
         self.streams.set(self.streams.get() + 1);
         let (connection, owner, is_used) = (self.clone(), owner.clone(), Cell::new(false));
-        Some(QuicSlot { connection, owner, id, is_used })
+        Some(QuicSlot { connection, owner, id, is_used, taken_at: clock::now() })
     }
 }
 
