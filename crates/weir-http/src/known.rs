@@ -153,6 +153,11 @@ pub(crate) const HOP_BY_HOP: KnownSet = KnownSet::of(&[
     K::Proxy,
 ]);
 
+/// Fields of a response that are not passed on as they came: those of one connection, what Weir writes or
+/// extends itself, and `alt-svc`, which speaks of the host and port that the client asked (RFC 7838 §3), and
+/// those are Weir's.
+pub(crate) const NOT_OF_BACKENDS: KnownSet = HOP_BY_HOP.with(K::Via).with(K::AltSvc);
+
 /// Fields that ask for less than the whole of what is there (RFC 9110 §13.1, §14.2).
 pub(crate) const CONDITIONAL: KnownSet = KnownSet::of(&[
     K::Range,

@@ -1,5 +1,6 @@
 //! Rules about header fields and the language of their values (threat A27).
 
+mod alternatives;
 mod answers;
 mod cached;
 mod explained;

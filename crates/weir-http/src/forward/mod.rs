@@ -20,7 +20,7 @@ use crate::added::{AddedField, SetCookie};
 use crate::body_length::BodyLength;
 use crate::edits::{DroppedNames, FieldEdits};
 use crate::identity::ClientIdentity;
-use crate::known::{CONDITIONAL, HOP_BY_HOP, IDENTITY, KnownHeader, KnownSet};
+use crate::known::{CONDITIONAL, HOP_BY_HOP, IDENTITY, KnownHeader, KnownSet, NOT_OF_BACKENDS};
 use crate::message::{
     FieldLine, Fields, Method, NOMINATED, RequestHead, ResponseHead, TargetForm, UNDERSCORE_TWIN,
     UNDERSCORED, Version,
@@ -503,7 +503,7 @@ fn put_max_forwards(head: &RequestHead, sink: &mut impl FieldSink) {
 }
 
 fn response_rule<'a>(head: &ResponseHead, context: &ResponseContext<'a>) -> KeepRule<'a> {
-    let mut dropped = HOP_BY_HOP.with(KnownHeader::Via).union(FieldEdits::known(&context.edits));
+    let mut dropped = NOT_OF_BACKENDS.union(FieldEdits::known(&context.edits));
     if FieldEdits::leaves_via(&context.edits) {
         dropped = dropped.without(KnownHeader::Via);
     }
