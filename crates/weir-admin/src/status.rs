@@ -164,6 +164,10 @@ pub struct PoolStatus {
     /// pools of no MySQL servers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterStatus>,
+    /// Why something could not leave for its backends, by its `source` or `interface`, the last time within a
+    /// minute, which is held against none of them; `None` where nothing was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cannot_leave: Option<String>,
 }
 
 /// A name that stands for several backends of a pool.
@@ -398,6 +402,7 @@ pub fn pool(control: &Control, pool: &Pool) -> PoolStatus {
         backends: backends.map(|(it, standing)| backend(control, pool, it, standing)).collect(),
         names: names(control, pool),
         cluster: control.watch().seen(&pool.config.name).map(|seen| cluster(pool, &seen)),
+        cannot_leave: pool.local_end.as_ref().and_then(|departure| departure.hindrance_at(clock::now())),
     }
 }
 

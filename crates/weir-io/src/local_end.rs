@@ -90,15 +90,24 @@ impl LocalEnd {
     }
 }
 
-/// An address that this host does not have, without the number that a connection also ends with where ports
-/// have run out ([`crate::system::is_out_of_ports`]): this is a mistake, that a shortage.
-fn not_here(error: io::Error) -> io::Error {
-    match error.kind() {
-        io::ErrorKind::AddrNotAvailable => {
+/// What [`LocalEnd::open`] says of an address that this host does not have, without the number that a
+/// connection also ends with where ports have run out ([`crate::system::is_out_of_ports`]): this is a
+/// mistake, that a shortage.
+pub fn not_here(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::EADDRNOTAVAIL) => {
             io::Error::new(error.kind(), "its pool's `source` is no address of this host")
         }
         _ => error,
     }
+}
+
+/// Whether this process may take an address of its clients for the source of what it sends.
+///
+/// # Errors
+/// It may not, for it lacks CAP_NET_ADMIN and CAP_NET_RAW; or there is no descriptor left.
+pub fn may_be_clients() -> io::Result<()> {
+    make_transparent(&Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?, false)
 }
 
 /// Connects a socket that [`LocalEnd::open`] gave.

@@ -13,10 +13,10 @@ use std::time::Duration;
 use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
 use weir_config::{ExchangeTimeouts, OnDown};
 use weir_io::clock;
-use weir_io::local_end::LocalEnd;
 use weir_io::stream::Stream;
 use weir_state::connections::ConnectionCount;
 use weir_state::counterparts::Counterparts;
+use weir_state::departure::Departure;
 use weir_state::{Backend, Pool};
 use weir_stats::PerWorker;
 use weir_stats::table::{BackendCells, PoolCells};
@@ -52,7 +52,7 @@ pub struct WorkerBackend {
     /// Whether they are.
     ends_when_down: Cell<bool>,
     /// Where its connections leave from; `None` where the kernel chooses.
-    local_end: RefCell<Option<Arc<LocalEnd>>>,
+    local_end: RefCell<Option<Arc<Departure>>>,
     number: usize,
 }
 

@@ -1,6 +1,7 @@
 //! Why no connection to a backend came about.
 
 use std::io;
+use std::net::IpAddr;
 
 use weir_config::RetryOn;
 use weir_io::at::At;
@@ -13,8 +14,9 @@ pub enum ConnectError {
     Unresolved { backend: String },
     /// The backend, or the way to it, said no.
     Refused { backend: At, source: io::Error },
-    /// Nothing can leave for it from where its pool says (`source`, `interface`): not the backend's fault.
-    Source { backend: At, source: io::Error },
+    /// Nothing can leave for it from where its pool says (`source`, `interface`), or from the address of
+    /// `client` where it is to be that: not the backend's fault.
+    Source { backend: At, client: Option<IpAddr>, source: io::Error },
     /// It did not accept within `timeout.connect`.
     TimedOut { backend: At },
     /// It accepted, and no TLS came about.
@@ -69,7 +71,13 @@ impl std::fmt::Display for ConnectError {
             ConnectError::Refused { backend, source } => {
                 write!(out, "backend {backend} did not accept: {source}")
             }
-            ConnectError::Source { backend, source } => {
+            ConnectError::Source { backend, client: Some(client), source } => {
+                write!(
+                    out,
+                    "no connection to backend {backend} can leave from its client's address {client}: {source}"
+                )
+            }
+            ConnectError::Source { backend, client: None, source } => {
                 write!(
                     out,
                     "no connection to backend {backend} can leave from its pool's `source` or `interface`: {source}"

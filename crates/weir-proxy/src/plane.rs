@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::{Mutex, MutexGuard, mpsc, oneshot};
-use weir_io::{clock, system};
+use weir_config::{Config, Source};
+use weir_io::{clock, local_end, system};
 use weir_quic::process::{HandOver, Process};
 use weir_state::Snapshot;
 use weir_state::plane::{Next, Pending, Plane, StageError, StagedChange};
@@ -324,6 +325,7 @@ impl Plane for ProxyPlane {
         Box::pin(async move {
             Ok(match next {
                 Next::Config(config, placements) => {
+                    check_sources(config)?;
                     let in_use = self.sockets.lock().await;
                     let bound = Sockets::bind(config, placements, self.workers(), &in_use)?;
                     let before = self.compiled();
@@ -333,6 +335,22 @@ impl Plane for ProxyPlane {
                 Next::Pool(pool) => Box::new(OnePoolChange { plane: self, pool }),
             })
         })
+    }
+}
+
+/// Refuses a config whose pools have what is for their backends leave from addresses of clients where this
+/// process may not: each request would be answered 502.
+fn check_sources(config: &Config) -> Result<(), StageError> {
+    let Some(pool) = config.pools.iter().find(|pool| pool.source.contains(&Source::Client)) else {
+        return Ok(());
+    };
+    match local_end::may_be_clients() {
+        Err(error) if system::is_not_permitted(&error) => Err(format!(
+            "pool `{}` has `source = \"client\"`, and this process may not send from the addresses of its clients: that takes CAP_NET_ADMIN (AmbientCapabilities= of systemd)",
+            pool.name
+        )
+        .into()),
+        _ => Ok(()),
     }
 }
 

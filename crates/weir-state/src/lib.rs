@@ -14,6 +14,7 @@ pub mod bandwidth;
 pub mod change;
 pub mod connections;
 pub mod counterparts;
+pub mod departure;
 pub mod hidden;
 pub mod key;
 pub mod listener;

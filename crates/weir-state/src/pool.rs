@@ -19,6 +19,7 @@ use weir_tls::{BackendTls, ClientLogin, ClientTls, ListFacts, Loaded, OwnAccount
 
 use crate::connections::ConnectionCount;
 use crate::counterparts::Counterparts;
+use crate::departure::Departure;
 use crate::hidden::{self, HiddenNames};
 use crate::nudge::Nudge;
 use crate::picked::Picked;
@@ -40,7 +41,7 @@ pub struct Pool {
     /// In the order of the config; a `Pick`'s index points in here.
     pub backends: Vec<Arc<Backend>>,
     /// Where connections to its backends leave from; `None` where the kernel chooses.
-    pub local_end: Option<Arc<LocalEnd>>,
+    pub local_end: Option<Arc<Departure>>,
     /// What TLS is spoken with; `None` where it is not.
     pub(crate) tls: Option<Arc<ClientTls>>,
     /// What its sticky cookies are sealed with; `None` where it has none.
@@ -259,7 +260,7 @@ impl Pool {
             configured: configured.clone(),
             balance: Arc::new(balance),
             backends,
-            local_end: local_end_of(config).map(Arc::new),
+            local_end: local_end_of(config).map(|it| Arc::new(Departure::new(&config.name, it))),
             tls: tls.cloned(),
             sticky: sticky.cloned(),
             cells: old.map_or_else(|| Arc::new(PerWorker::new(workers)), |old| old.cells.clone()),

@@ -64,7 +64,8 @@ fn start(backend: &Backend, names: &UdpSocket, keys: &str) -> Weir {
 /// Has curl ask from an address; the status.
 fn curls(weir: &Weir, listener: &str, from: &str) -> String {
     let url = format!("http://{}/", weir.address(listener));
-    let arguments = ["--silent", "--noproxy", "*", "--interface", from, "--write-out", "%{http_code}", &url];
+    let arguments =
+        ["--silent", "--globoff", "--noproxy", "*", "--interface", from, "--write-out", "%{http_code}", &url];
     run_tool(&tool("curl", "curl"), &arguments, b"", PATIENCE).succeeded().to_owned()
 }
 
@@ -126,4 +127,35 @@ fn an_address_that_is_not_here_is_told_and_is_not_the_backends_fault() {
     }
     assert_eq!(weir.metric("weir_backend_ejections_total", &[("pool", "app")]), 0.0);
     assert!(backend.peers().is_empty());
+}
+
+/// Every request got 502 from a pool whose backends were `ready`, and nothing said why.
+#[test]
+fn what_cannot_leave_is_told_in_the_log_and_the_status_of_its_pool() {
+    let backend = Backend::start();
+    let config = format!("{ONE_POOL}source = \"192.0.2.1\"\nhealth = {{ check = \"off\" }}");
+    let weir = Setup::of(&config).with("app", backend.address).start();
+    for _ in 0..20 {
+        assert!(curls(&weir, "web", "127.0.0.1").ends_with("502"));
+    }
+    let said = "can leave from its pool's `source` or `interface`";
+    until("it to be told", || weir.stderr().contains(said).then_some(()));
+    assert_eq!(weir.stderr().matches(said).count(), 1, "once a minute: {}", weir.stderr());
+    let told = weir.admin().reads("/v1/pools/app").json()["cannot_leave"].to_string();
+    assert!(told.contains("no address of this host"), "{told}");
+    let shown = weir.command(&["status"]);
+    assert!(shown.stdout.contains("can leave from its pool's"), "{shown:?}");
+}
+
+#[test]
+fn who_may_not_take_a_clients_address_does_not_start() {
+    let setpriv = tool("setpriv", "util-linux").display().to_string();
+    let without = ["-net_admin,-net_raw"; 2];
+    let under = [&setpriv, "--bounding-set", without[0], "--inh-caps", without[1], "--no-new-privs"];
+    let config = format!("{ONE_POOL}source = \"client\"\n");
+    let backend = Backend::start();
+    let mut weir = Setup::of(&config).with("app", backend.address).under(&under).launch();
+    assert!(!weir.exits().success(), "{}", weir.story());
+    let said = weir.stderr();
+    assert!(said.contains("CAP_NET_ADMIN") && said.contains("`app`"), "{said}");
 }

@@ -13,6 +13,7 @@ use rustls::HandshakeKind;
 use socket2::Socket;
 use tokio::net::TcpStream;
 use weir_io::at::At;
+use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake::{self, Offer, Shaken};
 use weir_io::local_end;
@@ -325,7 +326,10 @@ impl WorkerBackend {
             async move {
                 match &local_end {
                     None => TcpStream::connect(address).await,
-                    Some(end) => local_end::connect(end.open(address, client, true)?, address).await,
+                    Some(end) => {
+                        let socket = end.open(address, client, true).map_err(local_end::not_here)?;
+                        local_end::connect(socket, address).await
+                    }
                 }
             }
         })
@@ -337,9 +341,22 @@ impl WorkerBackend {
         Ok(stream)
     }
 
+    /// What is for `client` could not leave for `backend`: says so in the log, at first and then at most once
+    /// a minute, since it is held against no backend and their states say nothing of it.
+    pub fn cannot_leave(&self, backend: At, client: Option<IpAddr>, source: io::Error) -> ConnectError {
+        let local_end = self.local_end.borrow();
+        let client = client.filter(|_| local_end.as_ref().is_some_and(|it| it.is_clients));
+        let error = ConnectError::Source { backend, client, source };
+        if let Some(departure) = &*local_end
+            && departure.note(error.to_string(), clock::now())
+        {
+            tracing::warn!(pool = departure.pool, %error, "what is for backends can't leave");
+        }
+        error
+    }
+
     /// A socket that is yet to be connected to `address`, for a client, where the pool says what it leaves
-    /// from;
-    /// `None` where the kernel chooses.
+    /// from; `None` where the kernel chooses.
     ///
     /// # Errors
     /// It can't leave from there.
@@ -349,11 +366,11 @@ impl WorkerBackend {
         client: Option<IpAddr>,
         is_stream: bool,
     ) -> Result<Option<Socket>, ConnectError> {
-        let Some(local_end) = &*self.local_end.borrow() else { return Ok(None) };
-        match local_end.open(address, client, is_stream) {
+        let Some(departure) = self.local_end.borrow().clone() else { return Ok(None) };
+        match departure.open(address, client, is_stream).map_err(local_end::not_here) {
             Ok(socket) => Ok(Some(socket)),
             Err(source) if system::is_shortage(&source) => Err(ConnectError::OutOfDescriptors),
-            Err(source) => Err(ConnectError::Source { backend: address.into(), source }),
+            Err(source) => Err(self.cannot_leave(address.into(), client, source)),
         }
     }
 

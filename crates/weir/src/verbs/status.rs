@@ -93,6 +93,9 @@ fn words(status: &Status, colours: bool) -> String {
         for name in &pool.names {
             let _ = writeln!(out, "  {}", words_of(name, colours));
         }
+        if let Some(why) = &pool.cannot_leave {
+            let _ = writeln!(out, "  {}", paint(why, "33", colours));
+        }
         let heads = ["backend", "state", "weight", "in flight", "2xx", "5xx", "failed", "p50", "p99", "why"];
         let mut rows = vec![heads.map(str::to_owned).to_vec()];
         rows.extend(pool.backends.iter().map(row));
