@@ -3,6 +3,7 @@
 use crate::Passive;
 use crate::moment::nanoseconds;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Ejections in a row lengthen the next one up to this factor.
@@ -12,14 +13,14 @@ const LONGEST_FACTOR: u32 = 10;
 /// per second five failures in ten seconds are noise, and ejecting a backend for it would do more harm.
 const PICKS_PER_FAILURE: u64 = 100;
 
-/// Timestamps kept per backend, whatever `errors` says (4096 * 16 bytes at worst).
+/// Failures kept per backend, whatever `errors` says (4096 * 40 bytes at worst).
 const MOST_ERRORS: u32 = 4096;
 
 /// The recent failures of one backend and its ejections.
 #[derive(Debug, Default)]
 pub(crate) struct FailureLog {
-    /// Nanoseconds, and the backend's picks so far; at most `errors` of them, oldest first.
-    pub(crate) recent: VecDeque<(u64, u64)>,
+    /// At most `errors` of them, oldest first.
+    pub(crate) recent: VecDeque<RecentFailure>,
     in_a_row: u32,
     last_until: Duration,
     last_length: Duration,
@@ -27,19 +28,43 @@ pub(crate) struct FailureLog {
     pub(crate) outliers: u64,
 }
 
+/// One failure.
+#[derive(Debug)]
+pub(crate) struct RecentFailure {
+    /// In nanoseconds.
+    at: u64,
+    /// The backend's picks until then.
+    picks: u64,
+    /// Whose alone it may be; `None` where it is the backend's.
+    client: Option<IpAddr>,
+}
+
 impl FailureLog {
-    /// Notes one failure; whether this makes enough of them.
-    pub(crate) fn record(&mut self, now: Duration, picks: u64, passive: &Passive) -> bool {
+    /// Notes one failure; whether this makes enough of them. `None` where it may be the fault of `client`
+    /// alone, and one of that client's counts already.
+    pub(crate) fn record(
+        &mut self,
+        now: Duration,
+        picks: u64,
+        client: Option<IpAddr>,
+        passive: &Passive,
+    ) -> Option<bool> {
         let errors = passive.errors.clamp(1, MOST_ERRORS) as usize;
+        let is_within = |at: u64| nanoseconds(now).saturating_sub(at) <= nanoseconds(passive.within);
+        let is_told = |it: &RecentFailure| it.client == client && is_within(it.at);
+        if client.is_some() && self.recent.iter().any(is_told) {
+            return None;
+        }
         while self.recent.len() >= errors {
             self.recent.pop_front();
         }
-        self.recent.push_back((nanoseconds(now), picks));
-        let Some(&(first_at, first_picks)) = self.recent.front() else { return false };
-        let picks_between = picks.saturating_sub(first_picks);
-        self.recent.len() == errors
-            && nanoseconds(now).saturating_sub(first_at) <= nanoseconds(passive.within)
-            && picks_between <= errors as u64 * PICKS_PER_FAILURE
+        self.recent.push_back(RecentFailure { at: nanoseconds(now), picks, client });
+        let first = self.recent.front()?;
+        let picks_between = picks.saturating_sub(first.picks);
+        let is_enough = self.recent.len() == errors
+            && is_within(first.at)
+            && picks_between <= errors as u64 * PICKS_PER_FAILURE;
+        Some(is_enough)
     }
 
     /// Opens the next ejection: until when, and how many in a row.

@@ -54,7 +54,7 @@ pub use backend::{Backend, BackendSettings, Health, MAX_WEIGHT, WeightTooLarge};
 pub use breaker::{Admitted, Breaker, BreakerSettings, BreakerState, Turn};
 pub use explain::{BackendStatus, Explanation, Refusal};
 pub use health::{HealthMachine, Transition, start_offset};
-pub use outlier::{Ejection, Outcome};
+pub use outlier::{Blamed, Ejection, Outcome};
 pub use pick::{BackendIndex, NoPick, Pick, PickInput, PickReason};
 pub use picker::Picker;
 pub use pool::{Eligible, Pool, Refreshed};

@@ -11,6 +11,7 @@
 use crate::backend::Backend;
 use crate::pool::Pool;
 use crate::{Algorithm, Passive};
+use std::net::IpAddr;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -25,6 +26,15 @@ pub enum Outcome {
     },
     /// It could not be reached, broke off, timed out, or answered with a status that counts as its failure.
     Failure,
+}
+
+/// What a failure that may be one client's alone has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blamed {
+    /// Nothing: one for the same client counts already.
+    Once,
+    /// It counts, and this is whom it ejected, as of [`Pool::observe`].
+    Counted(Option<Ejection>),
 }
 
 /// A backend was taken out; the caller refreshes the pool and logs it.
@@ -53,15 +63,32 @@ impl Pool {
                 }
                 None
             }
-            Outcome::Failure => {
-                let passive = self.settings().passive.as_ref()?;
-                if backend.ejected_until().is_some_and(|until| until > now) {
-                    // Sent before it was ejected; says nothing new.
-                    return None;
-                }
-                let enough = backend.failures().record(now, backend.picks(), passive);
-                enough.then(|| self.try_eject(index, now, passive)).flatten()
-            }
+            Outcome::Failure => match self.note_failure(index, now, None) {
+                Blamed::Counted(ejection) => ejection,
+                Blamed::Once => None,
+            },
+        }
+    }
+
+    /// Takes in that the backend at `index` did not accept what left for it from the address of `client`,
+    /// which may be that one's fault alone: of each client one such failure counts within the window. So a
+    /// backend that nobody reaches is found, and no single client can have one ejected that others reach.
+    pub fn observe_for(&self, index: usize, now: Duration, client: IpAddr) -> Blamed {
+        self.note_failure(index, now, Some(client))
+    }
+
+    fn note_failure(&self, index: usize, now: Duration, client: Option<IpAddr>) -> Blamed {
+        let backend = &self.members()[index];
+        let Some(passive) = &self.settings().passive else { return Blamed::Counted(None) };
+        if backend.ejected_until().is_some_and(|until| until > now) {
+            // Sent before it was ejected; says nothing new.
+            return Blamed::Counted(None);
+        }
+        // Not held while the backend is ejected, which asks for it again.
+        let noted = backend.failures().record(now, backend.picks(), client, passive);
+        match noted {
+            None => Blamed::Once,
+            Some(enough) => Blamed::Counted(enough.then(|| self.try_eject(index, now, passive)).flatten()),
         }
     }
 
@@ -149,6 +176,25 @@ mod tests {
         assert_eq!(fail(&pool, 1, at(9), 1), None);
         assert_eq!(fail(&pool, 1, at(10), 1), None);
         assert!(fail(&pool, 1, at(18), 1).is_some());
+    }
+
+    #[test]
+    fn what_may_be_one_clients_fault_counts_once_within_the_window_and_anothers_again() {
+        let pool = pool(4, PASSIVE);
+        let fail_for =
+            |last: u8, now: Duration| match pool.observe_for(0, now, IpAddr::from([192, 0, 2, last])) {
+                Blamed::Counted(ejection) => ejection.is_some(),
+                Blamed::Once => false,
+            };
+        assert!(!(1..=9).any(|second| fail_for(1, at(second))));
+        assert!(!fail_for(2, at(9)), "two of them");
+        assert!(!fail_for(1, at(10)));
+        assert!(fail_for(3, at(10)), "the third");
+        let now = at(100);
+        pool.refresh(now);
+        assert!(!fail_for(1, now) && !fail_for(1, now + at(11)) && !fail_for(1, now + at(22)));
+        assert_eq!(fail(&pool, 0, now + at(22), 1), None);
+        assert!(fail(&pool, 0, now + at(22), 1).is_some(), "with failures of the backend itself");
     }
 
     #[test]

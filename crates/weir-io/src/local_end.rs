@@ -60,6 +60,21 @@ impl LocalEnd {
         Ok(socket)
     }
 
+    /// Whether what a socket ended with that [`LocalEnd::open`] gave, at connecting or sending, is about
+    /// where it was to leave from, and not about where it was to go: no route leads there from that address
+    /// or by that interface, or that is gone (connect(2), ip(7)). Routers say some of this as well, of what
+    /// has left.
+    pub fn explains(&self, error: &io::Error) -> bool {
+        let is_special = self.is_clients || self.interface.is_some();
+        match error.raw_os_error() {
+            Some(libc::EINVAL) => true,
+            Some(libc::EPERM | libc::EACCES | libc::ENETUNREACH | libc::ENETDOWN | libc::ENODEV) => {
+                is_special
+            }
+            _ => error.kind() == io::ErrorKind::AddrNotAvailable,
+        }
+    }
+
     /// The address that it leaves from; `None` leaves that to the kernel.
     fn address_for(&self, to: SocketAddr, client: Option<IpAddr>) -> io::Result<Option<IpAddr>> {
         if !self.is_clients {
@@ -164,5 +179,26 @@ mod tests {
         let v4 = IpAddr::from([192, 0, 2, 7]);
         assert_eq!(address("10.0.0.1:80", "::ffff:192.0.2.7").unwrap(), Some(v4));
         assert_eq!(address("[2001:db8::9]:80", "2001:db8::1").unwrap(), Some("2001:db8::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_is_about_the_source_is_told_from_what_is_about_the_backend() {
+        let explains = |local_end: &LocalEnd, numbers: &[i32]| {
+            let all = numbers.iter().map(|number| local_end.explains(&io::Error::from_raw_os_error(*number)));
+            all.collect::<Vec<bool>>()
+        };
+        let of_source = [libc::EINVAL, libc::EADDRNOTAVAIL];
+        let of_way = [libc::EPERM, libc::EACCES, libc::ENETUNREACH, libc::ENETDOWN, libc::ENODEV];
+        let of_backend = [libc::ECONNREFUSED, libc::EHOSTUNREACH, libc::ETIMEDOUT, libc::ECONNRESET];
+        let of_one = LocalEnd { v4: Some(Ipv4Addr::LOCALHOST), ..LocalEnd::default() };
+        assert_eq!(explains(&of_one, &of_way), [false; 5]);
+        let of_clients = LocalEnd { is_clients: true, ..LocalEnd::default() };
+        let by_interface = LocalEnd { interface: Some("eth1".into()), ..LocalEnd::default() };
+        for local_end in [of_clients, by_interface] {
+            assert_eq!(explains(&local_end, &of_way), [true; 5]);
+            assert_eq!(explains(&local_end, &of_source), [true; 2]);
+            assert_eq!(explains(&local_end, &of_backend), [false; 4]);
+        }
+        assert_eq!(explains(&of_one, &of_source), [true; 2]);
     }
 }

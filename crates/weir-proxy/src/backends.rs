@@ -5,12 +5,13 @@ mod opening;
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_balance::{NoPick, Outcome, PickInput, Picker, TierKind};
+use weir_balance::{Blamed, Ejection, NoPick, Outcome, PickInput, Picker, TierKind};
 use weir_config::{ExchangeTimeouts, OnDown};
 use weir_io::clock;
 use weir_io::stream::Stream;
@@ -227,6 +228,12 @@ impl WorkerPool {
         self.backends.iter().for_each(|backend| backend.leave(now));
     }
 
+    /// Whether its connections leave from the addresses of its clients, so that one which does not come about
+    /// may be its client's fault alone.
+    pub fn leaves_as_clients(&self) -> bool {
+        self.shared.local_end.as_ref().is_some_and(|local_end| local_end.is_clients)
+    }
+
     /// Whether those who hold a connection to one of its backends go elsewhere when that is to go.
     pub fn can_be_left(&self) -> bool {
         self.shared.config.mysql.is_some()
@@ -384,8 +391,39 @@ impl Chosen {
     /// Tells passive health that it failed. `reason` is asked for only when that ejects it.
     pub fn observe_failure(&self, worker: &Worker, now: Duration, reason: impl FnOnce() -> String) {
         self.end_trial();
+        let ejection = self.pool.shared.balance.observe(self.index, now, Outcome::Failure);
+        self.blame(worker, now, ejection, reason);
+    }
+
+    /// The same where no connection for `client` came about, or its datagrams did not arrive: where these
+    /// leave from its own address, several of one client count as one.
+    pub fn observe_failure_for(
+        &self,
+        client: IpAddr,
+        worker: &Worker,
+        now: Duration,
+        reason: impl FnOnce() -> String,
+    ) {
+        if !self.pool.leaves_as_clients() {
+            return self.observe_failure(worker, now, reason);
+        }
+        self.end_trial();
+        let client = weir_screen::address_key(client.to_canonical());
+        if let Blamed::Counted(ejection) = self.pool.shared.balance.observe_for(self.index, now, client) {
+            self.blame(worker, now, ejection, reason);
+        }
+    }
+
+    /// Counts a failure, and tells of whom it has ejected.
+    fn blame(
+        &self,
+        worker: &Worker,
+        now: Duration,
+        ejection: Option<Ejection>,
+        reason: impl FnOnce() -> String,
+    ) {
         self.backend().cells().failures.increment();
-        if let Some(ejection) = self.pool.shared.balance.observe(self.index, now, Outcome::Failure) {
+        if let Some(ejection) = ejection {
             self.backend().cells().ejections.increment();
             let event = Event::Ejected {
                 pool: self.pool.shared.config.name.clone(),

@@ -60,6 +60,12 @@ impl ConnectError {
             ConnectError::Refused { .. } | ConnectError::TimedOut { .. } | ConnectError::Tls { .. }
         )
     }
+
+    /// Whether, where a connection leaves from its client's address, that may be the reason: who accepts
+    /// nothing from there, or whose answers do not come here. Once TLS was spoken, both are known to go well.
+    pub fn may_be_of_client(&self) -> bool {
+        matches!(self, ConnectError::Refused { .. } | ConnectError::TimedOut { .. })
+    }
 }
 
 impl std::fmt::Display for ConnectError {

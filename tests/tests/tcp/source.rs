@@ -1,10 +1,13 @@
 //! Whose address backends see: that of the pool, or the client's own.
 
 use std::io::{Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::sync::{Arc, Mutex};
 
-use weir_tests::dialogue::{ONE_POOL, PATIENCE, Setup, Weir, datagram_socket, run_tool, tool, until};
+use weir_tests::dialogue::{
+    ONE_POOL, PATIENCE, Setup, Unreachable, Weir, datagram_socket, free_address, run_tool, tool, until,
+};
+use weir_tests::network::Network;
 
 /// A backend that answers each request and notes whom it comes from.
 struct Backend {
@@ -14,7 +17,11 @@ struct Backend {
 
 impl Backend {
     fn start() -> Backend {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("an address");
+        Backend::start_at("127.0.0.1:0")
+    }
+
+    fn start_at(address: impl ToSocketAddrs) -> Backend {
+        let listener = TcpListener::bind(address).expect("an address");
         let address = listener.local_addr().expect("an address");
         let peers = Arc::new(Mutex::new(Vec::new()));
         let noting = peers.clone();
@@ -127,6 +134,109 @@ fn an_address_that_is_not_here_is_told_and_is_not_the_backends_fault() {
     }
     assert_eq!(weir.metric("weir_backend_ejections_total", &[("pool", "app")]), 0.0);
     assert!(backend.peers().is_empty());
+}
+
+/// Backends that listen in the first server's host, which is on a network of its own.
+fn far_backends(network: &Network) -> [Backend; 2] {
+    network.on("server1", || [0, 1].map(|_| Backend::start_at("10.50.11.2:0")))
+}
+
+fn is_blamed(weir: &Weir, pool: &str) -> bool {
+    let counted = |name: &str| weir.metric(name, &[("pool", pool)]);
+    counted("weir_backend_failures_total") + counted("weir_backend_ejections_total") > 0.0
+}
+
+/// `127.0.0.1` can be the source of nothing that leaves this host (EINVAL of connect(2)). Whoever asks from
+/// here had a backend ejected for everybody.
+#[test]
+fn a_client_whose_address_can_be_no_source_has_no_backend_ejected() {
+    let network = Network::enter(1);
+    let backends = far_backends(&network);
+    // Answers to clients come back here, and are this host's own.
+    network.run("weir", &["ip", "rule", "add", "iif", "to_server1", "lookup", "100"]);
+    network.run("weir", &["ip", "route", "add", "local", "default", "dev", "lo", "table", "100"]);
+    let list = backends.each_ref().map(|it| format!("\"{}\"", it.address)).join(", ");
+    let passive = "health = { check = \"off\", passive = { errors = 1 } }";
+    let pools = ["app", "names"].map(|name| {
+        format!("[pool.{name}]\nbackends = [{list}]\nsource = \"client\"\nbalance = \"first\"\n{passive}\n")
+    });
+    let config = format!("{LISTENERS}{}", pools.concat());
+    let mut setup = Setup::of(&config);
+    for name in ["web", "raw", "dns"] {
+        setup = setup.with(name, format!("0.0.0.0:{}", free_address().port()));
+    }
+    let weir = setup.start();
+    let port_of = |listener: &str| weir.address(listener).port();
+    let asks = |host: &str, to: &str, listener: &str| {
+        let url = format!("http://{to}:{}/", port_of(listener));
+        let curl =
+            ["curl", "-s", "--noproxy", "*", "--max-time", "20", "-o", "/dev/null", "-w", "%{http_code}"];
+        let script = format!("{} '{url}' || true", curl.map(|word| format!("'{word}'")).join(" "));
+        network.run(host, &["sh", "-c", &script])
+    };
+    let client = UdpSocket::bind("127.0.0.1:0").expect("an address");
+    for _ in 0..3 {
+        assert_eq!(asks("weir", "127.0.0.1", "web"), "502");
+        assert_eq!(asks("weir", "127.0.0.1", "raw"), "000");
+        client.send_to(b"hello", ("127.0.0.1", port_of("dns"))).expect("sent");
+    }
+    weir.reaches("weir_rejected_total", &[("listener", "dns"), ("reason", "no_backend")], 3.0);
+    assert!(!is_blamed(&weir, "app") && !is_blamed(&weir, "names"), "{}", weir.story());
+    // Everybody else is served, by the first.
+    for listener in ["web", "raw"] {
+        assert_eq!(asks("client", "10.50.1.1", listener), "200");
+    }
+    assert_eq!(backends[0].peers(), ["10.50.1.2".parse::<IpAddr>().unwrap(); 2]);
+}
+
+/// Answers to a client that is on the backends' own network go past Weir, and so nothing it asks for comes
+/// about: that is known of the client, and not of backends.
+#[test]
+fn a_backend_is_ejected_by_connections_of_several_clients_that_come_to_nothing_and_by_no_ones_alone() {
+    let (silent, good) = (Unreachable::start(), Backend::start());
+    let config = r#"
+        [listener.web]
+        bind = "@web"
+        pool = "app"
+        [listener.raw]
+        protocol = "tcp"
+        bind = "@raw"
+        pool = "app"
+        [pool.app]
+        backends = ["@silent", "@good"]
+        balance = "first"
+        source = "client"
+        timeout = { connect = "300ms" }
+        health = { check = "off", passive = { errors = 3, within = "1h", eject = "1h" } }
+    "#;
+    let weir = Setup::of(config).with("silent", silent.address()).with("good", good.address).start();
+    let counted = |name: &str| weir.metric(name, &[("pool", "app")]);
+    for _ in 0..3 {
+        assert_eq!(curls(&weir, "web", "127.0.0.5"), "200", "the other backend serves");
+        assert_eq!(curls(&weir, "raw", "127.0.0.5"), "200");
+    }
+    assert_eq!(counted("weir_backend_connect_failures_total"), 6.0);
+    assert_eq!(counted("weir_backend_failures_total"), 1.0);
+    assert_eq!(counted("weir_backend_ejections_total"), 0.0, "{}", weir.story());
+    assert_eq!(curls(&weir, "raw", "127.0.0.6"), "200");
+    assert_eq!(counted("weir_backend_ejections_total"), 0.0, "{}", weir.story());
+    assert_eq!(curls(&weir, "web", "127.0.0.7"), "200");
+    assert_eq!(counted("weir_backend_ejections_total"), 1.0, "three clients could not reach it");
+}
+
+#[test]
+fn connections_that_come_to_nothing_for_one_client_open_no_breaker() {
+    let silent = Unreachable::start();
+    let config = format!(
+        "{ONE_POOL}source = \"client\"\ntimeout = {{ connect = \"300ms\" }}\nretry = {{ attempts = 0 }}\n\
+         health = {{ check = \"off\" }}\nbreaker = {{ errors = 0.5, of = 2, within = \"1h\", for = \"1h\" }}\n"
+    );
+    let weir = Setup::of(&config).with("app", silent.address()).start();
+    for _ in 0..4 {
+        let told = curls(&weir, "web", "127.0.0.5");
+        assert!(told.ends_with("504"), "{told}");
+    }
+    assert_eq!(weir.metric("weir_breaker_opened_total", &[("pool", "app")]), 0.0);
 }
 
 /// Every request got 502 from a pool whose backends were `ready`, and nothing said why.

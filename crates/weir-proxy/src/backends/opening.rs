@@ -259,6 +259,9 @@ impl WorkerBackend {
             {
                 Err(ConnectError::OutOfPorts { backend: at.clone() })
             }
+            Err(WaitError::Broken(source)) if self.is_about_leaving(&source) => {
+                Err(self.cannot_leave(at.clone(), client, source))
+            }
             Err(WaitError::Broken(source)) => Err(ConnectError::Refused { backend: at.clone(), source }),
         }
     }
@@ -339,6 +342,12 @@ impl WorkerBackend {
             let _ = worker.events.send(event);
         }
         Ok(stream)
+    }
+
+    /// Whether an error of connecting or sending is about where that was to leave from, by what the pool
+    /// says.
+    pub fn is_about_leaving(&self, error: &io::Error) -> bool {
+        self.local_end.borrow().as_ref().is_some_and(|local_end| local_end.explains(error))
     }
 
     /// What is for `client` could not leave for `backend`: says so in the log, at first and then at most once

@@ -63,6 +63,10 @@ impl<R: Recipient> Call<'_, R> {
         if let Some(passed) = passed {
             match &answered {
                 Ok(_) => passed.tell(self.exchange.response.status() >= 500),
+                // What no connection came about for may be its client's fault alone, and a single one could
+                // open the breaker for all.
+                Err(Failure::Connect(error))
+                    if error.may_be_of_client() && self.forwarding.pool.leaves_as_clients() => {}
                 Err(failure) if failure.blames_backend() => passed.tell(true),
                 Err(_) => {}
             }
@@ -164,7 +168,7 @@ impl<R: Recipient> Call<'_, R> {
         if verdict != RetryVerdict::Reconnect {
             let ledger = &self.exchange.ledger;
             let now = if tried.is_ok() { ledger.response_at() } else { clock::now() };
-            observe(&self.requester.worker, chosen, tried, now);
+            observe(self, chosen, tried, now);
         }
         verdict
     }
@@ -259,12 +263,20 @@ impl<R: Recipient> Call<'_, R> {
 }
 
 /// Tells passive health and the latency average what became of an attempt, and counts it.
-pub fn observe(worker: &Worker, chosen: &Chosen, tried: &Result<Begun, Failed>, now: Duration) {
+pub fn observe<R>(call: &Call<'_, R>, chosen: &Chosen, tried: &Result<Begun, Failed>, now: Duration) {
+    let worker = &call.requester.worker;
     match tried {
         Ok(begun) => observe_answer(worker, chosen, begun, now),
         Err(failed) if failed.failure.blames_backend() => {
             chosen.backend().cells().requests[0].increment();
-            chosen.observe_failure(worker, now, || failed.failure.of_backend());
+            let reason = || failed.failure.of_backend();
+            match &failed.failure {
+                Failure::Connect(error) if error.may_be_of_client() => {
+                    let client = call.exchange.ledger.client(call.requester).address.ip();
+                    chosen.observe_failure_for(client, worker, now, reason);
+                }
+                _ => chosen.observe_failure(worker, now, reason),
+            }
         }
         Err(_) => {}
     }

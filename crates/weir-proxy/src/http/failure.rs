@@ -384,6 +384,8 @@ impl Failure {
     /// Whom it would have met who asked the pool for the same at that time.
     pub fn meets(&self) -> Meets {
         match self {
+            // Another's address may be one that it can leave from.
+            Failure::Connect(ConnectError::Source { .. }) => Meets::Client,
             Failure::Connect(_)
             | Failure::NoBackend
             | Failure::BreakerOpen { .. }

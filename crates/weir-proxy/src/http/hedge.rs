@@ -355,7 +355,7 @@ fn result_of(rules: &RetryRules<'_>, tried: &Tried, is_second: bool) -> HedgeRes
 fn settle<R>(reach: &mut Reach, call: &Call<'_, R>, chosen: Chosen, tried: Tried) {
     // A connection that aged out says nothing about the backend.
     if !matches!(tried, Err(Failed { failure: Failure::Empty(_), reused: true })) {
-        ask::observe(&call.requester.worker, &chosen, &tried, clock::now());
+        ask::observe(call, &chosen, &tried, clock::now());
     }
     reach.note_failed(&call.forwarding.pool, &chosen);
     if let Ok(begun) = tried {

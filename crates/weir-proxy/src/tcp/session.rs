@@ -233,8 +233,11 @@ impl Session {
                 Err(failure) => failure,
             };
             tracing::debug!(pool = %pool.shared.config.name, %failure, "connect");
-            if failure.blames_backend() {
-                chosen.observe_failure(&self.worker, clock::now(), || failure.to_string());
+            let (now, reason) = (clock::now(), || failure.to_string());
+            if failure.may_be_of_client() {
+                chosen.observe_failure_for(address.ip(), &self.worker, now, reason);
+            } else if failure.blames_backend() {
+                chosen.observe_failure(&self.worker, now, reason);
             }
             let attempt = Attempt::unsent(failure.retried_as());
             let cells = self.listener.shared.cells.of(self.worker.number);

@@ -154,6 +154,7 @@ impl Flow {
 
     /// The backend's host said that nobody listens there, or the way to it is broken.
     fn note_failure(&self, relay: &Relay, error: &io::Error, now: Duration) {
+        let client = self.key.client.ip();
         let fit = {
             let mut leg = self.leg.borrow_mut();
             leg.is_refused();
@@ -162,7 +163,7 @@ impl Flow {
                 // The backend is not there any more.
                 true => Fit::Moved,
                 false => {
-                    leg.chosen.observe_failure(&relay.worker, now, || error.to_string());
+                    leg.chosen.observe_failure_for(client, &relay.worker, now, || error.to_string());
                     Fit::Unfit
                 }
             }

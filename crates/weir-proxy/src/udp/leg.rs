@@ -271,8 +271,8 @@ fn open_socket(
     let resolved = &chosen.backend().shared.resolved;
     let moves = resolved.moves();
     let Some(address) = resolved.address() else { return Ok(None) };
-    let cells = chosen.backend().cells();
-    let from_somewhere = match chosen.backend().socket_for(address, Some(client), false) {
+    let (backend, cells) = (chosen.backend(), chosen.backend().cells());
+    let from_somewhere = match backend.socket_for(address, Some(client), false) {
         Ok(socket) => socket,
         Err(ConnectError::OutOfDescriptors) => return Err(Rejected::Descriptors),
         Err(error) => {
@@ -298,9 +298,11 @@ fn open_socket(
         Err(error) => {
             cells.connect_failures.increment();
             tracing::debug!(%address, %error, "udp flow");
-            // This host may have no address of the family, which says nothing of the backend.
-            if error.kind() != io::ErrorKind::AddrNotAvailable {
-                chosen.observe_failure(worker, now, || error.to_string());
+            if backend.is_about_leaving(&error) {
+                backend.cannot_leave(address.into(), Some(client), error);
+            } else if error.kind() != io::ErrorKind::AddrNotAvailable {
+                // This host may have no address of the family, which says nothing of the backend.
+                chosen.observe_failure_for(client, worker, now, || error.to_string());
             }
             Ok(None)
         }
