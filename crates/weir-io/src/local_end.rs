@@ -60,6 +60,12 @@ impl LocalEnd {
         Ok(socket)
     }
 
+    /// Whether what is for `client` can leave for `to`: it can't for an address of the other family where it
+    /// leaves from the client's own.
+    pub fn suits(&self, to: SocketAddr, client: Option<IpAddr>) -> bool {
+        self.address_for(to, client).is_ok()
+    }
+
     /// Whether what a socket ended with that [`LocalEnd::open`] gave, at connecting or sending, is about
     /// where it was to leave from, and not about where it was to go: no route leads there from that address
     /// or by that interface, or that is gone (connect(2), ip(7)). Routers say some of this as well, of what
@@ -75,7 +81,8 @@ impl LocalEnd {
         }
     }
 
-    /// The address that it leaves from; `None` leaves that to the kernel.
+    /// The address that it leaves from; `None` leaves that to the kernel, as it is for the client of a
+    /// Unix socket, who has none.
     fn address_for(&self, to: SocketAddr, client: Option<IpAddr>) -> io::Result<Option<IpAddr>> {
         if !self.is_clients {
             return Ok(match to.ip() {
@@ -83,7 +90,8 @@ impl LocalEnd {
                 IpAddr::V6(_) => self.v6.map(IpAddr::V6),
             });
         }
-        let Some(client) = client.map(|client| client.to_canonical()) else { return Ok(None) };
+        let client = client.map(|client| client.to_canonical()).filter(|client| !client.is_unspecified());
+        let Some(client) = client else { return Ok(None) };
         if client.is_ipv4() != to.is_ipv4() {
             let text = format!("{client} can't be the source of packets to {}", to.ip());
             return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, text));
@@ -179,6 +187,9 @@ mod tests {
         let v4 = IpAddr::from([192, 0, 2, 7]);
         assert_eq!(address("10.0.0.1:80", "::ffff:192.0.2.7").unwrap(), Some(v4));
         assert_eq!(address("[2001:db8::9]:80", "2001:db8::1").unwrap(), Some("2001:db8::1".parse().unwrap()));
+        for to in ["10.0.0.1:80", "[2001:db8::9]:80"] {
+            assert_eq!(address(to, "0.0.0.0").unwrap(), None, "of a Unix socket");
+        }
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSock
 use std::sync::{Arc, Mutex};
 
 use weir_tests::dialogue::{
-    ONE_POOL, PATIENCE, Setup, Unreachable, Weir, datagram_socket, free_address, run_tool, tool, until,
+    NameServer, ONE_POOL, PATIENCE, Setup, Unreachable, Weir, datagram_socket, free_address, run_tool, tool,
+    until,
 };
 use weir_tests::network::Network;
 
@@ -237,6 +238,45 @@ fn connections_that_come_to_nothing_for_one_client_open_no_breaker() {
         assert!(told.ends_with("504"), "{told}");
     }
     assert_eq!(weir.metric("weir_breaker_opened_total", &[("pool", "app")]), 0.0);
+}
+
+#[test]
+fn a_client_comes_to_the_address_of_its_family_whichever_is_in_use() {
+    let (server, port) = (NameServer::start(), free_address().port());
+    let name = "app.weir.test";
+    server.says(name, &["1 AAAA ::1"]);
+    let (four, six) = (Backend::start_at(("127.0.1.1", port)), Backend::start_at(("::1", port)));
+    let names = UdpSocket::bind(("127.0.1.1", port)).expect("an address");
+    names.set_read_timeout(Some(PATIENCE)).expect("a timer");
+    let keys = "source = \"client\"\nhealth = { check = \"off\" }\nretry = { attempts = 0 }";
+    let config = format!(
+        "{LISTENERS}[dns]\nresolvers = [\"@server\"]\nmin_ttl = \"100ms\"\n\
+         [listener.six]\nbind = \"@six\"\npool = \"app\"\n\
+         [listener.unix]\nbind = \"unix:@dir/web.sock\"\npool = \"app\"\n\
+         [pool.app]\nbackends = [\"{name}:{port}\"]\n{keys}\n\
+         [pool.names]\nbackends = [\"{name}:{port}\"]\n{keys}\n"
+    );
+    let own = TcpListener::bind("[::1]:0").and_then(|it| it.local_addr()).expect("an address");
+    let weir = Setup::of(&config).with("server", server.address()).with("six", own).start();
+    assert_eq!(curls(&weir, "six", "::1"), "200");
+    server.says(name, &["1 A 127.0.1.1", "1 AAAA ::1"]);
+    let resolved = || weir.admin().reads("/v1/pools/app").json()["backends"][0]["resolved"].clone();
+    until("the other address to be known", || (curls(&weir, "web", "127.0.0.5") == "200").then_some(()));
+    for _ in 0..2 {
+        assert_eq!(curls(&weir, "web", "127.0.0.5"), "200");
+        assert_eq!(curls(&weir, "raw", "127.0.0.6"), "200");
+        assert_eq!(datagram_from(&weir, &names, "127.0.0.7"), here(7));
+        assert_eq!(curls(&weir, "six", "::1"), "200");
+    }
+    assert!(four.peers().iter().all(|peer| [here(5), here(6)].contains(peer)), "{:?}", four.peers());
+    assert_eq!(six.peers(), ["::1".parse::<IpAddr>().unwrap(); 3]);
+    // Nobody's address that was in use was moved by who could not use it.
+    assert_eq!(weir.metric("weir_dns_other_address_total", &[]), 0.0);
+    assert_eq!(resolved(), format!("[::1]:{port}"));
+    // Of a Unix socket's client there is no address to leave from.
+    let socket = format!("{}/web.sock", weir.dir().display());
+    let arguments = ["-s", "--noproxy", "*", "--unix-socket", &socket, "-w", "%{http_code}", "http://a/"];
+    assert_eq!(run_tool(&tool("curl", "curl"), &arguments, b"", PATIENCE).succeeded(), "200");
 }
 
 /// Every request got 502 from a pool whose backends were `ready`, and nothing said why.

@@ -210,8 +210,11 @@ impl WorkerBackend {
         };
         let choice = self.shared.resolved.choice().filter(|_| opening.takes_any);
         let from_somewhere = match &at {
-            At::Inet(address) => self.socket_for(*address, client, true)?.map(|socket| (socket, *address)),
-            At::Unix(_) => None,
+            // Where there is a choice, each of its addresses gets one.
+            At::Inet(address) if choice.is_none() => {
+                self.socket_for(*address, client, true)?.map(|socket| (socket, *address))
+            }
+            _ => None,
         };
         let mut connecting = pin!(async {
             match (from_somewhere, choice, at.inet()) {
@@ -314,7 +317,8 @@ impl WorkerBackend {
     }
 
     /// Connects to the address in use or, where that does not accept, to another of its name, which is in use
-    /// from then on.
+    /// from then on. What leaves from its client's address goes to addresses of that one's family alone, and
+    /// changes nothing for others.
     async fn connect_to_any(
         &self,
         worker: &Worker,
@@ -323,7 +327,10 @@ impl WorkerBackend {
         client: Option<IpAddr>,
     ) -> io::Result<TcpStream> {
         let local_end = self.local_end.borrow().clone();
-        let addresses = race::order(first, &choice.addresses);
+        let begin = self.address_for(first, client);
+        let suits = |it: &&SocketAddr| local_end.as_ref().is_none_or(|end| end.suits(**it, client));
+        let others: Vec<SocketAddr> = choice.addresses.iter().filter(suits).copied().collect();
+        let addresses = race::order(begin, &others);
         let (address, stream) = race::connect(&addresses, choice.pause, |address| {
             let local_end = local_end.clone();
             async move {
@@ -337,11 +344,23 @@ impl WorkerBackend {
             }
         })
         .await?;
-        if address != first {
+        if begin == first && address != first {
             let event = Event::OtherAddress { name: self.shared.address.clone(), first, address };
             let _ = worker.events.send(event);
         }
         Ok(stream)
+    }
+
+    /// The address that what is for `client` goes to: `in_use`, or where that is of another family than the
+    /// client from whose address it is to leave, the first of the name that is of the client's.
+    pub fn address_for(&self, in_use: SocketAddr, client: Option<IpAddr>) -> SocketAddr {
+        let local_end = self.local_end.borrow();
+        let Some(local_end) = local_end.as_ref().filter(|end| !end.suits(in_use, client)) else {
+            return in_use;
+        };
+        let choice = self.shared.resolved.choice();
+        let mut others = choice.iter().flat_map(|choice| choice.addresses.iter().copied());
+        others.find(|it| local_end.suits(*it, client)).unwrap_or(in_use)
     }
 
     /// Whether an error of connecting or sending is about where that was to leave from, by what the pool

@@ -270,8 +270,9 @@ fn open_socket(
 ) -> Result<Option<(UdpSocket, LegAddress)>, Rejected> {
     let resolved = &chosen.backend().shared.resolved;
     let moves = resolved.moves();
-    let Some(address) = resolved.address() else { return Ok(None) };
+    let Some(in_use) = resolved.address() else { return Ok(None) };
     let (backend, cells) = (chosen.backend(), chosen.backend().cells());
+    let address = backend.address_for(in_use, Some(client));
     let from_somewhere = match backend.socket_for(address, Some(client), false) {
         Ok(socket) => socket,
         Err(ConnectError::OutOfDescriptors) => return Err(Rejected::Descriptors),
