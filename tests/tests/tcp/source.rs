@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use weir_tests::dialogue::{
     NameServer, ONE_POOL, PATIENCE, Setup, Unreachable, Weir, datagram_socket, free_address, run_tool, tool,
@@ -277,6 +278,44 @@ fn a_client_comes_to_the_address_of_its_family_whichever_is_in_use() {
     let socket = format!("{}/web.sock", weir.dir().display());
     let arguments = ["-s", "--noproxy", "*", "--unix-socket", &socket, "-w", "%{http_code}", "http://a/"];
     assert_eq!(run_tool(&tool("curl", "curl"), &arguments, b"", PATIENCE).succeeded(), "200");
+}
+
+/// Each datagram had the backend blamed while the interface was away, and so it was ejected when that was
+/// back.
+#[test]
+fn a_flow_outlasts_the_interface_of_its_pool_and_nobody_is_blamed_meanwhile() {
+    let network = Network::enter(1);
+    network.greets(1, 8080);
+    network.greets(1, 8081);
+    let config = format!(
+        "[listener.dns]\nprotocol = \"udp\"\nbind = \"10.50.1.1:53\"\npool = \"names\"\n\
+         [pool.names]\nbackends = [\"{}\", \"{}\"]\ninterface = \"to_server1\"\n\
+         health = {{ check = \"off\", passive = {{ errors = 1, eject = \"1h\" }} }}\n",
+        network.server(1, 8080, false),
+        network.server(1, 8081, false)
+    );
+    let weir = Setup::of(&config).start();
+    let client = network.on("client", || UdpSocket::bind("0.0.0.0:0").expect("an address"));
+    client.set_read_timeout(Some(Duration::from_millis(100))).expect("a timer");
+    let asks = |word: &str| {
+        client.send_to(word.as_bytes(), "10.50.1.1:53").expect("sent");
+        let mut answer = [0; 64];
+        let count = client.recv(&mut answer).ok()?;
+        (answer[..count] == *format!("1\n{word}").as_bytes()).then_some(())
+    };
+    until("an answer", || asks("before"));
+    network.run("weir", &["ip", "link", "del", "to_server1"]);
+    let received = || weir.metric("weir_bytes_total", &[("listener", "dns"), ("direction", "received")]);
+    let before = received();
+    for _ in 0..5 {
+        assert_eq!(asks("away"), None);
+    }
+    until("they have come", || (received() >= before + 20.0).then_some(()));
+    assert!(!is_blamed(&weir, "names"), "{}", weir.story());
+    network.links_again("server1", 11);
+    until("an answer by the new interface", || asks("again"));
+    assert!(!is_blamed(&weir, "names"), "{}", weir.story());
+    assert_eq!(weir.metric("weir_connections_total", &[("listener", "dns")]), 1.0, "the flow is the same");
 }
 
 /// Every request got 502 from a pool whose backends were `ready`, and nothing said why.

@@ -152,7 +152,8 @@ impl Flow {
         }
     }
 
-    /// The backend's host said that nobody listens there, or the way to it is broken.
+    /// The backend's host said that nobody listens there, or the way to it is broken. Where that begins
+    /// here, at the pool's interface, a new socket may find it whole, with each datagram that comes.
     fn note_failure(&self, relay: &Relay, error: &io::Error, now: Duration) {
         let client = self.key.client.ip();
         let fit = {
@@ -162,6 +163,7 @@ impl Flow {
             match leg.is_left() {
                 // The backend is not there any more.
                 true => Fit::Moved,
+                false if leg.cannot_leave(client, error) => Fit::Moved,
                 false => {
                     leg.chosen.observe_failure_for(client, &relay.worker, now, || error.to_string());
                     Fit::Unfit

@@ -182,6 +182,18 @@ impl Leg {
         }
     }
 
+    /// Whether nothing can be sent any more from where the pool has it leave from, as this error says: the
+    /// socket is of no use, and the backend as good as it was. Says so in the log.
+    pub fn cannot_leave(&self, client: IpAddr, error: &io::Error) -> bool {
+        let backend = self.chosen.backend();
+        let is_about_leaving = backend.is_about_leaving(error);
+        if is_about_leaving {
+            let error = io::Error::new(error.kind(), error.to_string());
+            backend.cannot_leave(self.at.address.into(), Some(client), error);
+        }
+        is_about_leaving
+    }
+
     /// The backend's host refused: whoever listens there from now on has not heard the header.
     pub fn is_refused(&mut self) {
         if let Some(header) = &mut self.header {
