@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,7 +28,7 @@ use weir_control::control::Control;
 use weir_control::reload::{Reread, TakeUp};
 use weir_io::at::UnixName;
 use weir_io::listener::Listener;
-use weir_io::unix_socket::{self, FileId, Permissions};
+use weir_io::unix_socket::{self, Listening, Permissions, SocketFile};
 use weir_tls::ServerTls;
 
 /// For the head of a request, and between two requests.
@@ -48,6 +47,8 @@ pub struct Admin {
     listener: Listener,
     bind: AdminBind,
     files: Arc<AdminFiles>,
+    /// The file that the socket is.
+    file: Option<SocketFile>,
 }
 
 /// What the admin API goes by that stands in files: the token, and what TLS needs.
@@ -85,27 +86,6 @@ fn acceptor(config: &weir_config::Admin) -> Result<Option<TlsAcceptor>, String> 
     Ok(tls.map(TlsAcceptor::from))
 }
 
-/// The file that the admin API's Unix socket is.
-pub struct SocketFile {
-    path: String,
-    id: FileId,
-}
-
-impl SocketFile {
-    /// Of the socket at `bind`; `None` where that is no file.
-    pub fn of(bind: &AdminBind) -> Option<SocketFile> {
-        let AdminBind::Unix(name) = bind else { return None };
-        let path = UnixName::new(name).path()?.to_owned();
-        let id = unix_socket::id_of(&path)?;
-        Some(SocketFile { path, id })
-    }
-
-    /// Removes it, if it still is the same.
-    pub fn remove(self) {
-        unix_socket::remove(&self.path, self.id);
-    }
-}
-
 /// What to do when somebody else listens at the admin API's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenTaken {
@@ -120,21 +100,25 @@ impl Admin {
     /// token.
     pub fn bind(
         config: &weir_config::Admin,
-        inherited: Option<OwnedFd>,
+        inherited: Option<Listening>,
         when_taken: WhenTaken,
     ) -> Result<Admin, String> {
         let files = AdminFiles::read(config)?;
+        let said = &config.unix_socket;
+        let permissions =
+            Permissions { mode: said.mode.0, owner: said.owner.clone(), group: said.group.clone() };
         let opened = match inherited {
-            Some(socket) => Ok(socket),
-            None => open(config, when_taken),
+            Some(listening) => Ok(listening),
+            None => open(config, &permissions, when_taken),
         };
-        let listener = opened.and_then(Listener::new).map_err(|error| {
+        let opened = opened.and_then(|Listening { socket, file }| Ok((Listener::new(socket)?, file)));
+        let (listener, file) = opened.map_err(|error| {
             let taken = error.kind() == io::ErrorKind::AddrInUse;
             let advice =
                 if taken { " (another Weir is running, or set admin.bind to a free port)" } else { "" };
             format!("the admin API can't listen on {}: {error}{advice}", config.bind)
         })?;
-        Ok(Admin { listener, bind: config.bind.clone(), files })
+        Ok(Admin { listener, bind: config.bind.clone(), files, file })
     }
 
     /// What a reload reads anew.
@@ -150,10 +134,11 @@ impl Admin {
         }
     }
 
-    /// A duplicate of the socket, for a new process.
-    pub fn socket(&self) -> io::Result<OwnedFd> {
+    /// A duplicate of the socket, for a new process, and the file that it is.
+    pub fn listening(&self) -> io::Result<Listening> {
         use std::os::fd::AsFd as _;
-        self.listener.as_fd().try_clone_to_owned()
+        let socket = self.listener.as_fd().try_clone_to_owned()?;
+        Ok(Listening { socket, file: self.file.clone() })
     }
 
     /// Serves until the future is dropped; then connections end with the task set they run in.
@@ -194,15 +179,14 @@ impl Admin {
 }
 
 /// Opens the socket.
-fn open(config: &weir_config::Admin, when_taken: WhenTaken) -> io::Result<OwnedFd> {
+fn open(
+    config: &weir_config::Admin,
+    permissions: &Permissions,
+    when_taken: WhenTaken,
+) -> io::Result<Listening> {
     let address = match &config.bind {
         AdminBind::Inet(address) => *address,
-        AdminBind::Unix(name) => {
-            let said = &config.unix_socket;
-            let permissions =
-                Permissions { mode: said.mode.0, owner: said.owner.clone(), group: said.group.clone() };
-            return unix_socket::listen(&UnixName::new(name), &permissions, BACKLOG);
-        }
+        AdminBind::Unix(name) => return unix_socket::listen(&UnixName::new(name), permissions, BACKLOG),
     };
     let listener = match std::net::TcpListener::bind(address) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && when_taken == WhenTaken::TakeFreePort => {
@@ -211,7 +195,7 @@ fn open(config: &weir_config::Admin, when_taken: WhenTaken) -> io::Result<OwnedF
         opened => opened?,
     };
     listener.set_nonblocking(true)?;
-    Ok(listener.into())
+    Ok(Listening { socket: listener.into(), file: None })
 }
 
 /// A free port where `taken` is not, with the option that a client needs to find it.

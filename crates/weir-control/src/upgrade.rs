@@ -9,9 +9,11 @@
 //! Each message is lines of text, one per descriptor it carries, `tcp 127.0.0.1:80`, `udp …` or `admin …`; of
 //! a socket that is bound to an interface `tcp-of eth0 127.0.0.1:80`. The lock of the kernel plane travels
 //! in the same way.
-//! Messages without descriptors follow, with what is known about the backends ([`crate::carried`]); the last
-//! one is `end`. The new process answers `ready`, or ends; and then, in a message of lines as above without
-//! descriptors, which sockets it has no use for, which are the old one's to give up.
+//! Messages without descriptors follow: which files the Unix sockets are (`socket-file 2049:1234 nobody
+//! /run/web.sock`, or `none none` where that is not known any more), and what is known about the backends
+//! ([`crate::carried`]); the last one is `end`. The new process answers `ready`, or ends; and then, in a
+//! message of lines as above without descriptors, which sockets it has no use for, which are the old one's to
+//! give up.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -25,14 +27,18 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
 };
 use weir_config::AdminBind;
+use weir_io::at::UnixName;
+use weir_io::unix_socket::{Listening, SocketFile};
 use weir_l4::lock::DirectoryLock;
 use weir_quic::forward::ForwardSocket;
 use weir_quic::keys::Keys;
 use weir_quic::process::HandOver;
 use weir_state::sockets::{Endpoint, Sockets, Transport};
 
+mod files;
 mod purpose;
 
+use self::files::HandedFiles;
 pub use self::purpose::Purpose;
 use crate::carried::Carried;
 
@@ -62,7 +68,7 @@ pub fn pass_quic(hand_over: HandOver) -> (Vec<Passed>, Option<String>) {
     let passed = hand_over
         .sockets
         .into_iter()
-        .map(|(owner, socket)| Passed { purpose: Purpose::QuicForward(owner), socket: socket.into_socket() });
+        .map(|(owner, socket)| Passed::of(Purpose::QuicForward(owner), socket.into_socket()));
     (passed.collect(), keys)
 }
 
@@ -73,6 +79,20 @@ pub struct Passed {
     pub purpose: Purpose,
     /// The socket.
     pub socket: OwnedFd,
+    /// The file that it is.
+    pub file: Option<SocketFile>,
+}
+
+impl Passed {
+    /// One that is no file.
+    pub fn of(purpose: Purpose, socket: OwnedFd) -> Passed {
+        Passed { purpose, socket, file: None }
+    }
+
+    /// One that listens.
+    pub fn listening(purpose: Purpose, Listening { socket, file }: Listening) -> Passed {
+        Passed { purpose, socket, file }
+    }
 }
 
 /// The new process's end: what it was given, and the way to say that it serves.
@@ -88,13 +108,22 @@ pub struct Given {
     /// The listeners' sockets.
     pub listeners: Sockets,
     /// The admin API's socket, and to what it is bound.
-    pub admin: Option<(AdminBind, OwnedFd)>,
+    pub admin: Option<(AdminBind, Listening)>,
     /// What it takes to pass on what belongs to its QUIC connections.
     pub quic: HandOver,
     /// Whose its kernel plane is.
     pub kernel: Option<DirectoryLock>,
     /// What it knew about the backends.
     pub carried: Carried,
+}
+
+impl Given {
+    fn know_files(&mut self, files: &HandedFiles) {
+        self.listeners.know_files(|path| files.at(path));
+        if let Some((AdminBind::Unix(name), listening)) = &mut self.admin {
+            listening.file = UnixName::new(name).path().and_then(|path| files.at(path));
+        }
+    }
 }
 
 impl Handoff {
@@ -111,17 +140,18 @@ impl Handoff {
 
     fn receive(channel: OwnedFd) -> io::Result<Handoff> {
         sockopt::set_socket_timeout(&channel, sockopt::Timeout::Recv, Some(READY_TIMEOUT))?;
-        let mut given = Given::default();
+        let (mut given, mut files) = (Given::default(), HandedFiles::default());
         loop {
             let (text, descriptors) = receive(&channel)?;
             if text == "end" {
+                given.know_files(&files);
                 return Ok(Handoff { channel, given });
             }
             if text.is_empty() {
                 return Err(io::Error::other("the old process ended before it had handed over its sockets"));
             }
             if descriptors.is_empty() && !text.lines().any(|line| Purpose::of_line(line).is_some()) {
-                for line in text.lines() {
+                for line in text.lines().filter(|line| !files.take(line)) {
                     match line.strip_prefix(QUIC_KEYS) {
                         Some(keys) => given.quic.keys = Keys::of_text(keys),
                         None => given.carried.take(line),
@@ -135,7 +165,9 @@ impl Handoff {
             for (line, socket) in text.lines().zip(descriptors) {
                 match Purpose::of_line(line) {
                     Some(Purpose::Listener(endpoint)) => given.listeners.adopt(endpoint, socket),
-                    Some(Purpose::Admin(bind)) => given.admin = Some((bind, socket)),
+                    Some(Purpose::Admin(bind)) => {
+                        given.admin = Some((bind, Listening { socket, file: None }));
+                    }
                     Some(Purpose::QuicForward(owner)) => {
                         given.quic.sockets.push((owner, ForwardSocket::adopt(socket)));
                     }
@@ -256,8 +288,9 @@ fn exchange(
         let descriptors: Vec<BorrowedFd<'_>> = chunk.iter().map(|passed| passed.socket.as_fd()).collect();
         send(channel, &text, &descriptors)?;
     }
+    let files: Vec<String> = sockets.iter().filter_map(files::line_of).collect();
     let mut message = String::with_capacity(MESSAGE_BYTES);
-    for line in known {
+    for line in files.iter().chain(known) {
         if message.len() + line.len() > MESSAGE_BYTES {
             send(channel, &message, &[])?;
             message.clear();
@@ -440,7 +473,7 @@ mod tests {
             true => Purpose::Admin(AdminBind::Inet(address)),
             false => Purpose::Listener(Endpoint::new(Transport::Tcp, At::Inet(address))),
         };
-        Passed { purpose, socket: listener.as_fd().try_clone_to_owned().unwrap() }
+        Passed::of(purpose, listener.as_fd().try_clone_to_owned().unwrap())
     }
 
     #[test]

@@ -5,37 +5,34 @@
 //! listens, and only then takes its place: whoever finds it there may connect, and is served.
 
 use std::fmt;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, RenameFlags, Uid};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::at::UnixName;
 
-/// Who may connect to a socket that is a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Permissions {
-    /// Permissions of the file.
-    pub mode: u32,
-    /// Name or number of the user whom it belongs to; `None` for whom the process runs as.
-    pub owner: Option<String>,
-    /// The same of the group.
-    pub group: Option<String>,
-}
+mod accounts;
+mod file;
 
-/// Which file a socket is: what stands at its path later may be another's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileId {
-    device: u64,
-    inode: u64,
+use self::accounts::{Accounts, Handle};
+pub use self::accounts::{Permissions, group_number, user_number};
+pub use self::file::{FileId, SocketFile, id_of};
+
+/// A socket that listens.
+#[derive(Debug)]
+pub struct Listening {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// The file that it is; `None` for one that is none, or is known to be none any more.
+    pub file: Option<SocketFile>,
 }
 
 /// Why no socket came about.
@@ -82,12 +79,12 @@ static MADE: AtomicU32 = AtomicU32::new(0);
 /// # Errors
 /// Another program listens there; something else stands at the path, a symbolic link say; or the folder, the
 /// user or the group is not there, or the right to use them.
-pub fn listen(name: &UnixName, permissions: &Permissions, backlog: i32) -> io::Result<OwnedFd> {
+pub fn listen(name: &UnixName, permissions: &Permissions, backlog: i32) -> io::Result<Listening> {
     let Some(path) = name.path() else {
         let socket = open()?;
         rustix::net::bind(&socket, &name.address()?)?;
         rustix::net::listen(&socket, backlog)?;
-        return Ok(socket);
+        return Ok(Listening { socket, file: None });
     };
     let path = Path::new(path);
     let accounts = Accounts::of(permissions)?;
@@ -101,15 +98,22 @@ pub fn listen(name: &UnixName, permissions: &Permissions, backlog: i32) -> io::R
     // Another process of this number may have left it.
     let _ = rustix::fs::unlink(&beside);
     rustix::net::bind(&socket, &SocketAddrUnix::new(&beside)?)?;
-    let placed = accounts
-        .give(&beside)
-        .and_then(|()| Ok(rustix::net::listen(&socket, backlog)?))
-        .and_then(|()| put(&beside, path, stale));
-    if let Err(error) = placed {
-        let _ = rustix::fs::unlink(&beside);
-        return Err(error);
+    let placed = Handle::of(&beside).and_then(|file| {
+        accounts.give(&file)?;
+        rustix::net::listen(&socket, backlog)?;
+        put(&beside, path, stale)?;
+        Ok(file.id())
+    });
+    match placed {
+        Ok(id) => {
+            let file = SocketFile::made(path.display().to_string(), id, permissions);
+            Ok(Listening { socket, file: Some(file) })
+        }
+        Err(error) => {
+            let _ = rustix::fs::unlink(&beside);
+            Err(error)
+        }
     }
-    Ok(socket)
 }
 
 fn open() -> io::Result<OwnedFd> {
@@ -121,9 +125,8 @@ fn open() -> io::Result<OwnedFd> {
 /// folder can't be locked, or stays locked by whoever may read it: the socket comes about without, and what
 /// is lost is the order of those that begin at once.
 fn turn_in(path: &Path) -> Option<OwnedFd> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(folder, flags, Mode::empty()).ok()?;
+    let folder = rustix::fs::open(folder_of(path), flags, Mode::empty()).ok()?;
     for _ in 0..TURN_TRIES {
         match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Some(folder),
@@ -132,6 +135,10 @@ fn turn_in(path: &Path) -> Option<OwnedFd> {
         }
     }
     None
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Puts a socket in its place. Where nothing stood, nothing is replaced that came meanwhile.
@@ -171,30 +178,6 @@ fn what_stands(path: &Path, accounts: &Accounts) -> io::Result<bool> {
     }
 }
 
-/// Changes who may connect to a socket that stands at a path, if it is this one.
-///
-/// # Errors
-/// It is not, or the right is missing.
-pub fn allow(path: &str, id: FileId, permissions: &Permissions) -> io::Result<()> {
-    if id_of(path) != Some(id) {
-        return Err(Refusal::Taken("another file stands there by now").into());
-    }
-    Accounts::of(permissions)?.give(Path::new(path))
-}
-
-/// Which socket stands at a path; `None` where none does.
-pub fn id_of(path: &str) -> Option<FileId> {
-    let found = std::fs::symlink_metadata(path).ok().filter(|found| found.file_type().is_socket())?;
-    Some(FileId { device: found.dev(), inode: found.ino() })
-}
-
-/// Removes a socket from its place, if it still is this one.
-pub fn remove(path: &str, id: FileId) {
-    if id_of(path) == Some(id) {
-        let _ = rustix::fs::unlink(path);
-    }
-}
-
 /// Has nobody connect any more to a socket, in whatever process it listens. What waits in its queue stays.
 ///
 /// # Errors
@@ -208,52 +191,6 @@ pub fn is_withdrawn(socket: &impl AsFd) -> bool {
     let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];
     let answered = poll(&mut asked, Some(&Timespec::default()));
     answered.is_ok() && asked[0].revents().contains(PollFlags::RDHUP)
-}
-
-/// Permissions with numbers.
-struct Accounts {
-    mode: u32,
-    owner: Option<u32>,
-    group: Option<u32>,
-}
-
-impl Accounts {
-    fn of(permissions: &Permissions) -> io::Result<Accounts> {
-        let owner = permissions.owner.as_deref().map(|name| number_of("user", "/etc/passwd", name));
-        let group = permissions.group.as_deref().map(|name| number_of("group", "/etc/group", name));
-        Ok(Accounts { mode: permissions.mode, owner: owner.transpose()?, group: group.transpose()? })
-    }
-
-    /// Gives a socket to its owner. By a handle of the very file, so that no link that somebody puts in its
-    /// place is followed.
-    fn give(&self, path: &Path) -> io::Result<()> {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let handle = File::from(rustix::fs::open(path, flags, Mode::empty())?);
-        let found = handle.metadata()?;
-        if !found.file_type().is_socket() {
-            return Err(Refusal::Taken("another file has come in its place").into());
-        }
-        if self.owner.is_some() || self.group.is_some() {
-            let (owner, group) = (self.owner.map(Uid::from_raw), self.group.map(Gid::from_raw));
-            rustix::fs::chownat(handle.as_fd(), "", owner, group, AtFlags::EMPTY_PATH)?;
-        }
-        // There is no chmod by a handle of this kind before Linux 6.6, but by its place in /proc.
-        let by_handle = format!("/proc/self/fd/{}", handle.as_raw_fd());
-        Ok(rustix::fs::chmod(by_handle, Mode::from_raw_mode(self.mode))?)
-    }
-}
-
-/// The number of a user or group, as the local files have it.
-fn number_of(kind: &'static str, file: &str, name: &str) -> io::Result<u32> {
-    if let Ok(number) = name.parse() {
-        return Ok(number);
-    }
-    let known = std::fs::read_to_string(file).unwrap_or_default();
-    let of_line = |line: &str| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
-    };
-    known.lines().find_map(of_line).ok_or_else(|| Refusal::Nobody { kind, name: name.to_owned() }.into())
 }
 
 #[cfg(test)]
@@ -289,7 +226,7 @@ mod tests {
         Permissions { mode, owner: None, group: None }
     }
 
-    fn opened(path: &str) -> io::Result<OwnedFd> {
+    fn opened(path: &str) -> io::Result<Listening> {
         listen(&UnixName::new(path), &with_mode(0o600), 8)
     }
 
@@ -333,11 +270,11 @@ mod tests {
                 barrier.wait();
                 opened(&path)
             };
-            let all: Vec<io::Result<OwnedFd>> = std::thread::scope(|scope| {
+            let all: Vec<io::Result<Listening>> = std::thread::scope(|scope| {
                 let begun = [(); 3].map(|()| scope.spawn(begin));
                 begun.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
-            let got: Vec<&OwnedFd> = all.iter().flatten().collect();
+            let got: Vec<&OwnedFd> = all.iter().flatten().map(|it| &it.socket).collect();
             assert_eq!(got.len(), 1, "{all:?}");
             let _client = UnixStream::connect(&path).unwrap();
             let listener = UnixListener::from(got[0].try_clone().unwrap());
@@ -386,23 +323,28 @@ mod tests {
         std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o600)).unwrap();
         let link = folder.0.join("link");
         std::os::unix::fs::symlink(&victim, &link).unwrap();
-        let accounts = Accounts { mode: 0o777, owner: None, group: None };
-        assert!(accounts.give(&link).is_err());
-        assert!(accounts.give(&victim).is_err());
+        assert!(Handle::of(&link).is_err());
+        assert!(Handle::of(&victim).is_err());
         assert_eq!(std::fs::metadata(&victim).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]
-    fn only_the_very_file_is_removed() {
+    fn only_the_very_file_is_changed_or_removed() {
         let folder = Folder::new();
         let path = folder.path();
-        let first = opened(&path).unwrap();
-        let id = id_of(&path).unwrap();
-        drop(first);
-        let _second = opened(&path).unwrap();
-        remove(&path, id);
-        assert!(id_of(&path).is_some(), "another's stays");
-        remove(&path, id_of(&path).unwrap());
+        let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        let mut first = opened(&path).unwrap().file.unwrap();
+        first.allow(&with_mode(0o640)).unwrap();
+        assert_eq!((first.stands(), mode()), (true, 0o640));
+        std::fs::remove_file(&path).unwrap();
+        let gone = first.allow(&with_mode(0o666)).unwrap_err();
+        assert_eq!(gone.to_string(), "what stands there is not the socket that Weir made");
+        let second = opened(&path).unwrap().file.unwrap();
+        assert!(first.allow(&with_mode(0o666)).is_err());
+        first.allow(&with_mode(0o640)).expect("nothing else was asked for before");
+        first.remove();
+        assert_eq!((first.stands(), second.stands(), mode()), (false, true, 0o600), "another's stays");
+        second.remove();
         assert_eq!(files(&folder), 0);
     }
 
@@ -410,7 +352,7 @@ mod tests {
     async fn a_socket_that_is_withdrawn_refuses_and_serves_what_waits() {
         let folder = Folder::new();
         let path = folder.path();
-        let socket = opened(&path).unwrap();
+        let socket = opened(&path).unwrap().socket;
         let listener = Listener::new(socket.try_clone().unwrap()).unwrap();
         assert!(listener.accept_now().unwrap().is_none());
         let _waits = UnixStream::connect(&path).unwrap();
@@ -418,13 +360,5 @@ mod tests {
         assert_eq!(UnixStream::connect(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         assert!(listener.accept_now().unwrap().is_some());
         assert!(is_end(&listener.accept_now().unwrap_err()));
-    }
-
-    #[test]
-    fn users_and_groups_are_found_by_name_and_by_number() {
-        assert_eq!(number_of("user", "/etc/passwd", "root").unwrap(), 0);
-        assert_eq!(number_of("group", "/etc/group", "4711").unwrap(), 4711);
-        let missing = number_of("group", "/etc/group", "no-such-group").unwrap_err();
-        assert!(missing.to_string().starts_with("no group is called `no-such-group`"));
     }
 }

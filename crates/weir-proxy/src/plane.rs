@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, PoisonError};
 use std::thread::JoinHandle;
@@ -11,6 +10,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use tokio::sync::{Mutex, MutexGuard, mpsc, oneshot};
 use weir_config::{Config, Source};
+use weir_io::unix_socket::Listening;
 use weir_io::{clock, local_end, system};
 use weir_quic::process::{HandOver, Process};
 use weir_state::Snapshot;
@@ -275,11 +275,15 @@ impl ProxyPlane {
 
     /// Duplicates of every listening socket, for handing over to a new process. Waits for a publication that
     /// is under way.
-    pub async fn listening_sockets(&self) -> io::Result<Vec<(Endpoint, OwnedFd)>> {
+    pub async fn listening_sockets(&self) -> io::Result<Vec<(Endpoint, Listening)>> {
         let sockets = self.sockets.lock().await;
         let duplicates = sockets.for_worker(0, 1)?;
         self.is_handing_over.store(true, Ordering::Relaxed);
-        Ok(duplicates)
+        let with_file = |(endpoint, socket)| {
+            let file = sockets.file_of(&endpoint).cloned();
+            (endpoint, Listening { socket, file })
+        };
+        Ok(duplicates.into_iter().map(with_file).collect())
     }
 
     /// Gives up the listening sockets, and gives how long workers are to serve those that were withdrawn.
@@ -404,6 +408,11 @@ impl Drop for WholeChange<'_> {
             && let Err(error) = self.in_use.allow(&compiled.snapshot.config)
         {
             tracing::warn!("{error}");
+        }
+        for endpoint in self.in_use.lost() {
+            tracing::warn!(
+                "what stands at {endpoint} is not the socket that Weir made: nobody finds it until a restart"
+            );
         }
         let gone = self.other.gone_from(&self.in_use);
         if self.before.is_none() {

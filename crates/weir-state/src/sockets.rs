@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use weir_config::{Bind, Config, HttpVersion, InetBind, Plane, Speaks};
 use weir_io::at::{At, UnixName};
 use weir_io::system;
-use weir_io::unix_socket::{self, FileId, Permissions};
+use weir_io::unix_socket::{self, Listening, Permissions, SocketFile};
 
 use crate::plane::Placements;
 
@@ -108,7 +108,7 @@ pub struct Sockets {
     /// What was withdrawn, and when: until it is closed its port is not free to others.
     leaving: Vec<(Endpoint, Instant)>,
     /// The files that Unix sockets are.
-    files: BTreeMap<Endpoint, FileId>,
+    files: BTreeMap<Endpoint, SocketFile>,
     /// Whether they were bound for this process's config, not handed down.
     is_in_service: bool,
 }
@@ -254,7 +254,7 @@ impl Sockets {
     ) -> io::Result<Vec<OwnedFd>> {
         match (previous.by_endpoint.get(endpoint), &endpoint.at) {
             (Some(old), At::Unix(_)) => {
-                self.files.extend(previous.files.get(endpoint).map(|id| (endpoint.clone(), *id)));
+                self.files.extend(previous.files.get(endpoint).map(|file| (endpoint.clone(), file.clone())));
                 old.iter().map(OwnedFd::try_clone).collect()
             }
             (Some(old), At::Inet(address)) => {
@@ -270,9 +270,8 @@ impl Sockets {
             (None, At::Unix(name)) => {
                 let permissions = permissions_of(listener);
                 let open = || unix_socket::listen(name, &permissions, BACKLOG.into());
-                let socket = opening::with_patience(patience, open)?;
-                let id = name.path().and_then(unix_socket::id_of);
-                self.files.extend(id.map(|id| (endpoint.clone(), id)));
+                let Listening { socket, file } = opening::with_patience(patience, open)?;
+                self.files.extend(file.map(|file| (endpoint.clone(), file)));
                 Ok(vec![socket])
             }
             (None, At::Inet(address)) => {
@@ -293,21 +292,26 @@ impl Sockets {
     ///
     /// # Errors
     /// The last one that can't be changed.
-    pub fn allow(&self, config: &Config) -> Result<(), BindError> {
+    pub fn allow(&mut self, config: &Config) -> Result<(), BindError> {
         let mut outcome = Ok(());
         for listener in &config.listeners {
-            let files =
-                endpoints_of(listener).filter_map(|endpoint| Some((self.files.get(&endpoint)?, endpoint)));
-            for (id, endpoint) in files {
-                let At::Unix(name) = &endpoint.at else { continue };
-                let allowed =
-                    unix_socket::allow(name.path().unwrap_or_default(), *id, &permissions_of(listener));
-                if let Err(source) = allowed {
+            for endpoint in endpoints_of(listener) {
+                let Some(file) = self.files.get_mut(&endpoint) else { continue };
+                if let Err(source) = file.allow(&permissions_of(listener)) {
                     outcome = Err(BindError { listener: listener.name.clone(), endpoint, source });
                 }
             }
         }
         outcome
+    }
+
+    /// Unix sockets that nobody finds at their paths any more.
+    pub fn lost(&self) -> impl Iterator<Item = &Endpoint> {
+        let is_lost = move |endpoint: &&Endpoint| {
+            matches!(&endpoint.at, At::Unix(name) if name.path().is_some())
+                && !self.files.get(*endpoint).is_some_and(SocketFile::stands)
+        };
+        self.by_endpoint.keys().filter(is_lost)
     }
 
     /// Whether a socket of the set has this port, on whatever address, or had until a moment ago.
@@ -374,10 +378,10 @@ impl Sockets {
                     };
                     sockets.map(withdraw).fold(Ok(()), io::Result::and)
                 }
-                At::Unix(name) => {
+                At::Unix(_) => {
                     // First the file, so that who comes now finds no socket rather than a dead one.
-                    if let (Some(path), Some(id)) = (name.path(), self.files.get(endpoint)) {
-                        unix_socket::remove(path, *id);
+                    if let Some(file) = self.files.get(endpoint) {
+                        file.remove();
                     }
                     sockets.map(unix_socket::withdraw).fold(Ok(()), io::Result::and)
                 }
@@ -426,12 +430,23 @@ impl Sockets {
         if is_withdrawn {
             return;
         }
-        if let At::Unix(name) = &endpoint.at
-            && let Some(id) = name.path().and_then(unix_socket::id_of)
-        {
-            self.files.insert(endpoint.clone(), id);
-        }
         self.by_endpoint.entry(endpoint).or_default().push(socket);
+    }
+
+    /// Learns which files the Unix sockets are that were taken over, by their paths.
+    pub fn know_files(&mut self, file_at: impl Fn(&str) -> Option<SocketFile>) {
+        for endpoint in self.by_endpoint.keys() {
+            if let At::Unix(name) = &endpoint.at
+                && let Some(file) = name.path().and_then(&file_at)
+            {
+                self.files.insert(endpoint.clone(), file);
+            }
+        }
+    }
+
+    /// The file that the socket of an endpoint is.
+    pub fn file_of(&self, endpoint: &Endpoint) -> Option<&SocketFile> {
+        self.files.get(endpoint)
     }
 
     /// The address a socket is really bound to: for port 0 the one the kernel chose.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{OwnedRwLockWriteGuard, mpsc};
 use tokio::task::JoinHandle;
-use weir_admin::server::{Admin, SocketFile, WhenTaken};
+use weir_admin::server::{Admin, WhenTaken};
 use weir_config::{AdminBind, Checked, Config};
 use weir_control::blocking::blocking;
 use weir_control::control::{Control, Start};
@@ -101,9 +101,8 @@ struct Process {
     control: Arc<Control>,
     access_log: AccessLog,
     admin: Option<JoinHandle<()>>,
+    /// Its file is removed by the process that ends it, not by one that hands it over.
     admin_socket: Option<Passed>,
-    /// For the process that ends it, not for one that hands it over.
-    admin_file: Option<SocketFile>,
     signals: Signals,
     program: Program,
     upgradable: bool,
@@ -161,8 +160,8 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
     let given = handoff.as_mut().map(|handoff| std::mem::take(&mut handoff.given)).unwrap_or_default();
     let is_ours = |(bind, _): &(AdminBind, _)| admin.as_ref().is_some_and(|admin| admin.bind == *bind);
     // The process before leaves the file to us, and we have no use for it.
-    let left_over = given.admin.as_ref().filter(|it| !is_ours(it)).and_then(|(bind, _)| SocketFile::of(bind));
-    let inherited_admin = given.admin.filter(is_ours).map(|(_, socket)| socket);
+    let left_over = given.admin.as_ref().filter(|it| !is_ours(it)).and_then(|(_, it)| it.file.clone());
+    let inherited_admin = given.admin.filter(is_ours).map(|(_, listening)| listening);
     let admin = admin
         .map(|admin| {
             Admin::bind(&admin, inherited_admin, plan.admin_taken).map(|opened| (admin.bind, opened))
@@ -197,12 +196,7 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
         notifier: Notifier::from_environment(),
     });
     let control = control.await?;
-    let admin_socket = admin.as_ref().map(|(bind, admin)| {
-        admin.socket().map(|socket| Passed { purpose: Purpose::Admin(bind.clone()), socket })
-    });
-    let admin_socket =
-        admin_socket.transpose().map_err(|error| format!("the admin socket can't be duplicated: {error}"))?;
-    let admin_file = admin.as_ref().and_then(|(bind, _)| SocketFile::of(bind));
+    let admin_socket = admin.as_ref().map(|(bind, admin)| pass_admin(bind, admin)).transpose()?;
     announce(&control, admin.as_ref().map(|(_, admin)| admin));
     let admin = admin.map(|(_, admin)| tokio::spawn(admin.serve(control.clone())));
     if let Some(handoff) = handoff {
@@ -222,12 +216,18 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
         access_log,
         admin,
         admin_socket,
-        admin_file,
         signals,
         program,
         upgradable: plan.upgradable,
         held: None,
     })
+}
+
+/// The socket of the admin API for a process to come.
+fn pass_admin(bind: &AdminBind, admin: &Admin) -> Result<Passed, String> {
+    let listening =
+        admin.listening().map_err(|error| format!("the admin socket can't be duplicated: {error}"))?;
+    Ok(Passed::listening(Purpose::Admin(bind.clone()), listening))
 }
 
 /// Says in the log what is served where.
@@ -296,7 +296,7 @@ impl Process {
             End::Upgraded(successor) => Leaving::ToSuccessorBut(&successor.unused),
         };
         let exit = self.drain(leaving).await;
-        if let (End::Signal, Some(file)) = (end, self.admin_file.take()) {
+        if let (End::Signal, Some(Passed { file: Some(file), .. })) = (end, &self.admin_socket) {
             file.remove();
         }
         (exit, self.control, self.access_log)
@@ -398,12 +398,12 @@ impl Process {
         }
         let (control, program) = (self.control.clone(), self.program.clone());
         let admin = self.admin_socket.as_ref();
-        let admin = admin.map(|Passed { purpose, socket }| (purpose.clone(), socket.try_clone()));
+        let admin = admin.map(|it| (it.purpose.clone(), it.socket.try_clone(), it.file.clone()));
         Some(Box::pin(async move {
             let held = control.hold_changes().await?;
             let (mut sockets, known) = control.for_successor().await?;
-            if let Some((purpose, Ok(socket))) = admin {
-                sockets.push(Passed { purpose, socket });
+            if let Some((purpose, Ok(socket), file)) = admin {
+                sockets.push(Passed { purpose, socket, file });
             }
             tracing::info!(sockets = sockets.len(), "upgrading: starting the new process");
             control.bus().tell(What::Process { phase: "upgrading", detail: String::new() });

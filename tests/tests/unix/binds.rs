@@ -17,7 +17,7 @@ use weir_tests::dialogue::{
 use super::fresh;
 
 /// Listens there and elsewhere, with an answer that needs no backend.
-fn config(binds: &str, more: &str) -> String {
+pub(super) fn config(binds: &str, more: &str) -> String {
     format!(
         "[log]\naccess = \"@dir/access.log\"\n[listener.web]\nbind = {binds}\n{more}\n\
          [[listener.web.route]]\nrespond = {{ status = 200, body = \"here\" }}\n"
@@ -39,15 +39,15 @@ fn ask_on(mut stream: UnixStream) -> std::io::Result<String> {
     Ok(answer)
 }
 
-fn ask(name: &str) -> String {
+pub(super) fn ask(name: &str) -> String {
     ask_on(connect(name).unwrap_or_else(|problem| panic!("{name}: {problem}"))).expect("an answer")
 }
 
-fn is_socket(path: &str) -> bool {
+pub(super) fn is_socket(path: &str) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
-fn mode(path: &str) -> u32 {
+pub(super) fn mode(path: &str) -> u32 {
     std::fs::metadata(path).unwrap_or_else(|problem| panic!("{path}: {problem}")).permissions().mode() & 0o777
 }
 

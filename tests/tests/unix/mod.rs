@@ -3,6 +3,7 @@
 mod admin;
 mod backends;
 mod binds;
+mod files;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -105,13 +105,13 @@ impl Control {
         };
         let sockets = self.proxy.listening_sockets().await;
         let sockets = sockets.map_err(failed("the listening sockets can't be duplicated"))?;
-        let passed = |(endpoint, socket)| Passed { purpose: Purpose::Listener(endpoint), socket };
+        let passed = |(endpoint, listening)| Passed::listening(Purpose::Listener(endpoint), listening);
         let mut sockets: Vec<Passed> = sockets.into_iter().map(passed).collect();
         let (lines, quic_keys) =
             self.quic_for_successor().map_err(failed("QUIC connections can't be kept"))?;
         sockets.extend(lines);
         let kernel = self.kernel.hand_over().map_err(failed("the kernel plane can't be handed over"))?;
-        sockets.extend(kernel.map(|socket| Passed { purpose: Purpose::KernelPlane, socket }));
+        sockets.extend(kernel.map(|lock| Passed::of(Purpose::KernelPlane, lock)));
         Ok((sockets, self.carried_lines().into_iter().chain(quic_keys).collect()))
     }
 

@@ -34,7 +34,7 @@ fn snapshot(listener: &str, backend: SocketAddr, before: Option<&Snapshot>) -> A
 
 async fn listens_at(plane: &ProxyPlane) -> SocketAddr {
     let sockets = plane.listening_sockets().await.unwrap();
-    socket2::SockRef::from(&sockets[0].1).local_addr().unwrap().as_socket().unwrap()
+    socket2::SockRef::from(&sockets[0].1.socket).local_addr().unwrap().as_socket().unwrap()
 }
 
 #[tokio::test]

@@ -69,10 +69,7 @@ fn open_alone(endpoint: &Endpoint, address: SocketAddr, patience: Duration) -> i
 }
 
 /// Opens a socket, again and again while somebody else has its place.
-pub(super) fn with_patience(
-    patience: Duration,
-    open: impl Fn() -> io::Result<OwnedFd>,
-) -> io::Result<OwnedFd> {
+pub(super) fn with_patience<S>(patience: Duration, open: impl Fn() -> io::Result<S>) -> io::Result<S> {
     let begun = Instant::now();
     loop {
         match open() {

@@ -1,0 +1,85 @@
+//! Which files the Unix sockets are that a process hands to the next: what stands at their paths by then may
+//! be another's, so the numbers go along, in a line that an older version does not look at.
+
+use std::collections::BTreeMap;
+
+use weir_config::AdminBind;
+use weir_io::at::{At, UnixName};
+use weir_io::unix_socket::SocketFile;
+use weir_state::sockets::Endpoint;
+
+use super::{Passed, Purpose};
+
+/// The first word of such a line.
+const WORD: &str = "socket-file";
+/// In place of what is known: the process before has made no file that is.
+const NONE: &str = "none none";
+
+/// The line of a socket; `None` for one that is not at a path.
+pub(super) fn line_of(passed: &Passed) -> Option<String> {
+    let name = match &passed.purpose {
+        Purpose::Listener(Endpoint { at: At::Unix(name), .. }) => name.clone(),
+        Purpose::Admin(AdminBind::Unix(name)) => UnixName::new(name),
+        _ => return None,
+    };
+    let words = passed.file.as_ref().map_or(NONE.to_owned(), SocketFile::words);
+    Some(format!("{WORD} {words} {}\n", name.path()?))
+}
+
+/// What these lines said, by path.
+#[derive(Default)]
+pub(super) struct HandedFiles(BTreeMap<String, Option<SocketFile>>);
+
+impl HandedFiles {
+    /// Takes a line; `false` when it is none of these.
+    pub(super) fn take(&mut self, line: &str) -> bool {
+        let mut words = line.splitn(4, ' ');
+        if words.next() != Some(WORD) {
+            return false;
+        }
+        if let (Some(numbers), Some(given_to), Some(path)) = (words.next(), words.next(), words.next()) {
+            let file = SocketFile::of_words(path, &format!("{numbers} {given_to}"));
+            self.0.insert(path.to_owned(), file);
+        }
+        true
+    }
+
+    /// The file of the socket at a path. Older versions say nothing: then it is what stands there.
+    pub(super) fn at(&self, path: &str) -> Option<SocketFile> {
+        self.0.get(path).cloned().unwrap_or_else(|| SocketFile::standing_at(path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_a_socket_arrives_whatever_stands_at_its_path() {
+        let path = "/nonexistent/a b.sock";
+        let file = SocketFile::of_words(path, "2049:1234 owner").unwrap();
+        let place = At::Unix(UnixName::new(path));
+        let endpoint = Endpoint::new(weir_state::sockets::Transport::Tcp, place);
+        let socket = || std::fs::File::open("/dev/null").unwrap().into();
+        let mut passed = Passed::of(Purpose::Listener(endpoint), socket());
+        assert_eq!(line_of(&passed).as_deref(), Some("socket-file none none /nonexistent/a b.sock\n"));
+        passed.file = Some(file.clone());
+        let line = line_of(&passed).unwrap();
+        assert_eq!(line, "socket-file 2049:1234 owner /nonexistent/a b.sock\n");
+        let of_admin = |name: &str| {
+            let bind: AdminBind = name.parse().unwrap();
+            line_of(&Passed::of(Purpose::Admin(bind), socket()))
+        };
+        let admin = of_admin("unix:/run/admin.sock").unwrap();
+        assert_eq!(admin, "socket-file none none /run/admin.sock\n");
+        assert_eq!(of_admin("unix:@admin"), None);
+        assert_eq!(of_admin("127.0.0.1:9900"), None);
+
+        let mut files = HandedFiles::default();
+        assert!(files.take(line.trim_end()) && files.take(admin.trim_end()));
+        assert!(!files.take("state app 10.0.0.1:80 drain up 0 -"));
+        assert_eq!(files.at(path), Some(file));
+        assert_eq!(files.at("/run/admin.sock"), None);
+        assert_eq!(files.at("/nonexistent/other.sock"), None, "nothing stands there");
+    }
+}

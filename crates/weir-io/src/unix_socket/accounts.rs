@@ -1,0 +1,143 @@
+//! Who may connect to a socket that is a file: users and groups by name, and what it takes to change them.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+
+use super::Refusal;
+use super::file::{FileId, GivenTo};
+
+/// Who may connect to a socket that is a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Permissions {
+    /// Permissions of the file.
+    pub mode: u32,
+    /// Name or number of the user whom it belongs to; `None` for whom the process runs as.
+    pub owner: Option<String>,
+    /// The same of the group.
+    pub group: Option<String>,
+}
+
+/// The very file of a socket, which stays the same whatever comes in its place.
+pub(super) struct Handle {
+    file: File,
+    found: Metadata,
+}
+
+impl Handle {
+    /// Of what stands at a path; no link is followed.
+    pub(super) fn of(path: &Path) -> io::Result<Handle> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+        let found = file.metadata()?;
+        if !found.file_type().is_socket() {
+            return Err(Refusal::Taken("another file has come in its place").into());
+        }
+        Ok(Handle { file, found })
+    }
+
+    pub(super) fn id(&self) -> FileId {
+        FileId::of(&self.found)
+    }
+
+    fn change_mode(&self, mode: u32) -> io::Result<()> {
+        // There is no chmod by a handle of this kind before Linux 6.6, but by its place in /proc.
+        let by_handle = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        Ok(rustix::fs::chmod(by_handle, Mode::from_raw_mode(mode))?)
+    }
+
+    fn change_owner(&self, owner: Option<u32>, group: Option<u32>) -> io::Result<()> {
+        let (owner, group) = (owner.map(Uid::from_raw), group.map(Gid::from_raw));
+        Ok(rustix::fs::chownat(self.file.as_fd(), "", owner, group, AtFlags::EMPTY_PATH)?)
+    }
+}
+
+/// Permissions with numbers; `None` leaves an owner or group as it is.
+pub(super) struct Accounts {
+    pub(super) mode: u32,
+    pub(super) owner: Option<u32>,
+    pub(super) group: Option<u32>,
+}
+
+impl Accounts {
+    /// Those of a new file.
+    pub(super) fn of(permissions: &Permissions) -> io::Result<Accounts> {
+        let owner = permissions.owner.as_deref().map(user_number);
+        let group = permissions.group.as_deref().map(group_number);
+        Ok(Accounts { mode: permissions.mode, owner: owner.transpose()?, group: group.transpose()? })
+    }
+
+    /// Those of the file at `path`, which was given to somebody: who is not said any more gives way to whom a
+    /// new file would belong to.
+    pub(super) fn in_place_of(
+        given_to: GivenTo,
+        path: &Path,
+        permissions: &Permissions,
+    ) -> io::Result<Accounts> {
+        let mut accounts = Accounts::of(permissions)?;
+        if accounts.owner.is_none() && given_to.owner {
+            accounts.owner = Some(rustix::process::geteuid().as_raw());
+        }
+        if accounts.group.is_none() && given_to.group {
+            let folder = std::fs::metadata(super::folder_of(path))?;
+            // What is made in such a folder has its group (inode(7), the set-group-ID bit).
+            let is_inherited = folder.mode() & 0o2000 != 0;
+            let own = rustix::process::getegid().as_raw();
+            accounts.group = Some(if is_inherited { folder.gid() } else { own });
+        }
+        Ok(accounts)
+    }
+
+    /// Gives a socket to its owner.
+    pub(super) fn give(&self, file: &Handle) -> io::Result<()> {
+        if self.owner.is_some() || self.group.is_some() {
+            file.change_owner(self.owner, self.group)?;
+        }
+        file.change_mode(self.mode)
+    }
+}
+
+/// The number of a user, by name as /etc/passwd has it, or by number.
+///
+/// # Errors
+/// There is nobody of that name.
+pub fn user_number(name: &str) -> io::Result<u32> {
+    number_of("user", "/etc/passwd", name)
+}
+
+/// The number of a group, by name as /etc/group has it, or by number.
+///
+/// # Errors
+/// There is none of that name.
+pub fn group_number(name: &str) -> io::Result<u32> {
+    number_of("group", "/etc/group", name)
+}
+
+fn number_of(kind: &'static str, file: &str, name: &str) -> io::Result<u32> {
+    if let Ok(number) = name.parse() {
+        return Ok(number);
+    }
+    let known = std::fs::read_to_string(file).unwrap_or_default();
+    let of_line = |line: &str| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    };
+    known.lines().find_map(of_line).ok_or_else(|| Refusal::Nobody { kind, name: name.to_owned() }.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_and_groups_are_found_by_name_and_by_number() {
+        assert_eq!(user_number("root").unwrap(), 0);
+        assert_eq!(group_number("4711").unwrap(), 4711);
+        let missing = group_number("no-such-group").unwrap_err();
+        assert!(missing.to_string().starts_with("no group is called `no-such-group`"));
+    }
+}
