@@ -21,6 +21,7 @@ use crate::at::UnixName;
 
 mod accounts;
 mod file;
+mod listed;
 
 use self::accounts::{Accounts, Handle};
 pub use self::accounts::{Permissions, group_number, user_number};
@@ -174,6 +175,11 @@ fn what_stands(path: &Path, accounts: &Accounts) -> io::Result<bool> {
         Err(Errno::CONNREFUSED) => Ok(true),
         Err(Errno::NOENT) => Ok(false),
         Ok(()) | Err(Errno::AGAIN) => Err(Refusal::Taken("another program listens there").into()),
+        // It was given to the owner, and who may not connect is not told whether anybody listens.
+        Err(Errno::ACCESS) if listed::is_listener_listed(path)? => {
+            Err(Refusal::Taken("another program listens there").into())
+        }
+        Err(Errno::ACCESS) => Ok(true),
         Err(error) => Err(error.into()),
     }
 }

@@ -1,12 +1,20 @@
 //! Whose the file of a Unix socket is, and who may connect to it: over reloads, upgrades and restarts.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 
-use weir_tests::dialogue::{Setup, Signal, Weir, until};
+use weir_tests::dialogue::{Setup, Signal, Weir, tool, until};
 
-use super::binds::{config, is_socket, mode};
+use super::binds::{ask, config, is_socket, mode};
 use super::fresh;
+
+const WEB: &str = "[[listener.web.route]]\nrespond = { status = 200, body = \"here\" }\n";
+
+/// As [`config`], with no log, which nobody may write.
+fn silent(binds: &str, more: &str) -> String {
+    format!("[listener.web]\nbind = {binds}\n{more}\n{WEB}")
+}
 
 /// A folder that everybody may write to, as a name for paths below it.
 struct Folder(String);
@@ -37,6 +45,20 @@ fn anothers(path: &str, mode: u32) -> UnixListener {
     let listener = UnixListener::bind(path).expect("there is room");
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
     listener
+}
+
+/// What runs a program as nobody, with these capabilities and no others.
+fn as_nobody(capabilities: &str) -> Vec<String> {
+    let setpriv = tool("setpriv", "util-linux").display().to_string();
+    let sets = ["inh-caps", "ambient-caps", "bounding-set"];
+    let words = ["--reuid=nobody", "--regid=nogroup", "--clear-groups"].map(str::to_owned);
+    let sets = sets.map(|set| format!("--{set}=-all{capabilities}"));
+    [setpriv].into_iter().chain(words).chain(sets).collect()
+}
+
+fn under(setup: Setup, wrapper: &[String]) -> Setup {
+    let words: Vec<&str> = wrapper.iter().map(String::as_str).collect();
+    setup.under(&words)
 }
 
 fn upgrades(weir: &Weir) {
@@ -72,4 +94,39 @@ fn what_another_has_put_there_is_not_taken_over_by_an_upgrade() {
         assert!(is_socket(path), "{path} is another's");
         UnixStream::connect(path).expect("the other program listens there");
     }
+}
+
+#[test]
+fn an_owner_takes_the_capability_that_the_guide_names_also_after_a_crash() {
+    let folder = Folder::new();
+    let path = folder.path("web.sock");
+    let text =
+        silent(&format!("\"unix:{path}\""), "unix_socket = { owner = \"daemon\", group = \"daemon\" }");
+    let mut weir = under(Setup::of(&text), &as_nobody(",+chown")).start();
+    let is_as_said = || {
+        let found = std::fs::symlink_metadata(&path).expect("a socket");
+        assert_eq!((found.uid(), found.gid(), mode(&path)), (1, 1, 0o660));
+        assert!(ask(&path).ends_with("here"));
+    };
+    is_as_said();
+    weir.signals(Signal::KILL);
+    until("nobody to listen", || UnixStream::connect(&path).is_err().then_some(()));
+    assert!(is_socket(&path), "it was left behind");
+    weir.starts_again();
+    is_as_said();
+    upgrades(&weir);
+    is_as_said();
+    // A second one does not take the place of the first, which it can't ask.
+    let mut second = under(Setup::of(&text), &as_nobody(",+chown")).launch();
+    assert_eq!(second.exits().code(), Some(1), "{}", second.story());
+    assert!(second.stderr().contains("another program listens there"), "{}", second.story());
+    is_as_said();
+    ends(&weir);
+    assert!(!Path::new(&path).exists());
+    // Nor that of another program.
+    let _other = anothers(&path, 0o660);
+    std::os::unix::fs::chown(&path, Some(1), Some(1)).expect("root may");
+    let mut third = under(Setup::of(&text), &as_nobody(",+chown")).launch();
+    assert_eq!(third.exits().code(), Some(1), "{}", third.story());
+    assert!(third.stderr().contains("another program listens there"), "{}", third.story());
 }

@@ -22,6 +22,9 @@ pub struct Permissions {
     pub group: Option<String>,
 }
 
+/// Bits of a mode that say who may do what.
+const MODE_BITS: u32 = 0o777;
+
 /// The very file of a socket, which stays the same whatever comes in its place.
 pub(super) struct Handle {
     file: File,
@@ -92,12 +95,38 @@ impl Accounts {
         Ok(accounts)
     }
 
-    /// Gives a socket to its owner.
+    /// Gives a socket to its owner, as far as it is not so yet.
+    ///
+    /// At no moment may anybody connect who may neither before nor afterwards: a group gets no more than both
+    /// modes say. Another owner comes last, who alone may change the mode from then on; this process's own
+    /// user first, for the same reason.
     pub(super) fn give(&self, file: &Handle) -> io::Result<()> {
-        if self.owner.is_some() || self.group.is_some() {
-            file.change_owner(self.owner, self.group)?;
+        let (owner, group) = self.changed(file);
+        let is_coming_back = owner == Some(rustix::process::geteuid().as_raw());
+        if is_coming_back {
+            file.change_owner(owner, None)?;
         }
-        file.change_mode(self.mode)
+        let mut mode = file.found.mode() & MODE_BITS;
+        if group.is_some() && mode & self.mode != mode {
+            mode &= self.mode;
+            file.change_mode(mode)?;
+        }
+        if group.is_some() {
+            file.change_owner(None, group)?;
+        }
+        if mode != self.mode {
+            file.change_mode(self.mode)?;
+        }
+        if owner.is_some() && !is_coming_back {
+            file.change_owner(owner, None)?;
+        }
+        Ok(())
+    }
+
+    /// Owner and group, where they are others yet.
+    fn changed(&self, file: &Handle) -> (Option<u32>, Option<u32>) {
+        let owner = self.owner.filter(|owner| *owner != file.found.uid());
+        (owner, self.group.filter(|group| *group != file.found.gid()))
     }
 }
 
