@@ -104,7 +104,7 @@ pub use map::content::{MapContent, MapLine};
 pub use map::{EditedMap, LineEdit, MAP_FILE_BYTES, MapFile, MapKind, PoolMap};
 pub use mirror::Mirror;
 pub use mysql::{ListenerMysql, MysqlAccess, MysqlCompression, MysqlTopology, Passwords, PoolMysql, Reads};
-pub use named_files::{FileProblem, FileUse, NamedFiles};
+pub use named_files::{FileHolder, FileProblem, FileUse, NamedFiles};
 pub use parse::{Checked, all_texts, check_files, check_text, decode, parse};
 pub use plane::Plane;
 pub use plane::forward::{Forward, PortRange};

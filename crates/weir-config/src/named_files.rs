@@ -13,9 +13,34 @@ pub trait NamedFiles: World {
     fn look_at(&self, _files: &FileUse<'_>) -> Vec<FileProblem> {
         Vec::new()
     }
+
+    /// Whether there is a user or group of this name, or number; `Err` says what is expected. Where there is
+    /// no disk everybody is there.
+    fn knows(&self, _holder: FileHolder, _name: &str) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 impl NamedFiles for Nothing {}
+
+/// Whom a file is to belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileHolder {
+    /// A user.
+    User,
+    /// A group.
+    Group,
+}
+
+impl FileHolder {
+    /// The word in messages.
+    pub fn word(self) -> &'static str {
+        match self {
+            FileHolder::User => "user",
+            FileHolder::Group => "group",
+        }
+    }
+}
 
 /// Files that a config names and does not hold, with what they are for.
 #[derive(Clone, Copy, Debug)]

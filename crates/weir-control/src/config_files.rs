@@ -4,7 +4,8 @@ use std::io::Read as _;
 use std::path::Path;
 use std::time::SystemTime;
 
-use weir_config::{FileProblem, FileUse, NamedFiles, World};
+use weir_config::{FileHolder, FileProblem, FileUse, NamedFiles, World};
+use weir_io::unix_socket::{group_number, user_number};
 
 use crate::certificates;
 
@@ -52,6 +53,14 @@ impl NamedFiles for Disk {
             FileUse::OwnKey(file) if !file.exists() => can_log(file),
             files => certificates::problems(&weir_tls::look_at(files), SystemTime::now()),
         }
+    }
+
+    fn knows(&self, holder: FileHolder, name: &str) -> Result<(), String> {
+        let (number, file) = match holder {
+            FileHolder::User => (user_number(name), "/etc/passwd"),
+            FileHolder::Group => (group_number(name), "/etc/group"),
+        };
+        number.map(drop).map_err(|_| format!("expected a name in {file}, or a number"))
     }
 }
 

@@ -43,12 +43,14 @@ enum Refusal {
     Taken(&'static str),
     /// No such user or group.
     Nobody { kind: &'static str, name: String },
+    /// This process may not.
+    Right(&'static str),
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Taken(what) => write!(out, "{what}"),
+            Refusal::Taken(what) | Refusal::Right(what) => write!(out, "{what}"),
             Refusal::Nobody { kind, name } => {
                 write!(out, "no {kind} is called `{name}` on this machine; a number is taken as well")
             }
@@ -63,6 +65,7 @@ impl From<Refusal> for io::Error {
         let kind = match refusal {
             Refusal::Taken(_) => io::ErrorKind::AlreadyExists,
             Refusal::Nobody { .. } => io::ErrorKind::NotFound,
+            Refusal::Right(_) => io::ErrorKind::PermissionDenied,
         };
         io::Error::new(kind, refusal)
     }
@@ -343,7 +346,7 @@ mod tests {
         first.allow(&with_mode(0o640)).unwrap();
         assert_eq!((first.stands(), mode()), (true, 0o640));
         std::fs::remove_file(&path).unwrap();
-        let gone = first.allow(&with_mode(0o666)).unwrap_err();
+        let gone = first.may_allow(&with_mode(0o666)).unwrap_err();
         assert_eq!(gone.to_string(), "what stands there is not the socket that Weir made");
         let second = opened(&path).unwrap().file.unwrap();
         assert!(first.allow(&with_mode(0o666)).is_err());

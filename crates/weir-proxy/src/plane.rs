@@ -383,7 +383,9 @@ impl StagedChange for WholeChange<'_> {
             let (before, workers) = (self.before.as_deref(), self.plane.workers());
             let access_log = &self.plane.access_log;
             let compiled = CompiledSnapshot::compile(snapshot.clone(), before, workers, access_log);
-            self.serve(&Arc::new(compiled)).await
+            self.serve(&Arc::new(compiled)).await?;
+            // Last: who may connect only from now on meets the new config.
+            self.in_use.allow(&snapshot.config).map_err(io::Error::other)
         })
     }
 
@@ -391,7 +393,8 @@ impl StagedChange for WholeChange<'_> {
         Box::pin(async {
             let Some(before) = self.before.clone() else { return Ok(()) };
             before.limit_shared();
-            self.serve(&before).await
+            self.serve(&before).await?;
+            self.in_use.allow(&before.snapshot.config).map_err(io::Error::other)
         })
     }
 }
@@ -403,11 +406,6 @@ impl Drop for WholeChange<'_> {
         if !self.is_applied {
             self.other.give_up(&self.in_use);
             return;
-        }
-        if let Some(compiled) = self.plane.compiled()
-            && let Err(error) = self.in_use.allow(&compiled.snapshot.config)
-        {
-            tracing::warn!("{error}");
         }
         for endpoint in self.in_use.lost() {
             tracing::warn!(

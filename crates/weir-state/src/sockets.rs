@@ -113,9 +113,12 @@ pub struct Sockets {
     is_in_service: bool,
 }
 
-/// A listening socket that did not come about. Nothing has changed; the old configuration serves on.
+/// A listening socket that did not come about, or whose file can't be what it is to be. Nothing has changed;
+/// the old configuration serves on.
 #[derive(Debug)]
 pub struct BindError {
+    /// What was tried.
+    attempt: Attempt,
     /// The listener that wanted it.
     pub listener: String,
     /// Where.
@@ -124,12 +127,28 @@ pub struct BindError {
     pub source: io::Error,
 }
 
+/// What is done for a socket.
+#[derive(Clone, Copy, Debug)]
+enum Attempt {
+    Bind,
+    /// To change who may connect.
+    Allow,
+}
+
 impl fmt::Display for BindError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let transport = match self.endpoint.transport {
             Transport::Tcp => "tcp",
             Transport::Udp | Transport::Quic => "udp",
         };
+        if let (Attempt::Allow, at) = (self.attempt, &self.endpoint.at) {
+            let listener = &self.listener;
+            return write!(
+                out,
+                "listener `{listener}` can't change who may connect to {at}: {}",
+                self.source
+            );
+        }
         if let At::Unix(name) = &self.endpoint.at {
             write!(out, "listener `{}` can't bind {name}: {}", self.listener, self.source)?;
             return match self.source.kind() {
@@ -231,12 +250,15 @@ impl Sockets {
                     || endpoint.transport == Transport::Udp && previous.by_endpoint.contains_key(endpoint)
             };
             for endpoint in endpoints_of(listener).filter(keeps) {
+                let failed = |attempt| {
+                    let (listener, endpoint) = (listener.name.clone(), endpoint.clone());
+                    move |source| BindError { attempt, listener, endpoint, source }
+                };
+                if let Some(file) = previous.files.get(&endpoint) {
+                    file.may_allow(&permissions_of(listener)).map_err(failed(Attempt::Allow))?;
+                }
                 let sockets = self.group(listener, &endpoint, workers.max(1), patience, previous);
-                let sockets = sockets.map_err(|source| BindError {
-                    listener: listener.name.clone(),
-                    endpoint: endpoint.clone(),
-                    source,
-                })?;
+                let sockets = sockets.map_err(failed(Attempt::Bind))?;
                 self.by_endpoint.insert(endpoint, sockets);
             }
         }
@@ -291,14 +313,15 @@ impl Sockets {
     /// Changes who may connect to Unix sockets that were there before, to what `config` says of them.
     ///
     /// # Errors
-    /// The last one that can't be changed.
+    /// The last one that can't be changed, though [`Self::bind`] found that it can be.
     pub fn allow(&mut self, config: &Config) -> Result<(), BindError> {
         let mut outcome = Ok(());
         for listener in &config.listeners {
             for endpoint in endpoints_of(listener) {
                 let Some(file) = self.files.get_mut(&endpoint) else { continue };
                 if let Err(source) = file.allow(&permissions_of(listener)) {
-                    outcome = Err(BindError { listener: listener.name.clone(), endpoint, source });
+                    let (attempt, listener) = (Attempt::Allow, listener.name.clone());
+                    outcome = Err(BindError { attempt, listener, endpoint, source });
                 }
             }
         }

@@ -61,10 +61,26 @@ fn under(setup: Setup, wrapper: &[String]) -> Setup {
     setup.under(&words)
 }
 
+/// A reload that ends with this code, for this reason; what is served stays.
+fn refuses(weir: &mut Weir, config: &str, code: i32, why: &str) {
+    weir.rewrites(config);
+    let finished = weir.command(&["reload"]);
+    assert!(finished.code == code && format!("{finished:?}").contains(why), "{why}: {finished:?}");
+}
+
 fn upgrades(weir: &Weir) {
     let old = weir.pid();
     weir.signals_pid(old, Signal::USR2);
     until("the old process to end", || (!weir.is_running(old)).then_some(()));
+}
+
+/// An upgrade that does not come about; gives what the log says of it.
+fn upgrades_in_vain(weir: &Weir) -> String {
+    let (old, before) = (weir.pid(), weir.stderr().len());
+    weir.signals_pid(old, Signal::USR2);
+    until("the upgrade to fail", || weir.stderr()[before..].contains("upgrade failed").then_some(()));
+    assert_eq!(weir.pid(), old);
+    weir.stderr()[before..].to_owned()
 }
 
 fn ends(weir: &Weir) {
@@ -129,4 +145,81 @@ fn an_owner_takes_the_capability_that_the_guide_names_also_after_a_crash() {
     let mut third = under(Setup::of(&text), &as_nobody(",+chown")).launch();
     assert_eq!(third.exits().code(), Some(1), "{}", third.story());
     assert!(third.stderr().contains("another program listens there"), "{}", third.story());
+}
+
+#[test]
+fn a_reload_says_which_right_it_lacks_and_changes_nothing() {
+    let folder = Folder::new();
+    let path = folder.path("web.sock");
+    let text = |binds: &str, said: &str| silent(binds, &format!("unix_socket = {{ {said} }}"));
+    let bind = format!("\"unix:{path}\"");
+    let mut weir = under(Setup::of(&text(&bind, "owner = \"daemon\"")), &as_nobody(",+chown")).start();
+    refuses(&mut weir, &text(&bind, "owner = \"daemon\", mode = \"0666\""), 1, "CAP_FOWNER");
+    assert_eq!(mode(&path), 0o660);
+    assert!(ask(&path).ends_with("here"));
+    // What is as it was takes no right.
+    weir.reloads(&text(&format!("[{bind}, \"unix:{path}.2\"]"), "owner = \"daemon\""));
+    assert!(ask(&format!("{path}.2")).ends_with("here"));
+    // And an owner that is not said any more is Weir's own user.
+    weir.reloads(&text(&bind, "mode = \"0660\""));
+    let found = std::fs::symlink_metadata(&path).expect("a socket");
+    assert_eq!((found.uid(), mode(&path)), (65534, 0o660));
+    // By an upgrade as well.
+    weir.reloads(&text(&bind, "owner = \"daemon\", group = \"daemon\""));
+    weir.rewrites(&text(&bind, "mode = \"0600\""));
+    upgrades(&weir);
+    let found = std::fs::symlink_metadata(&path).expect("a socket");
+    assert_eq!((found.uid(), found.gid(), mode(&path)), (65534, 65534, 0o600));
+    drop(weir);
+    let weir = under(Setup::of(&text(&bind, "mode = \"0660\"")), &as_nobody(""));
+    let mut weir = weir.start();
+    refuses(&mut weir, &text(&bind, "owner = \"daemon\""), 1, "CAP_CHOWN");
+    refuses(&mut weir, &text(&bind, "group = \"daemon\""), 1, "CAP_CHOWN");
+    weir.reloads(&text(&bind, "mode = \"0666\", owner = \"nobody\", group = \"nogroup\""));
+    assert_eq!(mode(&path), 0o666);
+}
+
+#[test]
+fn a_user_or_group_that_is_not_there_is_refused_with_its_line_by_check_reload_and_upgrade() {
+    let path = fresh("/");
+    let bind = format!("\"unix:{path}\"");
+    let text = |said: &str| config(&bind, &format!("unix_socket = {{ {said} }}"));
+    let mut weir = Setup::of(&config(&bind, "")).start();
+    for (said, what) in [
+        ("mode = \"0666\", owner = \"no-such-user\"", "`no-such-user` is no user of this machine"),
+        ("mode = \"0666\", group = \"no-such-group\"", "`no-such-group` is no group of this machine"),
+    ] {
+        refuses(&mut weir, &text(said), 2, what);
+        let checked = weir.command(&["check"]);
+        assert!(checked.code == 2 && checked.stderr.contains(what), "{checked:?}");
+        assert!(checked.stderr.contains("weir.toml:5:"), "{checked:?}");
+        let log = upgrades_in_vain(&weir);
+        assert!(log.contains(what), "{log}");
+        assert_eq!(mode(&path), 0o660, "nothing has changed");
+    }
+    // Of the admin API as well; where nothing is a file nobody is missed.
+    for (admin, code) in [("unix:/x/admin.sock", 2), ("127.0.0.1:9", 0)] {
+        let said = format!("[admin]\nbind = \"{admin}\"\nunix_socket = {{ owner = \"no-such-user\" }}\n");
+        weir.rewrites(&format!("{said}{}", config("\"unix:@name\"", "")));
+        let checked = weir.command(&["check"]);
+        assert_eq!(checked.code, code, "{checked:?}");
+        assert_eq!(checked.stderr.contains("`no-such-user` is no user"), code == 2, "{checked:?}");
+    }
+}
+
+#[test]
+fn a_reload_that_cannot_change_the_file_for_it_is_anothers_is_refused_and_others_are_not() {
+    let path = fresh("/");
+    let bind = format!("\"unix:{path}\"");
+    let mut weir = Setup::of(&config(&bind, "")).start();
+    let other = anothers(&path, 0o755);
+    let wider = config(&bind, "unix_socket = { mode = \"0666\" }");
+    refuses(&mut weir, &wider, 1, "is not the socket that Weir made");
+    assert_eq!(mode(&path), 0o755);
+    // What says nothing else of it may come into force.
+    weir.reloads(&config(&bind, "max_connections = 77"));
+    assert!(weir.stderr().contains("WARN"), "{}", weir.story());
+    drop(other);
+    std::fs::remove_file(&path).expect("it is there");
+    refuses(&mut weir, &wider, 1, "is not the socket that Weir made");
 }

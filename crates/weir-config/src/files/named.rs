@@ -8,7 +8,7 @@ use crate::auth::is_url;
 use crate::fields::{Fields, Value};
 use crate::log::AccessTarget;
 use crate::mysql::Passwords;
-use crate::named_files::{FileProblem, FileUse, NamedFiles};
+use crate::named_files::{FileHolder, FileProblem, FileUse, NamedFiles};
 use crate::report::{Findings, Severity, Span, quote};
 use crate::setting::{One as _, Part};
 use crate::tls::{Certificate, ListenerTls, PoolTls};
@@ -21,6 +21,7 @@ pub(super) fn look_at_all(root: &Fields, world: &dyn NamedFiles, findings: &mut 
     let mut look = Look { world, findings };
     if let Some(admin) = root.table("admin") {
         look.of_admin(admin);
+        look.of_socket(admin, admin.text("bind").into_iter());
     }
     let logs = root.named("access_log").map(|log| (log, "target"));
     for (log, name) in root.table("log").map(|log| (log, "access")).into_iter().chain(logs) {
@@ -30,6 +31,7 @@ pub(super) fn look_at_all(root: &Fields, world: &dyn NamedFiles, findings: &mut 
         }
     }
     for listener in root.named("listener") {
+        look.of_socket(listener, listener.list("bind").iter().filter_map(|(_, bind)| text_of(bind)));
         if let Some(tls) = listener.table("tls") {
             look.of_listener(tls);
         }
@@ -59,6 +61,21 @@ impl Look<'_, '_> {
         let AdminTls { cert, key, client_ca } = <AdminTls as Part>::of(tls);
         self.of_certificate(tls, &Certificate { cert, key, ocsp: None });
         self.of_files(tls, &FileUse::Clients(&ListenerTls { client_ca, ..ListenerTls::default() }));
+    }
+
+    /// To whom a Unix socket is to belong, where one of `binds` is a file.
+    fn of_socket<'f>(&mut self, fields: &Fields, mut binds: impl Iterator<Item = &'f str>) {
+        let Some(said) = fields.table("unix_socket") else { return };
+        if !binds.any(|bind| bind.starts_with("unix:/")) {
+            return;
+        }
+        for (key, holder) in [("owner", FileHolder::User), ("group", FileHolder::Group)] {
+            let Some(name) = said.text(key) else { continue };
+            if let Err(hint) = self.world.knows(holder, name) {
+                let message = format!("{} is no {} of this machine", quote(name), holder.word());
+                self.findings.error(said.at(key), message, hint);
+            }
+        }
     }
 
     fn of_listener(&mut self, fields: &Fields) {
@@ -141,6 +158,13 @@ impl Look<'_, '_> {
             Severity::Error => self.findings.error(at, message, problem.hint),
             Severity::Warning => self.findings.warning(at, message, problem.hint),
         }
+    }
+}
+
+fn text_of(value: &Value) -> Option<&str> {
+    match value {
+        Value::Text(text) => Some(text),
+        _ => None,
     }
 }
 

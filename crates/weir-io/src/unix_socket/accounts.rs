@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
+use rustix::thread::CapabilitySet;
 
 use super::Refusal;
 use super::file::{FileId, GivenTo};
@@ -123,11 +124,42 @@ impl Accounts {
         Ok(())
     }
 
+    /// Whether this process has the rights that [`Self::give`] takes (capabilities(7)).
+    pub(super) fn may_give(&self, file: &Handle) -> io::Result<()> {
+        // Where they can't be asked for, the kernel has the last word.
+        let held = rustix::thread::capabilities(None).map_or(CapabilitySet::all(), |sets| sets.effective);
+        let own = rustix::process::geteuid().as_raw();
+        let is_own = file.found.uid() == own;
+        let (owner, group) = self.changed(file);
+        let changes_mode = file.found.mode() & MODE_BITS != self.mode;
+        if changes_mode && !is_own && owner != Some(own) && !held.contains(CapabilitySet::FOWNER) {
+            return Err(Refusal::Right("the file belongs to another user: its mode takes CAP_FOWNER").into());
+        }
+        if held.contains(CapabilitySet::CHOWN) {
+            return Ok(());
+        }
+        if owner.is_some() {
+            return Err(Refusal::Right("another `owner` takes CAP_CHOWN").into());
+        }
+        match group {
+            Some(group) if !(is_own && is_in(group)) => {
+                Err(Refusal::Right("a `group` that Weir is not in takes CAP_CHOWN").into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Owner and group, where they are others yet.
     fn changed(&self, file: &Handle) -> (Option<u32>, Option<u32>) {
         let owner = self.owner.filter(|owner| *owner != file.found.uid());
         (owner, self.group.filter(|group| *group != file.found.gid()))
     }
+}
+
+/// Whether this process is in a group.
+fn is_in(group: u32) -> bool {
+    let others = rustix::process::getgroups().unwrap_or_default();
+    rustix::process::getegid().as_raw() == group || others.iter().any(|other| other.as_raw() == group)
 }
 
 /// The number of a user, by name as /etc/passwd has it, or by number.

@@ -108,6 +108,15 @@ impl SocketFile {
         id_of(&self.path) == Some(self.id)
     }
 
+    /// Whether [`Self::allow`] can be done.
+    ///
+    /// # Errors
+    /// See there.
+    pub fn may_allow(&self, permissions: &Permissions) -> io::Result<()> {
+        let accounts = self.accounts(permissions)?;
+        self.handle(permissions)?.map_or(Ok(()), |file| accounts.may_give(&file))
+    }
+
     /// Changes who may connect. Where the file is gone, or another's stands there, and nothing else was asked
     /// for before, nothing is done: nobody can connect.
     ///
