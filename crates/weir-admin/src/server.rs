@@ -47,8 +47,9 @@ pub struct Admin {
     listener: Listener,
     bind: AdminBind,
     files: Arc<AdminFiles>,
-    /// The file that the socket is.
+    /// The file that the socket is, and who may connect to it.
     file: Option<SocketFile>,
+    permissions: Permissions,
 }
 
 /// What the admin API goes by that stands in files: the token, and what TLS needs.
@@ -96,8 +97,8 @@ pub enum WhenTaken {
 }
 
 impl Admin {
-    /// Opens the socket, or takes over `inherited`. Refuses an address that others can reach when there is no
-    /// token.
+    /// Opens the socket, or takes over `inherited`, to whose file [`Self::allow`] is to be called. Refuses an
+    /// address that others can reach when there is no token.
     pub fn bind(
         config: &weir_config::Admin,
         inherited: Option<Listening>,
@@ -108,7 +109,11 @@ impl Admin {
         let permissions =
             Permissions { mode: said.mode.0, owner: said.owner.clone(), group: said.group.clone() };
         let opened = match inherited {
-            Some(listening) => Ok(listening),
+            Some(listening) => {
+                let may_allow = listening.file.as_ref().map(|file| file.may_allow(&permissions));
+                may_allow.unwrap_or(Ok(())).map_err(|error| cannot_allow(&config.bind, &error))?;
+                Ok(listening)
+            }
             None => open(config, &permissions, when_taken),
         };
         let opened = opened.and_then(|Listening { socket, file }| Ok((Listener::new(socket)?, file)));
@@ -118,7 +123,21 @@ impl Admin {
                 if taken { " (another Weir is running, or set admin.bind to a free port)" } else { "" };
             format!("the admin API can't listen on {}: {error}{advice}", config.bind)
         })?;
-        Ok(Admin { listener, bind: config.bind.clone(), files, file })
+        Ok(Admin { listener, bind: config.bind.clone(), files, file, permissions })
+    }
+
+    /// Changes who may connect to a Unix socket that was taken over, to what the config says. Until then they
+    /// are those whom the process before, which may have to serve on, lets in.
+    pub fn allow(&mut self) -> Result<(), String> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        file.allow(&self.permissions).map_err(|error| cannot_allow(&self.bind, &error))?;
+        if !file.stands() {
+            let bind = &self.bind;
+            tracing::warn!(
+                "what stands at {bind} is not the socket that Weir made: nobody finds the admin API until a restart"
+            );
+        }
+        Ok(())
     }
 
     /// What a reload reads anew.
@@ -176,6 +195,10 @@ impl Admin {
             }
         }
     }
+}
+
+fn cannot_allow(bind: &AdminBind, error: &io::Error) -> String {
+    format!("who may connect to the admin API at {bind} can't be changed: {error}")
 }
 
 /// Opens the socket.

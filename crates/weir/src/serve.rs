@@ -162,7 +162,7 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
     // The process before leaves the file to us, and we have no use for it.
     let left_over = given.admin.as_ref().filter(|it| !is_ours(it)).and_then(|(_, it)| it.file.clone());
     let inherited_admin = given.admin.filter(is_ours).map(|(_, listening)| listening);
-    let admin = admin
+    let mut admin = admin
         .map(|admin| {
             Admin::bind(&admin, inherited_admin, plan.admin_taken).map(|opened| (admin.bind, opened))
         })
@@ -196,7 +196,7 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
         notifier: Notifier::from_environment(),
     });
     let control = control.await?;
-    let admin_socket = admin.as_ref().map(|(bind, admin)| pass_admin(bind, admin)).transpose()?;
+    let admin_socket = admin.as_mut().map(|(bind, admin)| pass_admin(bind, admin)).transpose()?;
     announce(&control, admin.as_ref().map(|(_, admin)| admin));
     let admin = admin.map(|(_, admin)| tokio::spawn(admin.serve(control.clone())));
     if let Some(handoff) = handoff {
@@ -223,8 +223,9 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
     })
 }
 
-/// The socket of the admin API for a process to come.
-fn pass_admin(bind: &AdminBind, admin: &Admin) -> Result<Passed, String> {
+/// Lets those connect to the admin API whom the config says, and gives its socket for a process to come.
+fn pass_admin(bind: &AdminBind, admin: &mut Admin) -> Result<Passed, String> {
+    admin.allow()?;
     let listening =
         admin.listening().map_err(|error| format!("the admin socket can't be duplicated: {error}"))?;
     Ok(Passed::listening(Purpose::Admin(bind.clone()), listening))

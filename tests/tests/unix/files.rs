@@ -223,3 +223,29 @@ fn a_reload_that_cannot_change_the_file_for_it_is_anothers_is_refused_and_others
     std::fs::remove_file(&path).expect("it is there");
     refuses(&mut weir, &wider, 1, "is not the socket that Weir made");
 }
+
+#[test]
+fn an_upgrade_changes_who_may_connect_to_the_admin_api_or_fails() {
+    let folder = Folder::new();
+    let (web, admin) = (folder.path("web.sock"), folder.path("admin.sock"));
+    let text = |said: &str, of_web: &str| {
+        format!(
+            "[admin]\nbind = \"unix:{admin}\"\nunix_socket = {{ {said} }}\n\
+             [listener.web]\nbind = \"unix:{web}\"\nunix_socket = {{ {of_web} }}\n{WEB}"
+        )
+    };
+    let setup = Setup::of(&text("mode = \"0666\"", "mode = \"0660\""));
+    let mut weir = under(setup, &as_nobody("")).launch();
+    until("the command line to be answered", || (weir.command(&["status"]).code == 0).then_some(()));
+    assert_eq!(mode(&admin), 0o666);
+    weir.rewrites(&text("mode = \"0600\"", "mode = \"0660\""));
+    upgrades(&weir);
+    assert_eq!(mode(&admin), 0o600);
+    weir.rewrites(&text("mode = \"0666\", owner = \"daemon\"", "mode = \"0666\""));
+    let log = upgrades_in_vain(&weir);
+    assert!(log.contains("CAP_CHOWN"), "{log}");
+    assert_eq!((mode(&admin), mode(&web)), (0o600, 0o660), "nothing has changed");
+    assert_eq!(weir.command(&["status"]).code, 0);
+    ends(&weir);
+    assert!(!Path::new(&admin).exists() && !Path::new(&web).exists());
+}
