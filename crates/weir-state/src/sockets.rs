@@ -292,7 +292,13 @@ impl Sockets {
             (None, At::Unix(name)) => {
                 let permissions = permissions_of(listener);
                 let open = || unix_socket::listen(name, &permissions, BACKLOG.into());
-                let Listening { socket, file } = opening::with_patience(patience, open)?;
+                let opened = opening::with_patience(patience, open);
+                let Listening { socket, file } = opened.map_err(|error| {
+                    let held = name.path().and_then(|path| self.holder_of(path).or(previous.holder_of(path)));
+                    held.map_or(error, |held| {
+                        io::Error::other(format!("this Weir listens there already, as {held}"))
+                    })
+                })?;
                 self.files.extend(file.map(|file| (endpoint.clone(), file)));
                 Ok(vec![socket])
             }
@@ -335,6 +341,12 @@ impl Sockets {
                 && !self.files.get(*endpoint).is_some_and(SocketFile::stands)
         };
         self.by_endpoint.keys().filter(is_lost)
+    }
+
+    /// Which Unix socket of the set it is that stands at a path, by whatever name.
+    fn holder_of(&self, path: &str) -> Option<&At> {
+        let found = unix_socket::id_of(path)?;
+        self.files.iter().find(|(_, file)| file.id() == found).map(|(endpoint, _)| &endpoint.at)
     }
 
     /// Whether a socket of the set has this port, on whatever address, or had until a moment ago.

@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use weir_tests::dialogue::{Setup, Signal, Weir, tool, until};
+use weir_tests::dialogue::{PATIENCE, Setup, Signal, Weir, run_tool, tool, until, weir_binary};
 
 use super::binds::{ask, config, is_socket, mode};
 use super::fresh;
@@ -248,4 +248,25 @@ fn an_upgrade_changes_who_may_connect_to_the_admin_api_or_fails() {
     assert_eq!(weir.command(&["status"]).code, 0);
     ends(&weir);
     assert!(!Path::new(&admin).exists() && !Path::new(&web).exists());
+}
+
+#[test]
+fn another_spelling_of_its_own_socket_is_told_from_another_program() {
+    let folder = Folder::new();
+    let (path, other) = (folder.path("web.sock"), folder.path("./web.sock"));
+    let mut weir = Setup::of(&config(&format!("\"unix:{path}\""), "")).start();
+    let text = config(&format!("\"unix:{other}\""), "");
+    let why = format!("this Weir listens there already, as unix:{path}");
+    refuses(&mut weir, &text, 1, &why);
+    let log = upgrades_in_vain(&weir);
+    assert!(log.contains(&why), "{log}");
+    assert!(ask(&path).ends_with("here"));
+    ends(&weir);
+    // Both at once.
+    let both = config(&format!("[\"unix:{path}\", \"unix:{other}\"]"), "");
+    let mut second = Setup::of(&both).launch();
+    assert_eq!(second.exits().code(), Some(1));
+    assert!(second.stderr().contains(&why), "{}", second.story());
+    let words = ["check", "--config", &second.config_path()];
+    assert_eq!(run_tool(&weir_binary(), &words, b"", PATIENCE).code, 0);
 }
