@@ -195,6 +195,10 @@ __noinline int end(struct flow *flow, __u8 seen, __u8 family)
 	if (!flow)
 		return 0;
 	was_over = is_over(flow, family);
+	/* Nobody here hears whether the backend has ended it, too: who sweeps the flows goes by how long the client goes on
+	 * to acknowledge what that sends. */
+	if (is_one_way(flow) && seen & ~flow->seen & SEEN_FIN)
+		flow->sequence = flow->last_tick;
 	flow->seen |= seen;
 	if (seen & SEEN_RST) {
 		flow->seen &= ~SEEN_AFTER;

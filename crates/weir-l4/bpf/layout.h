@@ -256,7 +256,8 @@ struct flow {
 	/* As of its listener: `enum forward`. */
 	__u8 forward;
 	struct next_hop next_hop;
-	/* Of a flow that is opening: the number of the backend's latest segment, or of the client's first one. */
+	/* Of a flow that is opening: the number of the backend's latest segment, or of the client's first one. By DSR and IP-in-IP,
+	 * of a connection that its client has ended: when it did, in ticks. */
 	__u32 sequence;
 };
 _Static_assert(sizeof(struct flow) == 88, "keep Flow in weir-l4/src/layout.rs equal");

@@ -24,6 +24,11 @@ const OVER: Duration = Duration::from_secs(10);
 const OVER_BY_FULL_NAT: Duration = Duration::from_secs(60);
 /// The same by DSR and IP-in-IP: only the client was heard to end it, and the backend may go on for as long.
 const OVER_ONE_WAY: Duration = Duration::from_secs(120);
+/// What a client that has ended a connection by DSR or IP-in-IP may be silent for while the backend still
+/// sends: longer than acknowledgements of a download are apart, over a link that loses some as well.
+const ENDING: Duration = Duration::from_secs(5);
+/// Ticks after its own end in which a client acknowledges no more than that of the backend.
+const FAREWELL_TICKS: u32 = 2;
 /// What a connection is followed for whose backend, or whose client, has not answered yet.
 const OPENING: Duration = Duration::from_secs(60);
 /// What is asked past the listeners is remembered for; the next packet remembers it anew.
@@ -51,6 +56,9 @@ pub struct Swept {
     pub open_by_listener: BTreeMap<u32, u64>,
     /// Flows that stay and are not over, by number of their backend.
     pub by_backend: BTreeMap<u32, u64>,
+    /// Of those the ones whose client has ended them, and since acknowledged nothing but perhaps the
+    /// backend's end: most are over, and the program counts them so.
+    pub ended_by_backend: BTreeMap<u32, u64>,
 }
 
 /// How far a flow has come.
@@ -60,7 +68,8 @@ pub enum Stage {
     Opening,
     /// Packets go both ways, or may; every flow of UDP.
     Open,
-    /// TCP: both sides have ended it, or one has broken it off.
+    /// TCP: both sides have ended it, or one has broken it off. By DSR and IP-in-IP, where only the client is
+    /// heard: it has ended it, and been silent for 5 s.
     Over,
     /// Somebody asks a backend by its own address, past the listeners.
     Direct,
@@ -77,8 +86,8 @@ impl Stage {
         }
     }
 
-    /// Of a flow, by the entry to its backend, and by that to its client where it is needed.
-    fn of(key: &FlowKey6, flow: &Flow, other: &mut dyn FnMut() -> Option<Flow>) -> Stage {
+    /// Of a flow at this tick, by the entry to its backend, and by that to its client where it is needed.
+    fn of(key: &FlowKey6, flow: &Flow, now: u32, other: &mut dyn FnMut() -> Option<Flow>) -> Stage {
         if flow.direction == Direction::Direct as u8 {
             return Stage::Direct;
         }
@@ -86,10 +95,15 @@ impl Stage {
             return Stage::Open;
         }
         // Either direction is told of a reset, but each has its own FIN.
-        if flow.seen & SEEN_RST != 0
-            || flow.seen & SEEN_FIN != 0 && other().is_none_or(|other| other.seen & SEEN_FIN != 0)
-        {
+        if flow.seen & SEEN_RST != 0 {
             return Stage::Over;
+        }
+        if flow.seen & SEEN_FIN != 0 {
+            let is_over = match is_one_way(flow) {
+                true => now.saturating_sub(flow.last_tick) > ticks(ENDING),
+                false => other().is_none_or(|other| other.seen & SEEN_FIN != 0),
+            };
+            return if is_over { Stage::Over } else { Stage::Open };
         }
         // Who has not sent an acknowledgement yet has not heard the backend.
         if flow.seen & SEEN_DATA == 0 { Stage::Opening } else { Stage::Open }
@@ -101,11 +115,23 @@ impl Stage {
             Stage::Opening => OPENING.min(idle),
             Stage::Open => idle,
             Stage::Over if flow.forward == Forward::FullNat as u8 => OVER_BY_FULL_NAT,
-            Stage::Over if flow.forward >= Forward::Dsr as u8 => OVER_ONE_WAY.min(idle),
+            Stage::Over if is_one_way(flow) => OVER_ONE_WAY.min(idle),
             Stage::Over => OVER,
             Stage::Direct => DIRECT_IDLE,
         }
     }
+}
+
+/// Answers of its backend do not come by here.
+fn is_one_way(flow: &Flow) -> bool {
+    flow.forward >= Forward::Dsr as u8
+}
+
+/// Whether the client of a flow has ended it and acknowledged nothing since but perhaps the backend's end,
+/// where only the client is heard.
+fn is_ended(key: &FlowKey6, flow: &Flow) -> bool {
+    let since_then = flow.last_tick.wrapping_sub(flow.sequence);
+    key.protocol == TCP && is_one_way(flow) && flow.seen & SEEN_FIN != 0 && since_then < FAREWELL_TICKS
 }
 
 /// A flow, as `weir flows` shows it.
@@ -222,7 +248,7 @@ impl<K: aya::Pod + From<FlowKey6> + Into<FlowKey6>> Table<K> {
                 }
                 let other = self.other(&key, flow);
                 let last = other.map_or(flow.last_tick, |other| other.last_tick.max(flow.last_tick));
-                let stage = Stage::of(&key, flow, &mut || other);
+                let stage = Stage::of(&key, flow, now, &mut || other);
                 let silent = span_of(now.saturating_sub(last));
                 *goes_on = take(&Remembered { key, flow: *flow, stage, silent });
                 if !*goes_on {
@@ -253,6 +279,9 @@ impl<K: aya::Pod + From<FlowKey6> + Into<FlowKey6>> Table<K> {
                         if stage != Stage::Over {
                             *swept.open_by_listener.entry(flow.listener).or_default() += 1;
                             *swept.by_backend.entry(flow.backend).or_default() += 1;
+                        }
+                        if stage == Stage::Open && is_ended(&wide, flow) {
+                            *swept.ended_by_backend.entry(flow.backend).or_default() += 1;
                         }
                     }
                     Fate::Goes => gone.push(*key),
@@ -299,7 +328,7 @@ impl SweptEntry<'_> {
             let is_left = self.is_silent(flow.last_tick, self.idle) && other().is_none();
             return if is_left { Fate::Goes } else { Fate::Stays };
         }
-        let stage = Stage::of(key, flow, &mut other);
+        let stage = Stage::of(key, flow, self.now, &mut other);
         let patience = stage.patience(flow, self.idle);
         if !self.is_silent(flow.last_tick, patience) {
             return if stage == Stage::Direct { Fate::Stays } else { Fate::StaysOf(stage) };
@@ -371,6 +400,32 @@ mod tests {
         assert_eq!(ended(seen, 12, Some((seen, 12))), Fate::GoesWithTheOther);
         assert_eq!(ended(seen, 12, Some((SEEN_DATA, 12))), Fate::StaysOf(Stage::Open));
         assert_eq!(ended(SEEN_DATA | SEEN_RST, 12, Some((SEEN_DATA, 12))), Fate::GoesWithTheOther);
+    }
+
+    /// A download may go on for hours after its client has said all.
+    #[test]
+    fn past_the_plane_a_client_that_acknowledges_after_its_end_has_its_connection_open() {
+        for forward in [Forward::Dsr, Forward::Ipip] {
+            let sweeps = |silent: u64, ticks_after_its_end: u32| {
+                let seen = SEEN_DATA | SEEN_FIN;
+                let (key, flow) = entry(TCP, Direction::ToBackend, seen, Duration::from_secs(silent));
+                let sequence = flow.last_tick - ticks_after_its_end;
+                let flow = Flow { forward: forward as u8, sequence, ..flow };
+                let fate = SweptEntry { key: &key, flow: &flow, now: NOW, idle: IDLE }.fate(&mut || None);
+                (fate, is_ended(&key, &flow))
+            };
+            assert_eq!(sweeps(0, 0), (Fate::StaysOf(Stage::Open), true));
+            assert_eq!(sweeps(5, 1), (Fate::StaysOf(Stage::Open), true), "that was its farewell");
+            assert_eq!(sweeps(5, 2), (Fate::StaysOf(Stage::Open), false));
+            assert_eq!(sweeps(0, 10_000), (Fate::StaysOf(Stage::Open), false));
+            assert_eq!(sweeps(8, 10_000), (Fate::StaysOf(Stage::Over), false));
+            assert_eq!(sweeps(119, 0), (Fate::StaysOf(Stage::Over), true));
+            assert_eq!(sweeps(122, 10_000), (Fate::Goes, false));
+        }
+        let (key, flow) = entry(TCP, Direction::ToBackend, SEEN_DATA | SEEN_FIN | SEEN_RST, Duration::ZERO);
+        let flow = Flow { forward: Forward::Dsr as u8, sequence: 1, ..flow };
+        let fate = SweptEntry { key: &key, flow: &flow, now: NOW, idle: IDLE }.fate(&mut || None);
+        assert_eq!(fate, Fate::StaysOf(Stage::Over), "and who breaks it off has not");
     }
 
     #[test]

@@ -170,7 +170,8 @@ impl Kernel {
         let mut open = self.program.array::<u64>("open_flows")?;
         for number in self.held.backends.keys() {
             let counted = open.get(number, 0)? as i64;
-            let found = swept.by_backend.get(number).copied().unwrap_or(0) as i64;
+            let of = |flows: &BTreeMap<u32, u64>| flows.get(number).copied().unwrap_or(0) as i64;
+            let found = of(&swept.by_backend) - of(&swept.ended_by_backend);
             let drift = found - counted;
             let earlier = self.drifts.insert(*number, drift).unwrap_or(0);
             // Flows come and go while the table is read. What two sweeps agree on is an entry that the table

@@ -404,7 +404,8 @@ pub struct Flow {
     pub forward: u8,
     /// Its way out.
     pub next_hop: NextHop,
-    /// Of the backend's latest segment, or of the client's first one, while it is opening.
+    /// Of the backend's latest segment, or of the client's first one, while it is opening. By DSR and
+    /// IP-in-IP, of a connection that its client has ended: when it did, in ticks of the clock.
     pub sequence: u32,
 }
 

@@ -15,7 +15,7 @@ use weir_tests::raw::{FIN, SYN, Segment, Sender};
 use super::views::gives_the_client_many_addresses;
 use super::{Talk, VIP, VIP6, config};
 
-fn backends(weir: &Weir, pool: &str) -> Vec<Value> {
+pub(super) fn backends(weir: &Weir, pool: &str) -> Vec<Value> {
     let status = until("its status", || weir.admin().tries_to_read("/v1/status")).json();
     let pools = status["pools"].as_array().expect("pools").clone();
     let found = pools.into_iter().find(|one| one["name"] == pool).expect("the pool");

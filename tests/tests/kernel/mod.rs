@@ -11,6 +11,7 @@ mod keepalived;
 mod leftovers;
 mod life;
 mod modes;
+mod one_way;
 mod owners;
 mod planes;
 mod pools;

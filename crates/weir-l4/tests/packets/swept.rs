@@ -1,12 +1,14 @@
 //! The tables of flows as the kernel holds them: read and swept a batch at a time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use weir_l4::flows::{Remembered, Stage, span_of, ticks};
-use weir_l4::layout::{Direction, Flow, FlowKey6, SEEN_DATA, TCP};
+use weir_l4::layout::{Direction, Flow, FlowKey6, Forward, SEEN_DATA, TCP};
 
+use crate::frames::{ACK, FIN};
 use crate::kinds::{Kind, TCP4, TCP6};
+use crate::namespace::CLIENTS;
 use crate::plane::Plane;
 
 /// Ticks of the clock at the last packet of the flows that these tests make.
@@ -79,4 +81,38 @@ fn flows_of_both_families_are_read_in_batches_and_those_silent_for_too_long_go()
     assert_eq!(swept.open_by_listener.get(&1), Some(&u64::from(FLOWS)));
     assert_eq!(swept.by_backend.values().sum::<u64>(), u64::from(FLOWS));
     assert_eq!(plane.remembered(), 2 * usize::from(FLOWS), "two directions each, and half of the flows");
+}
+
+/// Nobody here hears whether its backend still sends: it counts as over, and stays open for who waits for
+/// flows to end.
+#[test]
+fn past_the_plane_a_connection_that_its_client_has_ended_stays_open_until_that_is_silent() {
+    for kind in [TCP4.by(Forward::Dsr), TCP6.by(Forward::Dsr), TCP4.by(Forward::Ipip), TCP6.by(Forward::Ipip)]
+    {
+        let mut plane = kind.flowing();
+        for packet in [kind.later(), kind.later().with_flags(ACK | FIN)] {
+            assert!(plane.run(CLIENTS, &packet.frame()).was_sent());
+        }
+        assert_eq!(plane.open_flows(0), 0);
+        let tables = plane.flow_tables();
+        let shown = |at: u32| {
+            let mut found = None;
+            let mut take = |one: &Remembered| found.replace(one.clone()).is_none();
+            tables.each(span_of(at), &mut take).expect("it is read");
+            found.expect("it is remembered")
+        };
+        let shown_first = shown(THEN);
+        let (key, flow) = (shown_first.key, shown_first.flow);
+        assert_eq!(flow.sequence, flow.last_tick, "when it was ended");
+        let found = |at: u32| {
+            let swept = tables.sweep(span_of(at), &|_| Duration::from_secs(900), &mut || {}).expect("swept");
+            let of = |flows: &BTreeMap<u32, u64>| flows.get(&0).copied().unwrap_or(0);
+            [of(&swept.by_listener), of(&swept.by_backend), of(&swept.ended_by_backend)]
+        };
+        assert_eq!((found(flow.last_tick), shown(flow.last_tick).stage), ([1, 1, 1], Stage::Open));
+        let silent = flow.last_tick + 10;
+        assert_eq!((found(silent), shown(silent).stage), ([1, 0, 0], Stage::Over));
+        plane.remember(&key, &Flow { sequence: flow.last_tick - 2, ..flow });
+        assert_eq!(found(flow.last_tick), [1, 1, 0], "it acknowledges a download");
+    }
 }
