@@ -6,6 +6,7 @@
 #include "answer.h"
 #include "forward.h"
 #include "icmp.h"
+#include "opening.h"
 #include "rewrite.h"
 
 #define OUTER_HOPS 64
@@ -138,11 +139,13 @@ __noinline int read_outer(struct __sk_buff *skb, const struct packet *packet, st
 }
 
 /* Whether the packet that an error quotes belongs to a flow whose outer packets have the addresses in `flow`, which then gets
- * the flow's listener and the way to its client. */
+ * the flow's listener and the way to its client, and of its backend the number if that says so itself. */
 __noinline int find_wrapped(const struct packet *packet, const struct quoted *quoted, struct flow *flow)
 {
 	struct flow_key6 key = {};
+	struct backend *backend;
 	struct flow *found;
+	__u32 number;
 
 	if (!packet || !quoted || !flow)
 		return 0;
@@ -155,6 +158,9 @@ __noinline int find_wrapped(const struct packet *packet, const struct quoted *qu
 	if (!found || found->forward != FORWARD_IPIP || found->direction != TO_BACKEND ||
 	    !same_address(&found->source, &flow->source) || !same_address(&found->destination, &flow->destination))
 		return 0;
+	number = found->backend;
+	backend = bpf_map_lookup_elem(&backends, &number);
+	flow->backend = backend && same_address(&backend->address, &packet->source) ? number : NOBODY;
 	flow->listener = found->listener;
 	flow->direction = TO_CLIENT;
 	flow->source = key.destination;
@@ -214,7 +220,8 @@ __noinline int unwrap(struct __sk_buff *skb, struct packet *packet, struct flow 
 	return VERDICT_ICMP_TO_CLIENT;
 }
 
-/* An error of a router between here and a backend, about an outer packet: the client is told, of its own. */
+/* An error of a router between here and a backend, or of the backend, about an outer packet: the client is told, of its own. A
+ * backend that says itself that it is not reached by those has refused the client. */
 __noinline int relay(struct __sk_buff *skb, struct packet *packet, struct flow *flow)
 {
 	enum error error = TOO_BIG;
@@ -228,6 +235,8 @@ __noinline int relay(struct __sk_buff *skb, struct packet *packet, struct flow *
 		return NOT_OURS;
 	if (verdict != VERDICT_ICMP_TO_CLIENT)
 		return drop(skb, flow->listener, verdict);
+	if (error == HOST_UNREACHABLE && !EXPLAINS)
+		count_failure(packet, flow, true);
 	if (become_error(skb, packet, error))
 		return drop(skb, flow->listener, DROP_NOT_REWRITTEN);
 	way = look_up(skb, flow, packet->family, 0);

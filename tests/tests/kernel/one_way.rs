@@ -1,17 +1,18 @@
 //! Backends that answer past the plane, which hears clients alone: what it knows of connections all the same.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use socket2::{Domain, Socket, Type};
 use weir_tests::dialogue::{Setup, Signal, Weir, until};
 use weir_tests::network::{Network, PATIENCE};
 
 use super::decapsulate::Decapsulates;
 use super::failover::backends;
-use super::VIP;
+use super::{Talk, VIP};
 
 /// Bytes of a piece of a download.
 const PIECE: usize = 20_000;
@@ -112,4 +113,41 @@ fn term_waits_for_a_download_by_ip_in_ip_whose_client_has_said_everything() {
 #[test]
 fn term_waits_for_a_download_by_dsr_whose_client_has_said_everything() {
     a_download_whose_client_has_said_everything_is_waited_for("dsr");
+}
+
+/// The first server takes no outer packets off: its kernel says so, and nobody listened. Its probes, to its own
+/// address, are answered.
+#[test]
+fn a_backend_that_takes_no_outer_packets_is_ejected_though_its_probes_succeed() {
+    let network = Network::enter(2);
+    let health = "balance = \"round-robin\"\nhealth = { check = \"tcp\", interval = \"100ms\", passive = { errors = 3, within = \"10s\", eject = \"60s\" } }";
+    let text = config(&network, 2, "ipip", health);
+    for number in 1..=2 {
+        network.greets(number, 8080);
+        network.greets_at(number, VIP.parse().unwrap(), 8080);
+    }
+    let _decapsulates = decapsulates(&network, 2);
+    let weir = Setup::of(&text).start();
+    super::views::gives_the_client_many_addresses(&network);
+    let to: SocketAddr = format!("{VIP}:8080").parse().unwrap();
+    let mut clients = (1..=250).map(|last| Ipv4Addr::new(10, 60, 0, last)).cycle();
+    until("it is ejected", || {
+        let client = clients.next().expect("they go round");
+        network.on("client", || {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.bind(&SocketAddr::from((client, 0)).into()).unwrap();
+            drop(socket.connect_timeout(&to.into(), Duration::from_secs(1)));
+        });
+        (backends(&weir, "web")[0]["state"] == "ejected").then_some(())
+    });
+    // It is said a moment before the kernel plane has heard of it.
+    until("nobody is led to it any more", || {
+        let talk = || Talk::try_begin_within(Duration::from_secs(1), &network, to);
+        (0..6).all(|_| talk().is_ok_and(|talk| talk.server == "2")).then_some(())
+    });
+    let address = network.server(1, 8080, false).to_string();
+    let of_first = [("pool", "web"), ("backend", address.as_str())];
+    weir.reaches("weir_backend_connect_failures_total", &of_first, 3.0);
+    assert_eq!(backends(&weir, "web")[1]["state"], "ready", "{}", weir.story());
+    assert!(weir.stderr().contains("refused"), "{}", weir.story());
 }

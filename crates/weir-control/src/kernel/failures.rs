@@ -3,7 +3,9 @@
 //!
 //! The program counts one for each client within the pool's window: what a single client says of a backend
 //! that serves others is not believed, since some segments no host answers. Where nobody has been served for
-//! as long as that window, each counts: so the backend of a few clients is found, too.
+//! as long as that window, each counts: so the backend of a few clients is found, too. Against how many flows is
+//! not weighed there either: a host says it only once a second that it takes no outer packets (RFC 1812
+//! §4.3.2.8), however many come.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -74,7 +76,8 @@ fn since(before: &BackendCounter, now: &BackendCounter) -> BackendCounter {
     }
 }
 
-/// Failures are spread evenly among the flows of the same span: in which order they came nobody knows.
+/// Failures are spread evenly among the flows of the same span: in which order they came nobody knows. Where
+/// nobody is served, other flows are no successes.
 fn observe_one(
     pool: &Pool,
     index: usize,
@@ -85,16 +88,17 @@ fn observe_one(
     let backend = &pool.backends[index];
     let by_others = more.refused + more.unanswered;
     let failures = by_others + if serves_nobody { more.failed_again } else { 0 };
+    let flows = if serves_nobody { more.flows.min(failures) } else { more.flows };
     let mut ejection: Option<Ejection> = None;
     let mut picks = 0;
     // Beyond these none would say anything new.
     for number in 1..=failures.min(1_000) {
-        let until_then = more.flows * number / failures;
+        let until_then = flows * number / failures;
         backend.balance.note_picks(until_then - picks);
         picks = until_then;
         ejection = pool.balance.observe(index, now, Outcome::Failure).or(ejection);
     }
-    backend.balance.note_picks(more.flows - picks);
+    backend.balance.note_picks(flows - picks);
     let cells = backend.cells.last();
     cells.failures.add(by_others + more.failed_again);
     cells.connect_failures.add(by_others + more.failed_again);
@@ -178,6 +182,16 @@ mod tests {
         assert_eq!(ejected(&[&silent[..], &[of_one]].concat()), [""; 0], "its window is not over");
         let expected = ["10.0.0.1:80 refused 1 connections"];
         assert_eq!(ejected(&[&silent[..], &[BackendCounter::default(), of_one]].concat()), expected);
+    }
+
+    #[test]
+    fn few_failures_among_many_flows_eject_a_backend_that_serves_nobody() {
+        let looks = |served| {
+            let each = BackendCounter { served, ..look(10_000, 1, 0) };
+            ejected(&vec![each; 20])
+        };
+        assert_eq!(looks(1), [""; 0]);
+        assert_eq!(looks(0), ["10.0.0.1:80 refused 1 connections"; 1]);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Packets go to a backend within an outer one, as RFC 2003 and RFC 2473 have it, wherever the backend is.
 
+use std::net::IpAddr;
+
 use weir_l4::layout::{Address, Algorithm, Settings, TCP, Verdict};
 
-use crate::frames::{ACK, FIN, IcmpError, Packet, Read, Sum};
+use crate::frames::{ACK, FIN, IcmpError, Packet, Read, SYN, Sum};
 use crate::kinds::{Kind, each_kind_of_ipip};
 use crate::mtu::all_of_this_tick;
 use crate::namespace::{BACKENDS, CLIENTS, NARROW, NARROW_MTU, ROUTE_MTU};
@@ -24,6 +26,7 @@ each_kind_of_ipip! {
     a_host_that_does_not_forward_balances_all_the_same
     a_router_that_has_less_room_is_heard_by_the_client
     a_backend_that_is_not_reached_is_told_to_the_client
+    a_backend_that_takes_no_outer_packets_has_refused_the_client
     an_error_that_quotes_too_little_is_dropped
     an_error_about_an_outer_packet_that_was_damaged_is_dropped
     an_error_about_what_was_not_sent_is_left_alone
@@ -226,7 +229,12 @@ fn sent(kind: Kind, packet: &Packet) -> Vec<u8> {
 
 /// A frame of such a router's error.
 fn error_of_router(kind: Kind, number: u8, code: u8, word: u32, quote: &[u8]) -> Vec<u8> {
-    let mut error = IcmpError::new(kind.host(2, 9).ip(), kind.source().ip(), number, code).about(quote);
+    error_of(kind.host(2, 9).ip(), kind, [number, code], word, quote)
+}
+
+/// The same of another host.
+fn error_of(host: IpAddr, kind: Kind, [number, code]: [u8; 2], word: u32, quote: &[u8]) -> Vec<u8> {
+    let mut error = IcmpError::new(host, kind.source().ip(), number, code).about(quote);
     error.word = word;
     let mut carrier = kind.later();
     (carrier.to_mac, carrier.from_mac) = (BACKENDS.mac, BACKENDS.neighbour);
@@ -274,6 +282,50 @@ fn a_backend_that_is_not_reached_is_told_to_the_client(kind: Kind) {
     for (number, code) in kinds {
         let outcome = plane.run(BACKENDS, &error_of_router(kind, number, code, 0, &quote));
         assert_eq!(is_told(kind, &outcome.answered(Verdict::IcmpToClient), &packet, told), 0);
+    }
+}
+
+/// Its kernel says so where nothing takes the outer header off: probes, which come without one, are answered.
+fn a_backend_that_takes_no_outer_packets_has_refused_the_client(kind: Kind) {
+    let mut plane = kind.flowing();
+    let before = plane.backend_counts(0);
+    let counted = |plane: &mut Plane| {
+        let now = plane.backend_counts(0);
+        [
+            now.refused - before.refused,
+            now.failed_again - before.failed_again,
+            now.unanswered - before.unanswered,
+        ]
+    };
+    let quote = sent(kind, &kind.first().with_payload(0));
+    let (too_big, refusals) =
+        if kind.is_ip4 { ([3, 4], [[3, 2], [3, 3]]) } else { ([2, 0], [[4, 1], [1, 4]]) };
+    let backend = kind.backend(0).ip();
+    plane.run(BACKENDS, &error_of(backend, kind, too_big, 1400, &quote)).answered(Verdict::IcmpToClient);
+    let mut damaged = error_of(backend, kind, refusals[0], 0, &quote);
+    *damaged.last_mut().expect("bytes") ^= 1;
+    plane.run(BACKENDS, &damaged).not_forwarded();
+    for refusal in refusals {
+        // A router's word, and another backend's, is not the backend's own.
+        for other in [kind.host(2, 9).ip(), kind.backend(1).ip()] {
+            let outcome = plane.run(BACKENDS, &error_of(other, kind, refusal, 0, &quote));
+            outcome.answered(Verdict::IcmpToClient);
+        }
+    }
+    assert_eq!(counted(&mut plane), [0, 0, 0]);
+    for (refusal, expected) in refusals.into_iter().zip([[1, 0, 0], [1, 1, 0]]) {
+        let outcome = plane.run(BACKENDS, &error_of(backend, kind, refusal, 0, &quote));
+        outcome.answered(Verdict::IcmpToClient);
+        assert_eq!(counted(&mut plane), expected, "one client counts once");
+    }
+    // Of IPv6 the addresses of a network are one client's: see `failures_of_one_client_count_once`.
+    if kind.is_ip4 {
+        let other = kind.packet(kind.client(8), kind.listener(0)).with_flags(SYN).with_payload(0);
+        goes_on(&mut plane, kind, &other);
+        let quote = sent(kind, &other);
+        let outcome = plane.run(BACKENDS, &error_of(backend, kind, refusals[0], 0, &quote));
+        outcome.answered(Verdict::IcmpToClient);
+        assert_eq!(counted(&mut plane), [2, 1, 0]);
     }
 }
 
