@@ -180,3 +180,29 @@ fn a_program_that_fails_is_told_of_with_what_it_said() {
     until("a line in the log", || weir.stderr().contains("could not be taken out of its zone").then_some(()));
     std::fs::remove_file(path).expect("remove");
 }
+
+/// The order ends by a reload while the program is at work, which is told to take out what it may have put.
+#[test]
+fn a_program_is_told_to_clean_up_when_it_has_put_the_record_and_not_before() {
+    let pebble = Pebble::running(Ports::free());
+    // It waits a while for being told to clean up meanwhile.
+    let path = program(
+        "echo \"$1 begins\" >> \"$0.ran\"\n\
+         if [ $1 = present ]; then\n\
+         for i in $(seq 30); do grep -q cleanup \"$0.ran\" && break; sleep 0.1; done\n\
+         fi\n\
+         echo \"$1 ends\" >> \"$0.ran\"",
+    );
+    let way = format!("domains = [\"*.shop.example\"]\ndns_program = {{ program = \"{path}\" }}");
+    let (mut weir, _backend) = weir(&way, &pebble, "");
+    let ran = || std::fs::read_to_string(format!("{path}.ran")).unwrap_or_default();
+    until("the program to be at work", || ran().contains("present begins").then_some(()));
+    let (head, rest) = CONFIG.split_once("[listener.secure.tls.acme]").expect("a table");
+    weir.reloads(&[head, &rest[rest.find("[pool.app]").expect("a pool")..]].concat());
+    until("it to have cleaned up", || ran().contains("cleanup ends").then_some(()));
+    let (put, taken) = (ran().find("present ends"), ran().find("cleanup begins"));
+    assert!(put.is_some() && put < taken, "{}", ran());
+    for file in [path.clone(), format!("{path}.ran")] {
+        std::fs::remove_file(file).expect("remove");
+    }
+}

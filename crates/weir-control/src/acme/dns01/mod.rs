@@ -10,14 +10,21 @@ mod wait;
 
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use weir_config::{Acme, DnsProgram, DnsUpdate};
 
 /// What stands in front of a domain whose record an authority asks for.
 const PREFIX: &str = "_acme-challenge";
 
-/// A record that was put into a zone. Taken out when dropped, on a task of its own: nobody waits for that.
+/// A record that was put into a zone, or is about to be. Taken out when dropped, on a task of its own: nobody
+/// waits for that.
 #[must_use = "the record is there for as long as this is kept"]
-pub struct InZone(Option<Record>);
+pub struct InZone {
+    record: Option<Record>,
+    /// What puts it there. It goes on where nobody waits for it any more: what is taken out before it is put
+    /// there would stay.
+    putting: Option<JoinHandle<Result<(), String>>>,
+}
 
 /// A record, and the way into its zone.
 #[derive(Clone)]
@@ -66,8 +73,12 @@ pub async fn put(acme: &Acme, domain: &str, value: String) -> Result<InZone, Str
     };
     let record = Record { name, domain, value, way };
     // From here on it may be there, whatever an error says.
-    let kept = InZone(Some(record.clone()));
-    record.set(true).await?;
+    let mut kept = InZone { record: Some(record.clone()), putting: None };
+    let put = record.clone();
+    let putting = kept.putting.insert(tokio::spawn(async move { put.set(true).await }));
+    let put = putting.await;
+    kept.putting = None;
+    put.unwrap_or_else(|error| Err(error.to_string()))?;
     record.waited_for().await?;
     Ok(kept)
 }
@@ -99,10 +110,14 @@ impl Record {
 
 impl Drop for InZone {
     fn drop(&mut self) {
-        let (Some(record), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) else {
+        let (Some(record), Ok(runtime)) = (self.record.take(), tokio::runtime::Handle::try_current()) else {
             return;
         };
+        let putting = self.putting.take();
         drop(runtime.spawn(async move {
+            if let Some(putting) = putting {
+                let _ = putting.await;
+            }
             match record.set(false).await {
                 Ok(()) => tracing::debug!(record = record.name, "record taken out of its zone"),
                 Err(reason) => {
