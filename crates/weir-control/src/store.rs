@@ -87,10 +87,7 @@ fn write_at_once(path: &Path, next: &Path, content: &[u8], like: Option<&Metadat
 /// An empty file that nobody else may read.
 fn make_next(next: &Path) -> io::Result<File> {
     // What a process left that was killed meanwhile may have other permissions than ours would have.
-    match fs::remove_file(next) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(naming(next)(error)),
-        _ => {}
-    }
+    remove(next)?;
     OpenOptions::new().create_new(true).write(true).mode(0o600).open(next).map_err(naming(next))
 }
 
@@ -184,6 +181,17 @@ pub fn read(path: &Path) -> io::Result<Option<String>> {
         Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(io::Error::other).map_err(naming(path)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(naming(path)(error)),
+    }
+}
+
+/// Removes a file of the store. One that is not there is no mistake: another process may have been quicker.
+///
+/// # Errors
+/// It can't be removed.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(naming(path)(error)),
+        _ => Ok(()),
     }
 }
 

@@ -1,11 +1,14 @@
 //! Certificates from a certificate authority: Debian's Pebble.
 
+mod between;
 mod dns01;
+mod limits;
 mod on_demand;
 mod pebble;
 mod renewal;
 mod several;
 mod stored;
+mod unfinished;
 mod unwritten;
 mod words;
 

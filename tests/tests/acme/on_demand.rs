@@ -15,7 +15,7 @@ use super::renewal::LIBRARY;
 use super::{asked, handshakes, mirror, setup, shown};
 use crate::tls::{Authority, LAST, s_client};
 
-const CONFIG: &str = r#"
+pub const CONFIG: &str = r#"
 [listener.plain]
 bind = "@plain"
 http = ["h1"]

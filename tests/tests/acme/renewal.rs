@@ -121,7 +121,7 @@ pub fn before(pebble: &Pebble, address: SocketAddr, front: &str) -> Weir {
 
 /// Has the stored certificate be an hour old: else it would be left alone for a minute, whatever anybody
 /// suggests.
-fn ages(weir: &Weir) {
+pub fn ages(weir: &Weir) {
     let aged = Command::new("touch").arg("-d").arg("1 hour ago").arg(stored(weir)).status().expect("touch");
     assert!(aged.success());
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
-use http::{Request, Response, Uri};
+use http::{Method, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use weir_config::{PoolProtocol, PoolTls};
@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const ANSWER_BYTES: usize = 1 << 20;
 /// Longest wait that an authority may ask for: moments further than clocks go are no moments.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
+/// Longest time between two looks at an order: an authority that asks for more would have it time out.
+const LONGEST_LOOK: Duration = Duration::from_secs(5);
 /// How long an answer is good that does not say (RFC 9773 section 4.3 requires that it does).
 const GOOD_FOR: &str = "21600";
 
@@ -50,9 +52,9 @@ impl Client {
         Ok(Client { tls: Arc::new(tls), asked_for: Arc::default(), is_away: Arc::default() })
     }
 
-    /// How long the authority has asked us to wait since the last time this was called.
-    pub fn take_asked_for(&self) -> Option<Duration> {
-        lock(&self.asked_for).take()
+    /// How long the last answer that said no asked us to wait.
+    pub fn asked_for(&self) -> Option<Duration> {
+        *lock(&self.asked_for)
     }
 
     /// Whether the authority has not answered the last request.
@@ -99,16 +101,21 @@ impl HttpClient for Client {
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
         let client = self.clone();
         Box::pin(async move {
+            // All that is about accounts and orders; what is known by itself is asked for by GET.
+            let is_of_order = request.method() == Method::POST;
             let mut answer = client.ask(request).await.map_err(|away| Error::Other(Box::new(away)))?;
             let said = answer.headers().get(RETRY_AFTER).and_then(|said| said.to_str().ok());
             let has_said = said.is_some();
             let wait = said.and_then(bounded_wait);
             if let Some(wait) = wait {
+                let wait = if is_of_order { wait.min(LONGEST_LOOK) } else { wait };
                 answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait.as_secs()));
+            } else if has_said && is_of_order {
+                answer.headers_mut().remove(RETRY_AFTER);
             }
             if !answer.status().is_success() {
                 *lock(&client.asked_for) = wait;
-            } else if !has_said && answer.headers().get("replay-nonce").is_none() {
+            } else if !has_said && !is_of_order {
                 answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static(GOOD_FOR));
             }
             if answer.status().is_server_error() {

@@ -6,12 +6,16 @@
 //! Start reading at [`Orders::adopt`], then at [`keep`]. What
 //! clients ask for is ordered by `on_demand`.
 
+mod accounts;
 mod ask;
 mod client;
 mod dns01;
+mod failure;
+mod holds;
 mod on_demand;
 mod order;
 mod schedule;
+mod unfinished;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -26,11 +30,15 @@ use weir_state::Snapshot;
 use weir_tls::acme::Challenges;
 use weir_tls::{Facts, ServerTls};
 
+use self::accounts::Accounts;
 use self::client::Client;
+use self::failure::Failure;
+use self::holds::Holds;
 use self::on_demand::{Common, Demands};
-use self::order::{Accounts, Failure};
+use self::order::Attempt;
 pub use self::schedule::Blame;
 use self::schedule::{Life, Window};
+use self::unfinished::OrderFile;
 use crate::events::{Bus, What};
 use crate::lock;
 use crate::store;
@@ -52,6 +60,7 @@ pub struct Orders {
     demands: Demands,
     challenges: Arc<Challenges>,
     bus: Arc<Bus>,
+    holds: Arc<Holds>,
 }
 
 struct Running {
@@ -115,9 +124,11 @@ pub struct Standing {
     /// Attempts that failed since the last one that did not.
     pub failures_in_a_row: u32,
     /// Why the last attempt failed; empty when it did not.
-    pub error: String,
+    pub error: Arc<str>,
     /// Whether the authority could not be spoken with at the end of the last attempt.
     pub is_unreachable: bool,
+    /// Whether nothing was tried, because the authority has refused all orders of the account for a time.
+    pub is_held: bool,
 }
 
 /// How one order stands, in the status.
@@ -146,7 +157,7 @@ impl Standing {
             directory: acme.directory.clone(),
             state: state.to_owned(),
             next: self.next.filter(|_| !self.is_ordering).map(Timestamp::of),
-            error: self.error.clone(),
+            error: self.error.to_string(),
         }
     }
 }
@@ -154,8 +165,8 @@ impl Standing {
 impl Orders {
     /// None yet.
     pub fn new(bus: Arc<Bus>) -> Orders {
-        let (orders, demands, challenges) = Default::default();
-        Orders { orders, demands, challenges, bus }
+        let (orders, demands, challenges, holds) = Default::default();
+        Orders { orders, demands, challenges, bus, holds }
     }
 
     /// What the workers show to certificate authorities.
@@ -175,7 +186,8 @@ impl Orders {
         let served = snapshot.listeners.iter().filter_map(|listener| listener.tls.as_ref());
         let on_demand = served.flat_map(|tls| tls.on_demand());
         let on_demand = on_demand.map(|each| (each.clone(), ways(each.acme()))).collect();
-        let common = Common { challenges: self.challenges.clone(), bus: self.bus.clone() };
+        let common =
+            Common { challenges: self.challenges.clone(), bus: self.bus.clone(), holds: self.holds.clone() };
         self.demands.adopt(on_demand, &common);
         let mut wanted: HashMap<PathBuf, (Wanted, Vec<Arc<ServerTls>>)> = HashMap::new();
         for listener in &snapshot.listeners {
@@ -204,6 +216,7 @@ impl Orders {
                 shared: shared.clone(),
                 challenges: self.challenges.clone(),
                 bus: self.bus.clone(),
+                holds: self.holds.clone(),
             };
             let task = tokio::spawn(keep_on(Arc::new(keeper)));
             orders.insert(file, Running { wanted, shared, task });
@@ -212,6 +225,7 @@ impl Orders {
 
     /// Has every order looked at again now, and tried again if it failed: an operator has changed something.
     pub fn hasten(&self) {
+        self.holds.hasten();
         lock(&self.orders).values().for_each(|running| running.shared.hasten.notify_waiters());
         self.demands.hasten();
     }
@@ -246,6 +260,7 @@ struct Keeper {
     shared: Arc<Shared>,
     challenges: Arc<Challenges>,
     bus: Arc<Bus>,
+    holds: Arc<Holds>,
 }
 
 /// Whether an attempt brought anything.
@@ -329,7 +344,7 @@ impl Keeper {
         let asking = async {
             let accounts = self.accounts()?;
             let Some(account) = accounts.kept().await? else { return Ok(None) };
-            match account.renewal_info(&order::identifier(identity)).await {
+            match account.renewal_info(&accounts::identifier(identity)).await {
                 Ok((info, good_for)) => {
                     let window = info.suggested_window;
                     let window = Window { start: window.start.into(), end: window.end.into() };
@@ -343,7 +358,8 @@ impl Keeper {
             Ok(Some((window, good_for))) => (Some(window), schedule::window_is_good_for(good_for)),
             Ok(None) => nothing,
             Err(failure) => {
-                tracing::debug!(certificate = %self.file.display(), %failure, "no renewal information");
+                let reason = &*failure.reason;
+                tracing::debug!(certificate = %self.file.display(), reason, "no renewal information");
                 (None, schedule::window_is_good_for(Duration::from_secs(3600)))
             }
         }
@@ -351,59 +367,82 @@ impl Keeper {
 
     fn accounts(&self) -> Result<Accounts<'_>, Failure> {
         let acme = &self.wanted.acme;
-        let client = Client::new(acme.ca.as_deref())
-            .map_err(|error| Failure { blame: Blame::Store, reason: error.to_string() })?;
-        Ok(Accounts { acme, client })
+        let client =
+            Client::new(acme.ca.as_deref()).map_err(|error| Failure::new(Blame::Store, error.to_string()))?;
+        Ok(Accounts { acme, client, holds: &self.holds })
+    }
+
+    /// Where an order is kept that is not brought to its end.
+    fn unfinished(&self) -> OrderFile {
+        OrderFile::beside(&self.file)
     }
 
     /// Tries once; gives how long to wait after a failure.
     async fn attempt(&self) -> Option<Duration> {
-        lock(&self.shared.standing).is_ordering = true;
-        let mut asked_for = None;
+        {
+            let mut standing = lock(&self.shared.standing);
+            (standing.is_ordering, standing.is_held) = (true, false);
+        }
         let longest = ORDER_TIME + dns01::longest(&self.wanted.acme);
-        let limited = tokio::time::timeout(longest, self.order(&mut asked_for)).await;
+        let limited = tokio::time::timeout(longest, self.order()).await;
         let done = limited.unwrap_or_else(|_| {
-            Err(Failure { blame: Blame::Away, reason: format!("no certificate came within {longest:?}") })
+            let blame = if self.unfinished().is_taken() { Blame::Late } else { Blame::Away };
+            Err(Failure::new(blame, format!("no certificate came within {longest:?}")))
         });
-        let mut standing = lock(&self.shared.standing);
-        standing.is_ordering = false;
-        let names = self.wanted.acme.domains.join(", ");
         match done {
             Ok(got) => {
-                standing.failures_in_a_row = 0;
-                standing.error.clear();
-                standing.issued_count += u64::from(matches!(got, Got::New));
-                let is_first = standing.came.is_none();
-                drop(standing);
-                self.take_up();
-                if matches!(got, Got::New) {
-                    let change = if is_first { "issued" } else { "renewed" };
-                    tracing::info!(names, certificate = %self.file.display(), "certificate {change}");
-                    self.bus.tell(What::Certificate { names, change, detail: self.expiry() });
-                }
+                self.note_success(got);
                 None
             }
-            Err(mut failure) => {
-                // It may be the authority's own words, which must not look like lines of ours.
-                failure.reason = failure.reason.replace(['\r', '\n'], " ");
-                standing.failures_in_a_row = standing.failures_in_a_row.saturating_add(1);
-                standing.failed_counts[failure.blame as usize] += 1;
-                let is_news = standing.error != failure.reason;
-                standing.error = failure.reason.clone();
-                let pause = schedule::pause(failure.blame, standing.failures_in_a_row, asked_for, draw());
-                drop(standing);
-                let reason = &failure.reason;
-                tracing::warn!(names, blame = failure.blame.word(), reason, again_in = ?pause, "no certificate could be got");
-                // Said once: there is room for a few hundred events, and a long outage has many tries.
-                if is_news {
-                    self.bus.tell(What::Certificate { names, change: "failed", detail: failure.reason });
-                }
-                Some(pause)
-            }
+            Err(failure) => Some(self.note(failure)),
         }
     }
 
-    async fn order(&self, asked_for: &mut Option<Duration>) -> Result<Got, Failure> {
+    fn note_success(&self, got: Got) {
+        let mut standing = lock(&self.shared.standing);
+        standing.is_ordering = false;
+        standing.failures_in_a_row = 0;
+        standing.error = Arc::default();
+        standing.issued_count += u64::from(matches!(got, Got::New));
+        let is_first = standing.came.is_none();
+        drop(standing);
+        self.take_up();
+        if matches!(got, Got::New) {
+            let (names, change) = (self.names(), if is_first { "issued" } else { "renewed" });
+            tracing::info!(names, certificate = %self.file.display(), "certificate {change}");
+            self.bus.tell(What::Certificate { names, change, detail: self.expiry() });
+        }
+    }
+
+    /// Notes that an attempt failed; gives how long to wait.
+    fn note(&self, failure: Failure) -> Duration {
+        let Failure { blame, reason, asked_for } = failure;
+        let names = self.names();
+        let mut standing = lock(&self.shared.standing);
+        standing.is_ordering = false;
+        standing.is_held = blame == Blame::Held;
+        // What was not tried makes no later wait longer.
+        let more = u32::from(!standing.is_held || standing.failures_in_a_row == 0);
+        standing.failures_in_a_row = standing.failures_in_a_row.saturating_add(more);
+        standing.failed_counts[blame as usize] += 1;
+        let is_news = standing.error != reason;
+        standing.error = reason.clone();
+        let pause = schedule::pause(blame, standing.failures_in_a_row, asked_for, draw());
+        drop(standing);
+        if blame == Blame::Held {
+            // That its account is held was said once, for all names.
+            tracing::debug!(names, reason = &*reason, again_in = ?pause, "no certificate is ordered now");
+            return pause;
+        }
+        tracing::warn!(names, blame = blame.word(), reason = &*reason, again_in = ?pause, "no certificate could be got");
+        // Said once: there is room for a few hundred events, and a long outage has many tries.
+        if is_news {
+            self.bus.tell(What::Certificate { names, change: "failed", detail: reason.to_string() });
+        }
+        pause
+    }
+
+    async fn order(&self) -> Result<Got, Failure> {
         let before = self.stored();
         let _lock = store::Lock::take(&self.file).await.map_err(|error| Failure::store(&error))?;
         let now = self.stored();
@@ -418,17 +457,23 @@ impl Keeper {
         }
         // An authority counts what it issues: nothing is ordered that there would be no room for.
         store::reserve(&self.file, PEM_BYTES).await.map_err(|error| Failure::store(&error))?;
-        let accounts = self.accounts()?;
-        let turn = lock(&self.shared.standing).failures_in_a_row as usize;
-        let replaces = now.as_ref().and_then(|facts| facts.identity.as_ref());
-        let ordered = order::run(&accounts, &self.challenges, &self.wanted.ways, turn, replaces).await;
-        *asked_for = accounts.client.take_asked_for();
-        lock(&self.shared.standing).is_unreachable = accounts.client.is_away();
+        let attempt = Attempt {
+            accounts: self.accounts()?,
+            challenges: &self.challenges,
+            ways: &self.wanted.ways,
+            turn: lock(&self.shared.standing).failures_in_a_row as usize,
+            replaces: now.as_ref().and_then(|facts| facts.identity.as_ref()),
+            kept: &self.unfinished(),
+        };
+        let ordered = attempt.run().await;
+        let client = &attempt.accounts.client;
+        lock(&self.shared.standing).is_unreachable = client.is_away();
         match ordered.and_then(|pem| self.checked(pem)) {
             Ok(pem) => self.write(pem).await,
             Err(failure) => {
                 store::release(&self.file);
-                Err(failure)
+                let asked_for = failure.asked_for.or(client.asked_for());
+                Err(Failure { asked_for, ..failure })
             }
         }
     }
@@ -439,17 +484,23 @@ impl Keeper {
             *lock(&self.shared.unwritten) = Some(pem);
             self.take_up();
             let reason = format!("the certificate that came is served, and can't be written: {error}");
-            return Err(Failure { blame: Blame::Store, reason });
+            return Err(Failure::new(Blame::Store, reason));
         }
         match weir_tls::acme::stored(&self.wanted.acme) {
-            Ok(_) => Ok(Got::New),
-            Err(error) => Err(Failure { blame: Blame::Store, reason: error.to_string() }),
+            Ok(_) => {
+                self.unfinished().clear();
+                Ok(Got::New)
+            }
+            Err(error) => Err(Failure::new(Blame::Store, error.to_string())),
         }
     }
 
     /// Takes no certificate that could not be served for every domain.
     fn checked(&self, pem: String) -> Result<String, Failure> {
-        let refuse = |reason: String| Failure { blame: Blame::Refused, reason };
+        let refuse = |reason: String| {
+            self.unfinished().give_up(&reason);
+            Failure::new(Blame::Refused, reason)
+        };
         let facts = weir_tls::acme::look(&pem)
             .map_err(|reason| refuse(format!("the certificate that came can't be served: {reason}")))?;
         if let Some(domain) = self.wanted.acme.domains.iter().find(|domain| !facts.names.contains(domain)) {
@@ -457,8 +508,10 @@ impl Keeper {
         }
         match self.life(&facts) {
             Some(life) if life.ends > SystemTime::now() => Ok(pem),
-            _ => Err(refuse(
-                "the certificate that came is good no more; is the clock of this machine right?".to_owned(),
+            // Another one would be no better.
+            _ => Err(Failure::new(
+                Blame::Refused,
+                "the certificate that came is good no more; is the clock of this machine right?",
             )),
         }
     }
@@ -466,16 +519,20 @@ impl Keeper {
     /// Waits before all begins again; nobody knows what was under way.
     async fn pause_after_panic(&self, count: u32) {
         let pause = schedule::pause(Blame::Refused, count, None, draw());
-        let names = self.wanted.acme.domains.join(", ");
+        let names = self.names();
         {
             let mut standing = lock(&self.shared.standing);
             standing.is_ordering = false;
             standing.failures_in_a_row = standing.failures_in_a_row.saturating_add(1);
-            standing.error = "a mistake of Weir's own; please report it".to_owned();
+            standing.error = "a mistake of Weir's own; please report it".into();
             standing.next = Some(SystemTime::now() + pause);
         }
         tracing::error!(names, again_in = ?pause, "the order of a certificate ended by a panic");
         let _ = tokio::time::timeout(pause, self.shared.hasten.notified()).await;
+    }
+
+    fn names(&self) -> String {
+        self.wanted.acme.domains.join(", ")
     }
 
     /// Has the listeners serve what is stored.

@@ -18,6 +18,7 @@ use weir_tls::acme::Challenges;
 use weir_tls::on_demand::{Begun, NameResult, OnDemand, Stored};
 
 use super::ask::Service;
+use super::holds::Holds;
 use super::{Keeper, Shared, Standing, Wanted};
 use crate::blocking::blocking;
 use crate::events::{Bus, What};
@@ -57,6 +58,7 @@ struct Running {
 pub(super) struct Common {
     pub challenges: Arc<Challenges>,
     pub bus: Arc<Bus>,
+    pub holds: Arc<Holds>,
 }
 
 impl Demands {
@@ -264,7 +266,7 @@ impl Server {
         let standing = Standing {
             came: is_stored.then(SystemTime::now),
             failures_in_a_row: failed.as_ref().map_or(0, |failed| failed.count),
-            error: failed.map_or_else(String::new, |failed| failed.reason),
+            error: failed.map_or_else(Arc::default, |failed| failed.reason.into()),
             ..Standing::default()
         };
         let keeper = Keeper {
@@ -273,12 +275,15 @@ impl Server {
             shared: Arc::new(Shared { standing: Mutex::new(standing), ..Shared::default() }),
             challenges: self.common.challenges.clone(),
             bus: self.common.bus.clone(),
+            holds: self.common.holds.clone(),
         };
         let pause = keeper.attempt().await;
         let standing = lock(&keeper.shared.standing).clone();
         self.on_demand.note_authority(pause.filter(|_| standing.is_unreachable));
         if let Some(pause) = pause {
-            begun.failed(NameResult::Failed, pause, standing.error);
+            // It was not tried, and may wait no longer for that the next time.
+            let result = if standing.is_held { NameResult::Limited } else { NameResult::Failed };
+            begun.failed(result, pause, standing.error.to_string());
             return;
         }
         match self.stored(begun.name()).await {

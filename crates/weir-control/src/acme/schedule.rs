@@ -17,11 +17,17 @@ pub enum Blame {
     Store,
     /// The record for `dns-01` could not be put into its zone, or name servers did not have it in time.
     Dns,
+    /// The authority was told to sign, and the certificate is not here yet: the same order is asked for
+    /// again, and none is placed beside it.
+    Late,
+    /// Nothing was tried, for the authority has refused all orders of the account for a time.
+    Held,
 }
 
 impl Blame {
     /// Every one, for metrics.
-    pub const ALL: [Blame; 4] = [Blame::Away, Blame::Refused, Blame::Store, Blame::Dns];
+    pub const ALL: [Blame; 6] =
+        [Blame::Away, Blame::Refused, Blame::Store, Blame::Dns, Blame::Late, Blame::Held];
 
     /// The word in metrics and the log.
     pub fn word(self) -> &'static str {
@@ -30,6 +36,8 @@ impl Blame {
             Blame::Refused => "refused",
             Blame::Store => "store",
             Blame::Dns => "dns",
+            Blame::Late => "late",
+            Blame::Held => "held",
         }
     }
 
@@ -42,6 +50,9 @@ impl Blame {
             Blame::Refused => (Duration::from_secs(60), Duration::from_secs(12 * 3600)),
             // An order was placed, which authorities count as well, if not as strictly.
             Blame::Dns => (Duration::from_secs(15), Duration::from_secs(3600)),
+            Blame::Late => (Duration::from_secs(5), Duration::from_secs(15 * 60)),
+            // Who holds it says for how long.
+            Blame::Held => (Duration::ZERO, Duration::ZERO),
         }
     }
 }
