@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
-use weir_tests::dialogue::{Signal, until};
+use weir_tests::dialogue::{Signal, until, until_within};
 
 use super::between::{Answer, Between};
 use super::on_demand::{self, demanding, names, refused, served, service};
-use super::{CONFIG, Pebble, Ports, certificate, comes_to, is_issued, mirror, orders, setup, shown};
+use super::{CONFIG, ORDER, Pebble, Ports, certificate, comes_to, is_issued, mirror, orders, setup, shown};
 
 /// As Let's Encrypt says it.
 const TOO_MANY: &str = "too many new orders (300) from this account in the last 3h0m0s, retry after a while";
@@ -181,4 +181,30 @@ fn an_account_that_is_no_more_is_named_by_its_file() {
     assert_eq!(weir.command(&["reload"]).code, 0);
     is_issued(&weir, "secure");
     assert_eq!((authority.asked("/sign-me-up"), orders(&weir, "issued")), (2, 1.0));
+}
+
+/// An operator has mended what was wrong while an attempt was under way that fails for it.
+#[test]
+fn a_reload_while_an_order_is_under_way_has_it_tried_again_when_it_fails() {
+    let (ports, backend) = (Ports::free(), mirror());
+    let pebble = Pebble::running(ports);
+    let (is_mended, count) = (Arc::new(AtomicBool::new(false)), AtomicUsize::new(0));
+    let authority = Between::and(&pebble, {
+        let is_mended = is_mended.clone();
+        move |request, ask| {
+            if request.target != "/order-plz" || count.fetch_add(1, Ordering::AcqRel) > 0 {
+                return ask();
+            }
+            until_within(ORDER, "the reload", || is_mended.load(Ordering::Acquire).then_some(()));
+            Answer::problem(403, "rejectedIdentifier", "not yet")
+        }
+    });
+    let weir = setup(CONFIG, ports, &pebble, &backend).with("directory", authority.directory()).start();
+    until("an order to be under way", || (authority.asked("/order-plz") == 1).then_some(()));
+    assert_eq!(weir.command(&["reload"]).code, 0);
+    is_mended.store(true, Ordering::Release);
+    // Without it, a refusal is left alone for three quarters of a minute at least.
+    until("it to be tried again", || (authority.asked("/order-plz") == 2).then_some(()));
+    is_issued(&weir, "secure");
+    assert_eq!((orders(&weir, "refused"), orders(&weir, "issued")), (1.0, 1.0));
 }

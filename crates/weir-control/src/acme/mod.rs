@@ -19,6 +19,7 @@ mod unfinished;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -226,7 +227,8 @@ impl Orders {
     /// Has every order looked at again now, and tried again if it failed: an operator has changed something.
     pub fn hasten(&self) {
         self.holds.hasten();
-        lock(&self.orders).values().for_each(|running| running.shared.hasten.notify_waiters());
+        // One that is in the middle of an attempt comes back to it.
+        lock(&self.orders).values().for_each(|running| running.shared.hasten.notify_one());
         self.demands.hasten();
     }
 
@@ -291,6 +293,8 @@ async fn keep(keeper: Arc<Keeper>) {
                 continue;
             }
         }
+        // What an operator has changed up to now, this attempt sees.
+        pin!(keeper.shared.hasten.notified()).enable();
         let pause = keeper.attempt().await;
         if let Some(pause) = pause {
             lock(&keeper.shared.standing).next = Some(SystemTime::now() + pause);
