@@ -115,8 +115,8 @@ fn term_waits_for_a_download_by_dsr_whose_client_has_said_everything() {
     a_download_whose_client_has_said_everything_is_waited_for("dsr");
 }
 
-/// The first server takes no outer packets off: its kernel says so, and nobody listened. Its probes, to its own
-/// address, are answered.
+/// The first server takes no outer packets off: its kernel says so, and nobody listened. Its probes, to its
+/// own address, are answered.
 #[test]
 fn a_backend_that_takes_no_outer_packets_is_ejected_though_its_probes_succeed() {
     let network = Network::enter(2);

@@ -3,8 +3,8 @@
 //!
 //! The program counts one for each client within the pool's window: what a single client says of a backend
 //! that serves others is not believed, since some segments no host answers. Where nobody has been served for
-//! as long as that window, each counts: so the backend of a few clients is found, too. Against how many flows is
-//! not weighed there either: a host says it only once a second that it takes no outer packets (RFC 1812
+//! as long as that window, each counts: so the backend of a few clients is found, too. Against how many flows
+//! is not weighed there either: a host says it only once a second that it takes no outer packets (RFC 1812
 //! §4.3.2.8), however many come.
 
 use std::collections::BTreeMap;
@@ -188,10 +188,10 @@ mod tests {
     fn few_failures_among_many_flows_eject_a_backend_that_serves_nobody() {
         let looks = |served| {
             let each = BackendCounter { served, ..look(10_000, 1, 0) };
-            ejected(&vec![each; 20])
+            ejected(&[each; 20])
         };
         assert_eq!(looks(1), [""; 0]);
-        assert_eq!(looks(0), ["10.0.0.1:80 refused 1 connections"; 1]);
+        assert_eq!(looks(0), ["10.0.0.1:80 refused 1 connections"]);
     }
 
     #[test]
