@@ -4,6 +4,7 @@ pub(crate) mod base64;
 pub(crate) mod key_source;
 pub(crate) mod keys;
 mod remember;
+mod told;
 pub(crate) mod users;
 
 use std::collections::BTreeMap;

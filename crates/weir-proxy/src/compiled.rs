@@ -80,12 +80,14 @@ impl CompiledSnapshot {
         let pools = PoolNames::of(&snapshot.config, snapshot.token_keys.as_deref());
         let pool_configs: Vec<Arc<weir_config::Pool>> =
             snapshot.pools.iter().map(|pool| pool.config.clone()).collect();
+        let told = snapshot.config.told_by_pool();
         let old: HashMap<&str, &CompiledListener> =
             before.into_iter().flat_map(CompiledSnapshot::named_listeners).collect();
         let compile = |listener: &Arc<Listener>| {
             let old = old.get(listener.config.name.as_str()).copied();
+            let edits = EditTable::compile(&listener.config, &pool_configs, &told);
             let mut compiled =
-                CompiledListener::compile(listener, &pool_configs, &pools, cache.as_ref(), old);
+                CompiledListener::compile(listener, (&pool_configs, edits), &pools, cache.as_ref(), old);
             compiled.files = files.clone();
             compiled.logs = Logs::compile(&snapshot.config, &listener.config, access_log);
             let counted = old.and_then(|old| old.by_route.as_deref());
@@ -93,7 +95,7 @@ impl CompiledSnapshot {
             Arc::new(compiled)
         };
         let listeners = snapshot.listeners.iter().map(compile).collect();
-        drop(pools);
+        drop((pools, told));
         let worker_buffer_bytes = memory::for_buffers(&snapshot.config) / workers as u64;
         CompiledSnapshot { listeners, cache, files, worker_buffer_bytes, snapshot }
     }
@@ -176,13 +178,12 @@ fn limit(cache: &Cache, config: &Config) {
 impl CompiledListener {
     fn compile(
         listener: &Listener,
-        pool_configs: &[Arc<weir_config::Pool>],
+        (pool_configs, edits): (&[Arc<weir_config::Pool>], Option<Box<EditTable>>),
         pools: &PoolNames<'_>,
         cache: Option<&Arc<Cache>>,
         old: Option<&CompiledListener>,
     ) -> CompiledListener {
         let config = &listener.config;
-        let edits = EditTable::compile(config, pool_configs);
         CompiledListener {
             alternative: listener.tls.as_deref().and_then(|tls| alternative(config, tls)),
             screen: screen::compile(&asked_of_clients(config), old.and_then(|old| old.screen.as_deref())),

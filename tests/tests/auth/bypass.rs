@@ -1,6 +1,6 @@
 //! Ways around: by fields, by paths, by methods, by upgrades, by what memory has (threats J1 to J4).
 
-use weir_tests::dialogue::Setup;
+use weir_tests::dialogue::{Setup, until};
 
 use super::*;
 
@@ -68,9 +68,8 @@ fn j1_what_a_client_says_of_itself_behind_a_body_reaches_no_backend_either() {
         client.receives_status(200);
         let request = site.request();
         assert_eq!((request.body.as_slice(), request.trailers.all("x-checksum")), (&b"hello"[..], vec!["1"]));
-        let is_guarded = path == "/";
-        assert_eq!(request.trailers.one("remote-user").is_none(), is_guarded, "{request:?}");
-        assert_eq!(request.trailers.one("remote_groups").is_none(), is_guarded, "{request:?}");
+        assert!(request.trailers.one("remote-user").is_none(), "{request:?}");
+        assert!(request.trailers.one("remote_groups").is_none(), "{request:?}");
     }
     // A body that comes piece by piece, whose end nobody has seen when the request is written.
     client.sends(format!("POST / HTTP/1.1\r\nhost: a\r\n{GOOD}\r\ntransfer-encoding: chunked\r\n\r\n"));
@@ -82,6 +81,104 @@ fn j1_what_a_client_says_of_itself_behind_a_body_reaches_no_backend_either() {
     let request = site.request();
     assert_eq!((request.body.len(), request.trailers.all("x-checksum")), (200_000, vec!["1"]));
     assert!(request.trailers.one("remote-user").is_none(), "{:?}", request.trailers);
+}
+
+/// Ways to the pool `app` on which nobody is asked, beside a listener whose `auth` tells it who asks.
+const OPEN: &str = r#"
+[[listener.web.route]]
+path = "/set/*"
+pool = "app"
+auth = false
+set_request_header = { remote-user = "guest" }
+[listener.open]
+bind = "@open"
+pool = "app"
+[[listener.open.route]]
+path = "/split/*"
+pool = "other"
+split = { to = [{ pool = "app", share = 1.0 }] }
+[[listener.open.route]]
+path = "/instead/*"
+pool = "gone"
+fallback_pool = "app"
+[[listener.open.route]]
+path = "/copied/*"
+pool = "other"
+mirror = { pool = "app" }
+[[listener.open.route]]
+path = "/other/*"
+pool = "other"
+[pool.other]
+backends = ["@other"]
+health = { check = "off", passive = "off" }
+[pool.gone]
+backends = ["@gone"]
+health = { check = "off", passive = "off" }
+"#;
+
+#[test]
+fn j1_what_a_client_says_of_itself_reaches_a_backend_by_no_way_on_which_nobody_is_asked_either() {
+    let routes = OPEN.split("[listener.open]").next().expect("routes");
+    let config = CONFIG.replace("[pool.app]", &format!("{routes}[pool.app]"));
+    let config = config + OPEN.strip_prefix(routes).expect("the rest");
+    let (app, auth, other, gone) = (app(), verifier(), app(), app());
+    let setup = Setup::of(&config).with("app", app.address()).with("auth", auth.address());
+    let weir = setup.with("other", other.address()).with("gone", gone.address()).start();
+    assert_eq!(weir.command(&["drain", "gone", &gone.address().to_string()]).code, 0);
+
+    let asks = |listener: &str, path: &str| {
+        let mut client = weir.client(listener);
+        client.sends(format!(
+            "POST {path} HTTP/1.1\r\nhost: a\r\nRemote-User: root\r\nremote_user: root\r\nREMOTE-GROUPS: \
+             root\r\nx-own: 1\r\ntransfer-encoding: chunked\r\n\r\n0\r\nremote_user: root\r\n\r\n"
+        ));
+        client.receives_status(200);
+    };
+    let told = |backend: &Backend, path: &str| {
+        let request = until(&format!("{path} at the backend"), || backend.requests().pop());
+        backend.forgets();
+        assert_eq!((request.target.as_str(), request.fields.one("x-own")), (path, Some("1")));
+        request
+    };
+    // What goes to no pool is told apart from what does.
+    assert_eq!(asked(&weir, "OPTIONS /public/x", &["max-forwards: 0"]).status, 200);
+    for (listener, path) in [
+        ("web", "/public/x"),
+        ("open", "/"),
+        ("open", "/split/x"),
+        ("open", "/instead/x"),
+        ("open", "/copied/x"),
+    ] {
+        asks(listener, path);
+        let request = told(&app, path);
+        assert!(!request.head.contains("root"), "{path}: {}", request.head);
+        assert!(request.trailers.one("remote_user").is_none(), "{path}: {:?}", request.trailers);
+    }
+    // In HTTP/2 as well.
+    let forged = ["--http2-prior-knowledge", "--header", "remote-user: root", "--header", "x-own: 1"];
+    assert!(by_curl(&weir, &forged, "/public/x").starts_with("HTTP/2 200"));
+    let request = told(&app, "/public/x");
+    assert!(!request.head.contains("root"), "{}", request.head);
+    // What the operator says there stands, and where no backend is told of users, nobody is believed to be.
+    asks("web", "/set/x");
+    let request = told(&app, "/set/x");
+    assert_eq!(request.fields.all("remote-user"), ["guest"]);
+    assert!(!request.head.contains("root"), "{}", request.head);
+    other.forgets();
+    asks("open", "/other/x");
+    assert_eq!(told(&other, "/other/x").fields.all("remote-user"), ["root"]);
+
+    let explained = |name: &str, path: &str| {
+        let url = format!("http://{}{path}", weir.address(name));
+        weir.command(&["explain", "http", "GET", &url]).stdout
+    };
+    for (name, path) in [("web", "/public/x"), ("open", "/"), ("open", "/split/x")] {
+        let said = explained(name, path);
+        assert!(said.contains("remove remote-user") && said.contains("remove remote-groups"), "{said}");
+    }
+    let said = explained("web", "/set/x");
+    assert!(said.contains("set remote-user") && !said.contains("remove remote-user"), "{said}");
+    assert!(!explained("open", "/other/x").contains("remote-user"));
 }
 
 #[test]

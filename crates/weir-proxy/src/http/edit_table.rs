@@ -3,6 +3,7 @@
 //! A listener without any rule has no [`EditTable`], and nothing here is asked. Where nothing is filled in,
 //! the lines were written when the rules were compiled. What fills in the others is in `edits`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 
 use weir_config::{ClientAddress, Headers, MergedHeaders, MergedSide, RuleOf};
@@ -28,6 +29,10 @@ pub struct EditTable {
     /// What the listener says without a rule: backends read the field by which proxies name the client as
     /// Weir believes it, also where somebody else sent it.
     implied: Headers,
+    /// Names of fields by which some `auth` tells backends who asks: of this listener, and behind that by the
+    /// index of a pool those of all listeners that lead there besides. No client may say them, whether
+    /// anybody is asked on its route or not.
+    told: Box<[Box<[Box<str>]>]>,
     merged: Box<[OnceLock<Edits>]>,
 }
 
@@ -72,10 +77,12 @@ pub struct Rendered {
 }
 
 impl EditTable {
-    /// Of a listener; `None` where neither it nor any route nor any pool says anything.
+    /// Of a listener; `None` where neither it nor any route nor any pool says anything. `told_by_pool` is
+    /// what all listeners tell the backends of pools of users, by their names.
     pub fn compile(
         listener: &Arc<weir_config::Listener>,
         pools: &[Arc<weir_config::Pool>],
+        told_by_pool: &BTreeMap<&str, BTreeSet<&str>>,
     ) -> Option<Box<EditTable>> {
         let http = listener.http();
         let numbered = |says: &mut dyn Iterator<Item = bool>| -> (Box<[usize]>, usize) {
@@ -92,8 +99,13 @@ impl EditTable {
                 || route.backend_host.is_some()
                 || route.auth != http.auth
         }));
-        let (columns, column_count) =
-            numbered(&mut pools.iter().map(|pool| !pool.headers.is_empty() || pool.backend_host.is_some()));
+        let of_listener = listener.told_to_backends();
+        let of_pool = |pool: &weir_config::Pool| told_by_pool.get(pool.name.as_str());
+        let (columns, column_count) = numbered(&mut pools.iter().map(|pool| {
+            !pool.headers.is_empty()
+                || pool.backend_host.is_some()
+                || of_pool(pool).is_some_and(|told| !told.is_subset(&of_listener))
+        }));
         let implied = implied(http);
         let says_nothing = implied.is_empty()
             && http.headers.is_empty()
@@ -106,8 +118,24 @@ impl EditTable {
         let width = column_count + 1;
         let question_row = row_count + 1;
         let merged = (0..width * (question_row + 1)).map(|_| OnceLock::new()).collect();
+        let told = std::iter::once(None).chain(pools.iter().map(|pool| of_pool(pool))).map(|of_pool| {
+            let all: BTreeSet<&str> =
+                of_listener.iter().chain(of_pool.into_iter().flatten()).copied().collect();
+            all.into_iter().map(Box::from).collect()
+        });
+        let told = told.collect();
         let (listener, pools) = (listener.clone(), pools.to_vec());
-        Some(Box::new(EditTable { listener, pools, rows, columns, question_row, width, implied, merged }))
+        Some(Box::new(EditTable {
+            listener,
+            pools,
+            rows,
+            columns,
+            question_row,
+            width,
+            implied,
+            told,
+            merged,
+        }))
     }
 
     /// For requests that the route of that number takes, or none, and that go to the pool of that index, or
@@ -144,7 +172,8 @@ impl EditTable {
             let (to_backend, to_client) = self.told_of_user(route);
             let forwarded = (!marks.forwarded).then_some("forwarded");
             let password = self.takes_authorization(route).then_some("authorization");
-            let taken: Vec<&str> = forwarded.into_iter().chain(password).collect();
+            let of_others = self.told_by_others(route, pool);
+            let taken: Vec<&str> = forwarded.into_iter().chain(password).chain(of_others).collect();
             Edits {
                 request: Side::compile(&merged.request, marks.via, &taken, &to_backend),
                 response: Side::compile(&merged.response, marks.via, &[], &to_client),
@@ -180,13 +209,16 @@ impl EditTable {
         let of_listener = &self.listener.http().auth;
         let auth = self.config_of(route, None).0.map_or(of_listener, |route| &route.auth);
         let Some(auth) = auth else { return Default::default() };
-        let (forward, basic) = (auth.forward.as_ref(), auth.basic.as_ref());
-        let (copied, to_client) =
-            forward.map_or((&[][..], &[][..]), |it| (&it.copy_to_backend, &it.copy_to_client));
-        let mut to_backend: Vec<&str> = copied.iter().map(String::as_str).collect();
-        to_backend.extend(basic.and_then(|it| it.user_header.as_deref()));
-        to_backend.extend(auth.jwt.iter().flat_map(|it| it.claims.keys().map(String::as_str)));
-        (to_backend, to_client.iter().map(String::as_str).collect())
+        let to_client = auth.forward.iter().flat_map(|it| &it.copy_to_client).map(String::as_str);
+        (auth.told_to_backends().collect(), to_client.collect())
+    }
+
+    /// Names of fields that the route's own `auth` says nothing of, and that another tells the same backends:
+    /// what a client sends by them goes. What the operator's rules say stays.
+    pub(super) fn told_by_others(&self, route: Option<usize>, pool: Option<usize>) -> Vec<&str> {
+        let (own, _) = self.told_of_user(route);
+        let told = self.told.get(pool.map_or(0, |index| index + 1)).map_or(&[][..], |told| told);
+        told.iter().map(|name| &**name).filter(|name| !own.contains(name)).collect()
     }
 
     /// Whether the client's password goes no further. What the operator's rules say of `authorization` stays.

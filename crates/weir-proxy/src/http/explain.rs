@@ -271,10 +271,20 @@ impl Request {
                 value: Some("(what is known of the user)".to_owned()),
             });
         }
-        let name = "authorization".to_owned();
-        let is_set = changes.iter().any(|other| !other.to_client && other.name == name);
-        if pool.is_some() && table.takes_authorization(route) && !is_set {
-            changes.push(FieldChange { to_client: false, of: "auth", action: "remove", name, value: None });
+        let password = table.takes_authorization(route).then_some("authorization");
+        let taken = table.told_by_others(route, pool).into_iter().chain(password);
+        for name in taken.filter(|_| pool.is_some()) {
+            let says = |other: &FieldChange| !other.to_client && other.name == name && other.action != "add";
+            if !changes.iter().any(says) {
+                let name = name.to_owned();
+                changes.push(FieldChange {
+                    to_client: false,
+                    of: "auth",
+                    action: "remove",
+                    name,
+                    value: None,
+                });
+            }
         }
         if pool.is_some() && !marks.forwarded {
             let of = if route.is_some() { "route" } else { "listener" };

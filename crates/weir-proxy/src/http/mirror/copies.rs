@@ -27,8 +27,6 @@ use crate::client::Client;
 use crate::http::ask::{Answered, Call};
 use crate::http::cache::background::{Background, Permit};
 use crate::http::collect::{self, Incoming};
-use crate::http::edit_table::Edits;
-use crate::http::edits;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::forwarding::Forwarding;
@@ -153,7 +151,11 @@ fn copy_of(
         0 => None,
         expected => Some(requester.worker.buffers.charge(expected).ok_or(MirrorResult::Memory)?),
     };
-    let dropped = edits::of(forwarding.listener, exchange).and_then(Edits::dropped_of_request);
+    // By both pools: what is told of users may be another for the mirror than for the one of the request.
+    let table = forwarding.listener.compiled.edits.as_deref();
+    let dropped = [exchange.pool, Some(mirror.pool)].into_iter();
+    let dropped = dropped.filter_map(|pool| table?.of(exchange.route, pool).dropped_of_request());
+    let dropped: Vec<Arc<DroppedNames>> = dropped.collect();
     Ok(Copy {
         worker: requester.worker.clone(),
         slot: requester.slot.clone(),
@@ -165,7 +167,7 @@ fn copy_of(
         paths: exchange.paths.clone(),
         request_id: exchange.request_id.clone(),
         is_early: exchange.early,
-        text: head_of(exchange, text, mirror.credentials, dropped.as_deref()),
+        text: head_of(exchange, text, mirror.credentials, &dropped),
         has_body,
         timeout: mirror.timeout,
         under_way: mirror.under_way.clone(),
@@ -180,7 +182,7 @@ fn head_of(
     exchange: &Exchange,
     text: &[u8],
     with_credentials: bool,
-    dropped: Option<&DroppedNames>,
+    dropped: &[Arc<DroppedNames>],
 ) -> Vec<u8> {
     let request = &exchange.request;
     let mut out = Vec::with_capacity(request.head_bytes() + MORE_BYTES);
@@ -192,7 +194,7 @@ fn head_of(
     }
     for field in request.end_to_end_fields(text) {
         let is_credential = || CREDENTIALS.iter().any(|name| field.name.eq_ignore_ascii_case(name));
-        let is_dropped = || dropped.is_some_and(|dropped| dropped.drops(field.name));
+        let is_dropped = || dropped.iter().any(|dropped| dropped.drops(field.name));
         if OF_FRAMING.contains(&field.known) || (!with_credentials && is_credential()) || is_dropped() {
             continue;
         }
