@@ -7,8 +7,10 @@ mod remember;
 mod told;
 pub(crate) mod users;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::base64::{Alphabet, decode as decode_base64};
@@ -323,8 +325,23 @@ impl BasicAuth {
 /// Who may decide.
 const WAYS: [&str; 3] = ["forward", "basic", "jwt"];
 
+/// What was found in the files of users and of keys of a config: each is looked at once, however many routes
+/// name it.
+#[derive(Default)]
+pub(crate) struct Looked(HashMap<(&'static str, *const u8), Rc<Look>>);
+
+/// What was found in a file: all that is wrong with it, as a message and a hint.
+struct Look(Vec<(String, String)>);
+
+impl Looked {
+    /// `key` says as what it is looked at; the config holds `content` all the time.
+    fn at(&mut self, key: &'static str, content: &Arc<[u8]>, look: impl FnOnce() -> Look) -> Rc<Look> {
+        self.0.entry((key, content.as_ptr())).or_insert_with(|| Rc::new(look())).clone()
+    }
+}
+
 /// Notes what is wrong with the `auth` of a listener or a route.
-pub(crate) fn check(root: &Fields, fields: &Fields, findings: &mut Findings<'_>) {
+pub(crate) fn check(root: &Fields, fields: &Fields, looked: &mut Looked, findings: &mut Findings<'_>) {
     let Some(entry) = fields.get("auth") else { return };
     let Some(auth) = fields.table("auth") else { return };
     let said: Vec<&KeyValue> = WAYS.iter().filter_map(|way| auth.get(way)).collect();
@@ -342,10 +359,10 @@ pub(crate) fn check(root: &Fields, fields: &Fields, findings: &mut Findings<'_>)
         _ => {}
     }
     if let Some(basic) = auth.table("basic") {
-        check_basic(fields, basic, findings);
+        check_basic(fields, basic, looked, findings);
     }
     if let Some(jwt) = auth.table("jwt") {
-        check_jwt(fields, jwt, findings);
+        check_jwt(fields, jwt, looked, findings);
     }
     let Some(forward) = auth.table("forward") else { return };
     named_pool::exists(root, forward, "pool", findings);
@@ -365,23 +382,30 @@ fn set_otherwise(fields: &Fields, at: Span, name: &str, findings: &mut Findings<
     }
 }
 
-fn check_basic(fields: &Fields, basic: &Fields, findings: &mut Findings<'_>) {
+fn check_basic(fields: &Fields, basic: &Fields, looked: &mut Looked, findings: &mut Findings<'_>) {
     if let (Some(entry), Some(name)) = (basic.get("user_header"), basic.text("user_header")) {
         set_otherwise(fields, entry.at, name, findings);
     }
     let Some(entry) = basic.get("users") else { return };
     let Value::Read(path, content) = &entry.value else { return };
-    let (accounts, mistakes) = users::accounts(content);
-    for Mistake { line, message, hint } in &mistakes {
-        findings.error(entry.at, format!("line {line} of {}: {message}", quote(path)), hint);
-    }
-    if accounts.is_empty() && mistakes.is_empty() {
-        let hint = "nobody could pass: expected lines of `NAME:HASH`, as `htpasswd -B` writes them";
-        findings.error(entry.at, format!("{} has no users", quote(path)), hint);
+    let look = looked.at("users", content, || {
+        let (accounts, mistakes) = users::accounts(content);
+        let is_empty = accounts.is_empty() && mistakes.is_empty();
+        let said =
+            |Mistake { line, message, hint }| (format!("line {line} of {}: {message}", quote(path)), hint);
+        let mut all: Vec<_> = mistakes.into_iter().map(said).collect();
+        if is_empty {
+            let hint = "nobody could pass: expected lines of `NAME:HASH`, as `htpasswd -B` writes them";
+            all.push((format!("{} has no users", quote(path)), hint.to_owned()));
+        }
+        Look(all)
+    });
+    for (message, hint) in &look.0 {
+        findings.error(entry.at, message, hint);
     }
 }
 
-fn check_jwt(fields: &Fields, jwt: &Fields, findings: &mut Findings<'_>) {
+fn check_jwt(fields: &Fields, jwt: &Fields, looked: &mut Looked, findings: &mut Findings<'_>) {
     for claim in jwt.map("claims") {
         set_otherwise(fields, claim.key, &claim.name, findings);
     }
@@ -396,15 +420,23 @@ fn check_jwt(fields: &Fields, jwt: &Fields, findings: &mut Findings<'_>) {
     key_source::check(jwt, findings);
     let Some(entry) = jwt.get("keys") else { return };
     let Value::Read(path, content) = &entry.value else { return };
-    let (keys, mistakes) = keys::keys(content);
-    for (number, message) in &mistakes {
-        let of = if *number == 0 { quote(path) } else { format!("key {number} of {}", quote(path)) };
-        let hint = "expected a JWK set with public keys by RSA, P-256, P-384 or Ed25519";
-        findings.error(entry.at, format!("{of}: {message}"), hint);
-    }
-    if keys.is_empty() && mistakes.is_empty() {
-        let hint = "nobody could pass: its keys are for encryption";
-        findings.error(entry.at, format!("{} has no keys for signatures", quote(path)), hint);
+    let look = looked.at("keys", content, || {
+        let (keys, mistakes) = keys::keys(content);
+        let is_empty = keys.is_empty() && mistakes.is_empty();
+        let said = |(number, message)| {
+            let of = if number == 0 { quote(path) } else { format!("key {number} of {}", quote(path)) };
+            let hint = "expected a JWK set with public keys by RSA, P-256, P-384 or Ed25519";
+            (format!("{of}: {message}"), hint.to_owned())
+        };
+        let mut all: Vec<_> = mistakes.into_iter().map(said).collect();
+        if is_empty {
+            let hint = "nobody could pass: its keys are for something else, by `use` or `key_ops`";
+            all.push((format!("{} has no keys for signatures", quote(path)), hint.to_owned()));
+        }
+        Look(all)
+    });
+    for (message, hint) in &look.0 {
+        findings.error(entry.at, message, hint);
     }
 }
 

@@ -340,6 +340,7 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
     };
     let answers_plainly = root.named("listener").any(speaks_plain_http);
     let mut orders: Vec<(&str, &Acme)> = Vec::new();
+    let mut looked = auth::Looked::default();
     for (listener, fields) in listeners.iter().zip(root.named("listener")) {
         of_protocol(listener, fields, findings);
         plane::check_listener(root, fields, findings);
@@ -372,9 +373,9 @@ pub(crate) fn check(root: &Fields, listeners: &[Arc<Listener>], findings: &mut F
         client_address::check(fields, findings);
         headers::check_listener(root, fields, findings);
         maintenance::check(fields, findings);
-        auth::check(root, fields, findings);
+        auth::check(root, fields, &mut looked, findings);
         for (_, route) in fields.tables("route") {
-            auth::check(root, route, findings);
+            auth::check(root, route, &mut looked, findings);
             auth::cached(route, findings);
         }
         route::check(fields, &listener.routes, findings);

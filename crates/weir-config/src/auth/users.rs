@@ -1,5 +1,7 @@
 //! The file of users of `auth.basic`: lines of `NAME:HASH`, as `htpasswd -B` writes them.
 
+use std::collections::HashSet;
+
 use crate::report::quote;
 
 /// A user, and what the password is held against.
@@ -31,16 +33,17 @@ const ARGON2_PASSES: u32 = 16;
 const MAKE: &str = "make it with `htpasswd -B`, or an Argon2 hash with `argon2 SALT -id -e`";
 
 /// The users of a file, and what is wrong with its lines. Empty lines and those that begin with `#` say
-/// nothing.
+/// nothing. O(n) in its bytes.
 pub fn accounts(content: &[u8]) -> (Vec<Account<'_>>, Vec<Mistake>) {
     let (mut accounts, mut mistakes) = (Vec::<Account<'_>>::new(), Vec::new());
+    let mut names = HashSet::new();
     for (number, line) in content.split(|byte| *byte == b'\n').enumerate() {
         let line = line.trim_ascii();
         if line.is_empty() || line.starts_with(b"#") {
             continue;
         }
         match account(line) {
-            Ok(account) if accounts.iter().any(|other| other.name == account.name) => {
+            Ok(account) if !names.insert(account.name) => {
                 let message = format!("{} is there twice", quote(account.name));
                 mistakes.push(Mistake { line: number + 1, message, hint: "keep one".to_owned() });
             }

@@ -339,10 +339,16 @@ impl RouteTable {
         route.map_or(&self.auth, |route| &route.auth).as_deref()
     }
 
-    /// The files of passwords, which outlive this table.
+    /// The files of passwords, which outlive this table; each once.
     fn passwords(&self) -> Vec<Arc<Passwords>> {
         let all = self.routes.iter().map(|route| &route.auth).chain([&self.auth]);
-        all.filter_map(|auth| auth.as_ref()?.passwords().cloned()).collect()
+        let mut distinct: Vec<Arc<Passwords>> = Vec::new();
+        for passwords in all.filter_map(|auth| auth.as_ref()?.passwords()) {
+            if !distinct.iter().any(|known| Arc::ptr_eq(known, passwords)) {
+                distinct.push(passwords.clone());
+            }
+        }
+        distinct
     }
 
     /// Who serves in the place of `asked`: the pool that this route names, or its map, or the listener; by

@@ -99,7 +99,10 @@ impl Authenticator {
         }
         if let (Some(basic), None) = (&config.basic, &config.forward) {
             let passwords = Passwords::compile(basic, known);
-            known.push(passwords.clone());
+            // Each once: those of a thousand routes are compared with these.
+            if !known.iter().any(|known| Arc::ptr_eq(known, &passwords)) {
+                known.push(passwords.clone());
+            }
             return Some(Authenticator::Passwords(passwords));
         }
         let Some(forward) = config.forward.as_ref() else { return Some(Authenticator::Nobody) };
