@@ -168,7 +168,8 @@ table! {
         checks: u32 =
             count(Limit::new(2, 1, 64, "each takes a whole processor, and by Argon2 the memory that its hash says"))
                 .http();
-        /// Most requests that wait for that; beyond it 503.
+        /// Most requests that wait for that, a quarter of them of one client at most; beyond it 503. Clients
+        /// take turns.
         waiting: u32 = count(Limit::new(100, 0, 10_000, "each waits for those before it")).http();
     }
 }
@@ -315,7 +316,17 @@ impl TokenAuth {
     }
 }
 
+/// How many of `waiting` may be of one client (an IPv4 address, an IPv6 /64): a quarter, and one at least.
+fn waiting_of_client(waiting: u32) -> u32 {
+    (waiting / 4).max(1).min(waiting)
+}
+
 impl BasicAuth {
+    /// Most requests of one client that wait, count.
+    pub fn waiting_of_client(&self) -> u32 {
+        waiting_of_client(self.waiting)
+    }
+
     /// The users of the file; none where it was not read.
     pub fn accounts(&self) -> Vec<Account<'_>> {
         self.users.as_ref().map(|file| users::accounts(&file.content).0).unwrap_or_default()

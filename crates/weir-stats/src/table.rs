@@ -152,6 +152,7 @@ words! {
         Remembered = "remembered", "It may pass by an answer that the service gave before (`remember`).";
         Denied = "denied", "It may not, or has not shown who it is.";
         Unavailable = "unavailable", "Nobody could say so in time.";
+        Crowded = "crowded", "Nor could anybody because of its own client: as many of one address waited for it as may.";
     }
 }
 

@@ -9,7 +9,10 @@ mod service;
 mod sign_in;
 mod tokens;
 
-use weir_tests::dialogue::{After, Backend, PATIENCE, Request, Response, Setup, Weir, run_tool, tool};
+use std::net::SocketAddr;
+
+use socket2::{Domain, Socket, Type};
+use weir_tests::dialogue::{After, Backend, PATIENCE, Request, Response, Setup, Weir, Wire, run_tool, tool};
 
 /// A site behind a service that knows one cookie.
 const CONFIG: &str = r#"
@@ -123,6 +126,14 @@ fn asked(weir: &Weir, line: &str, fields: &[&str]) -> Response {
     let fields: String = fields.iter().map(|field| format!("{field}\r\n")).collect();
     client.sends(format!("{line} HTTP/1.1\r\nhost: shop.example\r\n{fields}\r\n"));
     client.receives_response_to(method)
+}
+
+/// A client whose address ends so.
+fn client_from(weir: &Weir, last: u8) -> Wire {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from(([127, 0, 0, last], 0)).into()).expect("an address of this machine");
+    socket.connect(&weir.address("web").into()).expect("connect");
+    Wire::over(socket.into(), "client")
 }
 
 /// What curl prints of an answer: the head, and the content.

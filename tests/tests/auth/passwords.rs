@@ -154,7 +154,7 @@ fn who_does_not_is_asked_for_it() {
 
 #[test]
 fn j7_a_password_is_computed_once_and_a_flood_of_wrong_ones_takes_no_worker() {
-    let config = BASIC.replace("realm = \"Staff only\"", "checks = 1, waiting = 3");
+    let config = BASIC.replace("realm = \"Staff only\"", "checks = 1, waiting = 12");
     let config = format!("[runtime]\nworkers = 1\n{config}");
     // Much longer than a request takes, and so short that the last in line has its turn within the 30 seconds
     // that it waits, on a slow machine too.
@@ -166,7 +166,7 @@ fn j7_a_password_is_computed_once_and_a_flood_of_wrong_ones_takes_no_worker() {
     for client in &mut wrong {
         client.sends("GET / HTTP/1.1\r\nhost: a\r\nauthorization: Basic YW5uOndyb25n\r\n\r\n");
     }
-    // One is computed, three wait, and no more.
+    // One is computed, three wait, which are a quarter of all that may, and no more of this client.
     let ends = |reason| weir.metric("weir_ends_total", &[("listener", "web"), ("reason", reason)]);
     until("the others to be refused", || (ends("auth_unavailable") >= 8.0).then_some(()));
     // Who is known does not notice, and neither does who needs no password: were passwords computed on the
@@ -182,6 +182,55 @@ fn j7_a_password_is_computed_once_and_a_flood_of_wrong_ones_takes_no_worker() {
     statuses.sort_unstable();
     assert_eq!(statuses, [401, 401, 401, 401, 503, 503, 503, 503, 503, 503, 503, 503]);
     assert_eq!(app.served(), 61);
+}
+
+#[test]
+fn j7_one_client_leaves_room_in_line_for_others() {
+    let config = BASIC.replace("realm = \"Staff only\"", "checks = 1, waiting = 8");
+    // So long that none of the flood is done before all of it has come, as above.
+    let (app, weir) = start(&config, &(htpasswd("10", "ann", "secret") + &htpasswd("4", "bob", "bob")));
+    let patience = Duration::from_secs(60);
+    let mut flood: Vec<_> = (0..12).map(|_| weir.client("web").with_patience(patience)).collect();
+    for client in &mut flood {
+        client.sends("GET / HTTP/1.1\r\nhost: a\r\nauthorization: Basic YW5uOndyb25n\r\n\r\n");
+    }
+    let auth = |result| weir.metric("weir_auth_requests_total", &[("listener", "web"), ("result", result)]);
+    until("the rest of the flood to be refused", || {
+        (auth("crowded") + auth("unavailable") + auth("denied") >= 9.0).then_some(())
+    });
+    // Another client has a place in line, and its turn.
+    let mut other = client_from(&weir, 2).with_patience(patience);
+    other.sends("GET / HTTP/1.1\r\nhost: a\r\nauthorization: Basic Ym9iOmJvYg==\r\n\r\n");
+    assert_eq!(other.receives_response().status, 200);
+    let answers: Vec<Response> = flood.into_iter().map(|mut client| client.receives_response()).collect();
+    let of = |status: u16| answers.iter().filter(|answer| answer.status == status).count();
+    assert_eq!((of(401), of(503)), (3, 9));
+    let refused = answers.iter().find(|answer| answer.status == 503).expect("one");
+    assert_eq!(refused.fields.one("retry-after"), Some("1"));
+    assert_eq!((auth("crowded"), auth("denied"), auth("passed"), app.served()), (9.0, 3.0, 1.0, 1));
+}
+
+/// To look at it once for each of them took minutes, and so did comparing each name with all before it.
+#[test]
+fn a_file_of_very_many_users_that_very_many_routes_name_is_looked_at_once() {
+    let hash = htpasswd("4", "", "secret");
+    let hash = hash.trim().strip_prefix(':').expect("a hash");
+    let users: String = (0..15_000).map(|number| format!("u{number:05}:{hash}\n")).collect();
+    let route = |number| {
+        format!(
+            "[[listener.web.route]]\npath = \"/of/{number}\"\npool = \"app\"\nauth = {{ basic = {{ users = \
+             \"@dir/users\" }} }}\n"
+        )
+    };
+    let routes: String = (0..120).map(route).collect();
+    let config = BASIC.replace("[pool.app]", &format!("{routes}[pool.app]"));
+    let (_app, mut weir) = start(&config, &users);
+    let passes =
+        |weir: &Weir| ["/", "/of/0", "/of/119"].map(|path| status(weir, &["--user", "u14999:secret"], path));
+    assert_eq!(passes(&weir), ["200", "200", "200"]);
+    std::fs::write(weir.dir().join("users"), users.replace("u14999:", "u15000:")).unwrap();
+    weir.reloads(&config);
+    assert_eq!(passes(&weir), ["401", "401", "401"]);
 }
 
 #[test]

@@ -38,6 +38,8 @@ pub enum Failure {
     AuthDenied(Box<Denied>),
     /// Nobody could say whether it may.
     AuthUnavailable,
+    /// Nor could anybody because of its own client, of which as many wait for that as may.
+    AuthCrowded,
     /// No route and no default pool.
     NoRoute,
     /// No backend of the pool is up.
@@ -239,6 +241,7 @@ impl Failure {
             Failure::NoBackend
             | Failure::BreakerOpen { .. }
             | Failure::AuthUnavailable
+            | Failure::AuthCrowded
             | Failure::QueueFull
             | Failure::QueueTimeout
             | Failure::OutOfMemory
@@ -275,7 +278,7 @@ impl Failure {
             Failure::Screened(refusal) => end_of(refusal.reason),
             Failure::Injection => End::Sqli,
             Failure::AuthDenied(_) => End::AuthDenied,
-            Failure::AuthUnavailable => End::AuthUnavailable,
+            Failure::AuthUnavailable | Failure::AuthCrowded => End::AuthUnavailable,
             Failure::NoRoute => End::NoRoute,
             Failure::NoBackend => End::NoBackend,
             Failure::BreakerOpen { .. } => End::BreakerOpen,

@@ -8,8 +8,9 @@ use weir_http::KnownHeader;
 use weir_io::clock;
 use zeroize::Zeroizing;
 
-use super::passwords::{Check, Passwords, Waiting};
-use super::presence::while_present;
+use super::line::{Entry, Full};
+use super::passwords::{Check, Passwords};
+use super::presence::{client_of, while_present};
 use crate::http::exchange::Exchange;
 use crate::http::failure::{Denied, Failure};
 use crate::http::session::Session;
@@ -33,7 +34,7 @@ pub(super) async fn ask(
     let (hash, is_known) = passwords.hash_of(user);
     let tag = passwords.tag(user, password, &hash);
     if !is_known || !passwords.remembers(&tag) {
-        let is_good = compute(passwords, session, &tag, (password.clone(), hash)).await?;
+        let is_good = compute(passwords, (session, &*exchange), &tag, (password.clone(), hash)).await?;
         if !is_known || !is_good {
             return Err(denied(passwords));
         }
@@ -51,21 +52,22 @@ fn denied(passwords: &Passwords) -> Failure {
     Failure::AuthDenied(Box::new(Denied { status: 401, fields }))
 }
 
-/// Whether the password is the one of the hash: computed on a thread, once there is a place.
+/// Whether the password is the one of the hash: computed on a thread, once there is a place and it is the
+/// client's turn.
 async fn compute(
     passwords: &Arc<Passwords>,
-    session: &mut Session,
+    (session, exchange): (&mut Session, &Exchange),
     tag: &[u8; 32],
     (password, hash): (Zeroizing<Vec<u8>>, Arc<str>),
 ) -> Result<bool, Failure> {
     let until = clock::now() + PATIENCE;
-    let place = match passwords.places().clone().try_acquire_owned() {
-        Ok(place) => place,
-        Err(_) => {
-            let _waiting = Waiting::begin(passwords).ok_or(Failure::AuthUnavailable)?;
-            let place = passwords.places().clone().acquire_owned();
-            while_present(session, until, place).await?.map_err(|_| Failure::AuthUnavailable)?
+    let place = match passwords.line().enter(client_of(session, exchange)) {
+        Ok(Entry::Place(place)) => place,
+        Ok(Entry::InLine(in_line)) => {
+            while_present(session, until, in_line.place()).await?.ok_or(Failure::AuthUnavailable)?
         }
+        Err(Full::OfClient) => return Err(Failure::AuthCrowded),
+        Err(Full::OfAll) => return Err(Failure::AuthUnavailable),
     };
     // Browsers ask for several things at once: who was before it may have had the same.
     if passwords.remembers(tag) {

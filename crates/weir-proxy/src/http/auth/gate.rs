@@ -50,6 +50,7 @@ pub async fn ask(
         Ok(None) => Some(AuthResult::Passed),
         Ok(Some(_)) | Err(Failure::AuthDenied(_)) => Some(AuthResult::Denied),
         Err(Failure::AuthUnavailable | Failure::RequestTotal(_)) => Some(AuthResult::Unavailable),
+        Err(Failure::AuthCrowded) => Some(AuthResult::Crowded),
         // The client has left, or Weir's own memory or time was over.
         Err(_) => None,
     };
@@ -77,7 +78,11 @@ pub async fn ask(
 /// What a failure of the service means for the request that was asked about: it does not pass.
 fn closed(failure: Failure, requester: &Requester) -> Failure {
     match failure {
-        Failure::AuthDenied(_) | Failure::ClientClosed | Failure::Drained | Failure::OutOfMemory => failure,
+        Failure::AuthDenied(_)
+        | Failure::AuthCrowded
+        | Failure::ClientClosed
+        | Failure::Drained
+        | Failure::OutOfMemory => failure,
         // Whoever decides had no more time than the request itself.
         _ if requester.last_moment() <= clock::now() => Failure::RequestTotal(Awaited::Nobody),
         _ => Failure::AuthUnavailable,

@@ -7,6 +7,7 @@
 mod basic;
 mod claims;
 pub(super) mod gate;
+mod line;
 mod passwords;
 mod presence;
 mod question;

@@ -1,22 +1,24 @@
 //! Names and passwords (RFC 7617): held against hashes that take long to compute, on threads of their own.
 //!
 //! Passwords that were right are remembered for some time by a keyed hash, so that a page with a hundred
-//! images computes one. How many are computed at once, and how many wait for it, is bounded: a flood of wrong
-//! ones takes no worker, and those who are remembered do not notice it.
+//! images computes one. How many are computed at once, and how many wait for it, is bounded, and clients take
+//! turns: a flood of wrong ones takes no worker, those who are remembered do not notice it, and those who are
+//! not wait for few of another's.
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use argon2::{Argon2, PasswordHash, PasswordVerifier as _};
 use aws_lc_rs::hmac;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 use weir_http::AddedField;
 use weir_io::clock;
 use weir_io::system;
 use zeroize::Zeroizing;
+
+use super::line::{Bounds, Line, Place};
 
 /// Passwords remembered at once: bcrypt takes any text behind the 72nd byte, so that there are more right
 /// ones than users.
@@ -32,8 +34,7 @@ pub struct Passwords {
     key: hmac::Key,
     /// Until when, by keyed hash of name, password and hash.
     remembered: Mutex<HashMap<[u8; 32], Duration>>,
-    places: Arc<Semaphore>,
-    waiting: AtomicU32,
+    line: Arc<Line>,
 }
 
 impl Passwords {
@@ -57,8 +58,11 @@ impl Passwords {
             challenge: AddedField::new(b"www-authenticate", challenge.as_bytes()).ok(),
             key: hmac::Key::new(hmac::HMAC_SHA256, &secret[..]),
             remembered: Mutex::default(),
-            places: Arc::new(Semaphore::new(config.checks as usize)),
-            waiting: AtomicU32::new(0),
+            line: Line::new(Bounds {
+                places: config.checks as usize,
+                waiting: config.waiting as usize,
+                waiting_of_client: config.waiting_of_client() as usize,
+            }),
             config: config.clone(),
         })
     }
@@ -95,9 +99,9 @@ impl Passwords {
         self.challenge.as_ref()
     }
 
-    /// Where those that are computed have their places.
-    pub(super) fn places(&self) -> &Arc<Semaphore> {
-        &self.places
+    /// Where those that are computed have their places, and others wait for one.
+    pub(super) fn line(&self) -> &Arc<Line> {
+        &self.line
     }
 
     /// What is remembered of a password: nothing that it can be told from without the key.
@@ -138,28 +142,9 @@ impl Passwords {
     }
 }
 
-/// Counts among those that wait, until dropped.
-pub(super) struct Waiting<'p>(&'p Passwords);
-
-impl Waiting<'_> {
-    /// `None` when there are too many.
-    pub(super) fn begin(passwords: &Passwords) -> Option<Waiting<'_>> {
-        let most = passwords.config.waiting;
-        let more = |count: u32| (count < most).then(|| count + 1);
-        let begun = passwords.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        begun.is_ok().then(|| Waiting(passwords))
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// One computation, which holds its place to its end, also where nobody waits for it any more.
 pub(super) struct Check {
-    pub place: OwnedSemaphorePermit,
+    pub place: Place,
     pub password: Zeroizing<Vec<u8>>,
     pub hash: Arc<str>,
 }

@@ -1,6 +1,7 @@
 //! Waits for something on behalf of a client, as long as it is there.
 
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -8,8 +9,16 @@ use std::time::Duration;
 use weir_io::clock;
 use weir_io::stream::{Duplex as _, Sight};
 
+use crate::client::is_unix;
+use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::session::Session;
+
+/// Who counts as one client where requests wait; `None` where nobody knows, as behind a Unix socket.
+pub(super) fn client_of(session: &Session, exchange: &Exchange) -> Option<IpAddr> {
+    let address = exchange.ledger.client(&session.requester).address.ip().to_canonical();
+    (!is_unix(address)).then(|| weir_screen::address_key(address))
+}
 
 /// Waits for `other` to `until` at the most, or until the time for the whole request is over, unless the
 /// client leaves.
