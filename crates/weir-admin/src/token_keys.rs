@@ -93,6 +93,7 @@ pub(crate) fn metrics(out: &mut Exposition, snapshot: &Snapshot) {
     for (source, sets) in &by_source {
         waits.sample(&[source, "waited"], sum(sets, |it| it.waited));
         waits.sample(&[source, "no_place"], sum(sets, |it| it.no_place));
+        waits.sample(&[source, "client_full"], sum(sets, |it| it.client_full));
         waits.sample(&[source, "too_soon"], sum(sets, |it| it.too_soon));
     }
 }

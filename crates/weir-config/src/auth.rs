@@ -119,7 +119,7 @@ table! {
             duration(Limit::new(seconds(5), millis(100), seconds(60), "requests wait for it"))
                 .http()
                 .also(&["timeout"]);
-        /// Most requests that wait for a fetch. Beyond it they are answered by the keys that are there.
+        /// Most requests that wait for a fetch, a quarter of them of one client at most. Beyond it 503.
         waiting: u32 = count(Limit::new(100, 0, 10_000, "each is a connection with what it sent")).http();
         /// Who may have issued it (`iss`).
         issuer: Vec<String> = list(Each::Text(&TEXT)).http().default("whoever has one of the keys").also(&["iss", "issuers"]);

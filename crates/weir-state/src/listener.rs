@@ -42,9 +42,10 @@ pub struct Listener {
 }
 
 /// How many connections each has that has any.
-type OpenBy<K> = Mutex<HashMap<K, u32>>;
+pub(crate) type OpenBy<K> = Mutex<HashMap<K, u32>>;
 
-/// One connection of one client, or one session of one account, counted until dropped.
+/// One connection or one request of one client, or one session of one account, counted until dropped.
+#[derive(Debug)]
 pub struct Counted<K: Hash + Eq> {
     of: K,
     open: Arc<OpenBy<K>>,
@@ -65,7 +66,7 @@ pub struct TooManyOfAccount;
 
 impl<K: Hash + Eq + Clone> Counted<K> {
     /// One more, unless there are `limit`.
-    fn of(open: &Arc<OpenBy<K>>, of: K, limit: u32) -> Option<Counted<K>> {
+    pub(crate) fn of(open: &Arc<OpenBy<K>>, of: K, limit: u32) -> Option<Counted<K>> {
         let mut counts = open.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.get(&of).is_some_and(|count| *count >= limit) {
             return None;

@@ -4,8 +4,9 @@
 //! Keys lie in an `ArcSwap`, so that new ones are there for all workers at once, and a token is held against
 //! one set of them whole. Who fetches is the control side; a request only asks, and may wait for the end of
 //! the fetch. However many ask, there is one fetch, and none that begins sooner than `early_refresh` behind
-//! the one before.
+//! the one before; and one client has no more than its part of the places, so that others find one.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,6 +15,7 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 use weir_config::{Config, FetchedKeys, KeySet};
 
+use crate::listener::{Counted, OpenBy};
 use crate::nudge::Nudge;
 
 /// All JWK sets that a config has fetched.
@@ -31,6 +33,8 @@ pub struct FetchedSet {
     /// Counts fetches that have ended: whoever waits, waits for that.
     ended: watch::Sender<u64>,
     waiting: AtomicUsize,
+    /// By client, how many of those.
+    by_client: Arc<OpenBy<IpAddr>>,
     history: Arc<History>,
 }
 
@@ -71,6 +75,7 @@ struct History {
     failed: AtomicU64,
     waited: AtomicU64,
     no_place: AtomicU64,
+    client_full: AtomicU64,
     too_soon: AtomicU64,
     error: Mutex<Option<String>>,
 }
@@ -86,6 +91,8 @@ pub struct Counts {
     pub waited: u64,
     /// Requests that would have, and found as many waiting as may.
     pub no_place: u64,
+    /// Requests that would have, and found as many of their own client waiting as may.
+    pub client_full: u64,
     /// Requests that asked for a fetch too soon behind the one before.
     pub too_soon: u64,
 }
@@ -126,6 +133,7 @@ impl FetchedSet {
             nudge: Nudge::default(),
             ended: watch::Sender::new(0),
             waiting: AtomicUsize::new(0),
+            by_client: Arc::default(),
             history: old.map(|old| old.history.clone()).unwrap_or_default(),
         }
     }
@@ -142,24 +150,35 @@ impl FetchedSet {
     }
 
     /// Asks for a fetch for a request that the keys at hand are not good for, and for a place among those
-    /// that wait for its end. One that is under way will do. `None`: none begins now, or too many wait.
-    pub fn ask(self: &Arc<Self>, now: Duration) -> Option<Waiting> {
+    /// that wait for its end. One that is under way will do. `client` is who has its own part of the places,
+    /// as [`weir_screen::address_key`] has it; `None` where nobody knows.
+    pub fn ask(self: &Arc<Self>, client: Option<IpAddr>, now: Duration) -> Result<Waiting, NoWait> {
         // Before the question: the fetch may end at once.
         let ended = self.ended.subscribe();
         if !self.is_coming(now) {
             self.history.too_soon.fetch_add(1, Ordering::Relaxed);
-            return None;
+            return Err(NoWait::TooSoon);
         }
+        let of_client = match client {
+            None => None,
+            Some(client) => match Counted::of(&self.by_client, client, self.config.waiting_of_client()) {
+                Some(counted) => Some(counted),
+                None => {
+                    self.history.client_full.fetch_add(1, Ordering::Relaxed);
+                    return Err(NoWait::ClientFull);
+                }
+            },
+        };
         let most = self.config.waiting as usize;
         let place = |waiting: usize| (waiting < most).then_some(waiting + 1);
         match self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place) {
             Ok(_) => {
                 self.history.waited.fetch_add(1, Ordering::Relaxed);
-                Some(Waiting { set: self.clone(), ended })
+                Ok(Waiting { set: self.clone(), ended, _of_client: of_client })
             }
             Err(_) => {
                 self.history.no_place.fetch_add(1, Ordering::Relaxed);
-                None
+                Err(NoWait::Full)
             }
         }
     }
@@ -238,13 +257,14 @@ impl FetchedSet {
 
     /// What was counted.
     pub fn counts(&self) -> Counts {
-        let History { fetched, failed, waited, no_place, too_soon, .. } = &*self.history;
+        let History { fetched, failed, waited, no_place, client_full, too_soon, .. } = &*self.history;
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counts {
             fetched: of(fetched),
             failed: of(failed),
             waited: of(waited),
             no_place: of(no_place),
+            client_full: of(client_full),
             too_soon: of(too_soon),
         }
     }
@@ -274,6 +294,18 @@ impl Drop for UnderWay {
 pub struct Waiting {
     set: Arc<FetchedSet>,
     ended: watch::Receiver<u64>,
+    _of_client: Option<Counted<IpAddr>>,
+}
+
+/// Why a request does not wait for a fetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoWait {
+    /// None is under way, and none begins so soon behind the one before, or any more.
+    TooSoon,
+    /// One is under way, and as many of its client wait for it as may.
+    ClientFull,
+    /// One is under way, and as many wait for it as may.
+    Full,
 }
 
 impl Waiting {
@@ -330,20 +362,43 @@ mod tests {
     fn however_many_ask_one_fetch_begins_and_none_soon_behind_it() {
         let all = compiled("waiting = 2", None);
         let set = &all.all()[0];
-        let mut first = set.ask(at(0)).expect("none has begun yet");
-        let second = set.ask(at(0)).expect("a place");
-        assert!(set.ask(at(0)).is_none(), "two may wait");
+        let mut first = set.ask(None, at(0)).expect("none has begun yet");
+        let second = set.ask(None, at(0)).expect("a place");
+        assert_eq!(set.ask(None, at(0)).err(), Some(NoWait::Full), "two may wait");
         drop(second);
         let under_way = set.begin(at(1));
-        let mut third = set.ask(at(1)).expect("the place of the one that has left");
+        let mut third = set.ask(None, at(1)).expect("the place of the one that has left");
         assert!(!is_over(&mut first) && !is_over(&mut third));
         drop(under_way);
         assert!(is_over(&mut first) && is_over(&mut third));
         drop((first, third));
-        assert!(set.ask(at(10)).is_none(), "it began nine seconds ago");
+        assert_eq!(set.ask(None, at(10)).err(), Some(NoWait::TooSoon), "it began nine seconds ago");
         let counts = set.counts();
         assert_eq!((counts.waited, counts.no_place, counts.too_soon), (3, 1, 1));
-        assert!(set.ask(at(11)).is_some());
+        assert!(set.ask(None, at(11)).is_ok());
+    }
+
+    #[test]
+    fn a_quarter_of_the_places_are_for_one_client_and_one_at_least() {
+        let client = |number| Some(IpAddr::from([192, 0, 2, number]));
+        let all = compiled("waiting = 8", None);
+        let set = &all.all()[0];
+        let first = set.ask(client(1), at(0)).expect("a place");
+        let second = set.ask(client(1), at(0)).expect("another");
+        assert_eq!(set.ask(client(1), at(0)).err(), Some(NoWait::ClientFull));
+        let others: Vec<Waiting> =
+            (2..8).map(|number| set.ask(client(number), at(0)).expect("a place")).collect();
+        assert_eq!(set.ask(client(9), at(0)).err(), Some(NoWait::Full));
+        drop(second);
+        assert!(set.ask(client(1), at(0)).is_ok(), "it came back to both");
+        drop((first, others));
+        let counts = set.counts();
+        assert_eq!((counts.waited, counts.client_full, counts.no_place), (9, 1, 1));
+        assert!(set.by_client.lock().unwrap().is_empty());
+        for (waiting, most) in [(0, 0), (1, 1), (7, 1), (100, 25)] {
+            let all = compiled(&format!("waiting = {waiting}"), None);
+            assert_eq!(all.all()[0].config.waiting_of_client(), most);
+        }
     }
 
     /// What a fetch under way brings may be from before the operator asked.
@@ -390,8 +445,9 @@ mod tests {
     fn nobody_waits_for_a_fetch_that_never_comes() {
         let all = compiled("", None);
         let set = &all.all()[0];
-        let mut waiting = set.ask(at(0)).unwrap();
+        let mut waiting = set.ask(None, at(0)).unwrap();
         set.retire();
-        assert!(is_over(&mut waiting) && set.ask(at(100)).is_none());
+        assert!(is_over(&mut waiting));
+        assert_eq!(set.ask(None, at(100)).err(), Some(NoWait::TooSoon));
     }
 }

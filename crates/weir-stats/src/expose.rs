@@ -75,7 +75,7 @@ metrics! {
     JWT_KEYS_SKIPPED = "weir_jwt_keys_skipped" Gauge ["source"] "Keys of the last answer that can't be used: of another kind, or with a secret.";
     JWT_KEYS_AGE = "weir_jwt_keys_age_seconds" Gauge ["source"] "For how long no fetch has confirmed the keys; nothing before the first.";
     JWT_KEY_FETCHES = "weir_jwt_key_fetches_total" Counter ["source", "result"] "Fetches of a JWK set, by result: `fetched` or `failed`.";
-    JWT_KEY_WAITS = "weir_jwt_key_waits_total" Counter ["source", "result"] "Requests with a token that none of the keys at hand has signed: `waited` for a fetch, or were answered without because as many waited (`no_place`) or the last fetch had just begun (`too_soon`).";
+    JWT_KEY_WAITS = "weir_jwt_key_waits_total" Counter ["source", "result"] "Requests with a token that none of the keys at hand has signed: `waited` for a fetch, or were answered without because as many waited as may (`no_place`), or as many of their client (`client_full`), or the last fetch had just begun (`too_soon`).";
     WORKERS = "weir_workers" Gauge [] "Worker threads.";
     SESSIONS = "weir_sessions" Gauge [] "Client connections and UDP flows open now, over all listeners.";
     BLOCKING_REFUSED = "weir_blocking_refused_total" Counter [] "Questions to a disk or a resolver that were not asked, because 512 waited for an answer already or the system granted no thread. They are asked again later.";

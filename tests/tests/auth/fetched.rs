@@ -354,14 +354,29 @@ impl Hanging {
     /// A client that waits, once a place is free.
     fn waiting_client(&self) -> Wire {
         until("a place", || {
-            let before = (waits(&self.weir, "waited"), waits(&self.weir, "no_place"));
+            let before = self.counted();
             let client = self.client();
-            until("counted", || {
-                let now = (waits(&self.weir, "waited"), waits(&self.weir, "no_place"));
-                (now != before).then_some(())
-            });
-            (waits(&self.weir, "waited") > before.0).then_some(client)
+            self.is_waiting(before).then_some(client)
         })
+    }
+
+    /// Requests by what became of their wish to wait: those that wait first.
+    fn counted(&self) -> [f64; 4] {
+        ["waited", "no_place", "client_full", "too_soon"].map(|result| waits(&self.weir, result))
+    }
+
+    /// Whether the one that came after `before` waits.
+    fn is_waiting(&self, before: [f64; 4]) -> bool {
+        until("counted", || (self.counted() != before).then_some(()));
+        self.counted()[0] > before[0]
+    }
+
+    /// A client of an address that ends so, that waits with that token; `None` where it does not.
+    fn waiting_with(&self, last: u8, token: &str) -> Option<Wire> {
+        let before = self.counted();
+        let mut client = client_from(&self.weir, last);
+        client.sends(format!("GET / HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {token}\r\n\r\n"));
+        self.is_waiting(before).then_some(client)
     }
 
     /// The same request over HTTP/2.
@@ -374,14 +389,15 @@ impl Hanging {
 
 #[test]
 fn while_a_fetch_hangs_few_wait_and_those_who_leave_give_their_places_back() {
-    let (house, mut fetch) = Hanging::start("waiting = 3");
+    // A quarter of them may be of one client.
+    let (house, mut fetch) = Hanging::start("waiting = 12");
     let gone = house.client();
     let mut streams = Http2::client(house.weir.client("web"), b"");
     house.asks(&mut streams, 1);
     let mut stays = house.client();
     house.weir.reaches("weir_jwt_key_waits_total", &[("result", "waited")], 3.0);
     assert_eq!(status_of(&house.weir, &house.key.good), 503, "there is no place");
-    assert_eq!(waits(&house.weir, "no_place"), 1.0);
+    assert_eq!(waits(&house.weir, "client_full"), 1.0);
     gone.resets();
     streams.sends(http2::reset(1, 8));
     let mut others = [house.waiting_client(), house.waiting_client()];
@@ -394,6 +410,38 @@ fn while_a_fetch_hangs_few_wait_and_those_who_leave_give_their_places_back() {
     house.asks(&mut streams, 3);
     assert_eq!(streams.outcome_of(3), Outcome::Answered(200, b"app 0".to_vec()));
     assert_eq!(house.provider.accepts_if_any().map(|wire| wire.peer()), None, "one fetch was enough");
+}
+
+/// Made-up tokens took all places, and the first good ones by a new key were refused as bad.
+#[test]
+fn j40_one_client_leaves_places_for_others_and_who_has_none_is_not_told_that_its_token_is_bad() {
+    let (house, mut fetch) = Hanging::start("waiting = 8");
+    house.answers(&mut fetch);
+    becomes(&house.weir, &house.key.good, 200);
+    let (new, made_up) = (Key::made("b"), Key::made_up("x"));
+    let first = until("a fetch that it waits for", || house.waiting_with(1, &made_up));
+    let mut fetch = house.asked();
+    let second = house.waiting_with(1, &made_up).expect("a quarter of the places are two");
+    let refused = bearer(&house.weir, &made_up);
+    assert_eq!((refused.status, refused.fields.one("retry-after")), (503, Some("1")), "{refused:?}");
+    assert_eq!(waits(&house.weir, "client_full"), 1.0);
+    let crowded = [("listener", "web"), ("result", "crowded")];
+    assert_eq!(house.weir.metric("weir_auth_requests_total", &crowded), 1.0);
+    let mut good = house.waiting_with(2, &new.good).expect("another client has places of its own");
+    // All of them are taken: whether a key is new is not known before the fetch has ended.
+    let others = [2, 3, 3, 4, 4].map(|last| house.waiting_with(last, &made_up).expect("a place"));
+    let mut late = client_from(&house.weir, 5);
+    late.sends(format!("GET / HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {}\r\n\r\n", new.good));
+    let told = late.receives_response_to("GET");
+    assert_eq!((told.status, told.fields.one("retry-after")), (503, Some("1")), "{told:?}");
+    assert_eq!((waits(&house.weir, "no_place"), status_of(&house.weir, &house.key.good)), (1.0, 200));
+    let body = set_of(&[&house.key, &new]);
+    fetch.sends(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+    assert_eq!(good.receives_response_to("GET").status, 200);
+    for mut other in [first, second].into_iter().chain(others) {
+        assert_eq!(other.receives_response_to("GET").status, 401);
+    }
+    assert_eq!(status_of(&house.weir, &new.good), 200);
 }
 
 #[test]

@@ -117,6 +117,11 @@ pub struct FetchedKeys {
 }
 
 impl FetchedKeys {
+    /// Most requests of one client that wait for a fetch, count.
+    pub fn waiting_of_client(&self) -> u32 {
+        super::waiting_of_client(self.waiting)
+    }
+
     /// The URL as people are shown it: without its query.
     pub fn shown(&self) -> &str {
         self.url.split('?').next().unwrap_or_default()

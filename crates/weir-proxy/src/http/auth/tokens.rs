@@ -15,10 +15,10 @@ use weir_config::{Alphabet, KEYS_OF_A_NAME_MOST, PublicKey, Signing, TokenAuth, 
 use weir_http::values::cookies;
 use weir_http::{AddedField, KnownHeader};
 use weir_io::clock;
-use weir_state::token_keys::{FetchedSet, Held, TokenKeys};
+use weir_state::token_keys::{FetchedSet, Held, NoWait, TokenKeys};
 
 use super::claims::Claims;
-use super::presence::while_present;
+use super::presence::{client_of, while_present};
 use super::{UserFacts, put_line};
 use crate::http::exchange::Exchange;
 use crate::http::failure::{Denied, Failure};
@@ -112,7 +112,8 @@ impl Tokens {
     /// and none of those at hand has signed the token, it waits for the next fetch, if that begins now.
     ///
     /// # Errors
-    /// It may not; or there are no keys.
+    /// It may not; or there are no keys; or a fetch is under way that could bring the token's key, and there
+    /// is no place to wait for it.
     pub(super) async fn ask(&self, session: &mut Session, exchange: &mut Exchange) -> Result<(), Failure> {
         let closed = match self.look(session, exchange) {
             Ok(()) => return Ok(()),
@@ -122,18 +123,22 @@ impl Tokens {
             return Err(closed.in_the_end());
         };
         let now = clock::now();
-        match set.ask(now) {
-            Some(mut waiting) => {
+        match set.ask(client_of(session, exchange), now) {
+            Ok(mut waiting) => {
                 // A fetch ends by itself; one more second is for who is late to say so.
                 let until = now + self.config.fetch_timeout + Duration::from_secs(1);
                 while_present(session, until, waiting.end()).await?;
             }
-            None => {
+            Err(why) => {
                 let at_hand = set.good(now);
                 let looked = looked.as_ref().map(|(_, held)| Arc::as_ptr(held));
                 // They may have come in between.
                 if at_hand.as_ref().map(Arc::as_ptr) == looked {
-                    return Err(closed.in_the_end());
+                    return Err(match why {
+                        NoWait::TooSoon => closed.in_the_end(),
+                        NoWait::ClientFull => Failure::AuthCrowded,
+                        NoWait::Full => Failure::AuthUnavailable,
+                    });
                 }
             }
         }
