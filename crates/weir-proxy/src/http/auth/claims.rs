@@ -22,11 +22,13 @@ fn found<'c>(claims: &'c Map<String, Value>, path: &str) -> Option<&'c Value> {
     found(claims.get(first)?.as_object()?, rest)
 }
 
-/// As a field says it: texts, numbers, and lists of them; `None` for what has more inside, and for a list
-/// with a text that has a comma, which a backend would take for two.
+/// As a field says it: texts, whole numbers, and lists of them; `None` for what has more inside, and for a
+/// list with a text that has a comma, which a backend would take for two. A number that is not one of 64 bits
+/// is rounded where it is read, so that two users would be told as one: it says nothing.
 fn told(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
+        Value::Number(number) if number.is_f64() => None,
         Value::Number(_) | Value::Bool(_) => Some(value.to_string()),
         Value::Array(all) => {
             let all: Vec<String> = all.iter().filter_map(told).collect();
@@ -55,6 +57,14 @@ mod tests {
         assert_eq!(list(r#"["b", ["a", "admin"]]"#), None);
         assert_eq!((list(r#""a,b""#).as_deref(), list("[]").as_deref()), (Some("a,b"), Some("")));
         assert_eq!(of("https://x.example/r").as_deref(), Some("url"));
+        for whole in ["18446744073709551615", "-9223372036854775808", "0"] {
+            assert_eq!(list(whole).as_deref(), Some(whole));
+        }
+        for rounded in
+            ["18446744073709551616", "20000000000000000000001", "-9223372036854775809", "1.5", "1e3"]
+        {
+            assert_eq!(list(rounded), None, "{rounded}");
+        }
         assert_eq!((of("a"), of("a.x"), of("b.c")), (None, None, None));
     }
 }
