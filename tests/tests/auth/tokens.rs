@@ -37,10 +37,13 @@ const p256 = c.generateKeyPairSync("ec", { namedCurve: "P-256" });
 const p384 = c.generateKeyPairSync("ec", { namedCurve: "P-384" });
 const ed = c.generateKeyPairSync("ed25519");
 const stranger = c.generateKeyPairSync("rsa", { modulusLength: 2048 });
+const others = { wraps: { key_ops: ["wrapKey"] }, listed: { use: ["sig"] }, both: { use: "sig", key_ops: ["sign"] } };
+for (const kid in others) others[kid] = [c.generateKeyPairSync("ed25519"), { kid, ...others[kid] }];
 const jwk = (pair, more) => ({ ...pair.publicKey.export({ format: "jwk" }), ...more });
 console.log(JSON.stringify({ keys: [
   jwk(rsa, { kid: "rsa", use: "sig" }), jwk(p256, { kid: "p256", alg: "ES256" }),
-  jwk(p384, { kid: "p384" }), jwk(ed, {}) ] }));
+  jwk(p384, { kid: "p384", key_ops: ["verify"] }), jwk(ed, {}),
+  ...Object.values(others).map(([pair, more]) => jwk(pair, more)) ] }));
 const pss = { padding: c.constants.RSA_PKCS1_PSS_PADDING, saltLength: c.constants.RSA_PSS_SALTLEN_DIGEST };
 const ways = {
   RS256: [rsa, "sha256", {}], RS384: [rsa, "sha384", {}], RS512: [rsa, "sha512", {}],
@@ -80,6 +83,12 @@ bad("crit", {}, "ES256", { crit: ["b64"], b64: false });
 bad("kid", {}, "ES256", { kid: "p384" });
 bad("kid-unknown", {}, "ES256", { kid: "../../jwks.json" });
 bad("kid-number", {}, "ES256", { kid: 1 });
+for (const kid in others) say("bad-purpose-" + kid, signed({ alg: "EdDSA", kid }, good, [others[kid][0], null, {}]));
+// Numbers beyond 64 bits, of which JSON.stringify would make others.
+const numbered = text => JSON.stringify(good).replace('"ann"', text);
+say("number-whole", signed({ alg: "ES256", kid: "p256" }, numbered("18446744073709551615"), ways.ES256));
+say("number-large", signed({ alg: "ES256", kid: "p256" }, numbered("20000000000000000000001"), ways.ES256));
+say("number-next", signed({ alg: "ES256", kid: "p256" }, numbered("20000000000000000000002"), ways.ES256));
 const none = head => b64(head) + "." + b64(good) + ".";
 say("bad-none", none({ alg: "none" }));
 say("bad-None", none({ alg: "None", kid: "rsa" }));
@@ -138,7 +147,7 @@ fn j8_tokens_that_are_good_pass_and_no_others() {
     let tokens = Tokens::made();
     let app = app();
     let weir = Setup::of(JWT).with("app", app.address()).with_file("jwks.json", &tokens.keys).start();
-    for (name, token) in &tokens.all {
+    for (name, token) in tokens.all.iter().filter(|(name, _)| !name.starts_with("number")) {
         app.forgets();
         let answer = bearer(&weir, token, &["x-user: root", "X_Roles: root"]);
         let request = app.requests().pop();
@@ -169,6 +178,23 @@ fn j8_tokens_that_are_good_pass_and_no_others() {
     assert!(why("bad-exp-text").ends_with("error_description=\"has a time that is none\""));
     let lines = weir.lines_of("access.log", 10).concat();
     assert!(lines.contains("\"user\":\"ann\"") && !lines.contains("eyJ"), "no token stands in the log");
+}
+
+/// As they were told, two users were one.
+#[test]
+fn a_number_that_would_be_rounded_names_nobody() {
+    let tokens = Tokens::made();
+    let app = app();
+    let weir = Setup::of(JWT).with("app", app.address()).with_file("jwks.json", &tokens.keys).start();
+    for (name, told) in
+        [("number-whole", &["18446744073709551615"][..]), ("number-large", &[]), ("number-next", &[])]
+    {
+        assert_eq!(bearer(&weir, tokens.of(name), &["x-user: root"]).status, 200, "{name}");
+        assert_eq!(app.requests().pop().expect(name).fields.all("x-user"), told, "{name}");
+    }
+    let lines = weir.lines_of("access.log", 3);
+    assert!(lines[0].contains("\"user\":\"18446744073709551615\""), "{lines:?}");
+    assert!(!lines[1].contains("\"user\"") && !lines[2].contains("\"user\""), "{lines:?}");
 }
 
 #[test]

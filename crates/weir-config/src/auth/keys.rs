@@ -108,8 +108,8 @@ pub struct KeySet {
     pub skipped: usize,
 }
 
-/// Members of a key that say something here (RFC 7518 section 6, RFC 8037 section 2).
-const MEMBERS: [&str; 9] = ["kty", "crv", "kid", "use", "alg", "n", "e", "x", "y"];
+/// Members of a key that say something here (RFC 7517 section 4, RFC 7518 section 6, RFC 8037 section 2).
+const MEMBERS: [&str; 10] = ["kty", "crv", "kid", "use", "key_ops", "alg", "n", "e", "x", "y"];
 /// Longest key of a provider as text (bytes): it goes from one process to the next in one message. The
 /// largest that is good, by RSA with 8192 bits, has 1500.
 const KEY_BYTES: usize = 4096;
@@ -176,7 +176,7 @@ fn key(value: &Value) -> Result<Option<TokenKey>, &'static str> {
     if ["d", "p", "k"].iter().any(|secret| value.get(*secret).is_some()) {
         return Err("it has a secret, which is not for those who only look at signatures");
     }
-    if text("use").is_some_and(|purpose| purpose != "sig") {
+    if !is_for_signatures(value) {
         return Ok(None);
     }
     let (family, public): (&[Signing], _) = match (text("kty"), text("crv")) {
@@ -208,6 +208,17 @@ fn key(value: &Value) -> Result<Option<TokenKey>, &'static str> {
         },
     };
     Ok(Some(TokenKey { id: text("kid").map(str::to_owned), signings, public }))
+}
+
+/// Whether nothing that the key says of its purpose (RFC 7517 sections 4.2 and 4.3) is against it. What can't
+/// be read is: whoever published it meant something by it.
+fn is_for_signatures(value: &Value) -> bool {
+    let says = |name: &str| value.get(name).filter(|said| !said.is_null());
+    let by_use = says("use").is_none_or(|purpose| purpose.as_str() == Some("sig"));
+    let by_operations = says("key_ops").is_none_or(|operations| {
+        operations.as_array().is_some_and(|all| all.iter().any(|one| one.as_str() == Some("verify")))
+    });
+    by_use && by_operations
 }
 
 /// SEC 1 section 2.3.3.
@@ -258,6 +269,45 @@ mod tests {
         assert_eq!(error(&format!("{{\"keys\": [{many}]}}")), "it has more than 200 keys");
         let deep = "[".repeat(100_000);
         assert!(error(&deep).contains("no JSON"));
+    }
+
+    #[test]
+    fn a_key_that_is_for_something_else_says_nothing_also_when_it_comes_from_another_process() {
+        let with = |more: &str| {
+            format!(
+                r#"{{"keys": [{{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"{more}}}]}}"#
+            )
+        };
+        for good in [
+            "",
+            r#","use":"sig""#,
+            r#","use":null,"key_ops":null"#,
+            r#","key_ops":["sign","verify"]"#,
+            r#","use":"sig","key_ops":["verify"]"#,
+        ] {
+            let content = with(good);
+            assert_eq!(keys(content.as_bytes()).0.len(), 1, "{good}");
+            let read = KeySet::read(content.as_bytes()).unwrap();
+            assert_eq!(KeySet::of_texts(read.texts.iter().map(String::as_str)), Ok(read.clone()), "{good}");
+        }
+        for bad in [
+            r#","use":"enc""#,
+            r#","use":["enc"]"#,
+            r#","use":7"#,
+            r#","key_ops":["encrypt"]"#,
+            r#","key_ops":[]"#,
+            r#","key_ops":"verify""#,
+            r#","use":"sig","key_ops":["deriveKey"]"#,
+            r#","use":"enc","key_ops":["verify"]"#,
+        ] {
+            let content = with(bad);
+            assert_eq!(keys(content.as_bytes()), (vec![], vec![]), "{bad}");
+            assert_eq!(
+                KeySet::read(content.as_bytes()).unwrap_err(),
+                "none of its 1 keys can be used",
+                "{bad}"
+            );
+        }
     }
 
     #[test]
