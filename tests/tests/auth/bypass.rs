@@ -228,6 +228,14 @@ fn j3_every_method_is_asked_about_and_so_is_an_upgrade() {
         assert_eq!(asked(&site.weir, &format!("{method} /"), &[]).status, 401, "{method}");
         assert_eq!(site.question().fields.one("x-forwarded-method"), Some(method));
     }
+    // Also where the answer is Weir's own, for nobody else may answer (RFC 9110 section 7.6.2).
+    for method in ["OPTIONS", "TRACE"] {
+        let last = |credentials: &str| {
+            asked(&site.weir, &format!("{method} /x"), &["max-forwards: 0", credentials]).status
+        };
+        assert_eq!((last("cookie: id=bad"), last(GOOD)), (401, 200), "{method}");
+        assert_eq!(site.question().fields.one("x-forwarded-method"), Some(method));
+    }
     let upgrade =
         ["upgrade: websocket", "connection: upgrade", "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="];
     let version = "sec-websocket-version: 13";

@@ -183,8 +183,10 @@ impl Outcome<'_> {
     /// authorities, is for everybody.
     pub fn is_guarded(&self) -> bool {
         match self {
-            Outcome::Forward { .. } | Outcome::Redirect { .. } | Outcome::Respond { .. } => true,
-            Outcome::Refuse(_) | Outcome::Trace | Outcome::Prove { .. } => false,
+            Outcome::Forward { .. } | Outcome::Redirect { .. } | Outcome::Respond { .. } | Outcome::Trace => {
+                true
+            }
+            Outcome::Refuse(_) | Outcome::Prove { .. } => false,
         }
     }
 }
