@@ -250,8 +250,8 @@ impl ServerTls {
     }
 
     /// Reads the certificate in `changed` again, which may be gone, and those that have come into the folder
-    /// by other ways, and serves what is there to whoever connects from now on. Does nothing where the folder is
-    /// not this listener's.
+    /// by other ways, and serves what is there to whoever connects from now on. Does nothing where the folder
+    /// is not this listener's.
     ///
     /// # Errors
     /// One can't be used; what was served is served on.
