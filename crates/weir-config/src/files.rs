@@ -35,11 +35,14 @@ pub(crate) fn read(root: &mut Fields, world: &dyn NamedFiles, findings: &mut Fin
 struct Reader<'w> {
     world: &'w dyn World,
     /// By name and limit in bytes.
-    read: HashMap<(String, usize), Result<Arc<[u8]>, String>>,
+    read: HashMap<(String, usize), FileContent>,
 }
 
+/// What a file holds, or why it can't be read.
+type FileContent = Result<Arc<[u8]>, String>;
+
 impl Reader<'_> {
-    fn content(&mut self, path: &str, most_bytes: usize) -> Result<Arc<[u8]>, String> {
+    fn content(&mut self, path: &str, most_bytes: usize) -> FileContent {
         let read = || {
             let content = self.world.read(path, most_bytes + 1)?;
             match content.len() > most_bytes {

@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use weir_config::{Bind, Config, Speaks};
 use weir_http::{AddedField, Limits};
+use weir_io::clock;
 use weir_io::temporary;
 pub use weir_io::temporary::TemporaryFiles;
-use weir_io::clock;
-pub use weir_screen::{AdaptiveState, Debtor};
 use weir_screen::Screen;
+pub use weir_screen::{AdaptiveState, Debtor};
 use weir_state::memory;
 use weir_state::{Listener, Snapshot};
 use weir_tls::ServerTls;

@@ -110,8 +110,8 @@ impl Table {
         }
     }
 
-    /// Has the key's own bucket full; whether it was not. A bucket that it shares with others is left as it is,
-    /// for they owe it too.
+    /// Has the key's own bucket full; whether it was not. A bucket that it shares with others is left as it
+    /// is, for they owe it too.
     pub fn clear(&self, [low, high]: Digest, now: Ticks) -> bool {
         let mut cells = self.shard(low).lock().unwrap_or_else(PoisonError::into_inner);
         let Found::There(at) = self.find(&cells, [low, high], now) else { return false };

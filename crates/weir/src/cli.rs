@@ -6,7 +6,9 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use weir_admin::explain::Question;
 
-use crate::arguments::{Added, AskedSql, Change, Cleared, ConfigFiles, InMaintenance, Purge, Removed, Running};
+use crate::arguments::{
+    Added, AskedSql, Change, Cleared, ConfigFiles, InMaintenance, Purge, Removed, Running,
+};
 use crate::exit::Exit;
 use crate::verbs;
 

@@ -70,8 +70,6 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn what_is_told_of_users_is_told_to_every_pool_that_a_route_with_auth_leads_to() {
         let text = "

@@ -186,7 +186,7 @@ impl Attempt<'_> {
                 }
                 AcmeChallenge::Dns01 => {
                     let put = dns01::put(acme, &domain, proof.dns_value()).await;
-                    Proof::InZone(put.map_err(|reason| Failure::new(Blame::Dns, reason))?)
+                    Proof::InZone(Box::new(put.map_err(|reason| Failure::new(Blame::Dns, reason))?))
                 }
             });
             tracing::debug!(domain, challenge = way.word(), "certificate authority told to look");
@@ -214,7 +214,7 @@ fn no_request(error: rcgen::Error) -> Failure {
 #[expect(dead_code, reason = "its being there is what counts")]
 enum Proof {
     ByWorkers(Offer),
-    InZone(InZone),
+    InZone(Box<InZone>),
 }
 
 /// Refuses a domain that is not the config's: zones are updated and programs run with it.

@@ -8,7 +8,7 @@ use weir_http::KnownHeader;
 use weir_io::clock;
 use zeroize::Zeroizing;
 
-use super::line::{Entry, Full};
+use super::line::{Entered, Full};
 use super::passwords::{Check, Passwords};
 use super::presence::{client_of, while_present};
 use crate::http::exchange::Exchange;
@@ -62,8 +62,8 @@ async fn compute(
 ) -> Result<bool, Failure> {
     let until = clock::now() + PATIENCE;
     let place = match passwords.line().enter(client_of(session, exchange)) {
-        Ok(Entry::Place(place)) => place,
-        Ok(Entry::InLine(in_line)) => {
+        Ok(Entered::Place(place)) => place,
+        Ok(Entered::InLine(in_line)) => {
             while_present(session, until, in_line.place()).await?.ok_or(Failure::AuthUnavailable)?
         }
         Err(Full::OfClient) => return Err(Failure::AuthCrowded),

@@ -42,12 +42,12 @@ struct Standing {
 #[derive(Debug)]
 struct Ticket {
     number: u64,
-    tell: oneshot::Sender<Place>,
+    tell: oneshot::Sender<HeldPlace>,
 }
 
 /// A place, which the next in line gets when it is dropped.
 #[derive(Debug)]
-pub(super) struct Place(Arc<Line>);
+pub(super) struct HeldPlace(Arc<Line>);
 
 /// Stands in line, until dropped.
 #[derive(Debug)]
@@ -55,14 +55,14 @@ pub(super) struct InLine {
     line: Arc<Line>,
     client: Option<IpAddr>,
     number: u64,
-    told: oneshot::Receiver<Place>,
+    told: oneshot::Receiver<HeldPlace>,
 }
 
 /// What there is for who comes.
 #[derive(Debug)]
-pub(super) enum Entry {
+pub(super) enum Entered {
     /// A place.
-    Place(Place),
+    Place(HeldPlace),
     /// Those before it have all of them.
     InLine(InLine),
 }
@@ -84,12 +84,12 @@ impl Line {
 
     /// Takes a place, or stands in line for one. `client` is who shares its part of the line with nobody
     /// else, as [`weir_screen::address_key`] has it; `None` where nobody knows. O(1).
-    pub(super) fn enter(self: &Arc<Line>, client: Option<IpAddr>) -> Result<Entry, Full> {
+    pub(super) fn enter(self: &Arc<Line>, client: Option<IpAddr>) -> Result<Entered, Full> {
         let Bounds { places, waiting, waiting_of_client } = self.bounds;
         let mut standing = self.standing();
         if standing.taken < places {
             standing.taken += 1;
-            return Ok(Entry::Place(Place(self.clone())));
+            return Ok(Entered::Place(HeldPlace(self.clone())));
         }
         let of_client = standing.lines.get(&client).map_or(0, VecDeque::len);
         if standing.waiting >= waiting {
@@ -106,7 +106,7 @@ impl Line {
             standing.turns.push_back(client);
         }
         standing.lines.entry(client).or_default().push_back(Ticket { number, tell });
-        Ok(Entry::InLine(InLine { line: self.clone(), client, number, told }))
+        Ok(Entered::InLine(InLine { line: self.clone(), client, number, told }))
     }
 
     fn standing(&self) -> MutexGuard<'_, Standing> {
@@ -144,7 +144,7 @@ impl Standing {
 
 impl InLine {
     /// Waits for a place.
-    pub(super) async fn place(mut self) -> Option<Place> {
+    pub(super) async fn place(mut self) -> Option<HeldPlace> {
         // Nobody lets go of a ticket without telling but the line itself, which is here.
         (&mut self.told).await.ok()
     }
@@ -156,7 +156,7 @@ impl Drop for InLine {
     }
 }
 
-impl Drop for Place {
+impl Drop for HeldPlace {
     fn drop(&mut self) {
         let next = {
             let mut standing = self.0.standing();
@@ -168,7 +168,7 @@ impl Drop for Place {
         };
         if let Some(Ticket { tell, .. }) = next {
             // Where it has left in this moment, the place comes back at once, and goes to the one behind it.
-            let _ = tell.send(Place(self.0.clone()));
+            let _ = tell.send(HeldPlace(self.0.clone()));
         }
     }
 }
@@ -189,22 +189,22 @@ mod tests {
         Line::new(Bounds { places, waiting, waiting_of_client })
     }
 
-    fn placed(entry: Result<Entry, Full>) -> Place {
+    fn placed(entry: Result<Entered, Full>) -> HeldPlace {
         match entry {
-            Ok(Entry::Place(place)) => place,
+            Ok(Entered::Place(place)) => place,
             other => panic!("{other:?} in place of a place"),
         }
     }
 
-    fn in_line(entry: Result<Entry, Full>) -> InLine {
+    fn in_line(entry: Result<Entered, Full>) -> InLine {
         match entry {
-            Ok(Entry::InLine(in_line)) => in_line,
+            Ok(Entered::InLine(in_line)) => in_line,
             other => panic!("{other:?} in place of a ticket"),
         }
     }
 
     /// The place that it has got by now.
-    fn got(in_line: &mut InLine) -> Option<Place> {
+    fn got(in_line: &mut InLine) -> Option<HeldPlace> {
         let mut context = Context::from_waker(Waker::noop());
         match pin!(&mut in_line.told).poll(&mut context) {
             Poll::Ready(place) => place.ok(),

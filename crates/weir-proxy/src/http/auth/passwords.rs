@@ -18,7 +18,7 @@ use weir_io::clock;
 use weir_io::system;
 use zeroize::Zeroizing;
 
-use super::line::{Bounds, Line, Place};
+use super::line::{Bounds, HeldPlace, Line};
 
 /// Passwords remembered at once: bcrypt takes any text behind the 72nd byte, so that there are more right
 /// ones than users.
@@ -144,7 +144,7 @@ impl Passwords {
 
 /// One computation, which holds its place to its end, also where nobody waits for it any more.
 pub(super) struct Check {
-    pub place: Place,
+    pub place: HeldPlace,
     pub password: Zeroizing<Vec<u8>>,
     pub hash: Arc<str>,
 }
