@@ -342,13 +342,16 @@ mod tests {
         let folder = Folder::new();
         let path = folder.path();
         let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
-        let mut first = opened(&path).unwrap().file.unwrap();
+        // The number of its file is nobody else's for as long as the socket is open.
+        let Listening { socket: _first, file } = opened(&path).unwrap();
+        let mut first = file.unwrap();
         first.allow(&with_mode(0o640)).unwrap();
         assert_eq!((first.stands(), mode()), (true, 0o640));
         std::fs::remove_file(&path).unwrap();
         let gone = first.may_allow(&with_mode(0o666)).unwrap_err();
         assert_eq!(gone.to_string(), "what stands there is not the socket that Weir made");
-        let second = opened(&path).unwrap().file.unwrap();
+        let Listening { socket: _second, file } = opened(&path).unwrap();
+        let second = file.unwrap();
         assert!(first.allow(&with_mode(0o666)).is_err());
         first.allow(&with_mode(0o640)).expect("nothing else was asked for before");
         first.remove();
