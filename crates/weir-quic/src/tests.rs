@@ -75,11 +75,7 @@ fn a_client_that_moves_to_another_port_keeps_its_connection_and_its_worker() {
 #[test]
 fn the_address_of_a_client_that_cannot_be_reached_there_is_not_believed() {
     local(async {
-        let rig = Rig::start(1);
-        let relay = rig::Relay::start(rig.address()).await;
-        let client = rig.client();
-        let connection = rig.connect_to(&client, relay.address()).await;
-        assert_eq!(rig.echo(&connection, b"before").await, b"before");
+        let (rig, relay, _client, connection) = rig::behind_a_relay().await;
         let genuine = rig.clients()[0];
         // From now on the client's packets come from elsewhere, from one place after the other, and what is
         // sent there reaches nobody.
@@ -103,11 +99,7 @@ fn the_address_of_a_client_that_cannot_be_reached_there_is_not_believed() {
 #[test]
 fn a_client_that_moves_to_another_host_and_loses_what_it_is_sent_there_first_is_heard() {
     local(async {
-        let rig = Rig::start(1);
-        let relay = rig::Relay::start(rig.address()).await;
-        let client = rig.client();
-        let connection = rig.connect_to(&client, relay.address()).await;
-        assert_eq!(rig.echo(&connection, b"before").await, b"before");
+        let (rig, relay, _client, connection) = rig::behind_a_relay().await;
         for lost in [1, 2] {
             let moved = relay.moves(&format!("127.0.0.{}", 2 + lost), lost).await;
             assert_eq!(rig.echo(&connection, b"after").await, b"after", "{lost} lost");
@@ -119,11 +111,7 @@ fn a_client_that_moves_to_another_host_and_loses_what_it_is_sent_there_first_is_
 #[test]
 fn a_client_that_returns_to_a_host_it_has_proved_is_challenged_there_at_once() {
     local(async {
-        let rig = Rig::start(1);
-        let relay = rig::Relay::start(rig.address()).await;
-        let client = rig.client();
-        let connection = rig.connect_to(&client, relay.address()).await;
-        assert_eq!(rig.echo(&connection, b"before").await, b"before");
+        let (rig, relay, _client, connection) = rig::behind_a_relay().await;
         let first = rig.clients()[0];
         let moved = relay.moves("127.0.0.3", 0).await;
         assert_eq!(rig.echo(&connection, b"after").await, b"after");
@@ -140,11 +128,7 @@ fn a_client_that_returns_to_a_host_it_has_proved_is_challenged_there_at_once() {
 #[test]
 fn a_translation_that_gives_a_client_many_ports_does_not_use_up_its_challenges() {
     local(async {
-        let rig = Rig::start(1);
-        let relay = rig::Relay::start(rig.address()).await;
-        let client = rig.client();
-        let connection = rig.connect_to(&client, relay.address()).await;
-        assert_eq!(rig.echo(&connection, b"before").await, b"before");
+        let (rig, relay, _client, connection) = rig::behind_a_relay().await;
         for _ in 0..8 {
             let moved = relay.moves("127.0.0.1", 0).await;
             assert_eq!(rig.echo(&connection, b"after").await, b"after");
@@ -160,11 +144,7 @@ fn a_translation_that_gives_a_client_many_ports_does_not_use_up_its_challenges()
 #[test]
 fn a_peer_that_was_asked_and_says_nothing_seems_gone_until_it_is_heard() {
     local(async {
-        let rig = Rig::start(1);
-        let relay = rig::Relay::start(rig.address()).await;
-        let client = rig.client();
-        let connection = rig.connect_to(&client, relay.address()).await;
-        assert_eq!(rig.echo(&connection, b"before").await, b"before");
+        let (rig, relay, _client, connection) = rig::behind_a_relay().await;
         let nobody = StdSocket::bind("127.0.0.1:0").unwrap();
         relay.lead_to(nobody.local_addr().unwrap());
         let peer = rig.connection();

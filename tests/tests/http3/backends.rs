@@ -206,15 +206,22 @@ fn an_answer_that_breaks_off_is_seen_to_and_one_before_the_request_is_whole_is_h
     assert_eq!(origin.connections(), 1, "one stream's fate is not the others'");
 }
 
-#[test]
-fn a_backend_that_dies_without_a_word_is_noticed() {
+/// A backend, the Weir that asks it over HTTP/3, and a Weir before that one with these keys of its pool: it
+/// has a connection to one that has crashed, and that is back since.
+fn behind_one_that_crashed(keys: &str) -> (Backend, Weir, Weir) {
     let authority = authority();
     let (app, address) = (Backend::saying("hello"), free_address());
     let mut inner = inner(&authority, &app, r#""h3""#, address);
-    let weir = before(&authority, address, ONLY);
+    let weir = before(&authority, address, keys);
     assert_eq!(get(&weir, "/").0, 200);
     inner.signals(Signal::KILL);
     inner.starts_again();
+    (app, inner, weir)
+}
+
+#[test]
+fn a_backend_that_dies_without_a_word_is_noticed() {
+    let (_app, _inner, weir) = behind_one_that_crashed(ONLY);
     // The old connection is silent; it is given up within its idle time, and the request sent again.
     assert_eq!(get(&weir, "/"), (200, "hello".to_owned()));
     assert_eq!(picked(&weir, "h3"), 2.0);
@@ -223,13 +230,7 @@ fn a_backend_that_dies_without_a_word_is_noticed() {
 /// What is under way on the old connection waits until that is given up, and nobody else with it.
 #[test]
 fn a_backend_that_crashed_and_is_back_is_asked_anew_although_the_old_connection_is_not_lost_yet() {
-    let authority = authority();
-    let (app, address) = (Backend::saying("hello"), free_address());
-    let mut inner = inner(&authority, &app, r#""h3""#, address);
-    let weir = before(&authority, address, ONLY);
-    assert_eq!(get(&weir, "/").0, 200);
-    inner.signals(Signal::KILL);
-    inner.starts_again();
+    let (_app, _inner, weir) = behind_one_that_crashed(ONLY);
     // Not sent again: it is answered when its connection is lost.
     let mut first = weir.client("web");
     first.sends("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nonce");
@@ -249,13 +250,8 @@ fn a_backend_that_crashed_and_is_back_is_asked_anew_although_the_old_connection_
 
 #[test]
 fn a_request_that_hears_nothing_in_all_its_time_has_the_next_go_over_another_connection() {
-    let authority = authority();
-    let (app, address) = (Backend::saying("hello"), free_address());
-    let mut inner = inner(&authority, &app, r#""h3""#, address);
-    let weir = before(&authority, address, &format!("{ONLY}\ntimeout = {{ request_total = \"2s\" }}"));
-    assert_eq!(get(&weir, "/").0, 200);
-    inner.signals(Signal::KILL);
-    inner.starts_again();
+    let keys = format!("{ONLY}\ntimeout = {{ request_total = \"2s\" }}");
+    let (_app, _inner, weir) = behind_one_that_crashed(&keys);
     assert_eq!(get(&weir, "/").0, 504);
     assert_eq!(get(&weir, "/"), (200, "hello".to_owned()));
 }

@@ -247,6 +247,16 @@ fn client_config(identity: &rcgen::CertifiedKey<rcgen::KeyPair>) -> quinn::Clien
     quinn::ClientConfig::new(Arc::new(client_crypto(identity)))
 }
 
+/// One worker, a relay before it, and a client that has been answered through it.
+pub async fn behind_a_relay() -> (Rc<Rig>, Relay, quinn::Endpoint, quinn::Connection) {
+    let rig = Rig::start(1);
+    let relay = Relay::start(rig.address()).await;
+    let client = rig.client();
+    let connection = rig.connect_to(&client, relay.address()).await;
+    assert_eq!(rig.echo(&connection, b"before").await, b"before");
+    (rig, relay, client, connection)
+}
+
 /// First datagrams of `count` clients that will say nothing more.
 pub fn initials(count: usize) -> Vec<Vec<u8>> {
     let identity = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();

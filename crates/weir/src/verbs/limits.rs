@@ -20,13 +20,11 @@ pub fn clear(cleared: &Cleared) -> Result<Exit, Exit> {
     let order = serde_json::to_value(order).map_err(|error| Exit::Failed.saying(error))?;
     ask_and_print(running, Method::POST, "/v1/limits/clear", Some(&order), *json, |body| {
         let number = |name: &str| body[name].as_u64().unwrap_or_default();
-        let limits = match number("limits") {
-            1 => "the one limit".to_owned(),
-            limits => format!("{limits} limits"),
-        };
-        Ok(match number("cleared") {
-            0 => format!("nothing was owed to any of {limits}").replace("any of the one", "the one"),
-            cleared => format!("cleared in {cleared} of {limits}"),
+        Ok(match (number("cleared"), number("limits")) {
+            (0, 1) => "nothing was owed to the one limit".to_owned(),
+            (0, limits) => format!("nothing was owed to any of {limits} limits"),
+            (_, 1) => "cleared in the one limit".to_owned(),
+            (cleared, limits) => format!("cleared in {cleared} of {limits} limits"),
         })
     })
 }
