@@ -11,6 +11,7 @@ fn main() {
     // The same program, to explain by.
     compile(directory, "nat.bpf.c", "nat_explains.bpf.o", &["-DWEIR_EXPLAINS"]);
     compile(directory, "decap.bpf.c", "decap.bpf.o", &[]);
+    compile(directory, "probes.bpf.c", "probes.bpf.o", &[]);
 }
 
 fn compile(directory: &Path, source: &str, object: &str, more: &[&str]) {

@@ -4,7 +4,6 @@
 #ifndef WEIR_REWRITE_H
 #define WEIR_REWRITE_H
 
-#include "flows.h"
 #include "packet.h"
 
 #define SUM_OF_IP4 (ETH_HLEN + offsetof(struct iphdr, check))

@@ -22,9 +22,9 @@ use crate::host::filters;
 /// Of filters, those with the least priority are asked first.
 const PRIORITY: u16 = 1;
 /// By which our filter is known among those of its priority: "weir".
-const HANDLE: TcHandle = TcHandle::new(0x7765, 0x6972);
+pub(crate) const HANDLE: TcHandle = TcHandle::new(0x7765, 0x6972);
 
-type Failure = Box<dyn StdError + Send + Sync>;
+pub(crate) type Failure = Box<dyn StdError + Send + Sync>;
 
 enum Attachment {
     Tcx(FdLink),
@@ -261,7 +261,7 @@ fn filter_of(interface: &str) -> io::Result<SchedClassifierLink> {
 }
 
 /// Whether a kernel refuses to attach by tcx because it does not know it.
-fn lacks_tcx(problem: &(dyn StdError + 'static)) -> bool {
+pub(crate) fn lacks_tcx(problem: &(dyn StdError + 'static)) -> bool {
     let Some(ProgramError::SyscallError(SyscallError { io_error, .. })) = problem.downcast_ref() else {
         return false;
     };

@@ -9,6 +9,7 @@ use crate::layout::{
     Address, Backend, BackendCounter, Counter, Endpoint, Flow, FlowKey4, FlowKey6, Listener, Network,
     NextHop, Origin, Pool, Settings, SlotBlock, Source, Trace,
 };
+use crate::probes::{ProbeKey, ProbeWay};
 
 macro_rules! plain {
     ($($name:ty),* $(,)?) => {
@@ -34,6 +35,8 @@ plain!(
     NextHop,
     Origin,
     Pool,
+    ProbeKey,
+    ProbeWay,
     Settings,
     SlotBlock,
     Source,

@@ -21,6 +21,7 @@ pub mod numbers;
 pub mod origins;
 pub mod plan;
 pub mod ports;
+pub mod probes;
 pub mod program;
 pub mod sockets;
 pub mod tables;

@@ -501,7 +501,7 @@ mod tests {
     #[test]
     fn the_compiled_programs_name_no_path_of_this_machine() {
         let here = env!("CARGO_MANIFEST_DIR").as_bytes();
-        for name in ["nat.bpf.o", "nat_explains.bpf.o", "decap.bpf.o"] {
+        for name in ["nat.bpf.o", "nat_explains.bpf.o", "decap.bpf.o", "probes.bpf.o"] {
             let object = std::fs::read(Path::new(env!("OUT_DIR")).join(name)).expect("it is compiled");
             assert!(!object.windows(here.len()).any(|bytes| bytes == here), "{name}");
         }

@@ -29,6 +29,7 @@ mod ipip;
 mod mtu;
 mod nat;
 mod opening;
+mod probes;
 mod ranges;
 mod swept;
 mod unforwarding;
