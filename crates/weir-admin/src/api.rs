@@ -179,6 +179,11 @@ async fn answer_call<'p>(
             certificates::remove(control, parameter("listener"), parameter("certificate")).await
         }
         Call::CachePurge => purge::purge(control, &read_json::<purge::PurgeRequest>(body).await?),
+        Call::Limits => {
+            let which = Query::<limits::WhichLimits>::try_from_uri(&parts.uri);
+            let Query(which) = which.map_err(|error| Error::bad_request(error.body_text()))?;
+            limits::list(control, which).await
+        }
         Call::ClearLimits => limits::clear(control, &read_json(body).await?),
         Call::Maintenance => Ok(maintenance::show(control)),
         Call::SwitchMaintenance => maintenance::switch(control, read_json(body).await?),

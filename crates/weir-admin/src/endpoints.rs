@@ -53,6 +53,7 @@ pub enum Call {
     PutCertificate,
     RemoveCertificate,
     CachePurge,
+    Limits,
     ClearLimits,
     Maintenance,
     SwitchMaintenance,
@@ -280,6 +281,24 @@ pub const ENDPOINTS: &[Endpoint] = &[
             "/v1/cache/purge",
             Call::CachePurge,
             "Takes kept responses out, or makes them out of date. Answers with their number; what is fetched at the moment is not kept either.",
+        )
+    },
+    Endpoint {
+        query: &[
+            ("listener", "string?", "limits of this listener and its routes; default all"),
+            ("route", "string?", "limits of routes of this name; default all, and the listeners' own"),
+            (
+                "keys",
+                "integer?",
+                "at most so many keys of each limit, of 256 that are remembered; default 20",
+            ),
+        ],
+        statuses: &[(404, "`not_found`: no such listener or route has a limit")],
+        ..endpoint(
+            Method::Get,
+            "/v1/limits",
+            Call::Limits,
+            "Limits of rate, and of requests at once: what each says, how many keys it counts and how many it has room for, and whom it refused most often, with counts, when last, and after which time it is let in again. Clients and texts are shown; what may be a secret, such as a cookie, stands there as `[hidden …]`. Counts of one process.",
         )
     },
     Endpoint {

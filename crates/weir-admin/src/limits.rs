@@ -1,13 +1,15 @@
-//! `POST /v1/limits/clear`
+//! `GET /v1/limits` and `POST /v1/limits/clear`
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use weir_control::blocking::blocking;
 use weir_control::control::Control;
-use weir_proxy::compiled::Debtor;
+use weir_proxy::compiled::{CompiledSnapshot, Debtor, LimitRule, LimitStatus, RefusedKey, Whose};
 
 use crate::api::{Error, ok};
 
@@ -45,11 +47,165 @@ pub(crate) fn clear(control: &Control, request: &ClearLimits) -> Result<Response
     let each = listeners.map(|(_, compiled)| compiled.clear_debts(request.route.as_deref(), &debtor));
     let (cleared, limits) = each.fold((0, 0), |(owed, all), (more, others)| (owed + more, all + others));
     if limits == 0 {
-        let what = "no such listener or route has a `rate_limit`".to_owned();
-        return Err(Error(StatusCode::NOT_FOUND, "not_found", what));
+        return Err(nowhere("`rate_limit`"));
     }
     // A key may be a secret, such as a token.
     let ClearLimits { client, all, listener, route, .. } = request;
     tracing::info!(cleared, limits, ?client, all, ?listener, ?route, "limits cleared");
     Ok(ok(&json!({ "cleared": cleared, "limits": limits })))
+}
+
+fn nowhere(what: &str) -> Error {
+    Error(StatusCode::NOT_FOUND, "not_found", format!("no such listener or route has a {what}"))
+}
+
+/// Keys of each limit that are shown where nobody says how many (count).
+const USUAL_KEYS: usize = 20;
+
+/// Which limits are listed, and how much of them.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WhichLimits {
+    listener: Option<String>,
+    route: Option<String>,
+    keys: Option<usize>,
+}
+
+/// Limits as they stand.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LimitList {
+    /// By listener as the config has them, its own limits first.
+    pub limits: Vec<LimitEntry>,
+}
+
+/// One limit.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LimitEntry {
+    /// Name of its listener.
+    pub listener: String,
+    /// Name of its route; `None` for one of the listener's own.
+    pub route: Option<String>,
+    /// `rate_limit` or `concurrency_limit`.
+    pub limit: String,
+    /// By which key it counts.
+    pub key: String,
+    /// Of a limit of rate: how many in which time.
+    pub rate: Option<String>,
+    /// Of a limit of rate: how many at once.
+    pub burst: Option<u32>,
+    /// Statuses of the answers that it counts; empty where it counts requests or connections.
+    pub statuses: Vec<String>,
+    /// Of a limit of requests under way: how many may be now.
+    pub max: Option<u32>,
+    /// `edge` or `origin`.
+    pub at: String,
+    /// Whether it refuses nobody.
+    pub dry_run: bool,
+    /// Keys that owe it something, or have requests under way.
+    pub tracked_count: u64,
+    /// Keys that it tells apart at most; `None` where it counts all together, or requests under way.
+    pub keys: Option<u32>,
+    /// Times a key found no bucket of its own.
+    pub overflow_total: u64,
+    /// Times it refused, or would have in a dry run.
+    pub refused_total: u64,
+    /// Whom it refused, those most often first.
+    pub refused: Vec<LimitedKey>,
+}
+
+/// A key that a limit has refused.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct LimitedKey {
+    /// The client that is counted, or its network.
+    pub client: Option<String>,
+    /// The value of a header, a cookie or a text that is counted; `None` beside no `client` where all are
+    /// counted together.
+    pub key: Option<String>,
+    /// Whether `key` shows `[hidden …]` in the place of what may be secret.
+    pub hidden: bool,
+    /// Whether `key` is only the beginning.
+    pub cut: bool,
+    /// Times it was refused since it is in the list.
+    pub refused_total: u64,
+    /// Since the last time.
+    pub refused_ago_seconds: f64,
+    /// Of a limit of rate: after which time it is let in again; 0 where it is now.
+    pub let_in_after_seconds: Option<f64>,
+    /// Of a limit of requests under way: how many it has.
+    pub under_way: Option<u32>,
+}
+
+/// Lists limits. On a thread of its own: a limit of millions of keys takes a while to count them.
+pub(crate) async fn list(control: &Control, which: WhichLimits) -> Result<Response, Error> {
+    let compiled = control.compiled();
+    let is_narrow = which.listener.is_some() || which.route.is_some();
+    let listed = blocking(move || listed(&compiled, &which)).await;
+    let limits =
+        listed.map_err(|error| Error(StatusCode::SERVICE_UNAVAILABLE, "failed", error.to_string()))?;
+    if limits.is_empty() && is_narrow {
+        return Err(nowhere("limit"));
+    }
+    Ok(ok(&LimitList { limits }))
+}
+
+fn listed(compiled: &Arc<CompiledSnapshot>, which: &WhichLimits) -> Vec<LimitEntry> {
+    let most = which.keys.unwrap_or(USUAL_KEYS);
+    let named = |name: &str| which.listener.as_deref().is_none_or(|wanted| wanted == name);
+    let listeners = compiled.listeners().filter(|(listener, _)| named(&listener.config.name));
+    let of_listener = listeners.flat_map(|(listener, compiled)| {
+        let limits = compiled.limits(which.route.as_deref(), most);
+        limits.into_iter().map(|(route, status)| entry(&listener.config.name, route.as_deref(), status))
+    });
+    of_listener.collect()
+}
+
+fn entry(listener: &str, route: Option<&str>, status: LimitStatus) -> LimitEntry {
+    let LimitStatus { rule, tracked, room, overflowed, refused, refused_keys } = status;
+    let (limit, key, at, dry_run) = match &rule {
+        LimitRule::Rate(rate) => ("rate_limit", &rate.key, rate.at, rate.dry_run),
+        LimitRule::Concurrency { settings, .. } => {
+            ("concurrency_limit", &settings.key, settings.at, settings.dry_run)
+        }
+    };
+    let (rate, max) = match &rule {
+        LimitRule::Rate(rate) => (Some(rate), None),
+        LimitRule::Concurrency { max, .. } => (None, Some(*max)),
+    };
+    let statuses = rate.map_or(&[][..], |rate| &rate.statuses);
+    LimitEntry {
+        listener: listener.to_owned(),
+        route: route.map(str::to_owned),
+        limit: limit.to_owned(),
+        key: key.to_string(),
+        rate: rate.map(|rate| rate.rate.to_string()),
+        burst: rate.map(|rate| rate.burst),
+        statuses: statuses.iter().map(ToString::to_string).collect(),
+        max,
+        at: at.word().to_owned(),
+        dry_run,
+        tracked_count: tracked,
+        keys: room,
+        overflow_total: overflowed,
+        refused_total: refused,
+        refused: refused_keys.into_iter().map(limited_key).collect(),
+    }
+}
+
+fn limited_key(refused: RefusedKey) -> LimitedKey {
+    let RefusedKey { whose, refused, since, wait, under_way } = refused;
+    let (client, key, hidden, cut) = match whose {
+        Whose::Client(client) => (Some(client), None, false, false),
+        Whose::Text { text, hidden, cut } => (None, Some(text), hidden, cut),
+        Whose::All => (None, None, false, false),
+    };
+    LimitedKey {
+        client,
+        key,
+        hidden,
+        cut,
+        refused_total: refused,
+        refused_ago_seconds: since.as_secs_f64(),
+        let_in_after_seconds: wait.map(|wait| wait.as_secs_f64()),
+        under_way,
+    }
 }

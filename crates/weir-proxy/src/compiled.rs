@@ -14,7 +14,7 @@ use weir_io::clock;
 use weir_io::temporary;
 pub use weir_io::temporary::TemporaryFiles;
 use weir_screen::Screen;
-pub use weir_screen::{AdaptiveState, Debtor};
+pub use weir_screen::{AdaptiveState, Debtor, LimitRule, LimitStatus, RefusedKey, Whose};
 use weir_state::memory;
 use weir_state::{Listener, Snapshot};
 use weir_tls::ServerTls;
@@ -215,6 +215,21 @@ impl CompiledListener {
         let screens = routes.filter_map(|route| route.screen.as_deref()).chain(own);
         let each = screens.map(|screen| screen.clear_debts(debtor, now));
         each.fold((0, 0), |(owed, all), (more, others)| (owed + more, all + others))
+    }
+
+    /// How limits stand, its own first and then those of its routes, or those of routes of one name alone:
+    /// each with the route's name, and at most `most` of the keys that it has refused. Takes milliseconds
+    /// where a limit has room for a million keys.
+    pub fn limits(&self, route: Option<&str>, most: usize) -> Vec<(Option<Arc<str>>, LimitStatus)> {
+        let now = clock::now();
+        let own = self.screen.as_deref().filter(|_| route.is_none()).map(|screen| (None, screen));
+        let routes = self.routes.routes().iter().filter(|it| route.is_none_or(|name| *it.name == *name));
+        let of_routes = routes.filter_map(|it| Some((Some(it.name.clone()), it.screen.as_deref()?)));
+        let screens = own.into_iter().chain(of_routes);
+        let each = |(name, screen): (Option<Arc<str>>, &Screen)| {
+            screen.limits(most, now).into_iter().map(move |status| (name.clone(), status))
+        };
+        screens.flat_map(each).collect()
     }
 
     /// What adaptive limits have found: by the route's name, and without one of the listener's own.

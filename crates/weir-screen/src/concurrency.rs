@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::adaptive::Gradient;
 use crate::digest::Digest;
+use crate::refused_keys::{RefusedKey, RefusedKeys};
 use crate::screen::Facts;
 use crate::settings::ConcurrencyLimit;
 
@@ -25,6 +26,7 @@ pub(crate) struct ConcurrencyLimiter {
     pub settings: ConcurrencyLimit,
     counts: Shares,
     adaptive: Option<Adaptive>,
+    refused: RefusedKeys,
     seed: [u64; 2],
 }
 
@@ -56,7 +58,8 @@ impl ConcurrencyLimiter {
             let gradient = Gradient::new(adaptive, settings.max);
             Adaptive { limit: AtomicU32::new(gradient.in_force()), gradient: Mutex::new(gradient) }
         });
-        ConcurrencyLimiter { settings: settings.clone(), counts, adaptive, seed }
+        let refused = RefusedKeys::new();
+        ConcurrencyLimiter { settings: settings.clone(), counts, adaptive, refused, seed }
     }
 
     /// As many as may be under way now.
@@ -110,9 +113,39 @@ impl ConcurrencyLimiter {
         })
     }
 
+    /// A request found no place: notes whose it was.
+    pub fn note_refusal(&self, facts: &Facts<'_>, now: Duration) {
+        let key = &self.settings.key;
+        let digest = key.digest(self.seed, facts).unwrap_or_default();
+        self.refused.note(digest, now, || key.remembered(facts));
+    }
+
+    /// How often it refused, and the keys that it refused most, at most `most`.
+    pub fn refused_keys(&self, most: usize, now: Duration) -> (u64, Vec<RefusedKey>) {
+        self.refused.list(most, now, |digest, key| {
+            let under_way = Some(self.under_way_of(Some(digest)));
+            RefusedKey { under_way, ..key }
+        })
+    }
+
+    /// Keys that have requests under way, count.
+    pub fn counted(&self) -> u64 {
+        match &self.counts {
+            Shares::One(count) => u64::from(count.load(Relaxed) > 0),
+            Shares::Each(shards) => {
+                let counts = shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner));
+                counts.map(|counts| counts.len() as u64).sum()
+            }
+        }
+    }
+
     /// Requests of this key that are under way.
     pub fn under_way(&self, facts: &Facts<'_>) -> u32 {
-        match (&self.counts, self.settings.key.digest(self.seed, facts)) {
+        self.under_way_of(self.settings.key.digest(self.seed, facts))
+    }
+
+    fn under_way_of(&self, key: Option<Digest>) -> u32 {
+        match (&self.counts, key) {
             (Shares::Each(shards), Some(key)) => {
                 let counts = shard(shards, key).lock().unwrap_or_else(PoisonError::into_inner);
                 counts.get(&key).copied().unwrap_or(0)

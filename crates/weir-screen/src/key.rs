@@ -6,7 +6,9 @@ use std::net::{IpAddr, Ipv6Addr};
 use weir_template::{Source, Template, Variable};
 
 use crate::digest::{Digest, digest};
+use crate::network::Network;
 use crate::screen::Facts;
+use crate::shown::{Masked, Remembered, is_secret, is_secret_name};
 
 /// What a digest was made of, so that no text stands for a client.
 const BY_CLIENT: u64 = 0;
@@ -64,7 +66,8 @@ impl Key {
             Key::Cookie(name) => by_value(seed, facts, (facts.cookie)(name.as_bytes())),
             Key::Value { template, v4_bits, v6_bits } => {
                 let mut value = Vec::with_capacity(64);
-                match facts.fill_in(template, *v4_bits, *v6_bits, &mut value) {
+                let client = Network::of(facts.client, *v4_bits, *v6_bits);
+                match fill_in(facts.values, client, template, &mut value) {
                     true => digest(seed, BY_TEXT, &value),
                     false => by_client(seed, facts.client, *v4_bits, *v6_bits),
                 }
@@ -78,6 +81,30 @@ impl Key {
             Key::Route | Key::Listener | Key::ClientIp { .. } => None,
             Key::Header(_) | Key::Cookie(_) => Some(digest(seed, BY_VALUE, text)),
             Key::Value { .. } => Some(digest(seed, BY_TEXT, text)),
+        }
+    }
+
+    /// What is to be remembered of the key of a request. Allocates for a text.
+    pub(crate) fn remembered(&self, facts: &Facts<'_>) -> Remembered {
+        let of_client = |v4_bits, v6_bits| Remembered::Client(Network::of(facts.client, v4_bits, v6_bits));
+        let of_value = |value: Option<&[u8]>, is_secret: bool| match (value, is_secret) {
+            (None, _) => of_client(32, 64),
+            (Some(_), true) => Remembered::hidden(),
+            (Some(value), false) => Remembered::of_text(value, false),
+        };
+        match self {
+            Key::Route | Key::Listener => Remembered::All,
+            Key::ClientIp { v4_bits, v6_bits } => of_client(*v4_bits, *v6_bits),
+            Key::Header(name) => of_value((facts.header)(name.as_bytes()).as_deref(), is_secret_name(name)),
+            Key::Cookie(name) => of_value((facts.cookie)(name.as_bytes()), true),
+            Key::Value { template, v4_bits, v6_bits } => {
+                let client = Network::of(facts.client, *v4_bits, *v6_bits);
+                let mut text = Vec::new();
+                match fill_in(&Masked(facts.values), client, template, &mut text) {
+                    true => Remembered::of_text(&text, template.variables().any(is_secret)),
+                    false => of_client(*v4_bits, *v6_bits),
+                }
+            }
         }
     }
 
@@ -97,7 +124,8 @@ impl Key {
             Key::Cookie(name) => of_value(name, (facts.cookie)(name.as_bytes())),
             Key::Value { template, v4_bits, v6_bits } => {
                 let mut value = Vec::new();
-                let any = facts.fill_in(template, *v4_bits, *v6_bits, &mut value);
+                let client = Network::of(facts.client, *v4_bits, *v6_bits);
+                let any = fill_in(facts.values, client, template, &mut value);
                 of_value(template.as_written(), Some(&*value).filter(|_| any))
             }
         }
@@ -118,37 +146,6 @@ impl fmt::Display for Key {
     }
 }
 
-/// The network that a client is counted by.
-struct Network {
-    address: IpAddr,
-    bits: u8,
-}
-
-impl Network {
-    fn of(client: IpAddr, v4_bits: u8, v6_bits: u8) -> Network {
-        match client.to_canonical() {
-            IpAddr::V4(address) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(v4_bits.min(32))).unwrap_or(0);
-                Network { address: IpAddr::V4((u32::from(address) & mask).into()), bits: v4_bits }
-            }
-            IpAddr::V6(address) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(v6_bits.min(128))).unwrap_or(0);
-                Network { address: IpAddr::V6((u128::from(address) & mask).into()), bits: v6_bits }
-            }
-        }
-    }
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all = if self.address.is_ipv4() { 32 } else { 128 };
-        match self.bits >= all {
-            true => write!(out, "{}", self.address),
-            false => write!(out, "{}/{}", self.address, self.bits),
-        }
-    }
-}
-
 /// The values of a request, but for its client: one customer of IPv6 has many addresses, and would have a
 /// count with each.
 struct Counted<'a> {
@@ -165,12 +162,9 @@ impl Source for Counted<'_> {
     }
 }
 
-impl Facts<'_> {
-    /// Appends what the text says of the request; whether anything was filled in.
-    fn fill_in(&self, template: &Template, v4_bits: u8, v6_bits: u8, out: &mut Vec<u8>) -> bool {
-        let counted = Counted { values: self.values, client: Network::of(self.client, v4_bits, v6_bits) };
-        template.render_any(&counted, out)
-    }
+/// Appends what the text says of a request of this client; whether anything was filled in.
+fn fill_in(values: &dyn Source, client: Network, template: &Template, out: &mut Vec<u8>) -> bool {
+    template.render_any(&Counted { values, client }, out)
 }
 
 /// What stands for a client at this address where clients are counted and nothing else is said: an IPv4

@@ -9,7 +9,8 @@
 //!
 //! A screen is shared by all workers: lists are immutable, and limits are atomics or short critical sections
 //! of one shard, touched once per request. What a client can make it remember is bounded
-//! ([`RateLimit::keys`]), and nobody loses a debt because others make new ones.
+//! ([`RateLimit::keys`]), and nobody loses a debt because others make new ones. Whom its limits have refused
+//! is listed by [`Screen::limits`].
 //!
 //! Start reading in `screen.rs`; then `pattern.rs` and `addresses.rs` (lists), `bucket.rs` and `table.rs`
 //! (rates), `concurrency.rs` and `adaptive.rs`. Whether a text carries SQL is answered in [`sqli`], which
@@ -24,11 +25,15 @@ mod concurrency;
 mod digest;
 mod explain;
 mod key;
+mod limit_status;
+mod network;
 mod pattern;
 mod rate;
 mod rate_limiter;
+mod refused_keys;
 mod screen;
 mod settings;
+mod shown;
 pub mod sqli;
 mod table;
 
@@ -37,8 +42,11 @@ pub use answer_status::AnswerStatus;
 pub use concurrency::Slot;
 pub use explain::ScreenCheck;
 pub use key::{Key, address_key};
+pub use limit_status::{LimitRule, LimitStatus};
 pub use pattern::{Case, Groups, Pattern, PatternSet};
 pub use rate::Rate;
 pub use rate_limiter::Debtor;
+pub use refused_keys::RefusedKey;
 pub use screen::{AdaptiveState, Facts, FieldLookup, Passage, Reason, Refusal, Screen, admit};
 pub use settings::{AdaptiveLimit, Checkpoint, ConcurrencyLimit, RateLimit, Settings};
+pub use shown::Whose;

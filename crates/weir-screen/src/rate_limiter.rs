@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::bucket::{Bucket, Ticks, duration, ticks};
 use crate::digest::Digest;
+use crate::refused_keys::{RefusedKey, RefusedKeys};
 use crate::screen::{Facts, with_client};
 use crate::settings::RateLimit;
 use crate::table::{Table, change_shared};
@@ -16,6 +17,7 @@ pub(crate) struct RateLimiter {
     pub settings: RateLimit,
     bucket: Bucket,
     buckets: Buckets,
+    refused: RefusedKeys,
     seed: [u64; 2],
 }
 
@@ -45,7 +47,7 @@ impl RateLimiter {
             false => Buckets::Each(Table::new(settings.keys)),
         };
         let bucket = Bucket::new(settings.rate, settings.burst);
-        RateLimiter { settings: settings.clone(), bucket, buckets, seed }
+        RateLimiter { settings: settings.clone(), bucket, buckets, refused: RefusedKeys::new(), seed }
     }
 
     /// Takes a token; `Err` says after which time there will be one. Does not allocate; one short critical
@@ -78,17 +80,45 @@ impl RateLimiter {
     pub fn clear(&self, debtor: &Debtor<'_>, now: Duration) -> bool {
         let now = ticks(now);
         let key = &self.settings.key;
-        match (&self.buckets, debtor) {
-            (Buckets::One(full_at), Debtor::All) => full_at.swap(0, Relaxed) > now,
-            (Buckets::One(_), _) => false,
-            (Buckets::Each(table), Debtor::All) => table.clear_all(now),
-            (Buckets::Each(table), Debtor::Client(client)) => {
-                let digest = with_client(*client, |facts| key.digest(self.seed, facts));
-                digest.is_some_and(|digest| table.clear(digest, now))
+        let digest = match debtor {
+            Debtor::All => {
+                self.refused.forget_all();
+                return match &self.buckets {
+                    Buckets::One(full_at) => full_at.swap(0, Relaxed) > now,
+                    Buckets::Each(table) => table.clear_all(now),
+                };
             }
-            (Buckets::Each(table), Debtor::Key(text)) => {
-                key.digest_of_text(self.seed, text).is_some_and(|digest| table.clear(digest, now))
-            }
+            Debtor::Client(client) => with_client(*client, |facts| key.digest(self.seed, facts)),
+            Debtor::Key(text) => key.digest_of_text(self.seed, text),
+        };
+        let (Some(digest), Buckets::Each(table)) = (digest, &self.buckets) else { return false };
+        self.refused.forget(digest);
+        table.clear(digest, now)
+    }
+
+    /// A request found no token: notes whose it was.
+    pub fn note_refusal(&self, facts: &Facts<'_>, now: Duration) {
+        let key = &self.settings.key;
+        let digest = key.digest(self.seed, facts).unwrap_or_default();
+        self.refused.note(digest, now, || key.remembered(facts));
+    }
+
+    /// How often it refused, and the keys that it refused most, at most `most`.
+    pub fn refused_keys(&self, most: usize, now: Duration) -> (u64, Vec<RefusedKey>) {
+        let at = ticks(now);
+        self.refused.list(most, now, |digest, key| {
+            let full_at = self.full_at(Some(digest), at);
+            let wait = self.bucket.take(full_at, at).err().map(duration);
+            RefusedKey { wait: Some(wait.unwrap_or_default()), ..key }
+        })
+    }
+
+    /// Keys that owe it something, count. Looks at every bucket: some milliseconds where it has room for a
+    /// million.
+    pub fn owing(&self, now: Duration) -> u64 {
+        match &self.buckets {
+            Buckets::One(full_at) => u64::from(full_at.load(Relaxed) > ticks(now)),
+            Buckets::Each(table) => table.owing(ticks(now)),
         }
     }
 

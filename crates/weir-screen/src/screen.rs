@@ -356,8 +356,12 @@ impl Screen {
             let settings = &limiter.settings;
             match limiter.enter_at(facts, now) {
                 Some(slot) => passage.slots.push(slot),
-                None if settings.dry_run => passage.note(Reason::Concurrency),
                 None => {
+                    limiter.note_refusal(facts, now);
+                    if settings.dry_run {
+                        passage.note(Reason::Concurrency);
+                        continue;
+                    }
                     return Err(Refusal {
                         reason: Reason::Concurrency,
                         status: settings.status,
@@ -378,8 +382,12 @@ impl Screen {
             };
             match found {
                 Ok(()) => {}
-                Err(_) if settings.dry_run => passage.note(Reason::Rate),
                 Err(wait) => {
+                    limiter.note_refusal(facts, now);
+                    if settings.dry_run {
+                        passage.note(Reason::Rate);
+                        continue;
+                    }
                     self.give_back(taken, facts, now);
                     return Err(Refusal {
                         reason: Reason::Rate,

@@ -98,6 +98,25 @@ pub struct Purge {
     pub running: Running,
 }
 
+/// Which limits `weir limits show` shows.
+#[derive(Args, Debug)]
+pub struct ShownLimits {
+    /// Of this listener and its routes
+    #[arg(long, value_name = "NAME")]
+    pub listener: Option<String>,
+    /// Of routes of this name
+    #[arg(long, value_name = "NAME")]
+    pub route: Option<String>,
+    /// At most so many keys of each limit, those refused most often
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub keys: usize,
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub running: Running,
+}
+
 /// What `weir limits clear` has forgotten.
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("whose").args(["client", "key", "all"]).required(true))]

@@ -7,7 +7,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use weir_admin::explain::Question;
 
 use crate::arguments::{
-    Added, AskedSql, Change, Cleared, ConfigFiles, InMaintenance, Purge, Removed, Running,
+    Added, AskedSql, Change, Cleared, ConfigFiles, InMaintenance, Purge, Removed, Running, ShownLimits,
 };
 use crate::exit::Exit;
 use crate::verbs;
@@ -76,7 +76,7 @@ enum Verb {
         #[command(subcommand)]
         what: CacheVerb,
     },
-    /// What limits of rate have counted
+    /// Whom limits keep out, and what they have counted
     Limits {
         #[command(subcommand)]
         what: LimitsVerb,
@@ -198,6 +198,8 @@ enum CacheVerb {
 
 #[derive(Debug, Subcommand)]
 enum LimitsVerb {
+    /// Show how limits stand, and whom they refused most often
+    Show(ShownLimits),
     /// Forget what somebody owes, who may ask at once again
     Clear(Cleared),
 }
@@ -232,6 +234,7 @@ fn done(verb: Verb) -> Result<Exit, Exit> {
         Verb::Add(added) => verbs::backend::add(&added),
         Verb::Remove(removed) => verbs::backend::remove(&removed),
         Verb::Cache { what: CacheVerb::Purge(purge) } => verbs::cache::purge(&purge),
+        Verb::Limits { what: LimitsVerb::Show(shown) } => verbs::limits::show(&shown),
         Verb::Limits { what: LimitsVerb::Clear(cleared) } => verbs::limits::clear(&cleared),
         Verb::Flows(arguments) => verbs::flows::flows(&arguments),
         Verb::Decapsulate(arguments) => verbs::decapsulate::decapsulate(&arguments),
@@ -309,6 +312,8 @@ mod tests {
             "weir cache purge --prefix /static/",
             "weir cache purge --tag news --json",
             "weir cache purge --all",
+            "weir limits show",
+            "weir limits show --listener web --route login --keys 5 --json",
             "weir limits clear --client 192.0.2.7",
             "weir limits clear --key ann --listener web --route login --json",
             "weir limits clear --all",

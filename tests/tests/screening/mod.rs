@@ -6,6 +6,7 @@ mod bodies;
 mod cleared;
 mod clients;
 mod concurrency;
+mod listed;
 mod lists;
 mod rates;
 mod reload;

@@ -1,11 +1,86 @@
-//! `weir limits clear`
+//! `weir limits`
 
 use hyper::Method;
-use weir_admin::limits::ClearLimits;
+use weir_admin::limits::{ClearLimits, LimitEntry, LimitList, LimitedKey};
 
-use crate::arguments::Cleared;
-use crate::client::ask_and_print;
+use super::status::span;
+use crate::arguments::{Cleared, ShownLimits};
+use crate::client::{ask_and_print, segment};
 use crate::exit::Exit;
+use crate::table::table;
+
+/// Shows how the limits of the running Weir stand, and whom they refused.
+pub fn show(shown: &ShownLimits) -> Result<Exit, Exit> {
+    let ShownLimits { listener, route, keys, json, running } = shown;
+    let mut path = format!("/v1/limits?keys={keys}");
+    for (name, value) in [("listener", listener), ("route", route)] {
+        if let Some(value) = value {
+            path += &format!("&{name}={}", segment(value));
+        }
+    }
+    ask_and_print(running, Method::GET, &path, None, *json, |body| {
+        let LimitList { limits } = serde_json::from_value(body)?;
+        match limits.is_empty() {
+            true => Ok("no listener and no route has a limit".to_owned()),
+            false => Ok(limits.iter().map(in_words).collect::<Vec<_>>().join("\n")),
+        }
+    })
+}
+
+fn in_words(it: &LimitEntry) -> String {
+    let place = match &it.route {
+        Some(route) => format!("listener {}, route {route}", it.listener),
+        None => format!("listener {}", it.listener),
+    };
+    let rule = match (&it.rate, it.max) {
+        (Some(rate), _) => format!("{rate}, burst {}", it.burst.unwrap_or_default()),
+        (None, max) => format!("{} at once", max.unwrap_or_default()),
+    };
+    let statuses = if it.statuses.is_empty() {
+        String::new()
+    } else {
+        format!(", answers of {}", it.statuses.join(", "))
+    };
+    let at = if it.at == "edge" { String::new() } else { format!(", at {}", it.at) };
+    let dry = if it.dry_run { ", dry run" } else { "" };
+    let mut out = format!("{place}: {} {rule} by {}{statuses}{at}{dry}\n", it.limit, it.key);
+    let counted = match (it.keys, it.rate.is_some()) {
+        (Some(keys), _) => {
+            let part = 100.0 * it.tracked_count as f64 / f64::from(keys.max(1));
+            format!("{} of {keys} keys in use ({part:.1}%), ", it.tracked_count)
+        }
+        (None, true) => String::new(),
+        (None, false) => format!("{} keys with requests under way, ", it.tracked_count),
+    };
+    let overflow = match it.overflow_total {
+        0 => String::new(),
+        count => format!(", {count} times no bucket was free"),
+    };
+    out += &format!("  {counted}{} refused{overflow}\n", it.refused_total);
+    if !it.refused.is_empty() {
+        let last = if it.rate.is_some() { "let in again" } else { "under way" };
+        let head = ["refused", "last", last, "who"].map(str::to_owned).to_vec();
+        let rows: Vec<_> = [head].into_iter().chain(it.refused.iter().map(row)).collect();
+        out += &table(&rows, |_, text| text);
+    }
+    out
+}
+
+/// The key comes last, for it is as long as its client likes.
+fn row(it: &LimitedKey) -> Vec<String> {
+    let who = match (&it.client, &it.key) {
+        (Some(client), _) => format!("client {client}"),
+        (None, Some(key)) => format!("key {key}{}", if it.cut { "…" } else { "" }),
+        (None, None) => "all together".to_owned(),
+    };
+    let standing = match (it.let_in_after_seconds, it.under_way) {
+        (Some(0.0), _) => "now".to_owned(),
+        // What is left of a second is one.
+        (Some(wait), _) => format!("in {}", span(wait.ceil())),
+        (None, under_way) => under_way.unwrap_or_default().to_string(),
+    };
+    vec![it.refused_total.to_string(), format!("{} ago", span(it.refused_ago_seconds)), standing, who]
+}
 
 /// Has the running Weir forget what somebody owes its limits of rate, and says in how many that was anything.
 pub fn clear(cleared: &Cleared) -> Result<Exit, Exit> {
