@@ -21,6 +21,7 @@ pub mod dns;
 pub mod events;
 pub mod health;
 pub mod kernel;
+mod lease;
 mod maps;
 pub mod notify;
 mod outgoing;

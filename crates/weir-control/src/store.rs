@@ -10,25 +10,34 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::blocking::blocking;
+use crate::lease::Lease;
 
 /// Longest account file that is read, bytes.
 const ACCOUNT_BYTES: u64 = 64 << 10;
 /// Between two looks at a lock that somebody else holds.
 const LOCK_EVERY: Duration = Duration::from_millis(250);
 
-/// An exclusive hold on one thing of the store, over all processes; given back when dropped, and by the
-/// kernel when the process ends.
+/// An exclusive hold on one thing of the store, over all processes of all hosts that share it; given back
+/// when dropped. Of this host's processes the kernel takes it from one that ends.
 #[derive(Debug)]
-pub struct Lock(#[expect(dead_code, reason = "its being open is what counts")] File);
+#[expect(dead_code, reason = "its being there is what counts")]
+pub struct Lock {
+    /// Given back before the kernel's lock, which says whether its process is there.
+    lease: Lease,
+    file: File,
+}
 
 impl Lock {
-    /// Waits for the lock that goes with `path` (`shop.pem` has `shop.lock`), making its folder first.
+    /// Waits for the lock that goes with `path` (`shop.pem` has `shop.lock`, and `shop.claim` while it is held),
+    /// making its folder first.
     ///
     /// # Errors
     /// The store can't be written.
     pub async fn take(path: &Path) -> io::Result<Lock> {
+        let claim = path.with_extension("claim");
         let path = path.with_extension("lock");
         make_folder(path.parent().unwrap_or(&path))?;
         let file = OpenOptions::new()
@@ -39,10 +48,12 @@ impl Lock {
             .open(&path)
             .map_err(naming(&path))?;
         let mut waited = false;
-        loop {
+        let is_alone = loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Lock(file)),
-                Err(rustix::io::Errno::WOULDBLOCK) => {}
+                Ok(()) => break true,
+                Err(Errno::WOULDBLOCK) => {}
+                // Some file systems that hosts share have no such locks.
+                Err(Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => break false,
                 Err(error) => return Err(naming(&path)(error.into())),
             }
             if !waited {
@@ -50,7 +61,9 @@ impl Lock {
             }
             waited = true;
             tokio::time::sleep(LOCK_EVERY).await;
-        }
+        };
+        let lease = Lease::take(&claim, is_alone).await?;
+        Ok(Lock { lease, file })
     }
 }
 

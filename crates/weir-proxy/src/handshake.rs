@@ -3,7 +3,7 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use weir_io::buffers::Buffer;
 use weir_io::clock;
@@ -37,14 +37,21 @@ pub async fn with_client(
     deadline.set(now + listener.shared.config.timeout.handshake);
     deadline.set_idle(Some(now));
     let mut config = server.stream_config();
-    let awaited = listener.shared.challenges.stream_config();
-    if awaited.is_some() || !server.on_demand().is_empty() {
+    let challenges = &listener.shared.challenges;
+    let is_awaited = challenges.stream_config().is_some() || challenges.shares_handshakes();
+    if is_awaited || !server.on_demand().is_empty() {
         let read = Box::pin(server_name(worker, listener, &mut stream, buffer, deadline)).await;
         let name = read.inspect_err(|_| deadline.set_idle(None))?;
         let received = buffer.as_ref().map_or(&[][..], Buffer::filled);
         match (hello::offers_only(received, acme::PROTOCOL), name) {
             // An authority that looks whether a domain is ours must not wait for its certificate.
-            (true, _) => config = awaited.cloned().unwrap_or(config),
+            (true, name) => {
+                if name.is_some_and(|name| challenges.may_be_shared_handshake(&name)) {
+                    let waited = Box::pin(shared_proof(listener, &mut stream, deadline)).await;
+                    waited.inspect_err(|_| deadline.set_idle(None))?;
+                }
+                config = challenges.stream_config().cloned().unwrap_or(config);
+            }
             (false, Some(name)) => {
                 let waited = Box::pin(certificate(listener, server, &name, &mut stream, deadline)).await;
                 waited.inspect_err(|_| deadline.set_idle(None))?;
@@ -87,18 +94,44 @@ async fn certificate(
 ) -> Result<(), End> {
     let Some(mut waiting) = server.wanted(name) else { return Ok(()) };
     deadline.set(clock::now() + waiting.limit());
-    let waited = poll_fn(|context| match waiting.poll(context) {
+    if !waits(stream, deadline, |context| waiting.poll(context)).await? {
+        waiting.time_out();
+    }
+    deadline.set(clock::now() + listener.shared.config.timeout.handshake);
+    Ok(())
+}
+
+/// Waits until it was looked whether another Weir with the same store has something to prove; whatever is
+/// found is shown from then on. The deadline is what it was, at most.
+///
+/// # Errors
+/// The client has left, or must make room.
+async fn shared_proof(
+    listener: &WorkerListener,
+    stream: &mut Stream,
+    deadline: &Deadline,
+) -> Result<(), End> {
+    let mut look = listener.shared.challenges.look();
+    waits(stream, deadline, |context| look.poll_ended(context)).await.map(drop)
+}
+
+/// Waits for what `ends` says, or the deadline; whether it was the former.
+///
+/// # Errors
+/// The client has left, or must make room.
+async fn waits(
+    stream: &mut Stream,
+    deadline: &Deadline,
+    mut ends: impl FnMut(&mut Context<'_>) -> Poll<()>,
+) -> Result<bool, End> {
+    poll_fn(|context| match ends(context) {
         Poll::Ready(()) => Poll::Ready(Ok(true)),
         Poll::Pending if deadline.is_shed() => Poll::Ready(Err(End::Overload)),
         Poll::Pending if stream.poll_left(context) => Poll::Ready(Err(End::ClientClosed)),
         Poll::Pending if deadline.has_passed() => Poll::Ready(Ok(false)),
         Poll::Pending => Poll::Pending,
-    });
-    if !waited.await? {
-        waiting.time_out();
-    }
-    deadline.set(clock::now() + listener.shared.config.timeout.handshake);
-    Ok(())
+    })
+    .await
 }
 
 /// The name that a client asks for, which is read and answered nothing. `None` for a client that asks for no

@@ -1,6 +1,8 @@
 //! Certificates that are got by ACME, as far as handshakes and requests see of it: where they are kept, and
 //! what proves to an authority that a domain is ours while it looks.
 
+mod looks;
+mod shared_proof;
 mod turns;
 
 use std::collections::HashMap;
@@ -20,6 +22,9 @@ use rustls::sign::CertifiedKey;
 use rustls::version::{TLS12, TLS13};
 use weir_config::{Acme, Certificate, CipherPolicy};
 
+pub use self::looks::{BegunLook, Look};
+use self::looks::{HANDSHAKES, Looks, TOKENS};
+pub use self::shared_proof::{PROOF_BYTES, SharedProof};
 use self::turns::Turns;
 use crate::certificate::{self, Facts};
 use crate::files::LoadError;
@@ -114,10 +119,27 @@ pub struct Challenges {
     /// What to show in the handshake, by domain (RFC 8737), and whose turn that is.
     certificates: Arc<Shelf<Arc<CertifiedKey>>>,
     turns: Turns,
+    /// The same of other Weirs that share a store with this one, as far as it was looked for.
+    found: Found,
+    looks: Looks,
     /// What such handshakes are made with: nobody is asked for a certificate, and nothing is resumed.
     config: OnceLock<Arc<ServerConfig>>,
     /// What listeners and reloads share of each `acme` with `on_demand`, as long as one of them has it.
     on_demand: Mutex<Vec<Weak<OnDemand>>>,
+}
+
+/// What other Weirs have to show.
+#[derive(Default)]
+struct Found {
+    tokens: Shelf<Arc<str>>,
+    certificates: Arc<Shelf<FoundProof>>,
+}
+
+/// A proof of another Weir's, made here.
+#[derive(Clone)]
+struct FoundProof {
+    digest: [u8; 32],
+    shown: Arc<CertifiedKey>,
 }
 
 /// Things that are there for a while, for many readers.
@@ -180,13 +202,80 @@ impl Challenges {
     /// What a request for this token is answered with; `None` for one that no authority was told of. Costs no
     /// lock.
     pub fn answer(&self, token: &str) -> Option<Arc<str>> {
-        self.tokens.find(token)
+        self.tokens.find(token).or_else(|| self.found.tokens.find(token))
+    }
+
+    /// Whether a request for this token may be for another Weir's order: then [`Self::look`] is to be waited
+    /// for.
+    pub fn may_be_shared(&self, token: &str) -> bool {
+        self.looks.is_open_for(TOKENS) && shared_proof::is_token(token) && self.answer(token).is_none()
+    }
+
+    /// Whether proofs by handshakes of other Weirs' orders are looked for. Costs one load.
+    #[inline]
+    pub fn shares_handshakes(&self) -> bool {
+        self.looks.is_open_for(HANDSHAKES)
+    }
+
+    /// Whether a handshake for a challenge of this domain may be for another Weir's order: then
+    /// [`Self::look`] is to be waited for.
+    pub fn may_be_shared_handshake(&self, domain: &str) -> bool {
+        let is_known =
+            || self.certificates.find(domain).is_some() || self.found.certificates.find(domain).is_some();
+        self.shares_handshakes() && !is_known()
+    }
+
+    /// Has the stores looked into for what other Weirs have to prove. All who ask share one look.
+    pub fn look(&self) -> Look<'_> {
+        self.looks.ask()
+    }
+
+    /// Says what is looked for from now on.
+    pub fn look_for(&self, tokens: bool, handshakes: bool) {
+        let mask = |is_open, what| if is_open { what } else { 0 };
+        self.looks.open_for(mask(tokens, TOKENS) | mask(handshakes, HANDSHAKES));
+        if !tokens && !handshakes {
+            self.take_found(Vec::new());
+        }
+    }
+
+    /// Waits until a worker asks for a look.
+    pub async fn asked(&self) -> BegunLook<'_> {
+        self.looks.asked().await
+    }
+
+    /// Shows what was found in the stores, and nothing of what was found before and is there no more. Of two
+    /// for one domain the later one counts. Makes a key for each new handshake: not for a thread that serves.
+    /// Gives whether anything was found.
+    pub fn take_found(&self, proofs: Vec<SharedProof>) -> bool {
+        let (mut tokens, mut certificates) = (HashMap::new(), HashMap::new());
+        for proof in proofs {
+            match proof {
+                SharedProof::Token { token, authorization } => {
+                    tokens.insert(token, Arc::from(authorization));
+                }
+                SharedProof::Handshake { domain, digest } => {
+                    let known = self.found.certificates.find(&domain).filter(|known| known.digest == digest);
+                    let shown = known.map_or_else(|| proof_with_config(self, &domain, &digest), Ok);
+                    // One that can't be made is not shown: the authority will say what it missed.
+                    if let Ok(shown) = shown {
+                        certificates.insert(domain, shown);
+                    }
+                }
+            }
+        }
+        let is_any = !tokens.is_empty() || !certificates.is_empty();
+        self.found.tokens.change(|all| *all = tokens);
+        self.found.certificates.change(|all| *all = certificates);
+        is_any
     }
 
     /// What a handshake for a challenge is made with; `None` while none is expected, which costs one load.
     #[inline]
     pub fn stream_config(&self) -> Option<&Arc<ServerConfig>> {
-        if self.certificates.is_used.load(Ordering::Acquire) { self.config.get() } else { None }
+        let is_used = self.certificates.is_used.load(Ordering::Acquire)
+            || self.found.certificates.is_used.load(Ordering::Acquire);
+        if is_used { self.config.get() } else { None }
     }
 
     /// What the process shares of this `acme`; `None` for one without `on_demand`.
@@ -226,15 +315,27 @@ impl Challenges {
     /// The certificate can't be made; says why.
     pub fn offer_handshake(self: &Arc<Challenges>, domain: &str, digest: &[u8; 32]) -> Result<Offer, String> {
         let shown = Arc::new(proof(domain, digest)?);
-        if self.config.get().is_none() {
-            let config = config(self.certificates.clone()).map_err(|error| error.to_string())?;
-            let _ = self.config.set(Arc::new(config));
-        }
+        self.make_config()?;
         self.certificates.change(|certificates| {
             certificates.insert(domain.to_owned(), shown.clone());
         });
         Ok(Offer { challenges: self.clone(), what: What::Domain(domain.to_owned(), shown) })
     }
+
+    fn make_config(&self) -> Result<(), String> {
+        if self.config.get().is_none() {
+            let shown =
+                ShownProofs { own: self.certificates.clone(), found: self.found.certificates.clone() };
+            let config = config(Arc::new(shown)).map_err(|error| error.to_string())?;
+            let _ = self.config.set(Arc::new(config));
+        }
+        Ok(())
+    }
+}
+
+fn proof_with_config(challenges: &Challenges, domain: &str, digest: &[u8; 32]) -> Result<FoundProof, String> {
+    challenges.make_config()?;
+    Ok(FoundProof { digest: *digest, shown: Arc::new(proof(domain, digest)?) })
 }
 
 impl Drop for Offer {
@@ -275,7 +376,7 @@ fn proof(domain: &str, digest: &[u8; 32]) -> Result<CertifiedKey, String> {
     Ok(CertifiedKey::new(vec![certificate.der().clone()], key))
 }
 
-fn config(certificates: Arc<Shelf<Arc<CertifiedKey>>>) -> Result<ServerConfig, rustls::Error> {
+fn config(certificates: Arc<ShownProofs>) -> Result<ServerConfig, rustls::Error> {
     let mut config = ServerConfig::builder_with_provider(provider::of(CipherPolicy::Default))
         .with_protocol_versions(&[&TLS13, &TLS12])?
         .with_no_client_auth()
@@ -286,15 +387,22 @@ fn config(certificates: Arc<Shelf<Arc<CertifiedKey>>>) -> Result<ServerConfig, r
     Ok(config)
 }
 
-impl ResolvesServerCert for Shelf<Arc<CertifiedKey>> {
+/// Which proof a handshake is shown.
+struct ShownProofs {
+    own: Arc<Shelf<Arc<CertifiedKey>>>,
+    found: Arc<Shelf<FoundProof>>,
+}
+
+impl ResolvesServerCert for ShownProofs {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.find(&hello.server_name()?.to_ascii_lowercase())
+        let name = hello.server_name()?.to_ascii_lowercase();
+        self.own.find(&name).or_else(|| self.found.find(&name).map(|found| found.shown))
     }
 }
 
-impl fmt::Debug for Shelf<Arc<CertifiedKey>> {
+impl fmt::Debug for ShownProofs {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{} domains", self.things.load().len())
+        write!(out, "{} and {} domains", self.own.things.load().len(), self.found.things.load().len())
     }
 }
 
@@ -346,6 +454,31 @@ mod tests {
         assert_eq!(config.alpn_protocols, [PROTOCOL.to_vec()]);
         drop((token, shaken));
         assert!(challenges.answer("token").is_none() && challenges.stream_config().is_none());
+    }
+
+    #[test]
+    fn what_another_weir_has_to_prove_is_shown_for_as_long_as_it_is_found() {
+        let challenges = Arc::new(Challenges::default());
+        let token = |name: &str| SharedProof::Token {
+            token: name.to_owned(),
+            authorization: format!("{name}.thumb"),
+        };
+        let shaken =
+            |digest| SharedProof::Handshake { domain: "shop.example".to_owned(), digest: [digest; 32] };
+        assert!(!challenges.may_be_shared("token") && !challenges.shares_handshakes());
+        challenges.look_for(true, true);
+        assert!(challenges.may_be_shared("token") && challenges.may_be_shared_handshake("shop.example"));
+        assert!(!challenges.may_be_shared("../token"), "it is none");
+        assert!(challenges.take_found(vec![token("token"), shaken(7)]));
+        assert_eq!(challenges.answer("token").as_deref(), Some("token.thumb"));
+        assert!(!challenges.may_be_shared("token") && !challenges.may_be_shared_handshake("shop.example"));
+        let shown = || challenges.found.certificates.find("shop.example").unwrap().shown;
+        let first = shown();
+        assert!(challenges.stream_config().is_some() && challenges.take_found(vec![shaken(7)]));
+        assert!(Arc::ptr_eq(&first, &shown()), "no key is made for what is known");
+        assert!(challenges.answer("token").is_none());
+        assert!(challenges.take_found(vec![shaken(7), shaken(8)]) && !Arc::ptr_eq(&first, &shown()));
+        assert!(!challenges.take_found(Vec::new()) && challenges.stream_config().is_none());
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod on_demand;
 mod pebble;
 mod renewal;
 mod several;
+mod shared;
 mod stored;
 mod unfinished;
 mod unwritten;

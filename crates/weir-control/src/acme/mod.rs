@@ -15,6 +15,7 @@ mod holds;
 mod on_demand;
 mod order;
 mod schedule;
+mod shared;
 mod unfinished;
 
 use std::collections::HashMap;
@@ -39,6 +40,7 @@ use self::on_demand::{Common, Demands};
 use self::order::Attempt;
 pub use self::schedule::Blame;
 use self::schedule::{Life, Window};
+use self::shared::SharedProofs;
 use self::unfinished::OrderFile;
 use crate::events::{Bus, What};
 use crate::lock;
@@ -60,6 +62,7 @@ pub struct Orders {
     orders: Mutex<HashMap<PathBuf, Running>>,
     demands: Demands,
     challenges: Arc<Challenges>,
+    shared: SharedProofs,
     bus: Arc<Bus>,
     holds: Arc<Holds>,
 }
@@ -166,8 +169,8 @@ impl Standing {
 impl Orders {
     /// None yet.
     pub fn new(bus: Arc<Bus>) -> Orders {
-        let (orders, demands, challenges, holds) = Default::default();
-        Orders { orders, demands, challenges, bus, holds }
+        let (orders, demands, challenges, shared, holds) = Default::default();
+        Orders { orders, demands, challenges, shared, bus, holds }
     }
 
     /// What the workers show to certificate authorities.
@@ -186,7 +189,9 @@ impl Orders {
         let ways = |acme: &Acme| -> Vec<_> { acme.challenges.iter().copied().filter(open).collect() };
         let served = snapshot.listeners.iter().filter_map(|listener| listener.tls.as_ref());
         let on_demand = served.flat_map(|tls| tls.on_demand());
-        let on_demand = on_demand.map(|each| (each.clone(), ways(each.acme()))).collect();
+        let on_demand: Vec<_> = on_demand.map(|each| (each.clone(), ways(each.acme()))).collect();
+        let mut shared: Vec<_> =
+            on_demand.iter().map(|(each, ways)| (each.acme().clone(), ways.clone())).collect();
         let common =
             Common { challenges: self.challenges.clone(), bus: self.bus.clone(), holds: self.holds.clone() };
         self.demands.adopt(on_demand, &common);
@@ -200,6 +205,8 @@ impl Orders {
                 entry.1.push(served.clone());
             }
         }
+        shared.extend(wanted.values().map(|(wanted, _)| (wanted.acme.clone(), wanted.ways.clone())));
+        self.shared.adopt(&shared, &self.challenges);
         let mut orders = lock(&self.orders);
         orders.retain(|file, running| wanted.get(file).is_some_and(|(wanted, _)| *wanted == running.wanted));
         for (file, (wanted, listeners)) in wanted {
@@ -236,6 +243,7 @@ impl Orders {
     pub fn stop(&self) {
         lock(&self.orders).clear();
         self.demands.stop();
+        self.shared.stop(&self.challenges);
     }
 
     /// How the order for the certificate in `file` stands; `None` when it is not on order.

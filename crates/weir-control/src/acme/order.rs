@@ -7,12 +7,13 @@ use instant_acme::{AuthorizationStatus, ChallengeType, Error, Order, OrderStatus
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use weir_config::{Acme, AcmeChallenge};
 use weir_tls::Identity;
-use weir_tls::acme::{Challenges, Offer};
+use weir_tls::acme::{Challenges, Offer, SharedProof};
 
 use super::accounts::{Accounts, Placed};
 use super::dns01::{self, InZone};
 use super::failure::{self, Failure};
 use super::schedule::Blame;
+use super::shared::{self, Published};
 use super::unfinished::{OrderFile, Unfinished};
 
 /// For an authority to look at challenges, and then to sign.
@@ -176,13 +177,20 @@ impl Attempt<'_> {
             let proof = challenge.key_authorization();
             proofs.push(match way {
                 AcmeChallenge::Http01 => {
-                    Proof::ByWorkers(challenges.offer_token(&challenge.token, proof.as_str()))
+                    let offer = challenges.offer_token(&challenge.token, proof.as_str());
+                    let token = SharedProof::Token {
+                        token: challenge.token.clone(),
+                        authorization: proof.as_str().to_owned(),
+                    };
+                    Proof::ByWorkers(offer, shared::publish(acme, &token).await)
                 }
                 AcmeChallenge::TlsAlpn01 => {
                     let mut digest = [0; 32];
                     digest.copy_from_slice(proof.digest().as_ref());
                     let offer = challenges.offer_handshake(&domain, &digest);
-                    Proof::ByWorkers(offer.map_err(|reason| Failure::new(Blame::Store, reason))?)
+                    let offer = offer.map_err(|reason| Failure::new(Blame::Store, reason))?;
+                    let shaken = SharedProof::Handshake { domain: domain.clone(), digest };
+                    Proof::ByWorkers(offer, shared::publish(acme, &shaken).await)
                 }
                 AcmeChallenge::Dns01 => {
                     let put = dns01::put(acme, &domain, proof.dns_value()).await;
@@ -213,7 +221,8 @@ fn no_request(error: rcgen::Error) -> Failure {
 /// What meets a challenge for as long as it is kept.
 #[expect(dead_code, reason = "its being there is what counts")]
 enum Proof {
-    ByWorkers(Offer),
+    /// Of this Weir, and of others with the same store.
+    ByWorkers(Offer, Option<Published>),
     InZone(Box<InZone>),
 }
 

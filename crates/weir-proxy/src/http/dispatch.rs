@@ -17,7 +17,7 @@ use crate::http::exchange::{After, Exchange};
 use crate::http::failure::Failure;
 use crate::http::forward;
 use crate::http::forwarding::Forwarding;
-use crate::http::plan::{Outcome, OverTls, Plan, Received, Rules, plan};
+use crate::http::plan::{Outcome, OverTls, Plan, Received, Rules, challenge_token, plan};
 use crate::http::request_values::Values;
 use crate::http::requester::Requester;
 use crate::http::route::Route;
@@ -51,6 +51,10 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
         session.requester.renew_trust();
     }
     note_request(session, &listener, exchange);
+    if asks_for_shared_proof(session, &listener, exchange) {
+        let challenges = &listener.shared.challenges;
+        boxed(|| challenges.look()).await;
+    }
     let decided = decide(session, &listener, exchange);
     if let Some(logs) = listener.compiled.logs.as_deref().filter(|logs| logs.asks()) {
         capture(logs, &session.requester, &listener, exchange);
@@ -95,6 +99,14 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
     match ended {
         Ok(after) => after,
         Err(failure) => boxed(|| answer::failure(session, &listener, exchange, &failure)).await,
+    }
+}
+
+/// Whether it may be an authority that asks for what another Weir with the same store has to prove.
+fn asks_for_shared_proof(session: &Session, listener: &WorkerListener, exchange: &Exchange) -> bool {
+    session.requester.secure.is_none() && {
+        let token = challenge_token(exchange.request.path(session.requester.received()));
+        token.is_some_and(|token| listener.shared.challenges.may_be_shared(token))
     }
 }
 

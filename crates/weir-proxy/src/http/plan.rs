@@ -328,6 +328,11 @@ pub fn plan<'l, 'r>(
     Plan { route, is_screened: true, outcome }
 }
 
+/// The token that a request for this path asks for, as an authority does (RFC 8555 section 8.3).
+pub fn challenge_token(sent: &[u8]) -> Option<&str> {
+    std::str::from_utf8(sent.strip_prefix(CHALLENGES)?).ok()
+}
+
 /// Which route or pool takes the request; `Err` with what happens to one that never comes so far.
 fn taken_by<'l, 'r>(
     rules: &Rules<'l>,
@@ -341,8 +346,9 @@ fn taken_by<'l, 'r>(
     }
     match request.tls {
         None => {
-            let token = sent.strip_prefix(CHALLENGES).and_then(|token| std::str::from_utf8(token).ok());
-            if let Some(authorization) = token.and_then(|token| rules.challenges.answer(token)) {
+            if let Some(authorization) =
+                challenge_token(sent).and_then(|token| rules.challenges.answer(token))
+            {
                 return Err(Outcome::Prove { authorization });
             }
         }

@@ -1,0 +1,301 @@
+//! A claim on one thing of a store that several hosts share: a file that only one can make, which says whose
+//! it is and is written anew as long as it is held.
+//!
+//! The kernel's own locks do not reach other hosts on every file system. A claim that its holder does not
+//! renew is over after [`STALE_AFTER`], by the clock of whoever waits: no two clocks have to agree. Where the
+//! holder was a process of this host, the kernel's lock, which goes with each claim, has already told that it
+//! is gone.
+//!
+//! Two may believe to hold a claim where one stood still for so long and then goes on. Then a certificate is
+//! ordered twice, and each file is still whole.
+
+use std::fs::{self, OpenOptions};
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinHandle;
+
+use crate::blocking::blocking;
+use crate::timestamp::Timestamp;
+
+/// A holder writes its claim anew so often.
+const RENEW_EVERY: Duration = Duration::from_secs(10);
+/// Whoever waits takes over a claim that has not changed for so long.
+const STALE_AFTER: Duration = Duration::from_secs(60);
+/// Between two looks at somebody else's.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Largest file of a claim, bytes.
+const CLAIM_BYTES: u64 = 4 << 10;
+
+/// What stands in the file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Claim {
+    /// Of this start of which host.
+    host: String,
+    process: u32,
+    /// Tells one claim of a process from the next.
+    number: u64,
+    /// How often it was renewed.
+    renewals: u64,
+    /// When it was renewed last by the clock of its host: for people, and for nothing else.
+    at: String,
+}
+
+impl Claim {
+    fn of(host: &str) -> Claim {
+        let number = RandomState::new().hash_one(0u8);
+        let claim = Claim {
+            host: host.to_owned(),
+            process: std::process::id(),
+            number,
+            renewals: 0,
+            at: String::new(),
+        };
+        claim.renewed(0)
+    }
+
+    fn renewed(&self, renewals: u64) -> Claim {
+        Claim { renewals, at: Timestamp::now().rfc3339(), ..self.clone() }
+    }
+
+    fn is_same(&self, other: &Claim) -> bool {
+        (&self.host, self.number) == (&other.host, other.number)
+    }
+
+    fn text(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+/// A claim that is held; given up when dropped.
+#[derive(Debug)]
+pub struct Lease {
+    path: PathBuf,
+    claim: Claim,
+    renewing: JoinHandle<()>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.renewing.abort();
+        if read(&self.path).is_ok_and(|(_, claim)| claim.is_some_and(|claim| claim.is_same(&self.claim))) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Lease {
+    /// Waits until nobody else has claimed `path`. `is_alone` says that whoever has claimed it on this host
+    /// is gone, as the kernel's lock proves that we hold.
+    ///
+    /// # Errors
+    /// The store can't be written.
+    pub async fn take(path: &Path, is_alone: bool) -> io::Result<Lease> {
+        Lease::take_as(&host(), path, is_alone, STALE_AFTER).await
+    }
+
+    async fn take_as(host: &str, path: &Path, is_alone: bool, stale_after: Duration) -> io::Result<Lease> {
+        let claim = Claim::of(host);
+        let mut seen: Option<(Vec<u8>, Instant)> = None;
+        loop {
+            let (own, at) = (claim.clone(), path.to_owned());
+            let before = seen.clone();
+            let left = move || {
+                let (text, other) = match make(&at, &own) {
+                    Ok(()) => return Ok(None),
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => read(&at)?,
+                    Err(error) => return Err(error),
+                };
+                let is_gone = is_alone && other.is_some_and(|other| other.host == own.host);
+                let is_stale =
+                    before.is_some_and(|(last, since)| last == text && since.elapsed() >= stale_after);
+                if is_gone || is_stale {
+                    take_away(&at, &text)?;
+                }
+                Ok(Some(text))
+            };
+            match blocking(left).await.unwrap_or_else(Err) {
+                Ok(None) => {
+                    let renewing = tokio::spawn(renew(path.to_owned(), claim.clone()));
+                    return Ok(Lease { path: path.to_owned(), claim, renewing });
+                }
+                // It was given up meanwhile.
+                Err(error)
+                    if error.kind() == io::ErrorKind::NotFound && path.parent().is_some_and(Path::is_dir) => {
+                }
+                Err(error) => {
+                    return Err(io::Error::new(error.kind(), format!("{}: {error}", path.display())));
+                }
+                Ok(Some(text)) if seen.as_ref().is_none_or(|(last, _)| *last != text) => {
+                    if seen.is_none() {
+                        tracing::debug!(claim = %path.display(), "another host has claimed this: waiting");
+                    }
+                    seen = Some((text, Instant::now()));
+                    // One that was left on this host is gone by now.
+                    if is_alone {
+                        continue;
+                    }
+                }
+                Ok(Some(_)) => {}
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+/// Makes the file, whole, unless there is one.
+fn make(path: &Path, claim: &Claim) -> io::Result<()> {
+    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(path)?;
+    file.write_all(&claim.text()).and_then(|()| file.sync_data()).inspect_err(|_| drop(fs::remove_file(path)))
+}
+
+/// What stands there, and what claim that is: none as long as it is half written.
+fn read(path: &Path) -> io::Result<(Vec<u8>, Option<Claim>)> {
+    let text = weir_tls::read_regular(path, CLAIM_BYTES)?;
+    let claim = serde_json::from_slice(&text).ok();
+    Ok((text, claim))
+}
+
+/// Takes away the claim that says `text`. Of several who try, one has it; and what is another one by now is
+/// put back.
+fn take_away(path: &Path, text: &[u8]) -> io::Result<()> {
+    let aside = path.with_extension(format!("{:016x}.over", RandomState::new().hash_one(0u8)));
+    match fs::rename(path, &aside) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        renamed => renamed?,
+    }
+    let is_it = read(&aside).is_ok_and(|(now, _)| now == text);
+    if !is_it {
+        // Whoever made another meanwhile has it.
+        let _ = fs::hard_link(&aside, path);
+    } else {
+        tracing::info!(claim = %path.display(), "the claim of a Weir that is gone is taken over");
+    }
+    fs::remove_file(&aside)
+}
+
+/// Renews a claim for as long as it is ours.
+async fn renew(path: PathBuf, claim: Claim) {
+    for renewals in 1.. {
+        tokio::time::sleep(RENEW_EVERY).await;
+        let (path, claim) = (path.clone(), claim.renewed(renewals));
+        let name = path.display().to_string();
+        match blocking(move || write_again(&path, &claim)).await.unwrap_or_else(Err) {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!(claim = name, "another Weir has taken over what this one is about");
+                return;
+            }
+            Err(error) => tracing::warn!(claim = name, %error, "a claim could not be renewed"),
+        }
+    }
+}
+
+/// Whether it was ours to be written.
+fn write_again(path: &Path, claim: &Claim) -> io::Result<bool> {
+    match read(path) {
+        Ok((_, Some(there))) if there.is_same(claim) => {}
+        Ok((_, Some(_))) => return Ok(false),
+        // Half of one is being written by somebody else.
+        Ok((_, None)) => return Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(make(path, claim).is_ok()),
+        Err(error) => return Err(error),
+    }
+    let next = path.with_extension(format!("{:016x}.next", claim.number));
+    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&next)?;
+    file.write_all(&claim.text()).and_then(|()| file.sync_data())?;
+    fs::rename(&next, path).map(|()| true).inspect_err(|_| drop(fs::remove_file(&next)))
+}
+
+/// Tells this start of this host from all others.
+fn host() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    match boot.trim() {
+        // Then nobody else counts as of this host.
+        "" => format!("{:016x}", RandomState::new().hash_one(std::process::id())),
+        boot => boot.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("weir-lease-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        folder.join("shop.claim")
+    }
+
+    fn count(path: &Path) -> usize {
+        fs::read_dir(path.parent().unwrap()).unwrap().count()
+    }
+
+    fn ends(path: &Path) {
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    async fn takes_at_once(host: &str, path: &Path, is_alone: bool, stale_after: Duration) -> Option<Lease> {
+        let take = Lease::take_as(host, path, is_alone, stale_after);
+        tokio::time::timeout(Duration::from_secs(5), take).await.ok().map(Result::unwrap)
+    }
+
+    #[tokio::test]
+    async fn one_host_has_it_until_it_gives_it_up() {
+        let path = place("given-up");
+        let held = takes_at_once("one", &path, true, STALE_AFTER).await.unwrap();
+        let mut other = std::pin::pin!(Lease::take_as("two", &path, true, STALE_AFTER));
+        assert!(tokio::time::timeout(Duration::from_millis(100), other.as_mut()).await.is_err());
+        drop(held);
+        let other = other.await.unwrap();
+        assert_eq!(read(&path).unwrap().1.unwrap().host, "two");
+        drop(other);
+        assert_eq!(count(&path), 0, "nothing is left");
+        ends(&path);
+    }
+
+    #[tokio::test]
+    async fn a_claim_of_a_process_of_this_host_that_is_gone_is_taken_over_at_once() {
+        let path = place("gone");
+        make(&path, &Claim::of("one")).unwrap();
+        assert!(takes_at_once("one", &path, true, STALE_AFTER).await.is_some());
+        make(&path, &Claim::of("one")).unwrap();
+        let unsure = tokio::time::timeout(
+            Duration::from_millis(100),
+            Lease::take_as("one", &path, false, STALE_AFTER),
+        );
+        assert!(unsure.await.is_err(), "nobody has said that it is gone");
+        ends(&path);
+    }
+
+    #[tokio::test]
+    async fn a_claim_that_is_not_renewed_is_taken_over_and_one_that_is_renewed_is_not() {
+        let path = place("stale");
+        let claim = Claim::of("one");
+        make(&path, &claim).unwrap();
+        let taken = takes_at_once("two", &path, true, Duration::ZERO).await.unwrap();
+        assert!(!write_again(&path, &claim.renewed(1)).unwrap(), "who comes back finds that it has lost it");
+        drop(taken);
+        // Half of one, which was left, is taken over as well.
+        fs::write(&path, "{\"host\"").unwrap();
+        drop(takes_at_once("two", &path, true, Duration::ZERO).await.unwrap());
+        assert_eq!(count(&path), 0);
+        // What is another one by the time that it is taken away stays.
+        make(&path, &claim).unwrap();
+        assert!(write_again(&path, &claim.renewed(1)).unwrap());
+        take_away(&path, &claim.text()).unwrap();
+        assert_eq!((read(&path).unwrap().1.unwrap().renewals, count(&path)), (1, 1));
+        ends(&path);
+    }
+
+    #[tokio::test]
+    async fn a_claim_in_a_folder_that_is_not_there_is_a_mistake_that_is_named() {
+        let error = Lease::take(Path::new("/proc/nowhere/shop.claim"), true).await.unwrap_err();
+        assert!(error.to_string().contains("/proc/nowhere"), "{error}");
+    }
+}
