@@ -16,6 +16,8 @@ use crate::log::{self, AccessLog, Log};
 use crate::map::{self, MapFile};
 use crate::mirror;
 use crate::plane;
+use crate::plane::forward::Forward;
+use crate::pool::health::{Check, ProbedAt};
 use crate::pool::{self, Pool};
 use crate::report::{Findings, Span};
 use crate::runtime::Runtime;
@@ -23,6 +25,7 @@ use crate::setting::{One as _, Part, Section, Setting};
 use crate::shared;
 use crate::split;
 use crate::uses::Uses;
+use crate::values::bind::Bind;
 
 /// A whole configuration, checked: every pool that is named exists, every bound holds.
 ///
@@ -123,6 +126,23 @@ impl Config {
         let named = |name: &str| self.pools.iter().find(|pool| pool.name == name);
         let pool = listener.pool.as_deref().and_then(named);
         plane::obstacle(&listener.fields(), pool.map(|pool| pool.fields()).as_ref())
+    }
+
+    /// Whether probes of `pool` ask its backends at the addresses of a listener that forwards to it in the
+    /// kernel, and not at their own.
+    pub fn asks_at_vip(pool: &Pool, listener: &Listener) -> bool {
+        let health = &pool.health;
+        let has = |port: u32| {
+            let mut binds = listener.bind.iter().filter_map(Bind::inet);
+            binds.any(|bind| bind.ports().any(|one| u32::from(one) == port))
+        };
+        let is_asked = match health.at {
+            Some(ProbedAt::Vip) => true,
+            Some(ProbedAt::Backend) => false,
+            None => health.port.is_none_or(has),
+        };
+        let is_answered_past = matches!(listener.forward, Forward::Dsr | Forward::Ipip);
+        is_asked && is_answered_past && health.check != Check::Off
     }
 
     /// The pools that serve in the place of `pool`, in the order in which they are asked; `of_route` is what

@@ -109,7 +109,7 @@ pub use parse::{Checked, all_texts, check_files, check_text, decode, parse};
 pub use plane::Plane;
 pub use plane::forward::{Forward, PortRange};
 pub use pool::hash::{Hash, HashKey};
-pub use pool::health::{Agent, Check, GrpcProbe, Health, HttpProbe, OnDown, Step, TcpProbe};
+pub use pool::health::{Agent, Check, GrpcProbe, Health, HttpProbe, OnDown, ProbedAt, Step, TcpProbe};
 pub use pool::passive::{Passive, SuccessRate};
 pub use pool::protocol::PoolProtocol;
 pub use pool::source::Source;

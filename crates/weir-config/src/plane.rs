@@ -33,6 +33,12 @@ pub(crate) fn asked(listener: &Fields) -> Option<Plane> {
     if listener.is_bad("plane") { None } else { Plane::from_word(listener.word("plane")) }
 }
 
+/// Whether a listener asks for a plane on which its backends answer past Weir.
+pub(crate) fn is_answered_past(listener: &Fields) -> bool {
+    let is_elsewhere = asked(listener).is_some_and(|plane| plane != Plane::Proxy);
+    is_elsewhere && matches!(forward::asked(listener), Some(Forward::Dsr | Forward::Ipip))
+}
+
 /// Something that stands between a listener and the kernel plane.
 struct Obstacle {
     at: Span,

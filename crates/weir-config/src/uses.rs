@@ -25,6 +25,8 @@ pub(crate) struct Use {
     pub plane: Option<Plane>,
     /// Where it asks for it.
     plane_at: Span,
+    /// Whether its backends answer past the plane: they have its address.
+    pub is_answered_past: bool,
     /// Whether it hands on TLS connections as they are.
     pub passes_tls_through: bool,
 }
@@ -45,6 +47,7 @@ impl Uses {
                 protocol,
                 plane: plane::asked(listener),
                 plane_at: listener.at("plane"),
+                is_answered_past: plane::is_answered_past(listener),
                 passes_tls_through: protocol == Some(Protocol::Tcp)
                     && listener.lacks("tls")
                     && by_sni.next().is_some(),

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
@@ -111,6 +112,34 @@ impl LocalEnd {
             at => at.connect().await,
         }
     }
+}
+
+/// A socket that is yet to be connected, and where it is bound: at a port that no other socket of that address
+/// has. Closed, it resets its connection, so that the port is free at once.
+///
+/// # Errors
+/// It can't leave from there, no route leads to `to`, or no port is left.
+pub fn open_alone(
+    local_end: &LocalEnd,
+    to: SocketAddr,
+    mss: Option<u32>,
+) -> io::Result<(Socket, SocketAddr)> {
+    // Which address the kernel chooses; nothing is sent.
+    let datagrams = local_end.open(to, None, false).map_err(not_here)?;
+    datagrams.connect(&to.into())?;
+    let from = datagrams.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    let socket =
+        Socket::new(Domain::for_address(to), Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    if let Some(interface) = &local_end.interface {
+        socket.bind_device(Some(interface.as_bytes()))?;
+    }
+    if let Some(mss) = mss {
+        socket.set_tcp_mss(mss)?;
+    }
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.bind(&SocketAddr::new(from.ip(), 0).into())?;
+    let here = socket.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    Ok((socket, here))
 }
 
 /// What [`LocalEnd::open`] says of an address that this host does not have, without the number that a

@@ -230,3 +230,42 @@ fn a_backend_that_is_the_listener_itself_is_refused_in_the_kernel() {
     let text = file("kernel", "", "").replace("10.0.0.1:80", "10.0.9.9:8080");
     assert!(parse("weir.toml", &text).is_ok());
 }
+
+#[test]
+fn backends_are_asked_at_the_listeners_address_where_they_answer_past_the_plane() {
+    let asks = |listener: &str, pool: &str| {
+        let text = file("kernel", listener, pool);
+        let config = parse("weir.toml", &text).unwrap_or_else(|report| panic!("{report}"));
+        let again = parse("weir.toml", &to_toml(&config)).unwrap_or_else(|report| panic!("{report}"));
+        assert_eq!(config, again);
+        crate::Config::asks_at_vip(&config.pools[0], &config.listeners[0])
+    };
+    for forward in ["forward = 'dsr'", "forward = 'ipip'"] {
+        assert!(asks(forward, ""));
+        assert!(asks(forward, "health = { check = 'tcp', port = 80 }"));
+        assert!(!asks(forward, "health = { check = 'tcp', port = 8080 }"), "told elsewhere");
+        assert!(asks(forward, "health = { check = 'tcp', port = 8080, at = 'vip' }"));
+        assert!(!asks(forward, "health = { check = 'tcp', at = 'backend' }"));
+        assert!(!asks(forward, "health = 'off'"));
+    }
+    assert!(!asks("forward = 'nat'", ""));
+    assert!(!asks("forward = 'nat'", "health = { at = 'backend' }"));
+}
+
+#[test]
+fn no_probe_asks_at_the_address_of_a_listener_that_backends_do_not_have() {
+    let at_vip = "health = { at = 'vip' }";
+    for (plane, listener) in [("kernel", "forward = 'nat'"), ("kernel", ""), ("proxy", "")] {
+        let refused =
+            parse("weir.toml", &file(plane, listener, at_vip)).expect_err("nobody has it").to_string();
+        assert!(refused.contains("no probe can ask at the listener's address"), "{refused}");
+        assert!(
+            refused.contains("no listener forwards to `app` by `forward = \"dsr\"` or `\"ipip\"`"),
+            "{refused}"
+        );
+    }
+    assert!(parse("weir.toml", &file("auto", "forward = 'dsr'", at_vip)).is_ok());
+    let refused = parse("weir.toml", &file("kernel", "forward = 'dsr'", "health = { at = 'tunnel' }"));
+    let refused = refused.expect_err("it is no word").to_string();
+    assert!(refused.contains("\"vip\"") && refused.contains("\"backend\""), "{refused}");
+}

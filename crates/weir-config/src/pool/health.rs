@@ -36,6 +36,11 @@ table! {
             count(Limit::optional(1, 65_535, "leave it out to probe the backend's own port"))
                 .default("the backend's own")
                 .also(&["check_port", "probe_port"]);
+        /// Where probes ask, of pools that a listener of the kernel plane forwards to by `dsr` or `ipip`.
+        at: Option<ProbedAt> =
+            Key::new(Kind::Word(ProbedAt::WORDS, None))
+                .default("\"vip\" unless `port` is none of the listener's, then \"backend\"")
+                .also(&["connect_ip", "through", "via", "tunnel", "transparent", "so_mark", "fwmark"]);
         /// Between probes while nothing changes.
         interval: Duration =
             duration(Limit::new(seconds(2), millis(10), HOUR, "shorter probes are load, not knowledge"))
@@ -156,6 +161,14 @@ table! {
         /// What must come next, within 16 KiB: a text, or `~` and a regular expression.
         expect: Option<Expected> =
             text(&AWAITED).default("nothing is waited for").also(&["receive", "string", "rstring", "binary"]);
+    }
+}
+
+words! {
+    /// Where probes ask.
+    pub enum ProbedAt {
+        Vip = "vip": "at each address of such listeners, by the way that clients' packets go to that backend",
+        Backend = "backend": "at the backend's own address",
     }
 }
 
@@ -326,6 +339,21 @@ pub(super) fn check(fields: &Fields, health: &Health, pool: &str, uses: &Uses, f
         passive::check(fields, findings);
     }
     panic(fields, pool, uses, findings);
+    asks_vip(fields, pool, uses, findings);
+}
+
+/// `at = "vip"` where packets reach no backend by its listener's address.
+fn asks_vip(fields: &Fields, pool: &str, uses: &Uses, findings: &mut Findings<'_>) {
+    let Some(entry) = fields.get("at").filter(|entry| matches!(entry.value, Value::Word("vip"))) else {
+        return;
+    };
+    if uses.of(pool).iter().any(|by| by.is_answered_past) {
+        return;
+    }
+    let hint = format!(
+        "no listener forwards to `{pool}` by `forward = \"dsr\"` or `\"ipip\"` on the kernel plane: its backends have their own address alone"
+    );
+    findings.error(entry.at, "no probe can ask at the listener's address", hint);
 }
 
 /// `panic_below` and what contradicts it.
@@ -414,6 +442,7 @@ fn keys_of_the_check(fields: &Fields, health: &Health, pool: &str, uses: &Uses, 
     if kind == "off" {
         let names = [
             "port",
+            "at",
             "interval",
             "fast_interval",
             "down_interval",

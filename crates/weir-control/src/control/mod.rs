@@ -131,6 +131,7 @@ impl Control {
         let followers = Arc::new(Followers { names, board, watch, orders, token_keys });
         let proxy = Arc::new(start.plane);
         let kernel = Arc::new(KernelPlane::new(bus.clone(), kernel_reports, start.kernel));
+        followers.board.ask_by(kernel.vip_probes());
         let others = vec![proxy.clone() as Arc<dyn Plane>];
         // One copy of each counter for every worker, and one for the thread of the kernel plane.
         let (workers, planes) = (proxy.workers() + 1, Planes { kernel: kernel.clone(), others });

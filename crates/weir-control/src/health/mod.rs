@@ -11,33 +11,33 @@ mod probe_h2;
 mod probe_http;
 mod probe_mysql;
 mod probe_tcp;
+mod probe_vip;
 pub mod schedule;
+mod target;
 mod tidings;
 
-use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, JoinSet};
 use weir_balance::{Health, HealthMachine, Transition};
-use weir_config::{Check, GrpcProbe, HttpProbe, ServerTlsMode};
-use weir_io::at::At;
 use weir_io::clock;
 use weir_proxy::events::Event;
-use weir_state::{Backend, Choice, Origin, Pool, Snapshot};
+use weir_state::{Backend, Origin, Pool, Snapshot};
 
 use crate::dns::Member;
 use crate::events::Bus;
+use crate::kernel::VipProbes;
 use crate::lock;
 use crate::publish::InForce;
 use crate::tasks;
 use crate::timestamp::Timestamp;
-use probe::{Answer, Failure, LoginAccount, Question, Target};
+use probe::{Answer, Failure, Question, Target};
 use schedule::{Due, Ending, Pace, Schedule};
 use tidings::Tidings;
 
@@ -56,6 +56,7 @@ pub struct Board {
     table: Mutex<Table>,
     agents: agent::Agents,
     tidings: Arc<Tidings>,
+    vip_probes: OnceLock<Arc<VipProbes>>,
 }
 
 #[derive(Default)]
@@ -91,6 +92,8 @@ impl Drop for Prober {
 struct Shared {
     state: Mutex<ProbeState>,
     hasten: Notify,
+    /// Where it is asked, behind what it answered; empty where that is its own address.
+    asked: String,
     /// Until then a probe is superfluous, in milliseconds of the clock; see [`Board::vouch`].
     vouched_until_ms: AtomicU64,
 }
@@ -146,9 +149,24 @@ impl Board {
         reports: mpsc::UnboundedSender<Event>,
     ) -> (Board, mpsc::UnboundedReceiver<Fallen>) {
         let (tidings, fallen) = Tidings::new(bus, in_force, reports);
-        let board =
-            Board { table: Mutex::default(), agents: agent::Agents::default(), tidings: Arc::new(tidings) };
+        let board = Board {
+            table: Mutex::default(),
+            agents: agent::Agents::default(),
+            tidings: Arc::new(tidings),
+            vip_probes: OnceLock::new(),
+        };
         (board, fallen)
+    }
+
+    /// Has backends asked at listeners' addresses from now on, where those forward to them.
+    pub fn ask_by(&self, vip_probes: Arc<VipProbes>) {
+        let _ = self.vip_probes.set(vip_probes);
+    }
+
+    /// What is probed for a backend of a pool.
+    fn key(&self, pool: &Pool, backend: &Backend) -> Option<Key> {
+        let target = target::target(pool, backend, self.vip_probes.get())?;
+        Some(Key { target, pace: Pace::of(&pool.config.health) })
     }
 
     /// Makes the probers be what `snapshot` asks for: starts those that are missing, ends those nobody needs,
@@ -161,7 +179,7 @@ impl Board {
             for backend in &pool.backends {
                 let subscriber = Member { pool: pool.config.name.clone(), backend: backend.clone() };
                 self.settle_name(&subscriber);
-                match key(pool, backend) {
+                match self.key(pool, backend) {
                     Some(key) => wanted.entry(key).or_insert((pool, Vec::new())).1.push(subscriber),
                     None => self.settle_unprobed(&subscriber, now),
                 }
@@ -186,7 +204,7 @@ impl Board {
     pub fn add(&self, pool: &Pool, backend: &Arc<Backend>) {
         let subscriber = Member { pool: pool.config.name.clone(), backend: backend.clone() };
         self.settle_name(&subscriber);
-        match key(pool, backend) {
+        match self.key(pool, backend) {
             Some(key) => self.subscribe(&mut lock(&self.table), key, pool, vec![subscriber], false),
             None => self.settle_unprobed(&subscriber, clock::now()),
         }
@@ -211,7 +229,7 @@ impl Board {
     /// The address of a backend has become another: what is probed for it becomes another, too.
     pub fn follow_address(&self, pool: &Pool, backend: &Arc<Backend>) {
         let probed = lock(&self.table).of_backends.get(&id(backend)).cloned();
-        if probed.is_none() || probed.as_deref() != key(pool, backend).as_ref() {
+        if probed.is_none() || probed.as_deref() != self.key(pool, backend).as_ref() {
             self.remove_prober(backend);
             self.add(pool, backend);
         }
@@ -354,6 +372,7 @@ impl Board {
                 late: false,
             }),
             hasten: Notify::new(),
+            asked: key.target.asked(),
             vouched_until_ms: AtomicU64::new(0),
         });
         let begin = {
@@ -363,78 +382,6 @@ impl Board {
         let task = format!("probes of {}", key.target.at);
         Prober { shared, task: tokio::spawn(tasks::keep_on(task, begin)) }
     }
-}
-
-/// What to probe for a backend of a pool; `None` when nothing is probed: the check is off, or the name not
-/// resolved.
-fn key(pool: &Pool, backend: &Backend) -> Option<Key> {
-    let health = &pool.config.health;
-    let host = || host_at(&name_of(backend), health.port);
-    let question = match &health.check {
-        Check::Off => return None,
-        Check::Tcp(probe) if probe.steps.is_empty() => Question::Connect,
-        Check::Tcp(probe) => Question::Talk(probe.steps.clone()),
-        Check::Mysql => Question::Login {
-            account: pool.account.clone().map(LoginAccount),
-            requires_tls: pool.config.tls.as_ref().is_none_or(|tls| tls.mode == ServerTlsMode::Required),
-        },
-        Check::Http(probe) => Question::Http {
-            probe: HttpProbe { host: Some(probe.host.clone().unwrap_or_else(host)), ..probe.clone() },
-            protocol: pool.config.protocol,
-        },
-        Check::Grpc(probe) => {
-            Question::Grpc(GrpcProbe { host: Some(probe.host.clone().unwrap_or_else(host)), ..probe.clone() })
-        }
-    };
-    let tls = backend.tls.clone().map(probe::Secured);
-    let (mut at, send_proxy) = (backend.resolved.at()?, pool.config.send_proxy);
-    if let (At::Inet(address), Some(port)) = (&mut at, health.port.and_then(|port| u16::try_from(port).ok()))
-    {
-        address.set_port(port);
-    }
-    let local_end = pool.local_end.as_ref().map(|end| end.without_client()).unwrap_or_default();
-    let port = at.inet().map(|address| address.port()).filter(|_| pool.config.mysql.is_none());
-    let choice = choice_at(backend, port);
-    let target = Target { at, choice, local_end, tls, send_proxy, question };
-    Some(Key { target, pace: Pace::of(health) })
-}
-
-/// What there is to choose from where a backend is probed, at this port. A MySQL server is known by what it
-/// said.
-fn choice_at(backend: &Backend, port: Option<u16>) -> Option<Arc<Choice>> {
-    let (choice, port) = (backend.resolved.choice()?, port?);
-    if choice.addresses.iter().all(|address| address.port() == port) {
-        return Some(choice);
-    }
-    let addresses = choice.addresses.iter().map(|address| SocketAddr::new(address.ip(), port));
-    Some(Arc::new(Choice { addresses: addresses.collect(), pause: choice.pause }))
-}
-
-/// What a backend is called by those who ask it: one that came by a name has that, and its own port.
-fn name_of(backend: &Backend) -> Cow<'_, str> {
-    match &backend.origin {
-        Origin::Name(name) if weir_config::is_service(name) => {
-            let host = name.splitn(3, '.').last().unwrap_or(name);
-            let port = backend.resolved.address().map_or(0, |address| address.port());
-            Cow::Owned(format!("{host}:{port}"))
-        }
-        Origin::Name(name) => Cow::Borrowed(name),
-        _ => Cow::Borrowed(&backend.address),
-    }
-}
-
-/// The host field for a backend that is asked, maybe at another port than its own. A Unix socket has no host,
-/// and what listens there is on this machine.
-fn host_at(address: &str, port: Option<u32>) -> String {
-    if weir_config::unix_name(address).is_some() {
-        return "localhost".to_owned();
-    }
-    let Some(port) = port else { return address.to_owned() };
-    let host = match address.rsplit_once(':') {
-        Some((host, own)) if own.parse::<u16>().is_ok() => host,
-        _ => address,
-    };
-    format!("{host}:{port}")
 }
 
 /// A prober's life, whose first probe starts at `first`.
@@ -530,9 +477,9 @@ impl Shared {
     /// Takes the result of one probe and tells everybody concerned when it changes the verdict.
     fn take(&self, result: Result<Answer, Failure>, took: Duration, tidings: &Tidings) {
         let good = result.is_ok();
-        let late = matches!(result, Err(Failure::TimedOut { connected: true, .. }));
+        let late = result.as_ref().is_err_and(Failure::is_unanswered);
         let mut state = lock(&self.state);
-        let detail = match result {
+        let mut detail = match result {
             Ok(Answer::Status(status)) => format!("answered {status}"),
             Ok(Answer::Accepted) => "accepted".to_owned(),
             Ok(Answer::Told(1)) => "answered as expected".to_owned(),
@@ -547,6 +494,9 @@ impl Shared {
             }
             Err(failure) => failure.to_string(),
         };
+        if good {
+            detail += &self.asked;
+        }
         *(if good { &mut state.good_count } else { &mut state.bad_count }) += 1;
         if state.history.len() == HISTORY {
             state.history.pop_front();

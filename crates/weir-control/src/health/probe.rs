@@ -1,5 +1,5 @@
 //! One health probe: connect, and then what the check says. `probe_http`, `probe_h2`, `probe_grpc`,
-//! `probe_tcp` and `probe_mysql` say how. Never more than some KiB, never longer than its limit.
+//! `probe_tcp` and `probe_mysql` say how, `probe_vip` where, if not at the backend's own address. Never more than some KiB, never longer than its limit.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -21,8 +21,12 @@ use weir_io::{race, system};
 use weir_state::{Choice, ServerFacts};
 use weir_tls::{BackendTls, OwnAccount};
 
-use super::{probe_grpc, probe_h2, probe_http, probe_mysql, probe_tcp};
+use super::probe_vip::{By, place_of};
+use super::{probe_grpc, probe_h2, probe_http, probe_mysql, probe_tcp, probe_vip};
 use crate::cluster::client::LoginAs;
+use crate::kernel::{NotAsked, PassingProbe};
+
+pub use super::probe_vip::AskedAtVips;
 
 /// Most of what came that is shown, in bytes.
 const SHOWN_BYTES: usize = 80;
@@ -45,6 +49,17 @@ pub struct Target {
     pub send_proxy: Option<ProxyVersion>,
     /// What is asked.
     pub question: Question,
+    /// At which addresses of listeners, which the backend has, rather than at its own.
+    pub at_vips: Option<AskedAtVips>,
+}
+
+impl Target {
+    /// " at VIP 192.0.2.1:80 through the tunnel", or nothing.
+    pub fn asked(&self) -> String {
+        let (Some(asked), Some(at)) = (&self.at_vips, self.at.inet()) else { return String::new() };
+        let places = asked.ways.iter().map(|way| place_of(way, at.port()));
+        format!(" {}", places.collect::<Vec<_>>().join(" and "))
+    }
 }
 
 /// What TLS is spoken with; the same as another that says the same to the backend.
@@ -202,6 +217,13 @@ pub enum Failure {
     },
     /// The server says itself that it does not serve, or that it cannot say: in gRPC's words.
     NotServing(String),
+    /// At a listener's address.
+    AtVip {
+        /// "at VIP 192.0.2.1:80 through the tunnel".
+        place: String,
+        /// What went wrong.
+        failure: Box<Failure>,
+    },
 }
 
 /// Why nothing more was waited for.
@@ -218,16 +240,28 @@ pub enum End {
 }
 
 impl Failure {
+    /// What went wrong, wherever it did.
+    fn bare(&self) -> &Failure {
+        if let Failure::AtVip { failure, .. } = self { failure.bare() } else { self }
+    }
+
     /// Whether the probe's time was over: nothing else is wrong so far.
     pub fn is_late(&self) -> bool {
-        matches!(self, Failure::TimedOut { .. } | Failure::Unexpected { end: End::Late(_), .. })
+        matches!(self.bare(), Failure::TimedOut { .. } | Failure::Unexpected { end: End::Late(_), .. })
+    }
+
+    /// Whether it was accepted, and nothing came of an answer in its time.
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self.bare(), Failure::TimedOut { connected: true, .. })
     }
 
     /// Whether nothing was sent to this target because this process, or this host, had nothing left to send
     /// it by: that says nothing of the backend.
     pub fn is_unsent(&self, target: &Target) -> bool {
-        let Failure::Connect(error) = self else { return false };
-        system::is_shortage(error) || target.at.inet().is_some_and(|to| system::is_out_of_ports(error, to))
+        let Failure::Connect(error) = self.bare() else { return false };
+        NotAsked::is_in(error)
+            || system::is_shortage(error)
+            || target.at.inet().is_some_and(|to| system::is_out_of_ports(error, to))
     }
 }
 
@@ -276,6 +310,10 @@ impl fmt::Display for Failure {
                 write!(out, ", expected {expected}")
             }
             Failure::NotServing(what) => write!(out, "answered {what}, expected SERVING"),
+            Failure::AtVip { place, failure } => match &**failure {
+                Failure::TimedOut { .. } => write!(out, "no answer {place}: {failure}"),
+                failure => write!(out, "{place}: {failure}"),
+            },
         }
     }
 }
@@ -292,8 +330,21 @@ pub async fn probe(
     limit: Duration,
     other: &mut Option<SocketAddr>,
 ) -> Result<Answer, Failure> {
+    match &target.at_vips {
+        None => probe_by(target, None, limit, other).await,
+        Some(asked) => probe_vip::probe(target, asked, limit, other).await,
+    }
+}
+
+/// Probes once, at the backend's own address or by one of the ways to listeners' addresses.
+pub(super) async fn probe_by(
+    target: &Target,
+    by: Option<By<'_>>,
+    limit: Duration,
+    other: &mut Option<SocketAddr>,
+) -> Result<Answer, Failure> {
     let mut progress = Progress::default();
-    let asked = timeout(limit, ask(target, &mut progress)).await;
+    let asked = timeout(limit, ask(target, by, &mut progress)).await;
     *other = progress.other;
     if let Ok(answer) = asked {
         return answer;
@@ -305,8 +356,9 @@ pub async fn probe(
     })
 }
 
-async fn ask(target: &Target, progress: &mut Progress) -> Result<Answer, Failure> {
-    let mut stream = connect(target, progress).await.map_err(Failure::Connect)?;
+async fn ask(target: &Target, by: Option<By<'_>>, progress: &mut Progress) -> Result<Answer, Failure> {
+    // The connection goes its way as long as the second is there: it is dropped after it.
+    let (mut stream, _passing) = connect(target, by, progress).await.map_err(Failure::Connect)?;
     progress.connected = true;
     if let Some(version) = target.send_proxy {
         stream.write_all(announcement(version)).await.map_err(Failure::Broken)?;
@@ -340,15 +392,26 @@ async fn ask(target: &Target, progress: &mut Progress) -> Result<Answer, Failure
 }
 
 /// Connects as the data path does: where the address in use does not accept, to another of its name.
-async fn connect(target: &Target, progress: &mut Progress) -> io::Result<TcpStream> {
+async fn connect(
+    target: &Target,
+    by: Option<By<'_>>,
+    progress: &mut Progress,
+) -> io::Result<(TcpStream, Option<PassingProbe>)> {
+    let local_end = &target.local_end;
+    let try_one = |at: At| async move {
+        match (by, at.inet()) {
+            (Some(by), Some(to)) => by.connect(local_end, to).await.map(|(stream, it)| (stream, Some(it))),
+            _ => local_end.connect(&at).await.map(|stream| (stream, None)),
+        }
+    };
     let (Some(choice), Some(first)) = (&target.choice, target.at.inet()) else {
-        return target.local_end.connect(&target.at).await;
+        return try_one(target.at.clone()).await;
     };
     let addresses = race::order(first, &choice.addresses);
-    let try_one = |address: SocketAddr| async move { target.local_end.connect(&At::Inet(address)).await };
-    let (address, stream) = race::connect(&addresses, choice.pause, try_one).await?;
+    let (address, connected) =
+        race::connect(&addresses, choice.pause, |address| try_one(At::Inet(address))).await?;
     progress.other = (address != first).then_some(address);
-    Ok(stream)
+    Ok(connected)
 }
 
 /// As `config`, for HTTP/2 whatever the pool speaks.
@@ -420,6 +483,7 @@ pub(super) mod tests {
             tls: None,
             send_proxy,
             question: Question::Http { probe, protocol: PoolProtocol::H1 },
+            at_vips: None,
         }
     }
 

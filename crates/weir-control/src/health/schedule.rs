@@ -218,6 +218,7 @@ mod tests {
         Pace::of(&weir_config::Health {
             check: weir_config::Check::Tcp(weir_config::TcpProbe::default()),
             port: None,
+            at: None,
             interval: ms(interval),
             fast_interval: ms(fast_interval),
             down_interval: None,

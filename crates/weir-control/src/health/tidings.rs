@@ -50,15 +50,13 @@ impl Tidings {
         let _ = self.reports.send(Event::OtherAddress { name: name.to_owned(), first, address });
     }
 
-    /// A probe could not be sent. Said at first and then at most once a minute: a shortage meets all of them.
+    /// A probe could not be sent. Said at first and then at most once a minute: what is in the way of one is
+    /// mostly in the way of all.
     pub fn unsent(&self, why: &Failure, now: Duration) {
         let mut said = lock(&self.said_unsent);
         if said.is_none_or(|last| now.saturating_sub(last) >= SAY_UNSENT) {
             *said = Some(now);
-            tracing::warn!(
-                why = why.to_string(),
-                "probes can't be sent for want of descriptors, ports or memory: what is known of backends stays"
-            );
+            tracing::warn!(why = why.to_string(), "probes can't be sent: what is known of backends stays");
         }
     }
 

@@ -103,7 +103,8 @@ impl Owner {
             }
         }
         self.attaching.failed = failed;
-        self.attaching.failed.values().next().map_or(Ok(()), |error| Err(error.clone()))
+        let probes = self.attach_probes();
+        self.attaching.failed.values().next().map_or(probes, |error| Err(error.clone()))
     }
 
     /// Says so where a listener names an interface that this host does not have, once for each.
@@ -184,6 +185,7 @@ impl Owner {
         if !lost.is_empty() || !self.attaching.failed.is_empty() {
             self.attach_again();
         }
+        self.look_at_probes();
     }
 
     /// Interfaces that the program was attached to and that do not run it. While another process takes over

@@ -13,6 +13,7 @@ mod leaving;
 mod owner;
 mod served;
 mod views;
+mod vip_probes;
 mod wanted;
 
 use std::collections::{BTreeMap, HashMap};
@@ -45,6 +46,8 @@ use owner::{Order, OwnDirectory, Owner};
 pub use served::{Absent, Unanswered, look_at_interfaces};
 use views::Views;
 pub use views::{Explanation, FlowFilter, FlowRow, Flows};
+pub use vip_probes::{NotAsked, VipProbes, VipWay};
+pub use weir_l4::probes::PassingProbe;
 
 /// What the kernel plane was seen to do, as of its last look.
 #[derive(Clone, Debug, Default)]
@@ -122,6 +125,7 @@ pub struct KernelPlane {
     placements: ArcSwap<Placements>,
     /// What the process before has given, until the first config is placed.
     given: Mutex<Option<Arc<DirectoryLock>>>,
+    vip_probes: Arc<VipProbes>,
     bus: Arc<Bus>,
     reports: UnboundedSender<Event>,
 }
@@ -137,12 +141,13 @@ struct Handle {
     views: Views,
     /// Whose the plane is; gone once the thread has ended.
     lock: Weak<DirectoryLock>,
+    vip_probes: Arc<VipProbes>,
     /// Another process is about to take the plane over.
     is_handing_over: AtomicBool,
 }
 
 impl Handle {
-    fn new(lock: Weak<DirectoryLock>) -> Handle {
+    fn new(lock: Weak<DirectoryLock>, vip_probes: Arc<VipProbes>) -> Handle {
         Handle {
             orders: Mutex::new(Some(Vec::new())),
             waiting: Mutex::new(Some(Vec::new())),
@@ -150,6 +155,7 @@ impl Handle {
             seen: ArcSwap::default(),
             views: Views::default(),
             lock,
+            vip_probes,
             is_handing_over: AtomicBool::new(false),
         }
     }
@@ -195,6 +201,7 @@ impl KernelPlane {
             owner: Mutex::default(),
             placements: ArcSwap::default(),
             given: Mutex::new(given.map(Arc::new)),
+            vip_probes: Arc::default(),
             bus,
             reports,
         }
@@ -225,7 +232,7 @@ impl KernelPlane {
                 Some(obstacle) => Some(obstacle),
                 None => match has_source_ports(listener, &mut ports) {
                     Err(why) => Some(why),
-                    Ok(()) => self.load(config).await.err(),
+                    Ok(()) => self.load_for(config, listener).await.err(),
                 },
             };
             let placement = match obstacle {
@@ -276,6 +283,17 @@ impl KernelPlane {
         }
     }
 
+    /// Loads what a listener needs, unless it is there.
+    async fn load_for(&self, config: &Config, listener: &Listener) -> Result<(), String> {
+        self.load(config).await?;
+        let pool = config.pools.iter().find(|pool| Some(&pool.name) == listener.pool.as_ref());
+        if pool.is_some_and(|pool| Config::asks_at_vip(pool, listener)) {
+            let vip_probes = self.vip_probes.clone();
+            return blocking(move || vip_probes.load()).await.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
     /// Loads the program unless it is there.
     async fn load(&self, config: &Config) -> Result<(), String> {
         // One that has ended by a fault gives way to another, which takes the program over.
@@ -289,7 +307,7 @@ impl KernelPlane {
     /// Loads the program. Off this thread: the verifier takes a tenth of a second and more. `for_flows`: only
     /// where an earlier process has left some.
     async fn open(&self, config: &Config, lock: Arc<DirectoryLock>, for_flows: bool) -> Result<(), String> {
-        let handle = Arc::new(Handle::new(Arc::downgrade(&lock)));
+        let handle = Arc::new(Handle::new(Arc::downgrade(&lock), self.vip_probes.clone()));
         let own = OwnDirectory { path: config.kernel.directory.clone(), sizes: sizes_for(config), lock };
         let (of_owner, bus, reports) = (handle.clone(), self.bus.clone(), self.reports.clone());
         let opened = blocking(move || {
@@ -305,6 +323,11 @@ impl KernelPlane {
             *self::lock(&self.owner) = Some(handle);
         }
         Ok(())
+    }
+
+    /// Which backends are asked at a listener's address, and how.
+    pub fn vip_probes(&self) -> Arc<VipProbes> {
+        self.vip_probes.clone()
     }
 
     fn handle(&self) -> Option<Arc<Handle>> {
@@ -414,6 +437,7 @@ impl KernelPlane {
         placements: Placements,
         is_of_one_pool: bool,
     ) -> io::Result<()> {
+        self.vip_probes.serve(&snapshot, &placements);
         let Some(handle) = self.handle() else {
             self.placements.store(Arc::new(placements));
             return Ok(());
@@ -513,7 +537,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_thread_that_ends_hears_that_it_has() {
-        let handle = Arc::new(Handle::new(Weak::new()));
+        let handle = Arc::new(Handle::new(Weak::new(), Arc::default()));
         let order = || {
             let (done, wait) = oneshot::channel();
             handle.give(Order::GiveUp { done });

@@ -187,19 +187,21 @@ impl Owner {
                     }
                     Order::Drain { limit, done } => {
                         let cut_off = self.drain(limit);
+                        self.handle.vip_probes.remove();
                         self.kernel.remove();
                         // Last: the process ends when it hears of it.
                         let _ = done.send(cut_off);
                         return;
                     }
                     Order::GiveUp { done } => {
+                        self.handle.vip_probes.remove();
                         if !self.kernel.was_there() {
                             self.kernel.remove();
                         }
                         let _ = done.send(());
                         return;
                     }
-                    Order::Leave => return,
+                    Order::Leave => return self.handle.vip_probes.leave(),
                 }
             }
             self.glance();

@@ -1,0 +1,87 @@
+//! What is probed for a backend: what its pool, its listeners and its address make of it.
+
+use std::borrow::Cow;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use weir_config::{Check, GrpcProbe, HttpProbe, ServerTlsMode};
+use weir_io::at::At;
+use weir_state::{Backend, Choice, Origin, Pool};
+
+use super::probe::{AskedAtVips, LoginAccount, Question, Secured, Target};
+use crate::kernel::VipProbes;
+
+/// What to probe for a backend of a pool; `None` when nothing is probed: the check is off, or the name not
+/// resolved.
+pub(super) fn target(pool: &Pool, backend: &Backend, vip_probes: Option<&Arc<VipProbes>>) -> Option<Target> {
+    let health = &pool.config.health;
+    let host = || host_at(&name_of(backend), health.port);
+    let question = match &health.check {
+        Check::Off => return None,
+        Check::Tcp(probe) if probe.steps.is_empty() => Question::Connect,
+        Check::Tcp(probe) => Question::Talk(probe.steps.clone()),
+        Check::Mysql => Question::Login {
+            account: pool.account.clone().map(LoginAccount),
+            requires_tls: pool.config.tls.as_ref().is_none_or(|tls| tls.mode == ServerTlsMode::Required),
+        },
+        Check::Http(probe) => Question::Http {
+            probe: HttpProbe { host: Some(probe.host.clone().unwrap_or_else(host)), ..probe.clone() },
+            protocol: pool.config.protocol,
+        },
+        Check::Grpc(probe) => {
+            Question::Grpc(GrpcProbe { host: Some(probe.host.clone().unwrap_or_else(host)), ..probe.clone() })
+        }
+    };
+    let tls = backend.tls.clone().map(Secured);
+    let (mut at, send_proxy) = (backend.resolved.at()?, pool.config.send_proxy);
+    if let (At::Inet(address), Some(port)) = (&mut at, health.port.and_then(|port| u16::try_from(port).ok()))
+    {
+        address.set_port(port);
+    }
+    let local_end = pool.local_end.as_ref().map(|end| end.without_client()).unwrap_or_default();
+    let port = at.inet().map(|address| address.port()).filter(|_| pool.config.mysql.is_none());
+    let choice = choice_at(backend, port);
+    let at_vips = at.inet().zip(vip_probes).and_then(|(address, probes)| {
+        let ways = probes.ways_to(&pool.config.name, address.ip());
+        (!ways.is_empty()).then(|| AskedAtVips { ways, probes: probes.clone() })
+    });
+    Some(Target { at, choice, local_end, tls, send_proxy, question, at_vips })
+}
+
+/// What there is to choose from where a backend is probed, at this port. A MySQL server is known by what it
+/// said.
+fn choice_at(backend: &Backend, port: Option<u16>) -> Option<Arc<Choice>> {
+    let (choice, port) = (backend.resolved.choice()?, port?);
+    if choice.addresses.iter().all(|address| address.port() == port) {
+        return Some(choice);
+    }
+    let addresses = choice.addresses.iter().map(|address| SocketAddr::new(address.ip(), port));
+    Some(Arc::new(Choice { addresses: addresses.collect(), pause: choice.pause }))
+}
+
+/// What a backend is called by those who ask it: one that came by a name has that, and its own port.
+fn name_of(backend: &Backend) -> Cow<'_, str> {
+    match &backend.origin {
+        Origin::Name(name) if weir_config::is_service(name) => {
+            let host = name.splitn(3, '.').last().unwrap_or(name);
+            let port = backend.resolved.address().map_or(0, |address| address.port());
+            Cow::Owned(format!("{host}:{port}"))
+        }
+        Origin::Name(name) => Cow::Borrowed(name),
+        _ => Cow::Borrowed(&backend.address),
+    }
+}
+
+/// The host field for a backend that is asked, maybe at another port than its own. A Unix socket has no host,
+/// and what listens there is on this machine.
+fn host_at(address: &str, port: Option<u32>) -> String {
+    if weir_config::unix_name(address).is_some() {
+        return "localhost".to_owned();
+    }
+    let Some(port) = port else { return address.to_owned() };
+    let host = match address.rsplit_once(':') {
+        Some((host, own)) if own.parse::<u16>().is_ok() => host,
+        _ => address,
+    };
+    format!("{host}:{port}")
+}

@@ -1,0 +1,282 @@
+//! Probes that ask backends at a listener's address, by the way that its clients' packets go: who is asked
+//! so, and by which program of the kernel.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use tokio::net::TcpStream;
+use weir_config::{Bind, Config, Forward};
+use weir_io::local_end::{LocalEnd, connect, open_alone};
+use weir_l4::host::Host;
+use weir_l4::probes::{PassingProbe, ProbePassage, ProbePassages, ProbeProgram};
+use weir_l4::program::Program;
+use weir_state::Snapshot;
+use weir_state::plane::Placements;
+
+use super::clock::monotonic;
+use super::owner::Owner;
+use crate::lock;
+
+/// How long the program goes on to change a probe's packets after its time is over, which would be said
+/// otherwise by nobody where this process was killed.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How long the program stays where nobody is asked so any more: probes that are under way when that comes
+/// into force end before it does.
+const UNUSED: Duration = Duration::from_secs(2);
+
+/// What of a segment fits into any link of IPv6 within an outer header and its own: 1280 - 40 - 40 - 20.
+const MOST_OF_A_SEGMENT: u32 = 1180;
+
+/// The way that clients' packets go to the backends of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VipWay {
+    /// The listener's address.
+    pub vip: IpAddr,
+    /// By which of the two ways where backends answer past the plane.
+    pub forward: Forward,
+    /// What outer packets come from, where the listener says it.
+    pub source: Option<IpAddr>,
+}
+
+/// Shown behind "at VIP 192.0.2.1:80".
+impl fmt::Display for VipWay {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self.forward {
+            Forward::Ipip => "through the tunnel",
+            _ => "by its MAC address",
+        })
+    }
+}
+
+/// Nothing was asked, for a reason that is not the backend's.
+#[derive(Debug)]
+pub struct NotAsked(String);
+
+impl fmt::Display for NotAsked {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotAsked {}
+
+impl NotAsked {
+    /// Whether an error of [`VipProbes::connect`] says this.
+    pub fn is_in(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<NotAsked>())
+    }
+}
+
+fn not_asked(why: impl Into<String>) -> io::Error {
+    io::Error::other(NotAsked(why.into()))
+}
+
+/// What the thread of the kernel plane and probes share.
+#[derive(Default)]
+pub struct VipProbes {
+    /// `None` while nobody is asked so.
+    program: Mutex<Option<ProbeProgram>>,
+    passages: ArcSwap<Option<Arc<ProbePassages>>>,
+    /// By pool.
+    ways: ArcSwap<BTreeMap<String, Vec<VipWay>>>,
+    /// A probe has left unchanged: an interface does not run the program.
+    is_missed: AtomicBool,
+    /// Since when nobody is asked so.
+    unused_since: Mutex<Option<Instant>>,
+}
+
+impl VipProbes {
+    /// Loads the program unless it is there. Takes the verifier's time.
+    ///
+    /// # Errors
+    /// The kernel does not take it.
+    pub(super) fn load(&self) -> Result<(), String> {
+        let mut held = lock(&self.program);
+        if held.is_none() {
+            let program = ProbeProgram::load().map_err(|error| {
+                format!("backends can't be asked at the listener's address: {error}; `health.at = \"backend\"` asks at their own")
+            })?;
+            self.passages.store(Arc::new(Some(program.passages())));
+            *held = Some(program);
+        }
+        Ok(())
+    }
+
+    /// Has backends asked by the ways of this snapshot from now on.
+    pub(super) fn serve(&self, snapshot: &Snapshot, placements: &Placements) {
+        self.ways.store(Arc::new(ways(snapshot, placements)));
+    }
+
+    /// Takes the program away.
+    pub(super) fn remove(&self) {
+        self.is_missed.store(false, Ordering::Release);
+        self.passages.store(Arc::default());
+        *lock(&self.program) = None;
+    }
+
+    /// Leaves interfaces to the process that comes after.
+    pub(super) fn leave(&self) {
+        if let Some(program) = &mut *lock(&self.program) {
+            program.leave();
+        }
+    }
+
+    /// The ways to a backend of a pool at this address; none where it is asked at its own.
+    pub fn ways_to(&self, pool: &str, address: IpAddr) -> Vec<VipWay> {
+        let is_ipv4 = address.to_canonical().is_ipv4();
+        let ways = self.ways.load();
+        let of_pool = ways.get(pool).into_iter().flatten();
+        of_pool.filter(|way| way.vip.is_ipv4() == is_ipv4).cloned().collect()
+    }
+
+    /// Connects to `to` by a way, at the same port, from where a pool's connections leave; ends within
+    /// `limit`. The connection goes that way as long as the second is there.
+    ///
+    /// # Errors
+    /// It was not accepted; or it could not be asked ([`NotAsked`]).
+    pub async fn connect(
+        &self,
+        way: &VipWay,
+        local_end: &LocalEnd,
+        to: SocketAddr,
+        limit: Duration,
+    ) -> io::Result<(TcpStream, PassingProbe)> {
+        let passages = Option::clone(&self.passages.load());
+        let Some(passages) = passages else { return Err(not_asked("the kernel plane has ended")) };
+        let is_wrapped = way.forward == Forward::Ipip;
+        let opened = open_alone(local_end, to, is_wrapped.then_some(MOST_OF_A_SEGMENT));
+        let (socket, here) = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => not_asked("all local ports are in use"),
+            _ => error,
+        })?;
+        if here.ip().to_canonical() == way.vip {
+            return Err(not_asked(format!(
+                "{} is the only address of this host that leads to {}: it needs another to be answered at",
+                way.vip,
+                to.ip()
+            )));
+        }
+        let source = way.source.or_else(|| Host::source_to(to.ip()));
+        let passage = ProbePassage {
+            here,
+            backend: to,
+            vip: way.vip,
+            // As of its clients' packets, wherever the pool's own connections leave from.
+            outer_source: is_wrapped.then(|| source.unwrap_or(here.ip())),
+            until: monotonic() + limit + GRACE,
+        };
+        let begun = passages.begin(&passage);
+        let passing =
+            begun.map_err(|error| not_asked(format!("the kernel plane takes no more probes: {error}")))?;
+        match connect(socket, to).await {
+            Ok(stream) if passing.has_left() => Ok((stream, passing)),
+            Err(error) if passing.has_left() || error.kind() != io::ErrorKind::ConnectionRefused => {
+                Err(error)
+            }
+            // The backend's own address has answered.
+            Ok(_) | Err(_) => {
+                self.is_missed.store(true, Ordering::Release);
+                Err(not_asked(format!("no interface to {} runs the program for probes", to.ip())))
+            }
+        }
+    }
+}
+
+/// The ways of all pools whose backends are asked at a listener's address.
+fn ways(snapshot: &Snapshot, placements: &Placements) -> BTreeMap<String, Vec<VipWay>> {
+    let mut found: BTreeMap<String, Vec<VipWay>> = BTreeMap::new();
+    for listener in snapshot.listeners.iter().map(|one| &*one.config) {
+        let pool = listener.pool.as_ref().and_then(|name| snapshot.pool(name));
+        let Some(pool) = pool.filter(|_| placements.is_in_kernel(&listener.name)) else { continue };
+        if !Config::asks_at_vip(&pool.config, listener) {
+            continue;
+        }
+        let of_pool = found.entry(pool.config.name.clone()).or_default();
+        for vip in listener.bind.iter().filter_map(Bind::inet).map(|bind| bind.first.ip().to_canonical()) {
+            let sources = listener.source_addresses.iter().map(IpAddr::to_canonical);
+            let source = sources.filter(|_| listener.forward == Forward::Ipip);
+            let source = source.into_iter().find(|source| source.is_ipv4() == vip.is_ipv4());
+            of_pool.push(VipWay { vip, forward: listener.forward, source });
+        }
+        of_pool.sort();
+        of_pool.dedup();
+    }
+    found
+}
+
+impl Owner {
+    /// Has probes go by listeners' addresses, where some do: at all interfaces that routes lead out by, since
+    /// their answers may come by any.
+    ///
+    /// # Errors
+    /// Of an interface it could not be done; of all others it was.
+    pub(super) fn attach_probes(&mut self) -> Result<(), String> {
+        let Some((snapshot, placements)) = &self.serving else { return Ok(()) };
+        let shared = self.handle.vip_probes.clone();
+        if ways(snapshot, placements).is_empty() {
+            lock(&shared.unused_since).get_or_insert_with(Instant::now);
+            return Ok(());
+        }
+        *lock(&shared.unused_since) = None;
+        shared.load()?;
+        let mut wanted = self.host.routed_interfaces();
+        wanted.extend(self.kernel.program().interfaces().map(str::to_owned));
+        // One that has gone without a trace is found by the probes themselves.
+        let is_missed = shared.is_missed.swap(false, Ordering::AcqRel);
+        let mut held = lock(&shared.program);
+        let Some(program) = &mut *held else { return Ok(()) };
+        let gone: Vec<String> =
+            program.interfaces().filter(|name| !wanted.contains(*name)).map(str::to_owned).collect();
+        gone.iter().for_each(|name| program.detach(name));
+        let mut result = Ok(());
+        for name in &wanted {
+            let Some(index) = self.host.index_of(name) else { continue };
+            if is_missed || !program.is_at(name, index) {
+                attach_one(program, (name, index), self.kernel.program(), &mut result);
+            }
+        }
+        result
+    }
+
+    /// As [`Owner::attach_probes`], where a probe was missed; takes the program away where it was of no use for
+    /// a while.
+    pub(super) fn look_at_probes(&mut self) {
+        let shared = self.handle.vip_probes.clone();
+        let unused_since = *lock(&shared.unused_since);
+        if let Some(since) = unused_since {
+            if since.elapsed() >= UNUSED {
+                shared.remove();
+            }
+            return;
+        }
+        let is_handing_over = self.handle.is_handing_over.load(Ordering::Acquire);
+        if !is_handing_over && shared.is_missed.load(Ordering::Acquire) {
+            match self.attach_probes() {
+                Ok(()) => {
+                    tracing::warn!(
+                        "probes at listeners' addresses are attached anew: one has left unchanged"
+                    );
+                }
+                Err(error) => tracing::error!(%error, "probes can't go by listeners' addresses"),
+            }
+        }
+    }
+}
+
+fn attach_one(
+    program: &mut ProbeProgram,
+    (name, index): (&str, u32),
+    plane: &mut Program,
+    result: &mut Result<(), String>,
+) {
+    if let Err(error) = program.attach(name, index, plane) {
+        *result = Err(format!("probes can't go by listeners' addresses: {error}"));
+    }
+}
