@@ -19,6 +19,7 @@ mod privileges;
 mod tagged;
 mod traffic;
 mod views;
+mod vip_probes;
 mod ways;
 
 use std::io::{Read, Write};

@@ -115,12 +115,12 @@ fn term_waits_for_a_download_by_dsr_whose_client_has_said_everything() {
     a_download_whose_client_has_said_everything_is_waited_for("dsr");
 }
 
-/// The first server takes no outer packets off: its kernel says so, and nobody listened. Its probes, to its
-/// own address, are answered.
+/// The first server takes no outer packets off: its kernel says so. Its probes, to its own address, are
+/// answered.
 #[test]
 fn a_backend_that_takes_no_outer_packets_is_ejected_though_its_probes_succeed() {
     let network = Network::enter(2);
-    let health = "balance = \"round-robin\"\nhealth = { check = \"tcp\", interval = \"100ms\", passive = { errors = 3, within = \"10s\", eject = \"60s\" } }";
+    let health = "balance = \"round-robin\"\nhealth = { check = \"tcp\", at = \"backend\", interval = \"100ms\", passive = { errors = 3, within = \"10s\", eject = \"60s\" } }";
     let text = config(&network, 2, "ipip", health);
     for number in 1..=2 {
         network.greets(number, 8080);
