@@ -31,8 +31,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Waits for the lock that goes with `path` (`shop.pem` has `shop.lock`, and `shop.claim` while it is held),
-    /// making its folder first.
+    /// Waits for the lock that goes with `path` (`shop.pem` has `shop.lock`, and `shop.claim` while it is
+    /// held), making its folder first.
     ///
     /// # Errors
     /// The store can't be written.
