@@ -61,6 +61,12 @@ fn front(config: &str, outside: Ports, [one, other]: [Ports; 2]) -> Weir {
     setup.with("one_tls", one.tls).with("other_tls", other.tls).start()
 }
 
+/// Has the authority come back, and nobody wait until it is asked again by itself.
+fn starts(pebble: &mut Pebble, nodes: &[Weir]) {
+    pebble.starts();
+    nodes.iter().for_each(|node| _ = node.command(&["reload"]).succeeded());
+}
+
 fn with_store(config: &str, store: &Store) -> String {
     let domains = r#""shop.example", "www.shop.example", "a.shop.example", "b.shop.example""#;
     let config = config.replace(r#""shop.example", "www.shop.example""#, domains);
@@ -75,7 +81,7 @@ fn are_proved_by_both(way: &str, count: impl Fn(&Weir) -> f64) {
     let nodes = inside.map(|ports| setup(&config, ports, &pebble, &backend).start());
     let front = front(FRONT, outside, inside);
     nodes.iter().for_each(|node| comes_to(node, "away", 1.0));
-    pebble.starts();
+    starts(&mut pebble, &nodes);
     nodes.iter().for_each(|node| is_issued(node, "secure"));
     let [one, other] = &nodes;
     assert_eq!(orders(one, "issued") + orders(other, "issued"), 1.0, "one of them has ordered");
@@ -116,7 +122,7 @@ fn a_weir_that_is_killed_in_the_middle_of_an_order_leaves_it_to_another() {
     let to_one = FRONT.replace(r#", "@other_http""#, "").replace(r#", "@other_tls""#, "");
     let mut front = front(&to_one, outside, [nowhere, nowhere]);
     nodes.iter().for_each(|node| comes_to(node, "away", 1.0));
-    pebble.starts();
+    starts(&mut pebble, &nodes);
     let claim: Value = until_within(ORDER, "an order to be under way", || {
         let claims = store.files("", "claim");
         let text = claims.iter().find_map(|file| std::fs::read_to_string(file).ok())?;
