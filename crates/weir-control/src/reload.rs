@@ -228,6 +228,8 @@ pub enum ReloadError {
     Admin(String),
     /// There is no file.
     NoFile,
+    /// The process drains.
+    Leaving,
 }
 
 impl From<PublishError> for ReloadError {
@@ -255,6 +257,7 @@ impl fmt::Display for ReloadError {
             ReloadError::Publish(error) => write!(out, "{error}"),
             ReloadError::Log(error) => write!(out, "the access log's target can't be opened: {error}"),
             ReloadError::Admin(error) => write!(out, "{error}"),
+            ReloadError::Leaving => write!(out, "the process is on its way out; nothing is reloaded"),
             ReloadError::NoFile => {
                 write!(out, "this process was started without a config file; there is nothing to reload")
             }

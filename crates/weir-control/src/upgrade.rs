@@ -18,9 +18,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -37,9 +35,12 @@ use weir_state::sockets::{Endpoint, Sockets, Transport};
 
 mod files;
 mod purpose;
+mod start;
 
 use self::files::HandedFiles;
 pub use self::purpose::Purpose;
+use self::start::{Begun, computed_by};
+pub use self::start::{HAND_ON, Program, hand_on};
 use crate::carried::Carried;
 
 /// Set for the new process to the process number of the old one, so that a copy of the environment that
@@ -129,8 +130,7 @@ impl Given {
 impl Handoff {
     /// What an older process hands over; `None` when this process was started in any other way.
     pub fn from_environment() -> io::Result<Option<Handoff>> {
-        let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().to_string());
-        if std::env::var(HANDOFF_VARIABLE).ok().is_none_or(|value| Some(value) != parent) {
+        if std::env::var(HANDOFF_VARIABLE).ok().is_none_or(|old| !start::was_begun_by(&old)) {
             return Ok(None);
         }
         let channel = io::stdin().as_fd().try_clone_to_owned()?;
@@ -214,44 +214,16 @@ pub struct Successor {
 /// On `Err` the new process is gone and nothing has changed here.
 pub fn hand_over(sockets: &[Passed], known: &[String], program: &Program) -> io::Result<Successor> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    let mut child = Command::new(program.path())
-        .args(&program.arguments)
-        .env(HANDOFF_VARIABLE, std::process::id().to_string())
-        // The watchdog is meant for the main process, which the new one is about to become.
-        .env_remove("WATCHDOG_PID")
-        .stdin(Stdio::from(theirs))
-        .spawn()?;
-    let pid = child.id();
+    let begun = Begun::of(program, theirs, &ours)?;
+    let pid = begun.pid;
     let patience = Patience { once: READY_TIMEOUT, times: MOST_WAITS, computed: &|| computed_by(pid) };
     match exchange(&ours, sockets, known, &patience) {
-        Ok(unused) => Ok(Successor { pid: child.id(), unused }),
+        Ok(unused) => Ok(Successor { pid, unused }),
+        // Where it has ended by itself its own last words are in its log.
         Err(error) => {
-            // An exit code means that it ended by itself; then its own last words are in its log.
-            let code = end(&mut child);
-            Err(code.map_or(error, |code| {
-                io::Error::other(format!(
-                    "the new process ended with exit code {code} before it was ready; its log says why"
-                ))
-            }))
+            Err(begun.end().map_or(error, |how| io::Error::other(format!("the new process {how}"))))
         }
     }
-}
-
-/// Longest wait for one that has closed its end and has yet to say why.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// Ends a new process that did not come up, unless it does so by itself: gives the code that it ended with
-/// then.
-fn end(child: &mut Child) -> Option<i32> {
-    let begun = Instant::now();
-    while let Ok(None) = child.try_wait() {
-        if begun.elapsed() >= LAST_WORDS {
-            let _ = child.kill();
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    child.wait().ok().and_then(|status| status.code())
 }
 
 /// How long a new process is waited for.
@@ -262,15 +234,6 @@ struct Patience<'c> {
     times: u32,
     /// Processor time that it has had, user's and system's.
     computed: &'c dyn Fn() -> Duration,
-}
-
-/// Processor time that a process has had, all its threads together (proc(5): fields 14 and 15; behind the
-/// command in parentheses comes field 3). None of one that is not there.
-fn computed_by(pid: u32) -> Duration {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
-    let ticks: u64 = fields.skip(14 - 3).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-    Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// Gives what the new process does not use.
@@ -372,40 +335,6 @@ fn receive(channel: &OwnedFd) -> io::Result<(String, Vec<OwnedFd>)> {
     let text = String::from_utf8(bytes)
         .map_err(|_| io::Error::other("the other process sent something that is no text"))?;
     Ok((text, descriptors))
-}
-
-/// How this process was started, so that it can be started again.
-#[derive(Clone, Debug)]
-pub struct Program {
-    name: PathBuf,
-    running: Option<PathBuf>,
-    arguments: Vec<std::ffi::OsString>,
-}
-
-impl Program {
-    /// Must be called at start: later the file of this program may have been replaced.
-    pub fn of_this_process() -> Program {
-        let mut arguments = std::env::args_os();
-        let name = arguments.next().map_or_else(|| PathBuf::from("weir"), PathBuf::from);
-        Program { name, running: std::env::current_exe().ok(), arguments: arguments.collect() }
-    }
-
-    /// The file to start: found anew under the name that was used, so that a replaced file or a symbolic link
-    /// that points elsewhere now is taken; where that leads nowhere, the path at which this process's own
-    /// file was.
-    fn path(&self) -> PathBuf {
-        if self.name.components().count() > 1 {
-            return if self.name.exists() {
-                self.name.clone()
-            } else {
-                self.running.clone().unwrap_or_else(|| self.name.clone())
-            };
-        }
-        let search = std::env::var_os("PATH").unwrap_or_default();
-        let found =
-            std::env::split_paths(&search).map(|folder| folder.join(&self.name)).find(|path| path.is_file());
-        found.or_else(|| self.running.clone()).unwrap_or_else(|| self.name.clone())
-    }
 }
 
 #[cfg(test)]

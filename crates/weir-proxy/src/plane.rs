@@ -56,6 +56,8 @@ pub struct ProxyPlane {
     sockets: Mutex<Sockets>,
     /// Whether another process is about to have them: what is withdrawn is withdrawn for it, too.
     is_handing_over: AtomicBool,
+    /// Whether they were given up for good.
+    is_leaving: AtomicBool,
     /// What an earlier process has handed over and the first config has no use for.
     unused: std::sync::Mutex<Vec<Endpoint>>,
 }
@@ -120,7 +122,7 @@ impl ProxyPlane {
             started.push(Worker { commands, thread: Some(thread).into() });
         }
         let (compiled, sockets) = (ArcSwapOption::empty(), Mutex::new(options.sockets));
-        let (is_handing_over, unused) = Default::default();
+        let (is_handing_over, is_leaving, unused) = Default::default();
         let access_log = options.access_log;
         Ok(ProxyPlane {
             workers: started,
@@ -130,6 +132,7 @@ impl ProxyPlane {
             compiled,
             sockets,
             is_handing_over,
+            is_leaving,
             unused,
         })
     }
@@ -291,6 +294,7 @@ impl ProxyPlane {
     /// nobody serves (after an upgrade the new process has them, and serves).
     async fn close_sockets(&self, leaving: Leaving<'_>) -> Duration {
         let mut sockets = self.sockets.lock().await;
+        self.is_leaving.store(true, Ordering::Relaxed);
         let linger = match leaving {
             Leaving::ToNobody => {
                 withdraw(&sockets, &sockets.gone_from(&Sockets::default()));
@@ -331,6 +335,10 @@ impl Plane for ProxyPlane {
                 Next::Config(config, placements) => {
                     check_sources(config)?;
                     let in_use = self.sockets.lock().await;
+                    if self.is_leaving.load(Ordering::Relaxed) {
+                        // All that it listens on would be bound anew, and new clients let in.
+                        return Err("the process is on its way out and listens no more".to_owned().into());
+                    }
                     let bound = Sockets::bind(config, placements, self.workers(), &in_use)?;
                     let before = self.compiled();
                     Box::new(WholeChange { plane: self, before, in_use, other: bound, is_applied: false })

@@ -118,6 +118,13 @@ enum Verb {
     Man,
     /// Print the version
     Version,
+    /// Begin a program and end: for a process that is upgraded under a service manager
+    #[command(name = weir_control::upgrade::HAND_ON, hide = true)]
+    HandOn {
+        program: std::ffi::OsString,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
     /// Show rates and backends on the terminal, as they change, until `q`
     Top(verbs::top::Arguments),
     /// Make a weir.toml of another program's configuration, each directive marked exact, approximate or
@@ -254,6 +261,9 @@ fn done(verb: Verb) -> Result<Exit, Exit> {
             say!("weir {}", env!("CARGO_PKG_VERSION"));
             Ok(Exit::Done)
         }
+        Verb::HandOn { program, arguments } => weir_control::upgrade::hand_on(&program, &arguments)
+            .map(|()| Exit::Done)
+            .map_err(|error| Exit::Failed.saying(format_args!("nobody upgrades to {program:?}: {error}"))),
         Verb::Top(arguments) => verbs::top::top(&arguments),
         Verb::Convert(arguments) => verbs::convert::convert(&arguments),
     }

@@ -88,6 +88,7 @@ fn serve_checked(plan: Plan, checked: Checked, threshold: log::Threshold) -> Res
         exit
     })?;
     if let Some(control) = Arc::into_inner(control) {
+        control.notifier().finish(OWN_LOG_FLUSH);
         control.stop();
     }
     if !access_log.finish(LOG_FLUSH) {
@@ -174,8 +175,9 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
     let workers = plan.workers.or(config.runtime.workers).unwrap_or_else(limits::cpu_count);
     let plane = ProxyPlane::start(Options {
         workers,
-        // With fewer workers than CPUs the kernel places them better than a fixed choice would.
-        pin: workers == limits::cpu_count(),
+        // With fewer workers than CPUs the kernel places them better than a fixed choice would: all that are
+        // granted a share of this machine would choose the same ones.
+        pin: workers == limits::allowed_cpu_count(),
         events,
         access_log: access_log.clone(),
         quic: given.quic,
@@ -354,6 +356,11 @@ impl Process {
                         self.reload(successor.as_ref());
                     }
                     if let Some(successor) = successor {
+                        // A service manager means the service; by hand it is the old process that is to end.
+                        if told_to_end && self.control.notifier().has_manager() {
+                            tracing::warn!("the service manager ends the service: the new process is told to end too");
+                            tell_process(&successor, rustix::process::Signal::TERM);
+                        }
                         return End::Upgraded(successor);
                     }
                     if told_to_end {
@@ -383,11 +390,7 @@ impl Process {
             });
             return;
         };
-        let pid = i32::try_from(successor.pid).ok().and_then(rustix::process::Pid::from_raw);
-        let told = pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::HUP));
-        if let Some(Err(error)) = told {
-            tracing::error!(%error, "the new process could not be told to reload");
-        }
+        tell_process(successor, rustix::process::Signal::HUP);
     }
 
     /// Starts the new process beside this one, on a thread of its own: it takes as long as the new one needs
@@ -438,5 +441,13 @@ impl Process {
 
     fn tell(&self, phase: &'static str, detail: String) {
         self.control.bus().tell(What::Process { phase, detail });
+    }
+}
+
+/// Sends a signal to the process that has taken over.
+fn tell_process(successor: &Successor, signal: rustix::process::Signal) {
+    let pid = i32::try_from(successor.pid).ok().and_then(rustix::process::Pid::from_raw);
+    if let Some(Err(error)) = pid.map(|pid| rustix::process::kill_process(pid, signal)) {
+        tracing::error!(%error, ?signal, "the new process could not be told");
     }
 }

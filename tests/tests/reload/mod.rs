@@ -5,6 +5,7 @@ mod changes;
 mod composed;
 mod conversations;
 mod interfaces;
+mod manager;
 mod refused;
 mod restart;
 mod running;

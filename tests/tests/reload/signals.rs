@@ -1,6 +1,6 @@
 //! TERM, INT and USR1.
 
-use weir_tests::dialogue::{ScriptedBackend, Setup, Signal, until};
+use weir_tests::dialogue::{ScriptedBackend, Setup, Signal, Wire, free_address, until};
 
 use super::{ask, named};
 
@@ -52,6 +52,28 @@ fn readyz_says_503_while_draining_and_livez_200() {
     weir.signals(Signal::TERM);
     until("readyz to change", || (admin.tries_to_read("/readyz")?.status() == 503).then_some(()));
     assert_eq!(admin.reads("/livez").status(), 200);
+    wire.answers(200, &[], "ok");
+    client.receives_status(200);
+}
+
+/// It bound all that was closed anew, and let clients in that were cut off later.
+#[test]
+fn a_reload_while_the_process_drains_opens_nothing() {
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(&config("20s")).with("app", backend.address()).start();
+    let mut client = weir.client("web");
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    let mut wire = backend.accepts();
+    wire.receives_request();
+    weir.signals(Signal::TERM);
+    let address = weir.address("web");
+    until("nobody to be let in", || Wire::try_connect(address).is_err().then_some(()));
+    let text = std::fs::read_to_string(weir.config_path()).expect("the config");
+    let more = format!("{text}\n[listener.more]\nbind = \"{}\"\npool = \"app\"\n", free_address());
+    std::fs::write(weir.config_path(), more).expect("write");
+    let finished = weir.command(&["reload"]);
+    assert!(finished.code == 1 && finished.stderr.contains("on its way out"), "{finished:?}");
+    assert!(Wire::try_connect(address).is_err(), "a process that ends lets somebody in");
     wire.answers(200, &[], "ok");
     client.receives_status(200);
 }

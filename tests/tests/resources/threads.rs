@@ -93,3 +93,29 @@ fn files_of_maps_are_looked_at_again_once_threads_are_granted() {
     });
     is_served(&weir, "/b", 204);
 }
+
+/// A control group with the time of one processor, as `docker run --cpus 1` makes it, in files.
+const QUOTA: &str = "mount -t tmpfs none /sys/fs/cgroup && echo 100000 100000 > /sys/fs/cgroup/cpu.max && \
+                     echo cpu > /sys/fs/cgroup/cgroup.controllers && echo 0::/ > cgroup && \
+                     mount --bind cgroup /proc/$$/cgroup && exec \"$@\"";
+
+/// All containers of a machine that were granted the time of two processors had their workers on the first
+/// two of it.
+#[test]
+fn workers_that_a_quota_makes_few_may_run_on_every_processor() {
+    let backend = Backend::saying("ok");
+    let setup = Setup::of(ONE_POOL).with("app", backend.address());
+    let weir = setup.under(&["unshare", "-m", "sh", "-c", QUOTA, "sh"]).start();
+    assert_eq!(weir.admin().reads("/v1/status").json()["workers"], 1);
+    let processors = |status: std::path::PathBuf| {
+        let status = std::fs::read_to_string(status).expect("it runs");
+        let line = status.lines().find(|line| line.starts_with("Cpus_allowed_list")).expect("a line");
+        line.to_owned()
+    };
+    let all = processors("/proc/self/status".into());
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", weir.pid())).expect("it runs").flatten();
+    for task in tasks {
+        let name = std::fs::read_to_string(task.path().join("comm")).expect("a name");
+        assert_eq!(processors(task.path().join("status")), all, "{name}");
+    }
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use weir_io::clock;
 use weir_state::Pool;
 
-use super::Control;
+use super::{Control, Phase};
 use crate::events::What;
 use crate::lock;
 use crate::reload::{Outcome, ReloadError, ReloadVerdict, Reread, Source};
@@ -17,8 +17,13 @@ impl Control {
     pub async fn reload(&self, trigger: &str) -> Outcome {
         let _turn = self.reloading.lock().await;
         let began = clock::now();
-        self.notifier.reloading();
-        let done = self.read_and_publish().await;
+        let done = match self.phase() {
+            Phase::Serving => {
+                self.notifier.reloading();
+                self.read_and_publish().await
+            }
+            Phase::Draining => Err(ReloadError::Leaving),
+        };
         let done = done.unwrap_or_else(|error| Outcome {
             result: error.verdict(),
             error: error.to_string(),
@@ -47,7 +52,9 @@ impl Control {
             );
         }
         self.bus.tell(What::Reload { result, generation, error: outcome.error.clone() });
-        self.notifier.ready(&self.summary());
+        if self.phase() == Phase::Serving {
+            self.notifier.ready(&self.summary());
+        }
         outcome
     }
 
