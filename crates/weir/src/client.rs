@@ -10,7 +10,7 @@ use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use weir_admin::reach::{self, Tls, Trust};
-use weir_config::AdminBind;
+use weir_config::{AdminBind, Checked};
 use weir_control::reload::{ReadError, Source};
 
 use crate::arguments::{AdminTrust, ConfigArgument, Running};
@@ -123,7 +123,15 @@ impl Client {
     /// The way to the Weir that `running` describes.
     pub fn new(running: &Running) -> Result<Client, Exit> {
         let paths = config_paths(&running.config);
-        let said = if paths.is_empty() { Said::default() } else { admin_of(paths)? };
+        let said = match (&running.admin, paths.is_empty()) {
+            (_, true) => Said::default(),
+            // Nobody asked for what a file says of the place, and it may be none of the caller's.
+            (Some(_), false) if running.config.config.is_empty() => {
+                Source::Files(paths).look().ok().and_then(|checked| said_by(&checked)).unwrap_or_default()
+            }
+            (Some(_), false) => admin_of(paths)?.unwrap_or_default(),
+            (None, false) => admin_of(paths.clone())?.ok_or_else(|| is_off(&paths))?,
+        };
         let bind = running.admin.clone().unwrap_or(said.bind);
         let token_file = running.token_file.clone().or(said.token_file);
         let token = token_file
@@ -199,8 +207,11 @@ impl Client {
                 .collect()
                 .await
                 .map_err(|error| broken(&error))?;
-            let body = serde_json::from_slice(&body.to_bytes()).unwrap_or(Value::Null);
-            Ok(Answer { status, body, had_token: self.token.is_some() })
+            let body: Option<Value> = serde_json::from_slice(&body.to_bytes()).ok();
+            if status.is_success() && body.is_none() {
+                return Err(self.no_weir());
+            }
+            Ok(Answer { status, body: body.unwrap_or_default(), had_token: self.token.is_some() })
         };
         let in_time = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await;
         in_time.unwrap_or_else(|_| {
@@ -211,6 +222,14 @@ impl Client {
     /// The answer to a call that was done; says why there is none.
     pub async fn succeed(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Answer, Exit> {
         self.call(method, path, body).await.map_err(|error| error.report())?.done()
+    }
+
+    /// For an answer that is none of Weir's: another program has its address, or another version.
+    pub fn no_weir(&self) -> CallError {
+        CallError::Broken(format!(
+            "what answers at {} is not the admin API of a Weir, or of another version",
+            self.admin
+        ))
     }
 
     fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Request<Full<Bytes>> {
@@ -313,25 +332,32 @@ impl Default for Said {
 /// Where the config has its admin API, and the files that go with it. From files with mistakes as much as can
 /// be seen: `weir reload` of such files must still find the Weir that shall refuse them, and whoever asks may
 /// not read the secrets that they name.
-fn admin_of(paths: Vec<PathBuf>) -> Result<Said, Exit> {
-    let names = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
+///
+/// `None`: it is switched off.
+fn admin_of(paths: Vec<PathBuf>) -> Result<Option<Said>, Exit> {
     let source = Source::Files(paths);
     match source.look() {
-        Ok(checked) => match checked.config.admin {
-            Some(admin) => Ok(Said {
-                bind: admin.bind,
-                token_file: admin.token_file,
-                certificate: admin.tls.map(|tls| tls.cert),
-            }),
-            None => Err(Exit::NotRunning
-                .saying(format_args!("{names} has the admin API switched off (admin.bind = \"off\")"))),
-        },
+        Ok(checked) => Ok(said_by(&checked)),
         Err(error @ ReadError::Unreadable { .. }) => Err(Exit::Failed.saying(error)),
         Err(ReadError::Refused(_)) => {
             let texts = source.texts().map_err(|error| Exit::Failed.saying(error))?;
-            Ok(seen_in(&texts.join("\n")))
+            Ok(Some(seen_in(&texts.join("\n"))))
         }
     }
+}
+
+/// What a config without mistakes says of it; `None` where it is switched off.
+fn said_by(checked: &Checked) -> Option<Said> {
+    checked.config.admin.as_ref().map(|admin| Said {
+        bind: admin.bind.clone(),
+        token_file: admin.token_file.clone(),
+        certificate: admin.tls.as_ref().map(|tls| tls.cert.clone()),
+    })
+}
+
+fn is_off(paths: &[PathBuf]) -> Exit {
+    let names = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
+    Exit::NotRunning.saying(format_args!("{names} has the admin API switched off (admin.bind = \"off\")"))
 }
 
 /// What plainly written tables say of it.

@@ -1,9 +1,24 @@
 //! Exit codes: scripts rely on them, so they stand in one place.
 
-use std::fmt::Display;
+use std::fmt::{Arguments, Display};
+use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use weir_control::reload::ReadError;
+
+/// Why standard output did not take all that was printed.
+static NOT_PRINTED: OnceLock<io::Error> = OnceLock::new();
+
+/// Prints on standard output. A reader that has gone away (`weir status | head`) is no failure of ours; a
+/// full disk is, and would leave half a file behind.
+pub fn print(text: Arguments<'_>) {
+    if let Err(error) = io::stdout().write_fmt(text)
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        let _ = NOT_PRINTED.set(error);
+    }
+}
 
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,16 +38,25 @@ pub enum Exit {
 impl Exit {
     /// Itself, after saying why.
     pub fn saying(self, why: impl Display) -> Exit {
-        eprintln!("weir: {why}");
+        tell!("weir: {why}");
         self
+    }
+
+    /// Itself; but what could not be printed was not done.
+    pub fn of_output(self) -> Exit {
+        match NOT_PRINTED.get() {
+            Some(error) if self == Exit::Done => {
+                Exit::Failed.saying(format_args!("standard output does not take what is printed: {error}"))
+            }
+            _ => self,
+        }
     }
 
     /// Prints why a config was not taken.
     pub fn refusing(error: &ReadError) -> Exit {
         let ReadError::Refused(report) = error else { return Exit::Refused.saying(error) };
-        eprint!("{report}");
         let count = report.error_count();
-        eprintln!("\nweir: the config has {count} {}", if count == 1 { "mistake" } else { "mistakes" });
+        tell!("{report}\nweir: the config has {count} {}", if count == 1 { "mistake" } else { "mistakes" });
         Exit::Refused
     }
 }

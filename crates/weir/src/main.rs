@@ -3,11 +3,19 @@
 //! Start reading at [`cli`] (what can be asked for), then [`serve`] (what `weir run` is).
 #![forbid(unsafe_code)]
 
-/// Prints a line on standard output. A reader that has gone away (`weir status | head`) is no failure of
-/// ours, where `println!` would panic.
+/// Prints a line on standard output, where `println!` would panic. What it does not take is known at the end
+/// ([`exit::Exit::of_output`]).
 macro_rules! say {
+    ($($text:tt)*) => {
+        crate::exit::print(format_args!("{}\n", format_args!($($text)*)))
+    };
+}
+
+/// Prints a line on standard error, where `eprintln!` would panic: it may be a pipe that nobody reads, or on
+/// a full disk, and the exit code still says what there is to say.
+macro_rules! tell {
     ($($text:tt)*) => {{
-        let _ = std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($text)*)));
+        let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{}\n", format_args!($($text)*)));
     }};
 }
 
@@ -30,5 +38,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    cli::main().into()
+    cli::main().of_output().into()
 }

@@ -5,6 +5,7 @@ mod api;
 mod changes;
 mod command_line;
 mod explain;
+mod strangers;
 mod top;
 
 use weir_tests::dialogue::{Backend, Setup, Weir};

@@ -42,7 +42,8 @@ pub fn add(added: &Added) -> Result<Exit, Exit> {
     });
     let path = format!("/v1/pools/{}/backends", segment(pool));
     let answer = block_on(client.succeed(Method::POST, &path, Some(&body)))??;
-    say!("{pool}/{backend} is added: {}", answer.body["note"].as_str().unwrap_or("in force now"));
+    let note = answer.body["note"].as_str().ok_or_else(|| client.no_weir().report())?;
+    say!("{pool}/{backend} is added: {note}");
     Ok(Exit::Done)
 }
 
@@ -52,7 +53,8 @@ pub fn remove(removed: &Removed) -> Result<Exit, Exit> {
     let client = Client::new(running)?;
     let path = format!("/v1/pools/{}/backends/{}", segment(pool), segment(backend));
     let answer = block_on(client.succeed(Method::DELETE, &path, None))??;
-    say!("{pool}/{backend} is removed: {}", answer.body["note"].as_str().unwrap_or("in force now"));
+    let note = answer.body["note"].as_str().ok_or_else(|| client.no_weir().report())?;
+    say!("{pool}/{backend} is removed: {note}");
     Ok(Exit::Done)
 }
 
@@ -71,7 +73,8 @@ impl Change {
             if wait {
                 return self.wait_until(&client, reached).await;
             }
-            say!("{pool}/{backend} is {}", answer.body["backend"]["state"].as_str().unwrap_or(state));
+            let now = answer.body["backend"]["state"].as_str().ok_or_else(|| client.no_weir().report())?;
+            say!("{pool}/{backend} is {now}");
             Ok(Exit::Done)
         })?
     }

@@ -21,7 +21,7 @@ pub fn purge(purge: &Purge) -> Result<Exit, Exit> {
     }
     ask_and_print(running, Method::POST, "/v1/cache/purge", Some(&order), *json, |body| {
         let what = if *soft { "made out of date" } else { "taken out" };
-        Ok(match body["purged"].as_u64().unwrap_or_default() {
+        Ok(match serde_json::from_value::<u64>(body["purged"].clone())? {
             1 => format!("1 response {what}"),
             count => format!("{count} responses {what}"),
         })

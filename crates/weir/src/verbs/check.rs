@@ -24,7 +24,7 @@ pub fn check(config: &ConfigArgument, online: bool) -> Result<Exit, Exit> {
     let name = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" and ");
     let checked = Source::Files(paths).read().map_err(|error| Exit::refusing(&error))?;
     if !checked.warnings.is_empty() {
-        eprint!("{}", checked.warnings);
+        tell!("{}", checked.warnings.to_string().trim_end());
     }
     warn_of_interfaces(&checked.config);
     let failed = if online { look_around(&checked.config)? } else { 0 };
@@ -53,7 +53,7 @@ fn look_around(config: &Config) -> Result<usize, Exit> {
 fn warn_of_interfaces(config: &Config) {
     // On a machine that does not say which it has there is nothing to compare with.
     for (listener, what) in weir_control::kernel::look_at_interfaces(config).unwrap_or_default() {
-        eprintln!("warning: listener `{listener}`: {what}");
+        tell!("warning: listener `{listener}`: {what}");
     }
 }
 

@@ -56,9 +56,9 @@ fn write_new(path: &Path, text: &str) -> Result<(), Exit> {
 
 fn report(converted: &Converted) {
     for directive in &converted.directives {
-        eprintln!("{directive}");
+        tell!("{directive}");
     }
-    eprintln!(
+    tell!(
         "{} exact, {} approximate, {} unsupported",
         converted.count(DirectiveVerdict::Exact),
         converted.count(DirectiveVerdict::Approximate),

@@ -44,7 +44,7 @@ pub struct Arguments {
 pub fn demo(arguments: &Arguments) -> Result<Exit, Exit> {
     let taken = taken_ports(arguments);
     if !taken.is_empty() {
-        taken.iter().for_each(|taken| eprintln!("weir: {taken}"));
+        taken.iter().for_each(|taken| tell!("weir: {taken}"));
         return Err(Exit::Failed);
     }
     let backends = start_backends().map_err(|error| {

@@ -24,11 +24,12 @@ pub fn maintenance(arguments: &InMaintenance) -> Result<Exit, Exit> {
             (Method::POST, Some(body))
         }
     };
-    ask_and_print(running, method, "/v1/maintenance", body.as_ref(), *json, |body| Ok(words(&body)))
+    ask_and_print(running, method, "/v1/maintenance", body.as_ref(), *json, |body| {
+        Ok(words(&serde_json::from_value::<Vec<Value>>(body["maintenance"].clone())?))
+    })
 }
 
-fn words(body: &Value) -> String {
-    let parts = body["maintenance"].as_array().map_or(&[][..], Vec::as_slice);
+fn words(parts: &[Value]) -> String {
     if parts.is_empty() {
         return "nothing is in maintenance".to_owned();
     }

@@ -30,27 +30,24 @@ pub fn reload(running: &Running) -> Result<Exit, Exit> {
             .collect::<Vec<_>>()
     };
     if let Some(warnings) = outcome["warnings"].as_str().filter(|warnings| !warnings.is_empty()) {
-        eprintln!("{}", warnings.trim_end());
+        tell!("{}", warnings.trim_end());
     }
     match answer.status {
         StatusCode::OK => {
-            say!("{}, generation {}", outcome["result"].as_str().unwrap_or("done"), outcome["generation"]);
+            let result = outcome["result"].as_str().ok_or_else(|| client.no_weir().report())?;
+            say!("{result}, generation {}", outcome["generation"]);
             lines("changes").iter().for_each(|line| say!("  {line}"));
             let how = weir_config::how_to_change;
             lines("needs_restart").iter().for_each(|key| say!("  {key} {}", how(key)));
             Ok(Exit::Done)
         }
         StatusCode::UNPROCESSABLE_ENTITY => {
-            eprintln!(
-                "{}\n\nweir: refused; generation {} stays in force",
-                answer.error(),
-                outcome["generation"]
-            );
+            tell!("{}\n\nweir: refused; generation {} stays in force", answer.error(), outcome["generation"]);
             Err(Exit::Refused)
         }
         StatusCode::UNAUTHORIZED => {
             let exit = Exit::Failed.saying(answer.error());
-            eprintln!("{FILES_HAVE_CHANGED}");
+            tell!("{FILES_HAVE_CHANGED}");
             Err(exit)
         }
         _ => Err(Exit::Failed.saying(answer.error())),
@@ -84,7 +81,7 @@ fn reads_the_same_file(running: &Running, client: &Client) -> Result<(), Exit> {
     let named: Vec<String> = ours.iter().map(|path| path.display().to_string()).collect();
     let difference = format!("the Weir at {} reads {source}, not {}", client.address(), named.join(", "));
     if running.config.config.is_empty() || running.admin.is_some() {
-        eprintln!("weir: note: {difference}");
+        tell!("weir: note: {difference}");
         return Ok(());
     }
     Err(Exit::Failed.saying(format_args!(
@@ -104,10 +101,10 @@ fn not_running(running: &Running, client: &Client, message: &str) -> Exit {
     }
     let exit = CallError::NotRunning(message.to_owned()).report();
     if client.is_over_tls() {
-        eprintln!("{FILES_HAVE_CHANGED}");
+        tell!("{FILES_HAVE_CHANGED}");
     }
     if running.admin.is_none() {
-        eprintln!(
+        tell!(
             "weir: if it runs and its `admin.bind` was changed in the file: that takes a restart, or USR2. To reload the rest until \
              then, say where it answers still (--admin ADDRESS), or send it HUP"
         );
