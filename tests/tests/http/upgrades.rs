@@ -129,6 +129,29 @@ fn bytes_sent_ahead_of_an_accepted_upgrade_reach_the_backend_behind_its_101() {
     client.receives_exactly("early");
 }
 
+/// RFC 9110 §15.5.22: a 426 that does not say which protocol is wanted says nothing.
+#[test]
+fn a_426_says_which_protocols_the_backend_wants() {
+    let backend = Backend::serving(|request, wire| {
+        let wanted = if request.target == "/h2c" { "h2c" } else { "websocket, chat/2" };
+        wire.sends(format!(
+            "HTTP/1.1 426 Upgrade Required\r\nupgrade: {wanted}\r\nconnection: upgrade\r\ncontent-length: 2\r\n\r\nno"
+        ));
+        After::Keep
+    });
+    let weir = plain(&backend);
+    let mut client = weir.client("web");
+    client.sends("GET /chat HTTP/1.1\r\nhost: a\r\n\r\n");
+    let refused = client.receives_status(426);
+    assert_eq!((refused.fields.one("upgrade"), refused.text().as_str()), (Some("websocket, chat/2"), "no"));
+    assert!(refused.fields.lists("connection", "upgrade") && !refused.closes(), "{refused:?}");
+    client.sends("GET /h2c HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
+    let refused = client.receives_status(426);
+    assert_eq!(refused.fields.one("upgrade"), None, "nobody is led to HTTP/2 without TLS");
+    assert!(refused.closes(), "{refused:?}");
+    client.receives_end();
+}
+
 #[test]
 fn a_101_that_does_not_name_the_protocol_asked_for_becomes_502() {
     // A18

@@ -12,8 +12,9 @@ use super::{
 use crate::body_length::BodyLength;
 use crate::edits::FieldEdits;
 use crate::h1::encode;
-use crate::known::{IDENTITY, KnownHeader, KnownSet};
+use crate::known::{IDENTITY, KnownHeader, KnownSet, same};
 use crate::message::{CANONICAL, Fields, RequestHead, ResponseHead, TargetForm, Version};
+use crate::scan;
 
 /// Writes the head of a request for a backend, as HTTP/1.1.
 ///
@@ -194,11 +195,33 @@ pub fn write_response(
         if !context.websocket_accept.is_empty() && !head.fields.seen.has(KnownHeader::SecWebsocketAccept) {
             encode::write_field(out, b"sec-websocket-accept", context.websocket_accept);
         }
+    } else if head.status == 426 && context.client_version == Version::Http11 {
+        write_wanted_protocols(head, buffer, sent.keep_alive, out);
     } else if !head.tunnel {
         encode::write_connection(sent.keep_alive, context.client_version, out);
     }
     out.extend_from_slice(b"\r\n");
     sent
+}
+
+//= https://www.rfc-editor.org/rfc/rfc9110#section-15.5.22
+//# The server MUST send an Upgrade header field in a 426 response to
+//# indicate the required protocol(s)
+/// Writes which protocols a backend wants to be spoken to in, all but `h2c`, which Weir passes on to nobody.
+#[cold]
+fn write_wanted_protocols(head: &ResponseHead, buffer: &[u8], keep_alive: bool, out: &mut Vec<u8>) {
+    let names_h2c = |value: &[u8]| value.split(|&byte| byte == b',').any(|one| same(b"h2c", scan::trim(one)));
+    let mut is_any = false;
+    for value in head.fields.values(KnownHeader::Upgrade, buffer).filter(|value| !names_h2c(value)) {
+        encode::write_field(out, b"upgrade", value);
+        is_any = true;
+    }
+    out.extend_from_slice(match (is_any, keep_alive) {
+        (true, true) => b"connection: upgrade\r\n",
+        (true, false) => b"connection: upgrade, close\r\n",
+        (false, true) => b"",
+        (false, false) => b"connection: close\r\n",
+    });
 }
 
 /// Writes the status line, or leaves it to the run of copied bytes that begins at the returned position.
