@@ -49,6 +49,31 @@ fn what_must_not_be_changed_or_gains_nothing_goes_as_it_came() {
     assert_eq!(old.fields.one("vary"), Some("accept-encoding"));
 }
 
+/// RFC 9530: a digest may come behind the content that it is of.
+#[test]
+fn content_with_a_digest_behind_it_goes_as_it_came_or_without_the_digest() {
+    let content = page(4000);
+    let body = content.clone();
+    let backend = Backend::serving(move |request, wire| {
+        let announced =
+            if request.target == "/announced" { "trailer: x-other, Content-Digest\r\n" } else { "" };
+        wire.sends(format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n{announced}transfer-encoding: chunked\r\n\r\n\
+             {:x}\r\n{body}\r\n0\r\ncontent-digest: sha-256=:x:\r\nx-other: 1\r\n\r\n",
+            body.len()
+        ));
+        After::Keep
+    });
+    let (_, weir) = start(&backend);
+    let announced = gets(&weir, "/announced", GZIP);
+    assert_eq!((announced.fields.one("content-encoding"), announced.text()), (None, content));
+    assert_eq!(announced.trailers.one("content-digest"), Some("sha-256=:x:"));
+    let encoded = gets(&weir, "/unannounced", GZIP);
+    assert_eq!(encoded.fields.one("content-encoding"), Some("gzip"));
+    let trailers = &encoded.trailers;
+    assert_eq!((trailers.one("content-digest"), trailers.one("x-other")), (None, Some("1")), "{trailers:?}");
+}
+
 #[test]
 fn a_route_has_its_own_codings_types_and_least_size() {
     let backend = site();

@@ -34,7 +34,8 @@ pub enum LeftAlone {
     Encoded,
     /// It says `no-transform` (RFC 9111 §5.2.2.6).
     NoTransform,
-    /// It carries a digest of its bytes, which encoding would make a lie (RFC 9530).
+    /// It carries a digest of its bytes, or says that one comes behind them, which encoding would make a lie
+    /// (RFC 9530).
     Digest,
     /// It does not say what it is, or says it twice.
     Untyped,
@@ -82,7 +83,9 @@ pub fn recoding<'b>(
         return Err(LeftAlone::Untyped);
     }
     let Some(media_type) = fields.first(KnownHeader::ContentType) else { return Err(LeftAlone::Untyped) };
-    if fields.lines.iter().any(|line| is_digest(line, buffer)) {
+    let in_head = |line: &FieldLine| line.known == KnownHeader::Other && is_digest(line.name.of(buffer));
+    let announces = |value: &[u8]| value.split(|&byte| byte == b',').any(|name| is_digest(name.trim_ascii()));
+    if fields.lines.iter().any(in_head) || fields.values(KnownHeader::Trailer, buffer).any(announces) {
         return Err(LeftAlone::Digest);
     }
     Ok(media_type.value.of(buffer))
@@ -99,11 +102,12 @@ fn forbids_transforming(value: &[u8]) -> bool {
     })
 }
 
-/// Digests of the content or of the whole representation, old names included.
-fn is_digest(line: &FieldLine, buffer: &[u8]) -> bool {
+/// Whether a field of that name has a digest of the content or of the whole representation, old names
+/// included. One that comes behind content that was encoded on the way without having been announced would be
+/// a lie.
+pub fn is_digest(name: &[u8]) -> bool {
     const NAMES: [&[u8]; 4] = [b"content-digest", b"repr-digest", b"digest", b"content-md5"];
-    line.known == KnownHeader::Other
-        && NAMES.iter().any(|name| line.name.of(buffer).eq_ignore_ascii_case(name))
+    NAMES.iter().any(|digest| name.eq_ignore_ascii_case(digest))
 }
 
 /// `accept-ranges` of content whose bytes are others than the backend's.

@@ -11,7 +11,7 @@ mod cookies;
 mod text;
 mod visit;
 
-pub use coding::{LeftAlone, Negotiated, recoding};
+pub use coding::{LeftAlone, Negotiated, is_digest, recoding};
 pub use text::{write_request, write_response};
 pub(crate) use visit::put_status;
 pub use visit::{request_fields, response_fields};

@@ -5,8 +5,8 @@ use std::io;
 use std::task::Poll;
 use std::time::Duration;
 
-use weir_http::forward::Negotiated;
-use weir_http::{ResponseContext, ResponseHead, SentFraming, SetCookie};
+use weir_http::forward::{Negotiated, is_digest};
+use weir_http::{Field, ResponseContext, ResponseHead, SentFraming, SetCookie};
 use weir_io::clock;
 use weir_io::stream::Sight;
 use weir_io::wait::boxed;
@@ -15,6 +15,7 @@ use weir_stats::table::End;
 use super::around::Trailer;
 use super::broadcast::{Piece, Reader};
 use crate::http::answer;
+use crate::http::edit_table::Edits;
 use crate::http::edits;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::{Awaited, Failure};
@@ -59,7 +60,8 @@ pub async fn run(
     exchange.ledger.answers(head.head.status());
     exchange.ledger.head_bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
     exchange.ledger.bytes_sent = exchange.ledger.head_bytes_sent;
-    let sent = send(session, exchange, forwarding, reader, framing).await;
+    let is_encoded = head.negotiated.is_some_and(|negotiated| negotiated.coding.is_some());
+    let sent = send(session, exchange, forwarding, reader, (framing, is_encoded)).await;
     let end = sent.as_ref().err().map_or(End::Done, Failure::end);
     answer::ended(session, exchange, forwarding.listener, end, keep && framing.keep_alive)
 }
@@ -99,7 +101,7 @@ async fn send(
     exchange: &mut Exchange,
     forwarding: &Forwarding<'_>,
     reader: &Reader,
-    framing: SentFraming,
+    (framing, is_encoded): (SentFraming, bool),
 ) -> Result<(), Failure> {
     let timeout = forwarding.timers();
     if framing.body.is_empty() {
@@ -127,7 +129,14 @@ async fn send(
         }
     }
     let trailers = reader.trailers();
-    sending.end(|| trailers.iter().flat_map(|trailers| trailers.iter()).map(Trailer::field)).await?;
+    // What a head loses must not come behind the content.
+    let dropped = edits::of(forwarding.listener, exchange).and_then(Edits::dropped_of_response);
+    let goes = |field: &Field<'_>| {
+        dropped.as_ref().is_none_or(|names| !names.drops(field.name))
+            && !(is_encoded && is_digest(field.name))
+    };
+    let fields = || trailers.iter().flat_map(|trailers| trailers.iter()).map(Trailer::field).filter(goes);
+    sending.end(fields).await?;
     exchange.reply = sending.into_room();
     Ok(())
 }
