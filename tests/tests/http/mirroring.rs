@@ -237,6 +237,47 @@ fn a_body_that_is_too_long_or_not_whole_makes_no_copy_and_goes_on_unhurt() {
     assert_eq!(shadow.requests().iter().filter(|copy| copy.target == "/v2/a").count(), 0);
 }
 
+/// Threat J16: each took the memory of the longest body that is copied, of which it had sent nothing.
+#[test]
+fn clients_that_only_begin_to_send_leave_the_memory_for_copies_to_others() {
+    const CONFIG: &str = r#"
+    [runtime]
+    workers = 1
+    memory = "16MiB"
+    [listener.web]
+    bind = "@web"
+    timeout = { client_body = "1h" }
+    limits = { min_body_rate = "0B/s" }
+    [[listener.web.route]]
+    path = "/*"
+    pool = "app"
+    mirror = { pool = "shadow", body_limit = "1MiB" }
+    [pool.app]
+    backends = ["@app"]
+    health = "off"
+    [pool.shadow]
+    backends = ["@shadow"]
+    health = "off"
+    "#;
+    let (app, shadow) = (app(), app());
+    let weir = Setup::of(CONFIG).with("app", app.address()).with("shadow", shadow.address()).start();
+    let begin = |framing: &str| {
+        let mut client = weir.client("web");
+        client.sends(format!("POST /slow HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n"));
+        client
+    };
+    let slow: Vec<_> = (0..20)
+        .map(|number| {
+            begin(if number % 2 == 0 { "content-length: 1000000" } else { "transfer-encoding: chunked" })
+        })
+        .collect();
+    until("all to have begun", || (app.connections() == slow.len()).then_some(()));
+    let small = "POST /small HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello";
+    assert_eq!(asks(&weir, small).text(), "app 5");
+    reaches(&weir, "answered", 1.0);
+    assert_eq!((count(&weir, "memory"), shadow.requests()[0].body.as_slice()), (0.0, &b"hello"[..]));
+}
+
 /// Threat J15.
 #[test]
 fn a_copy_is_not_copied_and_a_tunnel_is_not_either() {

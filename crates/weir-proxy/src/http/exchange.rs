@@ -59,8 +59,8 @@ pub struct Exchange {
     /// Whether it is a question about another exchange, which the rules of its pool alone change.
     pub is_question: bool,
     pub ledger: Ledger,
-    /// Most bytes of the request's body that are kept for a copy; 0: nothing is.
-    pub keep_body: usize,
+    /// Most bytes of the request's body that are put aside for a copy; 0: nothing is.
+    pub put_aside: usize,
     /// What is done once a backend was chosen: until then the request may be refused.
     pub once_chosen: Option<Box<dyn FnOnce()>>,
     /// The key that the request is looked up by.
@@ -156,7 +156,7 @@ impl Exchange {
             rendered: Seldom::default(),
             user: Seldom::default(),
             is_question: false,
-            keep_body: 0,
+            put_aside: 0,
             once_chosen: None,
             ledger: Ledger::default(),
             key: KeyBuffer::new(),
@@ -197,7 +197,7 @@ impl Exchange {
         self.rendered.clear();
         self.user.clear();
         self.is_question = false;
-        self.keep_body = 0;
+        self.put_aside = 0;
         self.once_chosen = None;
         self.continued = false;
         self.forwarded = false;

@@ -2,6 +2,7 @@
 //! ARCHITECTURE.md says which file belongs to which of these parts.
 
 mod answer;
+mod aside;
 mod ask;
 mod attempt;
 pub mod auth;

@@ -14,6 +14,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use weir_http::forward::is_digest;
 use weir_http::h1::connection::Drained;
 use weir_http::{BodyReader, DroppedNames, Field, Violation};
 use weir_io::buffers::{Buffer, Buffers, LARGE};
@@ -23,6 +24,7 @@ use weir_io::stream::Duplex as _;
 use weir_io::wait::give_way;
 use weir_stats::table::ListenerCells;
 
+use crate::http::aside::{Aside, AsideContent, AsideLost};
 use crate::http::compress::Encoding;
 use crate::http::sink::{Framer, Framing, Sink};
 use crate::http::stream::Stream;
@@ -63,25 +65,7 @@ pub struct Pump {
     /// Names that its trailers lose.
     pub(super) dropped: Option<Arc<DroppedNames>>,
     /// The content, for somebody else besides.
-    kept: Option<Box<Kept>>,
-}
-
-/// Content that goes on, and is kept besides as long as it is not too long.
-struct Kept {
-    content: Vec<u8>,
-    most: usize,
-    is_too_long: bool,
-}
-
-impl Kept {
-    fn take(&mut self, content: &[u8]) {
-        self.is_too_long |= self.content.len() + content.len() > self.most;
-        if self.is_too_long {
-            self.content = Vec::new();
-        } else {
-            self.content.extend_from_slice(content);
-        }
-    }
+    aside: Option<Box<Aside>>,
 }
 
 /// Why a body did not get across.
@@ -130,7 +114,7 @@ impl Pump {
             copy: None,
             held: 0,
             dropped: None,
-            kept: None,
+            aside: None,
         }
     }
 
@@ -147,22 +131,22 @@ impl Pump {
 
     /// What stands behind the body, and goes on.
     fn trailers(&self) -> impl Iterator<Item = Field<'_>> {
-        trailers(&self.reader, self.dropped.as_deref())
+        trailers(&self.reader, self.dropped.as_deref(), self.encoding.is_some())
     }
 
-    /// The same body, of which at most so many bytes are kept besides for somebody else; 0: none.
-    pub fn keeping(mut self, most: usize) -> Pump {
-        self.kept = (most > 0).then(|| Box::new(Kept { content: Vec::new(), most, is_too_long: false }));
+    /// The same body, of which at most `most` bytes are put aside for somebody else; 0: none.
+    pub fn putting_aside(mut self, most: usize, buffers: &Rc<Buffers>) -> Pump {
+        self.aside = (most > 0).then(|| Box::new(Aside::new(most, buffers)));
         self
     }
 
-    /// All of the content, where it was kept, has come, and was not too long.
-    pub fn take_kept(&mut self) -> Option<Vec<u8>> {
-        if !self.is_received() {
-            return None;
+    /// All of the content, where it was to be put aside and has come.
+    pub fn take_aside(&mut self) -> Result<AsideContent, AsideLost> {
+        let is_received = self.is_received();
+        match self.aside.take_if(|_| is_received) {
+            Some(aside) => aside.content(),
+            None => Err(AsideLost::Length),
         }
-        let kept = self.kept.take().filter(|kept| !kept.is_too_long)?;
-        Some(kept.content)
     }
 
     /// Has what leaves with the head kept, to be looked at before.
@@ -320,7 +304,7 @@ impl Pump {
     /// An empty pipe for no more than belongs to the body, when what is to come is better spliced.
     fn bulk(&mut self, sink: &impl Sink, buffers: &Rc<Buffers>) -> Option<Pipe> {
         let most = self.reader.remaining().filter(|remaining| *remaining >= BULKY_BYTES)?;
-        if self.encoding.is_some() || self.kept.is_some() {
+        if self.encoding.is_some() || self.aside.is_some() {
             return None;
         }
         if self.framer.kind() != Framing::Plain
@@ -410,7 +394,7 @@ impl Pump {
         if self.content > 0 {
             self.framer.begin(self.content);
         } else if self.is_at_end() {
-            self.framer.end(trailers(&self.reader, self.dropped.as_deref()));
+            self.framer.end(trailers(&self.reader, self.dropped.as_deref(), self.encoding.is_some()));
             self.framer.put(if filed > 0 { &mut behind } else { out }, b"", false);
         }
         behind
@@ -431,7 +415,7 @@ impl Pump {
             }
         }
         if self.content == 0 && self.is_at_end() {
-            self.framer.end(trailers(&self.reader, self.dropped.as_deref()));
+            self.framer.end(trailers(&self.reader, self.dropped.as_deref(), self.encoding.is_some()));
         }
         Ok(())
     }
@@ -508,8 +492,8 @@ impl Pump {
 
     /// Counts `count` content bytes as sent.
     fn content_sent(&mut self, count: usize) {
-        if let (Some(kept), Some(buffer)) = (&mut self.kept, &self.buffer) {
-            kept.take(&buffer.filled()[..count]);
+        if let (Some(aside), Some(buffer)) = (&mut self.aside, &self.buffer) {
+            aside.put(&buffer.filled()[..count]);
         }
         self.content -= count;
         match &mut self.encoding {
@@ -547,11 +531,17 @@ impl Pump {
     }
 }
 
+/// The trailers that go on: without those that are `dropped`, and without digests of content that other
+/// bytes stand for.
 fn trailers<'a>(
     reader: &'a BodyReader,
     dropped: Option<&'a DroppedNames>,
+    is_encoded: bool,
 ) -> impl Iterator<Item = Field<'a>> {
-    reader.trailers().filter(move |field| dropped.is_none_or(|names| !names.drops(field.name)))
+    let goes = move |field: &Field<'a>| {
+        dropped.is_none_or(|names| !names.drops(field.name)) && !(is_encoded && is_digest(field.name))
+    };
+    reader.trailers().filter(goes)
 }
 
 /// What is to be sent next, where `content` bytes are.

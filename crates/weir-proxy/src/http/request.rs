@@ -180,7 +180,7 @@ pub fn begin_upload(
     let framing = Framing::on(facts.protocol != PoolProtocol::H1, announced);
     let mut pump = Pump::new(reader, framing, session.requester.buffer.take(), limit)
         .dropping(edits::of(forwarding.listener, exchange).and_then(Edits::dropped_of_request))
-        .keeping(exchange.keep_body);
+        .putting_aside(exchange.put_aside, &session.requester.worker.buffers);
     if facts.inspected.is_some() {
         pump.keep_copy();
         return Ok(Upload::of(pump, exchange.ledger.head));

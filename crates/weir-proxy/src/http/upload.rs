@@ -13,6 +13,7 @@ use weir_io::clock;
 use weir_io::stream::Duplex as _;
 use weir_io::temporary::TemporaryFile;
 
+use crate::http::aside::{AsideContent, AsideLost};
 use crate::http::claim::HeldClaim;
 use crate::http::failure::{Awaited, Failure};
 use crate::http::filed::Filed;
@@ -233,9 +234,9 @@ impl Upload {
         self.body.as_mut().map_or_else(Vec::new, |body| body.pump.take_copy())
     }
 
-    /// The whole body, where it was to be kept, has come, and was not too long; empty where there is none.
-    pub fn take_kept(&mut self) -> Option<Vec<u8>> {
-        self.body.as_mut().map_or_else(|| Some(Vec::new()), |body| body.pump.take_kept())
+    /// All of the body, where it was to be put aside and has come; empty where there is none.
+    pub fn take_aside(&mut self) -> Result<AsideContent, AsideLost> {
+        self.body.as_mut().map_or_else(|| Ok(AsideContent::default()), |body| body.pump.take_aside())
     }
 
     /// Content bytes that [`Self::poll_hold`] has moved.

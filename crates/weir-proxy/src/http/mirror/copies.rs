@@ -17,13 +17,14 @@ use weir_http::{
     BodyLength, BodyReader, ClientIdentity, Conditions, DroppedNames, KnownHeader, Progress, RequestHead,
     parse_request,
 };
-use weir_io::buffers::{Charge, LARGE};
+use weir_io::buffers::LARGE;
 use weir_io::clock;
 use weir_io::handshake::Secure;
 use weir_stats::table::MirrorResult;
 
 use crate::backends::WorkerPool;
 use crate::client::Client;
+use crate::http::aside::{AsideContent, AsideLost};
 use crate::http::ask::{Answered, Call};
 use crate::http::cache::background::{Background, Permit};
 use crate::http::collect::{self, Incoming};
@@ -71,8 +72,6 @@ pub(crate) struct Copy {
     has_body: bool,
     timeout: Duration,
     under_way: Arc<Background>,
-    /// Counts its body as memory in use until it is over.
-    _charge: Option<Charge>,
 }
 
 /// Begins a copy of the request in `exchange`, whose bytes are here, where one is to be made; one without a
@@ -97,7 +96,7 @@ pub(crate) fn begin(
         }
     };
     if copy.has_body {
-        exchange.keep_body = mirror.body_limit;
+        exchange.put_aside = mirror.body_limit;
         return Some(copy);
     }
     exchange.once_chosen = Some(Box::new(|| copy.send(&mut Upload::none())));
@@ -138,19 +137,12 @@ fn copy_of(
     if let Some(left_out) = left_out(request, text, is_closed) {
         return Err(left_out);
     }
-    let expected = match request.body() {
-        BodyLength::Length(length) => length,
-        body if body.is_empty() => 0,
-        _ => mirror.body_limit as u64,
-    };
     let has_body = !request.body().is_empty();
-    if expected > mirror.body_limit as u64 || (has_body && mirror.body_limit == 0) {
+    let is_too_long =
+        matches!(request.body(), BodyLength::Length(length) if length > mirror.body_limit as u64);
+    if is_too_long || (has_body && mirror.body_limit == 0) {
         return Err(MirrorResult::Body);
     }
-    let charge = match expected {
-        0 => None,
-        expected => Some(requester.worker.buffers.charge(expected).ok_or(MirrorResult::Memory)?),
-    };
     // By both pools: what is told of users may be another for the mirror than for the one of the request.
     let table = forwarding.listener.compiled.edits.as_deref();
     let dropped = [exchange.pool, Some(mirror.pool)].into_iter();
@@ -171,7 +163,6 @@ fn copy_of(
         has_body,
         timeout: mirror.timeout,
         under_way: mirror.under_way.clone(),
-        _charge: charge,
     })
 }
 
@@ -213,15 +204,16 @@ fn count(worker: &Worker, listener: &WorkerListener, result: MirrorResult) {
 impl Copy {
     /// Has it sent, where the body is whole by now.
     pub(crate) fn send(mut self: Box<Self>, upload: &mut Upload) {
-        let Some(body) = upload.take_kept() else {
-            return count(&self.worker, &self.listener, MirrorResult::Body);
+        let body = match upload.take_aside() {
+            Ok(body) => body,
+            Err(lost) => return count(&self.worker, &self.listener, result_of(lost)),
         };
         // Not before: clients that take their time to send would take all places.
         let Some(permit) = self.under_way.admit() else {
             return count(&self.worker, &self.listener, MirrorResult::Busy);
         };
         if self.has_body {
-            self.text.extend_from_slice(format!("content-length: {}\r\n", body.len()).as_bytes());
+            self.text.extend_from_slice(format!("content-length: {}\r\n", body.bytes.len()).as_bytes());
         }
         self.text.extend_from_slice(b"\r\n");
         let worker = self.worker.clone();
@@ -229,8 +221,16 @@ impl Copy {
     }
 }
 
-/// Asks the mirror.
-async fn serve(copy: Box<Copy>, body: Vec<u8>, permit: Permit) {
+/// What there is to be said where a body was not put aside.
+fn result_of(lost: AsideLost) -> MirrorResult {
+    match lost {
+        AsideLost::Length => MirrorResult::Body,
+        AsideLost::Memory => MirrorResult::Memory,
+    }
+}
+
+/// Asks the mirror. The body counts as memory in use until that is over.
+async fn serve(copy: Box<Copy>, body: AsideContent, permit: Permit) {
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = copy.worker.deadlines.register(waker);
     deadline.belongs_to(copy.listener.shared.number());
@@ -247,7 +247,7 @@ async fn serve(copy: Box<Copy>, body: Vec<u8>, permit: Permit) {
     let mut exchange = Exchange::take();
     exchange.begin(clock::now());
     requester.begin_total(clock::now(), copy.timeout);
-    let asked = ask(&copy, &mut requester, &mut exchange, &body).await;
+    let asked = ask(&copy, &mut requester, &mut exchange, &body.bytes).await;
     exchange.give_back();
     drop(permit);
     let result = if asked.is_ok() { MirrorResult::Answered } else { MirrorResult::Failed };
