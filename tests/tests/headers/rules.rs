@@ -205,3 +205,30 @@ fn what_is_taken_out_of_responses_is_no_trailer_of_theirs_either() {
     assert!(response.trailers.all("x-internal").is_empty(), "{:?}", response.trailers);
     assert_eq!((response.text().as_str(), response.trailers.one("x-other")), ("ok", Some("1")));
 }
+
+/// They were what a backend had said of itself: neither the trailers of what is fetched for memory went by
+/// the rules, nor what comes before an answer.
+#[test]
+fn what_is_taken_out_of_responses_is_in_nothing_that_comes_before_or_behind_them() {
+    let backend = Backend::serving(|_, wire| {
+        wire.sends(
+            "HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\nx-internal: hints\r\nserver: inner\r\n\r\n\
+             HTTP/1.1 200 OK\r\ncache-control: max-age=60\r\nx-internal: head\r\ntransfer-encoding: chunked\r\n\r\n\
+             2\r\nok\r\n0\r\nx-internal: trailer\r\nx-other: 1\r\n\r\n",
+        );
+        After::Keep
+    });
+    for more in ["", "cache = { }"] {
+        let rules = format!(
+            "[[listener.web.route]]\npath = \"/*\"\npool = \"app\"\n\
+             remove_response_header = [\"x-internal\", \"server\"]\n{more}"
+        );
+        let weir = before(&backend, &rules, "");
+        let mut client = weir.client("web");
+        client.sends("GET / HTTP/1.1\r\nhost: a\r\nte: trailers\r\nconnection: te, close\r\n\r\n");
+        let received = String::from_utf8(client.receives_to_the_end()).expect("text");
+        assert!(received.contains("103 ") && received.contains("link: </a.css>"), "{more}: {received}");
+        assert!(received.contains("x-other: 1"), "{more}: {received}");
+        assert!(!received.contains("x-internal") && !received.contains("server:"), "{more}: {received}");
+    }
+}

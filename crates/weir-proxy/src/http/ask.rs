@@ -215,7 +215,7 @@ impl<R: Recipient> Call<'_, R> {
         let Call { requester, recipient, exchange, .. } = self;
         exchange.ledger.note_wait();
         requester.wait(clock::now(), pause);
-        let mut watched = requester.buffer.is_none();
+        let mut watched = requester.sees_leave(*recipient);
         poll_fn(|context| {
             recipient.gather_body(context);
             if watched {

@@ -13,6 +13,7 @@ use weir_io::stream::{Duplex as _, Sight};
 use crate::backends::ConnectError;
 use crate::http::ask::Call;
 use crate::http::attempt;
+use crate::http::edits;
 use crate::http::exchange::Exchange;
 use crate::http::failure::{Awaited, Failure};
 use crate::http::forwarding::Forwarding;
@@ -32,7 +33,7 @@ impl<R: Recipient> Call<'_, R> {
     pub async fn until_response(&mut self, backend: &mut Stream) -> Result<Buffer, Failure> {
         self.exchange.response.clear();
         let mut received: Option<Buffer> = None;
-        let mut watch = Watch::new(self.requester);
+        let mut watch = Watch::new(self.requester, self.recipient);
         let mut interim_count = 0;
         let mut awaits_client = false;
         loop {
@@ -87,17 +88,17 @@ impl<R: Recipient> Call<'_, R> {
     }
 
     async fn pass_on(&mut self, received: &[u8]) -> Result<(), Failure> {
-        let context = self.facts.response_context(true);
-        if !reply::passes_on(&self.exchange.response, &context) {
+        if !reply::passes_on(&self.exchange.response, self.facts.version) {
             return Ok(());
         }
+        let edits = edits::of(self.forwarding.listener, self.exchange);
         let Some(race) = self.race else {
-            return self.recipient.pass_on(self.requester, self.exchange, &context, received).await;
+            return self.recipient.pass_on(self.requester, self.exchange, edits, received).await;
         };
         if !race.speak() {
             return Ok(());
         }
-        let passed = self.recipient.pass_on(self.requester, self.exchange, &context, received).await;
+        let passed = self.recipient.pass_on(self.requester, self.exchange, edits, received).await;
         race.spoken();
         passed
     }
@@ -256,7 +257,7 @@ pub async fn until_sent(
     let Session { requester, stream, .. } = session;
     // The deadline so far was for the head; whose turn it is now shows after the first look.
     let mut is_first = true;
-    let mut watch = Watch::new(requester);
+    let mut watch = Watch::new(requester, stream);
     let mut kept_waiting = KeptWaiting::default();
     let mut held = false;
     poll_fn(|context| {
@@ -348,8 +349,7 @@ impl KeptWaiting {
 
 /// Whether it can be seen that the client leaves while a backend is waited for.
 struct Watch {
-    /// Once the request was received. Who has sent more already can't be seen to leave before that is
-    /// received.
+    /// Once the request was received.
     behind: bool,
     /// While its body waits for a backend that takes none of it now. Most clients have sent more of it by
     /// then; a stream is seen to be reset all the same.
@@ -357,9 +357,9 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(requester: &Requester) -> Watch {
-        let is_all_received = requester.buffer.is_none();
-        Watch { behind: is_all_received, within: is_all_received }
+    fn new(requester: &Requester, recipient: &mut impl Recipient) -> Watch {
+        let is_seen = requester.sees_leave(recipient);
+        Watch { behind: is_seen, within: is_seen }
     }
 
     /// Looks, unless the client is read: whoever does that finds out.

@@ -387,7 +387,12 @@ impl Edits {
         self.request.as_ref().map(|side| side.dropped.clone())
     }
 
-    /// The same of the response.
+    /// What is changed about the response, once it is filled in.
+    pub fn of_response<'a>(&'a self, rendered: &'a Rendered) -> Option<FieldEdits<'a>> {
+        Some(self.response.as_ref()?.edits(&rendered.response))
+    }
+
+    /// Names that the trailers of the response lose; `None` for none.
     pub fn dropped_of_response(&self) -> Option<Arc<DroppedNames>> {
         self.response.as_ref().map(|side| side.dropped.clone())
     }

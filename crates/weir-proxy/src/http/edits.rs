@@ -81,7 +81,7 @@ pub(crate) fn of_response<'a>(
     rendered: &'a Rendered,
 ) -> Option<FieldEdits<'a>> {
     let table = listener.compiled.edits.as_deref()?;
-    Some(table.of(route, pool).response.as_ref()?.edits(&rendered.response))
+    table.of(route, pool).of_response(rendered)
 }
 
 /// Fills in what the backend is told.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use weir_config::{Buffer, Coding, Compress, PoolProtocol, RouteRetry, Sqli};
 use weir_http::forward::Negotiated;
-use weir_http::{Limits, Method, ResponseContext, SetCookie, Version};
+use weir_http::{Limits, Method, SetCookie, Version};
 use weir_screen::sqli::BodyKind;
 
 use crate::backends::{Chosen, WorkerPool};
@@ -203,11 +203,6 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// The client's side of what `write_response` needs to know.
-    pub fn response_context(&self, keep_alive: bool) -> ResponseContext<'static> {
-        ResponseContext::new(self.version, self.method, keep_alive)
-    }
-
     /// Notes who sent the response: the client's cookie may have to say so, and over TLS (`is_secure`) to
     /// stay there.
     pub fn answered_by(&mut self, chosen: &Chosen, is_secure: bool) {

@@ -21,6 +21,7 @@ use weir_io::wait::send_all;
 use weir_io::wait::{WaitError, timed_out};
 
 use crate::http::date;
+use crate::http::edit_table::Edits;
 use crate::http::edits;
 use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
@@ -45,8 +46,8 @@ pub async fn send_continue(client: &mut Stream, deadline: &Deadline) -> Result<(
 
 /// Whether an interim response is passed on to a client that knows such (RFC 9110 §15.2). 100 is not among
 /// them: Weir has answered the client's expectation itself.
-pub fn passes_on(interim: &ResponseHead, context: &ResponseContext<'_>) -> bool {
-    context.client_version >= Version::Http11 && interim.status() != 100
+pub fn passes_on(interim: &ResponseHead, client_version: Version) -> bool {
+    client_version >= Version::Http11 && interim.status() != 100
 }
 
 impl Recipient for Stream {
@@ -63,20 +64,22 @@ impl Recipient for Stream {
         &mut self,
         requester: &Requester,
         exchange: &mut Exchange,
-        context: &ResponseContext<'_>,
+        edits: Option<&Edits>,
         received: &[u8],
     ) -> Result<(), Failure> {
+        let Exchange { request, response, reply, rendered, .. } = exchange;
+        let edits = edits.and_then(|edits| edits.of_response(rendered));
+        let context = ResponseContext::new(request.version(), request.method(), true);
+        let context = ResponseContext { edits, ..context };
         if let Some(stream) = self.as_muxed() {
             let mut head = stream.head();
-            response_fields(&exchange.response, received, context, &mut |name, value| {
-                head.field(name, value)
-            });
+            response_fields(response, received, &context, &mut |name, value| head.field(name, value));
             return stream.send_head(head, false).map_err(|_| Failure::ClientClosed);
         }
-        exchange.reply.clear();
-        write_response(&exchange.response, received, context, &mut exchange.reply);
-        let sent = send_all(self, &exchange.reply, &requester.deadline, || {}).await;
-        exchange.reply.clear();
+        reply.clear();
+        write_response(response, received, &context, reply);
+        let sent = send_all(self, reply, &requester.deadline, || {}).await;
+        reply.clear();
         sent.map_err(Failure::from)
     }
 }

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use weir_config::NEVER;
-use weir_http::{ClientIdentity, ResponseContext};
+use weir_http::ClientIdentity;
 use weir_io::buffers::Buffer;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
@@ -20,6 +20,7 @@ use weir_io::stream::{Duplex as _, Sight};
 
 use crate::backends::ConnectError;
 use crate::client::Client;
+use crate::http::edit_table::Edits;
 use crate::http::exchange::Exchange;
 use crate::http::failure::{Awaited, Failure};
 use crate::http::stream::Stream;
@@ -79,13 +80,13 @@ pub trait Recipient {
     /// What is to be seen of it without taking anything of what it sent. Err when it is gone.
     fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight>;
 
-    /// Passes the interim response in `exchange.response` on, whose text is the front of `received`; whoever
-    /// waits for the final one alone lets it go by.
+    /// Passes the interim response in `exchange.response` on, whose text is the front of `received`, without
+    /// what rules (`edits`) take out of responses; whoever waits for the final one alone lets it go by.
     async fn pass_on(
         &mut self,
         _requester: &Requester,
         _exchange: &mut Exchange,
-        _context: &ResponseContext<'_>,
+        _edits: Option<&Edits>,
         _received: &[u8],
     ) -> Result<(), Failure> {
         Ok(())
@@ -150,6 +151,13 @@ impl Requester {
     /// Whether the time that draining grants is over.
     pub fn is_drained(&self) -> bool {
         self.slot.draining_until().is_some_and(|until| until <= clock::now())
+    }
+
+    /// Whether it can be seen that whom the response is for leaves. Who has sent more than the request already
+    /// can't be seen to before that is received, but for a stream, whose reset overtakes it.
+    #[inline]
+    pub fn sees_leave(&self, recipient: &mut impl Recipient) -> bool {
+        self.buffer.is_none() || recipient.stream().is_some_and(|stream| stream.is_muxed())
     }
 
     /// Looks at whom the response is for without taking anything. `Err` when it has left: it reset the

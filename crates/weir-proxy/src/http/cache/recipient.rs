@@ -11,7 +11,7 @@ use weir_cache::{
     Body, Crowd, Exchange as Asked, KeyBuffer, NotStored, Object, RequestFacts, Storing, Unkept, freshen,
     judge_response, outlasts_error, unkept, validators,
 };
-use weir_http::{BodyLength, Conditions, Field, RequestHead, ResponseContext, ResponseHead, SetCookie};
+use weir_http::{BodyLength, Conditions, Field, RequestHead, ResponseHead, SetCookie};
 use weir_io::clock;
 use weir_io::stream::Sight;
 
@@ -19,6 +19,7 @@ use super::around::{Interim, Trailer};
 use super::broadcast::{FetchedHead, Origin};
 use super::fetches::{BACK_OFF, Lease, PASS_FOR};
 use super::times;
+use crate::http::edit_table::Edits;
 use crate::http::exchange::Exchange;
 use crate::http::failure::{FailedFetch, Failure, Meets};
 use crate::http::requester::{Recipient, Requester};
@@ -252,7 +253,7 @@ impl Recipient for Fetch {
         &mut self,
         _: &Requester,
         exchange: &mut Exchange,
-        _: &ResponseContext<'_>,
+        _: Option<&Edits>,
         received: &[u8],
     ) -> Result<(), Failure> {
         let head = exchange.response.clone();

@@ -9,7 +9,6 @@ use weir_cache::{
     Bypass, Crowd, Lookup, Object, RequestFacts, Reuse, is_server_error, may_serve_on_error, reuse,
     ttl_seconds,
 };
-use weir_http::ResponseContext;
 use weir_io::clock;
 use weir_io::stream::Sight;
 use weir_io::wait::boxed;
@@ -22,6 +21,7 @@ use super::lookup::{Found, look_up};
 use super::note::Forward;
 use super::{RouteCache, encodings, follow, hit};
 use crate::http::compress;
+use crate::http::edits;
 use crate::http::exchange::{After, Exchange};
 use crate::http::failure::{Awaited, Failure, Meets};
 use crate::http::forward;
@@ -297,10 +297,10 @@ impl Miss<'_> {
             let patience = self.forwarding.timers().client_body;
             session.requester.wait(clock::now(), patience);
             exchange.response.clone_from(&interim.head);
-            let context = ResponseContext::new(exchange.request.version(), exchange.request.method(), true);
-            if reply::passes_on(&exchange.response, &context) {
+            if reply::passes_on(&exchange.response, exchange.request.version()) {
+                let edits = edits::of(self.forwarding.listener, exchange);
                 let Session { requester, stream, .. } = &mut *session;
-                stream.pass_on(requester, exchange, &context, &interim.text).await?;
+                stream.pass_on(requester, exchange, edits, &interim.text).await?;
             }
         }
     }
