@@ -14,6 +14,7 @@ mod shared;
 mod small_frames;
 mod specification;
 mod stalls;
+mod tunnels;
 mod upgrade;
 mod upstream;
 

@@ -4,7 +4,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::mem;
 use std::pin::{Pin, pin};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use weir_config::PoolProtocol;
@@ -109,6 +109,9 @@ impl<R: Recipient> Call<'_, R> {
             }
             Failed { failure, reused }
         })?;
+        if self.facts.upgrade && self.exchange.response.status() != 101 {
+            end_refused(connection.connection());
+        }
         let latency = clock::now().saturating_sub(sent_at);
         self.exchange.ledger.backend_header = Some(latency);
         cells.response_seconds.record(latency);
@@ -163,6 +166,15 @@ impl<R: Recipient> Call<'_, R> {
             }
         }
     }
+}
+
+/// Ends the request of an upgrade that a backend has refused. The stream that was to be a tunnel is still
+/// open: dropped so it would be reset, and of resets backends bear few on a connection that many share
+/// (threat B21).
+#[cold]
+fn end_refused(backend: &mut Stream) {
+    // What is wrong with the stream, whoever reads the answer finds out.
+    let _ = backend.poll_finish(&mut Context::from_waker(Waker::noop()), std::iter::empty());
 }
 
 /// Frames what goes to a backend that picks: `to_stream` when it picked HTTP/2.

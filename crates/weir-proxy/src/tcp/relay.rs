@@ -157,7 +157,8 @@ pub async fn run<C: Duplex, B: Duplex>(
             return settled;
         }
         if relay.client_has_left(context) {
-            return Poll::Ready(Close { end: End::ClientClosed, is_clean: false });
+            // All that one that had ended its stream has said is still to be read by the backend.
+            return Poll::Ready(Close { end: End::ClientClosed, is_clean: relay.up.ended.is_some() });
         }
         let checked = relay.check_time(draining_until());
         relay.pause();
@@ -222,11 +223,15 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         Poll::Ready(Close { end, is_clean })
     }
 
-    /// Whether bytes wait for the backend whose client has broken off. The backend may never take them, as
-    /// one that waits itself for its answers to be taken, and so they must not keep its place. A client that
-    /// has ended its stream first has said all that it had to say, and that still reaches the backend.
+    /// Whether the client has broken off where no byte shows it: while bytes of it wait for the backend, which
+    /// may never take them, as one that waits itself for its answers to be taken; or behind the end of its
+    /// stream, while a backend says nothing that heeds no end. Neither must keep the backend's place.
     fn client_has_left(&mut self, context: &mut Context<'_>) -> bool {
-        if self.up.ended.is_some() || self.up.is_empty() {
+        let is_looked_for = match self.up.ended {
+            None => !self.up.is_empty(),
+            Some(ended) => ended == Ended::Whole && self.down.ended.is_none() && self.down.is_empty(),
+        };
+        if !is_looked_for {
             self.look_at = None;
             return false;
         }

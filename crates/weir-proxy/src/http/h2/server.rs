@@ -348,7 +348,9 @@ pub async fn serve_request(received: ReceivedRequest) {
     let fields = parts.headers.len();
     let violation = watched.violation_of(body.stream_id());
     let scheme = if peer.secure.is_some() { Scheme::Https } else { Scheme::Http };
-    let stream = Muxed::H2(RequestStream::of_client(body, response, watched.clone()));
+    let asks_for_tunnel = parts.extensions.get::<h2::ext::Protocol>().is_some();
+    let stream = RequestStream::of_client(body, response, watched.clone(), asks_for_tunnel);
+    let stream = Muxed::H2(stream);
     // The fields go with what reads them: an answer may wait for its window long after, with thousands beside
     // it (threat B5).
     let served = stream_exchange::serve(&peer, stream, async move |_, limits, _, exchange, text| {

@@ -44,6 +44,8 @@ pub struct Stream {
     trailer_limits: TrailerLimits,
     /// Its answer ends with its head, whatever length that tells (RFC 9110 §8.6).
     is_bodiless: bool,
+    /// Whether a client's stream is to be a tunnel, or is one (RFC 8441).
+    tunnel: Tunnel,
     /// What it holds of the connection to a backend that carries it.
     slot: Option<StreamSlot>,
     /// Where what is sent to a client is counted.
@@ -92,6 +94,15 @@ impl Gathered {
     }
 }
 
+/// What an extended CONNECT has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tunnel {
+    /// None was asked for.
+    No,
+    Asked,
+    Open,
+}
+
 enum Receiving {
     /// A backend's head has not come yet.
     Head(ResponseFuture),
@@ -113,8 +124,13 @@ enum Sending {
 }
 
 impl Stream {
-    /// A request's stream on a client's connection.
-    pub fn of_client(receiving: RecvStream, sending: SendResponse<Bytes>, watched: Rc<Watched>) -> Stream {
+    /// A request's stream on a client's connection; `asks_for_tunnel` says that any 2xx makes a tunnel of it.
+    pub fn of_client(
+        receiving: RecvStream,
+        sending: SendResponse<Bytes>,
+        watched: Rc<Watched>,
+        asks_for_tunnel: bool,
+    ) -> Stream {
         let receiving =
             if receiving.is_end_stream() { Receiving::Ended } else { Receiving::Content(receiving) };
         Stream {
@@ -125,6 +141,7 @@ impl Stream {
             trailers: None,
             trailer_limits: Limits::default().trailers_of_requests(),
             is_bodiless: false,
+            tunnel: if asks_for_tunnel { Tunnel::Asked } else { Tunnel::No },
             slot: None,
             watched: Some(watched),
         }
@@ -148,6 +165,7 @@ impl Stream {
             // Set with those of its head.
             trailer_limits: Limits::default().trailers_of_responses(),
             is_bodiless: false,
+            tunnel: Tunnel::No,
             slot: Some(slot),
             watched: None,
         }
@@ -176,6 +194,15 @@ impl Stream {
                 Some(data) => self.content = data.map_err(broken)?,
                 None => {
                     let fields = ready!(stream.poll_trailers(context)).map_err(broken)?;
+                    //= https://www.rfc-editor.org/rfc/rfc9113#section-8.5
+                    //# Frame types other than DATA or stream management frames
+                    //# (RST_STREAM, WINDOW_UPDATE, and PRIORITY) MUST NOT be sent on
+                    //# a connected stream and MUST be treated as a stream error
+                    //# (Section 5.4.2) if received.
+                    if fields.is_some() && self.tunnel == Tunnel::Open {
+                        self.reset(StreamError::Malformed);
+                        return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
+                    }
                     self.receiving = match self.read_trailers(fields) {
                         Ok(()) => Receiving::Ended,
                         Err(violation) => Receiving::Malformed(violation),
@@ -278,6 +305,9 @@ impl Stream {
         let Sending::Head(stream) = &mut self.sending else { return Err(io::ErrorKind::BrokenPipe.into()) };
         if head.status().is_informational() {
             return stream.send_informational(head).map_err(broken);
+        }
+        if self.tunnel == Tunnel::Asked && head.status().is_success() {
+            self.tunnel = Tunnel::Open;
         }
         let stream = stream.send_response(head, is_last).map_err(broken)?;
         self.sending = if is_last { Sending::Ended } else { Sending::Content(stream) };
