@@ -9,7 +9,7 @@ use weir_tests::dialogue::{
 use super::super::http::upgrades::{echoing_websocket, open_websocket};
 use super::origin::Origin;
 
-const OUTER: &str = r#"
+pub const OUTER: &str = r#"
 [runtime]
 workers = 1
 [log]
@@ -29,7 +29,7 @@ MORE
 "#;
 
 /// No TCP: whoever falls back fails.
-const ONLY: &str = "fall_back_after = \"off\"";
+pub const ONLY: &str = "fall_back_after = \"off\"";
 
 fn authority() -> Authority {
     Authority::new().signs("inner", &["app.internal"])

@@ -9,6 +9,7 @@ mod cached;
 mod counted;
 mod drain;
 mod early;
+mod held;
 mod idle;
 mod malformed;
 mod origin;

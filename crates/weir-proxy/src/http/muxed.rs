@@ -57,8 +57,9 @@ impl Muxed {
 
     /// Takes what has come together although nobody has room for it.
     pub fn gather(&mut self, context: &mut Context<'_>) {
-        if let Muxed::H2(stream) = self {
-            stream.gather(context);
+        match self {
+            Muxed::H2(stream) => stream.gather(context),
+            Muxed::H3(stream) => stream.gather(),
         }
     }
 

@@ -24,7 +24,7 @@ use crate::backends::OpenCount;
 use crate::http::under_way::UnderWay;
 
 /// What a backend may send of one response before the client has taken any of it.
-const STREAM_WINDOW_BYTES: u32 = 256 << 10;
+pub(super) const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 /// The same for all responses of a connection together: so much that each may fill its own.
 const CONNECTION_WINDOW_BYTES: u32 = STREAM_WINDOW_BYTES * STREAMS as u32;
 /// Longest silence of a connection on which nothing is asked, and the time in which a dead one is noticed:
@@ -75,6 +75,7 @@ impl QuicConnections {
             flood_budget: RefCell::new(Budget::new(u32::MAX, clock::now())),
             is_flooded: Cell::new(false),
             under_way: UnderWay::new(buffers),
+            buffers: buffers.clone(),
             late: Cell::new(0),
         });
         let connection = Rc::new(QuicConnection {

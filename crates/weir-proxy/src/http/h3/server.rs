@@ -53,6 +53,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, quic: Rc<Connecti
         flood_budget: RefCell::new(Budget::new(limits.control_frames, clock::now())),
         is_flooded: Cell::new(false),
         under_way: UnderWay::new(&worker.buffers),
+        buffers: worker.buffers.clone(),
         late: Cell::new(0),
     });
     let streams = limits.streams;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use quinn_proto::{Dir, StreamId};
 use weir_http::h3::{self, Code, Event, Fault, OwnStream, PeerStream};
+use weir_io::buffers::{Buffers, Held};
 use weir_io::clock;
 use weir_io::flood::{Budget, RESET_COST};
 use weir_quic::connection::{Connection, StreamError};
@@ -48,6 +49,8 @@ pub struct Shared {
     pub(super) flood_budget: RefCell<Budget>,
     pub(super) is_flooded: Cell<bool>,
     pub(super) under_way: Rc<UnderWay>,
+    /// Whose budget what waits for the client counts against.
+    pub(super) buffers: Rc<Buffers>,
     /// Ends of answers that wait for the client to make room; their exchanges are over.
     pub(super) late: Cell<u32>,
 }
@@ -173,6 +176,9 @@ impl Shared {
     pub fn send_late(self: &Rc<Self>, id: StreamId, rest: [Bytes; 2], malformed_code: Option<u64>) {
         let shared = self.clone();
         self.late.set(self.late.get() + 1);
+        // What is sent from where it is kept is none of the connection's.
+        let held = Held::new(&self.buffers);
+        held.set(rest[0].len() as u64);
         tokio::task::spawn_local(async move {
             let quic = &shared.quic;
             let send = async {
@@ -182,6 +188,7 @@ impl Shared {
                         let in_time = tokio::time::timeout(LATE_TIMEOUT, written).await;
                         in_time.unwrap_or(Err(StreamError::Reset(Code::RequestCancelled.value())))?;
                     }
+                    held.set(0);
                 }
                 let Some(code) = malformed_code else { return quic.finish(id) };
                 tokio::time::sleep((2 * quic.round_trip()).min(LONGEST_ROUND_TRIPS)).await;

@@ -16,9 +16,10 @@ use weir_http::{
     Field, Limits, RequestBuilder, RequestHead, StreamError, TrailerBuilder, TrailerLimits, Trailers,
     Version, Violation,
 };
-use weir_io::buffers::Buffer;
+use weir_io::buffers::{Buffer, Held};
 use weir_quic::connection::StreamError as Broken;
 
+use super::backend::STREAM_WINDOW_BYTES as BACKEND_WINDOW_BYTES;
 use super::connections::QuicSlot;
 use super::shared::Shared;
 
@@ -52,6 +53,10 @@ pub struct Stream {
     pub(super) pending: Bytes,
     /// The content of the frame whose header is pending, to be sent behind it from where it is kept.
     pub(super) pending_content: Bytes,
+    /// What of a backend's answer may wait in QUIC because the client has no room for it.
+    pub(super) waiting_bytes: u64,
+    /// Counts that, and what is pending, against the memory budget.
+    pub(super) held: Held,
     /// Room on a connection to a backend, where the peer is one.
     pub(super) slot: Option<QuicSlot>,
 }
@@ -119,6 +124,8 @@ impl Stream {
             sending: Sending::Head,
             pending: Bytes::new(),
             pending_content: Bytes::new(),
+            waiting_bytes: 0,
+            held: Held::new(&shared.buffers),
             slot: None,
         }
     }
@@ -285,7 +292,24 @@ impl Stream {
         room[..count].copy_from_slice(&self.content[..count]);
         buffer.fill(count);
         self.content.advance(count);
+        if self.waiting_bytes > 0 {
+            self.waiting_bytes = 0;
+            self.count_held();
+        }
         Ok(count)
+    }
+
+    /// Nobody has room for what a backend sends. How much of it QUIC holds is not known: up to the window,
+    /// unless all of it has come.
+    pub fn gather(&mut self) {
+        if self.slot.is_some() && !self.is_ended && self.waiting_bytes == 0 {
+            self.waiting_bytes = BACKEND_WINDOW_BYTES.into();
+            self.count_held();
+        }
+    }
+
+    fn count_held(&self) {
+        self.held.set(self.waiting_bytes + self.pending.len() as u64);
     }
 
     /// Whether the end of the stream was received and everything before it taken.
@@ -324,6 +348,12 @@ impl Stream {
 
     /// Sends what is pending, and the end behind it if nothing else follows.
     pub(super) fn poll_pending(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let polled = self.poll_send_pending(context);
+        self.count_held();
+        polled
+    }
+
+    fn poll_send_pending(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.pending.is_empty() {
             if let Err(broken) = ready!(self.shared.quic.poll_write(self.id, &mut self.pending, context)) {
                 return Poll::Ready(Err(self.refused(&broken)));
@@ -439,6 +469,7 @@ impl Stream {
     pub(super) fn reset_with(&mut self, code: u64) {
         self.pending = Bytes::new();
         self.pending_content = Bytes::new();
+        self.count_held();
         if self.sending != Sending::Ended {
             self.sending = Sending::Ended;
             self.shared.quic.reset(self.id, code);

@@ -1,0 +1,95 @@
+//! What waits for those who read nothing counts against the memory budget (threats D3 and S4).
+
+use weir_tests::dialogue::http2::{Http2, kind, setting};
+use weir_tests::dialogue::http3::{Http3, Outcome, headers, request};
+use weir_tests::dialogue::{Authority, Setup, Wire, until};
+
+use super::backends::{ONLY, OUTER};
+use super::origin::Origin;
+use super::*;
+
+const BUDGET_BYTES: usize = 16 << 20;
+
+fn with_budget(config: &str) -> String {
+    format!("[runtime]\nworkers = 1\nmemory = \"{}MiB\"\n{config}", BUDGET_BYTES >> 20)
+}
+
+fn refused(weir: &Weir) -> f64 {
+    weir.metric("weir_rejected_total", &[("reason", "memory")])
+}
+
+/// What of an answer lay in the frame for which its client had no room was counted by nobody.
+#[test]
+fn s4_answers_that_clients_of_http_3_have_no_room_for_count_against_the_memory_budget() {
+    const STREAMS: usize = 100;
+    const ANSWER_BYTES: usize = 30_000;
+    let (authority, backend) = (authority(), site());
+    let body = "x".repeat(ANSWER_BYTES);
+    let route = format!(
+        "[[listener.web.route]]\npath = \"/*\"\nrespond = {{ status = 200, body = \"{body}\" }}\n[pool.app]"
+    );
+    let config = CONFIG.replace("pool = \"app\"\ntls", "tls").replace("[pool.app]", &route);
+    let weir = authority.setup(&with_budget(&config)).with("app", backend.address()).start();
+    run(async {
+        let mut transport = quinn::TransportConfig::default();
+        // Of an answer it takes not even the head.
+        transport.stream_receive_window(1_u32.into());
+        let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls(&authority)).unwrap();
+        let mut client = quinn::ClientConfig::new(Arc::new(crypto));
+        client.transport_config(Arc::new(transport));
+        let mut endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+        endpoint.set_default_client_config(client);
+        let head = headers(&request("GET", "/"));
+        let mut slow = Vec::new();
+        while refused(&weir) < 1.0 {
+            let held = slow.len() * STREAMS * ANSWER_BYTES;
+            assert!(held <= 3 * BUDGET_BYTES / 2, "{held} bytes wait, and nobody is refused");
+            let connection = endpoint.connect(weir.address("web"), "shop.example").unwrap().await.unwrap();
+            let mut streams = Vec::new();
+            for _ in 0..STREAMS {
+                let (mut asking, mut answer) = connection.open_bi().await.unwrap();
+                asking.write_all(&head).await.unwrap();
+                asking.finish().unwrap();
+                // It has begun.
+                answer.read_exact(&mut [0]).await.unwrap();
+                streams.push((asking, answer));
+            }
+            slow.push((connection, streams));
+        }
+        assert!(slow.len() > 1, "only {} clients wait", slow.len());
+        for (connection, _) in &slow {
+            connection.close(0_u32.into(), b"");
+        }
+        endpoint.wait_idle().await;
+    });
+    until("service again", || {
+        let mut client = Http3::connect(weir.address("web"), "shop.example", &tls(&authority));
+        matches!(client.asks(0, "/"), Outcome::Answered(200, _)).then_some(())
+    });
+}
+
+/// As `http2::small_frames::d3_answers_that_wait_for_slow_clients_count_against_the_memory_budget` has it for
+/// backends of HTTP/2.
+#[test]
+fn d3_answers_of_backends_of_http_3_that_wait_for_slow_clients_count_against_the_memory_budget() {
+    const WINDOW_BYTES: usize = 256 << 10;
+    let authority = Authority::new().signs("inner", &["app.internal"]);
+    let origin = Origin::start(&authority, 100);
+    let config = OUTER.replace("MORE", ONLY).replace("[runtime]\nworkers = 1\n", &with_budget(""));
+    let weir = Setup::of(&config).with("ca", authority.path("ca.pem")).with("origin", origin.address).start();
+    let mut slow: Vec<Http2> = Vec::new();
+    while refused(&weir) < 1.0 {
+        assert!(slow.len() <= BUDGET_BYTES / WINDOW_BYTES, "{} answers wait", slow.len());
+        let mut client = Http2::client(weir.client("web"), &setting(4, 1));
+        client.sends(weir_tests::dialogue::http2::get(1, "/bytes/1000000"));
+        client.receives(kind::HEADERS, 1);
+        slow.push(client);
+    }
+    assert!(slow.len() > 8, "only {} answers wait", slow.len());
+    drop(slow);
+    until("service again", || {
+        let mut wire: Wire = weir.client("web");
+        wire.sends("GET /hello HTTP/1.1\r\nhost: a\r\n\r\n");
+        (wire.receives_response().status == 200).then_some(())
+    });
+}
