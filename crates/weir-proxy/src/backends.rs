@@ -41,6 +41,8 @@ pub struct WorkerPool {
     number: usize,
     /// Whether it has timers of its own.
     says_timers: bool,
+    /// Until when clients wait for servers of MySQL to be heard of; `None` while none has had to.
+    pub unheard_until: Cell<Option<Duration>>,
 }
 
 /// A backend on one worker.
@@ -199,7 +201,9 @@ impl WorkerPool {
         });
         let (picker, backends) = (Picker::new(shared.balance.clone()), backends.collect());
         let says_timers = shared.config.timeout.if_any().is_some();
-        let pool = Rc::new(WorkerPool { shared: shared.clone(), picker, backends, number, says_timers });
+        let unheard_until = Cell::default();
+        let pool = WorkerPool { shared: shared.clone(), picker, backends, number, says_timers, unheard_until };
+        let pool = Rc::new(pool);
         let now = clock::now();
         let ends_when_down = shared.config.health.on_down == OnDown::EndSessions;
         for backend in &pool.backends {

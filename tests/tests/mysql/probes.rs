@@ -1,6 +1,7 @@
 //! Probes of servers that want TLS, or whose pool does.
 
 use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::sync::mpsc;
 
 use weir_tests::dialogue::{Authority, Setup, Weir, free_address, listen_at, until};
@@ -57,6 +58,37 @@ fn greeting() -> Vec<u8> {
     ]
     .concat();
     [&[payload.len() as u8, 0, 0, 0], &payload[..]].concat()
+}
+
+#[test]
+fn who_comes_before_a_server_was_heard_of_is_greeted_as_that_server_does() {
+    let address = free_address();
+    let listener = listen_at(address);
+    let (go, gone) = mpsc::channel::<()>();
+    let (old, new) = (&b"8.4.0\0"[..], &b"8.0.22\0"[..]);
+    std::thread::spawn(move || {
+        let mut greeting = greeting();
+        greeting.splice(5..5 + old.len(), new.iter().copied());
+        greeting[0] += 1;
+        // The kernel takes Weir's probe, and nobody says a word to it until the client has come.
+        let _ = gone.recv();
+        let mut held = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept() {
+            let _ = stream.write_all(&greeting);
+            // Whoever logs in is let in.
+            let is_said = stream.read(&mut [0; 1024]).is_ok_and(|count| count > 0);
+            let _ = is_said.then(|| stream.write_all(b"\x07\0\0\x02\0\0\0\x02\0\0\0"));
+            held.push(stream);
+        }
+    });
+    let password = OwnFile::of("unheard", "sesame");
+    let setup = Setup::of(&of_pool("one", ""));
+    let weir = setup.with("password", password.0.display()).with("server", address).start();
+    let mut client = TcpStream::connect(weir.address("one")).expect("a connection");
+    go.send(()).expect("a server");
+    let mut greeted = [0; 12];
+    client.read_exact(&mut greeted).expect("a greeting");
+    assert_eq!(greeted[5..], *new, "{}", greeted[5..].escape_ascii());
 }
 
 #[test]

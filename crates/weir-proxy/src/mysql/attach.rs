@@ -14,6 +14,7 @@ use weir_mysql::capability::{Capabilities, StatusFlags};
 use weir_mysql::greeting::{self, CACHING_SHA2_PASSWORD, FirstWord, Nonce, ServerGreeting};
 use weir_mysql::login::{ChangeUser, ClientLogin, SslRequest};
 use weir_mysql::outcome::ErrPacket;
+use weir_state::ServerFacts;
 use weir_tls::{Proof, ProofError, Prover};
 
 use super::account::Account;
@@ -327,6 +328,11 @@ impl Attach<'_> {
             // Nobody has proved to have said it, and nothing may be said here (threat A21).
             return Err(WireError::UnexpectedPacket.into());
         }
+        self.chosen.backend().shared.learn(ServerFacts {
+            version: greeting.server_version.into(),
+            capabilities: greeting.capabilities.0,
+            uuid: None,
+        });
         let capabilities = spoken(self.login, self.also, &greeting)?;
         let (plugin, nonce) = (greeting.plugin.to_vec(), greeting.nonce());
         let is_secured = self.request_tls(&mut talk, &greeting, capabilities).await?;

@@ -185,8 +185,12 @@ impl Session {
         let told_status = self.told_status;
         let Session { worker, slot, stream, buffer, deadline, attached, candidate, now, .. } = &mut *self;
         let Some(Attached { chosen, server, .. }) = attached else { return Err(End::Internal) };
-        let (name, reason) = (command.name(), verdict.reason.word());
-        tracing::trace!(backend = chosen.backend().shared.address, command = name, reason, "statement");
+        tracing::trace!(
+            backend = chosen.backend().shared.address,
+            command = command.name(),
+            reason = verdict.reason.word(),
+            "statement"
+        );
         let cells = chosen.backend().cells();
         cells.requests[0].increment();
         server.is_at_rest = false;

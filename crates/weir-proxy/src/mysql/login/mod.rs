@@ -9,6 +9,7 @@
 mod proof;
 mod refusal;
 mod relay;
+mod servers;
 mod undecided;
 
 use std::cell::RefCell;
@@ -429,8 +430,7 @@ impl UnknownClient<'_> {
         nonce: &Nonce,
     ) -> Result<Capabilities, Failed> {
         let LoginTerms { listener, deadline, offers, pool, .. } = *self.terms;
-        let backends = pool.shared.backends.iter();
-        let servers: Vec<_> = backends.filter_map(|backend| backend.server.load_full()).collect();
+        let servers = self.known_servers().await?;
         // What one of them can't do is not promised: the client may come to it.
         if !is_relayed(pool) && servers.iter().any(|server| greeting::is_mariadb(&server.version)) {
             return Err(Failed::mariadb(&pool.shared.config.name));

@@ -46,7 +46,7 @@ impl Rig {
     fn towards(of_pool: &str, of_listener: &str, mysql: &str) -> Rig {
         let (worker, _) = serving(&format!(
             "[listener.db]\nprotocol = 'mysql'\nbind = '127.0.0.1:80'\npool = 'app'\n{of_listener}\n\
-             [pool.app]\n{of_pool}\n[pool.app.mysql]\ntopology = 'static'\n{mysql}"
+             [pool.app]\nhealth = 'off'\n{of_pool}\n[pool.app.mysql]\ntopology = 'static'\n{mysql}"
         ));
         let listener = listener(&worker, 0);
         Rig { worker, listener, asked: Rc::default() }
