@@ -114,8 +114,8 @@ impl LocalEnd {
     }
 }
 
-/// A socket that is yet to be connected, and where it is bound: at a port that no other socket of that address
-/// has. Closed, it resets its connection, so that the port is free at once.
+/// A socket that is yet to be connected, and where it is bound: at a port that no other socket of that
+/// address has. Closed, it resets its connection, so that the port is free at once.
 ///
 /// # Errors
 /// It can't leave from there, no route leads to `to`, or no port is left.

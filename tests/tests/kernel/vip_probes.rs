@@ -60,8 +60,9 @@ fn comes_to(weir: &Weir, pool: &str, server: usize, state: &str) -> String {
     until(&format!("server {server} of {pool} to be {state}"), || {
         let all = backends(weir, pool);
         let backend = &all[server - 1];
-        let last = backend["probes"][0]["detail"].as_str().unwrap_or_default().to_owned();
-        let is_known = !last.is_empty() && (state == "ready") == (backend["probes"][0]["good"] == true);
+        let probe = &backend["probes"]["history"][0];
+        let last = probe["detail"].as_str().unwrap_or_default().to_owned();
+        let is_known = !last.is_empty() && (state == "ready") == (probe["good"] == true);
         (backend["state"] == state && is_known).then_some(last)
     })
 }
@@ -83,9 +84,11 @@ fn a_backend_without_the_listeners_address_is_down(forward: &str) {
     for pool in ["four", "six"] {
         let last = comes_to(&weir, pool, 1, "down");
         let place = place(pool, forward);
-        assert_eq!(last, format!("no answer {place}: did not accept within 100ms"), "{}", weir.story());
+        let expected = format!("no answer {place}: did not accept within ");
+        assert!(last.starts_with(&expected), "{last}: {}", weir.story());
         assert_eq!(comes_to(&weir, pool, 2, "ready"), format!("accepted {place}"));
-        assert!(weir.stderr().contains(&format!("no answer {place}")), "{}", weir.story());
+        // What it says comes by a thread of its own.
+        until("the reason in the log", || weir.stderr().contains(&expected).then_some(()));
     }
     for vip in [VIP.to_owned(), format!("[{VIP6}]")] {
         (0..4).for_each(|_| assert_eq!(Talk::begin(&network, &format!("{vip}:8080")).server, "2"));

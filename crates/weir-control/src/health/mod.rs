@@ -15,6 +15,7 @@ mod probe_vip;
 pub mod schedule;
 mod target;
 mod tidings;
+mod vips;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -401,7 +402,7 @@ async fn run(key: Arc<Key>, first: Duration, shared: Arc<Shared>, tidings: Arc<T
                 probes.spawn(async move {
                     let began = clock::now();
                     let mut other = None;
-                    let result = probe::probe(&key.target, limit, &mut other).await;
+                    let result = probe_vip::probe(&key.target, limit, &mut other).await;
                     (number, (result, other), clock::now().saturating_sub(began))
                 });
             }

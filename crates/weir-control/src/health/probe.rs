@@ -1,5 +1,6 @@
 //! One health probe: connect, and then what the check says. `probe_http`, `probe_h2`, `probe_grpc`,
-//! `probe_tcp` and `probe_mysql` say how, `probe_vip` where, if not at the backend's own address. Never more than some KiB, never longer than its limit.
+//! `probe_tcp` and `probe_mysql` say how, `probe_vip` at which addresses. Never more than some KiB, never
+//! longer than its limit.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -21,12 +22,10 @@ use weir_io::{race, system};
 use weir_state::{Choice, ServerFacts};
 use weir_tls::{BackendTls, OwnAccount};
 
-use super::probe_vip::{By, place_of};
-use super::{probe_grpc, probe_h2, probe_http, probe_mysql, probe_tcp, probe_vip};
+use super::vips::{AskedAtVips, By, place_of};
+use super::{probe_grpc, probe_h2, probe_http, probe_mysql, probe_tcp};
 use crate::cluster::client::LoginAs;
 use crate::kernel::{NotAsked, PassingProbe};
-
-pub use super::probe_vip::AskedAtVips;
 
 /// Most of what came that is shown, in bytes.
 const SHOWN_BYTES: usize = 80;
@@ -324,19 +323,8 @@ pub(crate) fn plain(error: &io::Error) -> String {
     text.split(" (os error").next().unwrap_or(&text).to_ascii_lowercase()
 }
 
-/// Probes once. `other` says afterwards which other address accepted, where one did.
-pub async fn probe(
-    target: &Target,
-    limit: Duration,
-    other: &mut Option<SocketAddr>,
-) -> Result<Answer, Failure> {
-    match &target.at_vips {
-        None => probe_by(target, None, limit, other).await,
-        Some(asked) => probe_vip::probe(target, asked, limit, other).await,
-    }
-}
-
-/// Probes once, at the backend's own address or by one of the ways to listeners' addresses.
+/// Probes once, at the backend's own address or by one of the ways to listeners' addresses. `other` says
+/// afterwards which other address accepted, where one did.
 pub(super) async fn probe_by(
     target: &Target,
     by: Option<By<'_>>,
@@ -506,7 +494,7 @@ pub(super) mod tests {
     }
 
     async fn probe(target: &Target, limit: Duration) -> Result<Answer, Failure> {
-        super::probe(target, limit, &mut None).await
+        probe_by(target, None, limit, &mut None).await
     }
 
     const LONG: Duration = Duration::from_secs(20);

@@ -1,85 +1,29 @@
-//! A probe at listeners' addresses, which a backend has that answers past the kernel plane: it is up where it
-//! answers at all of them.
+//! A probe wherever its backend is asked: it is up where it answers at all of these addresses.
 
 use std::future::{Future, poll_fn};
-use std::hash::{Hash, Hasher};
-use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
-use weir_io::local_end::LocalEnd;
-
 use super::probe::{Answer, Failure, Target, probe_by};
-use crate::kernel::{PassingProbe, VipProbes, VipWay};
+use super::vips::{By, place_of};
 
-/// At which addresses a backend is asked, rather than at its own.
-#[derive(Clone)]
-pub struct AskedAtVips {
-    /// One for each, of the backend's family; not empty.
-    pub ways: Vec<VipWay>,
-    /// What has probes go those ways.
-    pub probes: Arc<VipProbes>,
-}
-
-impl std::fmt::Debug for AskedAtVips {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.ways.fmt(out)
-    }
-}
-
-impl PartialEq for AskedAtVips {
-    fn eq(&self, other: &AskedAtVips) -> bool {
-        self.ways == other.ways
-    }
-}
-
-impl Eq for AskedAtVips {}
-
-impl Hash for AskedAtVips {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.ways.hash(state);
-    }
-}
-
-/// One of the ways, for one probe.
-#[derive(Clone, Copy)]
-pub(super) struct By<'a> {
-    way: &'a VipWay,
-    probes: &'a VipProbes,
-    limit: Duration,
-}
-
-impl By<'_> {
-    /// Connects to the listener's address at a backend.
-    pub async fn connect(
-        &self,
-        local_end: &LocalEnd,
-        to: SocketAddr,
-    ) -> io::Result<(TcpStream, PassingProbe)> {
-        self.probes.connect(self.way, local_end, to, self.limit).await
-    }
-}
-
-/// "at VIP 192.0.2.1:80 through the tunnel".
-pub(super) fn place_of(way: &VipWay, port: u16) -> String {
-    format!("at VIP {} {way}", SocketAddr::new(way.vip, port))
-}
-
-/// Probes once at each of the addresses, side by side. The first is the answer where all are good.
+/// Probes once: at the backend's own address, or at each of those of listeners, side by side. Of several the
+/// first is the answer where all are good. `other` says afterwards which other address accepted, where one
+/// did.
 pub(super) async fn probe(
     target: &Target,
-    asked: &AskedAtVips,
     limit: Duration,
     other: &mut Option<SocketAddr>,
 ) -> Result<Answer, Failure> {
+    let Some(asked) = &target.at_vips else {
+        return probe_by(target, None, limit, other).await;
+    };
     let port = target.at.inet().map_or(0, |at| at.port());
     let one = |way| async move {
         let mut other = None;
-        let by = By { way, probes: &asked.probes, limit };
+        let by = By::new(way, asked, limit);
         let result = probe_by(target, Some(by), limit, &mut other).await;
         let place = place_of(way, port);
         (result.map_err(|failure| Failure::AtVip { place, failure: Box::new(failure) }), other)
@@ -132,9 +76,14 @@ async fn all<T, F: Future<Output = T>>(futures: Vec<F>) -> Vec<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::super::probe::Question;
+    use super::super::vips::AskedAtVips;
     use super::*;
+    use crate::kernel::VipWay;
     use weir_config::Forward;
+    use weir_io::local_end::LocalEnd;
 
     fn way(vip: &str, forward: Forward) -> VipWay {
         VipWay { vip: vip.parse().unwrap(), forward, source: None }
@@ -172,8 +121,7 @@ mod tests {
     #[tokio::test]
     async fn where_nothing_has_probes_go_that_way_nothing_is_said_of_the_backend() {
         let target = target(vec![way("192.0.2.1", Forward::Dsr)]);
-        let failure =
-            super::super::probe::probe(&target, Duration::from_secs(20), &mut None).await.unwrap_err();
+        let failure = probe(&target, Duration::from_secs(20), &mut None).await.unwrap_err();
         assert!(failure.is_unsent(&target), "{failure}");
     }
 

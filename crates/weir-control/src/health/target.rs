@@ -8,7 +8,8 @@ use weir_config::{Check, GrpcProbe, HttpProbe, ServerTlsMode};
 use weir_io::at::At;
 use weir_state::{Backend, Choice, Origin, Pool};
 
-use super::probe::{AskedAtVips, LoginAccount, Question, Secured, Target};
+use super::probe::{LoginAccount, Question, Secured, Target};
+use super::vips::AskedAtVips;
 use crate::kernel::VipProbes;
 
 /// What to probe for a backend of a pool; `None` when nothing is probed: the check is off, or the name not

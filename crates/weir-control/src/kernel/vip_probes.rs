@@ -245,8 +245,8 @@ impl Owner {
         result
     }
 
-    /// As [`Owner::attach_probes`], where a probe was missed; takes the program away where it was of no use for
-    /// a while.
+    /// As [`Owner::attach_probes`], where a probe was missed; takes the program away where it was of no use
+    /// for a while.
     pub(super) fn look_at_probes(&mut self) {
         let shared = self.handle.vip_probes.clone();
         let unused_since = *lock(&shared.unused_since);

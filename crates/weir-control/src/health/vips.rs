@@ -1,0 +1,70 @@
+//! Listeners' addresses that a backend is asked at, which it has where it answers past the kernel plane.
+
+use std::hash::{Hash, Hasher};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use weir_io::local_end::LocalEnd;
+
+use crate::kernel::{PassingProbe, VipProbes, VipWay};
+
+/// At which addresses a backend is asked, rather than at its own.
+#[derive(Clone)]
+pub struct AskedAtVips {
+    /// One for each, of the backend's family; not empty.
+    pub ways: Vec<VipWay>,
+    /// What has probes go those ways.
+    pub probes: Arc<VipProbes>,
+}
+
+impl std::fmt::Debug for AskedAtVips {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.ways.fmt(out)
+    }
+}
+
+impl PartialEq for AskedAtVips {
+    fn eq(&self, other: &AskedAtVips) -> bool {
+        self.ways == other.ways
+    }
+}
+
+impl Eq for AskedAtVips {}
+
+impl Hash for AskedAtVips {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.ways.hash(state);
+    }
+}
+
+/// One of the ways, for one probe.
+#[derive(Clone, Copy)]
+pub(super) struct By<'a> {
+    way: &'a VipWay,
+    probes: &'a VipProbes,
+    limit: Duration,
+}
+
+impl<'a> By<'a> {
+    /// One of the ways of `asked`, for `limit`.
+    pub fn new(way: &'a VipWay, asked: &'a AskedAtVips, limit: Duration) -> By<'a> {
+        By { way, probes: &asked.probes, limit }
+    }
+
+    /// Connects to the listener's address at a backend.
+    pub async fn connect(
+        &self,
+        local_end: &LocalEnd,
+        to: SocketAddr,
+    ) -> io::Result<(TcpStream, PassingProbe)> {
+        self.probes.connect(self.way, local_end, to, self.limit).await
+    }
+}
+
+/// "at VIP 192.0.2.1:80 through the tunnel".
+pub(super) fn place_of(way: &VipWay, port: u16) -> String {
+    format!("at VIP {} {way}", SocketAddr::new(way.vip, port))
+}
