@@ -117,6 +117,22 @@ impl<'a> OwnAnswer<'a> {
     }
 }
 
+impl<'a> OwnAnswer<'a> {
+    /// Its content where that has more than `most` bytes and was not made for it: a page of the operator's. It
+    /// is sent from where it is: a copy for each client that takes none would be dear (threat B24). Empty for
+    /// none.
+    pub fn lent(&self, own: &OwnResponse<'_>, most: usize) -> &'a [u8] {
+        let content: &'a [u8] = match *self {
+            OwnAnswer::Error { status, form: ErrorForm::Page { body, .. }, .. } if !without_body(status) => {
+                body
+            }
+            OwnAnswer::Simple { status, body, .. } if !without_body(status) => body,
+            _ => b"",
+        };
+        if own.head_only || content.len() <= most { b"" } else { content }
+    }
+}
+
 impl OwnAnswer<'_> {
     /// The status that is sent.
     pub fn status(&self) -> u16 {
@@ -129,31 +145,34 @@ impl OwnAnswer<'_> {
         }
     }
 
-    /// Writes it as text of HTTP/1.1; gives how many bytes of it are its content.
-    pub fn write(&self, own: &OwnResponse<'_>, out: &mut Vec<u8>) -> usize {
+    /// Writes it as text of HTTP/1.1; gives how many bytes of it are its content. Content of more than `most`
+    /// bytes that was there before is left out: it is [`Self::lent`].
+    pub fn write(&self, own: &OwnResponse<'_>, most: usize, out: &mut Vec<u8>) -> usize {
         let answer = self.settled();
         let body = answer.body(own);
-        out.reserve(512 + body.len());
+        let is_left_out = own.head_only || !self.lent(own, most).is_empty();
+        out.reserve(512 + if is_left_out { 0 } else { body.len() });
         encode::write_status_line(out, answer.status());
         answer.put_fields(own, &body, out);
         encode::write_connection(own.keep_alive, own.version, out);
         out.extend_from_slice(b"\r\n");
-        if own.head_only {
+        if is_left_out {
             return 0;
         }
         out.extend_from_slice(&body);
         body.len()
     }
 
-    /// Gives its fields to `visit`, `:status` first, for HTTP/2 or HTTP/3, and appends its body to `body`.
-    /// Where nothing is appended the stream ends with the head.
+    /// Gives its fields to `visit`, `:status` first, for HTTP/2 or HTTP/3, and appends its body to `body`, but
+    /// for what was there before: that is [`Self::lent`]. Where there is neither the stream ends with the
+    /// head.
     pub fn visit(&self, own: &OwnResponse<'_>, visit: &mut impl FnMut(&[u8], &[u8]), body: &mut Vec<u8>) {
         let answer = self.settled();
         let content = answer.body(own);
         let sink = &mut Visitor::new(visit);
         put_status(answer.status(), sink);
         answer.put_fields(own, &content, sink);
-        if !own.head_only {
+        if !own.head_only && self.lent(own, 0).is_empty() {
             body.extend_from_slice(&content);
         }
     }

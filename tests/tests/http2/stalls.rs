@@ -250,3 +250,37 @@ fn clients_that_leave_while_their_content_waits_for_a_backends_window_give_their
         under_way(1.0);
     }
 }
+
+/// Each had a copy of the page, out of every budget: 60 KB for a request of 15 bytes.
+#[test]
+fn b24_a_page_for_clients_that_take_none_of_it_is_there_once() {
+    const PAGE_BYTES: usize = 60_000;
+    const CLIENTS: usize = 20;
+    const STREAMS: u32 = 100;
+    let page = "x".repeat(PAGE_BYTES);
+    let route =
+        format!("[[listener.web.route]]\npath = \"/*\"\nrespond = {{ status = 200, body = \"{page}\" }}\n");
+    let backend = Backend::saying("ok");
+    let weir = Setup::of(&BOTH.replace("pool = \"app\"\n", &route)).with("app", backend.address()).start();
+    let before = weir.usage().resident_bytes;
+    let slow: Vec<Http2> = (0..CLIENTS)
+        .map(|_| {
+            let mut client = connect(&weir, &setting(INITIAL_WINDOW, 0));
+            client.sends((0..STREAMS).flat_map(|number| get(1 + 2 * number, "/")).collect::<Vec<u8>>());
+            client.receives(kind::HEADERS, 2 * STREAMS - 1);
+            client
+        })
+        .collect();
+    let grown = weir.usage().resident_bytes.saturating_sub(before) as usize;
+    let all = CLIENTS * STREAMS as usize * PAGE_BYTES;
+    println!("{} MiB more for {} MiB of pages that nobody takes", grown >> 20, all >> 20);
+    assert!(grown < all / 2, "{grown} bytes more");
+    // Whoever takes it gets it whole, in either version.
+    assert_eq!(connect(&weir, b"").asks(1, "/"), Outcome::Answered(200, page.clone().into_bytes()));
+    let mut client = weir.client("web");
+    for _ in 0..2 {
+        client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        assert_eq!(client.receives_status(200).text(), page);
+    }
+    drop(slow);
+}

@@ -6,7 +6,7 @@ use weir_http::{AddedField, DroppedNames, ErrorForm, FieldEdits, OwnAnswer, OwnR
 
 fn own_answer(answer: OwnAnswer<'_>, own: &OwnResponse<'_>) -> String {
     written(|out| {
-        answer.write(own, out);
+        answer.write(own, usize::MAX, out);
     })
 }
 

@@ -324,7 +324,7 @@ fn an_answer_of_our_own_says_the_same_in_every_version() {
                 ..OwnResponse::default()
             };
             let mut text = Vec::new();
-            answer.write(&own, &mut text);
+            answer.write(&own, usize::MAX, &mut text);
             let method = if head_only { Method::Head } else { Method::Get };
             let written = response_to(method, &text).unwrap();
             let mut expected = pairs(&[(":status", &answer.status().to_string())]);
@@ -337,7 +337,13 @@ fn an_answer_of_our_own_says_the_same_in_every_version() {
             let mut body = Vec::new();
             let seen = visited(|mut visit| answer.visit(&own, &mut visit, &mut body));
             assert_eq!(seen, expected, "{answer:?}");
-            assert_eq!(body, text[written.head_bytes()..], "{answer:?}");
+            let all = [&body, answer.lent(&own, 0)].concat();
+            assert_eq!(all, text[written.head_bytes()..], "{answer:?}");
+            // What is not lent is written as one; what is, is left out of both.
+            let mut short = Vec::new();
+            let copied = answer.write(&own, 0, &mut short);
+            assert_eq!([&short, answer.lent(&own, 0)].concat(), text, "{answer:?}");
+            assert_eq!(copied, body.len(), "{answer:?}");
             assert!(head_only <= body.is_empty());
         }
     }

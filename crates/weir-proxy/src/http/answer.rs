@@ -2,6 +2,7 @@
 //! authority.
 
 use weir_http::{AddedField, ErrorForm, Method, OwnAnswer};
+use weir_io::buffers::Held;
 use weir_io::clock;
 use weir_stats::table::{End, Rejected};
 use weir_template::Template;
@@ -99,6 +100,9 @@ pub async fn denied(
     let keep = may_keep(session, exchange);
     let answer =
         OwnAnswer::Simple { status: refused.status, fields: &refused.fields, body: &refused.content };
+    // It was said for this client alone, who may take none of it.
+    let held = Held::new(&session.requester.worker.buffers);
+    held.set(refused.content.capacity() as u64);
     send(session, listener, exchange, &answer, End::AuthDenied, keep).await
 }
 
@@ -184,11 +188,12 @@ async fn send(
     if exchange.ledger.status() == 0 {
         exchange.ledger.answers(answer.status());
     }
-    exchange.ledger.bytes_sent = exchange.reply.len() as u64 + exchange.reply_head_bytes;
+    let lent_bytes = began.as_ref().map_or(0, |lent| lent.len());
+    exchange.ledger.bytes_sent = (exchange.reply.len() + lent_bytes) as u64 + exchange.reply_head_bytes;
     let patience = listener.shared.config.timeout.client_body;
     session.requester.wait(clock::now(), patience);
     let sent = match began {
-        Ok(()) => reply::send_own(session, exchange).await,
+        Ok(lent) => reply::send_own(session, exchange, lent).await,
         Err(error) => Err(error.into()),
     };
     session.idle_since = Some(exchange.ledger.close(&session.requester, listener, &exchange.request_id, end));

@@ -32,6 +32,10 @@ use crate::http::session::Session;
 use crate::http::stream::Stream;
 use crate::worker::WorkerListener;
 
+/// Content of Weir's own answers up to this size is copied behind the head on a connection of HTTP/1.1: one
+/// send costs less than two.
+const COPIED_BYTES: usize = 16 << 10;
+
 /// Sends `100 Continue` (RFC 9110 §10.1.1).
 pub async fn send_continue(client: &mut Stream, deadline: &Deadline) -> Result<(), WaitError> {
     if let Some(stream) = client.as_muxed() {
@@ -158,14 +162,15 @@ pub fn put_head(
 }
 
 /// Writes an answer of Weir's own into `exchange.reply`; where the client has a stream, its head is sent and
-/// only the content is left there. [`send_own`] sends what was left.
-pub fn begin_own(
+/// only the content is left there. Gives the content that goes behind it from where it is; [`send_own`] sends
+/// what was left, and that.
+pub fn begin_own<'a>(
     session: &mut Session,
     listener: &WorkerListener,
     exchange: &mut Exchange,
-    answer: &OwnAnswer<'_>,
+    answer: &OwnAnswer<'a>,
     keep_alive: bool,
-) -> io::Result<()> {
+) -> io::Result<&'a [u8]> {
     edits::prepare(&session.requester, listener, exchange);
     let Exchange { request, reply, reply_head_bytes, request_id, route, pool, rendered, ledger, .. } =
         exchange;
@@ -184,9 +189,9 @@ pub fn begin_own(
             edits,
         };
         let Some(stream) = stream else {
-            let content = answer.write(&own, reply);
+            let content = answer.write(&own, COPIED_BYTES, reply);
             ledger.head_bytes_sent = (reply.len() - content) as u64;
-            return Ok(());
+            return Ok(answer.lent(&own, COPIED_BYTES));
         };
         let mut head = stream.head();
         let mut field = |name: &[u8], value: &[u8]| {
@@ -195,7 +200,9 @@ pub fn begin_own(
         };
         answer.visit(&own, &mut field, reply);
         ledger.head_bytes_sent = *reply_head_bytes;
-        stream.send_head(head, reply.is_empty())
+        let lent = answer.lent(&own, 0);
+        stream.send_head(head, reply.is_empty() && lent.is_empty())?;
+        Ok(lent)
     })
 }
 
@@ -212,10 +219,12 @@ pub async fn send_text(
     send_all(stream, &exchange.reply, &requester.deadline, renew).await
 }
 
-/// Sends what [`begin_own`] left, and the end.
-pub async fn send_own(session: &mut Session, exchange: &mut Exchange) -> Result<(), WaitError> {
+/// Sends what [`begin_own`] left, the content that it `lent`, and the end.
+pub async fn send_own(session: &mut Session, exchange: &mut Exchange, lent: &[u8]) -> Result<(), WaitError> {
     exchange.ledger.leave_places();
-    send_all(&mut session.stream, &exchange.reply, &session.requester.deadline, || {}).await?;
+    for bytes in [&exchange.reply[..], lent].into_iter().filter(|bytes| !bytes.is_empty()) {
+        send_all(&mut session.stream, bytes, &session.requester.deadline, || {}).await?;
+    }
     finish(session, std::iter::empty).await
 }
 
