@@ -171,6 +171,35 @@ fn a_change_that_cannot_be_taken_up_leaves_the_folder_as_it_was() {
     assert!(held() != before);
 }
 
+/// What it had taken until then stayed there: part of a key, and room that others need.
+#[test]
+fn a_certificate_that_a_full_disk_does_not_take_leaves_nothing_behind() {
+    const SMALL: &str = "mkdir certificates && mount -t tmpfs -o size=16k none certificates && exec \"$@\"";
+    let (authority, backend) = (authority(), mirror());
+    let setup = authority.setup(CONFIG).with("app", backend.address());
+    let weir = setup.under(&["unshare", "-m", "sh", "-c", SMALL, "sh"]).start();
+    let put = |of: &str| {
+        let (certificate, key) = (authority.text(&format!("{of}.pem")), authority.text(&format!("{of}.key")));
+        puts(&weir.admin(), "web/certificates/shop", &certificate, &key)
+    };
+    assert_eq!(put("one").0, 200);
+    // The disk is mounted for Weir alone.
+    let folder = format!("/proc/{}/root{}/certificates", weir.pid(), weir.dir().display());
+    let of_others = format!("{folder}/others");
+    std::fs::write(&of_others, vec![b'x'; 1 << 20]).expect_err("there is less room");
+    let (status, said) = put("two");
+    assert!(status == 500 && said.contains("No space left on device"), "{said}");
+    let found = std::fs::read_dir(&folder).expect("the folder").flatten();
+    let mut names: Vec<String> =
+        found.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["others", "shop.pem"]);
+    assert!(answers(&weir, &authority, "web", "one.example"));
+    std::fs::remove_file(&of_others).expect("removed");
+    assert_eq!(put("two").0, 200);
+    assert!(answers(&weir, &authority, "web", "two.example"));
+}
+
 /// Which certificate is for a name was once looked for among all names, for each of them.
 #[test]
 fn a_certificate_is_put_beside_eighty_thousand_other_names() {

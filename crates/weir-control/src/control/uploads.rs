@@ -74,7 +74,11 @@ impl Control {
         let file = folder::file(&kept_in, name);
         store::make_folder(&kept_in).map_err(UploadError::Store)?;
         let before = weir_tls::read_regular(&file, u64::MAX).ok();
-        store::write(file.clone(), text.into_bytes()).await.map_err(UploadError::Store)?;
+        if let Err(error) = store::write(file.clone(), text.into_bytes()).await {
+            // Of what a full disk has taken, part of a key, nobody has use.
+            store::release(&file);
+            return Err(UploadError::Store(error));
+        }
         if let Err(error) = self.take_up(&kept_in, &file) {
             self.put_back(&kept_in, &file, before).await;
             return Err(error);

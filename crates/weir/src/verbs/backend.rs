@@ -88,7 +88,7 @@ impl Change {
         let begun = Instant::now();
         let path = format!("/v1/pools/{}", segment(pool));
         loop {
-            let answer = client.call(Method::GET, &path, None).await.map_err(|error| error.report())?;
+            let answer = client.succeed(Method::GET, &path, None).await?;
             let status: Result<PoolStatus, _> = serde_json::from_value(answer.body);
             let found = status.ok().and_then(|pool| pool.backends.into_iter().find(|it| it.address == *name));
             let Some(backend) = found else {
