@@ -2,11 +2,13 @@
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use weir_tests::dialogue::{PATIENCE, Setup, Signal, Weir, run_tool, tool, until, until_within};
 
-use super::pebble::{ORDER, Pebble, Ports, is_issued};
+use super::pebble::{ORDER, Pebble, Ports, certificate, is_issued};
 use super::{by, comes_to, handshakes, mirror, orders, setup, shown};
 
 /// A folder that several share; removed when dropped.
@@ -139,6 +141,53 @@ fn a_weir_that_is_killed_in_the_middle_of_an_order_leaves_it_to_another() {
     assert_eq!(orders(&alive, "issued"), 1.0, "{}", alive.story());
     assert_eq!(store.files("", "claim"), Vec::<PathBuf>::new());
     drop(silence);
+}
+
+/// Ends the holder of a claim, also of a test that fails.
+struct GivesUp<'a>(&'a AtomicBool);
+
+impl Drop for GivesUp<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn what_another_host_has_claimed_is_ordered_when_that_gives_it_up() {
+    let (ports, backend) = (Ports::free(), mirror());
+    let (store, mut pebble) = (Store::new(ports), Pebble::away(ports, false));
+    let weir = setup(&with_store(&by("http-01"), &store), ports, &pebble, &backend).start();
+    comes_to(&weir, "away", 1.0);
+    let locks = store.files("", "lock");
+    let lock = locks.iter().find(|file| !file.ends_with("account.lock")).expect("the certificate's lock");
+    let claim = lock.with_extension("claim");
+    let write = |renewals: u64| {
+        let text = json!({ "host": "other", "process": 1, "number": 7, "renewals": renewals, "at": "" });
+        std::fs::write(&claim, text.to_string()).expect("write");
+    };
+    let is_held = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        write(0);
+        let held = GivesUp(&is_held);
+        // As its holder renews it.
+        let holder = scope.spawn(|| {
+            for renewals in 1.. {
+                if !is_held.load(Ordering::SeqCst) {
+                    return;
+                }
+                write(renewals);
+                std::thread::sleep(Duration::from_millis(500));
+            }
+        });
+        starts(&mut pebble, std::slice::from_ref(&weir));
+        until("it to wait", || (certificate(&weir, "secure")["acme"]["state"] == "ordering").then_some(()));
+        assert_eq!(orders(&weir, "issued"), 0.0);
+        drop(held);
+        holder.join().expect("the holder");
+        std::fs::remove_file(&claim).expect("it is there");
+    });
+    is_issued(&weir, "secure");
+    assert_eq!(orders(&weir, "issued"), 1.0);
 }
 
 #[test]
