@@ -5,7 +5,7 @@ use weir_tests::dialogue::http2::{
     END_HEADERS, END_STREAM, Http2, Outcome, block, code, frame, get, headers, kind, literal, request, reset,
     setting, window_update,
 };
-use weir_tests::dialogue::{After, Backend, Setup, Weir, usage_of};
+use weir_tests::dialogue::{After, Backend, ScriptedBackend, Setup, Weir, usage_of};
 
 use super::honest::beside;
 use super::{BOTH, both, connect};
@@ -221,4 +221,40 @@ fn frames_without_content_are_counted_against_the_listeners_own_limit() {
     other.wire.sends(pings);
     assert!(matches!(other.asks(1, "/"), Outcome::Answered(200, _)));
     assert_eq!(weir.metric("weir_rejected_total", &[("listener", "web"), ("reason", "frame_flood")]), 0.0);
+}
+
+/// Each was bounded by itself; what was kept of them while they waited for a backend was in no budget.
+#[test]
+fn b25_heads_made_large_by_short_references_count_against_the_memory_budget_while_they_wait() {
+    const BUDGET_BYTES: usize = 16 << 20;
+    const VALUE: [u8; 3900] = [b'y'; 3900];
+    const REFERENCES: usize = 15;
+    const STREAMS: u32 = 100;
+    let memory = format!("[runtime]\nworkers = 1\nmemory = \"{}MiB\"\n{BOTH}", BUDGET_BYTES >> 20);
+    let busy = "backends = [{ address = \"@app\", max_connections = 1 }]\nqueue = { max = 100000, timeout = \"1h\" }";
+    let config =
+        memory.replace("backends = [\"@app\"]", &format!("{busy}\ntimeout = {{ backend = \"1h\" }}"));
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(&config).with("app", backend.address()).start();
+    let refused = || weir.metric("weir_rejected_total", &[("reason", "memory")]);
+    let mut clients = Vec::new();
+    while refused() < 1.0 {
+        let held = clients.len() * STREAMS as usize * REFERENCES * VALUE.len();
+        assert!(held <= 3 * BUDGET_BYTES / 2, "{held} bytes of heads wait, and nobody is refused");
+        let mut client = connect(&weir, b"");
+        for number in 0..STREAMS {
+            let mut fields = block(&request("GET", "/"));
+            match number {
+                // Named once, and referred to by a byte from then on.
+                0 => fields.extend(literal(0x40, b"x", &VALUE)),
+                _ => fields.push(0xbe),
+            }
+            fields.extend([0xbe; REFERENCES - 1]);
+            client.sends(frame(kind::HEADERS, END_HEADERS | END_STREAM, 1 + 2 * number, &fields));
+        }
+        client.sends(frame(kind::PING, 0, 0, b"all here"));
+        client.receives(kind::PING, 0);
+        clients.push(client);
+    }
+    assert!(clients.len() > 1, "only {} clients wait", clients.len());
 }

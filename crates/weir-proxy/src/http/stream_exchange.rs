@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use weir_http::{ClientIdentity, Limits};
+use weir_io::buffers::Held;
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::handshake::Secure;
@@ -19,6 +20,9 @@ use crate::http::session::Session;
 use crate::http::stream::Stream;
 use crate::http::{dispatch, linger};
 use crate::worker::{ListenerSlot, Worker};
+
+/// Most heads are smaller.
+const SMALL_HEAD_BYTES: usize = 4 << 10;
 
 /// The client at the other end of a multiplexed connection.
 pub struct Peer {
@@ -71,6 +75,7 @@ pub async fn serve(
     session.requester.deadline.set(clock::now() + listener.shared.config.timeout.header);
     let head = read_head(&mut session, &listener.compiled.limits, &mut exchange, read).await;
     let is_good = head.is_ok();
+    let _held = count_head(&session);
     let after = match head {
         Ok(()) => {
             take_early_content(&mut session).await;
@@ -108,6 +113,17 @@ async fn read_head(
     // What was too large is not held while its refusal waits for room.
     exchange.outgoing = if result.is_ok() { text } else { Vec::new() };
     result
+}
+
+/// Counts a large head against the memory budget until it is dropped: what goes on of it is kept as long as
+/// its request is under way. It may have come in a few bytes that refer to others (threat B25).
+fn count_head(session: &Session) -> Option<Held> {
+    let bytes = session.requester.received().len();
+    (bytes > SMALL_HEAD_BYTES).then(|| {
+        let held = Held::new(&session.requester.worker.buffers);
+        held.set(bytes as u64);
+        held
+    })
 }
 
 /// Puts what of the content is here already behind the head, as on a connection of its own: it leaves
