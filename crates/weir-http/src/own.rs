@@ -118,9 +118,9 @@ impl<'a> OwnAnswer<'a> {
 }
 
 impl<'a> OwnAnswer<'a> {
-    /// Its content where that has more than `most` bytes and was not made for it: a page of the operator's. It
-    /// is sent from where it is: a copy for each client that takes none would be dear (threat B24). Empty for
-    /// none.
+    /// Its content where that has more than `most` bytes and was not made for it: a page of the operator's.
+    /// It is sent from where it is: a copy for each client that takes none would be dear (threat B24). Empty
+    /// for none.
     pub fn lent(&self, own: &OwnResponse<'_>, most: usize) -> &'a [u8] {
         let content: &'a [u8] = match *self {
             OwnAnswer::Error { status, form: ErrorForm::Page { body, .. }, .. } if !without_body(status) => {
@@ -163,8 +163,8 @@ impl OwnAnswer<'_> {
         body.len()
     }
 
-    /// Gives its fields to `visit`, `:status` first, for HTTP/2 or HTTP/3, and appends its body to `body`, but
-    /// for what was there before: that is [`Self::lent`]. Where there is neither the stream ends with the
+    /// Gives its fields to `visit`, `:status` first, for HTTP/2 or HTTP/3, and appends its body to `body`,
+    /// but for what was there before: that is [`Self::lent`]. Where there is neither the stream ends with the
     /// head.
     pub fn visit(&self, own: &OwnResponse<'_>, visit: &mut impl FnMut(&[u8], &[u8]), body: &mut Vec<u8>) {
         let answer = self.settled();

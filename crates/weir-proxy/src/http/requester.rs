@@ -153,8 +153,8 @@ impl Requester {
         self.slot.draining_until().is_some_and(|until| until <= clock::now())
     }
 
-    /// Whether it can be seen that whom the response is for leaves. Who has sent more than the request already
-    /// can't be seen to before that is received, but for a stream, whose reset overtakes it.
+    /// Whether it can be seen that whom the response is for leaves. Who has sent more than the request
+    /// already can't be seen to before that is received, but for a stream, whose reset overtakes it.
     #[inline]
     pub fn sees_leave(&self, recipient: &mut impl Recipient) -> bool {
         self.buffer.is_none() || recipient.stream().is_some_and(|stream| stream.is_muxed())

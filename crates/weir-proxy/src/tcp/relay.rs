@@ -223,9 +223,9 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         Poll::Ready(Close { end, is_clean })
     }
 
-    /// Whether the client has broken off where no byte shows it: while bytes of it wait for the backend, which
-    /// may never take them, as one that waits itself for its answers to be taken; or behind the end of its
-    /// stream, while a backend says nothing that heeds no end. Neither must keep the backend's place.
+    /// Whether the client has broken off where no byte shows it: while bytes of it wait for the backend,
+    /// which may never take them, as one that waits itself for its answers to be taken; or behind the end of
+    /// its stream, while a backend says nothing that heeds no end. Neither must keep the backend's place.
     fn client_has_left(&mut self, context: &mut Context<'_>) -> bool {
         let is_looked_for = match self.up.ended {
             None => !self.up.is_empty(),
