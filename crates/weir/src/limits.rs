@@ -50,8 +50,8 @@ pub fn allowed_cpu_count() -> usize {
     rustix::thread::sched_getaffinity(None).map_or(0, |cpus| cpus.count() as usize)
 }
 
-/// CPUs that this process may use the time of, at least 1: those it may run on, or as many as the quota of its
-/// control group comes to.
+/// CPUs that this process may use the time of, at least 1: those it may run on, or as many as the quota of
+/// its control group comes to.
 pub fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

@@ -5,12 +5,12 @@ mod changes;
 mod composed;
 mod conversations;
 mod interfaces;
-mod manager;
 mod refused;
 mod restart;
 mod running;
 mod signals;
 mod storm;
+mod supervised;
 mod upgrade;
 
 use weir_tests::dialogue::{After, Backend, Response, Weir};
