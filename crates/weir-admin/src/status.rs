@@ -36,6 +36,9 @@ pub struct Status {
     pub pid: u32,
     /// `serving` or `draining`.
     pub phase: String,
+    /// Whether the process before an upgrade still serves what it had begun, of which this one knows nothing.
+    #[serde(default)]
+    pub process_before: bool,
     /// When the process started.
     pub started: Timestamp,
     /// Since then, in seconds.
@@ -257,6 +260,7 @@ pub fn of(control: &Control) -> Status {
         pid: std::process::id(),
         phase: control.phase().word().to_owned(),
         started: control.started(),
+        process_before: control.has_process_before(),
         uptime_seconds: control.uptime().as_secs_f64(),
         workers: control.proxy().workers(),
         config_source: control.source_name(),

@@ -20,6 +20,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair, sockopt,
@@ -181,7 +182,7 @@ impl Handoff {
     }
 
     /// Tells the old process that it may stop accepting, and which of its sockets nobody accepts at then.
-    pub fn ready(self, unused: &[Endpoint]) -> io::Result<()> {
+    pub fn ready(self, unused: &[Endpoint]) -> io::Result<ProcessBefore> {
         rustix::net::send(&self.channel, b"ready", SendFlags::NOSIGNAL)?;
         let mut lines: String = unused
             .iter()
@@ -195,7 +196,20 @@ impl Handoff {
         lines.truncate(lines[..lines.len().min(MESSAGE_BYTES)].rfind('\n').map_or(0, |at| at + 1));
         // A process of an older version has gone away after the first message.
         let _ = rustix::net::send(&self.channel, lines.as_bytes(), SendFlags::NOSIGNAL);
-        Ok(())
+        Ok(ProcessBefore(self.channel))
+    }
+}
+
+/// The old process, which serves what it had begun.
+#[derive(Debug)]
+pub struct ProcessBefore(OwnedFd);
+
+impl ProcessBefore {
+    /// Whether it still lives. Of an older version it is not known, and it is said to be gone.
+    pub fn is_there(&self) -> bool {
+        // It says nothing any more: what there is to be read is the end.
+        let looked = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&Timespec::default()));
+        looked.is_ok_and(|count| count == 0)
     }
 }
 
@@ -206,6 +220,8 @@ pub struct Successor {
     pub pid: u32,
     /// What was handed over to it and it does not serve.
     pub unused: Vec<Endpoint>,
+    /// Open as long as this process lives, so that the new one knows.
+    _line: OwnedFd,
 }
 
 /// Starts the new process, hands it `sockets` and what is `known` about the backends (lines), and returns
@@ -218,7 +234,7 @@ pub fn hand_over(sockets: &[Passed], known: &[String], program: &Program) -> io:
     let pid = begun.pid;
     let patience = Patience { once: READY_TIMEOUT, times: MOST_WAITS, computed: &|| computed_by(pid) };
     match exchange(&ours, sockets, known, &patience) {
-        Ok(unused) => Ok(Successor { pid, unused }),
+        Ok(unused) => Ok(Successor { pid, unused, _line: ours }),
         // Where it has ended by itself its own last words are in its log.
         Err(error) => {
             Err(begun.end().map_or(error, |how| io::Error::other(format!("the new process {how}"))))

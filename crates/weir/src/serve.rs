@@ -202,9 +202,8 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
     announce(&control, admin.as_ref().map(|(_, admin)| admin));
     let admin = admin.map(|(_, admin)| tokio::spawn(admin.serve(control.clone())));
     if let Some(handoff) = handoff {
-        handoff
-            .ready(&control.proxy().unused_endpoints())
-            .map_err(|error| format!("the old process is gone: {error}"))?;
+        let before = handoff.ready(&control.proxy().unused_endpoints());
+        control.follows(before.map_err(|error| format!("the old process is gone: {error}"))?);
         if let Some(left_over) = left_over {
             left_over.remove();
         }

@@ -126,6 +126,28 @@ fn a_request_under_way_is_finished_by_the_old_process() {
     is_gone(&weir, old);
 }
 
+/// The new process has nothing in flight there and said so, and who then stopped the backend cut requests off.
+#[test]
+fn drain_with_wait_waits_for_the_process_before_an_upgrade_too() {
+    let backend = ScriptedBackend::start();
+    let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
+    let mut client = weir.client("web");
+    client.sends("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    let mut wire = backend.accepts();
+    wire.receives_request();
+    let (old, _) = upgrade(&weir);
+    let address = backend.address().to_string();
+    let drain = ["drain", "app", &address, "--wait", "--timeout", "1s"];
+    let finished = weir.command(&drain);
+    assert!(finished.code == 4 && finished.stderr.contains("the process before"), "{finished:?}");
+    assert!(weir.command(&["status"]).succeeded().contains("the process before"));
+    wire.answers(200, &[], "ok");
+    client.receives_status(200);
+    is_gone(&weir, old);
+    assert_eq!(weir.command(&drain).code, 0);
+    assert!(!weir.command(&["status"]).succeeded().contains("the process before"));
+}
+
 #[test]
 fn a_kept_connection_is_told_to_go_with_its_next_answer() {
     let backend = named("a");

@@ -14,9 +14,10 @@ use weir_proxy::plane::Leaving;
 use super::Control;
 use crate::carried;
 use crate::events::What;
+use crate::lock;
 use crate::timestamp::Timestamp;
 use crate::token_keys;
-use crate::upgrade::{self, Passed, Purpose};
+use crate::upgrade::{self, Passed, ProcessBefore, Purpose};
 
 /// How long an upgrade waits for what is being changed.
 const LONGEST_CHANGE: Duration = Duration::from_secs(60);
@@ -181,6 +182,18 @@ impl Control {
         } else {
             Phase::Draining
         }
+    }
+
+    /// Notes that this process has taken over from another one.
+    pub fn follows(&self, before: ProcessBefore) {
+        *lock(&self.process_before) = Some(before);
+    }
+
+    /// Whether the process before an upgrade still serves what it had begun.
+    pub fn has_process_before(&self) -> bool {
+        let mut before = lock(&self.process_before);
+        *before = before.take().filter(ProcessBefore::is_there);
+        before.is_some()
     }
 
     /// When the process started.

@@ -50,6 +50,7 @@ use crate::reload::{ReloadLedger, Reread, Source};
 use crate::tasks::{keep_on, spawn_hearing};
 use crate::timestamp::Timestamp;
 use crate::token_keys::Fetches;
+use crate::upgrade::ProcessBefore;
 
 pub use crate::maps::MapLineError;
 pub use change::ChangeError;
@@ -109,6 +110,8 @@ pub struct Control {
     on_level: Box<dyn Fn(weir_config::Level) + Send + Sync>,
     notifier: Notifier,
     phase: AtomicU8,
+    /// While it is not known to have ended.
+    process_before: Mutex<Option<ProcessBefore>>,
     started: Timestamp,
     started_at: Duration,
 }
@@ -153,6 +156,7 @@ impl Control {
             on_level: start.on_level,
             notifier: start.notifier,
             phase: AtomicU8::new(Phase::Serving as u8),
+            process_before: Mutex::default(),
             started: Timestamp::now(),
             started_at: clock::now(),
             publisher,

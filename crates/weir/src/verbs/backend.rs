@@ -15,7 +15,10 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Takes a backend out; with `wait`, returns when it has nothing left in flight.
 pub fn drain(change: &Change, wait: bool) -> Result<Exit, Exit> {
-    change.to("drain", wait, |backend| match backend.in_flight {
+    change.to("drain", wait, |backend, has_process_before| match backend.in_flight {
+        0 if has_process_before => {
+            Err("the process before an upgrade still serves what it had begun, maybe there".to_owned())
+        }
         0 => Ok(()),
         left => Err(format!("{left} in flight")),
     })
@@ -23,7 +26,7 @@ pub fn drain(change: &Change, wait: bool) -> Result<Exit, Exit> {
 
 /// Takes a backend back in; with `wait`, returns when it gets new work.
 pub fn enable(change: &Change, wait: bool) -> Result<Exit, Exit> {
-    change.to("ready", wait, |backend| match backend.state.as_str() {
+    change.to("ready", wait, |backend, _| match backend.state.as_str() {
         "ready" => Ok(()),
         state => Err(format!("{state}: {}", backend.reason)),
     })
@@ -63,7 +66,7 @@ impl Change {
         &self,
         state: &str,
         wait: bool,
-        reached: impl Fn(&BackendStatus) -> Result<(), String>,
+        reached: impl Fn(&BackendStatus, bool) -> Result<(), String>,
     ) -> Result<Exit, Exit> {
         let client = Client::new(&self.running)?;
         let Change { pool, backend, .. } = self;
@@ -82,7 +85,7 @@ impl Change {
     async fn wait_until(
         &self,
         client: &Client,
-        reached: impl Fn(&BackendStatus) -> Result<(), String>,
+        reached: impl Fn(&BackendStatus, bool) -> Result<(), String>,
     ) -> Result<Exit, Exit> {
         let Change { pool, backend: name, timeout, .. } = self;
         let begun = Instant::now();
@@ -94,7 +97,10 @@ impl Change {
             let Some(backend) = found else {
                 return Err(Exit::Failed.saying(format_args!("{pool}/{name} is gone")));
             };
-            match reached(&backend) {
+            // Asked for only when it matters: it is a longer answer.
+            let has_process_before = reached(&backend, false).is_ok()
+                && client.succeed(Method::GET, "/v1/status", None).await?.body["process_before"] == true;
+            match reached(&backend, has_process_before) {
                 Ok(()) => {
                     say!("{pool}/{name} is {}, {} in flight", backend.state, backend.in_flight);
                     return Ok(Exit::Done);

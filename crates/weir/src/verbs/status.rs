@@ -39,6 +39,9 @@ fn words(status: &Status, colours: bool) -> String {
         status.sessions
     );
     let _ = writeln!(out, "config {}, generation {}", status.config_source, status.generation);
+    if status.process_before {
+        out.push_str("the process before the upgrade still serves what it had begun\n");
+    }
     for map in status.maps.iter().filter(|map| map.error.is_some()) {
         let error = map.error.as_deref().unwrap_or_default().lines().next().unwrap_or_default();
         let _ = writeln!(out, "map {}: {} lines of before stay in force: {error}", map.name, map.line_count);
