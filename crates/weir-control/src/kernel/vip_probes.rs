@@ -31,6 +31,10 @@ const GRACE: Duration = Duration::from_secs(5);
 /// into force end before it does.
 const UNUSED: Duration = Duration::from_secs(2);
 
+/// Shortest pause between two times that the program is attached anew because a probe has left unchanged:
+/// where that is of no use, it is not done at each probe.
+const ATTACH_PAUSE: Duration = Duration::from_secs(60);
+
 /// What of a segment fits into any link of IPv6 within an outer header and its own: 1280 - 40 - 40 - 20.
 const MOST_OF_A_SEGMENT: u32 = 1180;
 
@@ -88,6 +92,8 @@ pub struct VipProbes {
     ways: ArcSwap<BTreeMap<String, Vec<VipWay>>>,
     /// A probe has left unchanged: an interface does not run the program.
     is_missed: AtomicBool,
+    /// When it was last attached anew for that.
+    attached_anew: Mutex<Option<Instant>>,
     /// Since when nobody is asked so.
     unused_since: Mutex<Option<Instant>>,
 }
@@ -183,7 +189,10 @@ impl VipProbes {
             // The backend's own address has answered.
             Ok(_) | Err(_) => {
                 self.is_missed.store(true, Ordering::Release);
-                Err(not_asked(format!("no interface to {} runs the program for probes", to.ip())))
+                Err(not_asked(format!(
+                    "it left for {} unchanged: no program for probes is at that interface, or a rule of this host changed its source",
+                    to.ip()
+                )))
             }
         }
     }
@@ -257,7 +266,10 @@ impl Owner {
             return;
         }
         let is_handing_over = self.handle.is_handing_over.load(Ordering::Acquire);
-        if !is_handing_over && shared.is_missed.load(Ordering::Acquire) {
+        let mut last = lock(&shared.attached_anew);
+        let is_due = last.is_none_or(|last| last.elapsed() >= ATTACH_PAUSE);
+        if !is_handing_over && is_due && shared.is_missed.load(Ordering::Acquire) {
+            *last = Some(Instant::now());
             match self.attach_probes() {
                 Ok(()) => {
                     tracing::warn!(
