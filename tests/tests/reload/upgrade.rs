@@ -126,7 +126,7 @@ fn a_request_under_way_is_finished_by_the_old_process() {
     is_gone(&weir, old);
 }
 
-/// The new process has nothing in flight there and said so, and who then stopped the backend cut requests off.
+/// The new process has nothing in flight there and said so: who then stopped the backend cut requests off.
 #[test]
 fn drain_with_wait_waits_for_the_process_before_an_upgrade_too() {
     let backend = ScriptedBackend::start();

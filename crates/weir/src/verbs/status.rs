@@ -26,7 +26,8 @@ pub fn has_colours() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-fn words(status: &Status, colours: bool) -> String {
+/// Which program and which config it is.
+fn about_process(status: &Status) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
@@ -42,6 +43,11 @@ fn words(status: &Status, colours: bool) -> String {
     if status.process_before {
         out.push_str("the process before the upgrade still serves what it had begun\n");
     }
+    out
+}
+
+fn words(status: &Status, colours: bool) -> String {
+    let mut out = about_process(status);
     for map in status.maps.iter().filter(|map| map.error.is_some()) {
         let error = map.error.as_deref().unwrap_or_default().lines().next().unwrap_or_default();
         let _ = writeln!(out, "map {}: {} lines of before stay in force: {error}", map.name, map.line_count);
