@@ -13,12 +13,14 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tokio::io::Interest;
+use tokio::net::TcpStream;
 use weir_io::buffers::{Buffer, Buffers, LARGE, SMALL};
 use weir_io::clock;
 use weir_io::deadline::Deadline;
 use weir_io::pipes::{Pipe, SMALL_PIECE, SMALL_PIECES};
 use weir_io::socket::poll_call;
 use weir_io::stream::{Duplex, LOOK_AGAIN};
+use weir_io::system;
 use weir_io::wait::give_way;
 use weir_stats::table::{BackendCells, End, ListenerCells};
 
@@ -243,7 +245,11 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
             return false;
         }
         let is_due = self.look_at.replace(now + LOOK_AGAIN).is_some();
-        is_due && self.pair.client.is_broken_off(context)
+        // A backend that says something to a socket that is closed loses what it has not got of the client's.
+        let has_all = |backend: &TcpStream| system::unsent_bytes(backend) == 0;
+        is_due
+            && self.pair.client.is_broken_off(context)
+            && (self.up.ended.is_none() || self.pair.backend.bare().is_none_or(has_all))
     }
 
     fn said_more(&self, last: Ended, direction: &Direction<'_>) -> bool {
