@@ -202,7 +202,8 @@ impl WorkerPool {
         let (picker, backends) = (Picker::new(shared.balance.clone()), backends.collect());
         let says_timers = shared.config.timeout.if_any().is_some();
         let unheard_until = Cell::default();
-        let pool = WorkerPool { shared: shared.clone(), picker, backends, number, says_timers, unheard_until };
+        let pool =
+            WorkerPool { shared: shared.clone(), picker, backends, number, says_timers, unheard_until };
         let pool = Rc::new(pool);
         let now = clock::now();
         let ends_when_down = shared.config.health.on_down == OnDown::EndSessions;

@@ -131,7 +131,7 @@ fn a_weir_that_is_killed_in_the_middle_of_an_order_leaves_it_to_another() {
         (!store.files("challenges", "proof").is_empty()).then(|| serde_json::from_str(&text).ok()).flatten()
     });
     let [one, other] = nodes;
-    let holds = |node: &Weir| Value::from(node.pid()) == claim["process"];
+    let holds = |node: &Weir| claim["process"] == node.pid();
     let (dead, alive, way) = if holds(&one) { (one, other, inside[1]) } else { (other, one, inside[0]) };
     assert!(holds(&dead), "{claim}");
     dead.signals_pid(dead.pid(), Signal::KILL);

@@ -249,15 +249,15 @@ mod tests {
         let folder = folder(&acme);
         let first = publish(&acme, &token("one")).await.unwrap();
         let second = publish(&acme, &token("two")).await.unwrap();
-        let mut found = look(&[folder.clone()]);
+        let mut found = look(std::slice::from_ref(&folder));
         found.sort_by_key(|proof| format!("{proof:?}"));
         assert_eq!(found, [token("one"), token("two")]);
         drop(first);
-        assert_eq!(look(&[folder.clone()]), [token("two")]);
+        assert_eq!(look(std::slice::from_ref(&folder)), [token("two")]);
         let old = SystemTime::now() - LEFT_AFTER - Duration::from_secs(9);
         File::options().write(true).open(&second.0).unwrap().set_modified(old).unwrap();
         let third = publish(&acme, &token("three")).await.unwrap();
-        assert_eq!(look(&[folder.clone()]), [token("three")]);
+        assert_eq!(look(std::slice::from_ref(&folder)), [token("three")]);
         drop((second, third));
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 0, "nothing is left");
         fs::remove_dir_all(&acme.store).unwrap();
@@ -285,7 +285,7 @@ mod tests {
         fs::write(folder.join("e.proof"), [0xff; 9]).unwrap();
         fs::write(folder.join("f.other"), token("other").to_text().unwrap()).unwrap();
         fs::write(folder.join("g.proof"), token("good").to_text().unwrap()).unwrap();
-        assert_eq!(look(&[folder.clone()]), [token("good")]);
+        assert_eq!(look(std::slice::from_ref(&folder)), [token("good")]);
         let linked = acme.store.join("linked");
         symlink(&folder, &linked).unwrap();
         assert_eq!(look(&[linked, acme.store.join("nowhere")]), []);
