@@ -296,3 +296,43 @@ fn an_interface_that_came_anew_has_probes_go_that_way_again() {
     let last = comes_to(&weir, "four", 1, "ready");
     assert_eq!(last, format!("accepted {}", place("four", "dsr")), "{}", weir.story());
 }
+
+/// Routes of other tables than the main one lead there, by an interface that has no route in that.
+fn leads_by_another_table(network: &Network, more: &[&str]) {
+    network.sets("weir", "net.ipv6.conf.to_server1.disable_ipv6", "1");
+    network.run("weir", &["ip", "rule", "add", "to", "10.50.11.0/24", "lookup", "100"]);
+    let route = ["ip", "route", "add", "10.50.11.0/24", "dev", "to_server1", "table", "100"];
+    network.run("weir", &[&route, more].concat());
+    network.run("weir", &["ip", "route", "del", "10.50.11.0/24", "dev", "to_server1"]);
+}
+
+#[test]
+fn probes_go_that_way_where_another_table_leads_to_the_backend() {
+    let network = Network::enter(1);
+    greets_at_its_own(&network, 1);
+    leads_by_another_table(&network, &[]);
+    let weir = Setup::of(&config(&network, 1, "dsr", HEALTH)).start();
+    comes_to(&weir, "four", 1, "down");
+    has_vips(&network, 1);
+    greets_at_vips(&network, 1);
+    comes_to(&weir, "four", 1, "ready");
+}
+
+/// It leaves by an interface that nothing leads to but a table's own word. The backend's own address answers.
+#[test]
+fn a_probe_that_left_unchanged_says_nothing_of_the_backend() {
+    let network = Network::enter(1);
+    greets_at_its_own(&network, 1);
+    leads_by_another_table(&network, &["src", "10.50.1.1"]);
+    let weir = Setup::of(&config(&network, 1, "dsr", HEALTH)).start();
+    let address = network.server(1, 8080, false).to_string();
+    let of_result = |result| [("pool", "four"), ("backend", address.as_str()), ("result", result)];
+    weir.reaches("weir_probes_total", &of_result("unsent"), 3.0);
+    for result in ["good", "bad"] {
+        assert_eq!(weir.metric("weir_probes_total", &of_result(result)), 0.0, "{}", weir.story());
+    }
+    assert_eq!(backends(&weir, "four")[0]["state"], "ready");
+    until("the reason in the log", || {
+        weir.stderr().contains("it left for 10.50.11.2 unchanged").then_some(())
+    });
+}

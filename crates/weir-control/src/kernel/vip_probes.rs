@@ -1,7 +1,7 @@
 //! Probes that ask backends at a listener's address, by the way that its clients' packets go: who is asked
 //! so, and by which program of the kernel.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -229,13 +229,19 @@ impl Owner {
     pub(super) fn attach_probes(&mut self) -> Result<(), String> {
         let Some((snapshot, placements)) = &self.serving else { return Ok(()) };
         let shared = self.handle.vip_probes.clone();
-        if ways(snapshot, placements).is_empty() {
+        let ways = ways(snapshot, placements);
+        if ways.is_empty() {
             lock(&shared.unused_since).get_or_insert_with(Instant::now);
             return Ok(());
         }
+        // Those that only another table than the main one leads out by are known by the address they give.
+        let asked = snapshot.pools.iter().filter(|pool| ways.contains_key(&pool.config.name));
+        let asked = asked.flat_map(|pool| &pool.backends).filter_map(|backend| backend.resolved.address());
+        let sources: BTreeSet<IpAddr> = asked.filter_map(|at| Host::source_to(at.ip())).collect();
         *lock(&shared.unused_since) = None;
         shared.load()?;
         let mut wanted = self.host.routed_interfaces();
+        wanted.extend(self.host.interfaces_with(|address| sources.contains(&address)));
         wanted.extend(self.kernel.program().interfaces().map(str::to_owned));
         // One that has gone without a trace is found by the probes themselves.
         let is_missed = shared.is_missed.swap(false, Ordering::AcqRel);
