@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tower_service::Service as _;
 
@@ -37,6 +38,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 const HEADER_BYTES: usize = 16 * 1024;
 /// Before accepting again after descriptors ran out.
 const PAUSE: Duration = Duration::from_millis(100);
+/// For what was asked here to be answered once another process serves.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// Connections that wait at a Unix socket to be accepted.
 const BACKLOG: i32 = 128;
 /// That connections are closed for newcomers is said at most this often.
@@ -160,15 +163,20 @@ impl Admin {
         Ok(Listening { socket, file: self.file.clone() })
     }
 
-    /// Serves until the future is dropped; then connections end with the task set they run in.
-    pub async fn serve(self, control: Arc<Control>) {
+    /// Serves until `leaving` says that another process does, which accepts from then on; what was asked here
+    /// is answered first, in [`LAST_ANSWERS`] at most. When the future is dropped connections end with it.
+    pub async fn serve(self, control: Arc<Control>, mut leaving: watch::Receiver<bool>) {
         let router = router(control, self.files.auth.clone());
         let slots = Arc::new(Slots::default());
         let mut connections = tokio::task::JoinSet::new();
         let mut reported: Option<Instant> = None;
         loop {
             while connections.try_join_next().is_some() {}
-            match poll_fn(|context| self.listener.poll_accept(context)).await {
+            let accepted = tokio::select! {
+                accepted = poll_fn(|context| self.listener.poll_accept(context)) => accepted,
+                () = left(&mut leaving) => break,
+            };
+            match accepted {
                 Ok((stream, peer)) => {
                     let (slot, is_full) = slots.take(peer.ip()).await;
                     if is_full && reported.is_none_or(|at| at.elapsed() >= REPORT_INTERVAL) {
@@ -194,7 +202,14 @@ impl Admin {
                 }
             }
         }
+        let answered = async { while connections.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(LAST_ANSWERS, answered).await;
     }
+}
+
+/// Waits until another process serves.
+async fn left(leaving: &mut watch::Receiver<bool>) {
+    let _ = leaving.wait_for(|has_left| *has_left).await;
 }
 
 fn cannot_allow(bind: &AdminBind, error: &io::Error) -> String {

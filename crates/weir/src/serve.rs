@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{OwnedRwLockWriteGuard, mpsc};
+use tokio::sync::{OwnedRwLockWriteGuard, mpsc, watch};
 use tokio::task::JoinHandle;
 use weir_admin::server::{Admin, WhenTaken};
 use weir_config::{AdminBind, Checked, Config};
@@ -102,6 +102,8 @@ struct Process {
     control: Arc<Control>,
     access_log: AccessLog,
     admin: Option<JoinHandle<()>>,
+    /// Tells the admin API that another process answers from now on.
+    leave: watch::Sender<bool>,
     /// Its file is removed by the process that ends it, not by one that hands it over.
     admin_socket: Option<Passed>,
     signals: Signals,
@@ -200,7 +202,8 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
     let control = control.await?;
     let admin_socket = admin.as_mut().map(|(bind, admin)| pass_admin(bind, admin)).transpose()?;
     announce(&control, admin.as_ref().map(|(_, admin)| admin));
-    let admin = admin.map(|(_, admin)| tokio::spawn(admin.serve(control.clone())));
+    let (leave, leaving) = watch::channel(false);
+    let admin = admin.map(|(_, admin)| tokio::spawn(admin.serve(control.clone(), leaving)));
     if let Some(handoff) = handoff {
         let before = handoff.ready(&control.proxy().unused_endpoints());
         control.follows(before.map_err(|error| format!("the old process is gone: {error}"))?);
@@ -216,6 +219,7 @@ async fn start(plan: Plan, config: Config, threshold: log::Threshold) -> Result<
         control,
         access_log,
         admin,
+        leave,
         admin_socket,
         signals,
         program,
@@ -287,17 +291,18 @@ impl Process {
     /// Serves until it is told to end, then drains.
     async fn live(mut self) -> (Exit, Arc<Control>, AccessLog) {
         let end = self.serve().await;
-        if matches!(end, End::Upgraded(_))
-            && let Some(admin) = self.admin.take()
-        {
-            // The new process answers from now on.
-            admin.abort();
-        }
+        let _ = self.leave.send(matches!(end, End::Upgraded(_)));
         let leaving = match &end {
             End::Signal => Leaving::ToNobody,
             End::Upgraded(successor) => Leaving::ToSuccessorBut(&successor.unused),
         };
         let exit = self.drain(leaving).await;
+        if matches!(end, End::Upgraded(_))
+            && let Some(admin) = self.admin.take()
+        {
+            // It ends by itself, once it has answered what it was asked.
+            let _ = admin.await;
+        }
         if let (End::Signal, Some(Passed { file: Some(file), .. })) = (end, &self.admin_socket) {
             file.remove();
         }

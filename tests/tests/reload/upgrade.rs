@@ -1,6 +1,7 @@
 //! USR2: a new process takes over every listening socket while the old one finishes its work (R3).
 
 use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use weir_tests::dialogue::{
@@ -146,6 +147,39 @@ fn drain_with_wait_waits_for_the_process_before_an_upgrade_too() {
     is_gone(&weir, old);
     assert_eq!(weir.command(&drain).code, 0);
     assert!(!weir.command(&["status"]).succeeded().contains("the process before"));
+}
+
+/// What the old process had accepted and not answered yet was reset.
+#[test]
+fn calls_of_the_admin_api_are_answered_over_upgrades() {
+    struct Until<'d>(&'d AtomicBool);
+    impl Drop for Until<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let backend = named("a");
+    let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
+    let (admin, is_over) = (weir.admin(), AtomicBool::new(false));
+    let call = || {
+        let mut lost = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            lost += usize::from(admin.tries_to_read("/v1/status").is_none());
+        }
+        lost
+    };
+    std::thread::scope(|scope| {
+        let callers: Vec<_> = (0..4).map(|_| scope.spawn(call)).collect();
+        let until_then = Until(&is_over);
+        for _ in 0..6 {
+            let old = weir.pid();
+            weir.signals_pid(old, Signal::USR2);
+            is_gone(&weir, old);
+        }
+        drop(until_then);
+        let lost: usize = callers.into_iter().map(|caller| caller.join().expect("a caller")).sum();
+        assert_eq!(lost, 0, "{}", weir.story());
+    });
 }
 
 #[test]
