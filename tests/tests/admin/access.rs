@@ -1,6 +1,5 @@
 //! Who may call what (threat D10).
 
-
 use weir_tests::dialogue::{Backend, Broken, Setup, Signal, Weir, Wire, free_address, until};
 
 use super::two;

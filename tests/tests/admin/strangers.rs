@@ -20,6 +20,8 @@ fn what_answers_and_is_no_weir_is_said_and_nothing_is_claimed_to_be_done() {
             &["enable", "app", "127.0.0.1:1"],
             &["add", "app", "127.0.0.1:1"],
             &["remove", "app", "127.0.0.1:1"],
+            &["limits", "clear", "--all"],
+            &["map", "set", "hosts", "a", "b"],
         ] {
             let finished = run_tool(&weir_binary(), &[verb, &["--admin", &admin]].concat(), b"", PATIENCE);
             assert!(finished.code == 1 && finished.stdout.is_empty(), "{says} {verb:?}: {finished:?}");

@@ -94,8 +94,8 @@ pub fn clear(cleared: &Cleared) -> Result<Exit, Exit> {
     };
     let order = serde_json::to_value(order).map_err(|error| Exit::Failed.saying(error))?;
     ask_and_print(running, Method::POST, "/v1/limits/clear", Some(&order), *json, |body| {
-        let number = |name: &str| body[name].as_u64().unwrap_or_default();
-        Ok(match (number("cleared"), number("limits")) {
+        let number = |name: &str| serde_json::from_value::<u64>(body[name].clone());
+        Ok(match (number("cleared")?, number("limits")?) {
             (0, 1) => "nothing was owed to the one limit".to_owned(),
             (0, limits) => format!("nothing was owed to any of {limits} limits"),
             (_, 1) => "cleared in the one limit".to_owned(),

@@ -89,6 +89,13 @@ pub fn map(verb: &MapVerb) -> Result<Exit, Exit> {
     };
     let path = format!("/v1/maps/{}?{query}", segment(&about.map));
     ask_and_print(&how.running, method, &path, body.as_ref(), how.json, |body| {
+        // Who does not say that is no Weir.
+        let says = |what: &str| serde_json::from_value::<String>(body[what].clone()).map(drop);
+        match verb {
+            MapVerb::Show(Shown { text: Some(_), .. }) => says("value")?,
+            MapVerb::Show(_) => says_lines(&body)?,
+            MapVerb::Set(_) | MapVerb::Remove(_) => says("change")?,
+        }
         Ok(match verb {
             MapVerb::Show(Shown { text: Some(_), .. }) => looked_up(&body),
             MapVerb::Show(_) => lines(&body),
@@ -96,6 +103,10 @@ pub fn map(verb: &MapVerb) -> Result<Exit, Exit> {
             MapVerb::Remove(_) => changed(&body, "has no such line"),
         })
     })
+}
+
+fn says_lines(body: &Value) -> serde_json::Result<()> {
+    serde_json::from_value::<Vec<Value>>(body["lines"].clone()).map(drop)
 }
 
 fn text(value: &Value) -> &str {
