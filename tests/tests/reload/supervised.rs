@@ -4,7 +4,7 @@ use std::os::unix::net::UnixDatagram;
 
 use weir_tests::dialogue::{PATIENCE, ScriptedBackend, Setup, Signal, until};
 
-use super::named;
+use super::{ended_while_upgraded, named};
 
 const CONFIG: &str = r#"
 [listener.web]
@@ -123,17 +123,7 @@ fn a_service_that_its_manager_ends_in_the_middle_of_an_upgrade_ends_whole() {
     let manager = Manager::new("end");
     let setup = Setup::of(CONFIG).with("app", backend.address());
     let mut weir = setup.environment("NOTIFY_SOCKET", &manager.name).start();
-    let old = weir.pid();
-    // Whoever reads its config from a pipe waits until there is one.
-    let config = std::fs::read(weir.config_path()).expect("the config");
-    std::fs::remove_file(weir.config_path()).expect("remove");
-    let made = std::process::Command::new("mkfifo").arg(weir.config_path()).status().expect("mkfifo");
-    assert!(made.success());
-    weir.signals_pid(old, Signal::USR2);
-    until("the upgrade to begin", || weir.stderr().contains("starting the new process").then_some(()));
-    weir.signals_pid(old, Signal::TERM);
-    until("the old one to wait", || weir.stderr().contains("told to end during an upgrade").then_some(()));
-    std::fs::write(weir.config_path(), config).expect("let the new one go on");
+    ended_while_upgraded(&weir);
     manager.hears("MAINPID=");
     manager.hears("STOPPING=1");
     assert!(weir.exits().success());

@@ -8,7 +8,7 @@ use weir_tests::dialogue::{
     PATIENCE, ScriptedBackend, Setup, Signal, Weir, Wire, datagram_socket, free_address, until, until_within,
 };
 
-use super::{ask, named};
+use super::{ask, ended_while_upgraded, named};
 
 const CONFIG: &str = r#"
 [runtime]
@@ -84,16 +84,7 @@ fn a_term_in_the_middle_of_an_upgrade_waits_until_the_new_process_serves() {
     let backend = named("a");
     let weir = Setup::of(CONFIG).with("app", backend.address()).with("names", free_address()).start();
     let old = weir.pid();
-    // Whoever reads its config from a pipe waits until there is one.
-    let config = std::fs::read(weir.config_path()).expect("the config");
-    std::fs::remove_file(weir.config_path()).expect("remove");
-    let made = std::process::Command::new("mkfifo").arg(weir.config_path()).status().expect("mkfifo");
-    assert!(made.success());
-    weir.signals_pid(old, Signal::USR2);
-    until("the upgrade to begin", || weir.stderr().contains("starting the new process").then_some(()));
-    weir.signals_pid(old, Signal::TERM);
-    until("the old one to wait", || weir.stderr().contains("told to end during an upgrade").then_some(()));
-    std::fs::write(weir.config_path(), config).expect("let the new one go on");
+    ended_while_upgraded(&weir);
     is_gone(&weir, old);
     let new = weir.pid();
     assert_eq!((ask(&weir, "web").text(), weir.admin().reads("/readyz").status()), ("a".to_owned(), 200));
