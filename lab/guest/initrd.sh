@@ -2,8 +2,8 @@
 # Makes an initrd for the lab's guest: initrd.sh ROOT OUT [KERNEL]
 #
 # It holds BusyBox and the modules without which the kernel of the Debian root ROOT (`lab/peers`) cannot mount that root
-# over 9p, and those that the lab is in the guest for: IPVS, netem, NAT, clsact. KERNEL is a folder in ROOT with the modules of
-# another kernel. Needs root, for chroot(8); what unpacks and packs is the root's own.
+# over 9p, and those that the lab is in the guest for: IPVS, netem, NAT, clsact, VLANs, bonds. KERNEL is a folder in ROOT
+# with the modules of another kernel. Needs root, for chroot(8); what unpacks and packs is the root's own.
 set -euo pipefail
 root=$1 out=$2 kernel=${3:-}
 work=$(mktemp -d)
@@ -13,7 +13,7 @@ release=$(basename "$(ls -d "$root$kernel"/usr/lib/modules/*/modules.dep | tail 
 mkdir -p "$work"/{bin,proc,sys,dev,mnt,tmp}
 cp "$root/usr/bin/busybox" "$work/bin/"
 for module in virtio_pci 9pnet_virtio 9p veth sch_netem ip_vs ip_vs_rr nf_conntrack nf_nat nf_tables nft_nat \
-    nft_chain_nat nft_numgen nft_ct tun sch_ingress cls_bpf tcp_diag; do
+    nft_chain_nat nft_numgen nft_ct tun sch_ingress cls_bpf tcp_diag 8021q bonding bridge macvlan; do
     chroot "$root" modprobe ${kernel:+-d "$kernel"} -S "$release" --show-depends "$module" 2>/dev/null || true
 done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' >"$work/order"
 # In the order in which they depend on each other, so that one pass loads them all.

@@ -16,10 +16,12 @@ use crate::run::{cargo, succeeds};
 
 /// What the training runs: each way through the data path that has a scenario without other people's servers,
 /// short. What is not in it is taken for code that hardly ever runs, and made small instead of fast.
-const TRAINING: [&str; 18] = [
+const TRAINING: [&str; 20] = [
     "bench/http1",
     "bench/http1-close",
     "bench/http1-body",
+    "bench/http1-rules",
+    "bench/http1-log",
     "bench/http1-tls",
     "bench/http2",
     "bench/http2-body",
