@@ -1,8 +1,8 @@
 //! The proxy plane: terminates connections in user space and moves bytes.
 //!
-//! Decides no policy by itself: which pool is `http::route`'s answer, which backend is `weir-balance`'s,
-//! where a body ends is `weir-http`'s. The control side compiles a [`weir_state::Snapshot`] and hands it to
-//! the [`plane::ProxyPlane`]; everything on the data path is owned by one worker thread and never locked.
+//! The crate makes no policy decisions of its own: `http::route` picks the pool, `weir-balance` picks the
+//! backend, and `weir-http` says where a body ends. The control side compiles a [`weir_state::Snapshot`] and
+//! hands it to the [`plane::ProxyPlane`]. One worker thread owns everything on the data path, without locks.
 //!
 //! Start reading at [`worker`] (what the sessions of one thread share), then `listen` and `accept` (a new
 //! connection), then `http::h1` and `http::dispatch`.

@@ -1,8 +1,8 @@
 //! One worker: a thread with its own runtime, listening sockets, sessions, idle backend connections, timers
 //! and counters.
 //!
-//! Nothing here is `Send` or locked. What a worker needs from outside comes as a [`Command`]. It knows no
-//! protocol: sockets are served by what it is given ([`ServeSocket`]).
+//! Nothing here is `Send` or locked. Other threads reach a worker by sending it a [`Command`]. The worker
+//! knows no protocol: the function that it is given serves its sockets ([`ServeSocket`]).
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -34,13 +34,13 @@ use crate::listener_socket::{Closing, ListenerSocket};
 use crate::slots;
 pub use crate::slots::{ListenerSlot, WorkerListener};
 
-/// How often idle backend connections are looked through for ones that are too old or closed by the backend.
+/// How often idle backend connections are checked for being too old or closed by the backend.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Begins to serve a listening socket, which the descriptor is of, in the protocol of its listener.
+/// Begins to serve the listening socket of that descriptor, in the protocol of its listener.
 pub type ServeSocket = fn(&Rc<Worker>, &Rc<ListenerSocket>, OwnedFd) -> io::Result<()>;
 
-/// What a worker is started with.
+/// The parameters of a worker.
 pub struct Setup {
     pub number: usize,
     pub cpu: Option<usize>,
@@ -53,32 +53,33 @@ pub struct Setup {
     pub inbox: mpsc::UnboundedReceiver<Command>,
 }
 
-/// What the control side tells a worker.
+/// What the control side asks of a worker.
 pub enum Command {
-    /// Serve this from now on.
+    /// Serve this snapshot from now on.
     Apply {
         compiled: Arc<CompiledSnapshot>,
         sockets: Vec<(Endpoint, OwnedFd)>,
         done: oneshot::Sender<io::Result<()>>,
     },
-    /// Serve this from now on; it differs from what was applied before in the pool of this index.
+    /// Serve this snapshot from now on; it differs from the one before only in the pool of this index.
     ApplyPool { snapshot: Arc<Snapshot>, pool: usize, done: oneshot::Sender<io::Result<()>> },
-    /// The next process forwards datagrams that belong to connections of this worker.
+    /// From now on the next process forwards datagrams of this worker's connections through `socket`.
     ReceiveForwarded { socket: ForwardSocket },
-    /// Have each session look at what has changed around it: a backend that it uses is taken out, say.
+    /// Wake each session so that it notices changes, for example that its backend is being removed.
     Look,
-    /// A backend went down whose pool ends its sessions then.
+    /// A backend went down, and its pool ends the sessions of backends that are down.
     EndSessions(Arc<weir_balance::Backend>),
-    /// Stop accepting, at sockets that were withdrawn after `linger`; sessions end after what they are doing,
-    /// at the latest after `limit`. What comes to QUIC's endpoints in `kept` no other process receives.
+    /// Stop accepting; sockets whose endpoint was withdrawn keep accepting for `linger`. Sessions end after
+    /// what they are doing, at the latest after `limit`. No other process receives what arrives at QUIC's
+    /// endpoints in `kept`, so they go on receiving.
     Drain { limit: Duration, linger: Duration, kept: Arc<[Endpoint]> },
     /// End the thread.
     Stop,
 }
 
-/// What the sessions of one worker share.
+/// The state that the sessions of one worker share.
 pub struct Worker {
-    /// 0 to the number of workers less one; which copy of each counter is ours.
+    /// 0 to the number of workers less one; also selects this worker's copy of each counter.
     pub number: usize,
     pub buffers: Rc<Buffers>,
     pub deadlines: Rc<Deadlines>,
@@ -92,12 +93,13 @@ pub struct Worker {
     pub mysql_verdicts: KnownVerdicts,
     serve_socket: ServeSocket,
     evictions: Arc<[Evictions]>,
-    /// How long what can't leave a backend at once may stay there that is to go (`runtime.drain`).
+    /// How long a session that can't leave a backend at once may stay when that backend is removed
+    /// (`runtime.drain`).
     pub patience_of_leavers: Cell<Duration>,
-    /// When a shortage of descriptors was last reported.
+    /// When a shortage of file descriptors was last reported.
     reported: Cell<Option<Duration>>,
     random: Cell<u64>,
-    /// Whether the cryptography has been used once on this thread.
+    /// Whether this thread has already run the TLS warm-up.
     is_warm: Cell<bool>,
     slots: RefCell<Vec<Rc<ListenerSlot>>>,
     sockets: RefCell<Vec<Rc<ListenerSocket>>>,
@@ -117,16 +119,17 @@ impl Worker {
     }
 }
 
-/// Idle backend connections closed at once when descriptors run out.
+/// How many idle backend connections are closed at a time when descriptors run out.
 const CLOSED_BACKENDS: usize = 32;
-/// Idle sessions asked to close at once when that was not enough.
+/// How many idle sessions are asked to close at a time if closing backend connections was not enough.
 const SHED_SESSIONS: usize = 8;
-/// The shortage is reported at most this often by one worker.
+/// A worker reports a shortage at most this often.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Worker {
-    /// Descriptors ran out: closes idle connections, to backends first, which no client notices, then of the
-    /// clients that have been idle longest. Gives how many; theirs take a moment to end.
+    /// Makes room when file descriptors run out: closes idle backend connections first, which no client
+    /// notices, then the sessions that have been idle longest. Gives how many it closed; sessions take a
+    /// moment to end.
     pub fn make_room(&self) -> usize {
         let pools = self.pools.borrow().clone();
         let mut closed = 0;
@@ -140,8 +143,8 @@ impl Worker {
         closed
     }
 
-    /// As [`Self::make_room`], but what has been idle longest at one listener ends first, and anything else
-    /// only where nothing is idle there.
+    /// As [`Self::make_room`], but ends the session that has been idle longest at one listener first, and
+    /// closes anything else only if none is idle there.
     pub fn make_room_at(&self, listener: usize) -> usize {
         match self.deadlines.shed_idle_of(listener, SHED_SESSIONS) {
             0 => self.make_room(),
@@ -161,23 +164,23 @@ impl Worker {
         }
     }
 
-    /// The pool of that name as it is now, for those who have waited since they looked it up; `None` when it
-    /// is gone.
+    /// The current pool of that name, for callers that have waited since they looked it up; `None` if it is
+    /// gone.
     pub fn pool(&self, name: &str) -> Option<Rc<WorkerPool>> {
         self.pools.borrow().iter().find(|pool| pool.shared.config.name == name).cloned()
     }
 
-    /// When what can't leave a backend at once is to be gone from it; `None` while the backend stays.
+    /// When a session that can't leave the backend at once must have left it; `None` while the backend stays.
     pub fn to_be_left_by(&self, backend: &weir_state::Backend) -> Option<Duration> {
         backend.balance.leaving_since().map(|since| since.saturating_add(self.patience_of_leavers.get()))
     }
 
-    /// Has every worker close what has been idle longest there.
+    /// Has every worker close whatever of `idle` has been idle longest there.
     pub fn evict(&self, idle: Idle) -> Arc<Eviction> {
         Evictions::ask(&self.evictions, idle)
     }
 
-    /// Closes what has been idle longest here; gives how many that were.
+    /// Closes whatever has been idle longest on this worker; gives how many were closed.
     fn shed(&self, idle: &Idle) -> usize {
         match idle {
             Idle::Session { listener } => self.deadlines.shed_idle_of(*listener, 1),
@@ -209,10 +212,10 @@ pub fn run(setup: Setup) {
 }
 
 impl Worker {
-    /// One that serves nothing, and where its commands come from.
+    /// A worker that serves nothing yet, and the receiver of its commands.
     fn new(setup: Setup) -> (Rc<Worker>, mpsc::UnboundedReceiver<Command>) {
         let seed = std::hash::BuildHasher::hash_one(&foldhash::fast::RandomState::default(), setup.number);
-        // Nothing is served before the first snapshot, which says how much there may be.
+        // Nothing is served before the first snapshot, which sets the memory budget.
         let buffers = Buffers::new(0);
         let worker = Worker {
             number: setup.number,
@@ -264,7 +267,7 @@ async fn serve(setup: Setup) {
     worker.log.flush();
 }
 
-/// Moves the worker over to another snapshot.
+/// Switches the worker to another snapshot.
 fn apply(
     worker: &Rc<Worker>,
     compiled: &CompiledSnapshot,
@@ -298,11 +301,11 @@ fn apply(
     served
 }
 
-/// Moves the worker over to `snapshot`, which differs from what it serves in one pool.
+/// Switches the worker to `snapshot`, which differs from the one it serves in one pool only.
 ///
-/// No session is woken but where a backend is gone that sessions hold connections to between two statements:
-/// a session asks for the pool when it next chooses a backend, and who waits for one is called by the pool's
-/// queue.
+/// Sessions are not woken, except when a backend is gone to which sessions hold connections between two
+/// statements. The others look up the pool when they next choose a backend, and the pool's queue calls those
+/// that wait for one.
 fn apply_pool(worker: &Worker, snapshot: &Snapshot, index: usize) -> io::Result<()> {
     let old = worker.pools.borrow().clone();
     let (Some(shared), Some(before)) = (snapshot.pools.get(index), old.get(index)) else {
@@ -322,8 +325,8 @@ fn apply_pool(worker: &Worker, snapshot: &Snapshot, index: usize) -> io::Result<
     Ok(())
 }
 
-/// Before the first listener with TLS is served: the first handshake of a thread must not be slower than
-/// those that follow.
+/// Runs before the first listener with TLS is served, so that the first handshake on a thread is not slower
+/// than those that follow.
 fn warm_up(worker: &Worker, snapshot: &Snapshot) {
     let mut served = snapshot.listeners.iter().filter_map(|listener| listener.tls.as_deref()).peekable();
     if served.peek().is_some() && !worker.is_warm.replace(true) {
@@ -341,7 +344,8 @@ fn move_sockets(
     let mut kept = Vec::with_capacity(wanted.len());
     for (endpoint, descriptor) in wanted {
         let Some(slot) = slots.iter().find(|slot| slot.accepts_at(&endpoint)) else { continue };
-        // The duplicate is of the same socket the worker already polls, so it is simply dropped.
+        // The descriptor is a duplicate for the socket that the worker already polls, so it is simply
+        // dropped.
         let socket = match old.iter().position(|socket| socket.is_of(&endpoint, &descriptor)) {
             Some(index) => {
                 let socket = old.swap_remove(index);
@@ -368,8 +372,8 @@ fn open(
     Ok(socket)
 }
 
-/// Stops accepting, at sockets that were withdrawn after `linger`; whoever is connected may finish until
-/// `until`. QUIC goes on receiving at endpoints in `kept`.
+/// Stops accepting; sockets whose endpoint was withdrawn keep accepting for `linger`. Connected clients may
+/// finish until `until`. QUIC goes on receiving at endpoints in `kept`.
 fn drain(worker: &Worker, until: Duration, linger: Duration, kept: &[Endpoint]) {
     for socket in worker.sockets.take() {
         socket.close(match kept.contains(&socket.endpoint) {
@@ -381,7 +385,7 @@ fn drain(worker: &Worker, until: Duration, linger: Duration, kept: &[Endpoint]) 
     worker.deadlines.wake_all();
 }
 
-/// Retires idle backend connections that are too old or that the backend has closed.
+/// Closes idle backend connections that are too old or that the backend has closed.
 async fn sweep(worker: Rc<Worker>) {
     let mut ticks = tokio::time::interval(SWEEP_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -392,7 +396,7 @@ async fn sweep(worker: Rc<Worker>) {
     }
 }
 
-/// Counts one session in, and out again when dropped, on a panic too.
+/// Counts one session while it exists; dropping it counts the session out, on a panic too.
 pub struct SessionCount {
     worker: Rc<Worker>,
     listener: Arc<Listener>,
@@ -415,17 +419,17 @@ impl Drop for SessionCount {
         if drained_at > 0 && clock::now().as_nanos() as u64 >= drained_at {
             totals.cut_off.fetch_add(1, Ordering::Relaxed);
         }
-        // Last: who sees no session left must see all that were cut off.
+        // Last: whoever sees that no session is left must also see how many were cut off.
         totals.sessions.fetch_sub(1, Ordering::Release);
         self.listener.cells.of(self.worker.number).connections_ended.increment();
         self.listener.leave();
     }
 }
 
-/// Does what belongs to no session, on a task of its own.
+/// Runs work that belongs to no session, as a task of its own.
 pub fn spawn(worker: &Rc<Worker>, work: impl Future<Output = ()> + 'static) {
     let count = PanicCount::new(worker);
-    // Boxed: a future that awaits another which it was given holds room for it twice.
+    // Boxed: a future that awaits another one that it was given holds space for it twice.
     let work = Box::pin(work);
     tokio::task::spawn_local(async move {
         let _count = count;
@@ -437,7 +441,7 @@ pub fn spawn(worker: &Rc<Worker>, work: impl Future<Output = ()> + 'static) {
 pub struct PanicCount(Rc<Worker>);
 
 impl PanicCount {
-    /// For a task of `worker`.
+    /// Counts for a task of `worker`.
     pub fn new(worker: &Rc<Worker>) -> PanicCount {
         PanicCount(worker.clone())
     }
@@ -487,7 +491,8 @@ pub(crate) mod tests {
         Worker::new(setup).0
     }
 
-    /// One that has `config` in force and accepts nowhere; its deadlines pass. For a test on a local runtime.
+    /// A worker that has `config` in force and accepts nowhere; its deadlines run. For tests on a local
+    /// runtime.
     pub(crate) fn serving(config: &str) -> (Rc<Worker>, Arc<Snapshot>) {
         let config = weir_config::parse("weir.toml", config).unwrap_or_else(|report| panic!("{report}"));
         let loaded = weir_tls::Loaded::load(&config, &weir_tls::TicketKeys::new([]), &Arc::default());
@@ -502,7 +507,7 @@ pub(crate) mod tests {
         (worker, snapshot)
     }
 
-    /// The listener of that index as the worker has it.
+    /// The worker's listener of that index.
     pub(crate) fn listener(worker: &Worker, index: usize) -> Rc<WorkerListener> {
         worker.slots.borrow()[index].current()
     }

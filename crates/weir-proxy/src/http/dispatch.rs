@@ -1,7 +1,8 @@
-//! One request's life, from its head on: plan, choose, connect, send, receive, respond, finish.
+//! One request's life, from its complete head on: plan, choose, connect, send, receive, respond, finish.
 //!
-//! What needs no backend leaves after the plan: `answer` gives what is ours to say, `cache` what memory has.
-//! A backend that fails leads to `retry`, and any failure that remains to `failure`, which knows its status.
+//! Requests that need no backend branch off after the plan: `answer` writes Weir's own answers, `cache`
+//! serves stored ones. If a backend fails, `retry` decides about another attempt; what still fails goes to
+//! `failure`, which maps it to a status.
 
 use std::rc::Rc;
 
@@ -27,7 +28,7 @@ use crate::http::sqli;
 use crate::timers::ExchangeTimers;
 use crate::worker::{Worker, WorkerListener};
 
-/// Answers what can't be served and closes.
+/// Answers a request that can't be served with an error, and closes the connection.
 pub async fn refuse(
     session: &mut Session,
     listener: &WorkerListener,
@@ -37,7 +38,7 @@ pub async fn refuse(
     exchange.ledger.head = clock::now();
     exchange.ledger.bytes_received = session.requester.received().len() as u64;
     if exchange.request_id.is_empty() {
-        // Its head could not be read, so that nobody knows of one that the client has made.
+        // Its head could not be read, so any request id that the client sent is unknown.
         make_request_id(&session.requester.worker, &mut exchange.request_id);
     }
     boxed(|| answer::failure(session, listener, exchange, &failure)).await
@@ -93,7 +94,7 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
             }
         },
     };
-    // What there is to say yet is said in a time of its own.
+    // Sending the error takes its own time, which is not part of the request's total time.
     let ended = ended.map_err(|failure| session.requester.judge(failure));
     session.requester.end_total();
     match ended {
@@ -102,7 +103,8 @@ pub async fn run(session: &mut Session, listener: Rc<WorkerListener>, exchange: 
     }
 }
 
-/// Whether it may be an authority that asks for what another Weir with the same store has to prove.
+/// Whether the client may be a certificate authority that asks for the proof of another Weir with the same
+/// store.
 fn asks_for_shared_proof(session: &Session, listener: &WorkerListener, exchange: &Exchange) -> bool {
     session.requester.secure.is_none() && {
         let token = challenge_token(exchange.request.path(session.requester.received()));
@@ -110,7 +112,7 @@ fn asks_for_shared_proof(session: &Session, listener: &WorkerListener, exchange:
     }
 }
 
-/// Asks whether whoever asks may; `Some` where it was answered.
+/// Asks the route's authenticator whether the client may make this request; `Some` if that has answered it.
 async fn admit(
     session: &mut Session,
     listener: &Rc<WorkerListener>,
@@ -125,7 +127,7 @@ async fn admit(
             return Err(Failure::Maintenance { retry_after_seconds: closing.retry_after_seconds() });
         }
     }
-    // The time for the whole request is that of who is asked first as well.
+    // The time limit for the whole request also covers the question to the authentication service.
     let pool = exchange.pool.and_then(|index| listener.pools.get(index));
     let of_pool = pool.and_then(|pool| pool.own_timeouts());
     let of_route = route.and_then(|route| route.timeout.as_ref());
@@ -136,8 +138,8 @@ async fn admit(
     asked
 }
 
-/// Plans, and asks lists and limits where the plan says so; leaves in `exchange.paths` what differs from
-/// what was sent.
+/// Plans the request, and consults access lists and rate limits if the plan says so. Leaves in
+/// `exchange.paths` how path and query differ from what was sent.
 fn decide<'l>(
     session: &Session,
     listener: &'l WorkerListener,
@@ -178,8 +180,8 @@ fn decide<'l>(
     Ok(plan)
 }
 
-/// Keeps what the log, the counters and the answer need of the request's bytes, which are gone once it has
-/// been forwarded.
+/// Copies from the request's bytes what the log, the counters and the answer need, because the bytes are gone
+/// once the request has been forwarded.
 fn note_request(session: &Session, listener: &WorkerListener, exchange: &mut Exchange) {
     let received = session.requester.received();
     exchange.ledger.bytes_received = exchange.request.head_bytes() as u64;
@@ -198,7 +200,7 @@ fn note_request(session: &Session, listener: &WorkerListener, exchange: &mut Exc
     }
 }
 
-/// Keeps what logs ask of the request's bytes.
+/// Copies from the request's bytes the values that access logs ask for.
 #[cold]
 fn capture(logs: &Logs, requester: &Requester, listener: &WorkerListener, exchange: &mut Exchange) {
     let mut captured = std::mem::take(&mut exchange.ledger.captured);
@@ -206,7 +208,7 @@ fn capture(logs: &Logs, requester: &Requester, listener: &WorkerListener, exchan
     exchange.ledger.captured = captured;
 }
 
-/// 128 random bits in hexadecimal.
+/// Appends 128 random bits in hexadecimal.
 fn make_request_id(worker: &Worker, out: &mut Vec<u8>) {
     let mut text = [0; 32];
     let bits = [worker.draw(), worker.draw()];
@@ -217,16 +219,17 @@ fn make_request_id(worker: &Worker, out: &mut Vec<u8>) {
     out.extend_from_slice(&text);
 }
 
-/// Eight digits, all at once: each request has an id, and a digit at a time takes three times as long. Not
-/// inlined: several at once are done by vectors, whose constants lie on six cache lines.
+/// Eight hexadecimal digits, computed all at once: each request has an id, and one digit at a time takes
+/// three times as long. Not inlined, because the compiler would then vectorise several calls, with constants
+/// that take six cache lines.
 #[inline(never)]
 fn hexadecimal(bits: u32) -> [u8; 8] {
     let mut digits = u64::from(bits);
-    // One in each byte.
+    // Spreads the digits, one to each byte.
     digits = (digits | digits << 16) & 0x0000_ffff_0000_ffff;
     digits = (digits | digits << 8) & 0x00ff_00ff_00ff_00ff;
     digits = (digits | digits << 4) & 0x0f0f_0f0f_0f0f_0f0f;
-    // 1 where it is a letter.
+    // 1 in each byte whose digit is a letter.
     let letters = (digits + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
     let to_letter = u64::from(b'a' - b'0' - 10);
     (digits + 0x3030_3030_3030_3030 + letters * to_letter).to_be_bytes()

@@ -1,7 +1,7 @@
-//! What rules say about the fields of requests and responses, merged once for each route and pool.
+//! The rules about header fields of requests and responses, merged once for each route and pool.
 //!
-//! A listener without any rule has no [`EditTable`], and nothing here is asked. Where nothing is filled in,
-//! the lines were written when the rules were compiled. What fills in the others is in `edits`.
+//! A listener without any rule has no [`EditTable`] and skips all of this. Lines without variables are
+//! written when the rules are compiled; `edits` fills in the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -14,51 +14,51 @@ use crate::seldom::Reused;
 
 /// The rules of a listener, its routes and the pools.
 ///
-/// What a listener, a pool and a route say together is merged when it is first asked for, and stays. Routes
-/// that say nothing share one row, and pools that say nothing one column.
+/// The rules of a listener, a pool and a route are merged when they are first needed together, and kept.
+/// Routes without rules share one row, and pools without rules share one column.
 pub struct EditTable {
     listener: Arc<weir_config::Listener>,
     pools: Vec<Arc<weir_config::Pool>>,
-    /// By the number of a route: its row; 0 for those that say nothing.
+    /// Row of each route, by its number; 0 for routes without rules.
     rows: Box<[usize]>,
-    /// By the index of a pool: its column; 0 for those that say nothing.
+    /// Column of each pool, by its index; 0 for pools without rules.
     columns: Box<[usize]>,
-    /// The row for questions of Weir's own, which only their pool changes.
+    /// The row for requests of Weir's own, to which only the rules of their pool apply.
     question_row: usize,
     width: usize,
-    /// What the listener says without a rule: backends read the field by which proxies name the client as
-    /// Weir believes it, also where somebody else sent it.
+    /// Rules that follow from the listener's `client_address`: the field by which proxies name the client is
+    /// sent to backends with the address that Weir believes, also if somebody else sent that field.
     implied: Headers,
-    /// Names of fields by which some `auth` tells backends who asks: of this listener, and behind that by the
-    /// index of a pool those of all listeners that lead there besides. No client may say them, whether
-    /// anybody is asked on its route or not.
+    /// Names of the fields by which any `auth` tells backends who the user is: first those of this listener,
+    /// then, by the index of a pool plus one, those of all listeners that lead to that pool too. Clients may
+    /// not send these fields, whether their route has an `auth` or not.
     told: Box<[Box<[Box<str>]>]>,
     merged: Box<[OnceLock<Edits>]>,
 }
 
-/// What is changed about the exchanges of one route with one pool.
+/// The edits for exchanges of one route with one pool.
 pub struct Edits {
     pub(super) request: Option<Side>,
     pub(super) response: Option<Side>,
     pub(super) host: Option<Template>,
 }
 
-/// What is changed about one message.
+/// The edits for one message.
 pub(super) struct Side {
-    /// Shared with the bodies under way, whose trailers lose the same names.
+    /// Shared with bodies in transit, from whose trailers the same names are dropped.
     dropped: Arc<DroppedNames>,
-    /// Whether lines come of what is known of the user.
+    /// Whether some lines come from what authentication says about the user.
     tells_user: bool,
-    /// All lines, where none of them is filled in.
+    /// All lines, if none of them has variables.
     constant: Option<Box<[u8]>>,
     steps: Box<[Lines]>,
 }
 
 /// Some lines of a message.
 enum Lines {
-    /// Written already.
+    /// Lines without variables, already written.
     Constant(Box<[u8]>),
-    /// One that is filled in.
+    /// A line whose value has variables.
     FilledIn {
         /// `name: `
         front: Box<[u8]>,
@@ -66,7 +66,7 @@ enum Lines {
     },
 }
 
-/// What was filled in for one request, with room that is used again for the next.
+/// The lines filled in for one request; the buffers are reused for the next.
 #[derive(Default)]
 pub struct Rendered {
     pub(super) request: Vec<u8>,
@@ -77,8 +77,9 @@ pub struct Rendered {
 }
 
 impl EditTable {
-    /// Of a listener; `None` where neither it nor any route nor any pool says anything. `told_by_pool` is
-    /// what all listeners tell the backends of pools of users, by their names.
+    /// The table of a listener; `None` if neither it nor any route nor any pool has rules. `told_by_pool`
+    /// holds, by the pool's name, the names of the fields by which all listeners tell its backends about
+    /// users.
     pub fn compile(
         listener: &Arc<weir_config::Listener>,
         pools: &[Arc<weir_config::Pool>],
@@ -138,8 +139,8 @@ impl EditTable {
         }))
     }
 
-    /// For requests that the route of that number takes, or none, and that go to the pool of that index, or
-    /// to none.
+    /// The edits for requests that match the route of that number (or none) and go to the pool of that index
+    /// (or to none).
     #[inline]
     pub fn of(&self, route: Option<usize>, pool: Option<usize>) -> &Edits {
         let cell = place(&self.rows, route) * self.width + place(&self.columns, pool);
@@ -149,7 +150,7 @@ impl EditTable {
         }
     }
 
-    /// For questions of Weir's own to the pool of that index.
+    /// The edits for Weir's own requests to the pool of that index.
     pub fn of_question(&self, pool: Option<usize>) -> &Edits {
         let cell = self.question_row * self.width + place(&self.columns, pool);
         self.merged[cell].get_or_init(|| {
@@ -191,7 +192,7 @@ impl EditTable {
         (route.and_then(|number| self.listener.routes.get(number)), pool.map(|pool| &**pool))
     }
 
-    /// The rules as they were configured, merged; and what is said of Weir itself.
+    /// The configured rules, merged, and which fields Weir adds about itself.
     pub fn merged(&self, route: Option<usize>, pool: Option<usize>) -> (MergedHeaders, weir_config::Marks) {
         let http = self.listener.http();
         let (route, pool) = self.config_of(route, pool);
@@ -204,7 +205,7 @@ impl EditTable {
         (MergedHeaders::of(rules.into_iter().flatten()), route.map_or(http.marks, |route| route.marks))
     }
 
-    /// Names of fields that a backend, and the client, are told of the user.
+    /// Names of the fields about the user that go to a backend, and of those that go to the client.
     pub(super) fn told_of_user(&self, route: Option<usize>) -> (Vec<&str>, Vec<&str>) {
         let of_listener = &self.listener.http().auth;
         let auth = self.config_of(route, None).0.map_or(of_listener, |route| &route.auth);
@@ -213,29 +214,30 @@ impl EditTable {
         (auth.told_to_backends().collect(), to_client.collect())
     }
 
-    /// Names of fields that the route's own `auth` says nothing of, and that another tells the same backends:
-    /// what a client sends by them goes. What the operator's rules say stays.
+    /// Names of fields about the user that the route's own `auth` does not set but another `auth` for the
+    /// same backends does: what a client sends by these names is dropped. What the operator's rules set
+    /// stays.
     pub(super) fn told_by_others(&self, route: Option<usize>, pool: Option<usize>) -> Vec<&str> {
         let (own, _) = self.told_of_user(route);
         let told = self.told.get(pool.map_or(0, |index| index + 1)).map_or(&[][..], |told| told);
         told.iter().map(|name| &**name).filter(|name| !own.contains(name)).collect()
     }
 
-    /// Whether the client's password goes no further. What the operator's rules say of `authorization` stays.
+    /// Whether the client's `authorization` is dropped. What the operator's rules set by that name stays.
     pub(super) fn takes_authorization(&self, route: Option<usize>) -> bool {
         let of_listener = &self.listener.http().auth;
         let auth = self.config_of(route, None).0.map_or(of_listener, |route| &route.auth);
         auth.as_ref().and_then(|auth| auth.basic.as_ref()).is_some_and(|it| !it.pass_authorization)
     }
 
-    /// The host that backends are asked by; `None` for the client's.
+    /// The `host` that is sent to backends; `None` for the one that the client sent.
     pub fn host(&self, route: Option<usize>, pool: Option<usize>) -> Option<&Template> {
         let (route, pool) = self.config_of(route, pool);
         let of_pool = pool.and_then(|pool| pool.backend_host.as_ref());
         route.and_then(|route| route.backend_host.as_ref()).or(of_pool)
     }
 
-    /// What keeps answers of backends apart that are asked by different rules.
+    /// A text that is part of cache keys: it differs where requests to backends are made by different rules.
     pub fn scope(&self, route: Option<usize>, pool: Option<usize>) -> Vec<u8> {
         let merged = self.merged(route, pool).0.request;
         let mut scope = Vec::new();
@@ -252,13 +254,13 @@ impl EditTable {
     }
 }
 
-/// Row or column of a route or a pool; 0 for none, and for those that say nothing.
+/// Row of a route, or column of a pool; 0 for none, and for those without rules.
 #[inline]
 fn place(places: &[usize], index: Option<usize>) -> usize {
     index.and_then(|index| places.get(index)).copied().unwrap_or(0)
 }
 
-/// What follows from how a listener knows its clients.
+/// The rules that follow from how a listener learns the addresses of its clients.
 fn implied(http: &weir_config::Http) -> Headers {
     let mut implied = Headers::default();
     if let Some(field) = http.client_address.as_ref().and_then(ClientAddress::single_field)
@@ -270,10 +272,10 @@ fn implied(http: &weir_config::Http) -> Headers {
 }
 
 impl Side {
-    /// What others sent by the names `taken` goes. What is known of the user in `of_user` stands for all that
-    /// others, and rules, say by these names.
+    /// Drops the fields that others sent by the names `taken`. The fields `of_user`, which come from
+    /// authentication, replace all that others sent, and that rules set, by these names.
     fn compile(merged: &MergedSide, writes_via: bool, taken: &[&str], of_user: &[&str]) -> Option<Side> {
-        // Each of these is a cookie of its own.
+        // Each `set-cookie` line is a cookie of its own, so none replaces another.
         let replaced = of_user.iter().copied().filter(|name| *name != "set-cookie");
         let names = merged.dropped.iter().map(|(name, _)| name.as_str()).chain(taken.iter().copied());
         let names = names.chain(replaced);
@@ -308,7 +310,7 @@ impl Side {
         Some(Side { dropped: Arc::new(dropped), tells_user, constant, steps: steps.into() })
     }
 
-    /// Fills in what depends on the request; `of_user` are the lines of what is known of the user.
+    /// Fills in the lines with variables; `of_user` holds the lines about the user.
     pub(super) fn render(&self, values: &impl Source, of_user: &[u8], out: &mut Vec<u8>) {
         out.clear();
         if self.constant.is_some() {
@@ -325,14 +327,14 @@ impl Side {
         }
     }
 
-    /// What is changed, once it is filled in.
+    /// The edits, once the lines are filled in.
     #[inline]
     pub(super) fn edits<'a>(&'a self, filled_in: &'a [u8]) -> FieldEdits<'a> {
         FieldEdits { dropped: &self.dropped, lines: self.constant.as_deref().unwrap_or(filled_in) }
     }
 }
 
-/// Appends a line, or nothing where its value comes out empty.
+/// Appends a line, or nothing if its value turns out empty.
 #[inline]
 pub(super) fn put_line(front: &[u8], value: &Template, values: &impl Source, out: &mut Vec<u8>) {
     let start = out.len();
@@ -361,12 +363,12 @@ impl Reused for Rendered {
 }
 
 impl Rendered {
-    /// The address of the client that a trusted proxy speaks for, as text.
+    /// The client's address as text, where a trusted proxy named it.
     pub fn client(&self) -> &[u8] {
         &self.client
     }
 
-    /// Gives back what one request had much of.
+    /// Frees buffers that one request has made larger than `most_bytes`.
     pub fn shrink(&mut self, most_bytes: usize) {
         for room in [&mut self.request, &mut self.response, &mut self.host] {
             if room.capacity() > most_bytes {
@@ -377,27 +379,27 @@ impl Rendered {
 }
 
 impl Edits {
-    /// What is changed about the request, once it is filled in.
+    /// The edits for the request, once its lines are filled in.
     pub fn of_request<'a>(&'a self, rendered: &'a Rendered) -> Option<FieldEdits<'a>> {
         Some(self.request.as_ref()?.edits(&rendered.request))
     }
 
-    /// Names that the trailers of the request lose; `None` for none.
+    /// Names that are dropped from the request's trailers; `None` for none.
     pub fn dropped_of_request(&self) -> Option<Arc<DroppedNames>> {
         self.request.as_ref().map(|side| side.dropped.clone())
     }
 
-    /// What is changed about the response, once it is filled in.
+    /// The edits for the response, once its lines are filled in.
     pub fn of_response<'a>(&'a self, rendered: &'a Rendered) -> Option<FieldEdits<'a>> {
         Some(self.response.as_ref()?.edits(&rendered.response))
     }
 
-    /// Names that the trailers of the response lose; `None` for none.
+    /// Names that are dropped from the response's trailers; `None` for none.
     pub fn dropped_of_response(&self) -> Option<Arc<DroppedNames>> {
         self.response.as_ref().map(|side| side.dropped.clone())
     }
 
-    /// The host that the backend is asked by, once it is filled in; `None` for the client's.
+    /// The `host` that is sent to the backend, once it is filled in; `None` for the one that the client sent.
     pub fn host<'a>(&self, rendered: &'a Rendered) -> Option<&'a [u8]> {
         self.host.as_ref().map(|_| &*rendered.host)
     }

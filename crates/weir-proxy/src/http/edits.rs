@@ -1,4 +1,4 @@
-//! What rules change about a request and its response: filled in once per request.
+//! Applies header rules to a request and its response; their values are filled in once per request.
 
 use weir_config::NewField;
 use weir_http::{FieldEdits, Violation};
@@ -12,8 +12,8 @@ use crate::http::request_values::Values;
 use crate::http::requester::Requester;
 use crate::worker::WorkerListener;
 
-/// The value that a new field would have, as it is written; `None` where it is left out. Texts of the config
-/// that may be secret are masked where `is_secret`.
+/// The value that a new field would have, as text; `None` if the field is left out. If `is_secret`, texts
+/// from the config, which may be secret, are masked.
 pub fn value_of(field: &NewField, values: &Values<'_>, is_secret: bool) -> Option<String> {
     if let Some(constant) = field.value.as_constant() {
         return Some(if is_secret { masked(&field.value) } else { constant.to_owned() });
@@ -31,7 +31,7 @@ pub fn value_of(field: &NewField, values: &Values<'_>, is_secret: bool) -> Optio
     Some(String::from_utf8_lossy(line.trim_ascii_end()).into_owned())
 }
 
-/// A value that may be secret, for people: its variables alone, and that there is more.
+/// A value that may be secret, for display: the names of its variables, and a mask for its texts.
 pub fn masked(value: &Template) -> String {
     let variables: Vec<String> = value.variables().map(|it| format!("${}", it.name())).collect();
     match variables.is_empty() {
@@ -40,7 +40,7 @@ pub fn masked(value: &Template) -> String {
     }
 }
 
-/// The rules for the exchange; `None` where there are none at all.
+/// The rules for the exchange; `None` if nothing has any rules.
 #[inline]
 pub(crate) fn of<'l>(listener: &'l WorkerListener, exchange: &Exchange) -> Option<&'l Edits> {
     let table = listener.compiled.edits.as_deref()?;
@@ -50,8 +50,8 @@ pub(crate) fn of<'l>(listener: &'l WorkerListener, exchange: &Exchange) -> Optio
     })
 }
 
-/// Fills in what the response will say, as long as the request's bytes are there. Once for each pool that the
-/// request is to go to.
+/// Fills in the response's fields while the request's bytes are still there. Called once for each pool that
+/// the request is to go to.
 #[inline]
 pub(crate) fn prepare(requester: &Requester, listener: &WorkerListener, exchange: &mut Exchange) {
     if listener.compiled.edits.is_some() {
@@ -72,7 +72,7 @@ fn fill_in_response(requester: &Requester, listener: &WorkerListener, exchange: 
     }
 }
 
-/// What is changed about the response, whose lines [`prepare`] has filled in.
+/// The edits for the response, whose lines [`prepare`] has filled in.
 #[inline]
 pub(crate) fn of_response<'a>(
     listener: &'a WorkerListener,
@@ -84,10 +84,10 @@ pub(crate) fn of_response<'a>(
     table.of(route, pool).of_response(rendered)
 }
 
-/// Fills in what the backend is told.
+/// Fills in the fields and the host that are sent to the backend.
 ///
 /// # Errors
-/// It would have to be asked by a host that is none.
+/// The host that the rules give is not a valid host.
 #[inline(never)]
 pub(crate) fn fill_in_request(
     edits: &Edits,
@@ -110,8 +110,8 @@ pub(crate) fn fill_in_request(
     if is_host { Ok(()) } else { Err(Failure::BadRequest(Violation::HostSyntax)) }
 }
 
-/// Writes down who asks, where a trusted proxy speaks for it; nothing where it names nobody and has come by a
-/// Unix socket.
+/// Writes down the client's address where a trusted proxy names it; nothing if the proxy names nobody and is
+/// connected by a Unix socket.
 pub(crate) fn note_client(requester: &Requester, exchange: &mut Exchange) {
     let client = exchange.ledger.client(requester).address.ip().to_canonical();
     exchange.rendered.client.clear();

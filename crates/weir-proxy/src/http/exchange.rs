@@ -1,4 +1,4 @@
-//! One request and its response, with all that is reused from one to the next.
+//! One request and its response, with all buffers that are reused from one exchange to the next.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -13,76 +13,77 @@ use crate::http::ledger::Ledger;
 use crate::http::plan::Paths;
 use crate::seldom::{Reused, Seldom};
 
-/// What becomes of the client's connection.
+/// What happens to the client's connection after an exchange.
 pub enum After {
-    /// The next request may come.
+    /// It stays open for the next request.
     Keep,
-    /// Nothing more to say or to hear.
+    /// It is closed; nothing is left to send or receive.
     Close,
-    /// The client may still be sending what we will not read.
+    /// It is closed only after a while, since the client may still be sending data that we will not read.
     Linger,
-    /// The client must see that what it got is not whole.
+    /// It is reset, so that the client sees that the response is incomplete.
     Reset,
 }
 
-/// What an exchange needs, reused from one to the next so that steady state allocates nothing.
+/// The state of an exchange, reused for the next one so that nothing is allocated in steady state.
 pub struct Exchange {
     pub request: RequestHead,
     pub response: ResponseHead,
-    /// The request as it goes to backends, with the part of its body that came with it.
+    /// The request as it is sent to backends, with the part of its body that arrived with its head.
     pub outgoing: Vec<u8>,
-    /// The head for backends that are not, or not all, spoken to in HTTP/1.1.
+    /// The request's head for pools whose backends, or some of them, do not speak HTTP/1.1.
     pub heads: Seldom<BackendHeads>,
-    /// The response's head, and small bodies, as they go to the client.
+    /// The response's head, and small bodies, as they are sent to the client.
     pub reply: Vec<u8>,
-    /// Text of a response's head that went to the encoder of a stream, bytes.
+    /// Bytes of response head that were passed to the encoder of a stream.
     pub reply_head_bytes: u64,
-    /// What differs from the path that was sent.
+    /// How path and query differ from what the client sent.
     pub paths: Paths,
-    /// What `x-request-id` says towards both sides: the client's own where it sent an acceptable one.
+    /// The value of `x-request-id` for both sides: the client's own if it sent an acceptable one.
     pub request_id: Vec<u8>,
-    /// How the client reads an error.
+    /// The form in which the client wants error pages.
     pub wants: Wants,
-    /// Whether the request may be a copy that somebody sends again: it came before the client's handshake was
-    /// over (RFC 8470).
+    /// Whether the request came before the client's handshake was complete (RFC 8470), so that it may be a
+    /// replay.
     pub early: bool,
-    /// The protocol the client asks to upgrade to.
+    /// The protocol that the client asks to upgrade to.
     pub upgrade: Seldom<Vec<u8>>,
-    /// Number of the route that took the request.
+    /// Number of the route that matched the request.
     pub route: Option<usize>,
-    /// Index of the pool that is asked, or would have been.
+    /// Index of the pool that the request goes to, or would have gone to.
     pub pool: Option<usize>,
-    /// What rules about header fields have filled in.
+    /// The field lines that header rules have filled in.
     pub rendered: Seldom<Rendered>,
-    /// What is known of the user, where anybody asked.
+    /// What authentication found out about the user, if it took place.
     pub user: Seldom<UserFacts>,
-    /// Whether it is a question about another exchange, which the rules of its pool alone change.
+    /// Whether this is a request of Weir's own on behalf of another exchange, such as a question to an
+    /// authentication service. Only the rules of its pool apply to it.
     pub is_question: bool,
     pub ledger: Ledger,
-    /// Most bytes of the request's body that are put aside for a copy; 0: nothing is.
+    /// Most bytes of the request's body that are set aside for a copy; with 0, none are.
     pub put_aside: usize,
-    /// What is done once a backend was chosen: until then the request may be refused.
+    /// Called once a backend has been chosen: until then the request may still be refused.
     pub once_chosen: Option<Box<dyn FnOnce()>>,
-    /// The key that the request is looked up by.
+    /// The key that the cache is asked by.
     pub key: KeyBuffer,
-    /// Whether a backend is asked by the parts of `key`, and by nothing else of host and query.
+    /// Whether the host and query that a backend receives are made of the parts of `key` alone.
     pub is_keyed: bool,
     /// Whether `100 Continue` was sent.
     pub continued: bool,
-    /// Whether the request was taken off the session's buffer to be forwarded.
+    /// Whether the request was removed from the session's buffer to be forwarded.
     pub forwarded: bool,
     /// Whether some of the request's body was left unread.
     pub body_left: bool,
 }
 
-/// The head of a request as it goes to backends that are not, or not all, spoken to in HTTP/1.1.
+/// The head of a request for pools whose backends, or some of them, do not speak HTTP/1.1.
 #[derive(Default)]
 pub struct BackendHeads {
-    /// For HTTP/2 and HTTP/3: then [`Exchange::outgoing`] holds content only.
+    /// For HTTP/2 and HTTP/3. If it is set, [`Exchange::outgoing`] holds content only.
     pub stream: Option<::http::Request<()>>,
-    /// Beside it the one for those that pick HTTP/1.1, where they pick.
+    /// The HTTP/1.1 head beside it, for backends that choose the protocol (ALPN) and choose HTTP/1.1.
     pub picked: Vec<u8>,
-    /// The whole request as it goes to the one that has picked.
+    /// The whole request, framed for the backend that has chosen HTTP/1.1.
     pub framed: Vec<u8>,
 }
 
@@ -97,9 +98,9 @@ impl Reused for BackendHeads {
     }
 }
 
-/// Exchanges kept for reuse per worker.
+/// How many unused exchanges each worker keeps.
 const KEPT: usize = 256;
-/// A kept exchange's vectors above this size are given back to the allocator.
+/// Buffers of an unused exchange that are larger than this, in bytes, are freed.
 const KEPT_BYTES: usize = 64 << 10;
 
 thread_local! {
@@ -110,12 +111,12 @@ thread_local! {
 }
 
 impl Exchange {
-    /// One that is ready for a new request.
+    /// An exchange that is ready for a new request.
     pub fn take() -> Box<Exchange> {
         UNUSED.with_borrow_mut(Vec::pop).unwrap_or_else(|| Box::new(Exchange::new()))
     }
 
-    /// Keeps it for the next request on this worker.
+    /// Keeps it for the next request on this worker, unless enough are kept already.
     pub fn give_back(mut self: Box<Self>) {
         self.ledger.release();
         self.once_chosen = None;
@@ -173,14 +174,14 @@ impl Exchange {
         if body.is_open_ended() { BodyLength::Chunked } else { body }
     }
 
-    /// Takes over what was framed elsewhere for the backend that is asked.
+    /// Takes from `other` the request that was framed for the backend that is asked.
     pub fn take_framed(&mut self, other: &mut Seldom<BackendHeads>) {
         if let Some(other) = other.used().filter(|other| !other.framed.is_empty()) {
             std::mem::swap(&mut self.heads.framed, &mut other.framed);
         }
     }
 
-    /// Makes ready for a request whose first byte came at `now`.
+    /// Resets everything for a request whose first byte came at `now`.
     pub fn begin(&mut self, now: Duration) {
         self.request.clear();
         self.outgoing.clear();

@@ -1,4 +1,4 @@
-//! HTTP: how requests come, what becomes of them, and how backends are asked for responses.
+//! HTTP: receiving requests, deciding what to do with them, and getting responses from backends.
 //! ARCHITECTURE.md says which file belongs to which of these parts.
 
 mod answer;
@@ -73,10 +73,10 @@ mod under_way;
 mod untaken;
 mod upload;
 
-/// A path as it stands in the keys of what is kept.
+/// The normalised form of `path`, as it is used in cache keys.
 ///
 /// # Errors
-/// It would be refused with 400; says why.
+/// A request for this path would be refused with 400; the text says why.
 pub fn normal_path(path: &str) -> Result<Vec<u8>, String> {
     let mut normal = Vec::new();
     match weir_http::path::normalise_into(path.as_bytes(), &mut normal) {

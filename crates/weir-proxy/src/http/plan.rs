@@ -1,9 +1,9 @@
-//! What becomes of a request, as far as its head says: the one place that decides it, for the data path and
-//! for `weir explain`.
+//! Decides from a request's head what to do with the request. The data path and `weir explain` both use it,
+//! and nothing else decides this.
 //!
-//! Pure. Whether lists and limits are asked is decided here; what they answer is not, for to ask is to count
-//! ([`super::screening`], [`super::sqli`]). What comes only behind a plan belongs to the exchange: what
-//! memory has, the choice of a backend, a body that proves too large.
+//! It is pure. It decides whether access lists and rate limits are consulted, but does not consult them,
+//! because that counts the request ([`super::screening`], [`super::sqli`]). What happens after the plan
+//! belongs to the exchange: the cache lookup, the choice of a backend, a body that turns out too large.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,43 +21,43 @@ use crate::http::request_values::Values;
 use crate::http::rewrite::{New, Old};
 use crate::http::route::{Action, Decision, RequestView, Route, RouteTable, without_port};
 
-/// What is in force where a request comes in.
+/// The rules in force where a request comes in.
 #[derive(Clone, Copy)]
 pub struct Rules<'l> {
     /// The listener as configured.
     pub config: &'l weir_config::Listener,
     /// Its routes.
     pub routes: &'l RouteTable,
-    /// What certificate authorities are waiting to see.
+    /// The challenge responses that certificate authorities are about to ask for.
     pub challenges: &'l Challenges,
 }
 
-/// A request's head, and how it came.
+/// A request's head, and how it was received.
 #[derive(Clone, Copy)]
 pub struct Received<'a> {
-    /// Complete and valid.
+    /// The head, complete and valid.
     pub head: &'a RequestHead,
-    /// What it was read from.
+    /// The bytes that it was parsed from.
     pub text: &'a [u8],
-    /// Over which TLS it came; `None` without.
+    /// The TLS that it came over; `None` without TLS.
     pub tls: Option<OverTls<'a>>,
-    /// Who asks.
+    /// The client's address.
     pub client: IpAddr,
 }
 
 /// The TLS of a client's connection.
 #[derive(Clone, Copy)]
 pub struct OverTls<'a> {
-    /// What its handshake was made with.
+    /// The listener's TLS that the handshake was made with.
     pub server: &'a ServerTls,
     /// The name that the client asked for (SNI).
     pub server_name: Option<&'a str>,
 }
 
 impl OverTls<'_> {
-    /// Whether `host` (without port) may be asked for on this connection. Only where clients have
-    /// certificates it may not be everything: one that was let in by one name must not reach another whose
-    /// rules it was never held against (RFC 9110 section 7.4, threat B14).
+    /// Whether a request for `host` (without port) is allowed on this connection. It always is, unless the
+    /// listener asks for client certificates: a client that was admitted under one name must not reach
+    /// another name whose rules it was never checked against (RFC 9110 section 7.4, threat B14).
     fn covers(&self, host: &[u8]) -> bool {
         if !self.server.asks_for_certificate() {
             return true;
@@ -70,18 +70,18 @@ impl OverTls<'_> {
 }
 
 impl<'a> Received<'a> {
-    /// The host that is asked for, without its port; empty where none is.
+    /// The requested host without its port; empty if there is none.
     pub fn host(&self) -> &'a [u8] {
         without_port(self.head.host(self.text).unwrap_or_default())
     }
 
-    /// The values of `cookie`.
+    /// The values of the `cookie` fields.
     pub fn cookies(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.head.values(KnownHeader::Cookie, self.text)
     }
 
-    /// Shows `look` the request as routes look at it. `path` is the normalised one; `values` are those of the
-    /// request without it, which maps are asked by.
+    /// Passes to `look` the request in the form that routes match. `path` is the normalised path; `values`
+    /// gives the other variables of the request, which maps are looked up by.
     pub fn with_view<'r, R>(
         &self,
         path: &[u8],
@@ -100,29 +100,29 @@ impl<'a> Received<'a> {
         })
     }
 
-    /// Whether it has come through Weir as often as it may. O(1) without `via`.
+    /// Whether the request has passed through Weir as often as it may. O(1) without `via`.
     fn is_looped(&self) -> bool {
         via::own_hops(self.head.values(KnownHeader::Via, self.text)) >= MOST_OWN_HOPS
     }
 
-    /// `max-forwards: 0`: whoever is asked is the last (RFC 9110 §7.6.2).
+    /// `max-forwards: 0`: the request must not be forwarded further (RFC 9110 §7.6.2).
     fn ends_here(&self) -> bool {
         self.head.max_forwards() == Some(0)
     }
 }
 
-/// What becomes of a request.
+/// What to do with a request.
 pub struct Plan<'l> {
-    /// The route that takes it; `None` where the listener's own pool does, or nothing.
+    /// The route that matches; `None` if the request goes to the listener's own pool, or nowhere.
     pub route: Option<&'l Route>,
-    /// Whether lists and limits are asked first.
+    /// Whether access lists and rate limits are consulted first.
     pub is_screened: bool,
-    /// What happens to it once they let it pass.
+    /// What happens to the request once they let it pass.
     pub outcome: Outcome<'l>,
 }
 
 impl<'l> Plan<'l> {
-    /// Index of the pool that the request goes to, or that its route has for those that are not refused.
+    /// Index of the pool that the request goes to, or that it would go to had its route not refused it.
     pub fn pool(&self) -> Option<usize> {
         match (&self.outcome, self.route.map(|route| &route.action)) {
             (Outcome::Forward { pool }, _) | (Outcome::Refuse(_), Some(Action::Pool(pool))) => Some(*pool),
@@ -130,7 +130,7 @@ impl<'l> Plan<'l> {
         }
     }
 
-    /// The names of where the request goes; `name` gives that of a pool by its index.
+    /// The names of where the request goes; `name` gives the name of a pool by its index.
     pub fn whereto(
         &self,
         listener: &'l weir_state::Listener,
@@ -144,43 +144,42 @@ impl<'l> Plan<'l> {
     }
 }
 
-/// What happens to a request that lists and limits let pass.
+/// What happens to a request that access lists and rate limits let pass.
 pub enum Outcome<'l> {
     /// It is refused.
     Refuse(Refused),
-    /// It goes to the pool of that index in the snapshot.
+    /// It goes to a pool.
     Forward {
-        /// Index of the pool.
+        /// Index of the pool in the snapshot.
         pool: usize,
     },
-    /// It is answered with a redirect; [`super::request_values::location`] says where to.
+    /// It is answered with a redirect; [`super::request_values::location`] builds the target.
     Redirect {
-        /// As configured.
+        /// The template of the target, as configured.
         to: &'l Template,
-        /// 3xx.
+        /// The status, 3xx.
         status: u16,
     },
-    /// It is answered from the config.
+    /// It is answered with a fixed response from the config.
     Respond {
-        /// 200 to 599.
+        /// The status, 200 to 599.
         status: u16,
         /// Sent as it is.
         body: &'l str,
         /// Value of `content-type`.
         content_type: &'l str,
     },
-    /// `max-forwards: 0`: the answer is Weir's (RFC 9110 §7.6.2).
+    /// `max-forwards: 0` (RFC 9110 §7.6.2): Weir answers it itself.
     Trace,
-    /// A certificate authority looks whether the host is ours (RFC 8555 §8.3).
+    /// A certificate authority checks whether the host is ours (RFC 8555 §8.3).
     Prove {
-        /// What it expects to see.
+        /// The key authorization that the authority expects.
         authorization: Arc<str>,
     },
 }
 
 impl Outcome<'_> {
-    /// Whether it is for those alone who may ask (`auth`). What Weir refuses, or tells certificate
-    /// authorities, is for everybody.
+    /// Whether `auth` applies. Refusals, and answers to certificate authorities, are for everybody.
     pub fn is_guarded(&self) -> bool {
         match self {
             Outcome::Forward { .. } | Outcome::Redirect { .. } | Outcome::Respond { .. } | Outcome::Trace => {
@@ -194,29 +193,29 @@ impl Outcome<'_> {
 /// Why a request is refused by its head alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// No path that may be compared or forwarded.
+    /// It has no path that can be compared or forwarded.
     BadRequest(Violation),
-    /// CONNECT, for Weir is no forward proxy; TRACE, for a backend would echo secrets.
+    /// CONNECT, because Weir is no forward proxy; TRACE, because a backend would echo secrets.
     Method,
-    /// It came through Weir as often as it may.
+    /// It has passed through Weir as often as it may.
     Looped,
-    /// The host is of another certificate than the one that the client was shown.
+    /// The host is not covered by the certificate that the client was shown.
     Misdirected,
-    /// No route and no default pool.
+    /// No route matches, and there is no default pool.
     NoRoute,
     /// The body is larger than the route allows.
     BodyTooLarge,
 }
 
-/// What of path and query differs from what was sent, and what groups of a path are named; reused from one
+/// How path and query differ from what was sent, and the named groups that the path matched. Reused from one
 /// request to the next.
 #[derive(Clone, Debug, Default)]
 pub struct Paths {
     compared: Changed,
     forwarded: Changed,
-    /// The query that a backend is asked with; empty for none.
+    /// The query that is sent to a backend; empty for none.
     query: Changed,
-    /// Of the compared path.
+    /// Groups matched in the compared path.
     groups: Option<Groups>,
 }
 
@@ -231,7 +230,7 @@ impl Changed {
         if self.is_changed { &self.text } else { sent }
     }
 
-    /// Empty, to be written.
+    /// The buffer, emptied, to write a new text into.
     fn room(&mut self) -> &mut Vec<u8> {
         self.text.clear();
         &mut self.text
@@ -239,18 +238,18 @@ impl Changed {
 }
 
 impl Paths {
-    /// The path that routes and lists are compared with, where `sent` came.
+    /// The path that routes and access lists are compared with; `sent` is the path as it came.
     pub fn compared<'p>(&'p self, sent: &'p [u8]) -> &'p [u8] {
         self.compared.or(sent)
     }
 
-    /// The path that a backend is asked for; `None` where it is the one that was sent.
+    /// The path that is sent to a backend; `None` if it is the one that the client sent.
     pub fn forwarded(&self) -> Option<&[u8]> {
         let Paths { compared, forwarded, .. } = self;
         [forwarded, compared].into_iter().find(|changed| changed.is_changed).map(|changed| &*changed.text)
     }
 
-    /// The query that a backend is asked with, without its `?`, where `sent` came; `None` for none.
+    /// The query that is sent to a backend, without its `?`; `sent` is the query as it came. `None` for none.
     pub fn query<'p>(&'p self, sent: Option<&'p [u8]>) -> Option<&'p [u8]> {
         match self.query.is_changed {
             true => Some(&*self.query.text).filter(|query| !query.is_empty()),
@@ -258,17 +257,17 @@ impl Paths {
         }
     }
 
-    /// Whether a backend is asked with another query than the one that was sent.
+    /// Whether the query that is sent to a backend differs from the one that the client sent.
     pub fn has_new_query(&self) -> bool {
         self.query.is_changed
     }
 
-    /// What the groups of the route's expression matched in the compared path; `None` where there are none.
+    /// What the groups of the route's expression matched in the compared path; `None` if it has no groups.
     pub fn groups(&self) -> Option<&Groups> {
         self.groups.as_ref()
     }
 
-    /// Makes ready for another request.
+    /// Resets it for another request.
     pub fn clear(&mut self) {
         self.compared.is_changed = false;
         self.forwarded.is_changed = false;
@@ -278,7 +277,7 @@ impl Paths {
 }
 
 impl Values<'_> {
-    /// The same with the path that routes compared.
+    /// The same values with the path that routes compared.
     pub(crate) fn along<'p>(self, paths: &'p Paths) -> Values<'p>
     where
         Self: 'p,
@@ -288,16 +287,16 @@ impl Values<'_> {
     }
 }
 
-/// Most times that a request may come through Weir, as `via` tells: no service is so deep, and one that leads
-/// back to itself is a storm until somebody says so.
+/// How often a request may pass through Weir, counted by `via`. No real setup is nested so deeply, and a
+/// service that leads back to itself would multiply requests without end if nothing stopped them.
 const MOST_OWN_HOPS: usize = 16;
 
-/// Where certificate authorities look.
+/// The path under which certificate authorities look for challenge responses.
 const CHALLENGES: &[u8] = b"/.well-known/acme-challenge/";
 
-/// Decides; leaves in `paths` what differs from what was sent. Allocates only for routes by expressions with
-/// groups, once `paths` are large enough. `values` are those of the request as it came, without its path; few
-/// routes need them.
+/// Decides what to do with a request, and leaves in `paths` how path and query differ from what was sent.
+/// Once `paths` have grown large enough, it allocates only for routes whose expressions have groups. `values`
+/// gives the variables of the request as it came, without its path; few routes need them.
 pub fn plan<'l, 'r>(
     rules: &Rules<'l>,
     request: &Received<'_>,
@@ -328,12 +327,12 @@ pub fn plan<'l, 'r>(
     Plan { route, is_screened: true, outcome }
 }
 
-/// The token that a request for this path asks for, as an authority does (RFC 8555 section 8.3).
+/// The token that an authority asks for if the path that was sent is a challenge's (RFC 8555 section 8.3).
 pub fn challenge_token(sent: &[u8]) -> Option<&str> {
     std::str::from_utf8(sent.strip_prefix(CHALLENGES)?).ok()
 }
 
-/// Which route or pool takes the request; `Err` with what happens to one that never comes so far.
+/// The route or pool for the request; `Err` with its outcome if it is decided before routing.
 fn taken_by<'l, 'r>(
     rules: &Rules<'l>,
     request: &Received<'_>,
@@ -367,7 +366,7 @@ fn taken_by<'l, 'r>(
     })
 }
 
-/// Finds the normal form of the path that was sent.
+/// Computes the normal form of the path that was sent.
 fn normalise(
     config: &weir_config::Listener,
     head: &RequestHead,
@@ -384,7 +383,7 @@ fn normalise(
     Ok(())
 }
 
-/// What the route does with the request; `rewrite` finds what a backend is asked for.
+/// What the route does with the request; `rewrite` computes the path and query for the backend.
 fn of_route<'l>(
     route: &'l Route,
     request: &Received<'_>,
@@ -407,7 +406,7 @@ fn of_route<'l>(
     })
 }
 
-/// Has a request go to another pool where the route splits them so, or has a map say it.
+/// Replaces the pool by another one if the route splits its requests or has a map that picks the pool.
 fn split<'l, 'r>(route: &Route, outcome: Outcome<'l>, values: &dyn Fn() -> Values<'r>) -> Outcome<'l> {
     let chosen = match (&route.split, &route.pool_map, &outcome) {
         (Some(split), _, Outcome::Forward { .. }) => {
@@ -422,8 +421,8 @@ fn split<'l, 'r>(route: &Route, outcome: Outcome<'l>, values: &dyn Fn() -> Value
     chosen.map_or(outcome, |pool| Outcome::Forward { pool })
 }
 
-/// Leaves in `paths` what a backend is asked for where the route changes that; of the path its own `*` path
-/// named `prefix`, in bytes.
+/// Leaves in `paths` the path and query for the backend if the route changes them. `prefix` is how many bytes
+/// of the path the route's own `*` path named.
 fn rewrite<'r>(
     rules: &Rules<'_>,
     (route, prefix): (&Route, usize),
@@ -443,7 +442,8 @@ fn rewrite<'r>(
     Ok(())
 }
 
-/// What the pool chooses a backend by; `None` where it needs nothing of the request, or the request lacks it.
+/// The key by which the pool chooses a backend; `None` if the pool needs no key, or the request has no value
+/// for it.
 pub fn key_of(pool: &weir_config::Pool, values: &Values<'_>) -> Option<u64> {
     let (head, text) = values.head?;
     let source = KeySource {

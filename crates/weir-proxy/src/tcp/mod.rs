@@ -1,4 +1,4 @@
-//! TCP listeners: a session for each connection, whose bytes are relayed as they are.
+//! TCP listeners: one session per connection, whose bytes are relayed unchanged.
 
 pub mod relay;
 pub mod session;

@@ -1,4 +1,4 @@
-//! Both directions of a connection, moved by one future: no task per direction, no lock, no channel.
+//! Relays both directions of a connection in one future: no task per direction, no lock, no channel.
 //!
 //! Small messages are copied through a borrowed buffer that goes back as soon as it is empty. A direction
 //! that keeps filling its buffer moves through a pipe with `splice(2)` instead, which copies nothing, until
@@ -27,9 +27,9 @@ use weir_stats::table::{BackendCells, End, ListenerCells};
 use crate::enders::Ender;
 use crate::pace::Pace;
 
-/// A direction is bulky once it has filled its buffer so often in a row (256 KiB).
+/// A direction is bulky once it has filled its buffer this often in a row (256 KiB).
 const FULL_BUFFERS: u32 = 4;
-/// Most bytes a direction moves before others get their turn.
+/// Most bytes that a direction moves before other tasks get their turn.
 const TURN_BYTES: u64 = 1 << 20;
 
 /// The two connections of a session.
@@ -45,32 +45,32 @@ pub struct FirstBytes {
     pub from_backend: Option<Buffer>,
 }
 
-/// What a relay works under.
+/// The conditions under which a relay runs.
 pub struct Terms<'a> {
     pub buffers: &'a Rc<Buffers>,
     /// The calling task's deadline.
     pub deadline: &'a Deadline,
     /// The relay ends when neither direction has moved a byte for this long.
     pub idle: Duration,
-    /// How it is said to have ended then.
+    /// The reason that is reported in that case.
     pub idle_end: End,
-    /// Whether an encrypted stream that ends without a word about it has ended in order: what is said on it
-    /// tells by itself what is whole.
+    /// Whether an encrypted stream that ends without a close alert has ended in order, because the protocol
+    /// inside shows by itself what is complete.
     pub ends_unsaid: bool,
-    /// How fast bytes may pass; `None` as fast as they can.
+    /// How fast bytes may pass; `None` for as fast as they can.
     pub paces: Paces,
-    /// The backend's connection, where it is ended once the backend is down; that end is no end of the
-    /// stream.
+    /// Set if the backend's connection is ended once the backend is down; clients must not take that end for
+    /// the end of the stream.
     pub ender: Option<Rc<Ender>>,
-    /// Who is told of what is said, where that is to be known at the end.
+    /// The listeners to what each side sends, if its meaning is needed when the relay ends.
     pub heard: Heard<'a>,
 }
 
-/// Who is told of the bytes that one side has said, before the other hears them; of those that are moved
-/// without being looked at, `None`.
+/// Called with the bytes that one side has sent, before the other side receives them; called with `None` for
+/// bytes that are moved without being looked at.
 pub type Listening<'a> = Option<&'a dyn Fn(Option<&[u8]>)>;
 
-/// Who listens to each direction.
+/// The listener of each direction.
 #[derive(Clone, Copy, Default)]
 pub struct Heard<'a> {
     pub from_client: Listening<'a>,
@@ -92,13 +92,13 @@ pub struct Relayed {
     pub from_client: u64,
     /// Bytes from the backend that the client's socket took.
     pub from_backend: u64,
-    /// Both sides have all that the other has said, where somebody has listened and time was over. The
-    /// client's connection is left open then, for a last word.
+    /// Both sides have received all that the other sent; only set if somebody listened and the relay was cut
+    /// off with both directions open. The client's connection is then left open for a last message.
     pub is_quiet: bool,
 }
 
-/// Counts what a relay has moved, at the listener and at the backend. The first `known` bytes from the client
-/// the listener has counted when they were received.
+/// Counts the bytes that a relay has moved, at the listener and at the backend. The listener has already
+/// counted the first `known` bytes from the client when they were received.
 pub fn counting<'a>(
     listener: &'a ListenerCells,
     backend: &'a BackendCells,
@@ -117,8 +117,8 @@ pub fn counting<'a>(
 /// Relays until both sides have ended their streams, or something cuts the session off.
 ///
 /// An end of stream is passed on as one, and the other direction goes on. A reset of one side resets the
-/// other, and so does every end that neither side wished while bytes are on their way: a cut must never look
-/// like the end of the stream. `moved` is told the bytes moved since it was last called (from the client,
+/// other. So does every end that neither side asked for while bytes are in transit: a cut must never look
+/// like the end of the stream. `moved` is called with the bytes moved since its last call (from the client,
 /// from the backend), for the counters.
 pub async fn run<C: Duplex, B: Duplex>(
     pair: Pair<'_, C, B>,
@@ -152,14 +152,14 @@ pub async fn run<C: Duplex, B: Duplex>(
             told = now_moved;
             relay.renew(draining_until());
         } else if relay.is_held_back() {
-            // There are bytes, and it is not for the peers that none of them moves.
+            // Bytes are waiting, and it is the pace that holds them, not the peers.
             relay.renew(draining_until());
         }
         if settled.is_ready() {
             return settled;
         }
         if relay.client_has_left(context) {
-            // All that one that had ended its stream has said is still to be read by the backend.
+            // If the client had ended its stream, the backend still has to read all that the client sent.
             return Poll::Ready(Close { end: End::ClientClosed, is_clean: relay.up.ended.is_some() });
         }
         let checked = relay.check_time(draining_until());
@@ -187,9 +187,9 @@ struct Relay<'a, C, B> {
     down: Direction<'a>,
     /// Bytes that the other direction had moved when a sink broke.
     at_break: u64,
-    /// The deadline as last set.
+    /// The deadline as last set, not counting pauses.
     due: Duration,
-    /// When the client is looked for, while the backend does not take what it has sent.
+    /// When to check whether the client is still there, while the backend does not take what it has sent.
     look_at: Option<Duration>,
 }
 
@@ -225,9 +225,10 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         Poll::Ready(Close { end, is_clean })
     }
 
-    /// Whether the client has broken off where no byte shows it: while bytes of it wait for the backend,
-    /// which may never take them, as one that waits itself for its answers to be taken; or behind the end of
-    /// its stream, while a backend says nothing that heeds no end. Neither must keep the backend's place.
+    /// Whether the client has gone without a byte showing it. That happens while its bytes wait for a backend
+    /// that may never take them, for example because the backend itself waits for its answers to be taken; or
+    /// after the end of the client's stream, while a backend that ignores that end says nothing. Neither must
+    /// keep the backend's slot.
     fn client_has_left(&mut self, context: &mut Context<'_>) -> bool {
         let is_looked_for = match self.up.ended {
             None => !self.up.is_empty(),
@@ -245,7 +246,7 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
             return false;
         }
         let is_due = self.look_at.replace(now + LOOK_AGAIN).is_some();
-        // A backend that says something to a socket that is closed loses what it has not got of the client's.
+        // If a backend sends to a closed socket, it loses what it has not yet received of the client's bytes.
         let has_all = |backend: &TcpStream| system::unsent_bytes(backend) == 0;
         is_due
             && self.pair.client.is_broken_off(context)
@@ -256,14 +257,15 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         last == Ended::Whole && direction.moved > self.at_break
     }
 
-    /// Ends the relay when it was idle for too long or draining is over; brings the deadline forward when
+    /// Ends the relay if it was idle for too long or draining is over; brings the deadline forward once
     /// draining has begun.
     fn check_time(&mut self, draining_until: Option<Duration>) -> Poll<Close> {
         if self.terms.deadline.has_passed() {
             if draining_until.is_some_and(|until| until <= clock::now()) {
                 return Poll::Ready(Close { end: End::Draining, is_clean: false });
             }
-            // A quiet connection that grew too old ends in order; one whose bytes nobody takes is cut off.
+            // A quiet connection that was idle too long ends in order; one whose bytes nobody takes is cut
+            // off.
             return Poll::Ready(Close {
                 end: self.terms.idle_end,
                 is_clean: self.up.is_empty() && self.down.is_empty(),
@@ -278,8 +280,8 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         Poll::Pending
     }
 
-    /// When a pace let nothing pass the deadline was brought forward to when it will, or to when the client
-    /// is looked for: that is no reason to end.
+    /// Restores the deadline after a pause. While a pace let nothing pass, the deadline was brought forward
+    /// to when it will, or to when the client is checked: reaching that is no reason to end.
     fn wake_from_pause(&mut self) {
         let resume_at = self.up.resume_at.take().or(self.down.resume_at.take()).or(self.look_at);
         if resume_at.is_some() && clock::now() < self.due {
@@ -287,12 +289,12 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         }
     }
 
-    /// Whether a pace lets bytes wait that are there.
+    /// Whether a pace holds back bytes that are waiting.
     fn is_held_back(&self) -> bool {
         self.up.resume_at.is_some() || self.down.resume_at.is_some()
     }
 
-    /// Brings the deadline forward to when a pace will let something pass, or the client is looked for.
+    /// Brings the deadline forward to when a pace will let something pass, or to when the client is checked.
     fn pause(&self) {
         let resume = self.up.resume_at.into_iter().chain(self.down.resume_at).chain(self.look_at).min();
         if let Some(at) = resume.filter(|at| *at < self.due) {
@@ -300,7 +302,7 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
         }
     }
 
-    /// Sets the idle deadline anew, but never beyond the end of draining.
+    /// Restarts the idle deadline, but never beyond the end of draining.
     fn renew(&mut self, draining_until: Option<Duration>) {
         let idle = clock::now() + self.terms.idle;
         self.due = draining_until.map_or(idle, |until| until.min(idle));
@@ -308,12 +310,13 @@ impl<C: Duplex, B: Duplex> Relay<'_, C, B> {
     }
 }
 
-/// What follows from the end of one direction while the other goes on.
+/// Handles the end of one direction while the other goes on.
 fn settle_one(ended: &Direction<'_>, other: &Direction<'_>, sink: &impl Duplex, at_break: &mut u64) {
     match ended.ended {
-        // With both directions over the sockets are closed right away, which says the same and saves a call.
+        // If both directions are over, the sockets are closed right away, which has the same effect and saves
+        // a call.
         Some(Ended::Whole) if other.ended.is_none() => {
-            // An error means that the sink is gone, which the other direction finds out.
+            // An error means that the sink is gone, which the other direction will notice.
             if let Some(socket) = sink.bare() {
                 let _ = SockRef::from(socket).shutdown(Shutdown::Write);
             }
@@ -328,10 +331,10 @@ struct Direction<'a> {
     transfer: Transfer,
     /// As in [`Terms`].
     ends_unsaid: bool,
-    /// The source has said its last byte; what is held goes out yet.
+    /// The source has sent its last byte; what is held still has to be sent.
     source_ended: bool,
     ended: Option<Ended>,
-    /// The sink broke off before it had ended its own stream.
+    /// The sink was reset before it had ended its own stream.
     was_reset: bool,
     /// Bytes that the sink took.
     moved: u64,
@@ -339,13 +342,13 @@ struct Direction<'a> {
     streak: u32,
     /// How fast bytes may pass.
     pace: Option<Box<Pace>>,
-    /// When the pace will let something pass, where it lets nothing.
+    /// When the pace will let something pass; set while it lets nothing pass.
     resume_at: Option<Duration>,
     /// As in [`Heard`].
     heard: Listening<'a>,
 }
 
-/// How bytes are moved, and what holds those under way, if there are any.
+/// How bytes are moved, and what holds those in transit, if there are any.
 enum Transfer {
     Copy(Option<Buffer>),
     Splice(Option<Pipe>),
@@ -398,7 +401,7 @@ impl<'a> Direction<'a> {
         }
     }
 
-    /// So many bytes were received.
+    /// Tells the pace that so many bytes were received.
     #[inline]
     fn count(&self, bytes: usize) {
         if let Some(pace) = &self.pace {
@@ -406,7 +409,7 @@ impl<'a> Direction<'a> {
         }
     }
 
-    /// Whether no byte was received that the sink has not taken.
+    /// Whether the sink has taken every byte that was received.
     fn is_empty(&self) -> bool {
         match &self.transfer {
             Transfer::Copy(buffer) => buffer.is_none(),
@@ -414,7 +417,7 @@ impl<'a> Direction<'a> {
         }
     }
 
-    /// Moves what there is to move; ready when the direction has ended.
+    /// Moves what can be moved; ready when the direction has ended.
     fn poll(
         &mut self,
         source: &mut impl Duplex,
@@ -435,7 +438,8 @@ impl<'a> Direction<'a> {
             match ready!(step) {
                 Ok(()) => {}
                 Err(Ended::Whole) if sink.bare().is_none() => {
-                    // Encrypted, the end is a record of its own, and has to get across like one.
+                    // On an encrypted stream the end is a record of its own, which has to be delivered like
+                    // any other.
                     break match ready!(sink.poll_shutdown(context)) {
                         Ok(()) => Ended::Whole,
                         Err(error) => broken_sink(&mut self.was_reset, &error),
@@ -450,7 +454,7 @@ impl<'a> Direction<'a> {
         Poll::Ready(())
     }
 
-    /// One receive and the sends that empty the buffer again.
+    /// One receive, and the sends that empty the buffer again.
     #[inline]
     fn copy(
         &mut self,
@@ -463,7 +467,7 @@ impl<'a> Direction<'a> {
             if self.source_ended {
                 return Poll::Ready(Err(Ended::Whole));
             }
-            // Only then a buffer: a session that was merely woken must not need memory.
+            // A buffer is borrowed only now: a session that was merely woken must not need memory.
             ready!(source.poll_readable(context)).map_err(|_| Ended::SourceBroke)?;
             let size = if ready!(self.room()) < LARGE as u64 { SMALL } else { LARGE };
             let Some(mut buffer) = buffers.borrow(size) else { return Poll::Ready(Err(Ended::NoMemory)) };
@@ -502,7 +506,7 @@ impl<'a> Direction<'a> {
         Poll::Ready(Ok(()))
     }
 
-    /// One pipe filled and emptied again.
+    /// Fills one pipe and empties it again.
     fn splice(
         &mut self,
         source: &mut impl Duplex,
@@ -511,7 +515,7 @@ impl<'a> Direction<'a> {
         buffers: &Rc<Buffers>,
     ) -> Poll<Result<(), Ended>> {
         let (Some(source), Some(sink)) = (source.bare(), sink.bare()) else {
-            // Only bare sockets were ever made to splice.
+            // Only bare sockets ever switch to splicing.
             return Poll::Ready(Err(Ended::SourceBroke));
         };
         if matches!(self.transfer, Transfer::Splice(None)) {
@@ -519,7 +523,7 @@ impl<'a> Direction<'a> {
                 return Poll::Ready(Err(Ended::Whole));
             }
             if self.pace.is_some() {
-                // Who has nothing to say waits for nothing.
+                // A source that has nothing to send must not wait for the pace.
                 ready!(source.poll_read_ready(context)).map_err(|_| Ended::SourceBroke)?;
             }
             let room = ready!(self.room());
@@ -547,7 +551,7 @@ impl<'a> Direction<'a> {
             self.moved += drained.map_err(|error| broken_sink(&mut self.was_reset, &error))? as u64;
         }
         *held = None;
-        // Who listens hears again as soon as the bulk is over.
+        // A listener hears the bytes again as soon as the bulk is over.
         let enough = if self.heard.is_some() { 1 } else { SMALL_PIECES };
         if self.streak >= enough {
             self.streak = 0;
@@ -557,8 +561,8 @@ impl<'a> Direction<'a> {
     }
 }
 
-/// What `error` of a sink means for the direction. A reset behind the end of a stream is told by the kernel
-/// as a broken pipe.
+/// What `error` of a sink means for the direction. The kernel reports a reset after the end of a stream as a
+/// broken pipe.
 fn broken_sink(was_reset: &mut bool, error: &io::Error) -> Ended {
     *was_reset = error.kind() != io::ErrorKind::BrokenPipe;
     Ended::SinkBroke

@@ -1,4 +1,4 @@
-//! One TCP session: who is it, which backend, connect, relay.
+//! One TCP session: identify the client, choose a backend, connect, relay.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -36,7 +36,8 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     serve_in(Spoken::Tcp, Wish::default(), worker, slot, stream, peer).await;
 }
 
-/// Serves one connection, whose bytes are `spoken`, to its end; the wish is for its backend, but for the key.
+/// Serves one connection, whose bytes are in the protocol `spoken`, to its end. `wish` says which backend it
+/// wants, except for the key.
 pub async fn serve_in(
     spoken: Spoken,
     wish: Wish,
@@ -67,7 +68,7 @@ pub async fn serve_in(
     let mut stream = Some(Stream::plain(stream));
     let end = session.run(&mut stream).await;
     if let Some(stream) = stream.as_mut().filter(|_| end != End::Done && !session.report.is_relayed) {
-        // No backend ever spoke: the client must not take silence for a whole answer.
+        // No backend ever spoke: the client must not take silence for a complete answer.
         stream.reset_on_close();
     }
     session.finish(end);
@@ -78,25 +79,25 @@ struct Session {
     wish: Wish,
     worker: Rc<Worker>,
     slot: Rc<ListenerSlot>,
-    /// As it was configured when the session began.
+    /// The listener as configured when the session began.
     listener: Rc<WorkerListener>,
-    /// What the TLS handshake came to; `None` without TLS.
+    /// The result of the TLS handshake; `None` without TLS.
     secure: Option<Rc<Secure>>,
     client: Client,
-    /// Held while the session lasts, when a PROXY header named the client.
+    /// Counts the client that a PROXY header named, while the session lasts.
     _client_connection: Option<ClientConnection>,
     deadline: Deadline,
-    /// What is in force once the pool is known.
+    /// The timers in force, set once the pool is known.
     timers: ExchangeTimers,
-    /// How a session ends that says nothing for `timers.tunnel`.
+    /// How a session ends when no byte passes for `timers.tunnel`.
     idle_end: End,
     report: Report,
 }
 
-/// What counters and the access log are told at the end.
+/// What counters and the access log need at the end.
 struct Report {
     begun: Duration,
-    /// The name that the client asks for, where it was read and the connection passed on as it is.
+    /// The server name (SNI) that the client asks for, if it was read and the connection passed on unchanged.
     server_name: Option<String>,
     /// Name of the route that took the connection.
     route: Option<Arc<str>>,
@@ -107,7 +108,7 @@ struct Report {
     connect: Option<Duration>,
     retries: u32,
     is_relayed: bool,
-    /// What it is counted under, where `end` alone does not tell.
+    /// What the session is counted under, if `end` alone does not say.
     rejected: Option<Rejected>,
     from_client: u64,
     from_backend: u64,
@@ -133,7 +134,7 @@ impl Report {
 }
 
 impl Session {
-    /// `held` is empty afterwards when the connection has been given up.
+    /// `held` is empty afterwards if the connection has been given up.
     async fn run(&mut self, held: &mut Option<Stream>) -> End {
         let Some(stream) = held else { return End::Internal };
         // Small messages must not wait for the acknowledgement of the ones before.
@@ -163,7 +164,7 @@ impl Session {
             let shaken = handshake::with_client(&self.worker, &listener, plain, &mut first, &self.deadline);
             match Box::pin(shaken).await {
                 Ok((shaken, secure)) => (*held, self.secure) = (Some(shaken), secure),
-                // An alert has said what there was to say.
+                // An alert has already told the client why.
                 Err(end) => return end,
             }
         }
@@ -184,8 +185,8 @@ impl Session {
         }
     }
 
-    /// Which pool takes the connection, by the server name that the client asks for where there are routes;
-    /// and the timers that the route has.
+    /// The pool for the connection, chosen by the server name that the client asks for if there are routes,
+    /// and the route's timers.
     async fn pool(
         &mut self,
         stream: &mut Stream,
@@ -203,9 +204,9 @@ impl Session {
         Ok((passed.pool, passed.route.and_then(|route| route.timeout)))
     }
 
-    /// Connects to a backend; to another one when the first does not accept.
+    /// Connects to a backend, and to another one if the first does not accept.
     ///
-    /// `has_spoken` says that bytes of the client's have been taken off its socket.
+    /// `has_spoken` says that bytes from the client have been read off its socket.
     async fn reach(
         &mut self,
         pool: &Rc<WorkerPool>,
@@ -257,7 +258,7 @@ impl Session {
         }
     }
 
-    /// One attempt: a connection on which the PROXY header, where one is wanted, has been sent.
+    /// One connection attempt: gives a connection on which the PROXY header has been sent, if one is wanted.
     async fn connect(&mut self, chosen: &Chosen, stream: &Stream) -> Result<Connection, ConnectError> {
         let begun = clock::now();
         self.report.backend = Some(chosen.index);
@@ -316,7 +317,7 @@ impl Session {
         end
     }
 
-    /// Counts the session and writes its line.
+    /// Counts the session and writes its access log line.
     fn finish(&self, end: End) {
         let (report, listener) = (&self.report, &self.listener);
         listener.finish(&self.worker, end, report.rejected, || {
@@ -344,7 +345,7 @@ impl Session {
     }
 }
 
-/// The name that the client asks for, in the handshake or in a greeting that was passed on.
+/// The server name that the client asks for, from the handshake or from a ClientHello that was passed on.
 fn server_name<'s>(secure: Option<&'s Secure>, report: &'s Report) -> Option<&'s str> {
     secure.map_or(report.server_name.as_deref(), |secure| secure.server_name.as_deref())
 }
