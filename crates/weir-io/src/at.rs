@@ -1,9 +1,9 @@
-//! Where a connection goes, or a listener is: an address and a port, or a socket of the Unix domain.
+//! The address of a backend or of a listener: an IP address and port, or a Unix domain socket.
 //!
-//! A stream socket of the Unix domain is held as tokio's `TcpStream`, here and everywhere above. What is done
-//! with it (receive, send, splice, peek, shut down, wait for readiness) are calls that both kinds have; the
-//! few that are TCP's own (`TCP_NODELAY`, addresses) fail on it, and whoever makes those takes that for an
-//! answer. So nothing on the data path asks which kind it has.
+//! A Unix stream socket is held as a tokio `TcpStream`, here and in all layers above. What is done with it
+//! (receive, send, splice, peek, shut down, wait for readiness) works for both kinds. The few calls that only
+//! TCP has (`TCP_NODELAY`, addresses) fail on it, and their callers accept that. So nothing on the data path
+//! asks which kind it has.
 
 use std::fmt;
 use std::io;
@@ -16,29 +16,29 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::TcpStream;
 
-/// Wait before a connect is tried again at a Unix socket whose queue is full. TCP sends its SYN again; here
-/// the kernel says so at once (connect(2), EAGAIN) and nobody tells when there is room.
+/// Wait before connecting again to a Unix socket whose queue is full. TCP would repeat its SYN; here the
+/// kernel fails at once (connect(2), EAGAIN), and there is no notification when there is room.
 const FULL_PAUSE: Duration = Duration::from_millis(5);
 
 /// Where a connection goes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum At {
-    /// To an address and a port.
+    /// An address and a port.
     Inet(SocketAddr),
-    /// To a socket of the Unix domain.
+    /// A Unix domain socket.
     Unix(UnixName),
 }
 
-/// The name of a socket of the Unix domain (unix(7)): a path, or with `@` in front one in the abstract
+/// The name of a Unix domain socket (unix(7)): a path, or, with `@` in front, a name in the abstract
 /// namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnixName(Arc<str>);
 
 impl At {
-    /// Connects. A Unix socket whose queue is full is tried again until the caller gives up.
+    /// Connects. If the queue of a Unix socket is full, tries again until the caller gives up.
     ///
     /// # Errors
-    /// What the kernel says: nobody listens, the path is not there, the way is barred.
+    /// Those of connect(2): say, nobody listens, the path does not exist, or permission is denied.
     pub async fn connect(&self) -> io::Result<TcpStream> {
         match self {
             At::Inet(address) => TcpStream::connect(*address).await,
@@ -55,7 +55,7 @@ impl At {
     }
 }
 
-/// As a config has it: `unix:` and a name, or an address and a port.
+/// Parses the config's notation: `unix:` and a name, or an address and a port.
 impl FromStr for At {
     type Err = AddrParseError;
 
@@ -73,7 +73,7 @@ impl From<SocketAddr> for At {
     }
 }
 
-/// As a config has it.
+/// The config's notation.
 impl fmt::Display for At {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -84,20 +84,20 @@ impl fmt::Display for At {
 }
 
 impl UnixName {
-    /// Of what stands behind `unix:` in a config.
+    /// From what stands behind `unix:` in a config.
     pub fn new(text: &str) -> UnixName {
         UnixName(text.into())
     }
 
-    /// The path; `None` for a name in the abstract namespace, which is no file.
+    /// The path; `None` for a name in the abstract namespace, which has no file.
     pub fn path(&self) -> Option<&str> {
         (!self.0.starts_with('@')).then_some(&self.0)
     }
 
-    /// As the kernel wants it.
+    /// The address for the kernel.
     ///
     /// # Errors
-    /// It is longer than 107 bytes, which the config's check rules out.
+    /// The name is longer than 107 bytes; the config check rules that out.
     pub fn address(&self) -> io::Result<SocketAddrUnix> {
         Ok(match self.0.strip_prefix('@') {
             Some(name) => SocketAddrUnix::new_abstract_name(name.as_bytes())?,
@@ -122,7 +122,7 @@ impl fmt::Display for UnixName {
     }
 }
 
-/// A stream socket of the Unix domain is connected at once or not at all.
+/// Connecting a Unix stream socket succeeds or fails at once.
 fn connect_now(address: &SocketAddrUnix) -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -1,14 +1,14 @@
-//! Read buffers, borrowed for as long as bytes are in them: an idle connection holds none.
+//! Read buffers. A connection borrows one only while bytes are in it: an idle connection holds none.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Bytes in a buffer for heads and small bodies.
+/// Size in bytes of a buffer for heads and small bodies.
 pub const SMALL: usize = 16 << 10;
-/// Bytes in a buffer for bulk transfer.
+/// Size in bytes of a buffer for bulk transfer.
 pub const LARGE: usize = 64 << 10;
-/// Free buffers kept per size; what is above goes back to the allocator.
+/// Free buffers kept per size; further ones go back to the allocator.
 const KEPT: usize = 128;
 
 /// The buffers of one worker, within its share of the memory budget.
@@ -30,17 +30,16 @@ impl Buffers {
         })
     }
 
-    /// Hands out at most `budget_bytes` at once from now on. What is lent out beyond that comes back in its
-    /// time.
+    /// Hands out at most `budget_bytes` at once from now on. Buffers lent out beyond that are not revoked.
     pub fn resize(&self, budget_bytes: u64) {
         self.budget_bytes.set(budget_bytes);
     }
 
-    /// A buffer of at least `size` bytes; `None` when the budget is used up, upon which the caller sheds its
+    /// A buffer of at least `size` bytes; `None` when the budget is used up, and then the caller sheds its
     /// work.
     ///
-    /// The last eighth of the budget is for heads: however many bodies are stuck, requests are read and
-    /// refused in order.
+    /// The last eighth of the budget is reserved for heads: however many bodies are stuck, requests can still
+    /// be read and refused properly.
     #[inline]
     pub fn borrow(self: &Rc<Self>, size: usize) -> Option<Buffer> {
         let (kept, size) = match size {
@@ -65,9 +64,9 @@ impl Buffers {
         self.in_use_bytes.get() + size as u64 <= most
     }
 
-    /// Counts `bytes` of memory that is not a buffer of ours, such as what a pipe holds in the kernel, until
-    /// the charge is dropped. `None` when three quarters of the budget are used up: it is asked for what is
-    /// faster, not for what is needed.
+    /// Counts `bytes` of memory that is not one of our buffers, such as what a pipe holds in the kernel,
+    /// until the charge is dropped. `None` when three quarters of the budget are used up: callers charge for
+    /// what makes them faster, not for what they need.
     pub fn charge(self: &Rc<Self>, bytes: u64) -> Option<Charge> {
         let in_use = self.in_use_bytes.get() + bytes;
         let budget = self.budget_bytes.get();
@@ -78,14 +77,14 @@ impl Buffers {
         Some(Charge { bytes, owner: self.clone() })
     }
 
-    /// Bytes of all buffers that are lent out, of all charges, and of all that is held elsewhere.
+    /// Bytes of all lent buffers, all charges, and all memory held elsewhere ([`Held`]).
     #[inline]
     pub fn in_use_bytes(&self) -> u64 {
         self.in_use_bytes.get()
     }
 }
 
-/// A lent buffer: bytes `start..end` are filled. Goes back to its worker when dropped.
+/// A lent buffer: bytes `start..end` are filled. It goes back to its worker when dropped.
 pub struct Buffer {
     bytes: Box<[u8]>,
     start: usize,
@@ -94,19 +93,19 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// The bytes received and not yet consumed.
+    /// The bytes that were received and not yet consumed.
     #[inline]
     pub fn filled(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// As [`Self::filled`], to be changed in place.
+    /// As [`Self::filled`], but mutable.
     #[inline]
     pub fn filled_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.end]
     }
 
-    /// Whether nothing is in it.
+    /// Whether no bytes are filled.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.start == self.end
@@ -136,7 +135,7 @@ impl Buffer {
         }
     }
 
-    /// Moves what is filled to the front, to make room behind it.
+    /// Moves the filled bytes to the front, to make room behind them.
     #[inline]
     pub fn compact(&mut self) {
         if self.start > 0 {
@@ -146,15 +145,15 @@ impl Buffer {
         }
     }
 
-    /// Puts `bytes` behind what is filled; they must fit.
+    /// Appends `bytes` to the filled bytes; they must fit.
     #[inline]
     pub fn append(&mut self, bytes: &[u8]) {
         self.bytes[self.end..self.end + bytes.len()].copy_from_slice(bytes);
         self.end += bytes.len();
     }
 
-    /// Puts `bytes` in the place of those at `range` of what is filled, and moves what is behind them;
-    /// `false`, with nothing done, where there is no room. O(bytes behind them).
+    /// Replaces the bytes at `range` of the filled bytes by `bytes`, and moves those behind them. `false`,
+    /// with nothing changed, if there is no room. O(bytes behind them).
     pub fn replace(&mut self, range: Range<usize>, bytes: &[u8]) -> bool {
         let behind = self.end - self.start - range.end;
         if self.bytes.len() < range.start + bytes.len() + behind {
@@ -200,20 +199,20 @@ impl Drop for Buffer {
     }
 }
 
-/// Memory in use elsewhere that counts against the budget. Given back when dropped.
+/// Memory in use elsewhere that counts against the budget until this is dropped.
 pub struct Charge {
     bytes: u64,
     owner: Rc<Buffers>,
 }
 
 impl Charge {
-    /// Bytes that are counted.
+    /// Bytes counted.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Counts `bytes` in all from now on, where that is more. False, and as before, when they are refused as
-    /// by [`Buffers::charge`].
+    /// Raises the charge to `bytes` in all; a lower number changes nothing. False, and nothing changes, if
+    /// [`Buffers::charge`] would refuse the difference.
     pub fn grow(&mut self, bytes: u64) -> bool {
         let Some(more) = bytes.checked_sub(self.bytes).filter(|more| *more > 0) else { return true };
         let Some(mut charge) = self.owner.charge(more) else { return false };
@@ -228,21 +227,21 @@ impl Drop for Charge {
     }
 }
 
-/// Memory that a connection's protocol holds beside our buffers, as far as it is known: it counts against the
-/// budget, so that what is still to be asked for is refused in time. It is never refused itself, because
-/// windows that were promised cannot be taken back.
+/// Memory that a connection's protocol holds outside our buffers, as far as it is known. It counts against
+/// the budget, so that further buffers are refused in time. It is never refused itself, because flow-control
+/// windows that were granted cannot be taken back.
 pub struct Held {
     bytes: Cell<u64>,
     owner: Rc<Buffers>,
 }
 
 impl Held {
-    /// Nothing yet.
+    /// Holds nothing yet.
     pub fn new(owner: &Rc<Buffers>) -> Held {
         Held { bytes: Cell::new(0), owner: owner.clone() }
     }
 
-    /// Bytes held now.
+    /// Sets the number of bytes held now.
     #[inline]
     pub fn set(&self, bytes: u64) {
         let before = self.bytes.replace(bytes);

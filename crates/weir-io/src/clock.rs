@@ -1,9 +1,9 @@
-//! The one monotonic clock of the process: every other part is told the time.
+//! The process's only monotonic clock; all other code is passed the time.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Time since the process first asked, monotonic: wall-clock jumps do not move it. About 25 ns.
+/// Time since the first call in this process. Monotonic: wall-clock jumps do not affect it. About 25 ns.
 #[inline]
 pub fn now() -> Duration {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();

@@ -1,8 +1,9 @@
 //! One deadline per session, in a dense table per worker.
 //!
-//! Moving a deadline is two stores: no timer is inserted or cancelled, so that every wait can have one. The
-//! table is scanned when the earliest deadline known at the last scan is due; 20,000 entries take about 10
-//! us. A session waits on one thing at a time, or takes the earlier of two, so one entry is enough.
+//! Moving a deadline takes two stores and no timer is inserted or cancelled, so that every wait can have one.
+//! The table is scanned when the earliest deadline known at the last scan is due; scanning 20,000 entries
+//! takes about 10 us. A session waits for one thing at a time, or uses the earlier of two deadlines, so one
+//! entry is enough.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -37,7 +38,7 @@ struct Table {
 struct SessionEntry {
     waker: Option<Waker>,
     fired: bool,
-    /// The session was asked to close; in whose favour, if it was.
+    /// Set if the session was asked to close: for whom it should make room.
     shed: Option<Favour>,
     /// Since when the session waits for its client's next request; `None` while it is busy.
     idle_since: Option<Duration>,
@@ -45,12 +46,12 @@ struct SessionEntry {
     listener: usize,
 }
 
-/// Whom a session makes room for.
+/// For whom a session makes room.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Favour {
-    /// Whoever comes.
+    /// Any new session.
     Anybody,
-    /// Who comes to the same listener.
+    /// A new session on the same listener.
     Listener,
 }
 
@@ -60,8 +61,8 @@ impl Deadlines {
         Rc::new(Deadlines { table: RefCell::default(), next_scan: Cell::new(NEVER), earlier: Notify::new() })
     }
 
-    /// A new entry. `waker` is woken when its deadline passes; it must be the waker of the session's own
-    /// task.
+    /// Registers an entry. `waker` is woken when its deadline passes; it must be the waker of the session's
+    /// own task.
     pub fn register(self: &Rc<Self>, waker: Waker) -> Deadline {
         let entry = SessionEntry { waker: Some(waker), ..SessionEntry::default() };
         let table = &mut *self.table.borrow_mut();
@@ -79,7 +80,7 @@ impl Deadlines {
         Deadline { table: self.clone(), slot }
     }
 
-    /// Fires what is due, for ever. One such task runs per worker.
+    /// Fires due deadlines, for ever. One such task runs per worker.
     pub async fn run(self: Rc<Self>) {
         loop {
             let wait = self.next_scan.get().saturating_sub(clock::now()).max(RESOLUTION);
@@ -113,19 +114,19 @@ impl Deadlines {
         due.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes every session, so that each looks at what has changed around it (a drain, say).
+    /// Wakes every session, so that each notices what has changed (a drain, say).
     pub fn wake_all(&self) {
         let wakers: Vec<Waker> =
             self.table.borrow().entries.iter().filter_map(|entry| entry.waker.clone()).collect();
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Asks the `count` sessions that have been idle longest to close; gives how many were found.
+    /// Asks the `count` sessions that have been idle longest to close; returns how many there were.
     pub fn shed_idle(&self, count: usize) -> usize {
         self.shed(count, Favour::Anybody, |_| true)
     }
 
-    /// As [`Deadlines::shed_idle`], among the sessions of one listener.
+    /// As [`Deadlines::shed_idle`], but only sessions of one listener.
     pub fn shed_idle_of(&self, listener: usize, count: usize) -> usize {
         self.shed(count, Favour::Listener, |entry| entry.listener == listener)
     }
@@ -155,14 +156,14 @@ impl Deadlines {
     }
 }
 
-/// A session's entry; given back when dropped.
+/// A session's entry in the table; removed when dropped.
 pub struct Deadline {
     table: Rc<Deadlines>,
     slot: usize,
 }
 
 impl Deadline {
-    /// Sets the deadline to the clock reading `at`, replacing any other.
+    /// Sets the deadline to the clock time `at`, replacing the one before.
     #[inline]
     pub fn set(&self, at: Duration) {
         let table = &mut *self.table.table.borrow_mut();
@@ -174,17 +175,17 @@ impl Deadline {
         }
     }
 
-    /// Brings the deadline forward to `at` if it is later.
+    /// Moves the deadline to `at` if it is later than that.
     #[inline]
     pub fn no_later_than(&self, at: Duration) {
         let is_later = self.table.table.borrow().due[self.slot] > at;
-        // One that has passed stays passed.
+        // A deadline that has passed stays passed.
         if is_later && !self.has_passed() {
             self.set(at);
         }
     }
 
-    /// Takes the deadline away.
+    /// Removes the deadline.
     #[cfg(test)]
     fn clear(&self) {
         let table = &mut *self.table.table.borrow_mut();
@@ -192,7 +193,7 @@ impl Deadline {
         table.entries[self.slot].fired = false;
     }
 
-    /// Whether the deadline last set has passed.
+    /// Whether the last deadline that was set has passed.
     #[inline]
     pub fn has_passed(&self) -> bool {
         self.table.table.borrow().entries[self.slot].fired
@@ -216,7 +217,7 @@ impl Deadline {
     }
 
     /// Declines to close: the session has found that it is not idle after all, and counts as busy until it
-    /// says otherwise. The next one is asked in its place.
+    /// calls [`Self::set_idle`] again. The next session is asked in its place.
     pub fn decline_shed(&self) {
         let (favour, listener) = {
             let entry = &mut self.table.table.borrow_mut().entries[self.slot];

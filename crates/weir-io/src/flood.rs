@@ -1,27 +1,27 @@
-//! How much work that says nothing a peer may make on one connection: a budget of frames. Pure.
+//! How many frames without content a peer may send on one connection: a budget of frames. No I/O.
 //!
-//! Protocols that carry many streams on a connection let a peer send frames without content for ever: pings,
-//! settings, windows, resets. Each is answered or looked at, and a proxy pays for that. So each is charged to
-//! the budget of its connection, and what a connection is for earns frames: requests that are answered,
-//! content that moves, and time. Which frames are charged is the protocol's to say.
+//! Protocols with many streams per connection let a peer send frames without content for ever: pings,
+//! settings, windows, resets. A proxy has to answer or inspect each of them. So each is charged to its
+//! connection's budget, and useful work earns frames back: answered requests, content that moves, and time.
+//! The protocol decides which frames are charged.
 
 use std::time::Duration;
 
-/// Frames that a reset costs: besides the frame there was a request, whose work is thrown away.
+/// Frames that a reset costs: besides the frame itself, the work for its request is thrown away.
 pub const RESET_COST: f64 = 10.0;
-/// Frames that an answered request earns: its client may need some windows and a reset.
+/// Frames that an answered request earns: its client may need some window updates and a reset.
 const FRAMES_PER_REQUEST: f64 = 12.0;
-/// Frames that a piece of an answer earns which was not cut to fit a window: libraries of gRPC open windows
-/// and measure the path with a `PING` for each message, however small. One that was cut earns nothing: by its
-/// window a client would have as many pieces as it likes (CVE-2019-9511).
+/// Frames that a piece of an answer earns if it was not cut to fit a window: gRPC libraries update windows
+/// and measure the path with a `PING` for each message, however small. A piece that was cut earns nothing: a
+/// client could get as many pieces as it likes by keeping its window small (CVE-2019-9511).
 const FRAMES_PER_PIECE: f64 = 4.0;
-/// Bytes of content, either way, that earn one frame. There are honest clients that return both windows in
-/// steps of a kibibyte, which is half of that; and those that say something more besides.
+/// Bytes of content, in either direction, that earn one frame. Some honest clients update both windows in
+/// steps of a kibibyte, which takes half of that; and some send other frames as well.
 const BYTES_PER_FRAME: f64 = 256.0;
-/// The part of the whole budget that comes back per second.
+/// The share of the whole budget that is refilled per second.
 const REFILL: f64 = 0.1;
 
-/// Frames without content that one connection may still receive.
+/// The frames without content that one connection may still receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     most: f64,
@@ -30,33 +30,33 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// For a new connection whose peer may send `most` frames without content ahead of what earns more. `now`
-    /// is of any clock, always the same.
+    /// For a new connection whose peer may send `most` frames without content before it has earned any. `now`
+    /// may be of any clock, but always the same one.
     pub fn new(most: u32, now: Duration) -> Budget {
         let most = f64::from(most);
         Budget { most, left: most, refilled_at: now }
     }
 
-    /// Charges what so many frames cost. False once the budget is used up; `now` is asked for only near that.
+    /// Charges `frames`. False once the budget is used up. `now` is called only when it nearly is.
     #[inline]
     pub fn charge(&mut self, frames: f64, now: impl FnOnce() -> Duration) -> bool {
         self.left -= frames;
         self.left >= 0.0 || self.refill(now())
     }
 
-    /// A request was answered.
+    /// An answered request earns frames.
     #[inline]
     pub fn request_answered(&mut self) {
         self.earn(FRAMES_PER_REQUEST);
     }
 
-    /// A piece of an answer was given to be sent, all that there was of it.
+    /// Call this when a piece of an answer was sent whole, not cut to fit a window.
     #[inline]
     pub fn sent_piece(&mut self) {
         self.earn(FRAMES_PER_PIECE);
     }
 
-    /// Content was received or sent.
+    /// Received or sent content earns frames.
     #[inline]
     pub fn moved(&mut self, bytes: u64) {
         self.earn(bytes as f64 / BYTES_PER_FRAME);

@@ -1,5 +1,5 @@
-//! TLS handshakes: with clients before their first byte is read, with backends before the first byte is sent
-//! to them.
+//! TLS handshakes: with clients before their first byte is read, and with backends before the first byte is
+//! sent.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,30 +21,30 @@ use crate::deadline::Deadline;
 use crate::stream::Stream;
 use crate::tls::Tls;
 
-/// Longest wait for a client to have read the alert and closed.
+/// Longest wait for a client to read the alert and close.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Outcome of a handshake with a client, kept as long as the connection.
 #[derive(Debug)]
 pub struct Secure {
-    /// TLS settings of the listener when the connection began.
+    /// The listener's TLS settings when the connection began.
     pub server: Arc<ServerTls>,
     /// The name that the client asked for (SNI), lower case.
     pub server_name: Option<Box<str>>,
-    /// The application protocol agreed on (ALPN); `None` when the client offered none.
+    /// The agreed application protocol (ALPN); `None` when the client offered none.
     pub alpn: Option<Box<[u8]>>,
-    /// 1.2 or 1.3.
+    /// TLS 1.2 or 1.3.
     pub version: ProtocolVersion,
-    /// The suite agreed on.
+    /// The agreed cipher suite.
     pub cipher: Option<CipherSuite>,
-    /// The certificate that the client has proved to hold, in DER.
+    /// The client's certificate, in DER; the client has proved that it holds the key.
     pub client_certificate: Option<Box<[u8]>>,
-    /// Whom that certificate is for (RFC 4514).
+    /// The subject of that certificate (RFC 4514).
     pub client_subject: Option<Box<str>>,
 }
 
 impl Secure {
-    /// The word for the version in logs.
+    /// The version as logs name it.
     pub fn version_word(&self) -> &'static str {
         match self.version {
             ProtocolVersion::TLSv1_3 => "TLSv1.3",
@@ -52,10 +52,10 @@ impl Secure {
         }
     }
 
-    /// The suite's name as IANA has it.
+    /// The cipher suite's IANA name.
     pub fn cipher_word(&self) -> &'static str {
         match self.cipher {
-            // Rustls keeps the suites of both versions apart in their names.
+            // The rustls names of TLS 1.3 suites have a prefix of their own.
             Some(CipherSuite::TLS13_AES_128_GCM_SHA256) => "TLS_AES_128_GCM_SHA256",
             Some(CipherSuite::TLS13_AES_256_GCM_SHA384) => "TLS_AES_256_GCM_SHA384",
             Some(CipherSuite::TLS13_CHACHA20_POLY1305_SHA256) => "TLS_CHACHA20_POLY1305_SHA256",
@@ -65,12 +65,12 @@ impl Secure {
     }
 }
 
-/// Makes the handshake with a client, by `config`, which is one of `server`'s. `first` is what was received
-/// already. The deadline is the caller's to set.
+/// Completes the handshake with a client, using `config`, which is one of `server`'s. `first` is what was
+/// already received. The caller sets the deadline.
 ///
 /// # Errors
-/// No connection came about, and nothing can be said to the client that an alert has not said: what it is
-/// counted under.
+/// The handshake failed; the counter for the reason. The client has been sent an alert, and nothing else can
+/// be said to it.
 pub async fn accept(
     server: &Arc<ServerTls>,
     config: &Arc<ServerConfig>,
@@ -120,31 +120,31 @@ pub async fn accept(
     Ok((Stream::encrypted(socket, tls), secure, result))
 }
 
-/// Whom a client's certificate is for; `None` where it has none.
+/// The subject of a client's certificate; `None` without one.
 pub fn subject_of(certificate: Option<&[u8]>) -> Option<Box<str>> {
     certificate.and_then(weir_tls::subject).map(String::into_boxed_str)
 }
 
-/// What a backend is offered to speak.
+/// The protocols that a backend is offered (ALPN).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// What the pool speaks.
+    /// The pool's protocol.
     Usual,
-    /// HTTP/2 and HTTP/1.1, where the pool lets backends pick.
+    /// HTTP/2 and HTTP/1.1, for pools that let backends choose.
     Either,
 }
 
 /// Outcome of a handshake with a backend.
 pub struct Shaken {
-    /// What is said over it is encrypted.
+    /// The encrypted connection.
     pub stream: Stream,
     /// Full or resumed.
     pub kind: HandshakeKind,
-    /// Whether the backend picked HTTP/2 (ALPN).
+    /// Whether the backend chose HTTP/2 (ALPN).
     pub is_h2: bool,
 }
 
-/// Makes the handshake with a backend. The deadline is the caller's to set; `Err` with `TimedOut` when it
+/// Completes the handshake with a backend. The caller sets the deadline; `Err` with `TimedOut` when it
 /// passed.
 pub async fn connect(
     tls: &BackendTls,
@@ -169,7 +169,7 @@ pub async fn connect(
     Ok(Shaken { stream: Stream::encrypted(socket, session), kind, is_h2 })
 }
 
-/// Which counter a failed handshake goes under.
+/// The counter for a failed handshake.
 fn reason(error: &io::Error) -> Handshake {
     let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
         return match error.kind() {
@@ -180,7 +180,7 @@ fn reason(error: &io::Error) -> Handshake {
     };
     match error {
         Error::NoApplicationProtocol => Handshake::NoProtocol,
-        // Rustls says so when the resolver has no certificate.
+        // rustls returns this when the resolver has no certificate.
         Error::General(_) => Handshake::NoCertificate,
         Error::PeerIncompatible(_) => Handshake::NoCommon,
         Error::NoCertificatesPresented | Error::InvalidCertificate(_) => Handshake::ClientCertificate,
@@ -192,7 +192,7 @@ fn reason(error: &io::Error) -> Handshake {
     }
 }
 
-/// The fault of a backend's TLS, for people.
+/// A readable description of what is wrong with a backend's TLS.
 pub fn describe(error: &io::Error) -> String {
     let Some(inner) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
         return match error.kind() {
@@ -204,7 +204,7 @@ pub fn describe(error: &io::Error) -> String {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
             "its certificate comes from an authority that is not in `ca` (or the system's)".to_owned()
         }
-        // As `openssl req -x509` makes it by itself.
+        // `openssl req -x509` makes such certificates by default.
         Error::InvalidCertificate(CertificateError::Other(other))
             if matches!(other.0.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity)) =>
         {

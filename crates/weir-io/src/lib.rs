@@ -1,14 +1,13 @@
 //! How do bytes get in and out of a socket, in bounded memory and bounded time?
 //!
-//! Buffers that a connection borrows only while bytes are in them, one deadline for each session, TLS
-//! records, pipes for `splice(2)`, batches of datagrams, files of no name for what memory shall not hold
-//! ([`temporary`]), and the system calls that tokio does not offer. It
-//! never knows what the bytes mean (no HTTP, no TCP or UDP proxying), who sends them (no listener, no
-//! backend), what the config says, or on which worker it runs: whoever calls brings buffers and deadlines
-//! along.
+//! The crate has read buffers that a connection borrows only while bytes are in them, one deadline for each
+//! session, TLS records, pipes for `splice(2)`, batches of datagrams, nameless temporary files for what must
+//! not stay in memory ([`temporary`]), and the system calls that tokio does not offer. It does not know what
+//! the bytes mean (no HTTP, no TCP or UDP proxying), who sends them (no listener, no backend), what the
+//! config says, or which worker it runs on: the caller passes in buffers and deadlines.
 //!
-//! Start reading at [`stream`], a connection plain or encrypted, then [`wait`], [`deadline`] and [`buffers`],
-//! which every use of one needs.
+//! Start reading at [`stream`], a plain or encrypted connection, then [`wait`], [`deadline`] and [`buffers`],
+//! which every user of a connection needs.
 #![deny(unsafe_code)]
 
 pub mod at;

@@ -1,4 +1,4 @@
-//! A listening stream socket: at an address, or of the Unix domain.
+//! A listening stream socket: TCP, or Unix domain.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,24 +15,24 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::system::{self, datagrams};
 use crate::unix_socket;
 
-/// The peer of a connection at a Unix socket, which has no address: the unspecified one, which no peer over
-/// IP has.
+/// The peer address given for connections to a Unix socket, which have none: the unspecified address, which
+/// no peer over IP has.
 pub const UNIX_PEER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// A listening socket, and its place in the runtime.
+/// A listening socket, registered with the runtime.
 pub enum Listener {
-    /// At an address.
+    /// TCP.
     Inet(TcpListener),
-    /// Of the Unix domain. tokio's own listener gives streams of another type; [`crate::at`] says why there
-    /// is but one here.
+    /// Unix domain. tokio's own listener gives streams of another type; [`crate::at`] says why there is only
+    /// one type here.
     Unix(AsyncFd<OwnedFd>),
 }
 
 impl Listener {
-    /// Of a socket that listens and does not block.
+    /// Registers a socket that is listening and non-blocking.
     ///
     /// # Errors
-    /// The runtime can't wait for it.
+    /// The runtime can't watch it.
     pub fn new(socket: OwnedFd) -> io::Result<Listener> {
         if SockRef::from(&socket).domain()? == Domain::UNIX {
             return datagrams::watch(socket, Interest::READABLE).map(Listener::Unix);
@@ -43,7 +43,7 @@ impl Listener {
     /// Accepts the next connection.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Those of accept(2).
     pub fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         let socket = match self {
             Listener::Inet(listener) => return listener.poll_accept(context),
@@ -59,17 +59,18 @@ impl Listener {
         }
     }
 
-    /// Accepts a connection that waits; `None` when there is none.
+    /// Accepts a connection that is waiting; `None` when there is none.
     ///
     /// # Errors
-    /// What the kernel says; and of a Unix socket that was withdrawn, once its queue is empty, that it
-    /// [has ended](is_end).
+    /// Those of accept(2); and for a Unix socket that was withdrawn, once its queue is empty, an error for
+    /// which [`is_end`] is true.
     pub fn accept_now(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
         let socket = match self {
             Listener::Inet(listener) => return system::accept_now(listener),
             Listener::Unix(socket) => socket,
         };
-        // Asked first: what comes after the answer is not in the queue, and what came before is.
+        // Checked before accepting: no connection enters the queue after the withdrawal, and those from
+        // before are still in it.
         let has_ended = unix_socket::is_withdrawn(socket.get_ref());
         match accept_unix(socket.get_ref()) {
             Err(Errno::AGAIN) if has_ended => Err(Errno::INVAL.into()),
@@ -88,8 +89,8 @@ impl AsFd for Listener {
     }
 }
 
-/// Whether an error of [`Listener::accept_now`] says that no connection will come any more. accept(2)
-/// says it so, too, where it waits.
+/// Whether an error of [`Listener::accept_now`] means that no more connections will come. A blocking
+/// accept(2) reports it with the same error.
 pub fn is_end(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }

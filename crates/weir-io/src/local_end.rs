@@ -1,4 +1,4 @@
-//! Where connections and datagrams to backends leave from: an address, an interface, or the client's own
+//! The source of connections and datagrams to backends: an address, an interface, or the client's own
 //! address.
 
 use std::io;
@@ -11,17 +11,17 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::at::At;
 use crate::system::datagrams::{bind_without_port, make_transparent};
 
-/// Where they leave from; what is not said is the kernel's choice.
+/// Where connections and datagrams leave from. The kernel chooses what is not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LocalEnd {
-    /// Address towards backends of IPv4.
+    /// Source address towards IPv4 backends.
     pub v4: Option<Ipv4Addr>,
-    /// Address towards backends of IPv6.
+    /// Source address towards IPv6 backends.
     pub v6: Option<Ipv6Addr>,
     /// Name of an interface.
     pub interface: Option<Box<str>>,
-    /// From the address of whose client it is (`IP_TRANSPARENT`, ip(7)): answers come back only where routing
-    /// leads them here.
+    /// Use the client's own address as the source (`IP_TRANSPARENT`, ip(7)). Answers arrive only if routing
+    /// leads them to this host.
     pub is_clients: bool,
 }
 
@@ -31,16 +31,16 @@ impl LocalEnd {
         *self == LocalEnd::default()
     }
 
-    /// The same for whoever has no client: a probe.
+    /// The same without the client's address, for what has no client: a probe.
     #[must_use]
     pub fn without_client(&self) -> LocalEnd {
         LocalEnd { is_clients: false, ..self.clone() }
     }
 
-    /// A socket that is yet to be connected to `to`, for `client`.
+    /// A bound socket that is yet to be connected to `to`, on behalf of `client`.
     ///
     /// # Errors
-    /// It can't leave from there; nothing is wrong with the backend.
+    /// The socket can't be bound there; nothing is wrong with the backend.
     pub fn open(&self, to: SocketAddr, client: Option<IpAddr>, is_stream: bool) -> io::Result<Socket> {
         let (kind, protocol) =
             if is_stream { (Type::STREAM, Protocol::TCP) } else { (Type::DGRAM, Protocol::UDP) };
@@ -53,24 +53,24 @@ impl LocalEnd {
             if self.is_clients {
                 make_transparent(&socket, to.is_ipv6())?;
             }
-            // The port is chosen when it connects, so that one is taken by one connection to each backend,
-            // and not by one to all of them.
+            // The kernel chooses the port when the socket connects, so that a port is only taken for one
+            // backend's address, and other connections can use it towards other backends.
             bind_without_port(&socket)?;
             socket.bind(&SocketAddr::new(from, 0).into())?;
         }
         Ok(socket)
     }
 
-    /// Whether what is for `client` can leave for `to`: it can't for an address of the other family where it
-    /// leaves from the client's own.
+    /// Whether a socket for `client` can be connected to `to`. It can't if the source is the client's own
+    /// address and that is of the other family.
     pub fn suits(&self, to: SocketAddr, client: Option<IpAddr>) -> bool {
         self.address_for(to, client).is_ok()
     }
 
-    /// Whether what a socket ended with that [`LocalEnd::open`] gave, at connecting or sending, is about
-    /// where it was to leave from, and not about where it was to go: no route leads there from that address
-    /// or by that interface, or that is gone (connect(2), ip(7)). Routers say some of this as well, of what
-    /// has left.
+    /// Whether an error from connecting or sending on a socket that [`LocalEnd::open`] returned is about its
+    /// source and not about its destination: no route leads there from that address or through that
+    /// interface, or the address or interface is gone (connect(2), ip(7)). Routers report some of these
+    /// errors as well, for packets that have already left.
     pub fn explains(&self, error: &io::Error) -> bool {
         let is_special = self.is_clients || self.interface.is_some();
         match error.raw_os_error() {
@@ -82,8 +82,8 @@ impl LocalEnd {
         }
     }
 
-    /// The address that it leaves from; `None` leaves that to the kernel, as it is for the client of a
-    /// Unix socket, who has none.
+    /// The source address. `None` leaves it to the kernel, as for a client that connected to a Unix socket
+    /// and has no address.
     fn address_for(&self, to: SocketAddr, client: Option<IpAddr>) -> io::Result<Option<IpAddr>> {
         if !self.is_clients {
             return Ok(match to.ip() {
@@ -100,10 +100,10 @@ impl LocalEnd {
         Ok(Some(client))
     }
 
-    /// Connects to `at`, for nobody's client. To a Unix socket there is one way.
+    /// Connects to `at` without a client. For a Unix socket there is no source to choose.
     ///
     /// # Errors
-    /// It can't leave from there, or was not accepted.
+    /// The socket can't be bound to the source, or the connection was not accepted.
     pub async fn connect(&self, at: &At) -> io::Result<TcpStream> {
         match at {
             At::Inet(to) if !self.is_any() => {
@@ -114,17 +114,17 @@ impl LocalEnd {
     }
 }
 
-/// A socket that is yet to be connected, and where it is bound: at a port that no other socket of that
-/// address has. Closed, it resets its connection, so that the port is free at once.
+/// A socket that is yet to be connected, and the address it is bound to, with a port that no other socket on
+/// that address has. When it is closed it resets its connection, so that the port is free at once.
 ///
 /// # Errors
-/// It can't leave from there, no route leads to `to`, or no port is left.
+/// The socket can't be bound to the source, no route leads to `to`, or no port is left.
 pub fn open_alone(
     local_end: &LocalEnd,
     to: SocketAddr,
     mss: Option<u32>,
 ) -> io::Result<(Socket, SocketAddr)> {
-    // Which address the kernel chooses; nothing is sent.
+    // Finds out which address the kernel chooses; nothing is sent.
     let datagrams = local_end.open(to, None, false).map_err(not_here)?;
     datagrams.connect(&to.into())?;
     let from = datagrams.local_addr()?.as_socket().ok_or(io::ErrorKind::AddrNotAvailable)?;
@@ -142,9 +142,9 @@ pub fn open_alone(
     Ok((socket, here))
 }
 
-/// What [`LocalEnd::open`] says of an address that this host does not have, without the number that a
-/// connection also ends with where ports have run out ([`crate::system::is_out_of_ports`]): this is a
-/// mistake, that a shortage.
+/// Turns the error that [`LocalEnd::open`] returns for an address that this host does not have into one
+/// without the error number. Connections fail with the same number when ports have run out
+/// ([`crate::system::is_out_of_ports`]): that is a shortage, this is a mistake in the config.
 pub fn not_here(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::EADDRNOTAVAIL) => {
@@ -154,18 +154,18 @@ pub fn not_here(error: io::Error) -> io::Error {
     }
 }
 
-/// Whether this process may take an address of its clients for the source of what it sends.
+/// Whether this process may use its clients' addresses as the source of what it sends.
 ///
 /// # Errors
-/// It may not, for it lacks CAP_NET_ADMIN and CAP_NET_RAW; or there is no descriptor left.
+/// It may not, because it lacks CAP_NET_ADMIN and CAP_NET_RAW; or no descriptor is left.
 pub fn may_be_clients() -> io::Result<()> {
     make_transparent(&Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?, false)
 }
 
-/// Connects a socket that [`LocalEnd::open`] gave.
+/// Connects a socket that [`LocalEnd::open`] returned.
 ///
 /// # Errors
-/// It was not accepted.
+/// The connection was not accepted.
 pub async fn connect(socket: Socket, to: SocketAddr) -> io::Result<TcpStream> {
     TcpSocket::from_std_stream(socket.into()).connect(to).await
 }

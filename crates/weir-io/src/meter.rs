@@ -1,28 +1,28 @@
-//! Bytes per second: how many may pass now, and when there will be more.
+//! Rate limits in bytes per second: how many bytes may pass now, or when there will be room again.
 //!
-//! A token bucket by its time of being full, so that one number is all its state: a meter may be shared by
-//! threads and costs one atomic addition for each piece. Bytes are taken when they have passed; two who ask
-//! at the same time may both pass a piece, and what was too much is owed.
+//! A token bucket, represented by the time at which it will be full, so that its state is a single number:
+//! threads can share a meter, at one atomic update per piece. Bytes are charged after they have passed. Two
+//! threads that ask at the same time may both pass a piece; the excess is owed.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Bytes that pass at once at least: less would cost a call for each few.
+/// Least burst: a smaller one would cost a call for every few bytes.
 pub const PIECE_BYTES: u64 = 16 << 10;
 
 /// One bucket.
 #[derive(Debug)]
 pub struct Meter {
     bytes_per_second: u64,
-    /// What may pass at once after a pause, as the time that it takes at the rate, in nanoseconds.
+    /// The burst that may pass after a pause, as the time it takes at the rate, in nanoseconds.
     burst: u64,
-    /// When it will be full again, in nanoseconds of the clock.
+    /// When the bucket will be full again, in nanoseconds of the clock.
     full_at: AtomicU64,
 }
 
 impl Meter {
-    /// A full one. `burst` is the time whose bytes may pass at once after a pause; at least [`PIECE_BYTES`]
-    /// may. A rate of 0 is taken as 1.
+    /// A full bucket. `burst` is the time whose bytes may pass at once after a pause; at least
+    /// [`PIECE_BYTES`] may. A rate of 0 is taken as 1.
     pub fn new(bytes_per_second: u64, burst: Duration) -> Meter {
         let bytes_per_second = bytes_per_second.max(1);
         let piece = nanoseconds_of(PIECE_BYTES, bytes_per_second);
@@ -33,7 +33,7 @@ impl Meter {
     /// How many bytes may pass now, at least one.
     ///
     /// # Errors
-    /// None may; says when half of what may pass at once can pass.
+    /// No bytes may pass; the time at which half of the burst can pass.
     pub fn room(&self, now: Duration) -> Result<u64, Duration> {
         let now = nanoseconds(now);
         let owed = self.full_at.load(Relaxed).saturating_sub(now);
@@ -44,14 +44,14 @@ impl Meter {
         Ok(u64::try_from(bytes).unwrap_or(u64::MAX).max(1))
     }
 
-    /// Bytes have passed.
+    /// Charges bytes that have passed.
     pub fn take(&self, now: Duration, bytes: u64) {
         let (now, cost) = (nanoseconds(now), nanoseconds_of(bytes, self.bytes_per_second));
         let later = |full_at: u64| Some(full_at.max(now).saturating_add(cost));
         let _ = self.full_at.fetch_update(Relaxed, Relaxed, later);
     }
 
-    /// The share of what may pass at once that is left, in percent.
+    /// How much of the burst is left, in percent.
     pub fn percent_left(&self, now: Duration) -> u64 {
         let owed = self.full_at.load(Relaxed).saturating_sub(nanoseconds(now)).min(self.burst);
         (u128::from(self.burst - owed) * 100 / u128::from(self.burst)) as u64

@@ -1,4 +1,4 @@
-//! Pipes for `splice(2)`, kept for use again: opening and sizing one costs as much as moving 100 KiB.
+//! Pipes for `splice(2)`, kept for reuse: opening and sizing one costs as much as moving 100 KiB.
 
 use std::cell::RefCell;
 use std::io;
@@ -8,19 +8,19 @@ use std::rc::Rc;
 use crate::buffers::{Buffers, Charge};
 use crate::system::{self, PipeEnds};
 
-/// Bytes asked for per pipe. A pipe counts slots of a page, and bulk data comes in fragments of up to 32 KiB,
-/// one per slot; but with several streams at once the fragments get small, and then 256 slots take half the
-/// CPU that 64 do.
+/// Size requested for a pipe, in bytes. A pipe consists of page slots. Bulk data comes in fragments of up to
+/// 32 KiB, one per slot; but with several streams at once fragments get small, and then 256 slots take half
+/// the CPU time that 64 do.
 const PIPE_BYTES: usize = 1 << 20;
-/// Least capacity that is worth using. Users without `CAP_SYS_RESOURCE` get pipes of the default 64 KiB,
-/// still better than copying, once theirs exceed `fs.pipe-user-pages-soft` (64 MiB), and of one or two pages,
-/// which are not, well beyond that.
+/// Least capacity that is worth using. Users without `CAP_SYS_RESOURCE` get pipes of the default 64 KiB once
+/// their pipes exceed `fs.pipe-user-pages-soft` (64 MiB), which is still better than copying. Well beyond
+/// that they get pipes of one or two pages, which is not.
 const LEAST_BYTES: usize = 64 << 10;
-/// A piece below this is small: moving page references costs as much as copying the bytes.
+/// Pieces below this size count as small: moving page references costs as much as copying the bytes.
 pub const SMALL_PIECE: usize = 16 << 10;
-/// Small pieces in a row after which a transfer no longer counts as bulky.
+/// A transfer no longer counts as bulk after this many small pieces in a row.
 pub const SMALL_PIECES: u32 = 8;
-/// Most bytes in a pipe at once: what a reader that has stopped makes us hold of the kernel's memory.
+/// Most bytes in a pipe at once: the kernel memory that a peer which has stopped reading makes us hold.
 const FILL_BYTES: usize = 192 << 10;
 /// Empty pipes kept per worker.
 const KEPT: usize = 16;
@@ -30,20 +30,19 @@ thread_local! {
     static EMPTY: RefCell<Vec<PipeEnds>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A pipe and the bytes in it. Goes back to its worker when dropped empty; closed otherwise, since what is
-/// left in it belongs to one session only.
+/// A pipe and the bytes in it. It goes back to its worker if it is empty when dropped; otherwise it is
+/// closed, since the bytes in it belong to one session.
 pub struct Pipe {
     ends: Option<PipeEnds>,
     held: usize,
     most: usize,
-    /// A full pipe is memory of the kernel's, which a peer that does not read makes us hold for as long
-    /// as it likes.
+    /// A full pipe is kernel memory that a peer which does not read makes us hold for as long as it likes.
     _charge: Charge,
 }
 
 impl Pipe {
-    /// An empty pipe for at most `most` bytes at a time, charged to `buffers`; `None` when the kernel has
-    /// none to give or the budget is used up.
+    /// An empty pipe for at most `most` bytes at a time, charged to `buffers`; `None` when the kernel has no
+    /// pipe large enough or the budget is used up.
     pub fn borrow(buffers: &Rc<Buffers>, most: u64) -> Option<Pipe> {
         let most = usize::try_from(most).map_or(FILL_BYTES, |most| most.min(FILL_BYTES));
         let charge = buffers.charge(most as u64)?;
@@ -86,7 +85,7 @@ impl Drop for Pipe {
             return;
         }
         if let Some(ends) = self.ends.take() {
-            // Not there any more while the thread ends; then the pipe is simply closed.
+            // The thread-local is gone while the thread ends; then the pipe is simply closed.
             let _ = EMPTY.try_with(|empty| {
                 let mut empty = empty.borrow_mut();
                 if empty.len() < KEPT {

@@ -1,5 +1,5 @@
-//! Connecting to a host of several addresses (Happy Eyeballs, RFC 8305): the next is tried when the one
-//! before has failed, or has been silent for a while, and the first that accepts is taken.
+//! Connecting to a host with several addresses (Happy Eyeballs, RFC 8305): the next address is tried when the
+//! one before has failed, or has not answered for a while. The first that accepts is used.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -8,11 +8,11 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Most addresses that one connection tries; with 250 ms between them the last one is begun within 2 s.
+/// Most addresses that one connection tries. With 250 ms between them the last attempt starts within 2 s.
 pub const TRIED: usize = 8;
 
-/// The addresses to try, in order: `first`, then families in turn, beginning with the other one (RFC 8305
-/// section 4), each in the order of `others`. At most [`TRIED`], each once.
+/// The addresses to try, in order: `first`, then the families in turn, beginning with the other family (RFC
+/// 8305 section 4), each family in the order of `others`. At most [`TRIED`], each once.
 pub fn order(first: SocketAddr, others: &[SocketAddr]) -> Vec<SocketAddr> {
     let of_family = |is_v4: bool| {
         let of_it = move |it: &&SocketAddr| it.is_ipv4() == is_v4 && **it != first;
@@ -32,12 +32,13 @@ pub fn order(first: SocketAddr, others: &[SocketAddr]) -> Vec<SocketAddr> {
     order
 }
 
-/// Connects to the first of `addresses` that accepts; gives it, too. `connect` tries one, and each is begun
-/// `pause` after the one before it, or at once when all that were begun have failed. Ends when the caller
-/// gives up, or all have failed.
+/// Connects to the first of `addresses` that accepts, and returns that address too. `connect` tries one. Each
+/// attempt starts `pause` after the one before it, or at once when all attempts so far have failed. Ends when
+/// the caller drops the future, or when all have failed.
 ///
 /// # Errors
-/// No address accepted: what the first says. Allocates; for the few connections that have a choice.
+/// No address accepted: the error of the first. Allocates, which is fine as few connections have a choice of
+/// addresses.
 pub async fn connect<T, F: Future<Output = io::Result<T>>>(
     addresses: &[SocketAddr],
     pause: Duration,

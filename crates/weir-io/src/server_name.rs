@@ -1,4 +1,5 @@
-//! Learns which server name a TLS client asks for, and answers nothing: the connection is passed on as it is.
+//! Reads the server name that a TLS client asks for, without answering: the connection is passed on
+//! unchanged.
 
 use std::rc::Rc;
 
@@ -9,24 +10,24 @@ use crate::deadline::Deadline;
 use crate::stream::Stream;
 use crate::wait::{WaitError, receive};
 
-/// Why no greeting came.
+/// Why no ClientHello was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
     /// The client closed or reset the connection.
     Closed,
-    /// No buffer could be had within the memory budget.
+    /// The memory budget had no buffer left.
     NoMemory,
-    /// The client's bytes begin like a greeting and are none.
+    /// The client's bytes begin like a ClientHello but are not one.
     Malformed,
     /// The deadline passed.
     TimedOut,
 }
 
-/// Receives behind what is in `first` until the greeting is whole, which stays there. `None` for a client
-/// that asks for no name, or does not speak TLS. The deadline is the caller's to set.
+/// Receives into `first`, behind what is there, until the ClientHello is complete; its bytes stay there.
+/// `None` for a client that asks for no name, or does not speak TLS. The caller sets the deadline.
 ///
 /// # Errors
-/// The greeting did not come, or is none.
+/// The ClientHello did not arrive, or is malformed.
 pub async fn read(
     stream: &mut Stream,
     first: &mut Option<Buffer>,

@@ -1,5 +1,5 @@
-//! System calls on one TCP socket, each made when tokio holds the socket for ready, and no more of them than
-//! needed.
+//! System calls on one TCP socket. Each is made only when tokio believes the socket to be ready, and no call
+//! is made that is not needed.
 
 use std::io;
 use std::pin::Pin;
@@ -12,8 +12,8 @@ use tokio::net::TcpStream;
 
 use crate::buffers::Buffer;
 
-/// Receives once into the free room of `buffer`, which must not be full, just after `poll_read_ready` said
-/// that the socket is ready. Zero is the end of the stream.
+/// Receives once into the free room of `buffer`, which must not be full, right after `poll_read_ready`
+/// reported the socket ready. Zero is the end of the stream.
 #[inline]
 pub fn receive_ready(
     stream: &TcpStream,
@@ -28,15 +28,15 @@ pub fn receive_ready(
     match &received {
         Poll::Ready(Ok(count)) => buffer.fill(*count),
         Poll::Ready(Err(_)) => {}
-        // Rare, and asking anew is what registers the task.
+        // Rare. The task must poll readiness again, which registers its waker.
         Poll::Pending => context.waker().wake_by_ref(),
     }
     received
 }
 
-/// Sends as much of `bytes` as the kernel takes now, at least one byte when ready.
+/// Sends as many of `bytes` as the kernel takes now, at least one byte when ready.
 ///
-/// A socket can nearly always be written to, so that is tried before tokio is asked to watch it.
+/// A socket is nearly always writable, so a send is tried before tokio is asked to watch for it.
 #[inline]
 pub fn poll_send(stream: &TcpStream, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
     loop {
@@ -51,12 +51,11 @@ pub fn poll_send(stream: &TcpStream, context: &mut Context<'_>, bytes: &[u8]) ->
 }
 
 /// Makes one system call that moves up to `size` bytes. `Pending` when the socket was not ready or a signal
-/// came in between; nothing has been moved then and the task is not going to be woken.
+/// interrupted the call; then nothing was moved, and no waker is registered.
 ///
-/// A call that moved less has used the socket up, and tokio is told so in the only way it understands: with
-/// `WouldBlock`. That saves the second call that would only find out the same; it is what tokio's own
-/// `poll_read` does. The calls are rustix's, which enter the kernel without libc's cancellation points around
-/// them.
+/// A call that moved fewer bytes has drained or filled the socket. tokio can be told that only with
+/// `WouldBlock`, which saves a second call that would find the same; tokio's own `poll_read` does this too.
+/// The calls are rustix's, which enter the kernel without libc's cancellation points.
 #[inline]
 fn once(
     stream: &TcpStream,
@@ -68,7 +67,7 @@ fn once(
     let _ = stream.try_io(interest, || {
         let moved = match call() {
             Err(Errno::AGAIN) => return Err(io::ErrorKind::WouldBlock.into()),
-            // Nothing was moved, and the socket is as ready as it was (H6).
+            // Nothing was moved, and the socket's readiness has not changed (H6).
             Err(Errno::INTR) => return Ok(()),
             moved => moved.map_err(io::Error::from),
         };
@@ -79,7 +78,7 @@ fn once(
     outcome
 }
 
-/// Makes a system call when the socket is ready for it, and again after `WouldBlock` once it is ready anew.
+/// Makes a system call when the socket is ready for it, and again after `WouldBlock` once it is ready again.
 pub fn poll_call(
     stream: &TcpStream,
     interest: Interest,
@@ -100,14 +99,15 @@ pub fn poll_call(
     }
 }
 
-/// Whether the peer has reset its connection, or the kernel has given it up, as long as no other call was
-/// told so. What the peer sent before may still be there to be received, and is not looked at. A reset behind
-/// the end of its stream, which the kernel tells as a broken pipe, does not count. One system call.
+/// Whether the peer has reset its connection, or the kernel has given it up, unless another call has already
+/// returned that error. Data that the peer sent before may still be in the receive queue; it is not looked
+/// at. A reset after the end of the peer's stream, which the kernel reports as a broken pipe, does not count.
+/// One system call.
 pub fn is_reset(stream: &TcpStream) -> bool {
     matches!(stream.take_error(), Ok(Some(error)) if error.kind() != io::ErrorKind::BrokenPipe)
 }
 
-/// As [`poll_send`], from several places in one call.
+/// As [`poll_send`], for several slices in one call.
 #[inline]
 pub fn poll_send_vectored(
     stream: &mut TcpStream,
@@ -122,7 +122,7 @@ pub fn poll_send_vectored(
     }
 }
 
-/// Whether a send that failed so may simply be made again: a signal came in between.
+/// Whether a failed send may simply be repeated, because a signal interrupted it.
 fn is_passing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Interrupted
 }

@@ -1,8 +1,8 @@
 //! A connection as the layers above see it: bytes in and bytes out, encrypted or not.
 //!
-//! Every [`Duplex`] keeps the same promises. Reading: [`Duplex::poll_readable`]
-//! first, so that a buffer is borrowed only when there is something for it. Writing: what
-//! [`Duplex::poll_send`] counts as sent is with the kernel, so that nothing is left to flush.
+//! Every [`Duplex`] makes the same promises. For reading, call [`Duplex::poll_readable`] first, so that a
+//! buffer is borrowed only when there is something to put into it. For writing, what [`Duplex::poll_send`]
+//! counts as sent is with the kernel, so that nothing is left to flush.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,32 +19,32 @@ use crate::buffers::Buffer;
 use crate::tls::Tls;
 use crate::{socket, system};
 
-/// How often a peer is looked for ([`Duplex::is_broken_off`]) while nobody takes what it has sent: that hides
-/// its end, for which nobody is woken.
+/// How often to check whether the peer is still there ([`Duplex::is_broken_off`]) while nobody takes what it
+/// has sent: the unread data hides the end of the connection, and no waker is called for it.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
-/// Bytes both ways: a whole connection ([`Stream`]), or one of the many streams of a protocol that has them.
+/// Bytes in both directions: a whole connection ([`Stream`]), or one stream of a multiplexed protocol.
 pub trait Duplex {
     /// Ready when something can be received: bytes, the end, or an error.
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
-    /// Receives once into the free room of `buffer`, which must not be full, just after
+    /// Receives once into the free room of `buffer`, which must not be full, right after
     /// [`Self::poll_readable`] was ready. Zero is the end of the stream.
     fn receive_ready(&mut self, context: &mut Context<'_>, buffer: &mut Buffer) -> Poll<io::Result<usize>>;
-    /// Sends as much of `bytes` as is taken now, at least one byte when ready. After `Pending` it must be
+    /// Sends as many of `bytes` as are taken now, at least one byte when ready. After `Pending` it must be
     /// called with the same bytes again.
     fn poll_send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
-    /// Says that nothing more will be sent.
+    /// Ends our direction: nothing more will be sent.
     fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
-    /// Makes the drop send a reset, so that the peer sees that what it got is not whole.
+    /// Makes dropping it send a reset, so that the peer can tell that what it received is incomplete.
     fn reset_on_close(&mut self);
-    /// The socket, when nothing stands between it and the bytes: then the kernel may move them by itself.
+    /// The socket, if the bytes pass through it unchanged: then the kernel may move them by itself.
     fn bare(&self) -> Option<&TcpStream>;
-    /// Whether the peer has broken off what it sends and what it takes, as far as that shows at this moment
-    /// without taking anything of what it sent. A peer that has merely ended its stream has not. A system
-    /// call where it is a socket; nobody is woken when it changes.
+    /// Whether the peer has given up both directions, as far as that can be seen now without consuming
+    /// anything it sent. A peer that has merely ended its stream has not. Takes a system call if it is a
+    /// socket; no waker is registered for a change.
     fn is_broken_off(&mut self, context: &mut Context<'_>) -> bool;
-    /// Takes together what has come while nobody has room for it, where kept piece by piece it would take
-    /// more memory than its bytes.
+    /// Merges what has arrived while nobody has room for it, if the pieces would take more memory than their
+    /// bytes.
     #[inline]
     fn gather(&mut self, _context: &mut Context<'_>) {}
 
@@ -56,36 +56,36 @@ pub trait Duplex {
     }
 }
 
-/// What a protocol puts between the bytes of a connection and those that the layers above see, as MySQL its
-/// compression. The promises are those of [`Duplex`].
+/// What a protocol puts between the bytes of a connection and those that the layers above see, such as
+/// MySQL's compression. The promises are those of [`Duplex`].
 pub trait Layer {
-    /// The connection that it stands on.
+    /// The connection below the layer.
     fn below(&self) -> &Stream;
-    /// The same, to be used only for what has nothing to do with bytes.
+    /// The same, mutable, for uses that do not concern its bytes.
     fn below_mut(&mut self) -> &mut Stream;
-    /// Whether something was received that was not taken.
+    /// Whether received content is waiting to be taken.
     fn has_content(&self) -> bool;
     /// As [`Duplex::poll_readable`].
     fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
-    /// Gives at most `most` bytes of content to `put`, in one piece, just after [`Self::poll_readable`] was
+    /// Passes at most `most` bytes of content to `put`, in one piece, right after [`Self::poll_readable`] was
     /// ready. Zero is the end of the stream.
     ///
     /// # Errors
-    /// Nothing more can be had.
+    /// No more content can be had.
     fn take_with(&mut self, most: usize, put: &mut dyn FnMut(&[u8])) -> io::Result<usize>;
     /// As [`Duplex::poll_send`].
     fn poll_send(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>>;
-    /// Notes that what was sent so far is complete by itself, and that what follows begins something new.
+    /// Marks the end of a unit: what was sent so far is complete, and what follows begins another.
     fn end_part(&mut self);
-    /// Ready once the kernel has all that was counted as sent.
+    /// Ready once the kernel has everything that was counted as sent.
     fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 
 /// A connection.
 pub struct Stream(Kind);
 
-/// Plain, encrypted, or under a protocol's own layer. What is not plain is boxed, so that a plain connection
-/// is no larger for it.
+/// Plain, encrypted, or under a protocol's own layer. The latter two are boxed, so that they do not make a
+/// plain connection larger.
 enum Kind {
     Plain(TcpStream),
     Encrypted(Box<Encrypted>),
@@ -97,14 +97,15 @@ struct Encrypted {
     tls: Tls,
 }
 
-/// State of a peer, as far as it shows without taking anything.
+/// State of a peer, as far as it can be seen without consuming anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
     /// Nothing; the task is woken when that changes.
     Quiet,
-    /// The peer sent something. As long as that is not received, nothing else can be seen.
+    /// The peer sent something. Until that is received, nothing else can be seen.
     Speaking,
-    /// The peer ended its direction: it left, or it has no more to say and waits for an answer all the same.
+    /// The peer ended its direction: it has left, or it has nothing more to send and still waits for an
+    /// answer.
     Ended,
 }
 
@@ -181,7 +182,7 @@ impl Duplex for Stream {
 }
 
 impl Stream {
-    /// A connection whose bytes go over the wire as they are.
+    /// A connection without encryption.
     pub fn plain(socket: TcpStream) -> Stream {
         Stream(Kind::Plain(socket))
     }
@@ -191,24 +192,24 @@ impl Stream {
         Stream(Kind::Encrypted(Box::new(Encrypted { socket, tls })))
     }
 
-    /// A connection under a layer.
+    /// A connection with a layer on top.
     pub fn layered(layer: Box<dyn Layer>) -> Stream {
         Stream(Kind::Layered(layer))
     }
 
-    /// Whether bytes go through a layer, which wants to know where parts of them end.
+    /// Whether the bytes go through a layer, which needs to know where units end.
     pub fn has_parts(&self) -> bool {
         matches!(self.0, Kind::Layered(_))
     }
 
-    /// Notes that what was sent so far is complete by itself; for a layer's sake, and nothing without one.
+    /// Marks the end of a unit for a layer; does nothing without one.
     pub fn end_part(&mut self) {
         if let Kind::Layered(layer) = &mut self.0 {
             layer.end_part();
         }
     }
 
-    /// The socket, given up by a connection whose bytes go over the wire as they are; `None` for any other.
+    /// Takes the socket out of a plain connection; `None` for any other.
     pub fn into_socket(self) -> Option<TcpStream> {
         match self.0 {
             Kind::Plain(socket) => Some(socket),
@@ -216,7 +217,7 @@ impl Stream {
         }
     }
 
-    /// The socket below, whatever stands between it and the bytes.
+    /// The socket below, whatever is between it and the bytes.
     fn socket(&self) -> &TcpStream {
         match &self.0 {
             Kind::Plain(socket) => socket,
@@ -225,28 +226,29 @@ impl Stream {
         }
     }
 
-    /// Bytes sent that the peer has taken, in a measure that grows, if the kernel has something
-    /// that it has not acknowledged. A system call.
+    /// A number that grows as the peer acknowledges sent bytes; `None` if the kernel has none that it has not
+    /// acknowledged. A system call.
     pub fn taken(&self) -> Option<u64> {
         let unsent_bytes = self.unsent_bytes();
         (unsent_bytes > 0).then(|| u64::MAX - unsent_bytes)
     }
 
-    /// Bytes that the kernel has of what was sent, and the peer has not acknowledged. A system call.
+    /// Bytes sent that the kernel still has because the peer has not acknowledged them. A system call.
     pub fn unsent_bytes(&self) -> u64 {
         system::unsent_bytes(self.socket())
     }
 
-    /// Keeps small messages from waiting for the acknowledgement of those before (TCP_NODELAY).
+    /// Turns off Nagle's algorithm (TCP_NODELAY), so that small messages do not wait for earlier
+    /// acknowledgements.
     pub fn send_at_once(&self) {
-        // A failure costs time only, and comes from a connection that is gone already.
+        // A failure costs only time, and means that the connection is gone already.
         let _ = self.socket().set_nodelay(true);
     }
 
-    /// Ends the connection where the peer's kernel acknowledges nothing of what was sent for so long
+    /// Ends the connection if the peer's kernel does not acknowledge sent bytes for this long
     /// (TCP_USER_TIMEOUT, RFC 5482).
     pub fn end_when_unacknowledged(&self, after: Duration) {
-        // Sockets of other kinds know nothing of the sort.
+        // Other kinds of sockets do not have this option.
         let after_ms = after.as_millis().try_into().unwrap_or(u32::MAX);
         let _ = rustix::net::sockopt::set_tcp_user_timeout(self.socket(), after_ms);
     }
@@ -261,7 +263,7 @@ impl Stream {
         self.socket().peer_addr()
     }
 
-    /// Receives once, for readers that bring room of their own.
+    /// Receives once, for readers that have their own buffer.
     pub fn poll_read(&mut self, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match &mut self.0 {
             Kind::Plain(socket) => Pin::new(socket).poll_read(context, room),
@@ -278,7 +280,7 @@ impl Stream {
         }
     }
 
-    /// As [`Duplex::poll_send`], from several places in one call.
+    /// As [`Duplex::poll_send`], for several slices in one call.
     #[inline]
     pub fn poll_send_parts(
         &mut self,
@@ -292,7 +294,7 @@ impl Stream {
         }
     }
 
-    /// As [`Duplex::poll_send`], from as many places as the caller has.
+    /// As [`Duplex::poll_send`], for any number of slices.
     pub fn poll_send_slices(
         &mut self,
         context: &mut Context<'_>,
@@ -309,8 +311,9 @@ impl Stream {
         }
     }
 
-    /// Says that the end is meant, where that has words of its own (RFC 8446 section 6.1), if the kernel
-    /// takes them now: a client must not take the end of a connection for an attack that cut it off.
+    /// Announces an orderly end where the protocol has a message for that (`close_notify`, RFC 8446 section
+    /// 6.1), if the kernel takes it now: a client must be able to tell the end of a connection from a
+    /// truncation attack.
     pub async fn say_farewell(&mut self) {
         match &mut self.0 {
             Kind::Plain(_) => {}
@@ -326,8 +329,8 @@ impl Stream {
         }
     }
 
-    /// Whether nothing, not even an end of stream, has arrived that was not received. Costs no system call
-    /// while tokio knows the socket as drained, which it is after an exchange that ended cleanly.
+    /// Whether nothing is waiting to be received, not even an end of stream. Costs no system call while tokio
+    /// considers the socket drained, as after an exchange that ended cleanly.
     #[inline]
     pub fn is_quiet(&self) -> bool {
         let (socket, mut is_quiet) = match &self.0 {
@@ -335,7 +338,7 @@ impl Stream {
             Kind::Encrypted(encrypted) => (&encrypted.socket, encrypted.tls.is_quiet()),
             Kind::Layered(layer) => return !layer.has_content() && layer.below().is_quiet(),
         };
-        // Entered only while tokio takes the socket for readable.
+        // Runs only while tokio considers the socket readable.
         let _ = socket.try_io(Interest::READABLE, || {
             match rustix::net::recv(socket, &mut [0; 1], RecvFlags::PEEK) {
                 Err(Errno::AGAIN) => Err(io::ErrorKind::WouldBlock.into()),
@@ -348,9 +351,9 @@ impl Stream {
         is_quiet
     }
 
-    /// Whether a peer that waits for something has reset its connection, or closed it without a word. Once it
-    /// has sent something a close may be a half-close, and what it sent a request to be answered: then only a
-    /// reset counts, and nobody is woken for it.
+    /// Whether a peer that waits for something has reset or silently closed its connection. Once it has sent
+    /// something, a close may be a half-close, and what it sent may be a request that wants an answer: then
+    /// only a reset counts, and no waker is registered for it.
     pub fn poll_left(&mut self, context: &mut Context<'_>) -> bool {
         match self.poll_present(context) {
             Ok(Sight::Quiet) => false,
@@ -359,8 +362,7 @@ impl Stream {
         }
     }
 
-    /// State of the peer, without taking anything of what it sent. Err when the connection was
-    /// reset.
+    /// State of the peer, without consuming anything it sent. `Err` if the connection was reset.
     pub fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight> {
         let socket = match &mut self.0 {
             Kind::Plain(socket) => socket,
@@ -388,7 +390,7 @@ impl Stream {
     }
 }
 
-/// The first part that has bytes: a layer takes one piece at a time.
+/// The first part that is not empty: a layer takes one piece at a time.
 fn first_of<'a>(mut parts: impl Iterator<Item = &'a [u8]>) -> &'a [u8] {
     parts.find(|part| !part.is_empty()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The few calls to the kernel that tokio and the standard library do not offer.
+//! The few system calls that tokio and the standard library do not offer.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_siz
 use socket2::{SockFilter, SockRef};
 use tokio::net::{TcpListener, TcpStream};
 
-/// CPUs this process may run on, by number; empty when the kernel does not say.
+/// Numbers of the CPUs this process may run on; empty when the kernel does not say.
 pub fn allowed_cpus() -> Vec<usize> {
     match rustix::thread::sched_getaffinity(None) {
         Ok(set) => (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect(),
@@ -17,28 +17,28 @@ pub fn allowed_cpus() -> Vec<usize> {
     }
 }
 
-/// Keeps the calling thread on one CPU.
+/// Pins the calling thread to one CPU.
 pub fn pin_to(cpu: usize) -> io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(cpu);
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// Lets the calling thread run on every CPU that the process may use, behind those that serve (nice 10): for
-/// work that takes long, and that a thread began which [`pin_to`] keeps in its place. Where the kernel lets
-/// it do neither it stays as it is.
+/// Lets the calling thread run on every CPU that the process may use, at a lower priority than the workers
+/// (nice 10). This is for long work on a thread that was spawned by a pinned one ([`pin_to`]). If the kernel
+/// allows neither, the thread stays as it is.
 pub fn run_beside_workers() {
     let mut set = rustix::thread::CpuSet::new();
     (0..rustix::thread::CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu));
-    // The kernel takes of these what the control group grants.
+    // The kernel uses those of them that the control group grants.
     let _ = rustix::thread::sched_setaffinity(None, &set);
-    // For Linux a thread (setpriority(2)).
+    // On Linux this applies to a thread (setpriority(2)).
     let _ = rustix::process::setpriority_process(None, 10);
 }
 
-/// Number of a descriptor from which on accepting pauses, so that what was accepted can still be served.
+/// Descriptor number from which on accepting pauses, so that accepted connections can still be served.
 ///
-/// The kernel gives out the lowest free number (open(2)), so a high one tells how many are in use, without
+/// The kernel hands out the lowest free number (open(2)), so a high number shows how many are in use, without
 /// counting. An eighth of the limit is held back, at least 8 and at most 1024.
 pub fn accept_ceiling() -> i32 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -46,31 +46,31 @@ pub fn accept_ceiling() -> i32 {
     limit - (limit / 8).clamp(8, 1024)
 }
 
-/// A quarter of the descriptors that this process may have, for what is not a connection.
+/// A quarter of the descriptors that this process may have, the share for what is not a connection.
 pub fn quarter_of_descriptors() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX) / 4
 }
 
-/// Has no core be written of this process from now on (core(5)): there are passwords in its memory. A
-/// handler that `core_pattern` pipes to is told of the limit, and systemd-coredump goes by it.
+/// Prevents core dumps of this process from now on (core(5)), as there are passwords in its memory. A handler
+/// that `core_pattern` pipes to is passed the limit, and systemd-coredump respects it.
 ///
-/// A process that is not dumpable (prctl(2)) would be safer, and could not count its own descriptors any more
-/// unless it is root's.
+/// Making the process not dumpable (prctl(2)) would be safer, but then it could no longer count its own
+/// descriptors unless it runs as root.
 pub fn forbid_core() {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Core);
     let none = rustix::process::Rlimit { current: Some(0), ..limit };
-    // Lowering it is always allowed.
+    // Lowering the limit is always allowed.
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
 }
 
-/// Whether the kernel had no descriptor, or no memory for one, left for us: no peer is to blame.
+/// Whether the kernel had no descriptor left, or no memory for one: no peer is to blame.
 pub fn is_shortage(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM))
 }
 
-/// Whether a connection to `to` failed for want of a port, or an entry of a table, to leave from
-/// (connect(2)): no peer is to blame. IPv6 says the same where the host has no address for the way there,
-/// which is no shortage: a datagram socket, whose ports are others, tells the two apart.
+/// Whether a connection to `to` failed because no local port or table entry is left (connect(2)): no peer is
+/// to blame. For IPv6 the kernel returns the same error when the host has no address for the route, which is
+/// no shortage. A datagram socket, which has ports of its own, tells the two apart.
 pub fn is_out_of_ports(error: &io::Error, to: SocketAddr) -> bool {
     let is_without_address = |error: io::Error| error.raw_os_error() == Some(libc::EADDRNOTAVAIL);
     let any = if to.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
@@ -82,19 +82,20 @@ pub fn is_out_of_ports(error: &io::Error, to: SocketAddr) -> bool {
     error.raw_os_error() == Some(libc::EADDRNOTAVAIL) && has_address()
 }
 
-/// Whether a datagram socket could not be connected for want of a port to leave from (connect(2)): no peer is
-/// to blame. Other than a connection, it takes its port from all others that leave by the same address.
+/// Whether a datagram socket could not be connected because no local port is left (connect(2)): no peer is to
+/// blame. Unlike TCP connections, it needs a port that no other datagram socket on the same address has.
 pub fn is_out_of_datagram_ports(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EADDRINUSE))
 }
 
-/// Whether a datagram is longer than one can be, or than the way carries (udp(7)). On a connected socket the
-/// kernel says so once also of a datagram that was sent before, when it has learnt what the way carries.
+/// Whether a datagram is longer than a datagram can be, or than the path carries (udp(7)). On a connected
+/// socket the kernel also reports this once for an earlier datagram, after it has learnt what the path
+/// carries.
 pub fn is_too_long(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EMSGSIZE)
 }
 
-/// Accepts a connection that waits; `None` when there is none.
+/// Accepts a connection that is waiting; `None` when there is none.
 pub fn accept_now(listener: &TcpListener) -> io::Result<Option<(TcpStream, SocketAddr)>> {
     match SockRef::from(listener).accept() {
         Ok((stream, peer)) => {
@@ -107,19 +108,19 @@ pub fn accept_now(listener: &TcpListener) -> io::Result<Option<(TcpStream, Socke
     }
 }
 
-/// An interface that no packet arrives on: the kernel counts up from 1 as interfaces are made.
+/// Index of an interface that does not exist: the kernel numbers interfaces upwards from 1.
 const NOWHERE: NonZeroU32 = NonZeroU32::new(i32::MAX as u32).expect("not zero");
 
-/// Takes a listening TCP socket out of the search for new connections, for good: what asks for its address
-/// from now on finds another socket there, or is refused. Handshakes under way end at it, and what waits in
-/// its queue stays. Nobody has to have a right for that, since Linux 5.7 (`SO_BINDTOIFINDEX`, socket(7)).
+/// Permanently removes a listening TCP socket from the lookup for new connections: a SYN to its address finds
+/// another socket there from now on, or is refused. Handshakes under way still complete at it, and
+/// connections in its queue stay. Since Linux 5.7 this needs no capability (`SO_BINDTOIFINDEX`, socket(7)).
 ///
-/// Who is bound to an interface already may leave it by CAP_NET_RAW only. Without, the socket stays where it
-/// is and leaves what asks for a connection unanswered: the client asks again a second later, once the socket
-/// is closed.
+/// A socket that is already bound to an interface can only be bound to another with CAP_NET_RAW. Without
+/// that, the socket stays where it is and ignores new SYNs: the client repeats its SYN a second later, after
+/// the socket was closed.
 ///
 /// # Errors
-/// The kernel is older; the socket goes on as it was.
+/// The kernel is older; the socket is unchanged.
 pub fn withdraw(listener: &impl AsFd) -> io::Result<()> {
     let socket = SockRef::from(listener);
     match socket.bind_device_by_index_v4(Some(NOWHERE)) {
@@ -130,8 +131,8 @@ pub fn withdraw(listener: &impl AsFd) -> io::Result<()> {
     }
 }
 
-/// A filter for a listening socket (socket(7), `SO_ATTACH_FILTER`), which is shown packets from the TCP
-/// header on: drops those with SYN and without ACK.
+/// A filter for a listening socket (socket(7), `SO_ATTACH_FILTER`), which sees packets from the TCP header
+/// on: drops those with SYN and without ACK.
 const NO_NEW_CONNECTIONS: [SockFilter; 5] = {
     const FLAGS: u32 = 13;
     const SYN: u32 = 0x02;
@@ -147,7 +148,7 @@ const NO_NEW_CONNECTIONS: [SockFilter; 5] = {
     ]
 };
 
-/// Whether [`withdraw`] was called for the socket, in this process or another.
+/// Whether [`withdraw`] was called for the socket, by this process or another.
 pub fn is_withdrawn(listener: &impl AsFd) -> bool {
     let interface = interface_of(listener);
     interface == Some(NOWHERE) || interface.is_some() && datagrams::has_filter(listener)
@@ -158,27 +159,27 @@ pub fn is_no_interface(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENODEV)
 }
 
-/// Whether an error says that this process lacks a right; that ports below 1024 are not for it is another
-/// error (EACCES).
+/// Whether an error says that this process lacks a capability. Ports below 1024 without the right to them
+/// give another error (EACCES).
 pub fn is_not_permitted(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EPERM)
 }
 
-/// Index of the interface that a socket is bound to; `None` when it is bound to none.
+/// Index of the interface that a socket is bound to; `None` if it is bound to none.
 pub fn interface_of(socket: &impl AsFd) -> Option<NonZeroU32> {
     SockRef::from(socket).device_index_v4().ok().flatten()
 }
 
-/// Index of the interface that has this name now, or this other name (ip-link(8), `altname`); `None` when
-/// none has. An interface that goes away and comes back under its name has another index.
+/// Index of the interface that has this name or alternative name now (ip-link(8), `altname`); `None` if none
+/// has. An interface that is removed and created again under its name has another index.
 pub fn interface_named(name: &str) -> Option<NonZeroU32> {
     let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::DGRAM, None).ok()?;
     NonZeroU32::new(rustix::net::netdevice::name_to_index(&socket, name).ok()?)
 }
 
-/// Makes closing the socket send a reset, so that the peer sees that what it got is not whole.
+/// Makes closing the socket send a reset, so that the peer can tell that what it received is incomplete.
 pub fn reset_on_close(socket: &impl AsFd) {
-    // A failure leaves an ordinary close, which a peer that counts bytes still tells from a whole message.
+    // If this fails the close is an ordinary one; a peer that counts bytes still notices.
     let _ = SockRef::from(socket).set_linger(Some(std::time::Duration::ZERO));
 }
 

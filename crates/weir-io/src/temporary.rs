@@ -1,8 +1,8 @@
-//! Files without a name that hold what memory shall not, and the threads that read and write them: a worker
-//! never waits for a disk.
+//! Nameless files for what must not stay in memory, and the threads that read and write them: a worker never
+//! waits for a disk.
 //!
-//! Each thing that waits is a job: a block to write, a block to read, a file to close. A file has one of the
-//! first two under way at most, so that what waits for a disk that hangs is bounded by the number of files.
+//! Each task for a thread is a job: write a block, read a block, or close a file. A file has at most one read
+//! or write under way, so that the number of jobs waiting for a hung disk is bounded by the number of files.
 
 mod file;
 
@@ -23,27 +23,27 @@ pub use self::file::{Lost, TemporaryFile};
 use crate::clock;
 use crate::system;
 
-/// Bytes that are read or written at once.
+/// Bytes read or written at once.
 pub const BLOCK: usize = 128 << 10;
 /// How long a thread waits for the next job before it ends.
 const IDLE: Duration = Duration::from_secs(10);
-/// Failures of the disk are said at most this often.
+/// Disk failures are logged at most this often.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// What all files together may take.
+/// Limits for all files together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Where they are made.
+    /// The directory in which they are made.
     pub directory: PathBuf,
-    /// Bytes in all of them.
+    /// Bytes in all files.
     pub bytes: u64,
-    /// Files at once; at most a quarter of the descriptors that the process may have.
+    /// Files at once; never more than a quarter of the process's descriptor limit.
     pub files: u64,
-    /// Threads that read and write them, at least 1.
+    /// Threads that read and write the files, at least 1.
     pub threads: usize,
 }
 
-/// The files of a process, for all workers.
+/// The temporary files of a process, shared by all workers.
 pub struct TemporaryFiles {
     directory: Mutex<PathBuf>,
     most_bytes: AtomicU64,
@@ -53,13 +53,13 @@ pub struct TemporaryFiles {
     files: AtomicU64,
     made: AtomicU64,
     refusals: [AtomicU64; FileRefusal::ALL.len()],
-    /// When a failure of the disk was last said, in nanoseconds of the clock; 0: never.
+    /// When a disk failure was last logged, in nanoseconds of the clock; 0: never.
     said_at: AtomicU64,
     queue: Mutex<Queue>,
     ready: Condvar,
 }
 
-/// What waits for the disk.
+/// Jobs waiting for a thread.
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
@@ -68,7 +68,7 @@ struct Queue {
 }
 
 impl TemporaryFiles {
-    /// None yet, and no thread.
+    /// With no files and no threads yet.
     pub fn new(limits: Limits) -> Arc<TemporaryFiles> {
         Arc::new(TemporaryFiles {
             most_bytes: AtomicU64::new(limits.bytes),
@@ -85,7 +85,7 @@ impl TemporaryFiles {
         })
     }
 
-    /// Goes by these limits from now on; files that there are stay where they are.
+    /// Applies these limits from now on. Existing files stay where they are.
     pub fn limit(&self, limits: Limits) {
         self.most_bytes.store(limits.bytes, Ordering::Relaxed);
         let most_files = limits.files.min(system::quarter_of_descriptors());
@@ -104,17 +104,17 @@ impl TemporaryFiles {
         self.most_bytes.load(Ordering::Relaxed)
     }
 
-    /// Files that there are.
+    /// Files that exist now.
     pub fn files(&self) -> u64 {
         self.files.load(Ordering::Relaxed)
     }
 
-    /// Files that were made.
+    /// Files made so far.
     pub fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
     }
 
-    /// How often bytes were not put into a file, or not found there, by number of the reason.
+    /// How often bytes could not be put into a file or read back, by reason.
     pub fn refusals(&self, reason: FileRefusal) -> u64 {
         self.refusals[reason as usize].load(Ordering::Relaxed)
     }
@@ -124,7 +124,7 @@ impl TemporaryFiles {
         self.refusals[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A place for one more file; `None` when there are as many as may be.
+    /// Room for one more file; `None` when the limit is reached.
     fn place(self: &Arc<Self>) -> Option<Arc<Shared>> {
         let most = self.most_files.load(Ordering::Relaxed);
         let more = |files: u64| (files < most).then(|| files + 1);
@@ -136,7 +136,7 @@ impl TemporaryFiles {
         Some(Arc::new(Shared { files: self.clone(), file, reserved }))
     }
 
-    /// Has a thread do it; gives it back where there is none and none can be had.
+    /// Hands the job to a thread; returns it if there is no thread and none can be started.
     fn submit(self: &Arc<Self>, job: Job) -> Result<(), Job> {
         let most = self.most_threads.load(Ordering::Relaxed).max(1);
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -154,9 +154,9 @@ impl TemporaryFiles {
         Ok(())
     }
 
-    /// Does what there is to do, until there was nothing for a while.
+    /// Works off jobs, until there has been none for [`IDLE`].
     fn work(&self) {
-        // Workers are pinned, and what they spawn would be too.
+        // Workers are pinned to CPUs, and the threads that they spawn inherit that.
         system::run_beside_workers();
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -178,7 +178,7 @@ impl TemporaryFiles {
         }
     }
 
-    /// Says what the disk did, unless that was said a moment ago.
+    /// Logs a disk failure, unless one was logged a moment ago.
     fn say(&self, what: &str, error: &io::Error) {
         let now = clock::now().as_nanos() as u64;
         let said = self.said_at.load(Ordering::Relaxed);
@@ -189,17 +189,17 @@ impl TemporaryFiles {
     }
 }
 
-/// One file, for the worker whose it is and for the job that is under way.
+/// One file, shared by the worker that uses it and the job that is under way.
 struct Shared {
     files: Arc<TemporaryFiles>,
-    /// Made with the first block that is written.
+    /// Created when the first block is written.
     file: OnceLock<File>,
-    /// Bytes of it that are counted.
+    /// Bytes of it that count towards the total.
     reserved: AtomicU64,
 }
 
 impl Shared {
-    /// Counts it as so long; false when all files together would be too long.
+    /// Counts the file with this length; false if all files together would exceed their limit.
     fn reserve(&self, length: u64) -> bool {
         let more = length.saturating_sub(self.reserved.load(Ordering::Relaxed));
         let most = self.files.most_bytes();
@@ -232,29 +232,29 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Freeing what a large file held takes a while; it counts until then.
+        // Freeing the blocks of a large file takes a while; its bytes count until that is done.
         drop(self.file.take());
         self.files.bytes.fetch_sub(*self.reserved.get_mut(), Ordering::Relaxed);
         self.files.files.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// What a thread is to do.
+/// A task for a thread.
 struct Job {
     file: Arc<Shared>,
     work: Work,
 }
 
 enum Work {
-    /// Write the block there, and give it back.
+    /// Write the block at this offset, and return it.
     Write { block: Vec<u8>, at: u64, tell: oneshot::Sender<Done> },
-    /// Fill the block from there.
+    /// Fill the block from this offset.
     Read { block: Vec<u8>, at: u64, tell: oneshot::Sender<Done> },
-    /// Close it, where nobody has it any more.
+    /// Close the file, if this is the last reference.
     Close,
 }
 
-/// What came of a job.
+/// Result of a job.
 struct Done {
     block: Vec<u8>,
     is_good: bool,
@@ -286,15 +286,16 @@ impl Job {
     }
 }
 
-/// Makes a file that has no name, so that it is gone with its last descriptor, for this user alone.
+/// Creates a file without a name, readable by this user only, which vanishes when its last descriptor is
+/// closed.
 ///
-/// Source: open(2), `O_TMPFILE`. Where the file system has none of that it has a name for a moment.
+/// Source: open(2), `O_TMPFILE`. On file systems without that flag the file has a name for a moment.
 pub fn unnamed(directory: &Path) -> io::Result<File> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::EXCL;
     match rustix::fs::open(directory, flags | OFlags::TMPFILE, mode) {
         Ok(file) => return Ok(file.into()),
-        // EISDIR and EINVAL are said by kernels and file systems that take the flag for others.
+        // Kernels and file systems that do not know the flag return EISDIR or EINVAL.
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR | rustix::io::Errno::INVAL) => {}
         Err(error) => return Err(error.into()),
     }

@@ -1,8 +1,8 @@
-//! TLS over one socket: rustls says what the records mean, this moves them.
+//! TLS over one socket: rustls interprets the records, this module moves them.
 //!
-//! rustls's unbuffered interface is used, so that an idle connection holds no buffer of ours: records are
-//! received into a borrowed buffer that goes back once all in it are processed, and encrypted into another
-//! that goes back once the kernel has taken it.
+//! It uses rustls's unbuffered interface, so that an idle connection holds no buffer of ours: records are
+//! received into a borrowed buffer that is returned once all in it are processed, and encrypted into another
+//! that is returned once the kernel has taken it.
 
 mod last_words;
 
@@ -22,14 +22,14 @@ use weir_tls::observing_name;
 use crate::buffers::{Buffer, Buffers, LARGE, SMALL};
 use crate::socket;
 
-/// Most content bytes encrypted at once: three full records, whose ciphertext fits a large buffer with room
-/// to spare.
+/// Most content bytes encrypted at once: three full records, whose ciphertext fits into a large buffer with
+/// room to spare.
 const PIECE_BYTES: usize = 3 * (16 << 10);
-/// A vector of content above this size is not kept by a connection that waits.
+/// A waiting connection does not keep a content vector larger than this.
 const KEPT_BYTES: usize = 1 << 10;
 
-/// Most bytes received for a handshake, PROXY header not counted (threat D4): certificates of a client fit, a
-/// flood does not.
+/// Most bytes received for a handshake, not counting a PROXY header (threat D4): enough for a client's
+/// certificates, too few for a flood.
 const HANDSHAKE_BYTES: usize = 64 << 10;
 
 /// One TLS connection.
@@ -41,26 +41,26 @@ pub struct Tls {
     server_name: Option<Box<str>>,
     /// Bytes received in all while the handshake lasts; `None` once it is over.
     shaking: Option<usize>,
-    /// Bytes to have room for at the next receive: large only while much comes at once.
+    /// Free room to have at the next receive; large only while much arrives at once.
     room: usize,
     /// Whether `incoming` holds something that rustls has not seen.
     is_fresh: bool,
-    /// Content of the last record, from `taken` on not yet taken.
+    /// Content of the last record; from `taken` on it is yet to be taken.
     content: Vec<u8>,
     taken: usize,
     /// Records that the kernel has not taken yet.
     outgoing: Option<Buffer>,
-    /// Content bytes in `outgoing` that the caller has not been told of.
+    /// Content bytes in `outgoing` that were not yet reported to the caller as sent.
     accepted: usize,
-    /// The peer ended its stream, in order or not.
+    /// How the peer ended its stream; `None` while it has not.
     ended: Option<End>,
     close_queued: bool,
-    /// Rustls has found an error and must not be asked again: shown the same records it would fail anew, with
-    /// another alert.
+    /// rustls has found an error and must not be called again: given the same records it would fail again,
+    /// with another alert.
     is_broken: bool,
     /// Whether what we send next is encrypted.
     encrypts: bool,
-    /// Bytes read away since the alert was sent; `None` before that.
+    /// Bytes discarded since the alert was sent; `None` before that.
     lingered: Option<usize>,
 }
 
@@ -74,24 +74,24 @@ enum Side {
 enum End {
     /// With `close_notify`.
     InOrder,
-    /// The connection closed without it: what came may not be all (RFC 8446 §6.1).
+    /// The connection closed without it: what was received may be incomplete (RFC 8446 §6.1).
     Cut,
 }
 
-/// Outcome of processing.
+/// What processing led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Processed {
     /// There is more in `content`.
     Content,
-    /// Nothing is left to process; more must be received before the handshake is over.
+    /// Nothing is left to process; the handshake needs more bytes.
     NeedsBytes,
-    /// Nothing is left to process, and the handshake is over. What was to be written is in `outgoing`.
+    /// Nothing is left to process, and the handshake is over. What was to be sent is in `outgoing`.
     Open,
-    /// The peer will say nothing more.
+    /// The peer will send nothing more.
     Ended,
 }
 
-/// Thing to write once the connection is open.
+/// What to write once the handshake is over.
 #[derive(Clone, Copy)]
 enum Wish<'a> {
     Nothing,
@@ -100,7 +100,7 @@ enum Wish<'a> {
 }
 
 impl Tls {
-    /// The server's end of a new connection. `first` is what was received of it already.
+    /// The server's end of a new connection. `first` is what was already received.
     pub fn server(
         config: Arc<ServerConfig>,
         buffers: &Rc<Buffers>,
@@ -110,7 +110,7 @@ impl Tls {
         Tls::new(Side::Server(connection), buffers, first)
     }
 
-    /// The client's end of a new connection to the server that proves to be `name`.
+    /// The client's end of a new connection, to a server that has to prove that it is `name`.
     pub fn client(
         config: Arc<ClientConfig>,
         name: ServerName<'static>,
@@ -140,7 +140,7 @@ impl Tls {
             lingered: None,
         };
         if let Some(first) = first {
-            // A record may be longer than the buffer this came in.
+            // A record may be longer than the buffer that `first` is in.
             let mut incoming = tls.borrow(LARGE)?;
             incoming.append(first.filled());
             tls.incoming = Some(incoming);
@@ -148,7 +148,7 @@ impl Tls {
         Ok(tls)
     }
 
-    /// State of the connection in rustls.
+    /// rustls's state of the connection.
     pub fn state(&self) -> &CommonState {
         match &self.side {
             Side::Server(connection) => connection,
@@ -156,18 +156,18 @@ impl Tls {
         }
     }
 
-    /// The name that the client asked for, lower case; `None` on a client's own side too.
+    /// The name that the client asked for, lower case; always `None` on the client's own side.
     pub fn server_name(&self) -> Option<&str> {
         self.server_name.as_deref()
     }
 
-    /// Brings the handshake on. Content that came with its last message stays to be taken.
+    /// Advances the handshake. Content that came with its last message is kept to be taken.
     pub fn poll_handshake(&mut self, socket: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let step = self.process(Wish::Nothing);
             if self.outgoing.is_some() {
                 match self.poll_flush(socket, context) {
-                    // The alert that says what is wrong is worth one try.
+                    // Sending the alert that names the error is worth one try.
                     _ if step.is_err() => {}
                     flushed => ready!(flushed)?,
                 }
@@ -178,8 +178,7 @@ impl Tls {
                     return Poll::Ready(Ok(()));
                 }
                 Processed::Content => {}
-                // What a client sends after its part of the handshake may come along with that: content, and
-                // that it has no more to say.
+                // With its last handshake message a client may send content, and also `close_notify`.
                 Processed::Ended if !self.state().is_handshaking() => {
                     self.shaking = None;
                     return Poll::Ready(Ok(()));
@@ -209,7 +208,7 @@ impl Tls {
                         return Poll::Ready(Err(error));
                     }
                 }
-                // Answers of rustls's own (a key update, say) need not be waited for: what is sent next goes
+                // rustls's own answers (to a key update, say) need not be waited for: what is sent next goes
                 // behind them.
                 if let Poll::Ready(Err(error)) = self.poll_flush(socket, context) {
                     return Poll::Ready(Err(error));
@@ -224,7 +223,7 @@ impl Tls {
     /// Moves content into the free room of `buffer`. Zero is the end of the stream.
     ///
     /// # Errors
-    /// The connection closed without saying so: what came may not be all.
+    /// The connection closed without `close_notify`: what was received may be incomplete.
     pub fn take(&mut self, buffer: &mut Buffer) -> io::Result<usize> {
         let room = buffer.free();
         let count = self.take_with(room.len(), |content| room[..content.len()].copy_from_slice(content))?;
@@ -232,10 +231,10 @@ impl Tls {
         Ok(count)
     }
 
-    /// As [`Self::take`], given to `put`, at most `most` bytes.
+    /// As [`Self::take`], but passes at most `most` bytes to `put`.
     ///
     /// # Errors
-    /// The same.
+    /// As for [`Self::take`].
     pub fn take_with(&mut self, most: usize, put: impl FnOnce(&[u8])) -> io::Result<usize> {
         let content = &self.content[self.taken..];
         if content.is_empty() {
@@ -253,14 +252,14 @@ impl Tls {
             if self.content.capacity() > KEPT_BYTES {
                 self.content = Vec::new();
             }
-            // There may be further records behind the one that is used up.
+            // There may be more records behind the one whose content was taken.
             self.is_fresh = self.incoming.is_some();
         }
         Ok(count)
     }
 
-    /// Encrypts and sends what stands in `parts`, up to [`PIECE_BYTES`] of it; ready with the number once the
-    /// kernel has taken all of that.
+    /// Encrypts and sends up to [`PIECE_BYTES`] of `parts`; ready with the number of content bytes once the
+    /// kernel has taken all of their records.
     pub fn poll_send(
         &mut self,
         socket: &TcpStream,
@@ -287,7 +286,7 @@ impl Tls {
         }
     }
 
-    /// Says `close_notify`.
+    /// Sends `close_notify`.
     pub fn poll_close(&mut self, socket: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !std::mem::replace(&mut self.close_queued, true) {
             ready!(self.poll_flush(socket, context))?;
@@ -302,19 +301,20 @@ impl Tls {
         self.taken < self.content.len()
     }
 
-    /// Whether nothing was received that was not taken.
+    /// Whether nothing is waiting to be taken or processed, not even an end of stream.
     #[inline]
     pub fn is_quiet(&self) -> bool {
         self.ended.is_none() && self.incoming.is_none() && self.content.is_empty()
     }
 
     fn write(&mut self, wish: Wish<'_>) -> io::Result<()> {
-        // The peer may have ended its side and still listen; told a second time, both sides are over.
+        // The peer may have ended its direction and still be reading; a second `Ended` means that both
+        // directions are over.
         let mut was_ended = false;
         loop {
             match self.process(wish)? {
                 Processed::Open => return Ok(()),
-                // What came meanwhile is kept; it is bounded by what is in `incoming`.
+                // Content that arrives meanwhile is kept; `incoming` bounds it.
                 Processed::Content => {}
                 Processed::Ended if !std::mem::replace(&mut was_ended, true) => {}
                 Processed::NeedsBytes | Processed::Ended => return Err(io::ErrorKind::NotConnected.into()),
@@ -356,7 +356,7 @@ impl Tls {
         }
     }
 
-    /// Lets go of the first `count` bytes of `incoming`.
+    /// Removes the first `count` bytes of `incoming`.
     fn consume(&mut self, count: usize) {
         if let Some(buffer) = &mut self.incoming {
             buffer.consume(count);
@@ -366,8 +366,8 @@ impl Tls {
         }
     }
 
-    /// Has rustls process one state. Gives how many bytes of `incoming` are used up, and what it came to;
-    /// `None` to go on.
+    /// Lets rustls process one state. Returns how many bytes of `incoming` it used, and the outcome; `None`
+    /// means go on.
     fn turn(&mut self, wish: Wish<'_>, outgoing: &mut Buffer) -> (usize, io::Result<Option<Processed>>) {
         let before = outgoing.filled().len();
         let mut turn = Turn { content: &mut self.content, outgoing, wish };
@@ -392,7 +392,7 @@ impl Tls {
         self.buffers.borrow(bytes).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// The same in a larger buffer: a record may be longer than a small one.
+    /// Moves the records into a larger buffer: a record may be longer than a small one.
     fn larger(&mut self, full: Buffer) -> io::Result<Buffer> {
         if full.capacity() >= LARGE {
             self.incoming = Some(full);
@@ -405,7 +405,7 @@ impl Tls {
         Ok(larger)
     }
 
-    /// Receives records behind those that wait. Zero is the end of the stream.
+    /// Receives records behind those that are already there. Zero is the end of the stream.
     fn poll_fill(&mut self, socket: &TcpStream, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         ready!(socket.poll_read_ready(context))?;
         let mut incoming = match self.incoming.take() {
@@ -448,7 +448,7 @@ impl Tls {
     }
 }
 
-/// Places for the output of one state of rustls's machine.
+/// Where one state of rustls's machine puts its output.
 struct Turn<'t> {
     content: &'t mut Vec<u8>,
     outgoing: &'t mut Buffer,
@@ -456,7 +456,7 @@ struct Turn<'t> {
 }
 
 impl Turn<'_> {
-    /// Deals with one state. Gives how many bytes of input are used up, and what it came to; `None` to go on.
+    /// Handles one state. Returns how many bytes of input it used, and the outcome; `None` means go on.
     fn take<Data>(
         &mut self,
         status: UnbufferedStatus<'_, '_, Data>,
@@ -481,7 +481,7 @@ impl Turn<'_> {
                 }
                 Err(error) => Err(io::Error::other(error)),
             },
-            // It is in `outgoing`, which goes out before anything else.
+            // The data is in `outgoing`, which is sent before anything else.
             Ok(ConnectionState::TransmitTlsData(data)) => {
                 data.done();
                 Ok(None)
@@ -504,7 +504,7 @@ impl Turn<'_> {
     }
 }
 
-/// The content of `parts`, up to [`PIECE_BYTES`] of it, in one place.
+/// Up to [`PIECE_BYTES`] of `parts`, copied into one vector.
 fn gather(parts: &[&[u8]]) -> Vec<u8> {
     let total: usize = parts.iter().map(|part| part.len()).sum();
     let mut gathered = Vec::with_capacity(total.min(PIECE_BYTES));

@@ -1,8 +1,8 @@
-//! Making and removing listening sockets of the Unix domain (unix(7)).
+//! Creating and removing listening Unix domain sockets (unix(7)).
 //!
-//! A socket is a file in a folder that others may write to as well, so nothing is done by its path that
-//! follows a symbolic link. It is made beside its place under another name, gets its owner and permissions,
-//! listens, and only then takes its place: whoever finds it there may connect, and is served.
+//! Others may be able to write to the folder of a socket file, so no operation on its path follows a symbolic
+//! link. A socket is created under another name in the same folder, gets its owner and permissions, and
+//! listens; only then is it renamed to its path. So whoever finds it there can connect and is served.
 
 use std::fmt;
 use std::io;
@@ -27,23 +27,23 @@ use self::accounts::{Accounts, Handle};
 pub use self::accounts::{Permissions, group_number, user_number};
 pub use self::file::{FileId, SocketFile, id_of};
 
-/// A socket that listens.
+/// A listening socket.
 #[derive(Debug)]
 pub struct Listening {
     /// The socket.
     pub socket: OwnedFd,
-    /// The file that it is; `None` for one that is none, or is known to be none any more.
+    /// Its file; `None` for a socket in the abstract namespace, or one whose file is known to be gone.
     pub file: Option<SocketFile>,
 }
 
-/// Why no socket came about.
+/// Why the socket could not be created.
 #[derive(Debug)]
 enum Refusal {
-    /// What stands at the path is not ours to replace.
+    /// Something stands at the path that we must not replace.
     Taken(&'static str),
     /// No such user or group.
     Nobody { kind: &'static str, name: String },
-    /// This process may not.
+    /// This process lacks a right.
     Right(&'static str),
 }
 
@@ -71,18 +71,18 @@ impl From<Refusal> for io::Error {
     }
 }
 
-/// How often a folder that is locked is tried, and the wait between two tries: others hold it for as long as
-/// a socket takes to be made.
+/// How often locking the folder is tried, and the wait between tries: other processes hold the lock for as
+/// long as it takes to create a socket.
 const TURN_TRIES: u32 = 100;
 const TURN_PAUSE: Duration = Duration::from_millis(5);
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// Opens a socket that listens under this name. A file that a process left behind which is gone is replaced.
+/// Opens a listening socket under this name. A file that a dead process left behind is replaced.
 ///
 /// # Errors
-/// Another program listens there; something else stands at the path, a symbolic link say; or the folder, the
-/// user or the group is not there, or the right to use them.
+/// Another program listens there; something else stands at the path, such as a symbolic link; the folder,
+/// user or group does not exist; or this process lacks the right to use them.
 pub fn listen(name: &UnixName, permissions: &Permissions, backlog: i32) -> io::Result<Listening> {
     let Some(path) = name.path() else {
         let socket = open()?;
@@ -92,14 +92,14 @@ pub fn listen(name: &UnixName, permissions: &Permissions, backlog: i32) -> io::R
     };
     let path = Path::new(path);
     let accounts = Accounts::of(permissions)?;
-    // Two that begin at once over what a dead process left would both find nobody there, and the second would
-    // take the place of the first.
+    // Without the lock, two processes that start at once over a dead process's file would both find nobody
+    // listening, and the second would replace the first one's socket.
     let _turn = turn_in(path);
     let stale = what_stands(path, &accounts)?;
     let number = MADE.fetch_add(1, Ordering::Relaxed);
     let beside = PathBuf::from(format!("{}.{}.{number}", path.display(), std::process::id()));
     let socket = open()?;
-    // Another process of this number may have left it.
+    // An earlier process with the same number may have left it.
     let _ = rustix::fs::unlink(&beside);
     rustix::net::bind(&socket, &SocketAddrUnix::new(&beside)?)?;
     let placed = Handle::of(&beside).and_then(|file| {
@@ -125,9 +125,9 @@ fn open() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
-/// Keeps other processes that open sockets in the same folder waiting until it is dropped. `None` where the
-/// folder can't be locked, or stays locked by whoever may read it: the socket comes about without, and what
-/// is lost is the order of those that begin at once.
+/// Locks the folder, so that other processes which open sockets in it wait until this is dropped. `None` if
+/// the folder can't be locked, or somebody who may read it keeps it locked: then the socket is created
+/// without the lock, and only the order of processes that start at once is lost.
 fn turn_in(path: &Path) -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(folder_of(path), flags, Mode::empty()).ok()?;
@@ -145,18 +145,19 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Puts a socket in its place. Where nothing stood, nothing is replaced that came meanwhile.
+/// Renames a socket to its path. If nothing stood there, nothing that has appeared meanwhile is replaced.
 fn put(beside: &Path, path: &Path, stale: bool) -> io::Result<()> {
     let flags = if stale { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
     match rustix::fs::renameat_with(CWD, beside, CWD, path, flags) {
-        // A file system that knows no such flag.
+        // The file system does not know this flag.
         Err(Errno::INVAL | Errno::NOSYS) => Ok(rustix::fs::rename(beside, path)?),
         Err(Errno::EXIST) => Err(Refusal::Taken("another program has just made a file there").into()),
         put => Ok(put?),
     }
 }
 
-/// Whether a socket stands at the path that nobody listens at; an error for anything else but nothing.
+/// True if a socket stands at the path that nobody listens on, false if nothing does; an error for anything
+/// else.
 fn what_stands(path: &Path, accounts: &Accounts) -> io::Result<bool> {
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found,
@@ -178,7 +179,8 @@ fn what_stands(path: &Path, accounts: &Accounts) -> io::Result<bool> {
         Err(Errno::CONNREFUSED) => Ok(true),
         Err(Errno::NOENT) => Ok(false),
         Ok(()) | Err(Errno::AGAIN) => Err(Refusal::Taken("another program listens there").into()),
-        // It was given to the owner, and who may not connect is not told whether anybody listens.
+        // The file was given to another owner; who may not connect can't tell from the error whether anybody
+        // listens.
         Err(Errno::ACCESS) if listed::is_listener_listed(path)? => {
             Err(Refusal::Taken("another program listens there").into())
         }
@@ -187,15 +189,15 @@ fn what_stands(path: &Path, accounts: &Accounts) -> io::Result<bool> {
     }
 }
 
-/// Has nobody connect any more to a socket, in whatever process it listens. What waits in its queue stays.
+/// Refuses further connections to a socket, in whichever processes it listens. Connections in its queue stay.
 ///
 /// # Errors
-/// It does not listen.
+/// It is not listening.
 pub fn withdraw(socket: &OwnedFd) -> io::Result<()> {
     Ok(rustix::net::shutdown(socket, Shutdown::Read)?)
 }
 
-/// Whether [`withdraw`] was called for a socket, in this process or another.
+/// Whether [`withdraw`] was called for a socket, by this process or another.
 pub fn is_withdrawn(socket: &impl AsFd) -> bool {
     let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];
     let answered = poll(&mut asked, Some(&Timespec::default()));

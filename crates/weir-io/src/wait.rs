@@ -1,4 +1,4 @@
-//! Waiting for a peer with the session's deadline, and giving way to other sessions.
+//! Waiting for a peer within the session's deadline, and yielding to other sessions.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -9,12 +9,12 @@ use crate::buffers::Buffer;
 use crate::deadline::Deadline;
 use crate::stream::Duplex;
 
-/// Why a wait on a socket ended without what was waited for.
+/// Why a wait on a socket failed.
 #[derive(Debug)]
 pub enum WaitError {
     /// The session's deadline passed.
     TimedOut,
-    /// The kernel reported an error: the peer reset, the host is unreachable.
+    /// The kernel reported an error: say, the peer reset the connection, or the host is unreachable.
     Broken(io::Error),
 }
 
@@ -24,7 +24,7 @@ impl From<io::Error> for WaitError {
     }
 }
 
-/// Receives once, or ends with the deadline.
+/// Receives once, or fails when the deadline passes.
 #[inline]
 pub async fn receive(
     stream: &mut impl Duplex,
@@ -38,14 +38,14 @@ pub async fn receive(
     .await
 }
 
-/// Receives once, just after [`Duplex::poll_readable`] was ready in the same turn of the task; without a
+/// Receives once, right after [`Duplex::poll_readable`] was ready in the same poll of the task. Has no
 /// deadline.
 #[inline]
 pub async fn receive_ready(stream: &mut impl Duplex, buffer: &mut Buffer) -> io::Result<usize> {
     let mut is_ready = true;
     poll_fn(|context| {
         if !std::mem::take(&mut is_ready) {
-            // It was not, after all.
+            // It was not ready after all.
             ready!(stream.poll_readable(context))?;
         }
         stream.receive_ready(context, buffer)
@@ -53,8 +53,8 @@ pub async fn receive_ready(stream: &mut impl Duplex, buffer: &mut Buffer) -> io:
     .await
 }
 
-/// Sends all of `bytes`, or ends with the deadline, which `progress` is called to renew after each part sent.
-/// What the peer sends meanwhile is gathered.
+/// Sends all of `bytes`, or fails when the deadline passes. `progress` is called after each part that was
+/// sent, to renew the deadline. What the peer sends meanwhile is gathered ([`Duplex::gather`]).
 #[inline]
 pub async fn send_all(
     stream: &mut impl Duplex,
@@ -85,22 +85,23 @@ pub fn timed_out<T>(deadline: &Deadline) -> Poll<Result<T, WaitError>> {
     if deadline.has_passed() { Poll::Ready(Err(WaitError::TimedOut)) } else { Poll::Pending }
 }
 
-/// A large future, or one that is seldom needed, made and polled out of line.
+/// Boxes a large or rarely needed future, which is made and polled out of line.
 ///
-/// Written as `Box::pin`, it is made on the stack of whoever asks for it, and what it does is compiled into
-/// him: his frame has room for the largest of them at each call, and his code theirs in between.
+/// With a plain `Box::pin`, the future is built on the caller's stack and its code is inlined into the
+/// caller: the caller's frame would have room for the largest of them at every call, and its code would be
+/// interspersed with theirs.
 #[inline(never)]
 pub fn boxed<'a, F: Future + 'a>(make: impl FnOnce() -> F) -> Pin<Box<dyn Future<Output = F::Output> + 'a>> {
     Box::pin(make())
 }
 
-/// Gives way: the task gets its next turn once all that are ready, those included whose sockets have become
-/// so meanwhile, have had theirs.
+/// Yields: the task is polled again only after all other ready tasks were, including those whose sockets have
+/// become ready meanwhile.
 ///
-/// A task that wakes itself does not give way: the runtime looks at its sockets after 61 turns at the latest,
-/// and while nobody else is known to be ready, all of them are that task's.
+/// A task that wakes itself does not yield: the runtime polls the sockets only every 61 task polls, and until
+/// then the same task may be the only one it knows to be ready.
 pub fn give_way(context: &mut Context<'_>) {
-    // Its first poll leaves the waker where the runtime looks after it has looked at the sockets, and is
-    // never ready.
+    // The first poll leaves the waker where the runtime looks after it has polled the sockets, and is never
+    // ready.
     let _ = std::pin::pin!(tokio::task::yield_now()).poll(context);
 }

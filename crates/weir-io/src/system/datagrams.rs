@@ -1,5 +1,6 @@
-//! Many datagrams per system call, with the address each was sent to: `recvmmsg(2)` and `sendmmsg(2)`. And
-//! what a socket has not sent yet and whether it has a filter, for these calls need `unsafe` as well.
+//! Many datagrams per system call, with the address that each was sent to: `recvmmsg(2)` and `sendmmsg(2)`.
+//! Also the number of unsent bytes of a socket and whether it has a filter, since these calls need `unsafe`
+//! as well.
 #![allow(unsafe_code)]
 // The lengths of control messages are `size_t` in one C library and `socklen_t` in another.
 #![allow(clippy::unnecessary_cast)]
@@ -17,31 +18,29 @@ use tokio::io::unix::AsyncFd;
 
 /// Datagrams per call.
 pub const BATCH: usize = 32;
-/// Bytes from one slot to the next: the longest datagram and a cache line, so that the beginnings of all
-/// slots do not fall on the same cache set. Memory that no datagram reaches is never touched and costs
+/// Bytes from one slot to the next: the longest datagram and a cache line, so that the beginnings of the
+/// slots do not all fall on the same cache set. Memory that no datagram reaches is never touched and costs
 /// nothing.
 const STRIDE: usize = (64 << 10) + 64;
 /// Room for an `IP_PKTINFO` or `IPV6_PKTINFO` message, a traffic class and a segment size.
 const CONTROL_BYTES: usize = 128;
 
-/// Bytes that were given to a stream socket and its peer has not acknowledged (`SIOCOUTQ`, tcp(7)); 0 for a
-/// socket that has none.
+/// Bytes that were written to a stream socket and that its peer has not acknowledged (`SIOCOUTQ`, tcp(7)); 0
+/// for any other socket.
 pub fn unsent_bytes(socket: &impl AsFd) -> u64 {
     let mut count: c_int = 0;
-    // SAFETY: the call writes one integer, for which there is room, and refuses a descriptor that is of no
-    // such socket.
+    // SAFETY: the call writes one integer, for which there is room, and refuses a descriptor of another kind.
     let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut count) };
     if result == 0 { count.unsigned_abs().into() } else { 0 }
 }
 
-/// Has tokio tell when `socket`, which never blocks, is ready for what is of `interest`, and for nothing
-/// else.
+/// Registers the non-blocking `socket` with tokio for readiness of `interest` only.
 pub fn watch<S: AsRawFd + Into<OwnedFd>>(socket: S, interest: Interest) -> io::Result<AsyncFd<S>> {
-    // SAFETY: the socket owns its descriptor, always the same one, and lives as long as it is registered.
+    // SAFETY: the socket owns its descriptor, which never changes, and lives as long as it is registered.
     Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
 }
 
-/// Control messages must be aligned as their header is.
+/// Control messages must be aligned like their header.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
@@ -55,7 +54,7 @@ pub struct Inbox {
     count: usize,
 }
 
-/// Bytes of a slot's buffers that the kernel filled.
+/// Bytes that the kernel filled of a slot's buffers.
 #[derive(Clone, Copy, Default)]
 struct Lengths {
     datagram: usize,
@@ -69,18 +68,18 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
     /// Sender; `None` on a connected socket.
     pub source: Option<SocketAddr>,
-    /// Our address that it was sent to, where [`tell_destinations`] was called: of one that was sent to all
-    /// hosts of a network, the address that is ours there, or `None` where only routes tell.
+    /// Our address that it was sent to, if [`tell_destinations`] was called. For a broadcast it is our
+    /// address in that network, or `None` where only routes say which.
     pub destination: Option<IpAddr>,
-    /// The two bits of explicit congestion notification, where [`tell_congestion`] was called.
+    /// The two ECN bits, if [`tell_congestion`] was called.
     pub ecn: u8,
-    /// Length of each of the datagrams that the kernel put together, but for the last; `None` when it is a
-    /// single one. Only where [`merge_received`] was called.
+    /// Length of each of the datagrams that the kernel merged, except for the last; `None` for a single
+    /// datagram. Only if [`merge_received`] was called.
     pub segment_bytes: Option<usize>,
 }
 
 impl Inbox {
-    /// An empty inbox. 2 MiB of address space, of which only what arrives becomes memory.
+    /// An empty inbox: 2 MiB of address space, of which only pages that datagrams reach take memory.
     pub fn empty() -> Inbox {
         Inbox {
             bytes: vec![0; BATCH * STRIDE].into_boxed_slice(),
@@ -92,8 +91,8 @@ impl Inbox {
         }
     }
 
-    /// Receives what has arrived, at most [`BATCH`] datagrams, and forgets those of the last call. Never
-    /// waits: `WouldBlock` when there is nothing.
+    /// Receives at most [`BATCH`] datagrams that have arrived, and discards those of the last call. Never
+    /// waits: `WouldBlock` when there is none.
     pub fn receive(&mut self, socket: &impl AsFd) -> io::Result<usize> {
         self.count = 0;
         // SAFETY: all-zero is a valid iovec and a valid mmsghdr: integers and null pointers.
@@ -112,8 +111,8 @@ impl Inbox {
             header.msg_controllen = CONTROL_BYTES as _;
         }
         let descriptor = socket.as_fd().as_raw_fd();
-        // SAFETY: every header points at a vector, a source and a control buffer of the stated lengths, all
-        // of which outlive the call and are borrowed for nothing else during it.
+        // SAFETY: every header points at a vector, a source and a control buffer of the stated lengths. All
+        // of them outlive the call and nothing else borrows them during it.
         let count = unsafe {
             libc::recvmmsg(
                 descriptor,
@@ -159,7 +158,7 @@ impl Inbox {
     }
 }
 
-/// Asks the kernel to say, for every datagram, which of our addresses it was sent to.
+/// Asks the kernel to report, for every datagram, which of our addresses it was sent to.
 pub fn tell_destinations(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
     let (level, option) = if is_ipv6 {
         (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
@@ -169,7 +168,7 @@ pub fn tell_destinations(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
     set_option(socket, level, option, 1)
 }
 
-/// Asks the kernel to say, for every datagram, which congestion mark it carries (RFC 3168).
+/// Asks the kernel to report, for every datagram, which congestion mark it carries (RFC 3168).
 pub fn tell_congestion(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
     let (level, option) = if is_ipv6 {
         (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS)
@@ -179,13 +178,14 @@ pub fn tell_congestion(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
     set_option(socket, level, option, 1)
 }
 
-/// Lets the kernel put datagrams of one sender that arrive together into one long one (`UDP_GRO`, udp(7)).
+/// Lets the kernel merge datagrams from one sender that arrive together into one long one (`UDP_GRO`,
+/// udp(7)).
 pub fn merge_received(socket: &impl AsFd) -> io::Result<()> {
     set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1)
 }
 
-/// Sends datagrams whole or not at all, whatever the kernel believes the path to carry: QUIC finds that out
-/// by itself.
+/// Sends datagrams whole or not at all, whatever path MTU the kernel assumes: QUIC discovers the path MTU
+/// itself.
 pub fn never_fragment(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
     let (level, option, value) = if is_ipv6 {
         (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
@@ -195,10 +195,10 @@ pub fn never_fragment(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
     set_option(socket, level, option, value)
 }
 
-/// Has a socket take an address that this machine need not have, for its source (`IP_TRANSPARENT`, ip(7)).
+/// Lets a socket bind to a source address that this host need not have (`IP_TRANSPARENT`, ip(7)).
 ///
 /// # Errors
-/// This process may not: it takes `CAP_NET_ADMIN` or `CAP_NET_RAW`.
+/// The process lacks the right: it takes `CAP_NET_ADMIN` or `CAP_NET_RAW`.
 pub fn make_transparent(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
     match is_ipv6 {
         false => set_option(socket, libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1),
@@ -206,8 +206,8 @@ pub fn make_transparent(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
     }
 }
 
-/// Leaves the choice of a port to when a socket is connected, though it is bound to an address before
-/// (`IP_BIND_ADDRESS_NO_PORT`, ip(7); it holds for IPv6 as well).
+/// Defers the choice of a port until the socket is connected, although it is bound to an address before
+/// (`IP_BIND_ADDRESS_NO_PORT`, ip(7); it works for IPv6 as well).
 pub fn bind_without_port(socket: &impl AsFd) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
@@ -220,13 +220,13 @@ fn set_option(socket: &impl AsFd, level: c_int, option: c_int, value: c_int) -> 
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Has a classic BPF program choose, for each datagram, which socket of the `SO_REUSEPORT` group gets it
-/// (socket(7)). It sees the datagram's payload; what is not the number of a socket leaves the choice to the
-/// kernel's hash.
+/// Lets a classic BPF program choose, for each datagram, which socket of the `SO_REUSEPORT` group gets it
+/// (socket(7)). The program sees the datagram's payload. If it returns a number that is no socket's, the
+/// kernel's hash chooses.
 pub fn steer_group(socket: &impl AsFd, program: &[libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: program.len() as u16,
-        // The kernel only reads it, though the type is the one that C has.
+        // The kernel only reads it, although the C type is a mutable pointer.
         filter: program.as_ptr().cast_mut(),
     };
     let descriptor = socket.as_fd().as_raw_fd();
@@ -245,18 +245,20 @@ pub fn steer_group(socket: &impl AsFd, program: &[libc::sock_filter]) -> io::Res
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Takes a socket that flows may still send by out of the search for receivers, for good: connected to
-/// nobody, it is found by what comes from there only. Its port stays, and so does its interface. Without that
-/// it would go on getting what another socket at a less exact address, or of any interface, is to get.
+/// Permanently removes a socket, over which flows may still send, from the lookup for receivers: it is
+/// connected to an address where nobody is, so only datagrams from there find it. Its port and its interface
+/// stay. Otherwise it would keep receiving what is meant for another socket with a less specific address or
+/// without an interface.
 ///
 /// # Errors
-/// It goes on as it was, or without its interface.
+/// The socket is unchanged, or has lost its interface.
 pub fn withdraw(socket: &impl AsFd) -> io::Result<()> {
-    /// Nobody answers there (RFC 863).
+    /// The discard service (RFC 863), which never answers.
     const DISCARD: u16 = 9;
     let interface = super::interface_of(socket);
     if interface.is_some() {
-        // There is no way to nobody by it. To leave it so, and to come back, takes no capability.
+        // That address can't be reached through the interface, so the socket is unbound from it and bound
+        // again later. Neither takes a capability.
         rustix::net::connect_unspec(socket)?;
     }
     let socket = SockRef::from(socket);
@@ -272,7 +274,7 @@ pub fn withdraw(socket: &impl AsFd) -> io::Result<()> {
 /// Whether a socket has a filter (`SO_ATTACH_FILTER`).
 pub(super) fn has_filter(socket: &impl AsFd) -> bool {
     let mut instructions: libc::socklen_t = 0;
-    // SAFETY: of a length of 0 the kernel writes nothing but the length, which outlives the call.
+    // SAFETY: for a length of 0 the kernel writes only the length, which outlives the call.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -285,17 +287,17 @@ pub(super) fn has_filter(socket: &impl AsFd) -> bool {
     result == 0 && instructions > 0
 }
 
-/// Addresses of a datagram of an unconnected socket.
+/// Addresses of a datagram on an unconnected socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {
     /// Receiver.
     pub to: SocketAddr,
-    /// Which of our addresses they leave from; `None` leaves it to the kernel.
+    /// Which of our addresses it leaves from; `None` leaves that to the kernel.
     pub from: Option<IpAddr>,
 }
 
-/// Sends `datagrams`, at most [`BATCH`], in one call; `route` is `None` on a connected socket. Gives how many
-/// the kernel took; an error is that of the first one. Never waits.
+/// Sends `datagrams`, at most [`BATCH`], in one call; `route` is `None` on a connected socket. Returns how
+/// many the kernel took; an error is that of the first datagram. Never waits.
 pub fn send(socket: &impl AsFd, datagrams: &[&[u8]], route: Option<Route>) -> io::Result<usize> {
     let name = route.map(|route| socket2::SockAddr::from(route.to));
     let mut control = Control([0; CONTROL_BYTES]);
@@ -305,7 +307,7 @@ pub fn send(socket: &impl AsFd, datagrams: &[&[u8]], route: Option<Route>) -> io
         unsafe { (mem::zeroed::<[iovec; BATCH]>(), mem::zeroed::<[mmsghdr; BATCH]>()) };
     let count = datagrams.len().min(BATCH);
     for (index, bytes) in datagrams[..count].iter().enumerate() {
-        // The kernel only reads from it, though the type is the one for receiving.
+        // The kernel only reads from it, although the C type is the one for receiving.
         vectors[index] = iovec { iov_base: bytes.as_ptr().cast_mut().cast::<c_void>(), iov_len: bytes.len() };
         let header = &mut headers[index].msg_hdr;
         header.msg_iov = &mut vectors[index];
@@ -327,22 +329,22 @@ pub fn send(socket: &impl AsFd, datagrams: &[&[u8]], route: Option<Route>) -> io
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
 }
 
-/// A datagram, or several of one length in a row, on the way out.
+/// A datagram to send, or several of one length in a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
     /// Its payload.
     pub bytes: &'a [u8],
     /// Its addresses.
     pub route: Route,
-    /// The two bits of explicit congestion notification.
+    /// The two ECN bits.
     pub ecn: u8,
-    /// Length at which the kernel is to cut `bytes` into datagrams (`UDP_SEGMENT`, udp(7)); `None` when it is
-    /// a single one.
+    /// Length at which the kernel is to cut `bytes` into datagrams (`UDP_SEGMENT`, udp(7)); `None` for a
+    /// single datagram.
     pub segment_bytes: Option<u16>,
 }
 
-/// Sends up to [`BATCH`] of `outgoing`, each to where it goes, in one call. Gives how many the kernel took;
-/// an error is that of the first one. Never waits.
+/// Sends up to [`BATCH`] of `outgoing`, each to its own destination, in one call. Returns how many the kernel
+/// took; an error is that of the first one. Never waits.
 pub fn send_each(socket: &impl AsFd, outgoing: &[Outgoing<'_>]) -> io::Result<usize> {
     let count = outgoing.len().min(BATCH);
     // SAFETY: all-zero is a valid iovec and a valid mmsghdr: integers and null pointers.
@@ -353,7 +355,7 @@ pub fn send_each(socket: &impl AsFd, outgoing: &[Outgoing<'_>]) -> io::Result<us
     for (index, one) in outgoing[..count].iter().enumerate() {
         let name = names[index].insert(one.route.to.into());
         let control_bytes = write_controls(&mut controls[index], one);
-        // The kernel only reads from it, though the type is the one for receiving.
+        // The kernel only reads from it, although the C type is the one for receiving.
         let base = one.bytes.as_ptr().cast_mut().cast::<c_void>();
         vectors[index] = iovec { iov_base: base, iov_len: one.bytes.len() };
         let header = &mut headers[index].msg_hdr;
@@ -374,7 +376,7 @@ pub fn send_each(socket: &impl AsFd, outgoing: &[Outgoing<'_>]) -> io::Result<us
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(sent as usize) }
 }
 
-/// Writes what the kernel has to know about `one`; gives its length.
+/// Writes the control messages for `one`; returns their length.
 fn write_controls(control: &mut Control, one: &Outgoing<'_>) -> usize {
     let mut used = one.route.from.map_or(0, |from| write_source(control, from));
     if one.ecn != 0 {
@@ -391,7 +393,7 @@ fn write_controls(control: &mut Control, one: &Outgoing<'_>) -> usize {
     used
 }
 
-/// Writes a control message that names the address to send from; gives its length.
+/// Writes a control message that names the address to send from; returns its length.
 fn write_source(control: &mut Control, from: IpAddr) -> usize {
     // SAFETY: in_pktinfo and in6_pktinfo are plain integers, for which zero is valid.
     let (mut v4, mut v6) = unsafe { (mem::zeroed::<libc::in_pktinfo>(), mem::zeroed::<libc::in6_pktinfo>()) };
@@ -407,7 +409,7 @@ fn write_source(control: &mut Control, from: IpAddr) -> usize {
     }
 }
 
-/// Writes one message at `at`, where the one before ended; gives its length.
+/// Writes one message at `at`, where the one before ended; returns its length.
 fn write_control<T>(control: &mut Control, at: usize, level: c_int, kind: c_int, value: &T) -> usize {
     let payload = mem::size_of::<T>() as u32;
     // SAFETY: CMSG_LEN and CMSG_SPACE only compute. The buffer is aligned for a cmsghdr, `at` is a sum of
@@ -429,7 +431,7 @@ fn write_control<T>(control: &mut Control, at: usize, level: c_int, kind: c_int,
     }
 }
 
-/// Facts that the kernel told about a datagram.
+/// What the kernel reported about a datagram.
 #[derive(Default)]
 struct Told {
     destination: Option<IpAddr>,
@@ -460,8 +462,8 @@ impl Told {
     fn note(&mut self, level: c_int, kind: c_int, payload: &[u8]) {
         match (level, kind) {
             // struct in_pktinfo: interface index, local address, destination address, four bytes each. The
-            // two differ where the destination is a broadcast or multicast address, from which nothing can be
-            // sent.
+            // two addresses differ if the destination is a broadcast or multicast address, which cannot be a
+            // source.
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 let octets = payload.get(4..8).and_then(|octets| <[u8; 4]>::try_from(octets).ok());
                 self.destination = octets.map(|octets| IpAddr::V4(Ipv4Addr::from(octets)));

@@ -1,4 +1,4 @@
-//! Bytes in their order, of which all but the last few are in a file.
+//! A queue of bytes, of which all but the last few are in a file.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -12,50 +12,50 @@ use weir_stats::table::FileRefusal;
 use super::{BLOCK, Done, Job, Shared, TemporaryFiles, Work};
 use crate::buffers::{Buffers, Charge};
 
-/// Blocks in memory at once: one that is filled, one under way to or from the disk, one that is read.
+/// Blocks in memory at once: one being filled, one on its way to or from the disk, one being read.
 const BLOCKS: u64 = 3;
 
-/// What was put into a file could not be read back.
+/// Bytes that were put into a file could not be read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost;
 
-/// Bytes that are put in at one end and read from the other, once or again.
+/// Bytes that are put in at one end and read from the other, once or several times.
 ///
-/// `0..written` are in the file, then come `in_flight` that are on their way there, then the blocks of
-/// `tail`. Of these there are two where a block could not be written, else one at most.
+/// `0..written` are in the file, then come `in_flight` bytes on their way there, then the blocks of `tail`.
+/// `tail` has two blocks if a block could not be written, otherwise at most one.
 pub struct TemporaryFile {
     files: Arc<TemporaryFiles>,
-    /// `None` once it is given up.
+    /// `None` once the file is given up.
     shared: Option<Arc<Shared>>,
-    /// Most bytes there may be.
+    /// Most bytes it may hold.
     most: u64,
-    /// How many have been read.
+    /// Number of bytes that have been read.
     position: u64,
     written: u64,
     in_flight: u64,
     tail: VecDeque<Vec<u8>>,
-    /// A block of the file from this place on; empty before the first was read.
+    /// A block of the file, from offset `front_at` on; empty until one was read.
     front: Vec<u8>,
     front_at: u64,
-    /// A block that is not in use.
+    /// A block for reuse.
     spare: Vec<u8>,
     under_way: Option<UnderWay>,
-    /// It takes no more.
+    /// No more bytes are accepted.
     is_stopped: bool,
     is_lost: bool,
     _charge: Charge,
 }
 
-/// What a thread does for it.
+/// The job that a thread does for this file.
 struct UnderWay {
     told: oneshot::Receiver<Done>,
-    /// Where the block is read from; `None` where one is written.
+    /// Offset from which the block is read; `None` for a write.
     reads_at: Option<u64>,
 }
 
 impl TemporaryFile {
-    /// Room for `most` bytes, of which there are none; nothing is done on the disk before a block is full.
-    /// `None`, which is counted, where memory is short or there are too many files.
+    /// An empty file for up to `most` bytes. The disk is not touched before a block is full. `None`, which is
+    /// counted, if memory is short or there are too many files.
     pub fn begin(files: &Arc<TemporaryFiles>, most: u64, buffers: &Rc<Buffers>) -> Option<TemporaryFile> {
         let Some(charge) = buffers.charge(BLOCKS * BLOCK as u64) else {
             files.refuse(FileRefusal::Memory);
@@ -89,28 +89,28 @@ impl TemporaryFile {
         self.length() - self.position
     }
 
-    /// Whether it takes no more bytes, ever: it is full, or the disk is.
+    /// Whether no more bytes will ever be accepted: the file is full, or the disk is.
     pub fn is_full(&self) -> bool {
         self.is_stopped || self.length() >= self.most
     }
 
-    /// Whether it would take some at once.
+    /// Whether bytes would be accepted now.
     pub fn has_room(&self) -> bool {
         !self.is_full() && self.tail.back().is_none_or(|block| block.len() < BLOCK)
     }
 
-    /// Whether it would take some, did it not wait for the disk.
+    /// Whether bytes would be accepted if the disk were faster.
     pub fn is_stuck(&self) -> bool {
         !self.is_full() && !self.has_room()
     }
 
-    /// Whether there are bytes to be read that the disk is waited for.
+    /// Whether there are unread bytes that must first come from the disk.
     pub fn awaits_disk(&self) -> bool {
         let is_here = self.position >= self.written && self.in_flight == 0 || self.in_front().is_some();
         self.unread() > 0 && !is_here
     }
 
-    /// Takes as much of `bytes` as there is room for; gives how much. `Pending` while a block waits for the
+    /// Takes as many of `bytes` as there is room for; returns how many. `Pending` while a block waits for the
     /// disk, and for ever once [`Self::is_full`].
     pub fn poll_put(&mut self, context: &mut Context<'_>, bytes: &[u8]) -> Poll<usize> {
         self.advance(context);
@@ -131,7 +131,7 @@ impl TemporaryFile {
         Poll::Ready(count)
     }
 
-    /// The next bytes that were not read, as far as they are in one place; none at the end.
+    /// The next unread bytes, as far as they are contiguous; empty at the end.
     ///
     /// # Errors
     /// They can't be read back.
@@ -146,17 +146,17 @@ impl TemporaryFile {
         if self.is_lost { Poll::Ready(Err(Lost)) } else { Poll::Pending }
     }
 
-    /// The first `count` bytes of what [`Self::poll_next`] gave have been read.
+    /// Marks the first `count` bytes that [`Self::poll_next`] returned as read.
     pub fn consume(&mut self, count: usize) {
         self.position += count as u64;
     }
 
-    /// Has all be read once more.
+    /// Starts reading again from the beginning.
     pub fn rewind(&mut self) {
         self.position = 0;
     }
 
-    /// Forgets what has been read, which is all there is, so that there is room again.
+    /// Discards the contents to make room, if all were read.
     pub fn restart(&mut self) {
         if self.unread() > 0 || self.under_way.is_some() {
             return;
@@ -169,7 +169,7 @@ impl TemporaryFile {
         self.front.clear();
     }
 
-    /// Where in the front block the next byte is.
+    /// Position of the next byte in the front block.
     fn in_front(&self) -> Option<usize> {
         let at = usize::try_from(self.position.checked_sub(self.front_at)?).ok()?;
         (at < self.front.len() && self.position < self.written).then_some(at)
@@ -186,7 +186,7 @@ impl TemporaryFile {
         &[]
     }
 
-    /// Takes what the disk has done, and has it do the next.
+    /// Takes the result of the last job, and starts the next.
     fn advance(&mut self, context: &mut Context<'_>) {
         loop {
             if let Some(UnderWay { told, reads_at }) = &mut self.under_way {
@@ -201,7 +201,7 @@ impl TemporaryFile {
         }
     }
 
-    /// `done` is `None` where whoever was to do it has gone.
+    /// Takes the result of a job. `done` is `None` if its thread is gone.
     fn settle(&mut self, reads_at: Option<u64>, done: Option<Done>) {
         match (reads_at, done) {
             (None, Some(Done { block, is_good: true })) => {
@@ -226,8 +226,8 @@ impl TemporaryFile {
         self.files.refuse(FileRefusal::Lost);
     }
 
-    /// Begins what is to be done next; false when there is nothing. Who reads comes first: he may be holding
-    /// up the other end.
+    /// Starts the next job; false when there is none. Reads come first: the reader may be holding up the
+    /// writer.
     fn begin_next(&mut self) -> bool {
         if self.is_lost {
             return false;
@@ -290,7 +290,7 @@ impl TemporaryFile {
 }
 
 impl Drop for TemporaryFile {
-    /// A thread closes it: that takes a while where there is much in it.
+    /// A thread closes the file: freeing a large one takes a while.
     fn drop(&mut self) {
         let Some(file) = self.shared.take() else { return };
         if file.file.get().is_some() || self.under_way.is_some() {

@@ -1,5 +1,5 @@
-//! What is said and read when rustls does not: alerts for errors that it ends a connection over without a
-//! word, and early data that it has skipped and goes on counting.
+//! Fills two gaps of rustls: it ends some connections with an error but without an alert, and it keeps early
+//! data that it has skipped and goes on counting it.
 
 use std::io;
 use std::net::Shutdown;
@@ -13,9 +13,10 @@ use super::{End, Tls, Wish};
 use crate::buffers::{LARGE, SMALL};
 use crate::socket::receive_ready;
 
-/// Most bytes read away behind an alert.
+/// Most bytes read and discarded after an alert.
 const LINGER_BYTES: usize = 1 << 20;
-/// States of rustls until it has made the alert for an error: what it has made before comes first.
+/// How many states of rustls to go through until it has made the alert for an error: earlier output comes
+/// first.
 const ALERT_TURNS: usize = 6;
 
 const CHANGE_CIPHER_SPEC: u8 = 20;
@@ -26,7 +27,8 @@ const HEAD_BYTES: usize = 5;
 const TAG_BYTES: usize = 16;
 
 impl Tls {
-    /// Ends the connection by an error of the peer's, and has the alert that tells it of that in `outgoing`.
+    /// Ends the connection because of an error of the peer's, and puts the alert that reports it into
+    /// `outgoing`.
     pub(super) fn end_by(&mut self, error: &io::Error) {
         self.ended = Some(End::Cut);
         let alert = alert_of(error);
@@ -39,13 +41,13 @@ impl Tls {
     }
 
     fn collect_alert(&mut self, alert: AlertDescription) {
-        // It goes behind what is to be sent already.
+        // It goes behind what is already waiting to be sent.
         let Ok(mut outgoing) = self.outgoing.take().map_or_else(|| self.borrow(LARGE), Ok) else { return };
         for _ in 0..ALERT_TURNS {
             let before = outgoing.filled().len();
-            // The records at which it failed are shown to rustls again: it keeps places in them. What it
-            // can't decrypt a second time is an error of its own, and so is a record of no type, which it
-            // gets where nothing is left.
+            // rustls is shown the records at which it failed again, since it keeps offsets into them. Failing
+            // to decrypt them a second time makes it emit an alert, and so does a record of an unknown type,
+            // which it gets if nothing is left.
             if self.incoming.is_none() && self.encrypts {
                 self.incoming = self.borrow(SMALL).ok();
                 self.incoming.iter_mut().for_each(|incoming| incoming.append(&NO_RECORD));
@@ -66,11 +68,10 @@ impl Tls {
         }
     }
 
-    /// After an error: sends the alert, says that nothing more comes, and reads away what the peer is still
-    /// sending. Ready when the peer has closed, or has sent [`LINGER_BYTES`]; at once where there was no
-    /// error.
+    /// After an error: sends the alert, shuts down our direction, and discards what the peer is still
+    /// sending. Ready when the peer has closed, or has sent [`LINGER_BYTES`]; at once if there was no error.
     ///
-    /// To close with bytes unread would make the kernel send a reset, which can destroy the alert before the
+    /// Closing with unread bytes would make the kernel send a reset, which can destroy the alert before the
     /// peer has read it.
     pub fn poll_linger(&mut self, socket: &TcpStream, context: &mut Context<'_>) -> Poll<()> {
         if !self.is_broken {
@@ -89,7 +90,7 @@ impl Tls {
         };
         while lingered < LINGER_BYTES {
             self.lingered = Some(lingered);
-            // No buffer while waiting: an attacker's closing connections hold nothing.
+            // No buffer is held while waiting, so that an attacker's closing connections take no memory.
             if ready!(socket.poll_read_ready(context)).is_err() {
                 return Poll::Ready(());
             }
@@ -103,7 +104,7 @@ impl Tls {
     }
 }
 
-/// The alert that an error is told by (RFC 8446 §6.2); `None` for one that the peer told us of.
+/// The alert that reports an error (RFC 8446 §6.2); `None` if the error is an alert from the peer.
 fn alert_of(error: &io::Error) -> Option<AlertDescription> {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
     match inner.unwrap_or(&Error::DecryptError) {
@@ -116,16 +117,16 @@ fn alert_of(error: &io::Error) -> Option<AlertDescription> {
     }
 }
 
-/// The record of a fatal alert that is sent before anything is encrypted.
+/// The record of a fatal alert from before encryption begins.
 fn plain_alert(alert: AlertDescription) -> [u8; 7] {
     [ALERT, 3, 3, 0, 2, 2, alert.into()]
 }
 
-/// A record of a type that does not exist: rustls answers it with an alert, encrypted where that is due.
+/// A record of a type that does not exist: rustls answers it with an alert, encrypted if need be.
 const NO_RECORD: [u8; HEAD_BYTES] = [0, 3, 3, 0, 1];
 
-/// Whether `record`, which was just made, is an alert. Encrypted by TLS 1.3 it is known by its size: level,
-/// description, type and tag.
+/// Whether `record`, which was just made, is an alert. Under TLS 1.3 encryption it is recognized by its size:
+/// level, description, type and tag.
 fn is_alert(record: &[u8]) -> bool {
     match record.first() {
         Some(&ALERT) => true,
@@ -134,10 +135,10 @@ fn is_alert(record: &[u8]) -> bool {
     }
 }
 
-/// Whether all that follows `record`, which was just made, is encrypted.
+/// Whether everything that follows `record`, which was just made, is encrypted.
 pub fn begins_encryption(record: &[u8], version: Option<ProtocolVersion>) -> bool {
     match record.first() {
-        // TLS 1.3 sends it for the sake of old middleboxes only.
+        // TLS 1.3 sends it only for the sake of old middleboxes.
         Some(&CHANGE_CIPHER_SPEC) => version == Some(ProtocolVersion::TLSv1_2),
         Some(&APPLICATION_DATA) => true,
         _ => false,
@@ -145,13 +146,13 @@ pub fn begins_encryption(record: &[u8], version: Option<ProtocolVersion>) -> boo
 }
 
 /// Bytes of early data at the front of `incoming` that rustls has tried to decrypt and skipped (RFC 8446
-/// §4.2.10), when whole records of it are all that is there.
+/// §4.2.10), if `incoming` consists of nothing but whole such records.
 ///
-/// Rustls discards such records only together with one behind them that it could decrypt. Until that comes it
-/// tries them all anew for each byte received, and counts them again each time: 8 KiB would exceed a limit of
-/// 16. They are known by what aws-lc leaves of what it could not decrypt, which is zeros; of what it could,
-/// the type of the content is left at least. So no record is taken for skipped whose content rustls keeps to
-/// put a message together.
+/// rustls discards such records only together with a later one that it could decrypt. Until that comes it
+/// tries all of them again for each byte received, and counts them again each time: 8 KiB would exceed a
+/// limit of 16. Skipped records are recognized by what aws-lc leaves of a record that it could not decrypt,
+/// which is zeros; of one that it could decrypt, at least the content type is left. So no record is taken for
+/// skipped whose content rustls keeps to put a message together.
 pub fn skipped_bytes(incoming: &[u8]) -> usize {
     let mut skipped = 0;
     while let Some([kind, _, _, high, low, rest @ ..]) = incoming.get(skipped..) {

@@ -1,4 +1,4 @@
-//! Who may connect to a socket that is a file: users and groups by name, and what it takes to change them.
+//! Who may connect to a socket file: users and groups by name, and the rights it takes to change them.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -12,28 +12,28 @@ use rustix::thread::CapabilitySet;
 use super::Refusal;
 use super::file::{FileId, GivenTo};
 
-/// Who may connect to a socket that is a file.
+/// Who may connect to a socket file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Permissions {
-    /// Permissions of the file.
+    /// Mode of the file.
     pub mode: u32,
-    /// Name or number of the user whom it belongs to; `None` for whom the process runs as.
+    /// Name or number of the owning user; `None` for the user the process runs as.
     pub owner: Option<String>,
-    /// The same of the group.
+    /// Name or number of the owning group; `None` for the default.
     pub group: Option<String>,
 }
 
-/// Bits of a mode that say who may do what.
+/// The permission bits of a mode.
 const MODE_BITS: u32 = 0o777;
 
-/// The very file of a socket, which stays the same whatever comes in its place.
+/// A handle to a socket's file, which stays the same file whatever replaces it at its path.
 pub(super) struct Handle {
     file: File,
     found: Metadata,
 }
 
 impl Handle {
-    /// Of what stands at a path; no link is followed.
+    /// Opens what stands at a path, without following a link.
     pub(super) fn of(path: &Path) -> io::Result<Handle> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -49,7 +49,7 @@ impl Handle {
     }
 
     fn change_mode(&self, mode: u32) -> io::Result<()> {
-        // There is no chmod by a handle of this kind before Linux 6.6, but by its place in /proc.
+        // Before Linux 6.6 there is no chmod by a handle of this kind, only through its entry in /proc.
         let by_handle = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         Ok(rustix::fs::chmod(by_handle, Mode::from_raw_mode(mode))?)
     }
@@ -60,7 +60,7 @@ impl Handle {
     }
 }
 
-/// Permissions with numbers; `None` leaves an owner or group as it is.
+/// Permissions as numbers; `None` leaves the owner or group as it is.
 pub(super) struct Accounts {
     pub(super) mode: u32,
     pub(super) owner: Option<u32>,
@@ -68,15 +68,15 @@ pub(super) struct Accounts {
 }
 
 impl Accounts {
-    /// Those of a new file.
+    /// For a new file.
     pub(super) fn of(permissions: &Permissions) -> io::Result<Accounts> {
         let owner = permissions.owner.as_deref().map(user_number);
         let group = permissions.group.as_deref().map(group_number);
         Ok(Accounts { mode: permissions.mode, owner: owner.transpose()?, group: group.transpose()? })
     }
 
-    /// Those of the file at `path`, which was given to somebody: who is not said any more gives way to whom a
-    /// new file would belong to.
+    /// For the file at `path`, which had been given to somebody: an owner or group that is no longer
+    /// configured is replaced by the one a new file would have.
     pub(super) fn in_place_of(
         given_to: GivenTo,
         path: &Path,
@@ -88,7 +88,7 @@ impl Accounts {
         }
         if accounts.group.is_none() && given_to.group {
             let folder = std::fs::metadata(super::folder_of(path))?;
-            // What is made in such a folder has its group (inode(7), the set-group-ID bit).
+            // New files in such a folder get its group (inode(7), the set-group-ID bit).
             let is_inherited = folder.mode() & 0o2000 != 0;
             let own = rustix::process::getegid().as_raw();
             accounts.group = Some(if is_inherited { folder.gid() } else { own });
@@ -96,11 +96,11 @@ impl Accounts {
         Ok(accounts)
     }
 
-    /// Gives a socket to its owner, as far as it is not so yet.
+    /// Sets owner, group and mode of a socket file, as far as they differ.
     ///
-    /// At no moment may anybody connect who may neither before nor afterwards: a group gets no more than both
-    /// modes say. Another owner comes last, who alone may change the mode from then on; this process's own
-    /// user first, for the same reason.
+    /// At no moment may anybody connect who may connect neither before nor afterwards: meanwhile a group gets
+    /// only what both modes grant. A change to another owner comes last, because only the owner can change
+    /// the mode from then on; for the same reason a change to this process's own user comes first.
     pub(super) fn give(&self, file: &Handle) -> io::Result<()> {
         let (owner, group) = self.changed(file);
         let is_coming_back = owner == Some(rustix::process::geteuid().as_raw());
@@ -126,7 +126,7 @@ impl Accounts {
 
     /// Whether this process has the rights that [`Self::give`] takes (capabilities(7)).
     pub(super) fn may_give(&self, file: &Handle) -> io::Result<()> {
-        // Where they can't be asked for, the kernel has the last word.
+        // If capabilities can't be read, the kernel decides when the change is made.
         let held = rustix::thread::capabilities(None).map_or(CapabilitySet::all(), |sets| sets.effective);
         let own = rustix::process::geteuid().as_raw();
         let is_own = file.found.uid() == own;
@@ -149,7 +149,7 @@ impl Accounts {
         }
     }
 
-    /// Owner and group, where they are others yet.
+    /// Owner and group, if they differ from what the file has.
     fn changed(&self, file: &Handle) -> (Option<u32>, Option<u32>) {
         let owner = self.owner.filter(|owner| *owner != file.found.uid());
         (owner, self.group.filter(|group| *group != file.found.gid()))
@@ -162,18 +162,18 @@ fn is_in(group: u32) -> bool {
     rustix::process::getegid().as_raw() == group || others.iter().any(|other| other.as_raw() == group)
 }
 
-/// The number of a user, by name as /etc/passwd has it, or by number.
+/// The number of a user, given by name (from /etc/passwd) or by number.
 ///
 /// # Errors
-/// There is nobody of that name.
+/// There is no user of that name.
 pub fn user_number(name: &str) -> io::Result<u32> {
     number_of("user", "/etc/passwd", name)
 }
 
-/// The number of a group, by name as /etc/group has it, or by number.
+/// The number of a group, given by name (from /etc/group) or by number.
 ///
 /// # Errors
-/// There is none of that name.
+/// There is no group of that name.
 pub fn group_number(name: &str) -> io::Result<u32> {
     number_of("group", "/etc/group", name)
 }

@@ -1,4 +1,4 @@
-//! The file that a socket is, told from whatever else stands at its path later.
+//! The identity of a socket's file, to tell it from whatever else stands at its path later.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -10,7 +10,8 @@ use std::str::FromStr;
 use super::Refusal;
 use super::accounts::{Accounts, Handle, Permissions};
 
-/// Which file a socket is. The kernel gives the number to no other for as long as the socket is open.
+/// The device and inode of a socket's file. The kernel does not reuse the inode as long as the socket is
+/// open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     device: u64,
@@ -40,17 +41,17 @@ impl FromStr for FileId {
     }
 }
 
-/// The file of a socket that this process made, or took over from the one before.
+/// The file of a socket that this process created, or took over from its predecessor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketFile {
     path: String,
     id: FileId,
-    /// What it was given last; `None` where an earlier process gave it.
+    /// The permissions it was last given; `None` if an earlier process gave them.
     permissions: Option<Permissions>,
     given_to: GivenTo,
 }
 
-/// To whom a file was given, other than whom a new one belongs to.
+/// Whether a file was given to another owner or group than a new file would have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct GivenTo {
     pub(super) owner: bool,
@@ -62,7 +63,7 @@ impl GivenTo {
         GivenTo { owner: permissions.owner.is_some(), group: permissions.group.is_some() }
     }
 
-    /// Every one with its word.
+    /// All values, each with its word.
     const WORDS: [(GivenTo, &'static str); 4] = [
         (GivenTo { owner: false, group: false }, "nobody"),
         (GivenTo { owner: true, group: false }, "owner"),
@@ -72,33 +73,33 @@ impl GivenTo {
 }
 
 impl SocketFile {
-    /// Made with these permissions.
+    /// For a file that was just made with these permissions.
     pub(super) fn made(path: String, id: FileId, permissions: &Permissions) -> SocketFile {
         SocketFile { path, id, permissions: Some(permissions.clone()), given_to: GivenTo::by(permissions) }
     }
 
-    /// Whatever socket stands at a path; `None` where none does.
+    /// The socket that stands at a path now; `None` if there is none.
     pub fn standing_at(path: &str) -> Option<SocketFile> {
         let (id, given_to) = (id_of(path)?, GivenTo::default());
         Some(SocketFile { path: path.to_owned(), id, permissions: None, given_to })
     }
 
-    /// What another process needs to know of it beside its path: `2049:1234 nobody`, device and inode, and
-    /// whether it was given to an `owner`, a `group` or `both`.
+    /// What another process needs to know besides the path: `2049:1234 nobody`, which is device and inode,
+    /// and whether the file was given to an `owner`, a `group`, `both` or `nobody`.
     pub fn words(&self) -> String {
         let word =
             GivenTo::WORDS.iter().find(|(given_to, _)| *given_to == self.given_to).map_or("", |it| it.1);
         format!("{} {word}", self.id)
     }
 
-    /// The file at a path of which an earlier process said these [`Self::words`].
+    /// The file at a path for which an earlier process wrote these [`Self::words`].
     pub fn of_words(path: &str, words: &str) -> Option<SocketFile> {
         let (numbers, word) = words.split_once(' ')?;
         let (given_to, _) = *GivenTo::WORDS.iter().find(|(_, other)| *other == word)?;
         Some(SocketFile { path: path.to_owned(), id: numbers.parse().ok()?, permissions: None, given_to })
     }
 
-    /// Which it is.
+    /// Its device and inode.
     pub fn id(&self) -> FileId {
         self.id
     }
@@ -108,21 +109,20 @@ impl SocketFile {
         id_of(&self.path) == Some(self.id)
     }
 
-    /// Whether [`Self::allow`] can be done.
+    /// Whether [`Self::allow`] would succeed.
     ///
     /// # Errors
-    /// See there.
+    /// Those of [`Self::allow`].
     pub fn may_allow(&self, permissions: &Permissions) -> io::Result<()> {
         let accounts = self.accounts(permissions)?;
         self.handle(permissions)?.map_or(Ok(()), |file| accounts.may_give(&file))
     }
 
-    /// Changes who may connect. Where the file is gone, or another's stands there, and nothing else was asked
-    /// for before, nothing is done: nobody can connect.
+    /// Changes who may connect. If the file is gone or another's stands there, and the permissions are not
+    /// being changed, does nothing: nobody can connect.
     ///
     /// # Errors
-    /// It is gone and was given other permissions; the user or the group is not there, or the right is
-    /// missing.
+    /// The file is gone and had other permissions; the user or group does not exist; or a right is missing.
     pub fn allow(&mut self, permissions: &Permissions) -> io::Result<()> {
         let accounts = self.accounts(permissions)?;
         self.handle(permissions)?.map_or(Ok(()), |file| accounts.give(&file))?;
@@ -141,7 +141,7 @@ impl SocketFile {
         Accounts::in_place_of(self.given_to, Path::new(&self.path), permissions)
     }
 
-    /// `None` where it does not stand there, and need not.
+    /// `None` if the file does not stand there, and need not.
     fn handle(&self, permissions: &Permissions) -> io::Result<Option<Handle>> {
         let file = Handle::of(Path::new(&self.path)).ok().filter(|file| file.id() == self.id);
         let is_changed = self.permissions.as_ref().is_some_and(|given| given != permissions);
@@ -152,7 +152,7 @@ impl SocketFile {
     }
 }
 
-/// Which socket stands at a path; `None` where none does.
+/// The socket that stands at a path; `None` if there is none.
 pub fn id_of(path: &str) -> Option<FileId> {
     let found = std::fs::symlink_metadata(path).ok().filter(|found| found.file_type().is_socket())?;
     Some(FileId::of(&found))

@@ -1,14 +1,14 @@
-//! Who listens at a path, as the kernel lists it (proc(5), /proc/net/unix): for sockets that this process may
-//! not connect to.
+//! Who listens at a path, according to the kernel's list (proc(5), /proc/net/unix): for sockets that this
+//! process may not connect to.
 
 use std::io;
 use std::path::Path;
 
-/// Flag of sockets that listen (`__SO_ACCEPTCON`).
+/// Flag of listening sockets (`__SO_ACCEPTCON`).
 const LISTENS: u32 = 1 << 16;
 
-/// Whether a socket is listed that listens at this path, or may: where its path is relative, its name alone
-/// is compared. Those of other network namespaces are not listed.
+/// Whether a listening socket is listed that has this path, or may have it: if its listed path is relative,
+/// only the file name is compared. Sockets of other network namespaces are not listed.
 ///
 /// # Errors
 /// The list can't be read.
@@ -24,7 +24,8 @@ pub(super) fn is_listener_listed(path: &Path) -> io::Result<bool> {
     Ok(String::from_utf8_lossy(&list).lines().filter_map(bound_to).any(is_there))
 }
 
-/// What a line says that a socket which listens was bound to; names in the abstract namespace left out.
+/// The path that a line's listening socket was bound to; `None` for names in the abstract namespace and
+/// sockets that do not listen.
 fn bound_to(line: &str) -> Option<&str> {
     let mut rest = line;
     let mut next = || {
@@ -34,14 +35,14 @@ fn bound_to(line: &str) -> Option<&str> {
     };
     // Number, references, protocol, then flags in hexadecimal.
     let flags = u32::from_str_radix([next()?, next()?, next()?, next()?][3], 16).ok()?;
-    // Type, state, and the socket's own number; behind one blank the name as it is.
+    // Type, state, and the socket's own number; then one blank, and the name as it is.
     let _ = [next()?, next()?];
     let (_, name) = rest.trim_start_matches(' ').split_once(' ')?;
     (flags & LISTENS != 0 && !name.starts_with('@')).then_some(name)
 }
 
-/// Whether a socket that was bound to one name may stand at the other now: Weir and HAProxy bind to a name
-/// that goes on with a process number, and rename it.
+/// Whether a socket that was bound to the first name may stand at the second now: Weir and HAProxy bind to a
+/// name with a process number appended, and rename it.
 fn is_of(bound: &str, name: &str) -> bool {
     let Some(rest) = bound.strip_prefix(name) else { return false };
     let number = rest.strip_prefix('.').and_then(|rest| rest.split_once('.')).map(|(number, _)| number);
