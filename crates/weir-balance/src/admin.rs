@@ -1,13 +1,13 @@
-//! What an operator may say of a backend, and an agent too.
+//! The administrative state of a backend, set by the operator or by the backend's agent.
 
-/// What the operator says about a backend at run time (`weir drain`, `weir enable`, the admin API).
+/// The state that the operator sets for a backend at run time (`weir drain`, `weir enable`, the admin API).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AdminState {
     /// Takes work.
     Ready,
-    /// Takes no new work; sticky sessions and what is running go on.
+    /// Takes no new work; sticky sessions and work in progress continue.
     Drain,
-    /// Takes nothing, sticky or not.
+    /// Takes no work at all, not even for sticky sessions.
     Maintenance,
 }
 

@@ -1,7 +1,8 @@
-//! What the agent of a backend says of it, beside what the operator and the probes say.
+//! The state that a backend's agent reports, kept apart from what the operator and the probes say.
 //!
-//! Each says its part and none overwrites another's: a backend takes work as the stricter of operator and
-//! agent lets it, and is up when neither probes nor the agent say that it is down.
+//! Operator, agent and probes each have their own state, and none overwrites another's. The stricter of
+//! operator and agent decides whether the backend takes work. The backend is up if neither the probes nor the
+//! agent say that it is down.
 
 use crate::AdminState;
 use crate::backend::UNLIMITED;
@@ -9,29 +10,29 @@ use crate::moment::{NEVER, nanoseconds};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The whole of a weight, in percent.
+/// The full weight, in percent.
 pub const FULL_WEIGHT: u32 = 100;
 
-/// What an agent has said so far, as it holds now.
+/// What the agent has reported so far, as it holds now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentSays {
-    /// Whether work may go there, as an operator would say it.
+    /// Whether the backend takes work, in the operator's terms.
     pub admin: AdminState,
-    /// Down, whatever probes say.
+    /// The agent says that the backend is down, whatever probes say.
     pub is_down: bool,
-    /// The share of its weight, in percent; at most [`AgentSays::MOST_PERCENT`].
+    /// The share of the configured weight, in percent; at most [`AgentSays::MOST_PERCENT`].
     pub weight_percent: u32,
-    /// Most in flight (count), instead of the configured; `None` leaves that in force.
+    /// Limit of requests in flight (count) in place of the configured one; `None` keeps the configured one.
     pub max_connections: Option<u32>,
 }
 
 impl AgentSays {
-    /// The largest share that is taken: the smallest weight times this is the largest weight.
+    /// The largest share accepted: with it, the smallest weight becomes the largest weight.
     pub const MOST_PERCENT: u32 = FULL_WEIGHT * crate::MAX_WEIGHT;
 }
 
 impl Default for AgentSays {
-    /// What holds while no agent has said anything.
+    /// The state that applies while the agent has reported nothing.
     fn default() -> AgentSays {
         AgentSays {
             admin: AdminState::Ready,
@@ -55,12 +56,12 @@ impl std::fmt::Display for AgentSays {
     }
 }
 
-/// The cell of a backend for it: written by the control side, read by whoever looks how it stands.
+/// A backend's cell for its agent's state: the control side writes it, anybody may read it.
 #[derive(Debug)]
 pub(crate) struct AgentCell {
     /// From the low bits: limit (32, [`UNLIMITED`] for none), percent (24), admin (4), down (1).
     packed: AtomicU64,
-    /// When it took the backend out, in nanoseconds; [`NEVER`] while it has not.
+    /// When the agent took the backend out of service, in nanoseconds; [`NEVER`] while it has not.
     taken_out_at: AtomicU64,
 }
 
@@ -88,7 +89,7 @@ impl AgentCell {
         }
     }
 
-    /// Takes what it says now; gives what it said before.
+    /// Stores what the agent says now; returns what it said before.
     pub(crate) fn set(&self, says: &AgentSays, now: Duration) -> AgentSays {
         let before = self.says();
         self.packed.store(pack(says), Ordering::Relaxed);
@@ -100,7 +101,7 @@ impl AgentCell {
         before
     }
 
-    /// In nanoseconds; [`NEVER`] while it takes work for all that the agent says.
+    /// In nanoseconds; [`NEVER`] while the agent lets the backend take work.
     pub(crate) fn taken_out_at(&self) -> u64 {
         self.taken_out_at.load(Ordering::Relaxed)
     }

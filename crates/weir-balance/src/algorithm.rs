@@ -1,12 +1,12 @@
-//! The balancing algorithms by the words operators write.
+//! The balancing algorithms and their names in the config.
 
 /// How a pool chooses; the value of `balance` in the config file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Algorithm {
-    /// In turn, weighted and smooth, one order for all workers. O(1).
+    /// Round robin: weighted, smooth, one order shared by all workers. O(1).
     #[default]
     RoundRobin,
-    /// Fewest in flight per weight. O(n) up to 128 backends, then the least of 128.
+    /// Fewest requests in flight per weight. O(n) up to 128 backends; beyond that, the least of 128.
     LeastConnections,
     /// The less loaded of two random backends. O(1).
     RandomTwo,

@@ -10,7 +10,7 @@ pub(crate) struct AliasTable {
 
 #[derive(Debug, Clone, Copy)]
 struct Column {
-    /// The column keeps draws whose fraction is below this (2^32 = all), the alias gets the rest.
+    /// The column keeps draws whose fraction is below this (2^32 = all); the alias gets the rest.
     threshold: u64,
     alias: u32,
 }
@@ -20,7 +20,7 @@ impl AliasTable {
     pub(crate) fn new(weights: &[u32]) -> AliasTable {
         let total: u64 = weights.iter().map(|weight| u64::from(*weight)).sum();
         let count = weights.len() as u64;
-        // In units where an even share is `total`.
+        // In units in which an even share is `total`.
         let mut share: Vec<u64> = weights.iter().map(|weight| u64::from(*weight) * count).collect();
         let mut columns: Box<[Column]> =
             (0..weights.len()).map(|own| Column { threshold: 1 << 32, alias: own as u32 }).collect();

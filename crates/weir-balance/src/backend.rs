@@ -16,7 +16,7 @@ use std::time::Duration;
 /// The largest weight a backend may have, as in the config file.
 pub const MAX_WEIGHT: u32 = 256;
 
-/// Stands for "no `max_connections`" in the atomics, so that the hot path has one comparison.
+/// Means "no `max_connections`" in the atomics, so that the hot path needs only one comparison.
 pub(crate) const UNLIMITED: u32 = u32::MAX;
 
 /// `load` holds the requests in flight in its low bits and the picks ever made above them: one atomic
@@ -29,7 +29,7 @@ const ONE_PICK: u64 = (1 << IN_FLIGHT_BITS) + 1;
 /// What probes say about a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Health {
-    /// No verdict yet; counts as up or down as [`BackendSettings::assumed_up`] says.
+    /// No verdict yet. The backend counts as up or down as [`BackendSettings::assumed_up`] says.
     Unknown,
     /// The last verdict was good.
     Up,
@@ -48,7 +48,7 @@ pub struct BackendSettings {
     pub max_connections: Option<u32>,
     /// Whether it counts as up before the first probe's verdict.
     pub assumed_up: bool,
-    /// Its role, where the config settles that. `None`: what [`Backend::set_role`] says holds.
+    /// The role, if the config fixes it. `None`: the role set by [`Backend::set_role`] applies.
     pub role: Option<Role>,
 }
 
@@ -58,10 +58,10 @@ impl Default for BackendSettings {
     }
 }
 
-/// A weight above [`MAX_WEIGHT`] was asked for; nothing was changed.
+/// A weight above [`MAX_WEIGHT`] was requested; nothing was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightTooLarge {
-    /// What was asked for.
+    /// The requested weight.
     pub weight: u32,
 }
 
@@ -75,42 +75,43 @@ impl std::error::Error for WeightTooLarge {}
 
 /// One backend: its address as configured and everything about it that changes while Weir runs.
 ///
-/// Lives in an `Arc` that outlives a reload ([`Pool::rebuilt`](crate::Pool::rebuilt)), so counts, health and
-/// latency do too.
+/// It lives in an `Arc` that outlives a reload ([`Pool::rebuilt`](crate::Pool::rebuilt)), so a reload keeps
+/// counts, health and latency.
 #[derive(Debug)]
 pub struct Backend {
     hot: Hot,
     address: String,
     id: u64,
     agent: AgentCell,
-    /// The configured limit; what holds is in [`Hot`].
+    /// The configured limit; the limit in force is in [`Hot`].
     configured_limit: AtomicU32,
     weight: AtomicU32,
     backup: AtomicBool,
     assumed_up: AtomicBool,
     admin: AtomicU8,
-    /// Whether the name that it belongs to no longer stands for it.
+    /// Whether the name it came from no longer resolves to it.
     leaving: AtomicBool,
     health: AtomicU8,
-    /// Whether the last bad probe was bad only for want of an answer in time.
+    /// Whether the last failed probe failed only because the answer did not come in time.
     late: AtomicBool,
-    /// The role that the config settles, as [`Role::code`].
+    /// The role fixed by the config, as [`Role::code`].
     fixed_role: AtomicU8,
-    /// The role that was found out, as [`Role::code`].
+    /// The role found by monitoring, as [`Role::code`].
     found_role: AtomicU8,
     trials: Trials,
     /// Nanoseconds; [`NEVER`] when not in slow start.
     ramp_started: AtomicU64,
     /// Nanoseconds; [`NEVER`] when not ejected.
     ejected_until: AtomicU64,
-    /// When an operator took it out, in nanoseconds; [`NEVER`] while it takes work.
+    /// When the operator took it out of service, in nanoseconds; [`NEVER`] while it takes work.
     taken_out_at: AtomicU64,
-    /// When it left its pool, in nanoseconds; [`NEVER`] while it is in one.
+    /// When it was removed from its pool, in nanoseconds; [`NEVER`] while it is in one.
     left_at: AtomicU64,
     failures: Mutex<FailureLog>,
 }
 
-/// What every pick touches, on cache lines of its own: two lines, because x86 fetches them in pairs.
+/// The fields that every pick touches, on cache lines of their own: two lines, because x86 fetches them in
+/// pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Hot {
@@ -121,7 +122,7 @@ struct Hot {
 }
 
 impl Backend {
-    /// A backend nobody has probed yet, idle, ready. A weight above [`MAX_WEIGHT`] is taken as
+    /// A new backend: ready, idle and not yet probed. A weight above [`MAX_WEIGHT`] is taken as
     /// [`MAX_WEIGHT`].
     pub fn new(address: impl Into<String>, settings: BackendSettings) -> Backend {
         let address = address.into();
@@ -154,8 +155,8 @@ impl Backend {
         }
     }
 
-    /// Takes over what a new config says; live state (health, role, in flight, admin state, latency) stays.
-    /// Limits are in force at once, the rest at the next refresh.
+    /// Applies the settings of a new config; live state (health, role, in flight, admin state, latency)
+    /// stays. Limits take effect at once, the rest at the next refresh.
     pub fn reconfigure(&self, settings: BackendSettings) {
         self.weight.store(settings.weight.min(MAX_WEIGHT), Ordering::Relaxed);
         self.backup.store(settings.backup, Ordering::Relaxed);
@@ -164,7 +165,7 @@ impl Backend {
         self.set_max_connections(settings.max_connections);
     }
 
-    /// What [`Self::reconfigure`] changes, as it is now.
+    /// The current values of the settings that [`Self::reconfigure`] changes.
     pub fn settings(&self) -> BackendSettings {
         BackendSettings {
             weight: self.weight(),
@@ -175,26 +176,27 @@ impl Backend {
         }
     }
 
-    /// Its role: what the config settles, else what was found out. `None` while nobody knows, and for one
-    /// that neither takes writes nor has a copy fit to be read.
+    /// Its role: the one the config fixes, otherwise the one found by monitoring. `None` while the role is
+    /// unknown, and for a server that neither takes writes nor has a copy fit to read from.
     pub fn role(&self) -> Option<Role> {
         let fixed = Role::of_code(self.fixed_role.load(Ordering::Relaxed));
         fixed.or_else(|| Role::of_code(self.found_role.load(Ordering::Relaxed)))
     }
 
-    /// Takes the role that was found out; seen at the pool's next refresh. Where one backend's role passes to
-    /// another, [`Pool::set_roles`](crate::Pool::set_roles) shows nobody both at once.
+    /// Sets the role found by monitoring; takes effect at the pool's next refresh. When a role passes from
+    /// one backend to another, [`Pool::set_roles`](crate::Pool::set_roles) makes sure that no pick sees both
+    /// in it at once.
     pub fn set_role(&self, role: Option<Role>) {
         self.found_role.store(Role::code(role), Ordering::Relaxed);
     }
 
-    /// The address as the config has it.
+    /// The address as written in the config.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// A number that names this address in sticky cookies, the ring and Maglev: a hash of the address, so it
-    /// depends neither on the order in the file nor on the process.
+    /// A number that identifies this address in sticky cookies, the ring and Maglev. It is a hash of the
+    /// address, so it depends neither on the order in the file nor on the process.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -204,7 +206,7 @@ impl Backend {
         self.weight.load(Ordering::Relaxed)
     }
 
-    /// Changes the weight; seen at the pool's next refresh.
+    /// Changes the weight; takes effect at the pool's next refresh.
     pub fn set_weight(&self, weight: u32) -> Result<(), WeightTooLarge> {
         if weight > MAX_WEIGHT {
             return Err(WeightTooLarge { weight });
@@ -218,14 +220,14 @@ impl Backend {
         self.backup.load(Ordering::Relaxed)
     }
 
-    /// The limit of requests in flight (count) in force, the agent's or else the configured, before slow
-    /// start; `None`: no limit.
+    /// The limit of requests in flight (count) in force, before slow start: the agent's, otherwise the
+    /// configured one. `None`: no limit.
     pub fn max_connections(&self) -> Option<u32> {
         limit_of(self.hot.max_connections.load(Ordering::Relaxed))
     }
 
-    /// Changes the configured limit; in force for the next pick unless the agent has another. What is in
-    /// flight above a lowered limit runs on.
+    /// Changes the configured limit; takes effect at the next pick unless the agent has set another. Requests
+    /// in flight above a lowered limit run on.
     pub fn set_max_connections(&self, limit: Option<u32>) {
         self.configured_limit.store(limit.unwrap_or(UNLIMITED), Ordering::Relaxed);
         self.apply_limit();
@@ -247,27 +249,27 @@ impl Backend {
         self.hot.load.load(Ordering::Relaxed) >> IN_FLIGHT_BITS
     }
 
-    /// Counts picks that others made by this pool's tables: failures are weighed against them.
+    /// Counts picks that another plane made from this pool's tables; failures are weighed against them.
     pub fn note_picks(&self, count: u64) {
         self.hot.load.fetch_add(count << IN_FLIGHT_BITS, Ordering::Relaxed);
     }
 
-    /// What the operator says.
+    /// The state that the operator has set.
     pub fn admin_state(&self) -> AdminState {
         AdminState::of_code(self.admin.load(Ordering::Relaxed))
     }
 
-    /// The stricter of what the operator and the agent say.
+    /// The stricter of the operator's and the agent's states.
     pub fn admin_in_force(&self) -> AdminState {
         self.admin_state().max(self.agent.says().admin)
     }
 
-    /// What its agent says; what holds without one where it has none.
+    /// What the agent reports; the default if the backend has no agent.
     pub fn agent(&self) -> AgentSays {
         self.agent.says()
     }
 
-    /// Takes what its agent says; the limit is in force for the next pick, the rest at the pool's next
+    /// Stores what the agent reports. Its limit takes effect at the next pick, the rest at the pool's next
     /// refresh. Coming back from down or maintenance begins slow start.
     pub fn set_agent(&self, says: &AgentSays, now: Duration) {
         let before = self.agent.set(says, now);
@@ -278,8 +280,8 @@ impl Backend {
         }
     }
 
-    /// Changes what the operator says; seen at the pool's next refresh. Leaving maintenance begins slow
-    /// start; leaving drain does not, since a drained backend was warm all along.
+    /// Changes the operator's state; takes effect at the pool's next refresh. Leaving maintenance begins slow
+    /// start; leaving drain does not, since a drained backend stayed warm.
     pub fn set_admin_state(&self, state: AdminState, now: Duration) {
         let before = self.admin.swap(state as u8, Ordering::Relaxed);
         if state == AdminState::Ready {
@@ -292,45 +294,45 @@ impl Backend {
         }
     }
 
-    /// Whether the name that it belongs to no longer stands for it, so that it takes no new work.
+    /// Whether the name it came from no longer resolves to it, so that it takes no new work.
     pub fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
     }
 
-    /// Says whether the name that it belongs to no longer stands for it; seen at the pool's next refresh.
-    /// What the operator says of it stays as it is.
+    /// Sets whether the name it came from no longer resolves to it; takes effect at the pool's next refresh.
+    /// The operator's state stays as it is.
     pub fn set_leaving(&self, leaving: bool) {
         self.leaving.store(leaving, Ordering::Relaxed);
     }
 
-    /// Says whether its pool still has it, as of `now`.
+    /// Records at `now` whether the backend has been removed from its pool.
     pub fn set_left(&self, has_left: bool, now: Duration) {
         match has_left {
             false => self.left_at.store(NEVER, Ordering::Relaxed),
-            // Who has left long ago and is told so again has not left anew.
+            // Repeating the call must not move the time of removal forward.
             true => drop(self.left_at.fetch_min(nanoseconds(now), Ordering::Relaxed)),
         }
     }
 
-    /// Whether its pool has it no more: nothing that is kept of it is of use to anybody else.
+    /// Whether it has been removed from its pool, so that state kept for it is of no further use.
     pub fn has_left(&self) -> bool {
         self.left_at.load(Ordering::Relaxed) != NEVER
     }
 
-    /// Since when it has been on its way out, by an operator's or its agent's word or because its pool has it
-    /// no more; `None` while it is to stay. For those who can take their work elsewhere.
+    /// Since when it has been on its way out: taken out by the operator or its agent, or removed from its
+    /// pool. `None` while it stays. For callers that can move their work to another backend.
     pub fn leaving_since(&self) -> Option<Duration> {
         let (out, left) = (&self.taken_out_at, &self.left_at);
         let out = out.load(Ordering::Relaxed).min(self.agent.taken_out_at());
         moment(out.min(left.load(Ordering::Relaxed)))
     }
 
-    /// Whether the last bad probe was accepted and merely not answered in time.
+    /// Whether the backend accepted the last failed probe and merely did not answer in time.
     pub fn is_late(&self) -> bool {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Says why the last bad probe was bad; seen at the pool's next refresh.
+    /// Records whether the last probe failed only by lateness; takes effect at the pool's next refresh.
     pub fn set_late(&self, late: bool) {
         self.late.store(late, Ordering::Relaxed);
     }
@@ -339,7 +341,7 @@ impl Backend {
         &self.trials
     }
 
-    /// What probes say.
+    /// The verdict of the probes.
     pub fn health(&self) -> Health {
         match self.health.load(Ordering::Relaxed) {
             0 => Health::Unknown,
@@ -348,9 +350,10 @@ impl Backend {
         }
     }
 
-    /// Takes a probe's verdict; seen at the pool's next refresh. Coming up after being down begins slow
-    /// start, and so does the first verdict about one that was not taken to be up before; about one that was
-    /// it does not, or every start of Weir would throttle all backends at once.
+    /// Stores a probe verdict; takes effect at the pool's next refresh. Slow start begins when a backend
+    /// comes up after being down, and when the first verdict brings up a backend that was not assumed up. A
+    /// first verdict about a backend that was assumed up begins none, or every start of Weir would throttle
+    /// all backends at once.
     pub fn set_health(&self, health: Health, now: Duration) {
         let before = self.health.swap(health as u8, Ordering::Relaxed);
         let was_down =
@@ -360,7 +363,7 @@ impl Backend {
         }
     }
 
-    /// Whether probes and the agent allow traffic: the last verdict, or the assumption before the first.
+    /// Whether probes and agent allow traffic, by the last verdict or, before the first, the assumption.
     pub fn is_up(&self) -> bool {
         let probed = match self.health() {
             Health::Up => true,
@@ -383,8 +386,9 @@ impl Backend {
         self.assumed_up.load(Ordering::Relaxed)
     }
 
-    /// Changes the assumption before the first verdict, for a backend whose name has not been resolved, or
-    /// now has been; seen at the pool's next refresh. Begins no slow start, as the first verdict does not.
+    /// Changes the assumption that applies before the first verdict, for a backend whose name has just been
+    /// resolved or has not been yet; takes effect at the pool's next refresh. Begins no slow start, nor does
+    /// the first verdict.
     pub fn assume_up(&self, assumed_up: bool) {
         self.assumed_up.store(assumed_up, Ordering::Relaxed);
     }
@@ -414,8 +418,8 @@ impl Backend {
         moment(self.ejected_until.load(Ordering::Relaxed))
     }
 
-    /// Keeps it out until then, for an ejection that an older process decided; seen at the pool's next
-    /// refresh.
+    /// Ejects it until that moment, to carry over an ejection decided by an older process; takes effect at
+    /// the pool's next refresh.
     pub fn eject_until(&self, until: Duration) {
         self.set_ejected_until(Some(until));
     }
@@ -424,7 +428,7 @@ impl Backend {
         self.ejected_until.store(until.map_or(NEVER, nanoseconds), Ordering::Relaxed);
     }
 
-    /// Times it was ejected for failing much more often than the others.
+    /// How often it was ejected for failing much more often than the others.
     pub fn outliers(&self) -> u64 {
         self.failures().outliers
     }
@@ -433,7 +437,7 @@ impl Backend {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a measured response time (or connect time for TCP) into the peak EWMA. Lock-free.
+    /// Feeds a measured response time (connect time for TCP) into the peak EWMA. Lock-free.
     pub fn observe_latency(&self, now: Duration, rtt: Duration) {
         self.hot.latency.observe(now, rtt);
     }
@@ -447,7 +451,7 @@ impl Backend {
         &self.hot.latency
     }
 
-    /// The limit of requests in flight that holds now: `max_connections`, scaled by slow start, at least 1.
+    /// The limit of requests in flight in force now: `max_connections` scaled by slow start, at least 1.
     pub(crate) fn limit(&self) -> u32 {
         let configured = self.hot.max_connections.load(Ordering::Relaxed);
         if configured == UNLIMITED || configured == 0 {
@@ -459,7 +463,7 @@ impl Backend {
         }
     }
 
-    /// Whether one more would fit; another worker may take the room in between.
+    /// Whether there is room for one more request; another worker may take it in between.
     pub(crate) fn has_room(&self) -> bool {
         let limit = self.limit();
         limit == UNLIMITED || self.in_flight() < limit
@@ -467,8 +471,8 @@ impl Backend {
 
     /// Counts one more in flight if that keeps the count at or below both the limit and `ceiling`. Exact
     /// across threads.
-    ///
-    /// Sequentially consistent: a releaser who sees nobody waiting and a waiter who sees no room can't both
+    /// Sequentially consistent: a releaser that sees no waiter and a waiter that sees no room can't both be
+    /// wrong ([`Pool::release`](crate::Pool::release) explains why).
     /// be wrong ([`Pool::release`](crate::Pool::release) says how).
     pub(crate) fn try_acquire(&self, ceiling: u32) -> bool {
         let limit = self.limit().min(ceiling);

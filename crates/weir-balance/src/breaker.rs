@@ -1,13 +1,13 @@
-//! A pool that fails as a whole is left alone for a while, so that requests are refused at once instead of
-//! waiting for what will not come, and backends can recover.
+//! Stops sending to a pool that fails as a whole for a while, so that requests are refused at once instead of
+//! waiting for answers that will not come, and backends can recover.
 //!
-//! Passive ejection ([`crate::Passive`]) takes single backends out, and never more than a share of them, for
-//! failures everywhere are not any one backend's. The breaker is for just that case: once `errors` of at
-//! least `of` requests within a window have failed, it opens. After `open` it lets `trials` requests
-//! through, one answer each: when all went well it closes, and the first failure opens it again, for longer
-//! each time up to ten times.
+//! Passive ejection ([`crate::Passive`]) takes out single backends, and never more than a share of them,
+//! because failures everywhere are not the fault of any one backend. The breaker covers that other case: it
+//! opens once `errors` of at least `of` requests within a window have failed. After `open` it lets `trials`
+//! requests through. If all of them succeed it closes; the first failure opens it again, for longer each
+//! time, up to ten times `open`.
 //!
-//! Source: Nygard, "Release It!", 2007, ch. 5; Envoy's outlier detection for times that grow.
+//! Source: Nygard, "Release It!", 2007, ch. 5; Envoy's outlier detection for the growing times.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use crate::moment::nanoseconds;
 
-/// Openings in a row lengthen the next one up to this factor.
+/// Consecutive openings lengthen the next one up to this factor.
 const LONGEST_FACTOR: u32 = 10;
-/// Parts of a window: what is counted leaves it in tenths.
+/// Parts of a window: counts expire in tenths of it.
 const SLOTS: usize = 10;
 
 /// When a breaker opens, and for how long.
@@ -35,7 +35,7 @@ pub struct BreakerSettings {
     pub trials: u32,
 }
 
-/// The breaker of one pool, shared by all workers. Closed it costs three atomic operations a request.
+/// The breaker of one pool, shared by all workers. While closed it costs three atomic operations a request.
 #[derive(Debug, Default)]
 pub struct Breaker {
     /// Nanoseconds; 0 while it is closed.
@@ -54,15 +54,16 @@ struct Trial {
     went_well: u32,
     /// Openings in a row.
     in_a_row: u32,
-    /// How often it has opened or closed: what became of a trial counts only until the next time.
+    /// How often it has opened or closed. The result of a trial counts only in the round it began in.
     round: u32,
-    /// When the last one was let through.
+    /// When the last trial was let through.
     last: Duration,
 }
 
 impl Trial {
-    /// Whether another may be let through. One whose client takes its time to send, or that a backend
-    /// thinks about for long, keeps its place no longer than the breaker opens for, or all would wait for it.
+    /// Whether another trial may be let through. A trial whose client is slow to send or whose backend is
+    /// slow to answer keeps its place for at most as long as the breaker opens; otherwise all would wait for
+    /// it.
     fn has_room(&self, now: Duration, settings: &BreakerSettings) -> bool {
         self.under_way + self.went_well < settings.trials.max(1)
             || (self.under_way > 0 && now.saturating_sub(self.last) >= settings.open)
@@ -78,23 +79,23 @@ pub enum Admitted {
     Trial(u32),
 }
 
-/// What became of the breaker by an answer.
+/// How an observed answer changed the breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// It opened for so long.
+    /// It opened, for this long.
     Opened(Duration),
     /// It closed.
     Closed,
 }
 
-/// How the breaker stands, for people.
+/// The state of the breaker, for display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BreakerState {
     /// All requests pass.
     Closed,
-    /// None does, for so long.
+    /// No request passes, for this long.
     Open(Duration),
-    /// A few may.
+    /// A few trial requests may pass.
     Trying,
 }
 
@@ -102,7 +103,7 @@ const COUNT_BITS: u32 = 24;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 impl Tenth {
-    /// Counts one request; a tenth that belonged to an earlier time begins anew. A count at its most stays.
+    /// Counts one request. A tenth left over from an earlier time starts from zero; counters saturate.
     fn add(&self, number: u64, failed: bool) {
         let tag = (number & 0xffff) << (2 * COUNT_BITS);
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |cell| {
@@ -119,7 +120,7 @@ impl Tenth {
         });
     }
 
-    /// Requests and failures, if it belongs to that time.
+    /// Requests and failures, if this tenth belongs to that time; otherwise zeros.
     fn counts(&self, number: u64) -> (u64, u64) {
         let cell = self.0.load(Ordering::Relaxed);
         match cell >> (2 * COUNT_BITS) == number & 0xffff {
@@ -130,8 +131,8 @@ impl Tenth {
 }
 
 impl Breaker {
-    /// Whether a request may go to the pool now; `Err` with how long none may. Who is admitted tells
-    /// [`Breaker::observe`] what came of it, or [`Breaker::forget`]s it.
+    /// Whether a request may go to the pool now; `Err` says for how long none may. An admitted caller reports
+    /// the result with [`Breaker::observe`], or gives up with [`Breaker::forget`].
     pub fn admit(&self, now: Duration, settings: &BreakerSettings) -> Result<Admitted, Duration> {
         let until = self.open_until.load(Ordering::Acquire);
         if until == 0 {
@@ -149,10 +150,10 @@ impl Breaker {
             return Err(Duration::from_nanos(until - nanoseconds(now)));
         }
         if !trial.has_room(now, settings) {
-            // Those under way will tell; nobody knows when.
+            // The trials under way decide; nobody knows when.
             return Err(Duration::ZERO);
         }
-        // Beyond them it takes the place of one that takes too long.
+        // Beyond that number it replaces a trial that takes too long.
         if trial.under_way + trial.went_well < settings.trials.max(1) {
             trial.under_way += 1;
         }
@@ -172,7 +173,7 @@ impl Breaker {
         }
     }
 
-    /// Takes in how an admitted request went; gives whether that turned the breaker.
+    /// Records the result of an admitted request; returns the change if that opened or closed the breaker.
     pub fn observe(
         &self,
         admitted: Admitted,
@@ -181,7 +182,7 @@ impl Breaker {
         settings: &BreakerSettings,
     ) -> Option<Turn> {
         match admitted {
-            // Sent before it opened: says nothing new.
+            // Sent before the breaker opened: says nothing new.
             Admitted::Closed if self.open_until.load(Ordering::Acquire) != 0 => None,
             Admitted::Closed => {
                 let number = self.number(now, settings);
@@ -210,7 +211,7 @@ impl Breaker {
         }
     }
 
-    /// An admitted request ended in a way that says nothing of the pool: its client left.
+    /// Withdraws an admitted request whose end says nothing about the pool, as when its client left.
     pub fn forget(&self, admitted: Admitted) {
         if let Admitted::Trial(round) = admitted {
             let mut trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
@@ -220,7 +221,7 @@ impl Breaker {
         }
     }
 
-    /// How it stands.
+    /// The state at `now`.
     pub fn state(&self, now: Duration) -> BreakerState {
         match self.open_until.load(Ordering::Acquire) {
             0 => BreakerState::Closed,
@@ -231,8 +232,8 @@ impl Breaker {
         }
     }
 
-    /// How long it stays open, which is no time while a few are tried, and how often in a row it has opened;
-    /// `None` while it is closed.
+    /// How long it stays open (zero while trials run) and how often in a row it has opened; `None` while it
+    /// is closed.
     pub fn openings(&self, now: Duration) -> Option<(Duration, u32)> {
         let left = match self.state(now) {
             BreakerState::Closed => return None,
@@ -243,8 +244,7 @@ impl Breaker {
         Some((left, trial.in_a_row))
     }
 
-    /// Opens it for as long as it was to stay open in another process, but no longer than these settings have
-    /// it.
+    /// Opens it for the time that was left in another process, capped by these settings.
     pub fn take_over(&self, (left, in_a_row): (Duration, u32), now: Duration, settings: &BreakerSettings) {
         let mut trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
         trial.in_a_row = in_a_row.clamp(1, LONGEST_FACTOR);
@@ -267,7 +267,7 @@ impl Breaker {
         requests >= u64::from(settings.of.max(1)) && failures as f64 >= settings.errors * requests as f64
     }
 
-    /// Opens it, unless it is open; for a trial, unless its round is over.
+    /// Opens it unless it is open already; on behalf of a trial, unless that trial's round is over.
     fn open(&self, now: Duration, settings: &BreakerSettings, by_trial: Option<u32>) -> Option<Turn> {
         let mut trial = self.trial.lock().unwrap_or_else(PoisonError::into_inner);
         let is_late = match by_trial {

@@ -1,4 +1,4 @@
-//! Why this backend: what `weir explain` and `weir status` print about a pool.
+//! Explains a choice: what `weir explain` and `weir status` print about a pool.
 
 use crate::agent::AgentSays;
 use crate::choice::DryRun;
@@ -20,15 +20,15 @@ pub struct BackendStatus {
     pub address: String,
     /// [`Backend::id`](crate::Backend::id).
     pub id: u64,
-    /// How it stands in the view in force.
+    /// Its state in the current view.
     pub state: State,
-    /// What the operator says.
+    /// The operator's state.
     pub admin: AdminState,
-    /// What probes say.
+    /// The verdict of the probes.
     pub health: Health,
     /// Whether it serves only while no ordinary backend is eligible.
     pub backup: bool,
-    /// Its role; `None` where it has none, or nobody knows it.
+    /// Its role; `None` if it has none or the role is unknown.
     pub role: Option<Role>,
     /// Configured weight.
     pub weight: u32,
@@ -44,21 +44,21 @@ pub struct BackendStatus {
     pub latency: Option<Duration>,
     /// When an ejection ends.
     pub ejected_until: Option<Duration>,
-    /// What its agent says; what holds without one where it has none.
+    /// What its agent reports; the default if it has no agent.
     pub agent: AgentSays,
 }
 
 impl BackendStatus {
-    /// Why backends that are not healthy may be chosen, beside those that are.
+    /// Why backends that are not healthy may be chosen alongside healthy ones.
     pub const PANIC_WORDS: &'static str =
         "fewer backends are healthy than `panic_below` asks for: all are used";
 
-    /// Whether probes and ejection leave it in, whatever the operator says of it.
+    /// Whether probes, agent and ejection all allow it, whatever the operator's state.
     pub fn is_healthy(&self) -> bool {
         self.health != Health::Down && !self.agent.is_down && self.ejected_until.is_none()
     }
 
-    /// Why it is only the last resort, when it was chosen as that.
+    /// Why it is only a last resort, if it was chosen as one.
     pub const fn last_resort_words(&self) -> &'static str {
         match self.state {
             State::Down => "down by its probes, but nothing else is left",
@@ -72,17 +72,17 @@ impl BackendStatus {
 pub enum Refusal {
     /// Its state keeps it from new work.
     State(State),
-    /// A backup, and an ordinary backend is eligible.
+    /// It is a backup, and an ordinary backend is eligible.
     BackupNotNeeded,
-    /// It does not have the role that is asked for.
+    /// It does not have the requested role.
     NotInRole(WantedRole),
-    /// The primary, and a secondary takes new work.
+    /// It is the primary, and a secondary takes new work.
     PrimaryNotNeeded,
     /// Already tried in this exchange.
     Excluded,
     /// At its limit.
     Full,
-    /// Down, and as many exchanges are on trial there as may be.
+    /// It is down, and already has as many trial exchanges as allowed.
     OnTrial,
 }
 
@@ -113,11 +113,11 @@ impl Refusal {
 pub struct Explanation {
     /// The pool's algorithm.
     pub algorithm: Algorithm,
-    /// Number of the view it holds for.
+    /// Number of the view it describes.
     pub generation: u64,
     /// What [`Picker::pick`](crate::Picker::pick) would have answered.
     pub outcome: Result<Pick, NoPick>,
-    /// Every backend in file order, with why it was out of the question (`None`: it could have been chosen).
+    /// Every backend in file order, with the reason it could not be chosen (`None`: it could have been).
     pub backends: Vec<(BackendStatus, Option<Refusal>)>,
 }
 
@@ -162,8 +162,8 @@ impl std::fmt::Display for Explanation {
 }
 
 impl Picker {
-    /// What [`Picker::pick`] would answer to the same input right now, and how every backend stands. Takes no
-    /// slot, moves no counter.
+    /// What [`Picker::pick`] would return for the same input right now, and the state of every backend. Takes
+    /// no slot and changes no counter.
     pub fn explain(&self, input: &PickInput<'_>) -> Explanation {
         explain(self.pool(), &self.view(), input)
     }

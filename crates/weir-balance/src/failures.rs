@@ -1,4 +1,4 @@
-//! What one backend's failures add up to: when there are enough of them to eject it, and for how long.
+//! Counts the failures of one backend: when there are enough to eject it, and for how long.
 
 use crate::Passive;
 use crate::moment::nanoseconds;
@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Ejections in a row lengthen the next one up to this factor.
+/// Consecutive ejections lengthen the next one up to this factor.
 const LONGEST_FACTOR: u32 = 10;
 
-/// Failures must also be at least one in so many of the picks made while they happened: at 50,000 requests
-/// per second five failures in ten seconds are noise, and ejecting a backend for it would do more harm.
+/// Failures must also be at least one in this many of the picks made meanwhile: at 50,000 requests per second
+/// five failures in ten seconds are noise, and ejecting a backend for them would do more harm.
 const PICKS_PER_FAILURE: u64 = 100;
 
 /// Failures kept per backend, whatever `errors` says (4096 * 40 bytes at worst).
@@ -24,7 +24,7 @@ pub(crate) struct FailureLog {
     in_a_row: u32,
     last_until: Duration,
     last_length: Duration,
-    /// Ejections by comparison.
+    /// Ejections for a success rate far below the others'.
     pub(crate) outliers: u64,
 }
 
@@ -33,15 +33,15 @@ pub(crate) struct FailureLog {
 pub(crate) struct RecentFailure {
     /// In nanoseconds.
     at: u64,
-    /// The backend's picks until then.
+    /// The backend's pick count at that time.
     picks: u64,
-    /// Whose alone it may be; `None` where it is the backend's.
+    /// The client whose fault alone it may be; `None` if it is the backend's fault.
     client: Option<IpAddr>,
 }
 
 impl FailureLog {
-    /// Notes one failure; whether this makes enough of them. `None` where it may be the fault of `client`
-    /// alone, and one of that client's counts already.
+    /// Records one failure; returns whether there are now enough to eject. `None` if `client` alone may be at
+    /// fault and one of that client's failures counts already.
     pub(crate) fn record(
         &mut self,
         now: Duration,
@@ -67,10 +67,10 @@ impl FailureLog {
         Some(is_enough)
     }
 
-    /// Opens the next ejection: until when, and how many in a row.
+    /// Begins the next ejection: returns until when, and how many in a row this makes.
     pub(crate) fn eject(&mut self, now: Duration, passive: &Passive) -> (Duration, u32) {
-        // Failing again before it has served as long as it was out (or as long as it takes to count errors)
-        // continues the row.
+        // A failure before the backend has served as long as it was out (or as long as it takes to count
+        // errors) continues the row.
         let probation = self.last_length.max(passive.within);
         let relapsed = self.in_a_row > 0 && now <= self.last_until.saturating_add(probation);
         self.in_a_row = if relapsed { (self.in_a_row + 1).min(LONGEST_FACTOR) } else { 1 };

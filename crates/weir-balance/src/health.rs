@@ -1,46 +1,46 @@
-//! Up or down: what a row of probe answers means.
+//! Turns a series of probe results into up and down.
 //!
-//! One machine per checked address, however many pools use it: the control side feeds it and passes each
-//! [`Transition`] on to every [`Backend`](crate::Backend) of that address.
+//! There is one machine per checked address, however many pools use it. The control side feeds it and passes
+//! each [`Transition`] on to every [`Backend`](crate::Backend) of that address.
 
 use crate::Health;
 use crate::stable_hash::mix64;
 use std::time::Duration;
 
-/// Rise and fall counting for one address.
+/// Counts rise and fall for one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HealthMachine {
     rise: u32,
     fall: u32,
     state: Health,
-    /// Answers in a row that contradict `state`.
+    /// Consecutive results that contradict `state`.
     against: u32,
 }
 
 /// A verdict that differs from the one before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transition {
-    /// What held before.
+    /// The verdict before.
     pub from: Health,
-    /// What holds now: up or down.
+    /// The verdict now: up or down.
     pub to: Health,
 }
 
 impl HealthMachine {
-    /// Nothing known yet. `rise` and `fall` are counts of answers in a row; 0 is taken as 1.
+    /// A machine without a verdict. `rise` and `fall` count consecutive results; 0 is taken as 1.
     pub fn new(rise: u32, fall: u32) -> HealthMachine {
         HealthMachine { rise: rise.max(1), fall: fall.max(1), state: Health::Unknown, against: 0 }
     }
 
-    /// What holds now.
+    /// The current verdict.
     pub fn state(&self) -> Health {
         self.state
     }
 
-    /// Takes the answer of one probe; `Some` when the verdict changes.
+    /// Takes the result of one probe; `Some` when the verdict changes.
     ///
-    /// The very first answer decides alone, either way: until then the state was an assumption, and
-    /// waiting for `fall` more probes would send traffic to a backend already seen failing.
+    /// The very first result decides alone, either way: until then the state was an assumption, and waiting
+    /// for `fall` more probes would send traffic to a backend that has already failed one.
     pub fn observe(&mut self, ok: bool) -> Option<Transition> {
         let (agrees, threshold, other) = match self.state {
             Health::Unknown => (false, 1, if ok { Health::Up } else { Health::Down }),
@@ -61,10 +61,10 @@ impl HealthMachine {
     }
 }
 
-/// When, within the first `interval`, to send an address its first probe.
+/// The offset of an address's first probe within the first `interval`.
 ///
-/// Depends on the address alone ([`Backend::id`](crate::Backend::id)), so probes of many addresses spread
-/// evenly and adding one shifts no other.
+/// It depends on the address alone ([`Backend::id`](crate::Backend::id)), so probes of many addresses spread
+/// evenly and a new address shifts no other.
 pub fn start_offset(id: u64, interval: Duration) -> Duration {
     let share = mix64(id) >> 32;
     let nanoseconds = (interval.as_nanos() * u128::from(share)) >> 32;

@@ -1,8 +1,8 @@
-//! How long a backend has been taking, pessimistically: peak EWMA in one atomic word.
+//! A pessimistic estimate of a backend's response time: peak EWMA in one atomic word.
 //!
 //! A response slower than the estimate raises it at once; faster ones lower it gradually, by elapsed time. An
-//! estimate nobody refreshes fades, so that a backend that was slow gets another try; each try restores the
-//! estimate until the answer is there, so that a faded estimate attracts one request and not a flood.
+//! estimate without new responses fades, so that a backend that was slow gets another try. Each try restores
+//! the estimate until the answer arrives, so that a faded estimate attracts one request and not a flood.
 //!
 //! Source: Finagle's `PeakEwma` load metric and linkerd's `tower-balance`; the one-try rule is ours.
 
@@ -10,15 +10,15 @@ use crate::moment::nanoseconds;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Cost of a backend that has been tried but never answered: more than any measured one.
+/// Cost of a backend that has been tried but has never answered: more than any measured one.
 const UNANSWERED_SECONDS: f32 = 1.0e6;
 
 /// Stamps count 65.536 us; 32 bits of them wrap after 78 hours. A backend idle for that long may look fresher
 /// than it is, which delays its next try by a few decay times.
 const TICK_SHIFT: u32 = 16;
 
-/// The decay time, ten seconds: how fast old observations lose their say, and how long an unanswered first
-/// try keeps others away.
+/// The decay time, ten seconds: how fast old observations lose weight, and how long an unanswered first try
+/// keeps other requests away.
 const TICKS_PER_DECAY: f32 = 10.0e9 / 65_536.0;
 
 /// Seconds as `f32` bits in the upper half, the stamp of the last observation in the lower. 0 = never
@@ -52,7 +52,7 @@ impl PeakEwma {
         }
     }
 
-    /// Remembers that somebody is trying this backend now.
+    /// Records that a request is trying this backend now.
     pub(crate) fn note_pick(&self, now: Duration) {
         self.picked_at.store(ticks(now), Ordering::Relaxed);
     }
@@ -74,7 +74,7 @@ impl PeakEwma {
     }
 }
 
-/// Never 0, which means "never".
+/// Never 0, which stands for "never observed".
 fn ticks(now: Duration) -> u32 {
     ((nanoseconds(now) >> TICK_SHIFT) as u32).max(1)
 }
@@ -87,8 +87,8 @@ fn age(now: u32, then: u32) -> f32 {
     if elapsed > u32::MAX - (1 << 30) { 0.0 } else { elapsed as f32 / TICKS_PER_DECAY }
 }
 
-/// The first terms of e^x in the divisor instead of e^-x: close to it below 1, monotonic, and a few cycles on
-/// the pick path.
+/// Divides by the first terms of e^x instead of multiplying by e^-x: close to it below 1, monotonic, and only
+/// a few cycles on the pick path.
 fn fade(age: f32) -> f32 {
     1.0 / (1.0 + age + age * age * 0.5 + age * age * age * 0.166_666_67)
 }
@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(latency.expected_seconds(at(5)), 0.0);
         latency.note_pick(at(5));
         assert_eq!(latency.expected_seconds(at(6)), UNANSWERED_SECONDS);
-        // Nobody answered: a little later one more may try.
+        // No answer came: a little later one more request may try.
         assert_eq!(latency.expected_seconds(at(16)), 0.0);
     }
 

@@ -1,10 +1,10 @@
-//! Which backend gets this one, and is it up?
+//! Chooses the backend for a request, session or flow, and keeps track of which backends are up.
 //!
-//! A [`Pool`] holds the backends of one `[pool.x]` and what is known about them; a [`Picker`], one per worker
-//! thread, chooses among them; [`HealthMachine`] turns probe answers into up and down. This crate never does
-//! I/O, reads a clock or draws randomness: `now` is a [`Duration`](std::time::Duration) since any monotonic
-//! origin the caller likes, and random draws are arguments. So a simulation, `weir explain` and live traffic
-//! run the same code.
+//! A [`Pool`] holds the backends of one `[pool.x]` and their live state. A [`Picker`], one per worker thread,
+//! chooses among them. [`HealthMachine`] turns probe results into up and down. This crate never does I/O,
+//! reads a clock or draws randomness: `now` is a [`Duration`](std::time::Duration) since any monotonic origin
+//! the caller likes, and random draws are arguments. So a simulation, `weir explain` and live traffic run the
+//! same code.
 //!
 //! Who calls what:
 //!

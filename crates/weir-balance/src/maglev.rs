@@ -12,15 +12,15 @@ use std::hint::select_unpredictable;
 /// Slots in a table: the paper's small prime, more than 65 per backend at a thousand backends.
 pub const TABLE_SIZE: u32 = 65_537;
 
-/// The slot of a key. Keys are mixed first: a caller may pass an address as it is.
+/// The slot of a key. Keys are mixed first, so a caller may pass an address as it is.
 pub fn slot(key: u64) -> usize {
-    // Multiply and shift instead of a remainder: even to within 2^-47 and much cheaper than a division.
+    // Multiply and shift instead of a remainder: even to within 2^-47, and much cheaper than a division.
     ((u128::from(mix64(key)) * u128::from(TABLE_SIZE)) >> 64) as usize
 }
 
 #[derive(Debug)]
 pub(crate) struct MaglevTable {
-    /// Positions in the tier.
+    /// Positions in the tier, by slot.
     pub(crate) slots: Box<[u32]>,
 }
 
@@ -32,14 +32,14 @@ impl MaglevTable {
 
 /// Fills a table of [`TABLE_SIZE`] slots with positions into `backends`, pairs of id and weight (any unit).
 ///
-/// The result depends on the set of ids and weights, not on their order (positions follow the order, of
-/// course). Backends of weight 0 get no slot; empty when none has weight. Each turn of the filling a backend
-/// takes one slot for every full share of the largest weight it has saved up, so slots are proportional to
+/// The result depends on the set of ids and weights, not on their order (though the positions do). Backends
+/// of weight 0 get no slot; the table is empty if no backend has weight. In each turn a backend saves up its
+/// weight and takes one slot for every full share of the largest weight, so its slots are proportional to its
 /// weight to within about one percent.
 ///
-/// Half a millisecond: taken slots are kept as bits, which stay in the first-level cache; backends whose turn
-/// it is look ahead together, so that few guesses of the processor go wrong; and the last free slots, which
-/// walks would take longest to meet, are looked for among themselves.
+/// Takes half a millisecond. Taken slots are kept as bits, which stay in the L1 cache. Backends whose turn it
+/// is look ahead together, so that the processor mispredicts few branches. The last free slots, which walks
+/// would take longest to meet, are searched directly.
 pub fn fill(backends: &[(u64, u32)]) -> Vec<u32> {
     let mut takers: Vec<(u64, u32, u32)> = (0..)
         .zip(backends)
@@ -59,9 +59,9 @@ pub fn fill(backends: &[(u64, u32)]) -> Vec<u32> {
     filling.table
 }
 
-/// Who takes a slot in which turn.
+/// Which taker takes a slot in which turn.
 struct Turns {
-    /// What each taker has saved up, and its weight.
+    /// The savings and the weight of each taker.
     savings: Vec<(u64, u64)>,
     largest_weight: u64,
     /// Takers whose turn it is, by number.
@@ -75,7 +75,7 @@ impl Turns {
         let is_even = savings.iter().all(|(_, weight)| *weight == largest_weight);
         Turns {
             due: (0..savings.len() as u32).collect(),
-            // Of equal ones all are due in every turn.
+            // With equal weights all are due in every turn.
             savings: if is_even { Vec::new() } else { savings },
             largest_weight,
         }
@@ -87,7 +87,8 @@ impl Turns {
         }
         self.due.resize(self.savings.len(), 0);
         let mut count = 0;
-        // Everybody is written down and counted only when due: who is due can't be foreseen.
+        // Every taker is written and the length grows only for those due, since which are due can't be
+        // predicted.
         for (taker, (saved, weight)) in (0..).zip(&mut self.savings) {
             *saved += *weight;
             let is_due = *saved >= self.largest_weight;
@@ -99,14 +100,14 @@ impl Turns {
     }
 }
 
-/// Takers that look ahead together, at most.
+/// At most this many takers look ahead together.
 const TOGETHER: usize = 128;
 
-/// Takers for which it is worth while.
+/// Fewest takers for which looking ahead pays.
 const WORTH_LOOKING_AHEAD: usize = 24;
 
-/// Free slots left when they are looked for among themselves: a walk meets one of 256 after 256 steps on
-/// average. More than [`TOGETHER`].
+/// Once this many free slots are left they are searched directly: a walk meets one of 256 after 256 steps on
+/// average. Must be more than [`TOGETHER`].
 const FEW: usize = 256;
 
 /// A table that is being filled.
@@ -115,7 +116,7 @@ struct Filling {
     walks: Vec<Walk>,
     taken: TakenSlots,
     free_count: usize,
-    /// The free slots, in no order, once there are no more than [`FEW`].
+    /// The free slots, in no order, once there are at most [`FEW`] of them.
     few: Vec<u32>,
 }
 
@@ -137,7 +138,7 @@ impl Filling {
         }
         let looked_ahead = due.len() >= WORTH_LOOKING_AHEAD;
         if looked_ahead {
-            // Fewer that go again are worth some steps too many, the more so the fewer slots are free.
+            // A few wasted steps cost less than another round, the more so the fewer slots are free.
             match self.free_count {
                 20_000.. => self.look_ahead::<2>(due),
                 5_000.. => self.look_ahead::<4>(due),
@@ -146,7 +147,7 @@ impl Filling {
         }
         for taker in due {
             let walk = &mut self.walks[*taker as usize];
-            // Seldom taken by one that came before in this turn.
+            // Seldom taken by a backend that came earlier in this turn.
             if !looked_ahead || self.taken.holds(walk.place) {
                 while !walk.walks_to_free::<4>(&self.taken) {}
             }
@@ -157,10 +158,10 @@ impl Filling {
         self.free_count -= due.len();
     }
 
-    /// Moves the walks of `due` on to the next slot that is free so far.
+    /// Moves each walk of `due` on to the next slot that is free so far.
     ///
-    /// All of them go `STEPS`, then those that met none go again: whether a step meets a free slot can't be
-    /// foreseen, and each wrong guess of the processor costs as much as ten steps.
+    /// All of them go `STEPS`, then those that met no free slot go again: whether a step meets one can't be
+    /// predicted, and each mispredicted branch costs as much as ten steps.
     fn look_ahead<const STEPS: usize>(&mut self, due: &[u32]) {
         let mut walking = [0; TOGETHER];
         walking[..due.len()].copy_from_slice(due);
@@ -195,9 +196,9 @@ impl Filling {
 
 /// One backend walking its own permutation of the slots.
 struct Walk {
-    /// Where it is to look next.
+    /// The place to look at next.
     place: u64,
-    /// From one place to the next.
+    /// The distance from one place to the next.
     stride: u64,
     skip: u32,
     position: u32,
@@ -209,7 +210,7 @@ impl Walk {
         Walk { place: place_of(offset), stride: u64::from(skip) * APART, skip, position }
     }
 
-    /// Walks to the first free slot, at most `STEPS`; whether there was one.
+    /// Walks to the first free slot, at most `STEPS`; returns whether it found one.
     ///
     /// Looks at all of them and selects without a branch: see [`Filling::look_ahead`].
     fn walks_to_free<const STEPS: usize>(&mut self, taken: &TakenSlots) -> bool {
@@ -232,12 +233,12 @@ fn offset_and_skip(id: u64) -> (u32, u32) {
     ((mix64(id) % size) as u32, (mix64(id ^ 0xa076_1d64_78bd_642f) % (size - 1) + 1) as u32)
 }
 
-/// Slots lie on a circle of 2^64, which additions go around by themselves. It is longer by 1 than all slots
-/// are together, so a walk that has been around is one place short of where it was.
+/// Slots lie on a circle of 2^64, which wrapping additions go around by themselves. The circle is longer by 1
+/// than all slots together, so a walk that has gone around is one place short of where it was.
 const APART: u64 = u64::MAX / TABLE_SIZE as u64;
 
-/// More than the times that a walk can go around, less than would matter: a walk that begins this far into a
-/// slot never falls out of it.
+/// More than the number of times a walk can go around, and too little to matter otherwise: a walk that begins
+/// this far into a slot never falls out of it.
 const INTO_THE_SLOT: u64 = 1 << 20;
 
 fn place_of(slot: u32) -> u64 {
@@ -248,8 +249,8 @@ fn slot_at(place: u64) -> usize {
     ((u128::from(place) * u128::from(TABLE_SIZE)) >> 64) as usize
 }
 
-/// A bit for each slot, at the upper 17 bits of its place: slots are more than 2^47 apart, so that these tell
-/// them apart, and cost less than a multiplication.
+/// One bit for each slot, found by the upper 17 bits of its place: slots are more than 2^47 apart, so these
+/// bits tell them apart and cost less than a multiplication.
 struct TakenSlots(Box<[u64; 1 << 11]>);
 
 impl TakenSlots {
@@ -262,19 +263,19 @@ impl TakenSlots {
     }
 }
 
-/// `slot`, below twice the size, counted on from the beginning.
+/// `slot`, which is below twice the table size, reduced to the table.
 fn around(slot: u32) -> u32 {
     if slot >= TABLE_SIZE { slot - TABLE_SIZE } else { slot }
 }
 
-/// The product of two slots, around the table: 2^16 counts as -1, being one less than the size.
+/// The product of two slots modulo the table size: 2^16 counts as -1, since it is one less than the size.
 fn times(a: u32, b: u32) -> u32 {
     let product = u64::from(a) * u64::from(b);
     around((product as u32 & 0xffff) + TABLE_SIZE - (product >> 16) as u32)
 }
 
-/// What `skip`, above 0, is to be multiplied with to give 1: `skip` to the power of the prime size less 2,
-/// which is 2^16 - 1 (Fermat).
+/// The inverse of `skip` (above 0) modulo the table size: `skip` to the power of the prime size less 2, which
+/// is 2^16 - 1 (Fermat).
 fn inverse(skip: u32) -> u32 {
     // To the power of 2^bits - 1.
     [1, 2, 4, 8].iter().fold(skip, |power, bits| {

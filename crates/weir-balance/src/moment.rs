@@ -1,11 +1,11 @@
-//! Moments as one atomic word holds them: in nanoseconds.
+//! Moments in one atomic word: nanoseconds.
 
 use std::time::Duration;
 
 /// Stands for no moment at all.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// A moment as a word; saturates after 584 years.
+/// Encodes a moment in a word; saturates after 584 years.
 pub(crate) fn nanoseconds(moment: Duration) -> u64 {
     moment
         .as_secs()
@@ -14,7 +14,7 @@ pub(crate) fn nanoseconds(moment: Duration) -> u64 {
         .min(NEVER - 1)
 }
 
-/// What [`nanoseconds`] made a word of; `None` for [`NEVER`].
+/// Decodes what [`nanoseconds`] encoded; `None` for [`NEVER`].
 pub(crate) fn moment(nanoseconds: u64) -> Option<Duration> {
     (nanoseconds != NEVER).then(|| Duration::from_nanos(nanoseconds))
 }

@@ -1,9 +1,9 @@
-//! Passive ejection: traffic that fails takes a backend out before the next probe would.
+//! Passive ejection: failing traffic takes a backend out before the next probe would.
 //!
 //! `errors` failures within `within` eject for `eject`; the k-th ejection in a row lasts k times as long, at
-//! most ten times. Never more than `max_ejected` of the backends that could serve are out, since failures
-//! everywhere mean something else is wrong; but all ordinary backends may go while a backup stands by. Time
-//! readmits, through slow start where that is set.
+//! most ten times. At most `max_ejected` of the backends that could serve are out at once, since failures
+//! everywhere mean that something else is wrong; but all ordinary backends may be out while a backup stands
+//! by. A backend returns when its time is over, through slow start if that is set.
 //!
 //! Source: Envoy's outlier detection (multiplied ejection time, ejection limit); the limit here is exact and
 //! has no "at least one".
@@ -18,8 +18,8 @@ use std::time::Duration;
 /// How an exchange with a backend went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It answered; `latency` is from sending the request (or connecting, for TCP) to the first byte of the
-    /// answer.
+    /// It answered. `latency` is the time from sending the request (or connecting, for TCP) to the first byte
+    /// of the answer.
     Success {
         /// See the variant.
         latency: Duration,
@@ -28,12 +28,12 @@ pub enum Outcome {
     Failure,
 }
 
-/// What a failure that may be one client's alone has come to.
+/// How a failure that may be one client's fault was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blamed {
-    /// Nothing: one for the same client counts already.
+    /// Not counted: one for the same client counts already.
     Once,
-    /// It counts, and this is whom it ejected, as of [`Pool::observe`].
+    /// Counted; holds the ejection it caused, if any, as [`Pool::observe`] returns it.
     Counted(Option<Ejection>),
 }
 
@@ -42,15 +42,15 @@ pub enum Blamed {
 pub struct Ejection {
     /// Index into the pool's members.
     pub index: usize,
-    /// When it returns.
+    /// When the ejection ends.
     pub until: Duration,
     /// How many ejections in a row this is (1 = the first).
     pub in_a_row: u32,
 }
 
 impl Pool {
-    /// Takes in how an exchange with the backend at `index` went. `Some` when this failure ejected it: the
-    /// caller then calls [`Pool::refresh`] so that pickers see it.
+    /// Records the result of an exchange with the backend at `index`. `Some` when this failure ejected it:
+    /// the caller then calls [`Pool::refresh`] so that pickers see it.
     ///
     /// A success costs nothing unless the algorithm is least-time (then one lock-free update of the latency
     /// estimate); a failure takes a short mutex of that backend.
@@ -70,9 +70,9 @@ impl Pool {
         }
     }
 
-    /// Takes in that the backend at `index` did not accept what left for it from the address of `client`,
-    /// which may be that one's fault alone: of each client one such failure counts within the window. So a
-    /// backend that nobody reaches is found, and no single client can have one ejected that others reach.
+    /// Records that the backend at `index` did not accept a connection made from the address of `client`.
+    /// That may be the client's fault alone, so only one such failure per client counts within the window. A
+    /// backend that nobody can reach is still found, and no single client can eject one that others reach.
     pub fn observe_for(&self, index: usize, now: Duration, client: IpAddr) -> Blamed {
         self.note_failure(index, now, Some(client))
     }
@@ -81,10 +81,10 @@ impl Pool {
         let backend = &self.members()[index];
         let Some(passive) = &self.settings().passive else { return Blamed::Counted(None) };
         if backend.ejected_until().is_some_and(|until| until > now) {
-            // Sent before it was ejected; says nothing new.
+            // Sent before the backend was ejected: says nothing new.
             return Blamed::Counted(None);
         }
-        // Not held while the backend is ejected, which asks for it again.
+        // The lock must be released before ejecting, which takes it again.
         let noted = backend.failures().record(now, backend.picks(), client, passive);
         match noted {
             None => Blamed::Once,
@@ -115,11 +115,11 @@ impl Pool {
 }
 
 impl Pool {
-    /// Whether, once the ordinary `backend` is out, backups serve: then even the last ordinary one may go, or
-    /// all would go on failing beside backends that are idle.
+    /// Whether backups will serve once the ordinary `backend` is out. If so even the last ordinary one may be
+    /// ejected; otherwise all requests would keep failing while backups sit idle.
     ///
-    /// The limit is there so that failures everywhere empty no pool; backups that fail as well are held by
-    /// their own.
+    /// The limit exists so that failures everywhere don't empty a pool. Backups that fail too are protected
+    /// by a limit of their own.
     fn backup_is_ready(&self, backend: &Backend, now: Duration) -> bool {
         !backend.is_backup()
             && self

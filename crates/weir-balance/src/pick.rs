@@ -1,4 +1,4 @@
-//! What a choice depends on, and what comes of it.
+//! The inputs and results of a choice.
 
 use crate::role::WantedRole;
 use crate::state::TierKind;
@@ -15,13 +15,13 @@ pub struct PickInput<'a> {
     /// Two uniform random numbers; used by random-two and least-time.
     pub draw: [u32; 2],
     /// Hash of what source, hash and maglev choose by ([`stable_hash`](crate::stable_hash)); without it they
-    /// take turns.
+    /// fall back to round robin.
     pub key: Option<u64>,
     /// Backend id from the client's cookie.
     pub sticky: Option<u64>,
     /// Backends already tried in this exchange.
     pub exclude: &'a [BackendIndex],
-    /// The role that the backend must have. Means nothing in a pool whose backends have none.
+    /// The role that the backend must have. Ignored in a pool whose backends have no roles.
     pub role: Option<WantedRole>,
 }
 
@@ -35,8 +35,8 @@ pub struct Pick {
     pub reason: PickReason,
     /// Which group it came from.
     pub tier: TierKind,
-    /// Whether it is down and only tried: call [`Pool::end_trial`] exactly once, when the outcome is known or
-    /// it is given up.
+    /// Whether it is down and only on trial: call [`Pool::end_trial`] exactly once, when the outcome is known
+    /// or the attempt is given up.
     pub on_trial: bool,
 }
 
@@ -45,7 +45,7 @@ pub struct Pick {
 pub enum PickReason {
     /// The client's cookie names it.
     Sticky,
-    /// Its turn, or the next with room after it.
+    /// It was its turn, or it was the next one with room.
     InTurn,
     /// Fewest in flight per weight.
     LeastLoaded,
@@ -59,9 +59,9 @@ pub enum PickReason {
     OwnsKey,
     /// Next after the key's owner, which is full, over its bound or already tried.
     NextAfterOwner,
-    /// The exchange has no key, so it was given in turn.
+    /// The exchange has no key, so round robin was used.
     NoKey,
-    /// The algorithm's choices were full; the first other with room.
+    /// The algorithm's choices were full; this is another one with room.
     AnyWithRoom,
 }
 
@@ -88,7 +88,7 @@ impl PickReason {
 pub enum NoPick {
     /// No backend takes new work: down, in maintenance, drained or weight 0. `http/failure` answers 503.
     NoneUp,
-    /// No backend with the role that is asked for takes new work: wait for one to get it, or give up.
+    /// No backend with the requested role takes new work: wait for one to get the role, or give up.
     NoneInRole,
     /// Every backend left to try is at its limit: wait for a release, or answer 503.
     AllBusy,

@@ -1,4 +1,4 @@
-//! One worker's way into a pool.
+//! A worker's access to a pool.
 
 use crate::choice::{Choice, LiveSlots, Slots};
 use crate::pick::{NoPick, Pick, PickInput, PickReason};
@@ -35,11 +35,11 @@ impl Picker {
 
     /// Chooses a backend and takes one slot in flight of it, never beyond its `max_connections`.
     ///
-    /// A sticky backend that is up, even draining or of weight 0, is chosen before all else unless it is full
-    /// or excluded. Then ordinary backends, then (when none is eligible, or all were tried in this exchange)
-    /// backups, then the last resort; where a role is asked for, of those that have it. Does not allocate or
-    /// lock; O(1) for round-robin, random-two, least-time, hashes and maglev, see
-    /// [`Algorithm`](crate::Algorithm) for the others; when most backends are full, O(n).
+    /// A sticky backend that is up, even if draining or of weight 0, is chosen first unless it is full or
+    /// excluded. Then come ordinary backends, then backups (if no ordinary one is eligible, or all were tried
+    /// in this exchange), then the last resort. If a role is requested, only backends with that role count.
+    /// Does not allocate or lock. O(1) for round-robin, random-two, least-time, hashes and maglev, see
+    /// [`Algorithm`](crate::Algorithm) for the others; O(n) when most backends are full.
     pub fn pick(&self, input: &PickInput<'_>) -> Result<Pick, NoPick> {
         let view = self.view();
         let pick = choose(&self.pool, &view, input, LiveSlots)?;
@@ -89,8 +89,8 @@ pub(crate) fn choose<S: Slots + Copy>(
         if is_tried_through(&choice) {
             continue;
         }
-        // Backups are not there to take the overflow: an ordinary tier with somebody left to try is
-        // waited for.
+        // Backups don't take the overflow: as long as an ordinary backend is left to try, the caller waits
+        // for it.
         let (index, reason) = choice.run(pool.settings().algorithm).ok_or(NoPick::AllBusy)?;
         return Ok(Pick { index, reason, tier: tier.kind, on_trial: tier.on_trial });
     }
@@ -101,8 +101,8 @@ pub(crate) fn choose<S: Slots + Copy>(
     })
 }
 
-/// Whether this exchange has tried every backend of the tier. Asked before choosing, so that no turn is spent
-/// on it.
+/// Whether this exchange has tried every backend of the tier. Checked before choosing, so that no turn of the
+/// rotation is wasted.
 fn is_tried_through<S: Slots>(choice: &Choice<'_, S>) -> bool {
     let count = choice.tier.entries.len();
     choice.input.exclude.len() >= count && (0..count).all(|position| choice.is_excluded(position))
@@ -126,8 +126,8 @@ fn choose_sticky<S: Slots>(
         let taken = slots.take(backend, u32::MAX);
         return taken.then_some(Pick { index, reason, tier, on_trial: false });
     }
-    // Where everybody goes to a backend that is out, its own clients go to it first: their sessions are
-    // there.
+    // When a tier of backends that are out is in use anyway, such a backend still gets its own sticky clients
+    // first: their sessions are there.
     let tier = view.tier_of(index, input.role)?;
     let taken = match tier.on_trial {
         true => slots.take_on_trial(backend, u32::MAX),

@@ -1,4 +1,4 @@
-//! A pool: its backends, what is shared between workers, and the view they choose by.
+//! A pool: its backends, the state shared between workers, and the view from which pickers choose.
 
 use crate::admin::AdminState;
 use crate::backend::{Backend, Health, WeightTooLarge};
@@ -18,8 +18,8 @@ use std::time::Duration;
 /// shares all live state.
 #[derive(Debug)]
 pub struct Pool {
-    /// Number of the view in force. Read by every pick, written only on changes: it must not share a line
-    /// with counters.
+    /// Number of the current view. Every pick reads it and only changes write it, so it must not share a
+    /// cache line with counters.
     generation: Alone<AtomicU64>,
     view: Mutex<Arc<View>>,
     settings: Settings,
@@ -27,12 +27,13 @@ pub struct Pool {
     /// Sorted pairs of backend id and index, for sticky sessions.
     by_id: Box<[(u64, u32)]>,
     shared: Arc<Shared>,
-    /// In flight over the pool; only where load is bounded, since every pick and release would touch it.
+    /// Requests in flight over the whole pool. Kept only if load is bounded, since every pick and release has
+    /// to touch it.
     bounded_in_flight: Option<Arc<Alone<AtomicU64>>>,
     ejecting: Mutex<()>,
 }
 
-/// What goes on counting across reloads.
+/// The state that continues across reloads.
 #[derive(Debug)]
 struct Shared {
     rotation: Alone<AtomicU64>,
@@ -46,7 +47,7 @@ struct Shared {
 #[repr(align(128))]
 pub(crate) struct Alone<T>(T);
 
-/// What [`Pool::refresh`] did.
+/// The result of [`Pool::refresh`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Refreshed {
     /// Whether a new view was published.
@@ -62,14 +63,14 @@ pub struct Eligible {
     pub index: usize,
     /// [`Backend::id`].
     pub id: u64,
-    /// Weight in force, in hundredths (slow start included); above 0.
+    /// Effective weight, in hundredths (slow start included); above 0.
     pub weight: u32,
-    /// The group all of them come from.
+    /// The tier of all eligible backends.
     pub tier: TierKind,
 }
 
 impl Pool {
-    /// A pool of `members` in file order, as a start of Weir makes it. Settings outside their ranges don't
+    /// A new pool of `members` in file order, as at the start of Weir. Settings outside their ranges don't
     /// panic.
     pub fn new(settings: Settings, members: Vec<Arc<Backend>>, now: Duration) -> Pool {
         let shared = Arc::new(Shared {
@@ -82,10 +83,10 @@ impl Pool {
         Pool::assemble(settings, members, shared, bounded, now)
     }
 
-    /// The pool after a reload: new settings and members (`Arc`s of this pool's members where the address
-    /// stays, so that counts and health live on), with this pool's rotation and retry budget.
+    /// The pool after a reload: new settings and members, with this pool's rotation and retry budget. Where
+    /// an address stays, `members` holds this pool's `Arc`, so that counts and health live on.
     ///
-    /// Exchanges picked from the old pool are released there; both pools count in the same cells.
+    /// Exchanges picked from the old pool are released on the old pool; both count in the same cells.
     pub fn rebuilt(&self, settings: Settings, members: Vec<Arc<Backend>>, now: Duration) -> Pool {
         self.shared.retry_budget.set(settings.retries);
         let bounded = bounds_load(&settings).then(|| self.bounded_in_flight.clone().unwrap_or_default());
@@ -118,28 +119,28 @@ impl Pool {
         pool
     }
 
-    /// The settings it was made with.
+    /// The settings this pool was made with.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Its backends in file order; a [`BackendIndex`](crate::BackendIndex) counts in this slice.
+    /// The backends in file order; a [`BackendIndex`](crate::BackendIndex) is an index into this slice.
     pub fn members(&self) -> &[Arc<Backend>] {
         &self.members
     }
 
-    /// The index of the backend with this id (a sticky cookie's content). O(log n).
+    /// The index of the backend with this id (which a sticky cookie carries). O(log n).
     pub fn index_of(&self, id: u64) -> Option<usize> {
         let at = self.by_id.partition_point(|(other, _)| *other < id);
         self.by_id.get(at).filter(|(other, _)| *other == id).map(|(_, index)| *index as usize)
     }
 
-    /// The number of the view in force; rises with every published change.
+    /// The number of the current view; it rises with every published change.
     pub fn generation(&self) -> u64 {
         self.generation.0.load(Ordering::Acquire)
     }
 
-    /// Brings the view up to date with what is known: verdicts, roles, admin states, weights, ejections that
+    /// Brings the view up to date with the live state: verdicts, roles, admin states, weights, ejections that
     /// end, steps of slow start.
     ///
     /// Call it after changing any of these and whenever [`Pool::next_change`] falls due, on the control
@@ -187,9 +188,9 @@ impl Pool {
         readmitted
     }
 
-    /// The next moment at which [`Pool::refresh`] will find a change by itself (an ejection ends, slow start
-    /// takes a step); `None` when only events can change anything. A moment on the scale of `now`, never
-    /// before it.
+    /// The next moment at which [`Pool::refresh`] will find a change without any event (an ejection ends,
+    /// slow start takes a step); `None` if there is none. A moment on the same scale as `now`, never before
+    /// it.
     pub fn next_change(&self, now: Duration) -> Option<Duration> {
         let step_of = |backend: &Backend| {
             slow_start::next_step(backend.slow_start_began()?, now, self.settings.slow_start?)
@@ -198,23 +199,23 @@ impl Pool {
         moments.flatten().min().map(|moment| moment.max(now))
     }
 
-    /// Changes what the operator says about a backend; in force after the next refresh.
+    /// Changes the operator's state of a backend; takes effect at the next refresh.
     pub fn set_admin_state(&self, index: usize, state: AdminState, now: Duration) {
         self.members[index].set_admin_state(state, now);
     }
 
-    /// Changes a backend's weight; in force after the next refresh.
+    /// Changes a backend's weight; takes effect at the next refresh.
     pub fn set_weight(&self, index: usize, weight: u32) -> Result<(), WeightTooLarge> {
         self.members[index].set_weight(weight)
     }
 
-    /// Takes a probe's verdict about a backend; in force after the next refresh.
+    /// Stores a probe verdict about a backend; takes effect at the next refresh.
     pub fn set_health(&self, index: usize, health: Health, now: Duration) {
         self.members[index].set_health(health, now);
     }
 
-    /// Takes a slot in flight of this backend, whatever its state and its limit; for what must reach that
-    /// backend and no other. Released as that of a pick.
+    /// Takes a slot in flight on this backend whatever its state and its limit, for work that must reach this
+    /// backend and no other. Release it like the slot of a pick.
     pub fn take(&self, index: usize) {
         self.members[index].acquire_beyond();
         if let Some(total) = &self.bounded_in_flight {
@@ -222,12 +223,12 @@ impl Pool {
         }
     }
 
-    /// Gives back the slot in flight that a pick took; exactly once per pick, on the pool that was picked
-    /// from.
+    /// Gives back the slot in flight that a pick took. Call it exactly once per pick, on the pool the pick
+    /// came from.
     ///
-    /// Sequentially consistent: whoever waits for a slot announces the wait, picks once more and only then
-    /// sleeps; a releaser looks for waiters after this. Either the second pick finds the slot or the releaser
-    /// finds the waiter.
+    /// Sequentially consistent: a caller that waits for a slot announces the wait, picks once more and only
+    /// then sleeps; a releaser looks for waiters after this call. Either the second pick finds the slot or
+    /// the releaser finds the waiter.
     pub fn release(&self, index: usize) {
         self.members[index].release();
         if let Some(total) = &self.bounded_in_flight {
@@ -236,24 +237,24 @@ impl Pool {
     }
 
     /// Ends the trial of a pick that was [`on_trial`](crate::Pick::on_trial): its outcome is known, or it was
-    /// given up. Exactly once per such pick; the slot in flight is released separately. Call whoever waits
-    /// for a backend afterwards.
+    /// given up. Call it exactly once per such pick, then wake callers that wait for a backend. The slot in
+    /// flight is released separately.
     pub fn end_trial(&self, index: usize) {
         self.members()[index].trials().end();
     }
 
-    /// The breaker, and when it opens; `None` where the pool has none.
+    /// The breaker and its settings; `None` if the pool has none.
     #[inline]
     pub fn breaker(&self) -> Option<(&Breaker, &BreakerSettings)> {
         self.settings.breaker.as_ref().map(|settings| (&self.shared.breaker, settings))
     }
 
-    /// How many retries this pool may send; deposit per request, withdraw per retry.
+    /// The pool's retry budget: deposit per request, withdraw per retry.
     pub fn retry_budget(&self) -> &RetryBudget {
         &self.shared.retry_budget
     }
 
-    /// How long its backends took to answer, where anybody counts it.
+    /// How long the backends took to answer, if the caller records it.
     pub fn response_times(&self) -> &ResponseTimes {
         &self.shared.response_times
     }
@@ -272,27 +273,27 @@ impl Pool {
         tier.entries.iter().map(eligible).collect()
     }
 
-    /// Which group of backends is chosen from first now; `None` when no backend takes new work.
+    /// The tier that picks try first now; `None` when no backend takes new work.
     pub fn tier(&self) -> Option<TierKind> {
         self.view().tiers.first().map(|tier| tier.kind)
     }
 
-    /// Whether what runs on a backend and could move may stay: it takes new work, or would but for its
-    /// weight, or is all there is.
+    /// Whether work on a backend that could move elsewhere may stay: the backend takes new work, or would but
+    /// for its weight, or nothing better is left.
     pub fn keeps(&self, index: usize) -> bool {
         let view = self.view();
         matches!(view.standings[index].state, State::Ready | State::WeightZero)
             || view.tier_of(index, None).is_some()
     }
 
-    /// The same for what needs a backend in a role.
+    /// Like [`Self::keeps`], for work that needs a backend in a role.
     pub fn keeps_in_role(&self, index: usize, wanted: WantedRole) -> bool {
         let view = self.view();
         let is_left = matches!(view.standings[index].state, State::Ready | State::WeightZero);
         is_left && view.serves(index, Some(wanted)) || view.tier_of(index, Some(wanted)).is_some()
     }
 
-    /// Takes the roles that were found out, by index; in force after the next refresh, all of them at once:
+    /// Stores the roles found by monitoring, by index. All of them take effect together at the next refresh:
     /// no view has two primaries because one was named before the other was deposed.
     pub fn set_roles(&self, roles: impl IntoIterator<Item = (usize, Option<Role>)>) {
         let _no_refresh_between = self.view.lock().unwrap_or_else(PoisonError::into_inner);
@@ -301,7 +302,7 @@ impl Pool {
         }
     }
 
-    /// How a backend stands in the view in force.
+    /// The state of a backend in the current view.
     pub fn state(&self, index: usize) -> State {
         self.view().standings[index].state
     }
@@ -322,7 +323,7 @@ impl Pool {
         &self.ejecting
     }
 
-    /// What a successful pick leaves behind besides the slot.
+    /// Records a successful pick, apart from the slot.
     pub(crate) fn note_picked(&self, index: usize, now: Duration) {
         if let Some(total) = &self.bounded_in_flight {
             total.0.fetch_add(1, Ordering::Relaxed);

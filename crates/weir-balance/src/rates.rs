@@ -1,5 +1,5 @@
-//! Ejection by comparison: a backend whose share of successes is far below that of the others is taken out,
-//! also where its failures are too rare, or too common in the whole pool, for a count to tell.
+//! Ejection by comparison: takes out a backend whose success rate is far below that of the others, even if
+//! its failures are too rare, or too common in the whole pool, for a count to single it out.
 //!
 //! Source: Envoy's success rate outlier detection: mean minus a factor times the standard deviation of all
 //! that had enough requests.
@@ -8,17 +8,17 @@ use crate::outlier::{Ejection, is_out};
 use crate::pool::Pool;
 use std::time::Duration;
 
-/// What a backend did in one interval.
+/// A backend's results in one interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counted {
     /// Attempts that ended (count).
     pub finished: u64,
-    /// Those of them that failed (count).
+    /// Failed attempts among them (count).
     pub failed: u64,
 }
 
 impl Counted {
-    /// The share of successes, from 0.0 to 1.0; 1.0 of nothing.
+    /// The success rate, from 0.0 to 1.0; 1.0 if nothing finished.
     pub fn rate(&self) -> f64 {
         match self.finished {
             0 => 1.0,
@@ -27,16 +27,16 @@ impl Counted {
     }
 }
 
-/// A backend that was ejected for its rate.
+/// A backend that was ejected for its success rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outlier {
-    /// As of every ejection.
+    /// The ejection, like any other.
     pub ejection: Ejection,
-    /// What it did.
+    /// The backend's results.
     pub counted: Counted,
-    /// The mean of the rates that were compared.
+    /// The mean of the compared rates.
     pub mean: f64,
-    /// What its rate was below.
+    /// The threshold that its rate was below.
     pub least: f64,
 }
 
@@ -54,8 +54,8 @@ impl std::fmt::Display for Outlier {
 }
 
 impl Pool {
-    /// Compares what the backends did in one interval, by index, and ejects those that are too far below the
-    /// others, within `max_ejected`. The caller then calls [`Pool::refresh`]. Nothing without
+    /// Compares the backends' results of one interval, by index, and ejects those too far below the others,
+    /// within `max_ejected`. The caller then calls [`Pool::refresh`]. Does nothing without
     /// [`SuccessRate`](crate::SuccessRate). O(n).
     pub fn judge_rates(&self, counted: &[Counted], now: Duration) -> Vec<Outlier> {
         let Some(passive) = &self.settings().passive else { return Vec::new() };

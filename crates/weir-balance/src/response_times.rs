@@ -1,8 +1,8 @@
-//! How long a pool has been taking to answer: percentiles of the last minute, in bounded memory.
+//! The response times of a pool: percentiles of the last minute, in bounded memory.
 //!
-//! Times fall into buckets that are a sixteenth of their power of two wide, so that what is read off is at
-//! most 6 % above what was measured. Buckets are counted for ten seconds each in a ring of slices, and what
-//! is older than the window is counted over. All cells are atomic and shared by all workers.
+//! Times fall into buckets that are a sixteenth of their power of two wide, so a percentile is at most 6 %
+//! above the measured time. A ring of slices holds the counts of ten seconds each; slices older than the
+//! window are overwritten. All cells are atomic and shared by all workers.
 //!
 //! Source: the log-linear buckets of Gil Tene's HdrHistogram; the window of slices is that of Finagle's
 //! `WindowedPercentileHistogram`.
@@ -12,60 +12,60 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Times that count: those of the slice under way, and of five before.
+/// Length of the window: the current slice and the five before it.
 pub const WINDOW_SECONDS: u64 = SLICES_READ * SLICE_SECONDS;
 const SLICE_SECONDS: u64 = 10;
 const SLICES_READ: u64 = 6;
-/// One more than are read, so that a slice that is begun anew is not read by whoever is a little late.
+/// One more than are read, so that a worker that is a little late doesn't read a slice being started anew.
 const SLICES: usize = 7;
 
-/// Buckets to a power of two.
+/// Buckets per power of two.
 const STEPS: u32 = 16;
 const STEP_BITS: u32 = STEPS.trailing_zeros();
-/// Longest time told apart, in microseconds: 134 s; longer ones count as that.
+/// Longest distinguishable time, in microseconds: 134 s; longer ones count as this.
 const LONGEST_MICROS: u64 = (1 << 27) - 1;
 const BUCKETS: usize = ((27 - STEP_BITS) * STEPS + STEPS) as usize;
 
-/// A percentile that was read is read again after so long.
+/// How long a computed percentile is served before it is computed again.
 const FRESH_MILLIS: u64 = 250;
-/// Percentiles that are remembered; a prime, so that the usual ones fall apart.
+/// Percentiles that are cached; a prime, so that the usual ones get different places.
 const REMEMBERED: usize = 7;
 
-/// Times that must lie above a percentile before it says anything.
+/// A percentile is given only if at least this many times lie above it.
 const ABOVE: u64 = 5;
-/// Fewest times that say anything.
+/// Fewest times from which a percentile is given.
 const FEWEST: u64 = 20;
 
-/// The times of one pool. It takes no memory before the first of them.
+/// The response times of one pool. Allocates nothing before the first one is recorded.
 #[derive(Debug, Default)]
 pub struct ResponseTimes(OnceLock<Box<Times>>);
 
 #[derive(Debug)]
 struct Times {
     slices: [Slice; SLICES],
-    /// Percentiles read a moment ago, see [`pack`].
+    /// Recently computed percentiles, see [`pack`].
     remembered: [AtomicU64; REMEMBERED],
 }
 
 #[derive(Debug)]
 struct Slice {
-    /// Number of the ten seconds that are counted, plus one; 0: none yet.
+    /// Number of the ten seconds being counted, plus one; 0: none yet.
     number: AtomicU64,
     counts: [AtomicU32; BUCKETS],
 }
 
 impl ResponseTimes {
-    /// Counts one answer. O(1), one atomic addition; the first allocates 11 KiB.
+    /// Records one answer. O(1), one atomic addition; the first call allocates 11 KiB.
     pub fn record(&self, now: Duration, took: Duration) {
         let times = self.0.get_or_init(Times::new);
         let number = now.as_secs() / SLICE_SECONDS + 1;
         let slice = &times.slices[(number % SLICES as u64) as usize];
         let seen = slice.number.load(Ordering::Acquire);
         if seen > number {
-            // A clock read of more than a minute ago.
+            // The caller's clock read is more than a minute old.
             return;
         }
-        // Whoever begins a slice empties it; what others count meanwhile may be lost, a few of many.
+        // The worker that starts a slice empties it; a few counts that others add meanwhile may be lost.
         let (won, lost) = (Ordering::AcqRel, Ordering::Relaxed);
         if seen < number && slice.number.compare_exchange(seen, number, won, lost).is_ok() {
             slice.counts.iter().for_each(|count| count.store(0, Ordering::Relaxed));
@@ -73,8 +73,8 @@ impl ResponseTimes {
         slice.counts[bucket_of(took)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The time that `per_mille` (1..=999) of the answers took at most; `None` where there are fewer than
-    /// [`ResponseTimes::needed`]. What it gives is up to 250 ms old: mostly it is one atomic load, else some
+    /// The time within which `per_mille` (1..=999) of the answers came; `None` if there are fewer than
+    /// [`ResponseTimes::needed`]. The result is up to 250 ms old: usually one atomic load, otherwise some
     /// microseconds. Does not allocate.
     pub fn percentile(&self, now: Duration, per_mille: u32) -> Option<Duration> {
         let times = self.0.get()?;
@@ -93,7 +93,7 @@ impl ResponseTimes {
         self.0.get().map_or(0, |times| times.total(now))
     }
 
-    /// Answers (count) it takes for that percentile: five of them lie above it.
+    /// Answers (count) needed for that percentile: enough for five to lie above it.
     pub fn needed(per_mille: u32) -> u64 {
         let above = u64::from(1000_u32.saturating_sub(per_mille).max(1));
         (ABOVE * 1000).div_ceil(above).max(FEWEST)
@@ -111,7 +111,7 @@ impl Times {
         })
     }
 
-    /// The slices that lie in the window.
+    /// The slices within the window.
     fn recent(&self, now: Duration) -> impl Iterator<Item = &Slice> {
         let number = now.as_secs() / SLICE_SECONDS + 1;
         let oldest = number.saturating_sub(SLICES_READ - 1).max(1);
@@ -126,7 +126,7 @@ impl Times {
         counts.map(|count| u64::from(count.load(Ordering::Relaxed))).sum()
     }
 
-    /// In microseconds, at least 1; `None` where too few were counted.
+    /// In microseconds, at least 1; `None` if too few were counted.
     fn find(&self, now: Duration, per_mille: u32) -> Option<u64> {
         let mut counts = [0_u64; BUCKETS];
         for slice in self.recent(now) {
@@ -153,8 +153,8 @@ fn micros(found: u64) -> Option<Duration> {
     (found > 0).then(|| Duration::from_micros(found))
 }
 
-/// A percentile (10 bits) in microseconds (27 bits, 0 for none), and when it was read (27 bits of 250 ms,
-/// which come round after a year), in one word.
+/// Packs a percentile (10 bits), its value in microseconds (27 bits, 0 for none) and the time it was computed
+/// (27 bits of 250 ms, which wrap after a year) into one word.
 fn pack(found: u64, tick: u64, per_mille: u32) -> u64 {
     (tick & LONGEST_MICROS) << 37 | found.min(LONGEST_MICROS) << 10 | u64::from(per_mille)
 }

@@ -1,9 +1,9 @@
-//! How many retries a pool may send, so that retries can't turn a brown-out into a collapse.
+//! Limits the retries of a pool, so that retries can't turn a brown-out into a collapse.
 //!
-//! A retry is granted only if, with it, the retries of the last ten seconds stay at or below a percentage of
-//! the requests of the same seconds, plus a small allowance so that a quiet pool can retry at all. That holds
-//! at the moment of each grant; later, requests that justified it may leave the window before it does. Counts
-//! are kept per second in a ring of atomics.
+//! A retry is granted only if the retries of the last ten seconds, including it, stay at or below a
+//! percentage of the requests of the same ten seconds plus a small allowance, which lets a quiet pool retry
+//! at all. That holds at the moment of each grant; later, the requests that justified it may leave the window
+//! before it does. Counts are kept per second in a ring of atomics.
 //!
 //! Source: Finagle's `RetryBudget` (percent, minimum per second, ten-second lifetime); Google SRE book, ch.
 //! 21, "Handling Overload".
@@ -14,21 +14,21 @@ use std::time::Duration;
 /// Seconds that count as recent.
 pub(crate) const WINDOW_SECONDS: u64 = 10;
 
-/// More slots than the window, so that a worker whose clock read is a little old doesn't hit a slot already
-/// reused.
+/// More slots than the window, so that a worker whose clock read is a little old doesn't hit a slot that is
+/// already reused.
 const SLOTS: usize = 16;
 
 /// How many retries a pool may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryShare {
-    /// Of 1000 recent requests (0..=1000).
+    /// Retries per 1000 recent requests (0..=1000).
     pub per_mille: u32,
-    /// Retries per second (count) allowed however little traffic there is, averaged over ten.
+    /// Retries per second (count) allowed whatever the traffic, averaged over ten seconds.
     pub per_second: u32,
 }
 
 impl Default for RetryShare {
-    /// A fifth, and ten a second.
+    /// A fifth of the requests, plus ten a second.
     fn default() -> RetryShare {
         RetryShare { per_mille: 200, per_second: 10 }
     }
@@ -44,7 +44,7 @@ pub struct RetryBudget {
 }
 
 impl RetryBudget {
-    /// A budget of so many of 1000 recent requests, and so many retries a second besides.
+    /// A budget with these settings.
     pub fn new(settings: RetryShare) -> RetryBudget {
         RetryBudget {
             per_mille: AtomicU64::new(u64::from(settings.per_mille)),
@@ -64,8 +64,8 @@ impl RetryBudget {
         self.requests[slot(now.as_secs())].add(now.as_secs());
     }
 
-    /// Asks for one retry; `false` means the failure must go to the client. O(1) (32 atomic loads), exact:
-    /// concurrent callers may be refused a little early but never exceed the budget together.
+    /// Asks for one retry; `false` means that the failure must go to the client. O(1) (32 atomic loads) and
+    /// exact: concurrent callers may be refused a little early but never exceed the budget together.
     ///
     /// Takes `now` because the allowance is per time and this crate reads no clock.
     pub fn withdraw(&self, now: Duration) -> bool {
@@ -99,12 +99,12 @@ impl RetryBudget {
 struct Second(AtomicU64);
 
 impl Second {
-    /// `false` when the slot already belongs to a later second: the caller's clock read is older than the
-    /// window.
+    /// `false` when the slot already belongs to a later second, because the caller's clock read is older than
+    /// the window.
     fn add(&self, second: u64) -> bool {
         let seen = self.0.load(Ordering::SeqCst);
         if seen >> 32 == u64::from(second as u32) {
-            // The slot may be reused between load and addition only if this thread slept for 16 seconds right
+            // The slot can be reused between load and addition only if this thread slept for 16 seconds right
             // here; the addition then counts in the wrong second, which is harmless.
             self.0.fetch_add(1, Ordering::SeqCst);
             return true;
@@ -122,7 +122,7 @@ impl Second {
     }
 
     fn subtract(&self, second: u64) {
-        // Nothing to take back if the slot was reused meanwhile.
+        // If the slot was reused meanwhile there is nothing to take back.
         let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |cell| {
             (cell >> 32 == u64::from(second as u32) && cell as u32 > 0).then(|| cell - 1)
         });

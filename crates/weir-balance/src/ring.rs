@@ -1,5 +1,5 @@
-//! The ring of consistent hashing: every backend owns points on it by its weight, and a key belongs to the
-//! next point.
+//! The ring of consistent hashing: every backend owns points on it in proportion to its weight, and a key
+//! belongs to the next point.
 
 use crate::stable_hash::mix64;
 use std::cmp::Ordering;
@@ -14,16 +14,16 @@ const MOST_POINTS: u64 = 1 << 19;
 
 #[derive(Debug)]
 pub(crate) struct Ring {
-    /// Sorted; the place on the ring in the upper half, the position in the tier in the lower.
+    /// Sorted; each has its place on the ring in the upper half and the position in the tier in the lower.
     points: Box<[u64]>,
-    /// For each value of a place's upper bits, the first point at or after it.
+    /// For each value of a place's upper bits, the first point at or after them.
     starts: Box<[u32]>,
     shift: u32,
 }
 
 impl Ring {
     /// A ring of `backends`, pairs of id and weight in hundredths (above 0). `configured_weight` is the sum
-    /// of the configured weights of all members, up or not: it alone decides how many points a unit of weight
+    /// of the configured weights of all members, up or not; it alone decides how many points a unit of weight
     /// gets.
     pub(crate) fn new(backends: &[(u64, u32)], configured_weight: u64) -> Ring {
         let mut per_weight = POINTS_PER_WEIGHT;
@@ -33,7 +33,7 @@ impl Ring {
         let mut points = Vec::new();
         for (position, (id, hundredths)) in backends.iter().enumerate() {
             let count = (u64::from(*hundredths) * per_weight / 100).max(1);
-            // Point j doesn't depend on how many there are, so a weight that rises adds points and moves
+            // Point j doesn't depend on the number of points, so a weight that rises adds points and moves
             // none.
             let places = (0..count).map(|point| mix64(id ^ mix64(point)) & !u64::from(u32::MAX));
             points.extend(places.map(|place| place | position as u64));
@@ -41,8 +41,8 @@ impl Ring {
         let bits = (points.len().next_power_of_two().trailing_zeros()).min(31);
         let shift = 32 - bits;
         let (mut points, starts) = in_buckets(&points, bits);
-        // Equal places are rare (one pair in 2^32 / points) and would go by file order; by id they go the
-        // same way everywhere.
+        // Equal places are rare (one pair in 2^32 / points). Ordering them by id instead of file order makes
+        // the result the same everywhere.
         let id = |point: &u64| backends[(point & 0xffff_ffff) as usize].0;
         let order =
             |one: &u64, other: &u64| (one >> 32).cmp(&(other >> 32)).then_with(|| id(one).cmp(&id(other)));
@@ -50,12 +50,12 @@ impl Ring {
         Ring { points: points.into_boxed_slice(), starts: starts.into_boxed_slice(), shift }
     }
 
-    /// Points on it, of all backends.
+    /// Number of points, over all backends.
     pub(crate) fn count(&self) -> usize {
         self.points.len()
     }
 
-    /// Index of the point that owns a place: the first at or after it, around the end. O(1) expected.
+    /// Index of the point that owns a place: the first one at or after it, wrapping around. O(1) expected.
     pub(crate) fn next_after(&self, place: u32) -> usize {
         let bucket = u64::from(place) >> self.shift;
         let mut at = self.starts[bucket as usize] as usize;
@@ -65,13 +65,13 @@ impl Ring {
         if at == self.points.len() { 0 } else { at }
     }
 
-    /// The position in the tier of the backend that the point belongs to.
+    /// The position in the tier of the point's backend.
     pub(crate) fn position(&self, point: usize) -> usize {
         (self.points[point] & 0xffff_ffff) as usize
     }
 }
 
-/// The points, sorted by the upper `bits` of their places, and for each value of these where it begins.
+/// The points, grouped by the upper `bits` of their places, and the start of each group.
 fn in_buckets(points: &[u64], bits: u32) -> (Vec<u64>, Vec<u32>) {
     let bucket = |point: u64| (point >> 32 >> (32 - bits)) as usize;
     let mut starts = vec![0; 1 << bits];
@@ -90,8 +90,8 @@ fn in_buckets(points: &[u64], bits: u32) -> (Vec<u64>, Vec<u32>) {
     (sorted, starts)
 }
 
-/// Moves each point before those that belong after it: places are spread so evenly that there is about one in
-/// a bucket, and a third of the time that sorting without buckets takes is enough.
+/// Insertion sort. Places are spread so evenly that there is about one per bucket, so this takes a third of
+/// the time that sorting without buckets takes.
 fn sort_nearly_sorted(points: &mut [u64], order: impl Fn(&u64, &u64) -> Ordering) {
     for at in 1..points.len() {
         let point = points[at];

@@ -1,16 +1,16 @@
-//! What a backend is to the others of its pool: one of them takes writes, the rest have copies.
+//! The role of a backend in a replicated database: one takes writes, the others hold copies.
 
 /// The role of a server in a replicated database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Takes writes.
     Primary,
-    /// Has a copy to read from.
+    /// Holds a copy to read from.
     Secondary,
 }
 
 impl Role {
-    /// The role in a word, for logs, `weir status` and hand-over.
+    /// The role as a word, for logs, `weir status` and hand-over.
     pub const fn word(self) -> &'static str {
         match self {
             Role::Primary => "primary",
@@ -23,7 +23,7 @@ impl Role {
         [Role::Primary, Role::Secondary].into_iter().find(|role| role.word() == word)
     }
 
-    /// As a byte of a cell; 0 is none.
+    /// The role as a byte for an atomic cell; 0 is none.
     pub(crate) const fn code(role: Option<Role>) -> u8 {
         match role {
             None => 0,
@@ -41,17 +41,17 @@ impl Role {
     }
 }
 
-/// What a choice asks for in a pool whose backends have roles.
+/// The role that a choice asks for, in a pool whose backends have roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WantedRole {
     /// The primary and no other.
     Primary,
-    /// One to read from, as the pool's [`Readers`] say.
+    /// A backend to read from, as the pool's [`Readers`] define.
     Read,
 }
 
 impl WantedRole {
-    /// What is wanted in a word, for logs and metrics.
+    /// The wanted role as a word, for logs and metrics.
     pub const fn word(self) -> &'static str {
         match self {
             WantedRole::Primary => "primary",
@@ -66,7 +66,7 @@ impl WantedRole {
 /// `role=PRIMARY_AND_SECONDARY` (MySQL Router 8.4 manual, "Routing Configuration").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Readers {
-    /// Secondaries; the primary where no secondary takes new work, or all were tried in this exchange.
+    /// Secondaries; the primary only if no secondary takes new work or all were tried in this exchange.
     Secondaries,
     /// Secondaries and the primary alike.
     All,

@@ -1,4 +1,4 @@
-//! Turns in proportion to weight, as smoothly as possible.
+//! Orders turns in proportion to weight, as smoothly as possible.
 //!
 //! Tijdeman's schedule keeps every backend within one turn of its exact share after every single turn, which
 //! the smooth weighted round robin of nginx does not (simulated with 100 backends of mixed weights, it strays
@@ -12,7 +12,8 @@ use std::collections::BinaryHeap;
 /// Turns in one round before weights are rounded. Below it the sequence is exact.
 const LONGEST_ROUND: u64 = 16_384;
 
-/// Even a pool of thousands must give each backend a few turns to differ by.
+/// Even in a pool of thousands each backend gets about this many turns, so that weights still make a
+/// difference.
 const TURNS_PER_BACKEND: u64 = 8;
 
 /// One round of turns: positions into `weights`, each as often as its weight says after scaling.
@@ -41,8 +42,8 @@ pub(crate) fn smooth(weights: &[u32]) -> Box<[u32]> {
             let weight = turns[position as usize];
             due.push(Reverse(Due { deadline: (done[position as usize] + 1) * slack - 1, weight, position }));
         }
-        // The paper proves that somebody is always due; were it wrong, skipping the turn is better than a
-        // panic.
+        // The paper proves that some backend is always due; if it were wrong, skipping the turn is better
+        // than a panic.
         let Some(Reverse(next)) = due.pop() else { continue };
         let position = next.position as usize;
         sequence.push(next.position);
@@ -52,10 +53,10 @@ pub(crate) fn smooth(weights: &[u32]) -> Box<[u32]> {
     sequence.into_boxed_slice()
 }
 
-/// Backends by the turn from which on they may be due: a list for each turn of the round.
+/// Backends by the turn from which they may be due: a list for each turn of the round.
 struct Waiting {
     first: Vec<u32>,
-    /// For each backend the one behind it in its list.
+    /// For each backend, the next one in its list.
     behind: Vec<u32>,
 }
 
@@ -66,7 +67,7 @@ impl Waiting {
         Waiting { first: vec![NOBODY; round as usize + 1], behind: vec![NOBODY; backends] }
     }
 
-    /// Lets a backend that is in no list wait for `turn`; one after the round never comes.
+    /// Queues a backend that is in no list for `turn`; a turn after the round never comes.
     fn put(&mut self, position: u32, turn: u64) {
         if let Some(first) = self.first.get_mut(turn as usize) {
             self.behind[position as usize] = std::mem::replace(first, position);
@@ -99,7 +100,8 @@ fn greatest_common_divisor(mut a: u32, mut b: u32) -> u32 {
     a
 }
 
-/// A backend that may take the next turn, ordered by when it must: `deadline / weight`, then file order.
+/// A backend that may take the next turn, ordered by the turn it must have taken one by: `deadline / weight`,
+/// then file order.
 struct Due {
     deadline: u64,
     weight: u64,

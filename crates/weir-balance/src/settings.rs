@@ -1,4 +1,4 @@
-//! What the operator asked of one pool.
+//! The settings of one pool that concern choosing.
 
 use crate::{Algorithm, BreakerSettings, LastResort, Readers, RetryShare};
 use std::time::Duration;
@@ -9,9 +9,9 @@ use std::time::Duration;
 pub struct Settings {
     /// How to choose.
     pub algorithm: Algorithm,
-    /// For `source` and `hash`: no backend takes more than this factor times its fair share of what is in
-    /// flight (1.0 exclusive to 10.0, usually 1.25). `None`: the owner of a key takes it however loaded it
-    /// is.
+    /// For `source` and `hash`: no backend takes more than this factor times its fair share of the requests
+    /// in flight (1.0 exclusive to 10.0, usually 1.25). `None`: the owner of a key takes it whatever its
+    /// load.
     pub hash_bound: Option<f64>,
     /// How long a backend that came back takes to reach its full weight. `None` or zero: at once.
     pub slow_start: Option<Duration>,
@@ -23,20 +23,20 @@ pub struct Settings {
     pub fall: u32,
     /// Which backends are tried when none is up.
     pub last_resort: LastResort,
-    /// Below this share (0.0..=1.0) of healthy ordinary backends all of them are used, healthy or not.
+    /// Below this share (0.0..=1.0) of healthy ordinary backends, all of them are used, healthy or not.
     /// `None`: never.
     pub panic_below: Option<f64>,
-    /// When the whole pool is left alone. `None`: never.
+    /// When to stop sending to the whole pool. `None`: never.
     pub breaker: Option<BreakerSettings>,
     /// Retries allowed, as a share of recent requests and per second.
     pub retries: RetryShare,
-    /// Which backends serve reads, where backends have roles. `None`: they have none, and what a choice says
-    /// of roles means nothing.
+    /// Which backends serve reads, if backends have roles. `None`: they have none, and requested roles are
+    /// ignored.
     pub readers: Option<Readers>,
 }
 
 impl Settings {
-    /// A pool that uses its unhealthy backends when few are healthy does so when none is.
+    /// A pool that uses its unhealthy backends when few are healthy also does so when none is.
     pub(crate) fn last_resort_in_force(&self) -> LastResort {
         if self.panic_below.is_some() { LastResort::All } else { self.last_resort }
     }
@@ -69,22 +69,22 @@ pub struct Passive {
     pub within: Duration,
     /// Length of a first ejection; the k-th in a row lasts k times as long, at most ten times.
     pub eject: Duration,
-    /// Largest share (0.0..=1.0) of the backends that could serve which may be out by ejection at once.
+    /// Largest share (0.0..=1.0) of the backends that could serve that may be ejected at once.
     pub max_ejected: f64,
-    /// Ejection of those that fail much more often than the others. `None`: never.
+    /// Ejects backends that fail much more often than the others. `None`: never.
     pub success_rate: Option<SuccessRate>,
 }
 
 /// When a backend fails so much more often than the others that it is ejected.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SuccessRate {
-    /// What is counted together.
+    /// The time over which requests are counted before each comparison.
     pub interval: Duration,
-    /// How many standard deviations below the mean is too far.
+    /// How many standard deviations below the mean are too far.
     pub factor: f64,
-    /// Backends (count) with enough requests that it takes to compare.
+    /// Backends (count) with enough requests that a comparison needs.
     pub min_backends: u32,
-    /// Requests (count) in one interval that it takes to be compared.
+    /// Requests (count) in one interval that a backend needs to be compared.
     pub min_requests: u64,
 }
 

@@ -1,18 +1,18 @@
-//! How much of its weight a backend carries while it warms up.
+//! The share of its weight that a backend carries while it warms up.
 
 use std::time::Duration;
 
 pub(crate) const FULL_PERCENT: u32 = 100;
 
-/// A fresh backend gets at least a tenth of its share at once: less, and a small pool would never warm it.
+/// A fresh backend gets a tenth of its share at once: with less, a small pool would never warm it.
 const FIRST_PERCENT: u32 = 10;
 
-/// The ramp is linear in steps of 5 %: every step publishes a new view, so a smooth line would cost without
-/// being felt.
+/// The ramp rises in steps of 5 %: every step publishes a new view, so a smooth line would cost more without
+/// a noticeable difference.
 const STEP_PERCENT: u32 = 5;
 const STEPS: u32 = FULL_PERCENT / STEP_PERCENT;
 
-/// The share of weight and `max_connections` (percent, 10..=100) that holds at `now` for a ramp begun at
+/// The share of weight and `max_connections` in force at `now` (percent, 10..=100), for a ramp that began at
 /// `began`.
 pub(crate) fn percent(began: Duration, now: Duration, length: Duration) -> u32 {
     let elapsed = now.saturating_sub(began);
@@ -23,7 +23,7 @@ pub(crate) fn percent(began: Duration, now: Duration, length: Duration) -> u32 {
     (steps as u32 * STEP_PERCENT).max(FIRST_PERCENT)
 }
 
-/// When the share changes next, as a moment; `None` when the ramp is over.
+/// The moment of the share's next change; `None` when the ramp is over.
 pub(crate) fn next_step(began: Duration, now: Duration, length: Duration) -> Option<Duration> {
     let elapsed = now.saturating_sub(began);
     if elapsed >= length {
@@ -31,7 +31,7 @@ pub(crate) fn next_step(began: Duration, now: Duration, length: Duration) -> Opt
     }
     let steps = (elapsed.as_nanos() * u128::from(STEPS) / length.as_nanos()) as u32;
     let wanted = (steps + 1).max(FIRST_PERCENT / STEP_PERCENT + 1);
-    // Rounded up, so that waking at this moment finds the step taken.
+    // Rounded up, so that a caller that wakes at this moment finds the step taken.
     let offset = (length.as_nanos() * u128::from(wanted)).div_ceil(u128::from(STEPS));
     Some(began.saturating_add(Duration::from_nanos(offset as u64)))
 }

@@ -1,9 +1,9 @@
 //! The hash behind backend ids, ring points and Maglev permutations.
 //!
-//! It is part of Weir's outside behaviour: sticky cookies live in browsers and two Weirs side by side must
-//! agree, so it may never change between versions. That rules out the standard library's hasher (seeded,
-//! unspecified) and hash crates (free to change). It is not meant to resist an attacker who searches for
-//! collisions: who can choose keys can also just repeat one key.
+//! It is part of Weir's external behaviour: sticky cookies live in browsers and two instances of Weir side by
+//! side must agree, so it may never change between versions. That rules out the standard library's hasher
+//! (seeded, unspecified) and hash crates (free to change). It does not resist an attacker who searches for
+//! collisions: whoever can choose keys can just as well repeat one key.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -27,8 +27,8 @@ pub fn stable_hash(bytes: &[u8]) -> u64 {
     mix64(fold(state ^ last))
 }
 
-/// The hash that a client's address is chosen by: without its port, and the same for an IPv4 address and its
-/// IPv4-mapped IPv6 form (RFC 4291 §2.5.5.2), in which a dual-stack socket shows it.
+/// The hash of a client's address, for choosing by it: without the port, and the same for an IPv4 address and
+/// its IPv4-mapped IPv6 form (RFC 4291 §2.5.5.2), which a dual-stack socket reports.
 pub fn address_hash(address: IpAddr) -> u64 {
     match address.to_canonical() {
         IpAddr::V4(address) => stable_hash(&address.octets()),
@@ -36,12 +36,12 @@ pub fn address_hash(address: IpAddr) -> u64 {
     }
 }
 
-/// The hash that a TCP connection or a UDP flow is chosen by: both addresses, both ports and the protocol
-/// (its number: TCP 6, UDP 17). The kernel plane computes the same of a packet.
+/// The hash of a TCP connection or UDP flow, for choosing by it: both addresses, both ports and the protocol
+/// number (TCP 6, UDP 17). The kernel plane computes the same hash from a packet.
 ///
-/// [`stable_hash`] of source address, destination address, source port, destination port (all as on the
-/// wire) and protocol: 13 bytes for IPv4, 37 for IPv6. IPv4-mapped addresses (RFC 4291 section 2.5.5.2) are
-/// those of IPv4, unless the other one is of IPv6.
+/// [`stable_hash`] of source address, destination address, source port, destination port (all in network byte
+/// order) and protocol: 13 bytes for IPv4, 37 for IPv6. IPv4-mapped addresses (RFC 4291 section 2.5.5.2)
+/// count as IPv4 unless the other address is IPv6.
 pub fn flow_hash(source: SocketAddr, destination: SocketAddr, protocol: u8) -> u64 {
     let mut bytes = [0; 37];
     let mut length = 0;

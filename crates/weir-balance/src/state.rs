@@ -1,21 +1,21 @@
-//! How a backend stands, and which group a choice was made from.
+//! The state of a backend, and the tier that a choice was made from.
 
-/// Why a backend gets new work or doesn't, as of the last refresh.
+/// Why a backend gets new work or not, as of the last refresh.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
     /// Takes new work.
     Ready,
     /// Weight 0: sticky sessions only.
     WeightZero,
-    /// The operator drains it: sticky sessions only.
+    /// Draining: sticky sessions only.
     Draining,
-    /// The name that it belongs to no longer stands for it: what runs there goes on, and nothing new comes.
+    /// The name it came from no longer resolves to it: its work continues, and no new work comes.
     Leaving,
-    /// Taken out because traffic to it failed.
+    /// Ejected, because traffic to it failed.
     Ejected,
-    /// Probes say it is down.
+    /// Down by its probes or its agent.
     Down,
-    /// The operator took it out.
+    /// In maintenance, by the operator or the agent.
     Maintenance,
 }
 
@@ -48,7 +48,7 @@ pub enum TierKind {
     Panic,
     /// Backends marked `backup`, because no ordinary one is eligible or all were tried.
     Backup,
-    /// Backends that are out by ejection or by their probes, because nothing else is left
+    /// Backends that are ejected or down, used because nothing else is left
     /// ([`LastResort`](crate::LastResort)).
     LastResort,
 }

@@ -1,31 +1,31 @@
-//! What a pool does when none of its backends is up: the last resort.
+//! The last resort: what a pool does when none of its backends is up.
 //!
-//! Probes can be wrong about all backends at once: the machine was starved for a second, the page they ask
-//! for hangs while the rest works. Answering 503 to everybody is then the worse mistake. A backend that is
-//! down may still be given a few exchanges *on trial*: so few at once that, should it be as dead as its
-//! probes say, only they wait in vain for its timeouts.
+//! Probes can be wrong about all backends at once: the machine was starved for a second, or the page they
+//! request hangs while the rest works. Answering 503 to every client is then the worse mistake. A backend
+//! that is down may still be given a few exchanges *on trial*: so few at once that, if it is as dead as its
+//! probes say, only those few wait in vain for its timeouts.
 //!
 //! Source: Envoy's panic mode, which tries every host, without a bound, as soon as fewer than half are
 //! healthy.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Exchanges (count) on trial at one backend at once, over all workers. Enough to find out, and for a good
-/// rate where it answers: a trial ends with the first sign of its outcome, so at 10 ms each it is 3,200 a
-/// second.
+/// Exchanges (count) on trial at one backend at once, over all workers. Enough to find out, and enough for a
+/// good rate if the backend answers: a trial ends with the first sign of its outcome, so at 10 ms each that
+/// is 3,200 a second.
 pub(crate) const MOST_TRIALS: u32 = 32;
 
 /// Which backends that are down by their probes are tried when no backend of the pool is up; the value of
 /// `last_resort`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum LastResort {
-    /// Those that accepted the last probe and did not answer it in time. One that refused it, or answered
-    /// badly, is believed.
+    /// Those that accepted the last probe and did not answer it in time. A backend that refused the probe or
+    /// answered badly counts as really down.
     #[default]
     Late,
-    /// Every one.
+    /// All of them.
     All,
-    /// None: the pool answers for itself, at once.
+    /// None: Weir answers for the pool at once.
     Off,
 }
 
@@ -33,7 +33,7 @@ impl LastResort {
     /// Every config word, in the order of the reference page.
     pub const NAMES: [&'static str; 3] = ["late", "all", "off"];
 
-    /// What an operator's word means; `None` for any other word.
+    /// The value that an operator's word names; `None` for any other word.
     pub fn from_word(word: &str) -> Option<LastResort> {
         [LastResort::Late, LastResort::All, LastResort::Off].into_iter().find(|each| each.word() == word)
     }
@@ -43,8 +43,8 @@ impl LastResort {
         Self::NAMES[self as usize]
     }
 
-    /// Whether a backend that is down by its probes may be tried; `is_late` says whether it only owes an
-    /// answer.
+    /// Whether a backend that is down by its probes may be tried; `is_late` says whether its last probe
+    /// failed only by lateness.
     pub(crate) fn admits(self, is_late: bool) -> bool {
         match self {
             LastResort::Late => is_late,

@@ -1,4 +1,5 @@
-//! What the pickers read: an immutable picture of who may be chosen, with the tables of the pool's algorithm.
+//! The pickers' view: an immutable picture of which backends may be chosen, with the tables of the pool's
+//! algorithm.
 
 use crate::agent::FULL_WEIGHT;
 use crate::alias_table::AliasTable;
@@ -17,17 +18,17 @@ use std::time::Duration;
 pub(crate) struct Standing {
     pub(crate) state: State,
     pub(crate) backup: bool,
-    /// Always `None` in a pool whose backends have none.
+    /// Always `None` in a pool whose backends have no roles.
     pub(crate) role: Option<Role>,
-    /// Down, and yet to be tried when nothing else is left.
+    /// Down, but to be tried when nothing else is left.
     pub(crate) doubted: bool,
-    /// Takes work in a panic: only its probes or failed traffic speak against it, if anything does.
+    /// Takes work in a panic: nothing but its probes or failed traffic speaks against it.
     pub(crate) usable: bool,
     /// The configured weight.
     pub(crate) weight: u32,
-    /// Share of it in force (percent).
+    /// Share of the weight in force (percent).
     pub(crate) ramp_percent: u32,
-    /// Share of it that the agent gives (percent).
+    /// Share of the weight that the agent sets (percent).
     pub(crate) agent_percent: u32,
 }
 
@@ -44,7 +45,7 @@ impl Standing {
             _ if weight == 0 || agent.weight_percent == 0 => State::WeightZero,
             AdminState::Ready => State::Ready,
         };
-        // An agent's word is believed, and a name that stands for no address can be called by nobody.
+        // A panic does not override the agent, nor a name that resolves to no address.
         let usable = admin == AdminState::Ready
             && weight > 0
             && agent.weight_percent > 0
@@ -64,7 +65,7 @@ impl Standing {
         Standing { state, backup, role, doubted, usable, weight, ramp_percent, agent_percent }
     }
 
-    /// Weight in force, in hundredths.
+    /// Effective weight, in hundredths.
     pub(crate) fn effective_weight(&self) -> u32 {
         let weight = self.weight * self.ramp_percent;
         if self.agent_percent == FULL_WEIGHT || weight == 0 {
@@ -80,13 +81,13 @@ impl Standing {
 pub(crate) struct View {
     pub(crate) generation: u64,
     pub(crate) standings: Box<[Standing]>,
-    /// In the order they are tried; empty when nobody is up.
+    /// In the order in which they are tried; empty when no backend is up.
     pub(crate) tiers: Box<[Tier]>,
-    /// The same for choices that ask for a role; `None` where backends have none.
+    /// The same for choices that ask for a role; `None` if backends have no roles.
     pub(crate) by_role: Option<Box<RoleTiers>>,
 }
 
-/// The tiers of choices that ask for a role, each empty when nobody has it and is up.
+/// The tiers of choices that ask for a role; each is empty if no backend that is up has the role.
 #[derive(Debug)]
 pub(crate) struct RoleTiers {
     primary: Box<[Tier]>,
@@ -105,7 +106,7 @@ impl View {
         let is_secondary = |role| role == Some(Role::Secondary);
         let mut tiers = build(&[&|_| true]);
         if let Some(all) = Tier::of_panic(settings, members, &standings) {
-            // In the place of the ordinary ones that are up.
+            // Replaces the tier of ordinary backends that are up.
             tiers = std::iter::once(all).chain(tiers.into_iter().skip(1)).collect();
         }
         let by_role = settings.readers.map(|readers| {
@@ -118,7 +119,7 @@ impl View {
         View { generation, standings, tiers, by_role }
     }
 
-    /// The tiers of a choice in the order they are tried.
+    /// The tiers of a choice, in the order in which they are tried.
     pub(crate) fn tiers_for(&self, role: Option<WantedRole>) -> &[Tier] {
         match (role, &self.by_role) {
             (None, _) | (_, None) => &self.tiers,
@@ -127,12 +128,12 @@ impl View {
         }
     }
 
-    /// The tier that a backend would be chosen from.
+    /// The tier from which a backend would be chosen.
     pub(crate) fn tier_of(&self, index: usize, role: Option<WantedRole>) -> Option<&Tier> {
         self.tiers_for(role).iter().find(|tier| tier.holds(index))
     }
 
-    /// Whether a backend has a role that may serve what is wanted.
+    /// Whether a backend has a role that serves the wanted one.
     pub(crate) fn serves(&self, index: usize, wanted: Option<WantedRole>) -> bool {
         let role = self.standings[index].role;
         match wanted {
@@ -144,8 +145,8 @@ impl View {
     }
 }
 
-/// The tiers of backends whose role one of `roles` takes, those that the first takes before the others: those
-/// that are up, or else the last resort.
+/// The tiers of backends with the roles that `roles` accept, those of the first one before the others: the
+/// backends that are up, otherwise the last resort.
 fn tiers_of(
     settings: &Settings,
     members: &[Arc<Backend>],
@@ -169,7 +170,7 @@ fn tiers_of(
 #[derive(Debug)]
 pub(crate) struct Tier {
     pub(crate) kind: TierKind,
-    /// Whether each exchange given to it is a trial, and so bounded.
+    /// Whether each exchange given to this tier is a trial, and so bounded.
     pub(crate) on_trial: bool,
     pub(crate) entries: Box<[WeightedBackend]>,
     pub(crate) total_weight: u64,
@@ -182,11 +183,11 @@ pub(crate) struct Tier {
 pub(crate) struct WeightedBackend {
     /// Index into the pool's members.
     pub(crate) index: u32,
-    /// In hundredths; above 0.
+    /// Effective weight, in hundredths; above 0.
     pub(crate) weight: u32,
 }
 
-/// What the pool's algorithm looks things up in, besides the sequence.
+/// The lookup tables of the pool's algorithm, besides the sequence.
 #[derive(Debug)]
 pub(crate) enum Tables {
     None,
@@ -196,7 +197,7 @@ pub(crate) enum Tables {
 }
 
 impl Tier {
-    /// Ordinary backends and backups that take new work.
+    /// The tiers of ordinary backends and of backups that take new work.
     fn of_those_up(
         settings: &Settings,
         members: &[Arc<Backend>],
@@ -213,10 +214,10 @@ impl Tier {
         kinds.filter_map(tier).collect()
     }
 
-    /// All ordinary backends, where some are up and fewer than `panic_below` asks for: so few would be
-    /// overrun, and so many that are down at once say more of the probes than of the backends.
+    /// All ordinary backends, if some are up but fewer than `panic_below` asks for: so few would be overrun,
+    /// and so many down at once says more about the probes than about the backends.
     ///
-    /// Source: Envoy's panic threshold. Where none is up, backups or the last resort have their turn.
+    /// Source: Envoy's panic threshold. If none is up, backups or the last resort apply.
     fn of_panic(settings: &Settings, members: &[Arc<Backend>], standings: &[Standing]) -> Option<Tier> {
         let least = settings.panic_below.filter(|_| settings.readers.is_none())?;
         let counts = |standing: &&Standing| {
@@ -243,8 +244,8 @@ impl Tier {
         let tier = |wanted: &dyn Fn(&Standing) -> bool| {
             Tier::build(TierKind::LastResort, settings, members, standings, wanted)
         };
-        // Ejection alone never empties a pool: what only traffic speaks against comes before what probes
-        // speak against.
+        // Ejection alone never empties a pool: backends that only failed traffic speaks against come before
+        // those that are down by their probes.
         let ejected =
             |standing: &Standing| standing.state == State::Ejected && standing.weight > 0 && wanted(standing);
         let doubted = [false, true].into_iter().filter_map(|backup| {
@@ -255,13 +256,13 @@ impl Tier {
         tier(&ejected).into_iter().chain(doubted).collect()
     }
 
-    /// Whether a backend is in it. O(n).
+    /// Whether the tier contains this backend. O(n).
     pub(crate) fn holds(&self, index: usize) -> bool {
         self.entries.iter().any(|entry| entry.index as usize == index)
     }
 
-    /// One round of turns, as positions into `entries`. Made when it is first asked for: most algorithms take
-    /// turns only where they have nothing to choose by.
+    /// One round of turns, as positions into `entries`. Computed at first use: most algorithms use it only
+    /// when they have no key or load to choose by.
     pub(crate) fn sequence(&self) -> &[u32] {
         self.sequence.get_or_init(|| {
             let weights: Vec<u32> = self.entries.iter().map(|entry| entry.weight).collect();
@@ -296,7 +297,8 @@ impl Tier {
             Algorithm::RoundRobin | Algorithm::LeastConnections | Algorithm::First => Tables::None,
             Algorithm::RandomTwo | Algorithm::LeastTime => Tables::Alias(AliasTable::new(&weights)),
             Algorithm::Source | Algorithm::Hash => {
-                // All members count, up or not, so that points stay where they are when one goes down.
+                // The weights of all members count, up or not, so that points stay in place when a backend
+                // goes down.
                 let configured = standings.iter().map(|standing| u64::from(standing.weight)).sum();
                 Tables::Ring(Ring::new(&identified(), configured))
             }
@@ -305,7 +307,7 @@ impl Tier {
         let total_weight = weights.iter().map(|weight| u64::from(*weight)).sum();
         let tier = Tier { kind, on_trial: false, total_weight, sequence: OnceLock::new(), tables, entries };
         if let Algorithm::RoundRobin | Algorithm::LeastConnections = settings.algorithm {
-            // No request waits for it.
+            // Computed now, so that no request waits for it.
             tier.sequence();
         }
         Some(tier)

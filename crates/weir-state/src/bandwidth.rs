@@ -1,16 +1,16 @@
-//! The meters that all connections of a listener share.
+//! The bandwidth meters that all connections of a listener share.
 
 use std::sync::Arc;
 
 use weir_io::meter::Meter;
 
-/// The meters of one listener, in both directions; they go on over a reload that leaves their settings.
+/// The meters of one listener, one per direction. A reload that leaves their settings alone keeps them.
 #[derive(Debug, Default)]
 pub struct Bandwidth {
     config: Option<weir_config::Bandwidth>,
-    /// What goes to clients; `None` without a limit.
+    /// Meters bytes to clients; `None` without a limit.
     pub to_client: Option<Arc<Meter>>,
-    /// What comes from clients; `None` without a limit.
+    /// Meters bytes from clients; `None` without a limit.
     pub from_client: Option<Arc<Meter>>,
 }
 

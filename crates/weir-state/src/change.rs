@@ -1,5 +1,5 @@
-//! One pool with one backend more or less, as a change: the rest of the snapshot is the same, not an equal
-//! one.
+//! Adds or removes one backend of one pool: everything else in the new snapshot is the same `Arc`, not an
+//! equal copy.
 
 use std::sync::Arc;
 
@@ -11,38 +11,38 @@ use weir_tls::LoadError;
 use crate::pool::{Backend, Origin, Pool, settled_role, tls_host};
 use crate::snapshot::Snapshot;
 
-/// A snapshot that has one backend more, or one less, than the one it was made of.
+/// A snapshot with one backend more, one fewer or one altered, compared to the snapshot it was made from.
 pub struct PoolChange {
     /// What to serve.
     pub snapshot: Arc<Snapshot>,
-    /// Index of the pool, in both.
+    /// Index of the pool, the same in both snapshots.
     pub pool: usize,
-    /// The backend that came.
+    /// The backend that was added.
     pub added: Option<Arc<Backend>>,
-    /// The backend that went; what it is working on goes on.
+    /// The backend that was removed; work in progress there continues.
     pub removed: Option<Arc<Backend>>,
 }
 
 impl PoolChange {
-    /// The pool as it becomes.
+    /// The pool after the change.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.snapshot.pools[self.pool]
     }
 }
 
 impl Snapshot {
-    /// With one more backend, the last of its pool. No file is read. Its counters have as many copies as
+    /// Adds a backend at the end of its pool. Reads no file. The backend's counters have as many copies as
     /// those of the pool: one for every thread that counts.
     ///
     /// Costs in proportion to the backends of that pool and to the number of pools.
     ///
     /// # Errors
-    /// The pool speaks TLS, and the backend's host can't be a server name.
+    /// The pool speaks TLS, and the backend's host is not a valid server name.
     pub fn with_backend(&self, pool: usize, config: weir_config::Backend) -> Result<PoolChange, LoadError> {
         self.with_one_more(pool, config, Origin::Config)
     }
 
-    /// The same for one that outlives reloads and upgrades.
+    /// Like [`Self::with_backend`], for a backend that outlives reloads and upgrades.
     ///
     /// # Errors
     /// As [`Self::with_backend`].
@@ -50,8 +50,8 @@ impl Snapshot {
         self.with_one_more(pool, config, Origin::Api)
     }
 
-    /// The same for one that a name of the config stands for. `is_assumed_up` says whether it takes work
-    /// before a probe has found it up.
+    /// Like [`Self::with_backend`], for an address that a name of the config resolved to. `is_assumed_up`
+    /// says whether the backend takes work before a probe has found it up.
     ///
     /// # Errors
     /// As [`Self::with_backend`].
@@ -71,7 +71,8 @@ impl Snapshot {
         Ok(change)
     }
 
-    /// The same for one that no config names, and that its group has: it outlives reloads.
+    /// Like [`Self::with_backend`], for a member of the MySQL group that the config does not name. It
+    /// outlives reloads.
     ///
     /// # Errors
     /// As [`Self::with_backend`].
@@ -105,7 +106,7 @@ impl Snapshot {
         Ok(PoolChange { snapshot, pool, added: Some(added), removed: None })
     }
 
-    /// Without one of the backends of a pool, given by its index.
+    /// Removes the backend at this index of a pool.
     ///
     /// Costs in proportion to the backends of that pool and to the number of pools.
     pub fn without_backend(&self, pool: usize, index: usize) -> PoolChange {
@@ -122,9 +123,8 @@ impl Snapshot {
         PoolChange { snapshot, pool, added: None, removed: Some(removed) }
     }
 
-    /// With another weight, or in another tier, of one of the backends of a pool, given by its index: what
-    /// the name that it belongs to says of it. The backend itself is told by whoever puts the snapshot in
-    /// force.
+    /// Changes the weight or tier of the backend at this index of a pool, as the name it came from now says.
+    /// Whoever puts the snapshot in force applies the change to the backend itself.
     pub fn with_altered(&self, pool: usize, index: usize, weight: u32, backup: bool) -> PoolChange {
         let old = &self.pools[pool];
         let mut of_pool = weir_config::Pool::clone(&old.config);

@@ -1,13 +1,13 @@
-//! The client connections that a listener has, or those to a backend that bounds them, `max_connections` at
-//! most, and the newcomers that wait for one of them to end.
+//! Counts the client connections of a listener, or the connections to a backend, against `max_connections`,
+//! and lets a few newcomers wait until a connection ends.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// Newcomers that wait at one listener or backend at once. Each holds a descriptor; beyond them newcomers
-/// are turned away.
+/// Most newcomers that may wait at one listener or backend at once. Each holds a file descriptor; further
+/// ones are turned away.
 const MOST_NEWCOMERS: u32 = 256;
 
 /// The connections of one listener or backend over all workers, across reloads.
@@ -24,16 +24,16 @@ impl ConnectionCount {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Counts one in unless there are `limit`.
+    /// Counts one connection in; `false` if there are `limit` already.
     #[inline]
     pub fn try_add(&self, limit: u32) -> bool {
         let more = |open: u32| (open < limit).then(|| open + 1);
         self.open.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Counts one out; tells the newcomer that has waited longest.
+    /// Counts one connection out and wakes the newcomer that has waited longest.
     ///
-    /// Sequentially consistent with a newcomer's counting itself in and then trying: one of the two sees the
+    /// Sequentially consistent with a newcomer that counts itself in and then tries: one of the two sees the
     /// other.
     #[inline]
     pub fn remove(&self) {
@@ -43,7 +43,7 @@ impl ConnectionCount {
         }
     }
 
-    /// Counts in a newcomer that waits; `None` when as many wait as may.
+    /// Counts in a newcomer that waits; `None` when as many wait as allowed.
     pub fn newcomer(&self) -> Option<Newcomer<'_>> {
         let more = |waiting: u32| (waiting < MOST_NEWCOMERS).then(|| waiting + 1);
         self.newcomers.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more).ok()?;
@@ -51,12 +51,12 @@ impl ConnectionCount {
     }
 }
 
-/// One that waits for a connection to end, counted until dropped.
+/// A newcomer that waits for a connection to end, counted until dropped.
 pub struct Newcomer<'a>(&'a ConnectionCount);
 
 impl Newcomer<'_> {
-    /// Ready when a connection has ended and this one has waited longest; whoever is faster may have taken
-    /// its place.
+    /// Ready when a connection has ended and this newcomer has waited longest. Another may be faster and take
+    /// the place.
     pub fn ended(&self) -> Notified<'_> {
         self.0.ended.notified()
     }

@@ -1,13 +1,13 @@
-//! Which of the old stands for which of the new, without comparing each with each.
+//! Matches old items with new ones without comparing each with each.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Finds in an old list what a new list has again, by a key that occurs once.
+/// Finds the items of a new list in an old list, by a key that occurs once.
 ///
-/// Lists that change keep their order, mostly: what is asked for is nearly always the next one, or the one
-/// after it. Where it is not, a map of the old list is made once, so that a whole list is matched in O(n).
+/// Lists mostly keep their order, so the wanted item is nearly always the next one or the one after it. If it
+/// is not, a map of the old list is built once, so that matching a whole list takes O(n).
 pub struct Counterparts<'o, T, K> {
     old: &'o [T],
     key_of: fn(&'o T) -> K,
@@ -17,12 +17,12 @@ pub struct Counterparts<'o, T, K> {
 }
 
 impl<'o, T, K: Eq + Hash> Counterparts<'o, T, K> {
-    /// None found yet.
+    /// A matcher that has found nothing yet.
     pub fn new(old: &'o [T], key_of: fn(&'o T) -> K) -> Counterparts<'o, T, K> {
         Counterparts { old, key_of, next: 0, found: 0, by_key: None }
     }
 
-    /// The old one with this key, each to be asked for once; `None` when there is none.
+    /// The old item with this key; ask for each key once. `None` if there is none.
     pub fn find<Q>(&mut self, key: &Q) -> Option<&'o T>
     where
         K: Borrow<Q>,

@@ -1,4 +1,4 @@
-//! Where what goes to the backends of a pool leaves from, and what kept it from leaving.
+//! The local end of connections to a pool's backends, and the reason when nothing can be sent from there.
 
 use std::ops::Deref;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use weir_io::local_end::LocalEnd;
 
-/// Between two times that it is said that nothing can leave.
+/// Shortest time between two log lines that say that nothing can be sent.
 const SAY_EVERY: Duration = Duration::from_secs(60);
 
-/// Where what goes to the backends of a pool leaves from, as its config says.
+/// The local address or interface from which a pool sends to its backends, as its config says.
 #[derive(Debug)]
 pub struct Departure {
     /// Name of the pool.
@@ -18,12 +18,12 @@ pub struct Departure {
     hindrance: Mutex<Hindrance>,
 }
 
-/// What has been told of what could not leave.
+/// What was noted about attempts that failed at the local end.
 #[derive(Debug, Default)]
 struct Hindrance {
     /// The last reason, and when it was found.
     last: Option<(Duration, String)>,
-    /// When it was last said in the log.
+    /// When it was last logged.
     said: Option<Duration>,
 }
 
@@ -32,7 +32,7 @@ impl Departure {
         Departure { pool: pool.to_owned(), local_end, hindrance: Mutex::default() }
     }
 
-    /// Something could not leave; whether that is to be said in the log, as it is at first and then at most
+    /// Notes that something could not be sent. Returns whether to log it: the first time, and then at most
     /// once a minute. Takes a short mutex, and allocates.
     pub fn note(&self, reason: String, now: Duration) -> bool {
         let mut hindrance = self.hindrance();
@@ -44,7 +44,7 @@ impl Departure {
         is_due
     }
 
-    /// Why something could not leave, the last time within a minute; `None` where nothing was kept.
+    /// The reason noted last, if within the last minute; `None` if nothing failed since.
     pub fn hindrance_at(&self, now: Duration) -> Option<String> {
         let (at, reason) = self.hindrance().last.clone()?;
         (now.saturating_sub(at) < SAY_EVERY).then_some(reason)
@@ -63,7 +63,7 @@ impl Deref for Departure {
     }
 }
 
-/// They are the same from the same place.
+/// Two are equal if they use the same local end.
 impl PartialEq for Departure {
     fn eq(&self, other: &Departure) -> bool {
         self.local_end == other.local_end

@@ -1,4 +1,4 @@
-//! What source, hash and maglev choose by: the one place that decides it, for the data path and for
+//! The hash by which source, hash and maglev choose. Decided here alone, for the data path and for
 //! explanations. Pure.
 
 use std::net::{IpAddr, SocketAddr};
@@ -8,24 +8,24 @@ use weir_config::HashKey;
 use weir_screen::FieldLookup;
 use weir_template::Source;
 
-/// What of a request can be hashed.
+/// The parts of a request that can be hashed.
 pub struct KeySource<'a> {
-    /// The client's address, as far as it is believed.
+    /// The client's address, taken from headers only if they are trusted.
     pub client: IpAddr,
     /// The path as sent, without the query.
     pub path: &'a [u8],
     /// The request-target as sent.
     pub target: &'a [u8],
-    /// Whole value of the header field of a name.
+    /// Looks up the whole value of a header field by name.
     pub header: &'a FieldLookup<'a>,
-    /// Value of the first cookie of a name.
+    /// Looks up the value of the first cookie with a name.
     pub cookie: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
-    /// The values of a text with variables.
+    /// The values of the variables in a template.
     pub values: &'a dyn Source,
 }
 
-/// The hash that the pool's algorithm chooses by; `None` where it needs none, or where the request lacks what
-/// the pool hashes.
+/// The hash that the pool's algorithm chooses by; `None` if it needs none, or if the request lacks what the
+/// pool hashes.
 #[inline]
 pub fn choice_key(pool: &weir_config::Pool, source: &KeySource<'_>) -> Option<u64> {
     if pool.balance.needs_key() { hash(pool, source) } else { None }
@@ -36,7 +36,7 @@ fn hash(pool: &weir_config::Pool, source: &KeySource<'_>) -> Option<u64> {
         return Some(address_hash(source.client));
     }
     Some(match &pool.hash.key {
-        // The check lets nothing hash flows that balances requests.
+        // The config check rejects `flow` for pools that balance requests.
         HashKey::ClientIp | HashKey::Flow => address_hash(source.client),
         HashKey::Path => stable_hash(source.path),
         HashKey::Uri => stable_hash(source.target),
@@ -59,7 +59,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Its number in IP headers.
+    /// Its protocol number in IP headers.
     pub const fn number(self) -> u8 {
         match self {
             Transport::Tcp => 6,
@@ -68,11 +68,11 @@ impl Transport {
     }
 }
 
-/// As [`choice_key`], for a TCP connection or a UDP flow, of which nothing but addresses is known: pools that
-/// hash what only requests have are given the client's address.
+/// Like [`choice_key`], for a TCP connection or a UDP flow, of which only addresses are known. Pools that
+/// hash a part of a request use the client's address instead.
 ///
-/// `destination` is the address that the client sent to. It is asked only where it is hashed; `None` without
-/// it.
+/// `destination` returns the address that the client sent to. It is called only if that address is hashed;
+/// `None` if it is unknown.
 #[inline]
 pub fn flow_key(
     pool: &weir_config::Pool,

@@ -1,10 +1,10 @@
-//! What is in force, and what is known about it?
+//! The configuration in force and the live state that belongs to it.
 //!
 //! A [`Snapshot`] is one consistent piece: the config, its listeners and its pools with their backends. It is
 //! immutable but for live cells (counters, health, connections in flight, queues), which the next snapshot
-//! takes over. The control side compiles it and puts it in force on every [`plane::Plane`]; this crate knows
-//! none of them, and what only one of them needs is not compiled here. It moves no bytes and decides nothing:
-//! which backend takes a request is `weir-balance`'s answer.
+//! takes over. The control side compiles it and puts it in force on every [`plane::Plane`]. This crate
+//! depends on no plane, and what only one plane needs is compiled there. It moves no bytes and decides
+//! nothing: `weir-balance` chooses the backend of a request.
 //!
 //! Start reading at [`snapshot`], then [`change`] (one backend more or less) and [`plane`] (how a snapshot
 //! comes into force).

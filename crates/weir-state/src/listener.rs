@@ -1,4 +1,4 @@
-//! One place where clients are accepted, as it is in force, and the connections it has.
+//! One listener in force, and its connections.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -21,39 +21,39 @@ use crate::named::NamedClients;
 pub struct Listener {
     /// As configured.
     pub config: Arc<weir_config::Listener>,
-    /// What TLS is served with; `None` where it is not.
+    /// How TLS is served; `None` without TLS.
     pub tls: Option<Arc<ServerTls>>,
-    /// What certificate authorities are waiting to see.
+    /// Pending ACME challenges, which certificate authorities will ask for.
     pub challenges: Arc<Challenges>,
-    /// What operators have switched off, of all listeners.
+    /// What operators have put into maintenance, for all listeners.
     pub maintenance: Arc<Maintenance>,
-    /// All maps of the config; `None` where it has none.
+    /// All maps of the config; `None` if it has none.
     pub maps: Option<Arc<Maps>>,
     /// Counters, one copy per worker.
     pub cells: Arc<PerWorker<ListenerCells>>,
     /// Client connections open now, over all workers; bounded by `max_connections`.
     pub connections: Arc<ConnectionCount>,
-    /// How fast the bytes of all its connections together may pass.
+    /// The bandwidth limits shared by all its connections.
     pub bandwidth: Arc<Bandwidth>,
-    /// Whom trusted senders of datagrams have named.
+    /// The clients that trusted senders of datagrams have named.
     pub named: Arc<NamedClients>,
     by_client: Arc<OpenBy<IpAddr>>,
     by_account: Arc<OpenBy<Box<[u8]>>>,
 }
 
-/// How many connections each has that has any.
+/// Number of connections by client (or another key); only keys with connections are present.
 pub(crate) type OpenBy<K> = Mutex<HashMap<K, u32>>;
 
-/// One connection or one request of one client, or one session of one account, counted until dropped.
+/// One connection or request of a client, or one session of an account, counted until dropped.
 #[derive(Debug)]
 pub struct Counted<K: Hash + Eq> {
     of: K,
     open: Arc<OpenBy<K>>,
 }
 
-/// One connection of one client, counted until dropped.
+/// One connection of a client, counted until dropped.
 pub type ClientConnection = Counted<IpAddr>;
-/// One session of one account of MySQL, counted until dropped.
+/// One session of a MySQL account, counted until dropped.
 pub type AccountSession = Counted<Box<[u8]>>;
 
 /// The client is at `max_connections_per_client`.
@@ -65,7 +65,7 @@ pub struct TooManyFromClient;
 pub struct TooManyOfAccount;
 
 impl<K: Hash + Eq + Clone> Counted<K> {
-    /// One more, unless there are `limit`.
+    /// Counts one more; `None` if there are `limit` already.
     pub(crate) fn of(open: &Arc<OpenBy<K>>, of: K, limit: u32) -> Option<Counted<K>> {
         let mut counts = open.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.get(&of).is_some_and(|count| *count >= limit) {
@@ -111,11 +111,11 @@ impl Listener {
         }
     }
 
-    /// Counts in one more connection of the client at `address`; `Err` when it has as many as
-    /// `max_connections_per_client`. An IPv6 client is its /64.
+    /// Counts one more connection of the client at `address`; `Err` when it has `max_connections_per_client`
+    /// already. An IPv6 client is its /64.
     ///
-    /// `Ok(None)` without a limit, for a trusted proxy, whose connections are those of many, and for a Unix
-    /// socket, which tells nobody from another: then nothing is counted.
+    /// `Ok(None)`, with nothing counted: without a limit, for a trusted proxy, whose connections belong to
+    /// many clients, and for a Unix socket, which does not tell clients apart.
     pub fn count_client(&self, address: IpAddr) -> Result<Option<ClientConnection>, TooManyFromClient> {
         let Some(limit) = self.config.max_connections_per_client else { return Ok(None) };
         if address == UNIX_PEER.ip() || self.trusts(address) {
@@ -125,25 +125,25 @@ impl Listener {
         Counted::of(&self.by_client, address, limit).map(Some).ok_or(TooManyFromClient)
     }
 
-    /// Counts in one more session of the account with this name; `Err` when it has as many as
-    /// `max_connections_per_account`. `Ok(None)` without a limit: then nothing is counted.
+    /// Counts one more session of the account with this name; `Err` when it has `max_connections_per_account`
+    /// already. `Ok(None)` without a limit: then nothing is counted.
     pub fn count_account(&self, user: &[u8]) -> Result<Option<AccountSession>, TooManyOfAccount> {
         let limit = self.config.mysql().and_then(|mysql| mysql.max_connections_per_account);
         let Some(limit) = limit else { return Ok(None) };
         Counted::of(&self.by_account, user.into(), limit).map(Some).ok_or(TooManyOfAccount)
     }
 
-    /// Whether any of its routes keeps responses.
+    /// Whether any of its routes caches responses.
     pub fn keeps(&self) -> bool {
         self.config.routes.iter().any(|route| route.cache.is_some())
     }
 
-    /// Whether `peer` must open with a PROXY protocol header; nobody else may (D8: never guessed).
+    /// Whether `peer` must start with a PROXY protocol header; no other peer may (D8: never guessed).
     pub fn expects_proxy_header(&self, peer: IpAddr) -> bool {
         !self.config.accept_proxy.is_empty() && weir_config::contains(&self.config.accept_proxy, peer)
     }
 
-    /// Whether what `peer` says of the client before it is believed.
+    /// Whether `peer` is trusted to say who the client behind it is.
     pub fn trusts(&self, peer: IpAddr) -> bool {
         weir_config::contains(&self.config.http().trusted_proxies, peer)
     }
@@ -153,17 +153,17 @@ impl Listener {
         self.connections.try_add(self.config.max_connections)
     }
 
-    /// Whether half of the places are taken.
+    /// Whether half of the connection limit is used.
     pub fn is_half_full(&self) -> bool {
         self.connections.open().saturating_mul(2) >= self.config.max_connections
     }
 
-    /// Counts a connection out that [`Self::admit`] let in.
+    /// Counts out a connection that [`Self::admit`] counted in.
     pub fn leave(&self) {
         self.connections.remove();
     }
 
-    /// A number that no other listener has and that reloads leave as it is.
+    /// A number that is unique to this listener and that reloads keep.
     pub fn number(&self) -> usize {
         Arc::as_ptr(&self.connections).addr()
     }

@@ -1,26 +1,26 @@
-//! Which parts of the service an operator has put into maintenance: known by name, so that it outlives
-//! reloads, and asked by one load of an atomic while there is none.
+//! Which parts of the service an operator has put into maintenance. Parts are identified by name, so that the
+//! state outlives reloads. While nothing is in maintenance a check costs one atomic load.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-/// What is in maintenance.
+/// A part of the service that can be in maintenance.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// Every HTTP listener.
     All,
     /// One listener.
     Listener(String),
-    /// Routes of that name: of one listener, or of all.
+    /// Routes of that name, on one listener or on all.
     Route {
         /// The listener's name; `None` for all.
         listener: Option<String>,
         /// The route's name.
         route: String,
     },
-    /// Whatever goes to one pool.
+    /// Everything that goes to one pool.
     Pool(String),
 }
 
@@ -36,21 +36,21 @@ impl fmt::Display for Scope {
     }
 }
 
-/// The switch of all parts.
+/// The parts that are in maintenance now.
 #[derive(Debug, Default)]
 pub struct Maintenance {
     is_any: AtomicBool,
     scopes: RwLock<BTreeSet<Scope>>,
 }
 
-/// Where a request goes, by names.
+/// The parts that a request belongs to, by name.
 #[derive(Clone, Copy, Debug)]
 pub struct Whereto<'a> {
     /// The listener.
     pub listener: &'a str,
-    /// The route that takes it, if any.
+    /// The route that matched, if any.
     pub route: Option<&'a str>,
-    /// The pool that the route or the listener names, if any.
+    /// The pool of the route or of the listener, if any.
     pub pool: Option<&'a str>,
 }
 
@@ -61,7 +61,7 @@ impl Maintenance {
         self.is_any.load(Ordering::Relaxed)
     }
 
-    /// Puts a part into maintenance, or takes it out. Gives whether that changed anything.
+    /// Puts a part into maintenance, or ends it. Returns whether that changed anything.
     pub fn switch(&self, scope: Scope, on: bool) -> bool {
         let mut scopes = self.scopes.write().unwrap_or_else(PoisonError::into_inner);
         let changed = if on { scopes.insert(scope) } else { scopes.remove(&scope) };
@@ -69,7 +69,7 @@ impl Maintenance {
         changed
     }
 
-    /// Takes everything out. Gives whether that changed anything.
+    /// Ends all maintenance. Returns whether that changed anything.
     pub fn end_all(&self) -> bool {
         let mut scopes = self.scopes.write().unwrap_or_else(PoisonError::into_inner);
         let changed = !scopes.is_empty();
@@ -83,7 +83,7 @@ impl Maintenance {
         self.scopes.read().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
-    /// The largest part in maintenance that a request belongs to; `None` where it is to be served.
+    /// The largest part in maintenance that a request belongs to; `None` if the request is to be served.
     #[inline]
     pub fn of(&self, whereto: &Whereto<'_>) -> Option<Scope> {
         if !self.is_any() {
@@ -101,7 +101,7 @@ impl Maintenance {
         scopes.iter().find(belongs).cloned()
     }
 
-    /// A line for each part, without a line end: what [`Self::take_line`] reads in the next process. Names
+    /// One line for each part, without a line end, which [`Self::take_line`] reads in the next process. Names
     /// have no spaces.
     pub fn lines(&self) -> Vec<String> {
         let line = |scope: Scope| match scope {
@@ -114,7 +114,7 @@ impl Maintenance {
         self.scopes().into_iter().map(line).collect()
     }
 
-    /// Takes a line of another process over; what can't be understood says nothing.
+    /// Takes over a line from another process; ignores lines that it does not understand.
     pub fn take_line(&self, line: &str) {
         let words: Vec<&str> = line.split(' ').collect();
         let scope = match words[..] {

@@ -1,7 +1,7 @@
-//! Maps: what each says of a request, and what was taken over of its file since the config was read.
+//! Maps: lookup of values for a request, and the state of their files since the config was read.
 //!
-//! Lines lie in an `ArcSwap`, so that a new version of a file is there for all workers at once, and a look-up
-//! sees one version whole. Who looks at the files is the control side.
+//! The lines lie in an `ArcSwap`, so that a new version of a file takes effect for all workers at once, and a
+//! lookup sees one whole version. The control side watches the files.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ pub struct Map {
     history: Arc<History>,
 }
 
-/// What has become of the file of a map since the process began; the next snapshot takes it over.
+/// What has happened to a map's file since the process began; the next snapshot takes it over.
 #[derive(Debug, Default)]
 struct History {
     applied: AtomicU64,
@@ -31,19 +31,19 @@ struct History {
     error: Mutex<Option<String>>,
 }
 
-/// What a map says of a request, and where it stands.
+/// The result of a lookup, and the line it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapAnswer {
-    /// What was looked up.
+    /// The text that was looked up.
     pub asked: Vec<u8>,
-    /// Key and number of the line; `None` where no line has it.
+    /// Key and number of the matching line; `None` if no line matches.
     pub line: Option<(Vec<u8>, usize)>,
-    /// Its value, or the map's default; empty where there is none.
+    /// The line's value, or the map's default; empty if there is neither.
     pub value: Vec<u8>,
 }
 
 impl Maps {
-    /// `None` where `config` has none. Maps of `previous` of which it says nothing new are the very same.
+    /// `None` if `config` has no maps. Maps whose config did not change are the same `Arc`s as in `previous`.
     pub fn compile(config: &Config, previous: Option<&Maps>) -> Option<Arc<Maps>> {
         let compile = |config: &Arc<MapFile>| {
             let old = previous.and_then(|old| old.0.iter().find(|old| old.config.name == config.name));
@@ -56,7 +56,7 @@ impl Maps {
         (!maps.is_empty()).then(|| Arc::new(Maps(maps)))
     }
 
-    /// All, in the order of the config.
+    /// All maps, in the order of the config.
     pub fn all(&self) -> &[Arc<Map>] {
         &self.0
     }
@@ -71,15 +71,15 @@ impl Maps {
 impl Map {
     fn new(config: &Arc<MapFile>, old: Option<&Arc<Map>>) -> Map {
         Map {
-            // The config's check has made sure that there are no mistakes.
+            // The config check has made sure that there are no mistakes.
             content: ArcSwap::from_pointee(config.content().unwrap_or_default()),
             config: config.clone(),
             history: old.map(|old| old.history.clone()).unwrap_or_default(),
         }
     }
 
-    /// Shows `look` what the map says of the request with these values, where it says anything. Allocates
-    /// once, for what is looked up.
+    /// Calls `look` with the map's value for a request with these values, or with `None` if there is none.
+    /// Allocates once, for the text to look up.
     #[inline]
     pub fn with_value<R>(&self, values: &(impl Source + ?Sized), look: impl FnOnce(Option<&[u8]>) -> R) -> R {
         let asked = self.asked(values);
@@ -88,12 +88,12 @@ impl Map {
         look(value.as_deref().or(self.config.default.as_deref().map(str::as_bytes)))
     }
 
-    /// The same, with all that led to it.
+    /// The same lookup, with every detail of how it came about.
     pub fn explain(&self, values: &(impl Source + ?Sized)) -> MapAnswer {
         self.answer(self.asked(values))
     }
 
-    /// What the map says of a text.
+    /// Looks up a text.
     pub fn answer(&self, asked: Vec<u8>) -> MapAnswer {
         let content = self.content.load();
         let line = content.look_up(&asked);
@@ -113,7 +113,7 @@ impl Map {
         asked
     }
 
-    /// Whether this is what the file said of which the lines in force are.
+    /// Whether the lines in force came from a file with these bytes.
     pub fn holds(&self, bytes: &Arc<[u8]>) -> bool {
         self.content.load().is_of(bytes)
     }
@@ -123,10 +123,9 @@ impl Map {
         self.content.load_full()
     }
 
-    /// Takes over what the file holds now: for all workers, from their next look-up on.
-    ///
+    /// Puts the file's new content in force, for all workers from their next lookup on.
     /// # Errors
-    /// It has mistakes: says all of them, each with its line. Nothing changes.
+    /// The content has mistakes: lists all of them, each with its line. Nothing changes.
     pub fn take_over(&self, bytes: &Arc<[u8]>) -> Result<(), Vec<String>> {
         let content = self.config.content_of(bytes)?;
         self.content.store(Arc::new(content));
@@ -135,23 +134,23 @@ impl Map {
         Ok(())
     }
 
-    /// Notes that the file cannot be taken over.
+    /// Records that the file's content cannot be used.
     pub fn refuse(&self, error: String) {
         self.history.refused.fetch_add(1, Ordering::Relaxed);
         self.tell(Some(error));
     }
 
-    /// Notes that the file says what is in force.
+    /// Records that the file has the content that is in force.
     pub fn is_as_it_was(&self) {
         self.tell(None);
     }
 
-    /// Versions that were taken over and refused since the process began, counts.
+    /// Counts of the versions accepted and refused since the process began.
     pub fn versions(&self) -> (u64, u64) {
         (self.history.applied.load(Ordering::Relaxed), self.history.refused.load(Ordering::Relaxed))
     }
 
-    /// Why the file as it is now is not what is in force; `None` where it is.
+    /// Why the file's current content is not in force; `None` if it is.
     pub fn error(&self) -> Option<String> {
         self.history.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -160,7 +159,7 @@ impl Map {
         *self.history.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
 
-    /// What is looked up, as configured.
+    /// The template of the text to look up, as configured.
     pub fn key(&self) -> &str {
         self.config.key.as_ref().map_or("", Template::as_written)
     }

@@ -1,23 +1,23 @@
-//! How the memory budget of the process is divided.
+//! Divides the memory budget of the process.
 
 use std::path::Path;
 
 use weir_config::Config;
 
-/// The part of the budget that is for what is kept of responses, where the config does not say.
+/// The cache gets one part in this many of the budget, if the config does not say.
 const CACHE_SHARE: u64 = 8;
-/// Its least size, bytes.
+/// The cache's least size, in bytes.
 const CACHE_LEAST: u64 = 16 << 20;
-/// Buffers get at least this part, whatever is kept.
+/// Buffers get at least one part in this many, whatever the cache takes.
 const BUFFER_SHARE: u64 = 4;
 
-/// For what is kept of responses, bytes; `None` where no route keeps any.
+/// The size of the cache, in bytes; `None` if no route caches.
 pub fn for_cache(config: &Config) -> Option<u64> {
     config.listeners.iter().flat_map(|listener| &listener.routes).find(|route| route.cache.is_some())?;
     Some(config.cache.memory_bytes.unwrap_or_else(|| (total(config) / CACHE_SHARE).max(CACHE_LEAST)))
 }
 
-/// For the buffers of all connections, bytes.
+/// The size of the buffers of all connections, in bytes.
 pub fn for_buffers(config: &Config) -> u64 {
     let total = total(config);
     total.saturating_sub(for_cache(config).unwrap_or_default()).max(total / BUFFER_SHARE)
@@ -33,7 +33,7 @@ fn default_bytes() -> u64 {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let limit = |path: &Path| std::fs::read_to_string(path).ok();
     let most = total_bytes(&meminfo).into_iter().chain(group_limits(&groups, limit)).min();
-    // A kernel that says nothing gets a budget that fits any machine this runs on.
+    // If the kernel gives no figure, the budget fits any machine that Weir runs on.
     most.unwrap_or(1 << 30) / 4 * 3
 }
 

@@ -1,7 +1,7 @@
-//! Whom trusted senders of datagrams have named at the head of what they send from a port, where the first
-//! datagram says so and what follows is content. It is remembered whether or not a flow came about: were it
-//! forgotten with a refusal, the refused client's next datagram would be taken for one that names somebody,
-//! and a client chooses what it looks like.
+//! Remembers which client a trusted sender of datagrams has named, for senders whose first datagram carries a
+//! PROXY protocol header and whose further ones are content only. A name is remembered whether or not a flow
+//! came about. If a refusal made Weir forget it, the refused client's next datagram would be parsed as a
+//! header, and the client chooses its content.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -10,55 +10,55 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Most names of one listener that no flow goes by: of one sender, all ports. Some 10 MiB. Beyond it the one
-/// that has been silent longest is forgotten.
+/// Most names without a flow at one listener: all ports of one sender, about 10 MiB. Beyond that the one that
+/// has been silent longest is forgotten.
 pub const MOST_NAMED: usize = 65_536;
 
-/// Parts of the table, so that workers seldom wait for each other.
+/// Shards of the table, so that workers seldom wait for each other.
 const SHARDS: usize = 16;
 
-/// The first word of the line by which the next process is told of a name.
+/// The first word of the lines that hand names to the next process.
 const WORD: &str = "named";
 
-/// Where datagrams come from, and which of our addresses they are sent to.
+/// The two ends of a datagram: its sender, and our address that received it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SenderEnds {
-    /// Whoever sends.
+    /// The sender.
     pub peer: SocketAddr,
     /// Our address.
     pub own: SocketAddr,
 }
 
-/// Whom a sender has named.
+/// The client that a sender has named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedClient {
     /// The client.
     pub client: SocketAddr,
-    /// The address that the client sent to, where the header says one.
+    /// The destination that the client used, if the header gives one.
     pub asked: Option<SocketAddr>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Name {
     of: NamedClient,
-    /// Flows that go by it: it is not forgotten while there are any.
+    /// Flows that use this name; it is not forgotten while there are any.
     flows: u32,
-    /// When the sender, or a flow of it, was last heard of.
+    /// When the sender, or a flow of it, was last active.
     heard: Duration,
 }
 
 #[derive(Debug, Default)]
 struct Names {
     by_ends: HashMap<SenderEnds, Name>,
-    /// Each of them once, about in the order in which they were heard of, with when that was.
+    /// Every name once, roughly in the order of last activity, with its time.
     order: VecDeque<(SenderEnds, Duration)>,
-    /// How many have flows.
+    /// How many names have flows.
     with_flows: usize,
 }
 
 impl Names {
-    /// Forgets whoever has been silent for `idle`, and more while there are too many; gives how many these
-    /// were.
+    /// Forgets names that have been silent for `idle`, and more while there are too many; returns the number
+    /// of the latter.
     fn make_room(&mut self, now: Duration, idle: Duration) -> u64 {
         let mut forgotten = 0;
         while let Some(&(ends, noted)) = self.order.front() {
@@ -81,8 +81,8 @@ impl Names {
     }
 }
 
-/// The names of one listener, for all workers; a reload leaves them. Asked about datagrams that no flow is
-/// known for.
+/// The names of one listener, for all workers; kept across reloads. Looked up for datagrams without a known
+/// flow.
 #[derive(Debug, Default)]
 pub struct NamedClients {
     shards: [Mutex<Names>; SHARDS],
@@ -95,7 +95,7 @@ impl NamedClients {
         self.shards[number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whom the sender has named, unless it has been silent for `idle` since; it is heard of now.
+    /// The client that the sender has named, unless it has been silent for `idle` since. Counts as activity.
     pub fn find(&self, ends: &SenderEnds, now: Duration, idle: Duration) -> Option<NamedClient> {
         let mut names = self.shard(ends);
         let name = names.by_ends.get_mut(ends)?;
@@ -106,7 +106,7 @@ impl NamedClients {
         Some(name.of)
     }
 
-    /// The sender has named `of`. Gives how many names had to be forgotten before their time for it.
+    /// Records that the sender has named `of`. Returns how many names had to be forgotten early for it.
     pub fn remember(&self, ends: SenderEnds, of: NamedClient, now: Duration, idle: Duration) -> u64 {
         let names = &mut *self.shard(&ends);
         let forgotten = names.make_room(now, idle);
@@ -123,7 +123,7 @@ impl NamedClients {
         forgotten
     }
 
-    /// A flow goes by what the sender has named.
+    /// Records that a flow uses the name.
     pub fn begin_flow(&self, ends: &SenderEnds) {
         let names = &mut *self.shard(ends);
         if let Some(name) = names.by_ends.get_mut(ends) {
@@ -132,7 +132,7 @@ impl NamedClients {
         }
     }
 
-    /// A flow that [`Self::begin_flow`] was called for is over; it was last heard of at `heard`.
+    /// Records the end of a flow begun with [`Self::begin_flow`], last active at `heard`.
     pub fn end_flow(&self, ends: &SenderEnds, heard: Duration) {
         let names = &mut *self.shard(ends);
         if let Some(name) = names.by_ends.get_mut(ends).filter(|name| name.flows > 0) {
@@ -142,7 +142,7 @@ impl NamedClients {
         }
     }
 
-    /// What the next process is told, each with its line end: `named LISTENER PEER OWN CLIENT ASKED
+    /// The lines for the next process, each with its line end: `named LISTENER PEER OWN CLIENT ASKED
     /// SILENT_MS`.
     pub fn lines(&self, listener: &str, now: Duration, idle: Duration) -> Vec<String> {
         let mut lines = Vec::new();
@@ -162,12 +162,12 @@ impl NamedClients {
     }
 }
 
-/// What the process before knew of names: lines of [`NamedClients::lines`].
+/// Names handed over by the previous process: lines of [`NamedClients::lines`].
 #[derive(Debug, Default)]
 pub struct CarriedNames(Vec<(String, SenderEnds, NamedClient, Duration)>);
 
 impl CarriedNames {
-    /// Takes a line, if it is one of these; no more than the names of four listeners.
+    /// Takes a line if it is one of these; keeps at most as many names as four listeners may have.
     pub fn take(&mut self, line: &str) {
         let [WORD, listener, peer, own, client, asked, silent, ..] = line.split(' ').collect::<Vec<_>>()[..]
         else {
@@ -191,7 +191,7 @@ impl CarriedNames {
         }
     }
 
-    /// Tells listeners that nobody serves yet; `of` gives the names of one, and its `client_idle`.
+    /// Puts the names into listeners before they serve; `of` gives a listener's names and `client_idle`.
     pub fn apply<'n>(&self, now: Duration, of: impl Fn(&str) -> Option<(&'n NamedClients, Duration)>) {
         for (listener, ends, named, silent) in &self.0 {
             if let Some((names, idle)) = of(listener) {
@@ -250,7 +250,7 @@ mod tests {
         assert!(held() <= MOST_NAMED + 1, "{}", held());
         assert_eq!(named.find(&kept, SECOND, IDLE), Some(client(1)), "a flow goes by it");
         assert_eq!(named.find(&from(most), SECOND, IDLE), Some(client(2)));
-        // What is over is not forgotten before its time.
+        // Names whose flows have ended are not forgotten early.
         (0..SHARDS * 64).for_each(|port| {
             assert_eq!(named.remember(from(port + 1), client(2), 99 * SECOND, IDLE), 0);
         });

@@ -1,19 +1,19 @@
-//! How the data path has the servers of a pool looked at now, rather than at the next turn.
+//! Lets the data path ask for an immediate check of a pool's servers, ahead of the next scheduled one.
 
 use tokio::sync::Notify;
 
-/// Asks whoever watches the servers of a pool to look at once: one was lost, or refused what its role should
-/// have let it do. Asks that come while it looks are one more look, however many they are.
+/// Asks the monitor of a pool's servers to check at once, because one was lost or refused what its role
+/// should allow. All requests that come during a check cause one more check.
 #[derive(Debug, Default)]
 pub struct Nudge(Notify);
 
 impl Nudge {
-    /// Asks. From any thread; never waits. Where nobody watches, nothing happens.
+    /// Asks for a check. From any thread; never waits. Without a monitor nothing happens.
     pub fn ask(&self) {
         self.0.notify_one();
     }
 
-    /// Waits until somebody asks, or has asked since the last time.
+    /// Waits until a check is asked for, or returns at once if one was since the last time.
     pub async fn asked(&self) {
         self.0.notified().await;
     }

@@ -1,5 +1,5 @@
-//! The HTTP version that a backend picked last, where its pool lets it pick, and whether QUIC gets through
-//! to it.
+//! The HTTP version that a backend chose last, if its pool leaves the choice to it, and whether QUIC reaches
+//! it.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,56 +8,57 @@ const UNKNOWN: u8 = 0;
 const H1: u8 = 1;
 const H2: u8 = 2;
 
-/// What a backend picked last (ALPN, RFC 7301), told to all workers. It is a guess at what it picks next: a
-/// backend may change its mind with every connection.
+/// The version that a backend chose last (ALPN, RFC 7301), visible to all workers. It only predicts the next
+/// choice: a backend may change its mind with every connection.
 #[derive(Debug, Default)]
 pub struct Picked {
     version: AtomicU8,
-    /// QUIC does not get through, and until then nobody tries it, in milliseconds of the clock; 0 while
-    /// nothing is known against it.
+    /// QUIC does not get through, and nobody tries it until then, in milliseconds of the clock; 0 while it is
+    /// not known to fail.
     no_quic_until_ms: AtomicU64,
 }
 
-/// Who may try a QUIC connection.
+/// Which callers may try a QUIC connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuicTurn {
-    /// Everybody: nothing is known against it.
+    /// Every caller: QUIC is not known to fail.
     Anyone,
-    /// The caller, and nobody else for a while: it did not get through.
+    /// The caller, and no other for a while: QUIC did not get through last time.
     CallerAlone,
-    /// Not the caller.
+    /// Not this caller.
     Others,
 }
 
 impl Picked {
-    /// Notes what it picked.
+    /// Records the version chosen.
     pub fn note(&self, is_h2: bool) {
         let now = if is_h2 { H2 } else { H1 };
-        // Written where it changes only, so that it stays in every worker's cache.
+        // Written only on a change, so that it stays in every worker's cache.
         if self.version.load(Ordering::Relaxed) != now {
             self.version.store(now, Ordering::Relaxed);
         }
     }
 
-    /// Whether it was HTTP/1.1; false, too, while it has picked nothing.
+    /// Whether it was HTTP/1.1; false while nothing has been chosen.
     #[inline]
     pub fn is_h1(&self) -> bool {
         self.version.load(Ordering::Relaxed) == H1
     }
 
-    /// No QUIC connection came about at `now`; gives whether that is news. Nobody tries one for `pause`.
+    /// Records that a QUIC connection failed at `now`; returns whether that is news. No caller tries one for
+    /// `pause`.
     pub fn note_no_quic(&self, now: Duration, pause: Duration) -> bool {
         let until = u64::try_from((now + pause).as_millis()).unwrap_or(u64::MAX);
         self.no_quic_until_ms.swap(until, Ordering::Relaxed) == 0
     }
 
-    /// A QUIC connection came about.
+    /// Records that a QUIC connection succeeded.
     pub fn note_quic(&self) {
         self.no_quic_until_ms.store(0, Ordering::Relaxed);
     }
 
-    /// Who may try a QUIC connection at `now`. Where none came about one may, each `pause`: others need not
-    /// wait for what comes of that.
+    /// Whether the caller may try a QUIC connection at `now`. After a failure one caller per `pause` may; the
+    /// others don't wait for its result.
     #[inline]
     pub fn quic_turn(&self, now: Duration, pause: Duration) -> QuicTurn {
         let until = self.no_quic_until_ms.load(Ordering::Relaxed);
@@ -73,19 +74,19 @@ impl Picked {
         }
     }
 
-    /// The caller whose turn it was has found out nothing, and will not: it is whoever's comes next.
+    /// Gives back a turn that produced no result: the next caller gets it.
     pub fn give_turn_back(&self, now: Duration) {
         let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX).max(1);
         let earlier = |until: u64| (until > now).then_some(now);
         let _ = self.no_quic_until_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, earlier);
     }
 
-    /// Whether QUIC did not get through when it was tried last.
+    /// Whether the last try with QUIC failed.
     pub fn lacks_quic(&self) -> bool {
         self.no_quic_until_ms.load(Ordering::Relaxed) != 0
     }
 
-    /// The version for people; `None` while it has picked nothing.
+    /// The version, for display; `None` while nothing has been chosen.
     pub fn word(&self) -> Option<&'static str> {
         match self.version.load(Ordering::Relaxed) {
             UNKNOWN => None,

@@ -1,18 +1,18 @@
-//! To whoever has the least to do.
+//! Least connections: the backend with the least load.
 
 use super::{Choice, Chosen, Slots};
 use crate::pick::PickReason;
 
-/// Backends compared per pick. A pool up to this size is compared whole; in a larger one the least of so
-/// many, from a start that rotates, is as good as the least of all (Mitzenmacher 2001: the gap shrinks as log
+/// Backends compared per pick. A pool up to this size is compared whole. In a larger one, the least of this
+/// many from a rotating start is about as good as the least of all (Mitzenmacher 2001: the gap shrinks as log
 /// log n / log d) at a bounded price.
 const WINDOW: usize = 128;
 
-/// Lost races for the last slot of the least loaded, before any with room will do.
+/// Lost races for the least loaded backend's last slot, before any backend with room is taken.
 const ATTEMPTS: usize = 4;
 
-/// Gives the backend with the fewest in flight per weight. O(n), at most 128; O(1) while there are idle
-/// backends at hand.
+/// Chooses the backend with the fewest in flight per weight. O(n), at most 128; O(1) while idle backends are
+/// near the start.
 ///
 /// Ties go in the order of the weighted rotation, so that an idle pool is used like round robin and not like
 /// "first".

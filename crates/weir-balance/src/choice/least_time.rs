@@ -1,9 +1,9 @@
-//! To whoever is expected to answer sooner.
+//! Least time: the backend that is expected to answer sooner.
 
 use super::{Choice, Chosen, Slots, random_two};
 use crate::pick::PickReason;
 
-/// Gives the backend with the lower cost of two different ones drawn by weight. O(1); O(n) when most are
+/// Chooses the backend with the lower cost of two different ones drawn by weight. O(1); O(n) when most are
 /// full.
 ///
 /// Cost is the peak EWMA of response times (`latency.rs`) times the queue this request would join,

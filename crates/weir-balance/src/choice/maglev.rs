@@ -1,4 +1,4 @@
-//! By Maglev's table: a key goes to the same backend on every worker, machine and plane.
+//! Maglev: a key goes to the same backend on every worker, machine and plane.
 
 use super::{Choice, Chosen, Slots, round_robin};
 use crate::maglev;
@@ -8,10 +8,10 @@ use crate::view::Tables;
 /// Slots after the key's own that are tried when its backend is full or excluded.
 const PATIENCE: usize = 64;
 
-/// Gives the backend that the table holds at the key; when that is full or excluded, the next different one
-/// in the table. O(1).
+/// Chooses the backend in the key's slot of the table; if that is full or excluded, the next different one in
+/// the table. O(1).
 ///
-/// Without a key: in turn. Weights are shares of the table.
+/// Falls back to round robin without a key. Weights are shares of the table.
 pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {
     let (Some(key), Tables::Maglev(table)) = (choice.input.key, &choice.tier.tables) else {
         return round_robin::choose_because(choice, PickReason::NoKey);

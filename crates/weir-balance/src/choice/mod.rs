@@ -1,7 +1,7 @@
-//! What every algorithm works with while it makes one choice.
+//! The common parts of all algorithms: one choice, and the operations it may use.
 //!
 //! Live picks and `explain` run the same code over the same [`Choice`]; only the [`Slots`] differ: live ones
-//! take a slot in flight and advance the rotation, the dry run only looks.
+//! take a slot in flight and advance the rotation, the dry run changes nothing.
 
 use crate::Algorithm;
 use crate::backend::{Backend, UNLIMITED};
@@ -24,7 +24,7 @@ pub(crate) trait Slots {
     fn turn(&self, rotation: &AtomicU64) -> u64;
     /// Takes one slot in flight if that keeps the count at or below the backend's limit and `ceiling`.
     fn take(&self, backend: &Backend, ceiling: u32) -> bool;
-    /// The same and a place on trial, both or neither.
+    /// Like [`Slots::take`], and takes a place on trial too: both or neither.
     fn take_on_trial(&self, backend: &Backend, ceiling: u32) -> bool;
 }
 
@@ -53,7 +53,7 @@ impl Slots for LiveSlots {
     }
 }
 
-/// Looks without touching: what would the next pick be?
+/// Changes nothing: shows what the next pick would be.
 #[derive(Clone, Copy)]
 pub(crate) struct DryRun;
 
@@ -75,7 +75,7 @@ impl Slots for DryRun {
 pub(crate) struct Choice<'a, S> {
     pub(crate) members: &'a [Arc<Backend>],
     pub(crate) rotation: &'a AtomicU64,
-    /// In flight over the pool, this one not included; kept only where load is bounded.
+    /// In flight over the pool, without this request; kept only if load is bounded.
     pub(crate) pool_in_flight: u64,
     pub(crate) hash_bound: Option<f64>,
     pub(crate) tier: &'a Tier,
@@ -83,8 +83,8 @@ pub(crate) struct Choice<'a, S> {
     pub(crate) slots: S,
 }
 
-/// What an algorithm answers: the member's index and why; `None` when every backend of the tier is full or
-/// excluded.
+/// The result of an algorithm: the member's index and the reason; `None` when every backend of the tier is
+/// full or excluded.
 pub(crate) type Chosen = Option<(usize, PickReason)>;
 
 impl<S: Slots> Choice<'_, S> {
@@ -123,7 +123,7 @@ impl<S: Slots> Choice<'_, S> {
         self.input.exclude.contains(&(self.tier.entries[position].index as usize))
     }
 
-    /// Whether taking this one would succeed now.
+    /// Whether taking this backend would succeed now.
     pub(crate) fn is_usable(&self, position: usize) -> bool {
         let backend = self.backend(position);
         !self.is_excluded(position)
@@ -131,12 +131,13 @@ impl<S: Slots> Choice<'_, S> {
             && (!self.tier.on_trial || backend.trials().has_room())
     }
 
-    /// Takes a slot of the backend at `position`; its member index, or `None` if it is full or excluded.
+    /// Takes a slot of the backend at `position` and returns its member index; `None` if it is full or
+    /// excluded.
     pub(crate) fn take(&self, position: usize) -> Option<usize> {
         self.take_below(position, UNLIMITED)
     }
 
-    /// As [`Choice::take`], and never beyond `ceiling` in flight.
+    /// Like [`Choice::take`], but never beyond `ceiling` in flight.
     pub(crate) fn take_below(&self, position: usize, ceiling: u32) -> Option<usize> {
         if self.is_excluded(position) {
             return None;
@@ -150,8 +151,8 @@ impl<S: Slots> Choice<'_, S> {
         taken.then(|| self.tier.entries[position].index as usize)
     }
 
-    /// Tries every backend of the tier once, from `start` on: the O(n) way out when the quick ways found only
-    /// full ones.
+    /// Tries every backend of the tier once, from `start` on: the O(n) fallback when the quick ways found
+    /// only full ones.
     pub(crate) fn sweep(&self, start: usize) -> Chosen {
         let count = self.tier.entries.len();
         (0..count)

@@ -1,7 +1,7 @@
 //! The less loaded of two drawn by weight.
 //!
-//! Two is enough: the fullest of n backends holds log log n more than the average instead of log n / log log
-//! n with one draw, and workers that act on slightly old counts don't all run to the same backend, as they do
+//! Two is enough: the fullest of n backends holds log log n more than the average, instead of log n / log log
+//! n with one draw. And workers that act on slightly old counts don't all run to the same backend, as they do
 //! with "least".
 //!
 //! Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 12 (2001).
@@ -11,13 +11,13 @@ use crate::pick::PickReason;
 use crate::stable_hash::mix64;
 use crate::view::{Tables, Tier};
 
-/// Draws per candidate before neighbours are looked at.
+/// Draws per candidate before its neighbours are tried.
 const REDRAWS: u64 = 4;
 
-/// Neighbours looked at before the candidate is given up.
+/// Neighbours tried before the candidate is given up.
 const NEIGHBOURS: usize = 8;
 
-/// Gives the backend with fewer in flight per weight of two different ones drawn by weight. O(1); O(n) when
+/// Chooses the backend with fewer in flight per weight of two different ones drawn by weight. O(1); O(n) when
 /// most are full.
 ///
 /// A tie goes to the first drawn, so that an idle pool is used in proportion to weight.

@@ -1,8 +1,9 @@
 //! Consistent hashing with bounded load, for `source` and `hash`.
 //!
-//! Every backend owns points on a ring by its weight; a key belongs to the next point. A backend that leaves
-//! gives away its own keys and no others. With a bound, a backend holding its fair share times the bound
-//! passes further keys to the next on the ring, so that one hot key can't sink its owner.
+//! Every backend owns points on a ring in proportion to its weight; a key belongs to the next point. A
+//! backend that leaves gives away its own keys and no others. With a bound, a backend that holds its fair
+//! share times the bound passes further keys to the next one on the ring, so that one hot key can't overload
+//! its owner.
 //!
 //! Source: Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2016.
 
@@ -14,10 +15,10 @@ use crate::view::Tables;
 /// Points after the key's own that are tried when backends are full, over their bound or excluded.
 const PATIENCE: usize = 64;
 
-/// Gives the owner of the key, or the next on the ring that has room below its limit and its bound. O(1)
-/// expected; O(n) when most are full.
+/// Chooses the owner of the key, or the next backend on the ring with room below its limit and its bound.
+/// O(1) expected; O(n) when most are full.
 ///
-/// Without a key: in turn.
+/// Falls back to round robin without a key.
 pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {
     let (Some(key), Tables::Ring(ring)) = (choice.input.key, &choice.tier.tables) else {
         return round_robin::choose_because(choice, PickReason::NoKey);
@@ -45,8 +46,8 @@ pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {
         .map(|step| (from + step) % count)
         .find_map(|position| choice.take_below(position, ceiling(choice, position)))
         .map(|index| (index, PickReason::NextAfterOwner))
-        // Bounds add up to more than all there is, so this is reached only when the total lags behind
-        // (another worker's pick not yet counted) or when the room under the bounds belongs to backends that
+        // The bounds add up to more than all requests in flight. So this is reached only when the total lags
+        // behind (another worker's pick is not counted yet) or when the backends with room under their bounds
         // are full or excluded.
         .or_else(|| choice.sweep(from))
 }
@@ -56,7 +57,6 @@ pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {
 fn ceiling<S: Slots>(choice: &Choice<'_, S>, position: usize) -> u32 {
     let Some(bound) = choice.hash_bound else { return u32::MAX };
     let share = f64::from(choice.entry(position).weight) / choice.tier.total_weight as f64;
-    // `as` saturates; a bound that is not a number would close every backend, so it counts as one request at
-    // least.
+    // `as` saturates. A NaN bound would give 0 and close every backend, hence at least one request.
     ((bound * (choice.pool_in_flight + 1) as f64 * share).ceil() as u32).max(1)
 }

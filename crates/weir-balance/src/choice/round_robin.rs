@@ -1,22 +1,22 @@
-//! In turn: one rotation for all workers, weighted and smooth.
+//! Round robin: one rotation for all workers, weighted and smooth.
 
 use super::{Choice, Chosen, Slots};
 use crate::pick::PickReason;
 
-/// Places in the sequence looked at before giving up on its order and sweeping the list.
+/// Places of the sequence to look at before sweeping the list instead.
 const PATIENCE: usize = 16;
 
-/// Gives the backend whose turn it is, or the next one in the sequence that has room. O(1); O(n) once 16 in a
+/// Chooses the backend whose turn it is, or the next one in the sequence with room. O(1); O(n) once 16 in a
 /// row are full.
 ///
-/// The turn is one atomic counter shared by all workers, so a client that asks again and again sees a, b, c,
-/// a, b, c whichever worker takes its connections. The order is that of `sequence.rs`: exact shares, spread
-/// evenly.
+/// The turn is one atomic counter shared by all workers, so a client that sends request after request sees a,
+/// b, c, a, b, c whichever worker takes its connections. The order is that of `sequence.rs`: exact shares,
+/// spread evenly.
 pub(crate) fn choose<S: Slots>(choice: &Choice<'_, S>) -> Chosen {
     choose_because(choice, PickReason::InTurn)
 }
 
-/// The same for algorithms that have nothing to choose by this time.
+/// The same, for algorithms that have nothing to choose by this time; `reason` says so.
 pub(crate) fn choose_because<S: Slots>(choice: &Choice<'_, S>, reason: PickReason) -> Chosen {
     let sequence = choice.tier.sequence();
     let mut at = (choice.turn() % sequence.len() as u64) as usize;
