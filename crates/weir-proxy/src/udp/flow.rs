@@ -1,4 +1,4 @@
-//! One flow: a client, a backend, and a socket of its own between them.
+//! One flow: a client, a backend, and the socket that connects them.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
@@ -24,35 +24,35 @@ use crate::pace::{Pace, Way};
 use crate::tcp::relay::Paces;
 use crate::worker::{ListenerSlot, Worker};
 
-/// A flow that nobody has answered counts as idle since so small a part of the time since the process began:
-/// it makes room before all others, since sources of datagrams cost nothing to make up, and among its like
-/// the one idle longest does.
+/// Divides the time at which a flow without any answer was last active, so that such a flow counts as idle
+/// almost since the process began. It makes room before all others, because source addresses of datagrams are
+/// easily forged; among unanswered flows, the one idle longest goes first.
 const UNANSWERED_PART: u32 = 4096;
 
-/// A flow and what is known about it.
+/// A flow and its state.
 pub struct Flow {
     key: Key,
     slot: Rc<ListenerSlot>,
     leg: RefCell<Leg>,
     begun: Duration,
     last_active: Cell<Duration>,
-    /// Whether any backend has answered.
+    /// Whether any backend has answered it.
     is_answered: Cell<bool>,
-    /// Of the task that serves it, once there is one.
+    /// The deadline of the task that serves it, once there is one.
     deadline: OnceCell<Deadline>,
     moves: Cell<u32>,
     from_client: Cell<u64>,
     from_backend: Cell<u64>,
-    /// How fast its datagrams may pass.
+    /// How fast its datagrams may pass in each direction.
     paces: RefCell<Paces>,
-    /// Of the task that serves it, woken when it must listen to another socket.
+    /// Wakes the task that serves it when that must listen to another socket.
     waker: RefCell<Option<Waker>>,
-    /// The address that the client sent to, as a PROXY header says.
+    /// The address that the client sent to, according to a PROXY header.
     asked: Option<SocketAddr>,
 }
 
-/// How many of these datagrams, the first ones, a pace lets pass; the rest is dropped, as it is where a queue
-/// is full.
+/// How many of these datagrams, from the first on, a pace lets pass; the others are dropped, as they are
+/// where a queue is full.
 fn admitted(pace: &mut Option<Box<Pace>>, datagrams: &[&[u8]], now: Duration) -> usize {
     let Some(pace) = pace else { return datagrams.len() };
     let passes = |datagram: &&&[u8]| {
@@ -66,7 +66,7 @@ fn admitted(pace: &mut Option<Box<Pace>>, datagrams: &[&[u8]], now: Duration) ->
 }
 
 impl Flow {
-    /// A flow to a backend that takes work. Nothing is sent yet.
+    /// A flow to a backend that accepts new work. Nothing is sent yet.
     pub fn open(
         relay: &Relay,
         slot: Rc<ListenerSlot>,
@@ -96,17 +96,17 @@ impl Flow {
         })
     }
 
-    /// When a datagram last came, from either side.
+    /// When a datagram last came from either side.
     pub fn last_active(&self) -> Duration {
         self.last_active.get()
     }
 
-    /// The number of its socket to the backend.
+    /// The descriptor of its socket to the backend.
     pub fn descriptor(&self) -> RawFd {
         self.leg.borrow().descriptor()
     }
 
-    /// A datagram came: others make room before it does, if room has to be made.
+    /// Notes that a datagram came, so that flows idle for longer are closed first if room has to be made.
     fn is_active(&self, now: Duration) {
         self.last_active.set(now);
         if let Some(deadline) = self.deadline.get() {
@@ -114,7 +114,7 @@ impl Flow {
         }
     }
 
-    /// Sends the client's datagrams on; first to another backend if this one no longer takes work.
+    /// Forwards the client's datagrams, after moving to another backend if this one no longer accepts work.
     pub fn forward(&self, relay: &Relay, datagrams: &[&[u8]]) {
         let now = clock::now();
         self.is_active(now);
@@ -136,8 +136,8 @@ impl Flow {
         if fit != Fit::Stays {
             self.move_on(relay, fit, now);
         }
-        // An error is about a datagram sent earlier: nobody listened. These still have their chance, on
-        // another backend if there is one.
+        // An error belongs to a datagram sent earlier, at which nobody listened. These datagrams can still be
+        // delivered, by another backend if there is one.
         for _ in 0..2 {
             let sent = self.leg.borrow_mut().send(datagrams);
             match sent {
@@ -152,8 +152,9 @@ impl Flow {
         }
     }
 
-    /// The backend's host said that nobody listens there, or the way to it is broken. Where that begins
-    /// here, at the pool's interface, a new socket may find it whole, with each datagram that comes.
+    /// Handles an error from the socket: the backend's host reported that nobody listens there, or the
+    /// network path is broken. If the break is at our end, at the pool's interface, each further datagram
+    /// tries a new socket.
     fn note_failure(&self, relay: &Relay, error: &io::Error, now: Duration) {
         let client = self.key.client.ip();
         let fit = {
@@ -161,7 +162,7 @@ impl Flow {
             leg.is_refused();
             tracing::debug!(backend = %leg.chosen.backend().shared.address, %error, "udp flow");
             match leg.is_left() {
-                // The backend is not there any more.
+                // The backend's name no longer has this address.
                 true => Fit::Moved,
                 false if leg.cannot_leave(client, error) => Fit::Moved,
                 false => {
@@ -173,8 +174,8 @@ impl Flow {
         self.move_on(relay, fit, now);
     }
 
-    /// Moves the flow to another backend, or another address of the same; it stays where it is when nobody
-    /// takes it.
+    /// Moves the flow to another backend, or to another address of the same one; it stays where it is if none
+    /// accepts it.
     fn move_on(&self, relay: &Relay, why: Fit, now: Duration) {
         let opened = {
             let leg = self.leg.borrow();
@@ -184,13 +185,13 @@ impl Flow {
         let Ok(leg) = opened else { return };
         self.moves.set(self.moves.get() + 1);
         *self.leg.borrow_mut() = leg;
-        // The task waits on the old socket.
+        // The task still waits on the old socket.
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
         }
     }
 
-    /// Brings the backend's datagrams to the client until the flow has been idle for too long or draining is
+    /// Passes the backend's datagrams to the client until the flow has been idle for too long or draining is
     /// over.
     pub async fn serve(&self, relay: &Relay) {
         let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
@@ -214,7 +215,7 @@ impl Flow {
                     self.answer(relay);
                     full_batches += u32::from(count == BATCH);
                 }
-                // The way carries less than the kernel thought, which it heeds from now on.
+                // The path's MTU is smaller than the kernel assumed; it uses the right one from now on.
                 Poll::Ready(Err(error)) if system::is_too_long(&error) => full_batches += 1,
                 Poll::Ready(Err(error)) => {
                     self.note_failure(relay, &error, clock::now());
@@ -233,7 +234,7 @@ impl Flow {
         if draining_until.is_some() || deadline.has_passed() {
             let now = clock::now();
             let due = self.due();
-            // Datagrams only note the time; whether it is really over is seen here.
+            // Datagrams only note the time; whether the deadline has really passed is checked here.
             if due <= now {
                 let is_drained = draining_until.is_some_and(|until| until <= now);
                 return Poll::Ready(if is_drained { End::Draining } else { End::ClientIdle });
@@ -248,7 +249,7 @@ impl Flow {
         self.slot.draining_until().map_or(idle, |until| until.min(idle))
     }
 
-    /// Sends what is in the inbox to the client, from the address that it wrote to.
+    /// Sends the inbox's datagrams to the client, from the address that it wrote to.
     fn answer(&self, relay: &Relay) {
         let now = clock::now();
         self.is_answered.set(true);
@@ -275,12 +276,12 @@ impl Flow {
         while !rest.is_empty() {
             let sent = match datagrams::send(&relay.datagrams, rest, Some(route)) {
                 Ok(sent) => sent,
-                // One that is too long for the way to the client is lost by itself.
+                // Only the datagram that is too long for the path to the client is lost.
                 Err(error) if system::is_too_long(&error) => {
                     rest = &rest[1..];
                     continue;
                 }
-                // What the kernel does not take now is lost, as datagrams are where a queue is full.
+                // Datagrams that the kernel does not take now are lost, as they are where a queue is full.
                 Err(_) => break,
             };
             sent_bytes += rest[..sent].iter().map(|datagram| datagram.len() as u64).sum::<u64>();
@@ -290,7 +291,7 @@ impl Flow {
         self.slot.current().shared.cells.of(relay.worker.number).bytes_sent.add(sent_bytes);
     }
 
-    /// Counts what the backend sent; its first answer tells how fast it is.
+    /// Counts what the backend sent; its first answer shows how fast it is.
     fn note_answer(&self, bytes: u64, now: Duration) {
         let leg = &mut *self.leg.borrow_mut();
         leg.chosen.backend().cells().bytes_received.add(bytes);
@@ -299,7 +300,7 @@ impl Flow {
         }
     }
 
-    /// Counts the flow and writes its line.
+    /// Counts the flow and writes its access log line.
     fn finish(&self, worker: &Worker, end: End) {
         let listener = self.slot.current();
         let leg = self.leg.borrow();

@@ -1,4 +1,4 @@
-//! A flow's way to one backend: a socket that is connected to it.
+//! The connected socket through which a flow reaches its backend.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -22,50 +22,50 @@ use crate::backends::{Chosen, ConnectError, WorkerBackend, WorkerPool};
 use crate::reach::{Attempt, Reach, RetryVerdict, Wish};
 use crate::worker::{Worker, WorkerListener};
 
-/// The way to one backend.
+/// A flow's connection to one backend.
 pub(super) struct Leg {
     listener: Rc<WorkerListener>,
     pub chosen: Chosen,
-    /// The pool as of `listener`, and the backend's index there: a reload makes new ones, while `chosen`
-    /// stays what it was.
+    /// The pool as of `listener`, and the backend's index there. A reload replaces both, while `chosen`
+    /// stays.
     pub pool: Rc<WorkerPool>,
     index: usize,
-    /// The pool's view when the backend was last seen to be fit.
+    /// Generation of the pool when the backend was last seen to accept work.
     generation: u64,
     pub socket: Rc<UdpSocket>,
     at: LegAddress,
     since: Duration,
     pub has_answered: bool,
-    /// The PROXY header that its datagrams begin with, or its first one.
+    /// The PROXY header that each of its datagrams begins with, or only the first.
     header: Option<Header>,
 }
 
-/// Where the backend was when its socket was connected.
+/// The backend's address when the socket was connected.
 struct LegAddress {
     address: SocketAddr,
-    /// [`weir_state::Resolved::moves`] when the backend was last known to be there.
+    /// [`weir_state::Resolved::moves`] when the backend was last known to have this address.
     moves: u32,
-    /// When it was first seen to be somewhere else.
+    /// When the backend was first seen to have another address.
     left_since: Option<Duration>,
 }
 
-/// Whether a flow stays where it is.
+/// Whether a flow stays with its backend and address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// It does.
+    /// It stays.
     Stays,
-    /// The backend takes no more work.
+    /// The backend accepts no more work.
     Unfit,
-    /// The backend's name leads somewhere else, and has for as long as what runs may stay.
+    /// The backend's name has had another address for longer than running flows may stay.
     Moved,
 }
 
-/// What names the client to a backend, at the head of datagrams.
+/// The header in front of datagrams that names the client to a backend.
 struct Header {
     bytes: Vec<u8>,
-    /// Whether only the first datagram has it.
+    /// Whether only the first datagram carries it.
     is_once: bool,
-    /// Whether one has got away.
+    /// Whether a datagram that carries it has been sent.
     is_sent: bool,
 }
 
@@ -78,8 +78,8 @@ impl Header {
 }
 
 impl Leg {
-    /// A way to a backend, to another one where the flow has `left` one. One that the kernel knows no way to
-    /// is replaced by another, `retry.attempts` times.
+    /// Opens a socket to a backend, to another one than the one that the flow has `left`, if any. If the
+    /// kernel has no route to a backend, another one is tried, up to `retry.attempts` times.
     pub fn open(
         relay: &Relay,
         listener: Rc<WorkerListener>,
@@ -102,12 +102,12 @@ impl Leg {
             reach = reach.leaving(left, home(&listener, left.backend()).map(|(_, index)| index));
         }
         loop {
-            // A datagram waits for nothing.
+            // Datagrams do not wait in a queue.
             let chosen = reach.choose_now(worker, &pool, now).map_err(|refusal| match refusal {
                 NoPick::AllBusy => Rejected::QueueFull,
                 NoPick::NoneUp | NoPick::NoneInRole | NoPick::AllExcluded => Rejected::NoBackend,
             })?;
-            // Many are never answered.
+            // The trial ends now, because many flows are never answered.
             chosen.end_trial();
             if let Some((socket, at)) = open_socket(worker, &chosen, client, now)? {
                 let index = chosen.index;
@@ -133,7 +133,7 @@ impl Leg {
         }
     }
 
-    /// The number of its socket.
+    /// The socket's descriptor.
     pub fn descriptor(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
@@ -143,9 +143,9 @@ impl Leg {
         now.saturating_sub(self.since)
     }
 
-    /// Sends datagrams to the backend. Gives how many were longer than what the way there can carry, with
-    /// their header where they have one: these are lost, and that is nobody's failure, for by its length
-    /// alone a client could have a backend ejected.
+    /// Sends datagrams to the backend. Gives how many were too long for the path, including their header if
+    /// they have one. These are lost and do not count as the backend's failure: otherwise a client could have
+    /// a backend ejected just by sending long datagrams.
     pub fn send(&mut self, datagrams: &[&[u8]]) -> io::Result<u64> {
         let (mut rest, mut lost) = (datagrams, 0);
         while let Some(first) = rest.first() {
@@ -162,11 +162,11 @@ impl Leg {
         Ok(lost)
     }
 
-    /// Hands datagrams to the kernel; gives how many it took, 0 where the first one is too long.
+    /// Hands datagrams to the kernel; gives how many it took, 0 if the first one is too long.
     fn give(&self, datagrams: &[&[u8]]) -> io::Result<usize> {
         let send = || datagrams::send(&*self.socket, datagrams, None);
-        // The kernel says the same once of whatever comes next when it has learnt that the way carries less
-        // than it thought (ip(7), IP_MTU_DISCOVER); asked again it sends in pieces.
+        // When the kernel has learnt that the path's MTU is smaller than it assumed, it reports that once,
+        // for whatever is sent next (ip(7), IP_MTU_DISCOVER). Sent again, the datagram goes out in fragments.
         let sent = match send() {
             Err(error) if system::is_too_long(&error) => send(),
             sent => sent,
@@ -182,8 +182,8 @@ impl Leg {
         }
     }
 
-    /// Whether nothing can be sent any more from where the pool has it leave from, as this error says: the
-    /// socket is of no use, and the backend as good as it was. Says so in the log.
+    /// Whether this error means that nothing can be sent any more from the local end that the pool
+    /// prescribes. The socket is then useless, but that says nothing about the backend. If so, it is logged.
     pub fn cannot_leave(&self, client: IpAddr, error: &io::Error) -> bool {
         let backend = self.chosen.backend();
         let is_about_leaving = backend.is_about_leaving(error);
@@ -194,15 +194,15 @@ impl Leg {
         is_about_leaving
     }
 
-    /// The backend's host refused: whoever listens there from now on has not heard the header.
+    /// The backend's host refused a datagram: whoever listens there from now on has not received the header.
     pub fn is_refused(&mut self) {
         if let Some(header) = &mut self.header {
             header.is_sent = false;
         }
     }
 
-    /// Whether the backend still takes work under the present config, at the address that the flow goes to or
-    /// at another for less than `patience`. Usually three loads.
+    /// Whether the backend still accepts work under the current config, and still has the address that the
+    /// flow goes to or lost it less than `patience` ago. Usually costs three loads.
     pub fn fit(&mut self, listener: &Rc<WorkerListener>, patience: Duration, now: Duration) -> Fit {
         if !Rc::ptr_eq(&self.listener, listener) && !self.move_home(listener) {
             return Fit::Unfit;
@@ -221,7 +221,7 @@ impl Leg {
         Fit::Stays
     }
 
-    /// Whether the backend's name no longer has the address that this goes to.
+    /// Whether the backend's name no longer has the address that this socket is connected to.
     pub fn is_left(&mut self) -> bool {
         let resolved = &self.chosen.backend().shared.resolved;
         let moves = resolved.moves();
@@ -239,11 +239,11 @@ impl Leg {
         false
     }
 
-    /// Finds the backend in the pool that a reload brought; `false` when it is no longer there.
+    /// Finds the backend in the pool after a reload; `false` if it is no longer there.
     fn move_home(&mut self, listener: &Rc<WorkerListener>) -> bool {
         let at_home = listener.compiled.routes.default_pool().map(|index| &listener.pools[index]);
         if at_home.is_some_and(|pool| Rc::ptr_eq(pool, &self.pool)) {
-            // Another pool has changed.
+            // Only another pool has changed.
             self.listener = listener.clone();
             return true;
         }
@@ -251,13 +251,13 @@ impl Leg {
         self.listener = listener.clone();
         self.pool = pool;
         self.index = index;
-        // No view has this number: the state is looked at once.
+        // No generation has this number, so the backend's state is checked next time.
         self.generation = u64::MAX;
         true
     }
 }
 
-/// Where `backend` stands in the pool that `listener` uses now.
+/// The pool that `listener` uses now, and the index of `backend` in it.
 fn home(listener: &WorkerListener, backend: &WorkerBackend) -> Option<(Rc<WorkerPool>, usize)> {
     let pool = listener.pools[listener.compiled.routes.default_pool()?].clone();
     let same = |other: &Rc<WorkerBackend>| Arc::ptr_eq(&other.shared.resolved, &backend.shared.resolved);
@@ -271,9 +271,9 @@ impl Drop for Leg {
     }
 }
 
-/// A socket to the chosen backend. `Ok(None)` when the kernel knows no way there, which counts as the
-/// backend's failure as it does for TCP; `Err` when this process has no descriptor left, or this host no
-/// port, which is nobody's fault but ours.
+/// A socket to the chosen backend. `Ok(None)` if the kernel has no route to it, which counts as the backend's
+/// failure as it does for TCP. `Err` if this process has no descriptor left, or this host no port, which is
+/// not the backend's fault.
 fn open_socket(
     worker: &Worker,
     chosen: &Chosen,
@@ -314,7 +314,7 @@ fn open_socket(
             if backend.is_about_leaving(&error) {
                 backend.cannot_leave(address.into(), Some(client), error);
             } else if error.kind() != io::ErrorKind::AddrNotAvailable {
-                // This host may have no address of the family, which says nothing of the backend.
+                // This host may have no address of that family, which says nothing about the backend.
                 chosen.observe_failure_for(client, worker, now, || error.to_string());
             }
             Ok(None)
@@ -322,7 +322,7 @@ fn open_socket(
     }
 }
 
-/// A socket that hears only `address`, and hears when nobody listens there.
+/// A socket that receives only from `address`, and that reports when nobody listens there.
 fn connect(address: SocketAddr, from_somewhere: Option<socket2::Socket>) -> io::Result<UdpSocket> {
     let socket = match from_somewhere {
         Some(socket) => socket,

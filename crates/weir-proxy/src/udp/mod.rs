@@ -1,9 +1,9 @@
-//! Datagrams, relayed by flow: what one client address sends to one of our addresses goes to one backend, and
-//! back.
+//! Relays datagrams by flow: what one client address sends to one of our addresses goes to one backend, and
+//! answers go back.
 //!
 //! One task per listening socket receives from clients; one small task per flow receives from its backend.
 //! Both move up to 32 datagrams per system call. `SO_REUSEPORT` spreads clients over workers by a hash of the
-//! addresses, so all of a client's datagrams meet the same worker and flows are never shared.
+//! addresses, so all datagrams of a client reach the same worker and flows are never shared.
 
 mod flow;
 mod leg;
@@ -30,20 +30,20 @@ use named::Named;
 use weir_io::clock;
 use weir_io::system::datagrams::{self, BATCH, Inbox};
 
-/// Full batches from one socket before other tasks get their turn.
+/// Full batches read from one socket before other tasks get their turn.
 const BATCHES_PER_TURN: u32 = 4;
 
-/// Room is made for new flows at most once in this time: what is asked to end takes a moment.
+/// Room for new flows is made at most once in this time, because flows that are asked to end take a moment.
 const ROOM_PAUSE: Duration = Duration::from_millis(20);
 
-/// Who a flow belongs to.
+/// Identifies a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
-    /// Who sends its datagrams, and gets what is answered.
+    /// The address that sends its datagrams and receives the answers.
     peer: SocketAddr,
-    /// Which of our addresses it sends to, if the socket has several.
+    /// The address of ours that the peer sends to, if the socket has several.
     own: Option<IpAddr>,
-    /// The client: the peer, or whom a PROXY header of its names.
+    /// The client: the peer, or whoever a PROXY header from the peer names.
     client: SocketAddr,
 }
 
@@ -53,17 +53,17 @@ impl Key {
     }
 }
 
-/// What the listening socket's task and its flows share.
+/// The state that a listening socket's task shares with its flows.
 struct Relay {
     worker: Rc<Worker>,
     socket: Rc<ListenerSocket>,
     datagrams: UdpSocket,
-    /// To which address it is bound.
+    /// The address that the socket is bound to.
     bound: SocketAddr,
-    /// One for all: between receiving and sending on nothing else runs.
+    /// One inbox for all: nothing else runs between receiving datagrams and sending them on.
     inbox: RefCell<Inbox>,
     flows: RefCell<HashMap<Key, Rc<Flow>, foldhash::quality::RandomState>>,
-    /// Of which of them the client was named by its peer.
+    /// The flows whose client was named by its peer.
     named: Named,
     /// When room was last made for new flows.
     made_room: Cell<Option<Duration>>,
@@ -75,8 +75,8 @@ pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, datagrams: UdpS
     if address.ip().is_unspecified()
         && let Err(error) = datagrams::tell_destinations(&datagrams, address.is_ipv6())
     {
-        // Answers then leave from the address the routing table prefers, which is right on a host with one
-        // address.
+        // Answers then leave from the address that the routing table prefers, which is right on a host with
+        // one address.
         tracing::warn!(%address, %error, "udp listener can't learn which of our addresses clients use");
     }
     let bound = datagrams.local_addr().unwrap_or(address);
@@ -92,13 +92,15 @@ pub async fn run(worker: Rc<Worker>, socket: Rc<ListenerSocket>, datagrams: UdpS
     });
     let closing = relay.receive_until(|waker| relay.socket.closing(waker)).await;
     if let Closing::After(linger) = closing {
-        // The control side withdraws it only now: what comes until then is nobody else's.
+        // The control side withdraws the endpoint only now: no other process receives what arrives until
+        // then.
         let _ = tokio::time::timeout(linger, relay.receive_until(|_| None::<Closing>)).await;
     }
 }
 
 impl Relay {
-    /// Delivers what arrives until `end` says that it is over and what had arrived is delivered.
+    /// Delivers what arrives until `end` says that receiving is over and everything that had arrived is
+    /// delivered.
     async fn receive_until<E>(self: &Rc<Self>, end: impl Fn(&Waker) -> Option<E>) -> E {
         loop {
             let mut full_batches = 0;
@@ -119,7 +121,7 @@ impl Relay {
         }
     }
 
-    /// Waits for datagrams; `Err` with what `end` gives once none has arrived.
+    /// Waits for datagrams; `Err` with what `end` gives if it ends the wait while none has arrived.
     async fn next_batch<E>(&self, end: &impl Fn(&Waker) -> Option<E>) -> Result<io::Result<usize>, E> {
         poll_fn(|context| match poll_batch(&self.datagrams, &mut self.inbox.borrow_mut(), context) {
             Poll::Ready(result) => Poll::Ready(Ok(result)),
@@ -128,7 +130,7 @@ impl Relay {
         .await
     }
 
-    /// Hands what is in the inbox to its flows, neighbours of the same flow together.
+    /// Hands the inbox's datagrams to their flows; consecutive datagrams of one flow go together.
     fn deliver(self: &Rc<Self>) {
         let inbox = self.inbox.borrow();
         let key_of = |index: usize| {
@@ -155,7 +157,7 @@ impl Relay {
         }
     }
 
-    /// The address that the client of a flow sends to.
+    /// The address that a flow's client sends to.
     fn destination(&self, key: Key) -> SocketAddr {
         SocketAddr::new(key.own.unwrap_or(self.bound.ip()), self.bound.port())
     }
@@ -178,13 +180,13 @@ impl Relay {
         listener.shared.cells.of(self.worker.number).count_rejected(reason);
     }
 
-    /// Descriptors have run out: has flows of this listener end that have been idle longest.
+    /// Descriptors have run out: ends the flows of this listener that have been idle longest.
     fn make_room(&self, listener: usize, now: Duration) {
         if self.made_room.get().is_none_or(|last| last + ROOM_PAUSE <= now) {
             self.made_room.set(Some(now));
             let worker = self.worker.clone();
-            // Behind the tasks of flows that have just begun: these can make room only from then on, and
-            // would leave it to the one flow that is answered.
+            // Runs after the tasks of flows that have just begun. Those can be ended only once they have run;
+            // before that, the one flow that has been answered would have to end.
             tokio::task::spawn_local(async move {
                 worker.make_room_at(listener);
             });
@@ -207,11 +209,11 @@ impl Relay {
             listener.shared.leave();
             return Err(Some(Rejected::ClientConnections));
         };
-        // From here on the count is given back when it is dropped.
+        // From here on, dropping the count gives it back.
         let count = SessionCount::enter(&self.worker, &listener.shared);
         let now = clock::now();
         let opened = match Flow::open(self, slot, key, asked, now) {
-            // The last descriptors are left to connections and to backends.
+            // The last descriptors are reserved for connections and for backends.
             Ok(flow) if flow.descriptor() >= self.worker.accept_ceiling => Err(Rejected::Descriptors),
             opened => opened,
         };
@@ -224,7 +226,7 @@ impl Relay {
         let relay = self.clone();
         tokio::task::spawn_local(async move {
             let _held = (count, counted);
-            // Removed on a panic too, or the client would be sent to a flow that nobody serves.
+            // Removed on a panic too, or the client's datagrams would go to a flow that nobody serves.
             let _listed = Listed { relay: &relay, key, flow: &flow };
             flow.serve(&relay).await;
         });
@@ -232,7 +234,7 @@ impl Relay {
     }
 }
 
-/// A flow's place in the table, given up when dropped.
+/// A flow's entry in the table, removed when dropped.
 struct Listed<'a> {
     relay: &'a Relay,
     key: Key,
@@ -246,7 +248,7 @@ impl Drop for Listed<'_> {
     }
 }
 
-/// Receives a batch when the socket has one.
+/// Receives a batch if the socket has one.
 fn poll_batch(
     socket: &UdpSocket,
     inbox: &mut Inbox,
@@ -256,8 +258,8 @@ fn poll_batch(
         ready!(socket.poll_recv_ready(context))?;
         let mut received = None;
         let result = socket.try_io(Interest::READABLE, || match inbox.receive(socket) {
-            // A batch that is not full has emptied the socket. Saying so to tokio saves the call that would
-            // only find out.
+            // A batch that is not full has emptied the socket. Telling tokio so saves the system call that
+            // would only find that out.
             Ok(count) if count < BATCH => {
                 received = Some(count);
                 Err(io::ErrorKind::WouldBlock.into())

@@ -1,4 +1,5 @@
-//! Datagrams of peers that name others by a PROXY protocol header: in each, or in the first of a flow.
+//! Datagrams from peers that name the client in a PROXY protocol header, in each datagram or in a flow's
+//! first.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,11 +18,11 @@ use super::{Key, Relay};
 use crate::client::is_unix;
 use crate::worker::WorkerListener;
 
-/// Who sends, and to which of our addresses, if the socket has several.
+/// The sender, and the address of ours that it sends to if the socket has several.
 type Ends = (SocketAddr, Option<IpAddr>);
 
-/// Clients of the flows here that a name is remembered of ([`NamedClients`]): what belongs to one of them is
-/// found without asking there. As many as there are flows at most.
+/// The clients named for flows on this socket, kept so that datagrams of these flows are assigned without
+/// asking [`NamedClients`]. There are at most as many as there are flows.
 #[derive(Default)]
 pub(super) struct Named(RefCell<HashMap<Ends, NamedFlow, foldhash::quality::RandomState>>);
 
@@ -32,8 +33,8 @@ struct NamedFlow {
 }
 
 impl Named {
-    /// A flow is over, and was last heard of at `heard`. Its client is remembered for as long as that of one
-    /// that was refused.
+    /// Called when a flow is over that was last active at `heard`. Its client is remembered as long as that
+    /// of a flow that was refused.
     pub fn end_flow(&self, key: &Key, heard: Duration) {
         let mut flows = self.0.borrow_mut();
         let ends = (key.peer, key.own);
@@ -50,8 +51,8 @@ impl Named {
 }
 
 impl Relay {
-    /// Hands datagrams on to the flows of the clients that they name. Which datagrams have a header is what
-    /// the config says, and never what they look like: a client chooses how what it sends begins.
+    /// Hands datagrams to the flows of the clients that they name. Only the config says which datagrams have
+    /// a header, never their bytes: clients choose how their datagrams begin.
     pub(super) fn deliver_named(self: &Rc<Self>, listener: &WorkerListener, from: Ends, datagrams: &[&[u8]]) {
         let (peer, own) = from;
         let is_each = listener.shared.config.proxy_datagrams == ProxyDatagrams::Each;
@@ -78,8 +79,9 @@ impl Relay {
         }
     }
 
-    /// Whom the sender of a datagram has named before, or by this one, and what of it is content. Remembered
-    /// before anything else is decided: whoever is refused has been named all the same.
+    /// The client that the sender of a datagram has named, before or in this datagram, and the datagram's
+    /// content. The name is remembered before anything else is decided, so that it holds even if the flow is
+    /// refused.
     fn name_of<'d>(
         &self,
         listener: &WorkerListener,
@@ -96,7 +98,8 @@ impl Relay {
         Some((named, content))
     }
 
-    /// Whom a datagram names at its head, and what comes behind; `None`, and counted, where it names nobody.
+    /// The client that a datagram's header names, and the content after it; `None`, and counted, if the
+    /// header is malformed.
     fn read_header<'d>(&self, peer: SocketAddr, datagram: &'d [u8]) -> Option<(NamedClient, &'d [u8])> {
         match proxy_protocol::parse_datagram(datagram) {
             Ok((told, content)) => {

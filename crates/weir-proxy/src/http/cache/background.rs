@@ -1,6 +1,6 @@
-//! Fetches that no client waits for: of what was given out of date, and of clients that have left.
+//! Fetches that no client waits for: refreshes of stale responses, and fetches whose clients have left.
 //!
-//! Nothing else of them counts against any client, so their number is bounded, and their time (threat E10).
+//! No limit on clients counts them, so both their number and their duration are bounded (threat E10).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use weir_io::clock;
 
-/// The longest that a fetch goes on by itself: a stream that trickles would hold its backend for ever.
+/// The longest that a fetch goes on by itself: a response that trickles would otherwise hold its backend for
+/// ever.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// How many there are and may be.
+/// How many such fetches there are and may be.
 pub struct Background {
     most: AtomicU32,
     count: AtomicU32,
@@ -19,12 +20,12 @@ pub struct Background {
 }
 
 impl Background {
-    /// None yet, and at most `most`.
+    /// No fetches yet, and at most `most`.
     pub fn new(most: u32) -> Background {
         Background { most: AtomicU32::new(most), count: AtomicU32::new(0), refused: AtomicU64::new(0) }
     }
 
-    /// Lets there be at most so many from now on.
+    /// Allows at most so many from now on.
     pub fn set_most(&self, most: u32) {
         self.most.store(most, Ordering::Relaxed);
     }
@@ -39,7 +40,7 @@ impl Background {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Room for one more, if there is any.
+    /// A permit for one more, if there is room.
     pub fn admit(self: &Arc<Background>) -> Option<Permit> {
         let most = self.most.load(Ordering::Relaxed);
         let more = |count: u32| (count < most).then(|| count + 1);
@@ -51,7 +52,7 @@ impl Background {
     }
 }
 
-/// One of [`Background`], until dropped.
+/// Counts as one fetch of [`Background`] until dropped.
 pub struct Permit {
     background: Arc<Background>,
     ends: Duration,

@@ -1,8 +1,8 @@
-//! A response on its way from a backend into the cache, and everybody who waits for it.
+//! A response on its way from a backend into the cache, and all who wait for it.
 //!
-//! One fetch writes, any number of clients on any worker read. While it is to be kept, nothing that a reader
-//! does holds the fetch up. What is not to be kept goes through a window: the fetch waits for its slowest
-//! reader, and ends when none is left.
+//! One fetch writes; any number of clients on any worker read. While the response is to be stored, nothing
+//! that a reader does holds the fetch up. A response that is not stored goes through a window: the fetch
+//! waits for its slowest reader, and ends when no reader is left.
 
 mod sender;
 #[cfg(test)]
@@ -24,64 +24,65 @@ use super::around::{Interim, Trailer};
 use super::background::{Background, Permit};
 use crate::http::failure::{FailedFetch, Meets};
 
-/// Content that is not kept and that readers have not taken yet, most bytes.
+/// Most bytes of content that is not stored and that some reader has not read yet.
 const WINDOW_BYTES: u64 = 256 << 10;
 
-/// One fetch and who waits for it.
+/// One fetch and its readers.
 pub struct Broadcast {
     state: Mutex<BroadcastState>,
 }
 
 struct BroadcastState {
     stage: Stage,
-    /// Whether what comes is gathered to be kept.
+    /// Whether the content is gathered in order to be stored.
     is_kept: bool,
-    /// Content that is still to be read or kept, each piece behind the position of its first byte.
+    /// Content that is still to be read or stored; each piece with the position of its first byte.
     chunks: VecDeque<(u64, Bytes)>,
-    /// All content so far, bytes.
+    /// All content so far, in bytes.
     length: u64,
-    /// What stood behind the content.
+    /// The trailers after the content.
     trailers: Option<Arc<[Trailer]>>,
-    /// Heads that came before the final one.
+    /// The interim responses that came before the final head.
     interim: Vec<Arc<Interim>>,
     charge: Charge,
     end: Option<Ending>,
     readers: Vec<ReaderState>,
-    /// Seats that nobody has.
+    /// Indices in `readers` that are free.
     free: Vec<usize>,
     alone: Alone,
-    /// What lets it go on although nobody reads.
+    /// The permit by which the fetch goes on although nobody reads.
     permit: Option<Permit>,
-    /// The fetch, while it waits for room or for its last reader to leave.
+    /// Wakes the fetch while it waits for room or for its last reader to leave.
     driver: Option<Waker>,
 }
 
-/// Whether what is to be kept goes on to come while nobody reads it.
+/// Whether a response that is to be stored is still received while nobody reads it.
 #[derive(Clone)]
 pub enum Alone {
-    /// It does: no backend is busy with it.
+    /// It is: no backend is busy with it.
     GoesOn,
-    /// It ends.
+    /// It is not; the fetch ends.
     Ends,
-    /// As long as it is one of these.
+    /// It is, as long as it has a permit among these.
     Among(Arc<Background>),
 }
 
-/// What one broadcast holds of what all of them may, beside what the store holds and counts itself. Given
-/// back when the last reader has left: slow ones hold on to what nobody else needs any more.
+/// The bytes of the shared limit that one broadcast holds, apart from those that the store holds and counts
+/// itself. They are given back when the last reader has left, because slow readers keep content that nobody
+/// else needs any more.
 struct Charge {
     gathered: Arc<AtomicU64>,
     bytes: u64,
 }
 
 impl Charge {
-    /// Counts more; gives what all of them hold then.
+    /// Adds bytes; gives how many all broadcasts then hold.
     fn add(&mut self, bytes: u64) -> u64 {
         self.bytes += bytes;
         self.gathered.fetch_add(bytes, Ordering::Relaxed) + bytes
     }
 
-    /// Counts no more than this.
+    /// Reduces the count to at most this many bytes.
     fn shrink(&mut self, most: u64) {
         let less = self.bytes.saturating_sub(most);
         self.gathered.fetch_sub(less, Ordering::Relaxed);
@@ -100,9 +101,9 @@ enum Stage {
     #[default]
     Asked,
     Streaming(Arc<FetchedHead>),
-    /// As [`Stage::Streaming`], of something whose head is elsewhere.
+    /// As [`Stage::Streaming`], for content whose readers have the head already.
     Copying,
-    /// A backend said that what the cache has is still good, to all or only to who asked first.
+    /// A backend confirmed the stored response, for everybody or only for the first client.
     Confirmed {
         object: Arc<Object>,
         is_for_all: bool,
@@ -113,7 +114,7 @@ enum Stage {
 
 #[derive(Clone)]
 enum Ending {
-    /// All of it came; the object is there where it could be kept.
+    /// All of it came; with the object if it could be stored.
     Whole(Option<Arc<Object>>),
     Broken,
 }
@@ -121,37 +122,37 @@ enum Ending {
 #[derive(Default)]
 struct ReaderState {
     is_taken: bool,
-    /// Bytes of the content that were read.
+    /// Bytes of the content that it has read.
     position: u64,
-    /// Interim responses that were read.
+    /// How many interim responses it has read.
     interim: usize,
     waker: Option<Waker>,
 }
 
-/// The head of a response under way, and what goes with it.
+/// The head of a response that is being fetched, and what goes with it.
 pub struct FetchedHead {
-    /// As received, but for what belongs to the backend's connection.
+    /// As received, except for fields that belong to the backend's connection.
     pub head: ResponseHead,
-    /// What `head` points into.
+    /// The bytes that `head` points into.
     pub text: Box<[u8]>,
-    /// What the response varies by, and the key of the variant that it is.
+    /// The fields that the response varies by, and the key of this variant.
     pub variant: Option<(Vary, Box<[u8]>)>,
-    /// How long it is fresh; `None` where it is not kept.
+    /// How long it is fresh; `None` if it is not stored.
     pub freshness: Option<Freshness>,
-    /// Whether it came too late to be kept: those who wait for it get it, and nobody else does.
+    /// Whether it came too late to be stored: those who wait for it get it, and nobody else.
     pub is_late: bool,
-    /// Whether nobody but who asked may get this head as it is.
+    /// Whether only the first client may get this head unchanged.
     pub is_personal: bool,
-    /// The stickiness cookie for who asked.
+    /// The stickiness cookie for the first client.
     pub sticky: Option<SetCookie>,
-    /// What the log says of the backend.
+    /// What the access log says about the backend.
     pub origin: Origin,
 }
 
-/// What an exchange with a backend took, for the log of who waited for it.
+/// Facts about an exchange with a backend, for the access log of those who waited for it.
 #[derive(Clone, Copy, Default)]
 pub struct Origin {
-    /// Its number in the pool.
+    /// The backend's index in the pool.
     pub backend: Option<usize>,
     pub retries: u32,
     pub hedge: Option<weir_stats::table::HedgeResult>,
@@ -161,28 +162,28 @@ pub struct Origin {
     pub backend_protocol: Option<crate::access_log::Spoken>,
 }
 
-/// What a waiting client learns first.
+/// The first thing that a waiting client learns.
 pub enum Arrived {
-    /// An interim response. For who asked first only: it hints at what that one is to do meanwhile.
+    /// An interim response. Only the first client gets it: it hints at what that client can do meanwhile.
     Interim(Arc<Interim>),
     /// A head; content follows.
     Streaming(Arc<FetchedHead>),
     /// An object to answer from.
     Object(Arc<Object>),
-    /// What came is for who asked first only: something with this status, or the word that what is kept is
-    /// still good.
+    /// The result is only for the first client: a response with this status, or the confirmation that the
+    /// stored response is still good.
     Released { status: Option<u16> },
-    /// Nothing came.
+    /// The fetch failed.
     Failed(FailedFetch),
-    /// The fetch ended without a word, as in a panic or with its worker.
+    /// The fetch ended without a result, as after a panic or the end of its worker.
     Lost,
 }
 
-/// The next of the content.
+/// The next piece of the content.
 pub enum Piece {
     Content(Bytes),
     End,
-    /// It broke off.
+    /// The content broke off.
     Broken,
 }
 
@@ -207,11 +208,11 @@ impl Broadcast {
     }
 
     fn lock(&self) -> MutexGuard<'_, BroadcastState> {
-        // What a panic of the fetch leaves is told to the readers by the drop of its `Sender`.
+        // If the fetch panics, dropping its `Sender` tells the readers.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and wakes whoever waits.
+    /// Changes the state and wakes all waiting readers.
     fn change<T>(&self, change: impl FnOnce(&mut BroadcastState) -> T) -> T {
         let mut state = self.lock();
         let result = change(&mut state);
@@ -229,7 +230,7 @@ impl Broadcast {
         }
     }
 
-    /// A place among those who wait; `leads` for who asked first.
+    /// Adds a reader; `leads` for the first client.
     pub fn join(self: &Arc<Broadcast>, leads: bool) -> Reader {
         let mut state = self.lock();
         let position = state.chunks.front().map_or(state.length, |(start, _)| *start);
@@ -249,23 +250,23 @@ impl Broadcast {
     }
 }
 
-/// One who waits. Leaves when dropped.
+/// A reader of the broadcast. It leaves when dropped.
 pub struct Reader {
     broadcast: Arc<Broadcast>,
     number: usize,
     leads: bool,
-    /// Whether what it reads may go on to come when it leaves as the last.
+    /// Whether the fetch may go on when this reader leaves as the last.
     leaves_it: bool,
 }
 
 impl Reader {
-    /// What it reads ends with it if it is the last: limits on requests under way count its client, and no
-    /// longer would.
+    /// If `takes`, the fetch ends when this reader leaves as the last: limits on concurrent requests count
+    /// its client, and would no longer do so.
     pub fn takes_it_along(&mut self, takes: bool) {
         self.leaves_it = !takes;
     }
 
-    /// Another in the name of the same client, who need not be the one that asked first.
+    /// Another reader for the same client, which need not be the one that asked first.
     pub fn joined(&self) -> Reader {
         let mut other = self.broadcast.join(false);
         other.leaves_it = self.leaves_it;
@@ -300,7 +301,7 @@ impl Reader {
         })
     }
 
-    /// The object, once the content is whole and where it could be kept. `None`: there will be none.
+    /// The object, once the content is complete and if it could be stored. `None` if there will be none.
     pub fn poll_object(&self, context: &Context<'_>) -> Poll<Option<Arc<Object>>> {
         let mut state = self.broadcast.lock();
         match &state.end {
@@ -314,7 +315,7 @@ impl Reader {
         }
     }
 
-    /// The object where all of it is there already.
+    /// The object, if all of it has arrived and been stored.
     pub fn object(&self) -> Option<Arc<Object>> {
         match &self.broadcast.lock().end {
             Some(Ending::Whole(object)) => object.clone(),
@@ -327,17 +328,17 @@ impl Reader {
         matches!(self.broadcast.lock().end, Some(Ending::Broken))
     }
 
-    /// What stood behind the content; `None` where nothing did, or while it has not come.
+    /// The trailers; `None` if there are none, or they have not come yet.
     pub fn trailers(&self) -> Option<Arc<[Trailer]>> {
         self.broadcast.lock().trailers.clone()
     }
 
-    /// What it reads.
+    /// The broadcast that it reads.
     pub fn broadcast(&self) -> &Arc<Broadcast> {
         &self.broadcast
     }
 
-    /// Whether what it reads is still to be kept.
+    /// Whether the response is still to be stored.
     pub fn is_kept(&self) -> bool {
         self.broadcast.lock().is_kept
     }
@@ -404,12 +405,12 @@ impl BroadcastState {
         self.readers.iter().any(|reader| reader.is_taken)
     }
 
-    /// Whether nothing more is to come.
+    /// Whether nothing more will come.
     fn is_over(&self) -> bool {
         self.end.is_some() || matches!(self.stage, Stage::Confirmed { .. } | Stage::Failed(_) | Stage::Lost)
     }
 
-    /// Whether nobody wants what comes.
+    /// Whether nobody needs the rest of the response.
     fn is_unwanted(&mut self) -> bool {
         if self.has_readers() {
             return false;
@@ -429,19 +430,19 @@ impl BroadcastState {
         }
     }
 
-    /// What there is from `position` to the end of its piece.
+    /// The content from `position` to the end of its piece.
     fn piece_at(&self, position: u64) -> Option<Bytes> {
         let index = self.chunks.partition_point(|(start, bytes)| start + bytes.len() as u64 <= position);
         let (start, bytes) = self.chunks.get(index)?;
         Some(bytes.slice((position - start) as usize..))
     }
 
-    /// Bytes that are still to be read or kept.
+    /// Bytes that are still to be read or stored.
     fn held_bytes(&self) -> u64 {
         self.chunks.front().map_or(0, |(start, _)| self.length - start)
     }
 
-    /// Lets go of what everybody has read, unless it is to be kept. Gives the fetch to wake where there is
+    /// Drops what everybody has read, unless it is to be stored. Gives the waker of the fetch if that makes
     /// room again.
     fn free_read(&mut self) -> Option<Waker> {
         if self.is_kept {
@@ -457,13 +458,13 @@ impl BroadcastState {
         if held < WINDOW_BYTES { self.driver.take() } else { None }
     }
 
-    /// It is not to be kept after all.
+    /// The response is not to be stored after all.
     fn let_go(&mut self) {
         self.is_kept = false;
         self.free_read();
     }
 
-    /// What is kept takes the place of the pieces that it was made of.
+    /// Replaces the gathered pieces by the stored object's content.
     fn hand_over(&mut self, object: &Object) {
         let mut start = 0;
         self.chunks.clear();

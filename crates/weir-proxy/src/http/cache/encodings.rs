@@ -1,8 +1,8 @@
-//! Content that is encoded once for all who want it so.
+//! Encodes content once for all clients that want that coding.
 //!
-//! Who asks for it first has it begun, and reads like the others, on any worker: from a [`Broadcast`] that an
-//! encoder writes in place of a backend. It takes turns like any other task of its worker, and what comes out
-//! is kept with the object that it was made of.
+//! The first request for it begins the encoding and reads it like the others, on any worker: from a
+//! [`Broadcast`] that an encoder writes instead of a backend. The encoder takes turns like any other task of
+//! its worker, and its output is stored with the object that it was made from.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -24,26 +24,26 @@ use crate::http::forwarding::Forwarding;
 use crate::http::session::Session;
 use crate::worker;
 
-/// What is being encoded at the moment.
+/// The encodings that are running.
 #[derive(Default)]
 pub struct Encodings {
     under_way: Mutex<UnderWay>,
     count: AtomicU64,
 }
 
-/// By where its plain content is held, and by coding.
+/// By the address of the plain content, and by coding.
 type UnderWay = HashMap<(usize, Coding), Making>;
 
-/// Content that is being encoded.
+/// One encoding that is running.
 struct Making {
     encoded: Arc<Broadcast>,
-    /// What it is made of. Held, so that nothing else comes to stand at its address.
+    /// The plain content. Held, so that nothing else is allocated at its address.
     plain: Held,
 }
 
 enum Held {
     Fetched(#[allow(dead_code, reason = "it keeps its address")] Arc<Broadcast>),
-    /// Its coding is claimed.
+    /// The coding is claimed at the object.
     Object(Arc<Object>),
 }
 
@@ -52,21 +52,21 @@ impl Encodings {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often content was encoded to be kept so.
+    /// How often content was encoded in order to store it encoded.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Claims for the encodings under way of `broadcast` what they make of `object`, which it becomes; gives
-    /// their codings. To be called before others see the object.
+    /// Claims at `object`, which the response of `broadcast` becomes, the codings that are being made of it;
+    /// gives these codings. Must be called before others see the object.
     pub fn claim(&self, broadcast: &Arc<Broadcast>, object: &Object) -> Vec<Coding> {
         let under_way = self.lock();
         let is_made = |coding: &Coding| under_way.contains_key(&(address(broadcast), *coding));
         Coding::ALL.into_iter().filter(is_made).filter(|coding| object.claim(*coding)).collect()
     }
 
-    /// Has others find the encodings under way of `broadcast` by `object` too, once they see it. What was
-    /// claimed for one that has ended meanwhile is given back.
+    /// Lets others find the running encodings of `broadcast` by `object` too, once they see it. A claim for
+    /// an encoding that has ended meanwhile is given back.
     pub fn hand_over(&self, broadcast: &Arc<Broadcast>, object: &Arc<Object>, claimed: Vec<Coding>) {
         let mut under_way = self.lock();
         for coding in claimed {
@@ -80,7 +80,7 @@ impl Encodings {
         }
     }
 
-    /// Takes what makes `encoded` out, wherever it is found. Unless it was kept, it is for others to make.
+    /// Removes `encoded` from the table. Unless its output was stored, others may make it again.
     fn end(&self, encoded: &Arc<Broadcast>, is_kept: bool) {
         self.lock().retain(|(_, coding), making| {
             let is_this = Arc::ptr_eq(&making.encoded, encoded);
@@ -99,17 +99,17 @@ fn address<T>(shared: &Arc<T>) -> usize {
     Arc::as_ptr(shared) as usize
 }
 
-/// In which form an object goes to a client.
+/// The form in which an object is sent to a client.
 pub enum Form {
-    /// As it is.
+    /// Without coding.
     AsItIs,
-    /// In this coding, which is kept.
+    /// In this coding, which is stored.
     Kept(Coding, Negotiated),
     /// In a coding that is being made.
     Coming(Reader, Negotiated),
 }
 
-/// In which form `object`, of which `offer` may be made, goes to the client.
+/// The form in which `object` is sent to the client, given the codings in `offer`.
 pub fn form_of(
     session: &Session,
     forwarding: &Forwarding<'_>,
@@ -122,17 +122,17 @@ pub fn form_of(
     let negotiated = |length| Negotiated { coding: Some(wanted.word()), length, weaken: true };
     let kept = || {
         let made = object.encoded(coding)?;
-        // What encoding made larger goes as it is.
+        // Content that encoding made larger is sent without coding.
         let length = (!made.is_empty()).then(|| made.len());
         Some(length.map_or(Form::AsItIs, |length| Form::Kept(coding, negotiated(Some(length)))))
     };
     if facts.method == Method::Head {
-        // It names what GET would get, and is no reason to make it.
+        // HEAD names the form that GET would get, but does not cause an encoding.
         return kept().unwrap_or(Form::Kept(coding, negotiated(None)));
     }
     let form = kept().unwrap_or_else(|| match begin(session, forwarding, offer, &Plain::Object(object)) {
         Some(reader) => Form::Coming(reader, negotiated(None)),
-        // It may just have been finished.
+        // Another worker may just have finished it.
         None => kept().unwrap_or(Form::AsItIs),
     });
     if !matches!(form, Form::AsItIs) {
@@ -141,7 +141,8 @@ pub fn form_of(
     form
 }
 
-/// A reader of what `reader` reads, in the coding that `offer` names. `None` where it goes as it is.
+/// A reader of the same content as `reader`, in the coding that `offer` names. `None` to send it without
+/// coding.
 pub fn of_broadcast(
     session: &Session,
     forwarding: &Forwarding<'_>,
@@ -154,15 +155,15 @@ pub fn of_broadcast(
     Some((encoded, Negotiated { coding: Some(wanted.word()), length: None, weaken: true }))
 }
 
-/// What is encoded.
+/// The plain content to encode.
 enum Plain<'a> {
-    /// What is kept.
+    /// A stored object.
     Object(&'a Arc<Object>),
-    /// What is being fetched, as a client reads it.
+    /// A response that is being fetched, as a client reads it.
     Fetched(&'a Reader),
 }
 
-/// Joins those who read it, or has it made. `None` where that can't be.
+/// Joins the running encoding, or begins one. `None` if neither is possible.
 fn begin(session: &Session, forwarding: &Forwarding<'_>, offer: &Offer, plain: &Plain<'_>) -> Option<Reader> {
     let cache = &forwarding.route?.cache.as_ref()?.cache;
     let coding = compress::named(offer.coding?);
@@ -172,11 +173,11 @@ fn begin(session: &Session, forwarding: &Forwarding<'_>, offer: &Offer, plain: &
     };
     let mut under_way = cache.encodings.lock();
     if let Some(making) = under_way.get(&(place, coding)) {
-        // What is not kept has lost its beginning once some of it was read.
+        // Content that is not stored has lost its beginning once some of it was read.
         return Some(making.encoded.join(false)).filter(Reader::is_at_start);
     }
     let source = match plain {
-        // False where somebody has made it meanwhile, or makes it and can't be followed yet.
+        // False if somebody has encoded it meanwhile, or is encoding it and can't be joined yet.
         Plain::Object(object) => object.claim(coding).then(|| Source::Object((*object).clone(), 0))?,
         Plain::Fetched(reader) => Source::Fetched(Some(reader.joined()).filter(Reader::is_at_start)?),
     };
@@ -187,7 +188,7 @@ fn begin(session: &Session, forwarding: &Forwarding<'_>, offer: &Offer, plain: &
     };
     let (alone, held) = match &source {
         Source::Object(object, _) => (Alone::GoesOn, Held::Object(object.clone())),
-        // Else a fetch that nobody waits for would go on for what is made of it.
+        // Otherwise a fetch that nobody waits for would go on just for its encoding.
         Source::Fetched(reader) => (Alone::Ends, Held::Fetched(reader.broadcast().clone())),
     };
     let mut sender = Sender::new(cache.fetches.gathered(), cache.gathered_most(), alone);
@@ -214,9 +215,9 @@ fn begin(session: &Session, forwarding: &Forwarding<'_>, offer: &Offer, plain: &
     Some(reader)
 }
 
-/// Where plain content comes from.
+/// The source of the plain content.
 enum Source {
-    /// The chunk of this number comes next.
+    /// The object, and the number of its next chunk.
     Object(Arc<Object>, usize),
     Fetched(Reader),
 }
@@ -256,12 +257,12 @@ impl Source {
     }
 }
 
-/// What is found by others of content that is being encoded; gone when dropped.
+/// A running encoding's entries in the table; removed when dropped.
 struct Registration {
     cache: Arc<Cache>,
     coding: Coding,
     encoded: Arc<Broadcast>,
-    /// Whoever asks for it next finds it with its object.
+    /// Whether the output is stored, so that the next request finds it with its object.
     is_kept: bool,
 }
 
@@ -281,7 +282,7 @@ struct EncodingJob {
     worker: usize,
 }
 
-/// Does what was begun. Whatever becomes of it, its readers are told: at the latest when it is dropped.
+/// Runs an encoding. In any case its readers learn of the end, at the latest when it is dropped.
 async fn serve(mut job: EncodingJob) {
     if job.run().await.is_some() {
         job.encoding.count_content(job.listener.cells.of(job.worker));
@@ -295,7 +296,7 @@ async fn serve(mut job: EncodingJob) {
 }
 
 impl EncodingJob {
-    /// Encodes all of it; `None` where that came to nothing.
+    /// Encodes all of the content; `None` if it can't be completed.
     async fn run(&mut self) -> Option<()> {
         loop {
             if !self.source.has_piece() {
@@ -316,11 +317,11 @@ impl EncodingJob {
         }
     }
 
-    /// The next of the plain content; `None` when nobody wants it any more.
+    /// The next piece of plain content; `None` if nobody needs it any more.
     async fn next(&mut self) -> Option<Piece> {
         let EncodingJob { sender, source, .. } = self;
         if sender.is_kept() && !source.is_kept() {
-            // It proved too large.
+            // It turned out too large.
             sender.keep_no_more();
         }
         poll_fn(|context| {
@@ -336,7 +337,7 @@ impl EncodingJob {
         let mut rest = content;
         while !rest.is_empty() {
             if self.encoding.is_out_of_turn() {
-                // Others of this worker come first.
+                // Other tasks of this worker get their turn.
                 tokio::task::yield_now().await;
                 self.encoding.begin_turn();
             }
@@ -349,8 +350,8 @@ impl EncodingJob {
         Some(())
     }
 
-    /// Has the encoder give out what it holds, because nothing more is there yet: it may be an event, or half
-    /// a page.
+    /// Makes the encoder emit what it holds, because no more content is there yet: it may be an event, or
+    /// half a page.
     async fn flush(&mut self) -> Option<()> {
         while self.encoding.flush().ok()? {
             self.give_out().await?;
@@ -358,7 +359,7 @@ impl EncodingJob {
         self.give_out().await
     }
 
-    /// Gives the readers what came out; `None` when there are none left.
+    /// Passes the encoder's output to the readers; `None` if there are none left.
     async fn give_out(&mut self) -> Option<()> {
         let EncodingJob { encoding, sender, .. } = self;
         while !encoding.encoded().is_empty() {
@@ -368,7 +369,7 @@ impl EncodingJob {
         Some(())
     }
 
-    /// Keeps what was made with its object, or that it is not worth it.
+    /// Stores the output with its object, or the fact that encoding does not pay.
     fn keep(&mut self) {
         let Some(object) = self.source.object() else { return };
         let store = &self.registration.cache.store;

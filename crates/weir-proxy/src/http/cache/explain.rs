@@ -1,4 +1,4 @@
-//! What the cache would say to a request, in words.
+//! Explains in words how the cache would treat a request.
 
 use weir_cache::{KeyBuffer, KeySource, Lookup, Reuse, admits, reuse};
 use weir_http::Scheme;
@@ -7,8 +7,8 @@ use weir_io::clock;
 use super::RouteCache;
 use crate::http::plan::{Paths, Received};
 
-/// What happens to the request at the cache of its route, and why. `paths` say what backends see;
-/// `trusted` says whether a trusted proxy asks.
+/// How the cache of the request's route would treat it, and why. `paths` holds the path and query that
+/// backends see; `trusted` says whether a trusted proxy sends the request.
 pub fn explain(
     route: &RouteCache,
     request: &Received<'_>,

@@ -1,8 +1,8 @@
-//! Fetches a response for the cache: a backend is asked for it as for every other, and what comes goes to a
-//! [`super::broadcast::Broadcast`].
+//! Fetches a response for the cache: sends the request to a backend like any other request, and passes the
+//! response to a [`super::broadcast::Broadcast`].
 //!
-//! So it is chosen, connected, timed and tried again for as every other request is. Its recipient is gone
-//! when nobody waits any more, and it may not go on by itself ([`super::background`]).
+//! So choosing a backend, connecting, timeouts and retries work as for every other request. The recipient
+//! counts as gone when nobody waits any more and the fetch may not go on by itself ([`super::background`]).
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -35,7 +35,7 @@ use crate::http::sink::Framing;
 use crate::http::upload::Upload;
 use crate::worker::{self, ListenerSlot, Worker, WorkerListener};
 
-/// A fetch that is to be made.
+/// A fetch to make.
 struct FetchJob {
     worker: Rc<Worker>,
     slot: Rc<ListenerSlot>,
@@ -51,7 +51,7 @@ struct FetchJob {
     fetch: Fetch,
 }
 
-/// Has a worker fetch what `exchange` asks for, or ask whether `stale` is still good.
+/// Has a worker fetch what `exchange` asks for, or revalidate `stale`.
 pub fn start(
     session: &Session,
     exchange: &Exchange,
@@ -137,19 +137,19 @@ async fn serve(job: FetchJob) {
         }
     }
     exchange.give_back();
-    // Those who wait learn by it that nothing more comes, where they have not been told.
+    // Dropping the fetch tells those who still wait that nothing more comes.
     drop((fetch, requester));
-    // What it put in may have taken the place of thousands of others.
+    // A large stored object may have displaced thousands of others.
     while route.and_then(|route| route.cache.as_deref()).is_some_and(|route| route.cache.store.settle()) {
         tokio::task::yield_now().await;
     }
 }
 
 impl Fetch {
-    /// Asks the pool, and takes what it answers.
+    /// Sends the request to the pool, and takes its answer.
     ///
     /// # Errors
-    /// There is no response, which those who wait are to be told.
+    /// There is no response; those who wait are to be told.
     async fn ask(
         &mut self,
         requester: &mut Requester,
@@ -160,7 +160,7 @@ impl Fetch {
         screening::at_origin(requester, exchange, forwarding)?;
         let mirror = forwarding.route.and_then(|route| route.mirror.as_deref());
         if let Some(mirror) = mirror.filter(|_| !is_again) {
-            // A fetch has no body that would have to come first.
+            // A fetch has no body that would have to arrive first.
             let _sent_once_chosen = copies::begin(requester, exchange, forwarding, mirror);
         }
         let mut facts = request::serialise(requester, exchange, forwarding, self.conditions())?;
@@ -175,7 +175,7 @@ impl Fetch {
             return Err(Failure::BadResponse(Violation::UpgradeNotNamed));
         }
         if answered.needs_buffer(&exchange.response) && !requester.worker.buffers.has_room(LARGE) {
-            // Later it could only be broken off.
+            // Later on, the response could only be broken off.
             return Err(Failure::OutOfMemory);
         }
         let reader = answered.body_reader(&exchange.response, forwarding.limits());
@@ -183,11 +183,11 @@ impl Fetch {
         let sticky = facts.sticky_cookie();
         let length = self.begin(&exchange.response, received.filled(), exchange.ledger.origin(), sticky);
         received.consume(exchange.response.head_bytes());
-        // What ended with its head has been told so.
+        // The recipient already knows about a response that ended with its head.
         let framing = Framing::on(!length.is_empty(), length);
         let download = Pump::new(reader, framing, Some(received), None);
         let incoming = Incoming { chosen, connection, download };
-        // Those who have its head already learn that it broke off when nothing more comes.
+        // Readers that already have the head learn that the response broke off when nothing more comes.
         let _ = collect::content(self, requester, exchange, forwarding, incoming).await;
         Ok(())
     }

@@ -1,7 +1,7 @@
-//! What is being fetched at the moment, by key: requests for the same wait for one fetch.
+//! The fetches that are running, by key: requests for the same key wait for one fetch.
 //!
-//! Beside it stand keys whose answers proved not to be kept. For a few seconds requests for them take the
-//! ordinary path at once, instead of waiting for each other in vain.
+//! The table also holds keys whose responses turned out not to be storable. For a few seconds, requests for
+//! them are forwarded at once, instead of waiting for each other in vain.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,42 +15,42 @@ use weir_io::clock;
 use super::background::Background;
 use super::broadcast::{Alone, Broadcast, Reader, Sender};
 
-/// How long a key passes by the cache after its answer was not to be kept.
+/// How long requests for a key bypass the cache after its response could not be stored.
 pub const PASS_FOR: Duration = Duration::from_secs(2);
-/// How long nothing is fetched in the background for a key after that has failed.
+/// How long nothing is fetched in the background for a key after a fetch has failed.
 pub const BACK_OFF: Duration = Duration::from_secs(1);
-/// Parts of the table, so that workers rarely meet; a power of two.
+/// Shards of the table, so that workers rarely contend for one lock; a power of two.
 const SHARD_COUNT: usize = 64;
-/// Most keys that pass by, per part: an attacker can make up any number.
+/// Most keys per shard whose requests bypass the cache: an attacker can make up any number of keys.
 const PASSING_MOST: usize = 1024;
 
 type Hashed<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
-/// The fetches under way.
+/// The running fetches.
 pub struct Fetches {
     shards: Box<[Mutex<Shard>]>,
     /// Bytes that all of them have gathered.
     gathered: Arc<AtomicU64>,
-    /// Those that no client waits for.
+    /// The fetches that no client waits for.
     background: Arc<Background>,
 }
 
 #[derive(Default)]
 struct Shard {
     running: Hashed<Box<[u8]>, Running>,
-    /// By hash of the key, until when.
+    /// By hash of the key: until when its requests bypass the cache.
     passing: Hashed<u64, Duration>,
 }
 
-/// A fetch that may be waited for.
+/// A fetch that requests may wait for.
 struct Running {
     broadcast: Arc<Broadcast>,
-    /// What was purged before it began.
+    /// The purges that happened before it began.
     began: PurgeSequence,
 }
 
 impl Running {
-    /// Whether such a request may wait for it. Who came before its head may have whatever comes.
+    /// Whether a request with these `facts` may wait for it. Any request may until the head has come.
     fn may_answer(&self, facts: &RequestFacts) -> bool {
         let Some(fresh) = self.broadcast.head().and_then(|head| head.freshness) else { return true };
         let verdict = reuse_coming(&fresh, facts, clock::now());
@@ -58,27 +58,27 @@ impl Running {
     }
 }
 
-/// What a request that found nothing does.
+/// What a request without a stored response does.
 pub enum Joined<T> {
-    /// It was there after all.
+    /// The response was in the store after all.
     Found(T),
-    /// It is the first: it has the fetch made.
+    /// It is the first and makes the fetch.
     Leads(Lease, Reader),
-    /// It waits for another's.
+    /// It waits for a fetch that another request began.
     Follows(Reader),
 }
 
-/// A fetch's entry in the table; gone when dropped, upon which whoever waits is told.
+/// A fetch's entry in the table. Dropping it removes the entry and tells those who wait.
 pub struct Lease {
     pub sender: Sender,
-    /// What was purged before it began: of what is purged later it may bring what was before.
+    /// The purges that happened before it began: the fetch may bring content from before any later purge.
     pub began: PurgeSequence,
-    /// `None` once it is out of the table.
+    /// `None` once the fetch is no longer in the table.
     entry: Option<(Arc<super::Cache>, Box<[u8]>, u64)>,
 }
 
 impl Fetches {
-    /// At most `background` of them go on that no client waits for.
+    /// At most `background` fetches go on that no client waits for.
     pub fn new(background: u32) -> Fetches {
         Fetches {
             shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
@@ -87,7 +87,7 @@ impl Fetches {
         }
     }
 
-    /// Those that no client waits for.
+    /// The fetches that no client waits for.
     pub fn background(&self) -> &Background {
         &self.background
     }
@@ -98,12 +98,12 @@ impl Fetches {
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        // The store takes the low bits for its own parts.
+        // The store uses the low bits for its own shards.
         let number = (hash >> 40) as usize % SHARD_COUNT;
         self.shards[number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether such requests for the key pass by the cache at `now`.
+    /// Whether requests with these `facts` for the key bypass the cache at `now`.
     pub fn passes(&self, hash: u64, facts: &RequestFacts, now: Duration) -> bool {
         Crowd::of(facts).any(|crowd| self.has(of_crowd(hash, crowd), now))
     }
@@ -120,7 +120,7 @@ impl Fetches {
         }
     }
 
-    /// Has a crowd's requests for the key pass by until `until`.
+    /// Has a crowd's requests for the key bypass the cache until `until`.
     pub fn pass(&self, hash: u64, crowd: Crowd, now: Duration, until: Duration) {
         let hash = of_crowd(hash, crowd);
         let mut shard = self.shard(hash);
@@ -132,7 +132,8 @@ impl Fetches {
         }
     }
 
-    /// An answer to such a request that went past could have been kept: others are not to.
+    /// The answer to such a request that bypassed the cache could have been stored: others need not bypass
+    /// it.
     pub fn pass_no_more(&self, hash: u64, facts: &RequestFacts) {
         for crowd in Crowd::of(facts) {
             let hash = of_crowd(hash, crowd);
@@ -141,7 +142,7 @@ impl Fetches {
     }
 }
 
-/// Where it is noted of a key that a crowd's requests pass by.
+/// The entry that notes whether a crowd's requests for a key bypass the cache.
 fn of_crowd(hash: u64, crowd: Crowd) -> u64 {
     match crowd {
         Crowd::All => hash,
@@ -150,25 +151,25 @@ fn of_crowd(hash: u64, crowd: Crowd) -> u64 {
     }
 }
 
-/// What becomes of something that was given out of date.
+/// How a stale response that was served gets refreshed.
 pub enum Refresh {
-    /// It is to be fetched.
+    /// The caller has to fetch it.
     Begun(Lease),
-    /// It is being fetched already, or that failed a moment ago.
+    /// It is already being fetched, or a fetch failed a moment ago.
     Needless,
-    /// Too many fetches that nobody waits for are under way: somebody has to wait for it.
+    /// Too many fetches that nobody waits for are running: a client has to wait for this one.
     NoRoom,
 }
 
 impl super::Cache {
-    /// Waits with others for `key`, or has it fetched. `look` looks once more whether it is there: a fetch
-    /// that has just ended puts it there before it leaves the table.
+    /// Joins the fetch for `key`, or begins one. `look` looks the key up once more, because a fetch that has
+    /// just ended stores its response before it leaves the table.
     ///
-    /// A fetch that began before a purge which covers it is for those who wait for it already: a new one
+    /// A fetch that began before a purge which covers it serves only those who wait for it already; a new one
     /// takes its place.
     ///
-    /// Once a fetch's head has come, to join it is to reuse what it brings: it has to be fresh by now, and
-    /// for `facts` (RFC 9111 §4). `None` is for nobody who would be answered by it.
+    /// Once a fetch's head has come, to join it means to reuse its response: that has to be fresh by now, and
+    /// allowed for `facts` (RFC 9111 §4). `None` means that the caller does not want to be answered by it.
     pub fn join<T>(
         self: &Arc<Self>,
         key: &KeyBuffer,
@@ -197,7 +198,7 @@ impl super::Cache {
         Joined::Leads(lease, reader)
     }
 
-    /// As [`Self::join`], for nobody who would wait.
+    /// As [`Self::join`], for a refresh that no client waits for.
     pub fn refresh(self: &Arc<Self>, key: &KeyBuffer, facts: &RequestFacts, now: Duration) -> Refresh {
         if self.fetches.passes(key.hash(), facts, now) {
             return Refresh::Needless;
@@ -211,11 +212,11 @@ impl super::Cache {
 }
 
 impl Lease {
-    /// Takes the fetch out of the table: who asks from now on does not wait for it.
+    /// Removes the fetch from the table: requests that come from now on do not wait for it.
     pub fn leave(&mut self) {
         if let Some((cache, key, hash)) = self.entry.take() {
             let mut shard = cache.fetches.shard(hash);
-            // Another may have taken its place.
+            // Another fetch may have taken its place.
             let is_own = |running: &Running| Arc::ptr_eq(&running.broadcast, self.sender.broadcast());
             if shard.running.get(&key).is_some_and(is_own) {
                 shard.running.remove(&key);

@@ -1,4 +1,4 @@
-//! Sends a response to a client while it is being fetched.
+//! Sends a response to a client while it is still being fetched.
 
 use std::future::poll_fn;
 use std::io;
@@ -26,22 +26,22 @@ use crate::http::sending::Sending;
 use crate::http::session::Session;
 use crate::http::sink::Framing;
 
-/// The fetch has its own timers, which end it. Who reads of it waits for that with this much on top, in case
-/// its worker stands still.
+/// Added to the fetch's own timeouts, which end it, to get the time that a reader waits for it, in case the
+/// fetch's worker is stuck.
 const FETCH_GRACE: Duration = Duration::from_secs(5);
 
-/// The head of a response whose content is still to come, and what its client is told beside it.
+/// The head of a response whose content is still to come, and what this client gets in addition.
 pub struct Head<'a> {
     pub head: &'a ResponseHead,
-    /// What `head` points into.
+    /// The bytes that `head` points into.
     pub text: &'a [u8],
-    /// The cookie of who asked first.
+    /// The stickiness cookie for the first client.
     pub sticky: Option<&'a SetCookie>,
-    /// What the client's `accept-encoding` made of it.
+    /// The result of negotiating `accept-encoding`.
     pub negotiated: Option<Negotiated>,
 }
 
-/// Sends `head` and what `reader` gives.
+/// Sends `head` and the content that `reader` gives.
 pub async fn run(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -66,7 +66,7 @@ pub async fn run(
     answer::ended(session, exchange, forwarding.listener, end, keep && framing.keep_alive)
 }
 
-/// Gives the page that takes the place of an answer with this head.
+/// Sends the page that replaces a response with this head.
 pub async fn replace(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -95,7 +95,7 @@ fn write_head(
     reply::put_head(session, head.head, head.text, context, reply, reply_head_bytes)
 }
 
-/// Sends the head that was written, then the content as it comes.
+/// Sends the head that was written, then the content as it arrives.
 async fn send(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -112,7 +112,7 @@ async fn send(
     let framing = Framing::on(session.stream.is_muxed(), framing.body);
     let mut sending = Sending::new(session, framing, head, timeout.client_body);
     loop {
-        // The head waits for the first content, to leave together with it, where that is there.
+        // The head waits for the first content, to be sent together with it, if that has already arrived.
         if !reader.has_piece() {
             sending.flush().await?;
         }
@@ -129,7 +129,7 @@ async fn send(
         }
     }
     let trailers = reader.trailers();
-    // What a head loses must not come behind the content.
+    // Fields that are removed from the head must not come back as trailers.
     let dropped = edits::of(forwarding.listener, exchange).and_then(Edits::dropped_of_response);
     let goes = |field: &Field<'_>| {
         dropped.as_ref().is_none_or(|names| !names.drops(field.name))
@@ -141,8 +141,8 @@ async fn send(
     Ok(())
 }
 
-/// Waits for the next piece, and leaves when the client does: a fetch that is not kept has nobody else to end
-/// it.
+/// Waits for the next piece, and leaves when the client does: if the response is not stored, nothing else
+/// ends the fetch.
 async fn await_piece(session: &mut Session, reader: &Reader) -> Result<Piece, Failure> {
     let mut watched = true;
     poll_fn(|context| {

@@ -1,4 +1,4 @@
-//! Sends an object: one head written, the content from where it is kept.
+//! Sends a stored object: its head is written anew, its content is sent from where it is stored.
 
 use std::io;
 use std::ops::Range;
@@ -23,10 +23,10 @@ use crate::http::sending::Sending;
 use crate::http::session::Session;
 use crate::http::sink::Framing;
 
-/// Content up to this size is copied behind the head, bytes: one place to send from costs less than two.
+/// Content up to this size, in bytes, is copied behind the head: one buffer to send costs less than two.
 const WITH_HEAD_BYTES: u64 = 1 << 10;
 
-/// Sends what the request gets of `object`, whose `exchange.cache` says how it came here.
+/// Sends what the request gets of `object`. `exchange.cache` already says how the cache answered.
 pub async fn send(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -92,7 +92,7 @@ pub async fn send(
     answer::ended(session, exchange, forwarding.listener, end, keep && framing.keep_alive)
 }
 
-/// Sends what was written of the head, and the content.
+/// Sends the head that was written, and the content.
 async fn send_content(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -123,8 +123,8 @@ async fn send_content(
     reply::send_text(session, exchange, patience).await
 }
 
-/// Writes the head into `exchange.reply`, or sends it where the client has a stream. Gives how the content
-/// follows, and the status.
+/// Writes the head into `exchange.reply`, or sends it if the client has a stream. Gives the framing of the
+/// content, and the status.
 fn write_head(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -150,7 +150,7 @@ fn write_head(
 struct Content {
     object: Arc<Object>,
     share: Share,
-    /// What it was made into, where it does not go as it is.
+    /// The coding of the form that is sent; `None` for the content as stored.
     coding: Option<Coding>,
     range: Range<u64>,
 }
@@ -161,7 +161,7 @@ impl Content {
     }
 }
 
-/// The content of an object, or what it was made into, which stays with it.
+/// The content of an object, or its encoded form, which is stored with it.
 fn body_of(object: &Object, coding: Option<Coding>) -> &Body {
     let made = coding.and_then(|coding| object.encoded(coding));
     made.unwrap_or(object.body())

@@ -1,4 +1,4 @@
-//! What the cache learns from a backend's answer to a request that went past it.
+//! What the cache learns from a backend's answer to a request that bypassed it.
 
 use weir_cache::{Exchange as Asked, KeySource, invalidated, invalidates, judge_response};
 
@@ -9,7 +9,7 @@ use crate::http::forwarding::Forwarding;
 use crate::http::requester::Requester;
 use crate::http::session::Session;
 
-/// Learns from a backend's answer to a request that went past.
+/// Updates the cache after a backend's answer to a request that bypassed it.
 pub fn learn(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding<'_>, received: &[u8]) {
     let Some(route) = forwarding.route.and_then(|route| route.cache.as_deref()) else { return };
     if let Some(facts) = exchange.ledger.cache.passing.take() {
@@ -24,8 +24,8 @@ pub fn learn(session: &Session, exchange: &mut Exchange, forwarding: &Forwarding
     }
 }
 
-/// After a backend's answer to an unsafe request: what is kept of its URI, and of those that the answer
-/// names, is out of date (RFC 9111 §4.4).
+/// After a backend's answer to an unsafe request: invalidates stored responses of its URI, and of the URIs
+/// that the answer names (RFC 9111 §4.4).
 fn invalidate(requester: &Requester, exchange: &mut Exchange, route: &RouteCache, received: &[u8]) {
     let Exchange { request, response, key, ledger, .. } = exchange;
     if !invalidates(request.method(), response.status()) {

@@ -1,4 +1,4 @@
-//! What the cache says to a request: the one place that asks it.
+//! The one place where requests are looked up in the cache.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,23 +17,23 @@ use crate::http::exchange::Exchange;
 use crate::http::requester::Requester;
 use crate::http::session::Session;
 
-/// What a request meets.
+/// The result of a look-up.
 pub enum Found {
-    /// An answer.
+    /// A stored response that answers the request.
     Hit { object: Arc<Object>, facts: RequestFacts, age: Duration, ttl_seconds: i64 },
-    /// An answer that is given once more while another is fetched.
+    /// A stale response that is served once more while it is fetched anew.
     Stale { object: Arc<Object>, facts: RequestFacts, age: Duration },
-    /// Nothing that answers it. What there is may be confirmed, or given if nothing better can be had.
+    /// Nothing that answers it. `stale` may be revalidated, or served if the backend fails.
     Nothing { facts: RequestFacts, stale: Option<Arc<Object>>, why: Forward },
-    /// As [`Found::Nothing`], for a client that wants nothing else.
+    /// As [`Found::Nothing`], but the client accepts only stored responses.
     NotCached,
-    /// It does not concern the cache.
+    /// The request bypasses the cache.
     Past(Bypass),
-    /// It is for a key whose answers are not kept.
+    /// The request's key is one whose responses are currently not stored.
     Passes(RequestFacts),
 }
 
-/// Looks up; leaves the key in `exchange.key`.
+/// Looks the request up; leaves the key in `exchange.key`.
 pub fn look_up(session: &Session, exchange: &mut Exchange, route: &RouteCache) -> Found {
     let received = session.requester.received();
     let now = exchange.ledger.head;
@@ -61,7 +61,7 @@ fn judge(object: Arc<Object>, facts: RequestFacts, now: Duration) -> Found {
     match reuse(&object, &facts, now) {
         Reuse::Fresh { age, ttl } => Found::Hit { object, facts, age, ttl_seconds: ttl.as_secs() as i64 },
         Reuse::Stale { age, while_revalidate: true } => Found::Stale { object, facts, age },
-        // The client takes it as it is.
+        // The client accepts it stale.
         Reuse::Stale { age, while_revalidate: false } => {
             let ttl_seconds = ttl_seconds(&object, now);
             Found::Hit { object, facts, age, ttl_seconds }
@@ -75,7 +75,7 @@ fn judge(object: Arc<Object>, facts: RequestFacts, now: Duration) -> Found {
     }
 }
 
-/// What the key of a request is made of.
+/// The parts of the request that its key is made of.
 pub fn source_of<'a>(
     requester: &Requester,
     request: &'a RequestHead,
@@ -94,7 +94,7 @@ pub fn source_of<'a>(
     }
 }
 
-/// By which scheme the client asks.
+/// The scheme that the client uses.
 pub fn scheme_of(requester: &Requester) -> Scheme {
     if requester.secure.is_some() { Scheme::Https } else { Scheme::Http }
 }
@@ -107,21 +107,21 @@ fn build_key(requester: &Requester, exchange: &mut Exchange, route: &RouteCache,
     key.build(&source, &route.rules, route.cache.store.seed());
 }
 
-/// What of an object a request gets.
+/// How much of an object a request gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
     /// All of it.
     Whole,
-    /// Its head, for it has the rest.
+    /// Only its head, since the client has the content.
     NotModified,
     /// Content bytes `start..end`.
     Part { start: u64, end: u64 },
-    /// There are not so many.
+    /// The requested range is beyond the content.
     Unsatisfiable,
 }
 
-/// Decides; where it is not the whole, the head to send is left in `exchange.response` and its text in
-/// `exchange.outgoing`.
+/// Decides how much the request gets. Unless that is the whole object, it leaves the head to send in
+/// `exchange.response` and its text in `exchange.outgoing`.
 pub fn share_of(
     session: &Session,
     exchange: &mut Exchange,
@@ -148,8 +148,8 @@ pub fn share_of(
     //# Note: Content codings are a property of the representation data, so a
     //# strong entity tag for a content-encoded representation has to be
     //# distinct from the entity tag of an unencoded representation
-    // Ranges are those of the content as it is, which alone has the strong tag. A date tells the two no more
-    // apart than no condition does: what its owner has may be the beginning of the encoded one.
+    // Ranges apply to the content without coding, which alone has the strong tag. A date does not tell the
+    // two forms apart: the client may hold the beginning of the encoded content.
     let wants_coding = offer.is_some_and(|offer| offer.coding.is_some());
     let dated =
         request.value(KnownHeader::IfRange, received).is_some_and(|text| EntityTag::parse(text).is_none());

@@ -1,6 +1,7 @@
-//! Answers from memory: looks them up, has them fetched once for all who wait, and sends them.
+//! Answers requests from memory: looks them up, has missing responses fetched once for all who wait, and
+//! sends them.
 //!
-//! What may be kept and reused is decided in `weir-cache`. Start reading at [`serve::run`].
+//! `weir-cache` decides what may be stored and reused. Start reading at [`serve::run`].
 
 pub(in crate::http) mod around;
 pub(in crate::http) mod background;
@@ -34,9 +35,9 @@ pub(crate) use self::learn::learn;
 pub(crate) use self::note::Note;
 pub(crate) use self::serve::run;
 
-/// What is kept, for all workers, over all reloads.
+/// The stored responses, shared by all workers and kept across reloads.
 pub struct Cache {
-    /// The objects.
+    /// The stored objects.
     pub store: Store,
     fetches: Fetches,
     encodings: Encodings,
@@ -44,10 +45,10 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty one that keeps at most `budget_bytes`, and lets at most `background` fetches go on that no
+    /// An empty cache that stores at most `budget_bytes`, and lets at most `background` fetches go on that no
     /// client waits for.
     pub fn new(budget_bytes: u64, background: u32) -> Arc<Cache> {
-        // Nobody outside may be able to choose keys that meet in one place.
+        // The seed is random, so that nobody outside can choose keys that collide.
         let seed = std::hash::BuildHasher::hash_one(&foldhash::fast::RandomState::default(), budget_bytes);
         Arc::new(Cache {
             store: Store::new(budget_bytes, seed),
@@ -57,62 +58,62 @@ impl Cache {
         })
     }
 
-    /// Keeps at most `budget_bytes` from now on.
+    /// Stores at most `budget_bytes` from now on.
     pub fn resize(&self, budget_bytes: u64) {
         if self.budget_bytes.swap(budget_bytes, Ordering::Relaxed) != budget_bytes {
             self.store.resize(budget_bytes);
         }
     }
 
-    /// Most bytes kept.
+    /// Most bytes stored.
     pub fn budget_bytes(&self) -> u64 {
         self.budget_bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes out what `purge` names, or with `soft` makes it out of date; gives how many responses those
-    /// were. A fetch that is under way does not put back what is named.
+    /// Removes what `purge` names, or with `soft` marks it stale; gives how many responses that were. A fetch
+    /// that is running does not put back what was purged.
     pub fn purge(&self, purge: &Purge, soft: bool) -> u64 {
         self.store.purge(purge, soft, clock::now())
     }
 
-    /// Fetches that no client waits for.
+    /// The fetches that no client waits for.
     pub fn background(&self) -> &Background {
         self.fetches.background()
     }
 
-    /// Whether more may be kept. What slow clients still read of objects that had to give way is in no
-    /// budget, so there must not come to be more and more of it.
+    /// Whether more may be stored. Evicted objects that slow clients still read are in no budget, so their
+    /// amount must be bounded here.
     fn has_room(&self) -> bool {
         self.store.lingering_bytes() <= self.gathered_most()
     }
 
-    /// How often content was encoded to be kept so.
+    /// How often content was encoded in order to store it encoded.
     pub fn encodings(&self) -> u64 {
         self.encodings.count()
     }
 
-    /// Most bytes that all fetches under way may gather: what they hold is not among the objects yet.
+    /// Most bytes that all running fetches may gather: these are not in the store yet.
     fn gathered_most(&self) -> u64 {
         self.budget_bytes() / 4
     }
 }
 
-/// What one route asks of the cache.
+/// The cache settings of one route.
 pub struct RouteCache {
-    /// Where it is kept.
+    /// The cache that the route uses.
     pub cache: Arc<Cache>,
-    /// What is kept, and for how long.
+    /// What may be stored, and for how long.
     pub rules: Rules,
-    /// How long a request waits for the head of an answer that another one has asked for.
+    /// How long a request waits for the head of a response that is already being fetched for another request.
     pub collapse_timeout: Duration,
-    /// What keeps answers of different origins apart.
+    /// The part of the key that keeps responses of different origins apart.
     scope: Box<[u8]>,
 }
 
 impl RouteCache {
-    /// `pool` answers the route's requests, which `rules` change.
+    /// `pool` answers the route's requests; `rules` is a text for the rules that change these requests.
     pub fn new(config: &weir_config::RouteCache, pool: &str, rules: &[u8], cache: &Arc<Cache>) -> RouteCache {
-        // Two routes to one pool may tell it different things of the same request.
+        // Two routes to one pool may send it different requests for the same client request.
         let scope = [pool.as_bytes(), rules].concat();
         RouteCache {
             cache: cache.clone(),
@@ -123,7 +124,7 @@ impl RouteCache {
     }
 }
 
-/// The config's words in the terms of the policy.
+/// Translates the config into the rules of `weir-cache`.
 fn rules_of(config: &weir_config::RouteCache) -> Rules {
     let patterns =
         |names: &[String]| names.iter().map(|name| Pattern::new(name.as_bytes())).collect::<Vec<_>>();

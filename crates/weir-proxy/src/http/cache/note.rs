@@ -1,4 +1,5 @@
-//! What is said of the cache with each response: `cache-status` (RFC 9211), `age`, the word in the log.
+//! What each response says about the cache: `cache-status` (RFC 9211), `age`, and the result in the access
+//! log.
 
 use weir_cache::RequestFacts;
 use weir_http::{CacheFields, encode_decimal};
@@ -6,42 +7,44 @@ use weir_stats::table::CacheResult;
 
 use crate::seldom::Reused;
 
-/// What became of one request at the cache.
+/// How the cache handled one request.
 #[derive(Default)]
 pub struct Note {
-    /// The word for the log and the counters; `None` on routes without a cache.
+    /// The result for the access log and the counters; `None` on routes without a cache.
     pub result: Option<CacheResult>,
-    /// The object's age, where one was sent.
+    /// The object's age, if one was sent.
     pub age_seconds: Option<u64>,
     /// Value of `cache-status`.
     status: Vec<u8>,
-    /// The text of a request whose success makes what is kept of its URI out of date; empty for others.
+    /// The head of an unsafe request, whose success invalidates stored responses of its URI; empty for
+    /// others.
     pub unsafe_request: Vec<u8>,
-    /// A request that goes past although memory may answer such: its answer shows whether others have to.
+    /// Set for a request that bypasses the cache although such requests may be answered from it: the answer
+    /// shows whether others have to bypass it.
     pub passing: Option<RequestFacts>,
-    /// Whether something is kept that its client gets in the place of an error.
+    /// Whether a stored response exists that the client would get in place of an error.
     pub is_covered: bool,
 }
 
-/// Why a request went on to a backend: `fwd` of RFC 9211 §2.2.
+/// Why a request was forwarded to a backend: `fwd` of RFC 9211 §2.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forward {
-    /// The cache is not used for such requests.
+    /// The cache does not handle such requests.
     Bypass,
-    /// Nor for such methods.
+    /// The cache does not handle this method.
     Method,
-    /// Nothing of this URI is kept.
+    /// No response for this URI is stored.
     UriMiss,
-    /// Something is, for other values of what it varies by.
+    /// Responses are stored, but for other values of the fields that they vary by.
     VaryMiss,
-    /// The client wants it confirmed.
+    /// The client wants it revalidated.
     Request,
-    /// What is kept is too old.
+    /// The stored response is stale.
     Stale,
 }
 
 impl Forward {
-    /// The word.
+    /// The token for `fwd`.
     pub fn word(self) -> &'static str {
         match self {
             Forward::Bypass => "bypass",
@@ -75,7 +78,7 @@ impl Reused for Note {
 }
 
 impl Note {
-    /// Answered from memory; `ttl_seconds` is how long it is still fresh, below zero where it is not.
+    /// Notes an answer from memory; `ttl_seconds` is how long it is still fresh, negative if it is stale.
     pub fn hit(&mut self, result: CacheResult, age_seconds: u64, ttl_seconds: i64) {
         self.result = Some(result);
         self.age_seconds = Some(age_seconds);
@@ -87,7 +90,7 @@ impl Note {
         encode_decimal(&mut self.status, ttl_seconds.unsigned_abs());
     }
 
-    /// Went on to a backend.
+    /// Notes that the request was forwarded to a backend.
     pub fn forwarded(&mut self, result: CacheResult, why: Forward) {
         self.result = Some(result);
         self.age_seconds = None;
@@ -96,25 +99,25 @@ impl Note {
         self.status.extend_from_slice(why.word().as_bytes());
     }
 
-    /// What the backend answered.
+    /// Notes the status of the backend's answer.
     pub fn answered(&mut self, status: u16) {
         self.status.extend_from_slice(b"; fwd-status=");
         encode_decimal(&mut self.status, u64::from(status));
     }
 
-    /// A parameter without a value, `stored` or `collapsed`.
+    /// Adds a parameter without a value, `stored` or `collapsed`.
     pub fn flag(&mut self, name: &str) {
         self.status.extend_from_slice(b"; ");
         self.status.extend_from_slice(name.as_bytes());
     }
 
-    /// The reason, in a word of the policy.
+    /// Adds the reason, in a word of `weir-cache`.
     pub fn detail(&mut self, word: &str) {
         self.status.extend_from_slice(b"; detail=");
         self.status.extend_from_slice(word.as_bytes());
     }
 
-    /// What the response says of it; `None` on routes without a cache.
+    /// The cache fields of the response; `None` on routes without a cache.
     #[inline]
     pub fn fields(&self) -> Option<CacheFields<'_>> {
         self.result.map(|_| CacheFields { age_seconds: self.age_seconds, status: &self.status })

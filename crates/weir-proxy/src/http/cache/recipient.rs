@@ -1,4 +1,4 @@
-//! What the response of a fetch goes to: into the cache, and to all who wait for it.
+//! Receives the response of a fetch and passes it to the cache and to all who wait for it.
 
 use std::io;
 use std::rc::Rc;
@@ -26,26 +26,26 @@ use crate::http::requester::{Recipient, Requester};
 use crate::http::sink::{Parts, Sink};
 use crate::worker::WorkerListener;
 
-/// Pieces of content smaller than this on average are put together before they are kept.
+/// Pieces of content smaller than this on average, in bytes, are joined before they are stored.
 const PIECE_BYTES: usize = 16 << 10;
-/// What they are put together to, bytes.
+/// The size that pieces are joined to, in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Whom a fetch's response goes to.
+/// The recipient of a fetch's response.
 pub struct Fetch {
     pub(super) lease: Lease,
     pub(super) route: usize,
     pub(super) listener: Rc<WorkerListener>,
     pub(super) key: KeyBuffer,
     pub(super) facts: RequestFacts,
-    /// The request that made it be fetched.
+    /// The request that began the fetch.
     pub(super) request: Rc<RequestHead>,
     pub(super) text: Rc<[u8]>,
-    /// What there is, out of date. It is asked whether it is still good, where there is anything to ask by.
+    /// The stale response, if there is one. It is revalidated if it has validators.
     pub(super) stale: Option<Arc<Object>>,
     pub(super) storing: Option<Storing>,
     pub(super) asked_at: Duration,
-    /// The backend confirmed something else than there is: to be asked without conditions.
+    /// The backend confirmed another response than the stored one: ask again without conditions.
     pub(super) is_mismatched: bool,
 }
 
@@ -54,7 +54,7 @@ impl Fetch {
         self.listener.compiled.routes.route(self.route)?.cache.as_deref()
     }
 
-    /// What the backend is asked for: the whole, or whether what there is is still good.
+    /// The conditions sent to the backend: none, or those that revalidate the stale response.
     pub fn conditions(&self) -> Conditions<'_> {
         let known = self.stale.as_deref().map(validators);
         Conditions::Of {
@@ -63,12 +63,12 @@ impl Fetch {
         }
     }
 
-    /// Whether the backend was asked for less than an answer.
+    /// Whether the request to the backend has conditions.
     fn is_conditional(&self) -> bool {
         self.stale.as_deref().is_some_and(|stale| !validators(stale).is_empty())
     }
 
-    /// Takes the head of the response; gives how its content follows.
+    /// Takes the head of the response; gives the framing of its content.
     pub fn begin(
         &mut self,
         head: &ResponseHead,
@@ -101,7 +101,8 @@ impl Fetch {
             sticky: sticky.cloned(),
             origin,
         };
-        // What came too late is gathered as what is kept, so that none of those who wait holds up another.
+        // A response that came too late is gathered like one that is stored, so that no reader holds up
+        // another.
         let is_gathered = self.storing.is_some();
         self.lease.sender.begin(Arc::new(fetched), is_gathered);
         if !is_gathered || is_late {
@@ -113,7 +114,7 @@ impl Fetch {
         head.body()
     }
 
-    /// Whether what comes is to be kept.
+    /// Whether the response is to be stored.
     fn judge(&self, head: &ResponseHead, text: &[u8]) -> Option<Storing> {
         let route = self.cache()?;
         let (cache, hash) = (&route.cache, self.key.hash());
@@ -150,7 +151,7 @@ impl Fetch {
         }
     }
 
-    /// What there is is still good (RFC 9111 §4.3.4).
+    /// The backend confirmed the stale response (RFC 9111 §4.3.4).
     fn confirm(&mut self, head: &ResponseHead, received: &[u8]) {
         let Some(stale) = self.stale.take() else { return };
         let Some(route) = self.cache() else { return };
@@ -160,7 +161,7 @@ impl Fetch {
                 let store = &route.cache.store;
                 let is_for_all = freshened.kept.is_ok();
                 let object = match freshened.kept {
-                    // Where it was purged or replaced meanwhile, it still answers those who wait.
+                    // If it was purged or replaced meanwhile, it still answers those who wait.
                     Ok(()) => store.freshened(&stale, freshened.object, self.lease.began).unwrap_or(stale),
                     Err(reason) => {
                         if unkept(&self.facts, stale.status(), reason).drops {
@@ -190,7 +191,7 @@ impl Fetch {
         let was_kept = self.storing.is_some();
         let polled = self.lease.sender.poll_append(context, content, most);
         if was_kept && !self.lease.sender.is_kept() {
-            // It proved too large.
+            // It turned out too large.
             self.storing = None;
             self.lease.leave();
             if let Some(route) = self.cache() {
@@ -203,8 +204,8 @@ impl Fetch {
         polled
     }
 
-    /// All of it has come, and `trailers` behind it. They are not kept (RFC 9110 §6.5.1 lets them be
-    /// dropped): what is answered from memory has a length, behind which HTTP/1.1 has no place for any.
+    /// The response is complete, with these trailers. They are not stored (RFC 9110 §6.5.1 allows dropping
+    /// them): a response from memory has a length, after which HTTP/1.1 has no place for trailers.
     fn finish<'a>(&mut self, trailers: impl Iterator<Item = Field<'a>>) {
         if self.is_mismatched {
             return;
@@ -228,7 +229,7 @@ impl Fetch {
         self.lease.leave();
     }
 
-    /// There is no answer, or not all of it.
+    /// There is no response, or an incomplete one.
     pub fn fail(&mut self, failed: FailedFetch) {
         let says_nothing = failed.meets == Meets::Client || self.facts.demands();
         if let (Some(route), Some(_)) = (self.cache(), self.stale.as_ref().filter(|_| !says_nothing)) {
@@ -241,7 +242,7 @@ impl Fetch {
 }
 
 impl Recipient for Fetch {
-    /// It is gone once nobody wants the answer any more.
+    /// The recipient is gone once nobody needs the response any more.
     fn poll_present(&mut self, context: &mut Context<'_>) -> io::Result<Sight> {
         match self.lease.sender.poll_unwanted(context) {
             Poll::Pending => Ok(Sight::Quiet),
@@ -278,7 +279,7 @@ impl Sink for Fetch {
     }
 }
 
-/// Small pieces are copied into larger ones, once: each costs some bytes and a step of every send.
+/// Copies small pieces into larger ones, once: each piece costs some memory and a step in every send.
 pub fn put_together(pieces: Vec<Bytes>) -> Vec<Bytes> {
     let length: usize = pieces.iter().map(Bytes::len).sum();
     if pieces.len() <= 1 || length / pieces.len() >= PIECE_BYTES {

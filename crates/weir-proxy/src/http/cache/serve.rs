@@ -1,4 +1,4 @@
-//! A request on a route with a cache, from the look-up to its answer.
+//! Serves a request on a route with a cache, from the look-up to its answer.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -32,16 +32,16 @@ use crate::http::request;
 use crate::http::requester::Recipient as _;
 use crate::http::session::Session;
 
-/// Fetches that one request waits for, when they are lost or prove to be of another variant, before it goes
-/// its own way.
+/// How many fetches one request waits for, if they are lost or turn out to be for another variant, before it
+/// is forwarded on its own.
 const FETCHES_MOST: u32 = 3;
-/// The longest wait for a fetch of one's own, which ends by its own timers long before.
+/// The longest wait for a fetch that this request began; the fetch's own timers end it long before.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// Answers from memory, or has it fetched.
+/// Answers from memory, or has the response fetched.
 ///
 /// # Errors
-/// Nothing has reached the client.
+/// Nothing has been sent to the client.
 pub async fn run(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -53,7 +53,8 @@ pub async fn run(
             exchange.ledger.cache.hit(CacheResult::Hit, age.as_secs(), ttl_seconds);
             Ok(hit::send(session, exchange, forwarding, object, &facts).await)
         }
-        // Boxed: what waits for a backend is large, and every idle session would hold room for it.
+        // Boxed: the future that waits for a backend is large, and every idle session would hold space for
+        // it.
         found => {
             let miss = Miss { forwarding, cache };
             boxed(|| miss.run(session, exchange, found)).await
@@ -61,13 +62,13 @@ pub async fn run(
     }
 }
 
-/// A request that memory does not answer by itself.
+/// A request that no stored response answers without asking the backend.
 struct Miss<'a> {
     forwarding: &'a Forwarding<'a>,
     cache: &'a RouteCache,
 }
 
-/// What a request is for, and why memory does not answer it.
+/// What a request asks for, and why no stored response answers it.
 #[derive(Clone, Copy)]
 struct Lacking {
     facts: RequestFacts,
@@ -81,7 +82,8 @@ impl Miss<'_> {
         exchange: &mut Exchange,
         found: Found,
     ) -> Result<After, Failure> {
-        // What is fetched is for others too, and not in the name of who may be nobody.
+        // A fetched response serves others too, so it must not be fetched for an early request that may be a
+        // replay.
         if exchange.early
             && let Some(stream) = session.stream.as_muxed()
         {
@@ -99,15 +101,14 @@ impl Miss<'_> {
             }
             Found::Nothing { facts, stale, why } => {
                 let now = exchange.ledger.head;
-                // Who asks just after a failure does not wait for the next.
+                // A request that comes just after a failure does not wait for the next fetch.
                 let has_failed = self.cache.cache.fetches.passes(exchange.key.hash(), &facts, now);
                 let instead = stale.clone().filter(|_| has_failed);
                 if let Some(object) = self.instead(instead, &facts, exchange) {
                     return Ok(hit::send(session, exchange, self.forwarding, object, &facts).await);
                 }
                 if !facts.may_store() {
-                    // The answer has no content to keep, or must not be kept: there is nothing in it for
-                    // others.
+                    // The response has no content to store, or must not be stored: it is useless to others.
                     exchange.ledger.cache.forwarded(CacheResult::Miss, why);
                     return self.forward(session, exchange, self.forwarding, &facts, stale).await;
                 }
@@ -136,7 +137,7 @@ impl Miss<'_> {
         }
     }
 
-    /// Gives what is out of date, and has it fetched anew unless somebody does so already.
+    /// Serves a stale response, and has it fetched anew unless that is already happening.
     async fn give_stale(
         &self,
         session: &mut Session,
@@ -145,7 +146,7 @@ impl Miss<'_> {
         facts: RequestFacts,
         age: Duration,
     ) -> Result<After, Failure> {
-        // What brings nothing to keep would only stand in the way of what does.
+        // A request whose response can't be stored would only block a refresh whose response can.
         let refresh = match facts.may_store() && !self.forwarding.is_fallback() {
             true => self.cache.cache.refresh(&exchange.key, &facts, exchange.ledger.head),
             false => Refresh::Needless,
@@ -166,7 +167,7 @@ impl Miss<'_> {
         Ok(hit::send(session, exchange, self.forwarding, object, &facts).await)
     }
 
-    /// Waits for a fetch, which is begun where there is none for the key.
+    /// Waits for the key's fetch, and begins one if there is none.
     async fn fetch(
         &self,
         session: &mut Session,
@@ -199,7 +200,7 @@ impl Miss<'_> {
             {
                 drop(reader);
                 if arrived.is_err() {
-                    // Nor is the fetch waited for by who comes next, while it is still under way.
+                    // Requests that come next do not wait for this fetch either while it is still running.
                     self.note_failure(exchange, &facts);
                 }
                 return Ok(hit::send(session, exchange, self.forwarding, object, &facts).await);
@@ -213,7 +214,8 @@ impl Miss<'_> {
                 Ok(Arrived::Released { .. }) => {
                     return self.go_past(session, exchange, lacking, "not-stored").await;
                 }
-                // It may have been for what another's request says. What befalls two is believed.
+                // The failure may be due to the content of the other request. If it happens twice, it is
+                // believed.
                 Ok(Arrived::Failed(failed))
                     if !leads
                         && failed.meets == Meets::Request
@@ -234,15 +236,15 @@ impl Miss<'_> {
                     if leads || self.is_for(session, exchange, &head) {
                         return self.take(session, exchange, reader, &head, lacking, leads).await;
                     }
-                    // It is another variant; `exchange.key` is now that of ours.
+                    // The fetch is for another variant; `exchange.key` is now the key of ours.
                 }
             }
         }
         self.go_past(session, exchange, lacking, "lost").await
     }
 
-    /// Asks a pool that serves in the place of another, and keeps nothing of what it says; what is kept of
-    /// the other stands before it, as before an error.
+    /// Asks the fallback pool that stands in for the route's pool, and stores nothing of its answer. A stale
+    /// response of the route's own pool takes precedence over the fallback, as it does over an error.
     async fn ask_fallback(
         &self,
         session: &mut Session,
@@ -272,7 +274,7 @@ impl Miss<'_> {
             if has_stale {
                 return None;
             }
-            // What a fetch that has just ended has put there.
+            // A fetch that has just ended may have stored it.
             let received = session.requester.received();
             let weir_cache::Lookup::Hit(object) = cache.store.get(&mut fresh_key, request, received) else {
                 return None;
@@ -281,7 +283,7 @@ impl Miss<'_> {
         })
     }
 
-    /// Waits for what is to be answered by, and passes on what comes before it.
+    /// Waits for whatever will answer the request, and passes on the interim responses before it.
     async fn await_answer(
         &self,
         session: &mut Session,
@@ -305,7 +307,7 @@ impl Miss<'_> {
         }
     }
 
-    /// Waits for what comes first.
+    /// Waits for the next interim response or for the final result.
     async fn await_head(
         &self,
         session: &mut Session,
@@ -338,8 +340,8 @@ impl Miss<'_> {
         .await
     }
 
-    /// Whether a response under way is what this request asks for too; else the key becomes that of its own
-    /// variant.
+    /// Whether a response that is being fetched is the variant that this request asks for; if not, the key
+    /// becomes that of the request's own variant.
     fn is_for(&self, session: &Session, exchange: &mut Exchange, head: &FetchedHead) -> bool {
         let Some((vary, variant)) = &head.variant else { return false };
         let received = session.requester.received();
@@ -348,7 +350,7 @@ impl Miss<'_> {
         *key.bytes() == **variant
     }
 
-    /// Sends a response under way, or what it has become.
+    /// Sends a response that is being fetched, or the object that it has become.
     async fn take(
         &self,
         session: &mut Session,
@@ -366,12 +368,12 @@ impl Miss<'_> {
         }
         let wants_part = facts.conditional || facts.range;
         let kept = reader.object();
-        // What is still to come may break off, or be purged before it is whole (RFC 9211 §2.6).
+        // The rest may still break off, or be purged before it is complete (RFC 9211 §2.6).
         let is_stored = kept.is_some();
         let object = match kept {
             None if head.is_late => None,
             None if wants_part || (head.is_personal && !leads) => self.await_object(session, &reader).await,
-            // What is kept lacks what was for who asked, and what stood behind the content.
+            // The stored object lacks what was only for the first client, and the trailers.
             Some(_) if !wants_part && head.is_personal && leads => None,
             Some(_) if !wants_part && !head.is_personal && reader.trailers().is_some() => None,
             object => object,
@@ -387,8 +389,8 @@ impl Miss<'_> {
         }
         let is_kept = head.freshness.is_some() && !head.is_late;
         if (wants_part && !is_kept) || (head.is_personal && !leads) {
-            // The whole was asked for in order to keep it, which is not to be: what the client wants is asked
-            // for as it did.
+            // The whole response was requested in order to store it, which will not happen: what the client
+            // wants is now requested in the way that the client asked for it.
             drop(reader);
             return self.go_past(session, exchange, lacking, "not-stored").await;
         }
@@ -403,7 +405,7 @@ impl Miss<'_> {
         self.follow(session, exchange, reader, head, leads).await
     }
 
-    /// Sends a response under way, encoded where that is to be.
+    /// Sends a response that is being fetched, encoded if it is to be.
     async fn follow(
         &self,
         session: &mut Session,
@@ -424,7 +426,7 @@ impl Miss<'_> {
             .and_then(|offer| encodings::of_broadcast(session, self.forwarding, &reader, offer));
         let (reader, negotiated) = match encoded {
             Some((encoded, negotiated)) => {
-                // Not reading, it would hold up what is not kept.
+                // A reader that does not read would hold up a response that is not stored.
                 drop(reader);
                 (encoded, Some(negotiated))
             }
@@ -435,7 +437,7 @@ impl Miss<'_> {
         Ok(follow::run(session, exchange, self.forwarding, &reader, head).await)
     }
 
-    /// The whole object, if there comes to be one while the client can be kept waiting.
+    /// The whole object, if it becomes available while the client can be kept waiting.
     async fn await_object(&self, session: &mut Session, reader: &Reader) -> Option<Arc<Object>> {
         session.requester.wait(clock::now(), self.cache.collapse_timeout);
         poll_fn(|context| match reader.poll_object(context) {
@@ -446,7 +448,7 @@ impl Miss<'_> {
         .await
     }
 
-    /// What is out of date but better than an error (RFC 5861 §4).
+    /// A stale response, which is better than an error (RFC 5861 §4).
     fn instead(
         &self,
         stale: Option<Arc<Object>>,
@@ -464,9 +466,9 @@ impl Miss<'_> {
         exchange.ledger.cache.hit(result, age, ttl);
     }
 
-    /// For an answer that was fetched for several: who did not ask for it himself is told how old it is. Who
-    /// did is told only what the origin had said of it: an age says that the origin was not asked (RFC 9111
-    /// §5.1).
+    /// Notes the age for a response that was fetched for several requests. Clients that joined the fetch are
+    /// told its age. The client whose request began the fetch is told only what the origin said about it: an
+    /// `age` field implies that the origin was not asked (RFC 9111 §5.1).
     fn note_shared(&self, exchange: &mut Exchange, object: &Object, facts: &RequestFacts, leads: bool) {
         if !leads {
             exchange.ledger.cache.flag("collapsed");
@@ -475,7 +477,7 @@ impl Miss<'_> {
         exchange.ledger.cache.age_seconds = Some(age_seconds).filter(|seconds| !leads || *seconds > 0);
     }
 
-    /// Age and remaining freshness, seconds.
+    /// Age and remaining freshness, in seconds.
     fn age_of(&self, object: &Object, facts: &RequestFacts) -> (u64, i64) {
         let now = clock::now();
         match reuse(object, facts, now) {
@@ -487,7 +489,7 @@ impl Miss<'_> {
         }
     }
 
-    /// Asks a backend as if there were no cache.
+    /// Forwards the request to a backend as if there were no cache.
     async fn go_past(
         &self,
         session: &mut Session,
@@ -495,18 +497,18 @@ impl Miss<'_> {
         lacking: Lacking,
         detail: &str,
     ) -> Result<After, Failure> {
-        // Who has waited for another's fetch may have done so for long.
+        // The request may have waited long for another's fetch, so the rules may have changed since.
         let now = session.requester.slot.current();
         let anew = self.forwarding.anew(&session.requester, exchange, &now);
         if let Some(anew) = &anew {
             anew.begin(&session.requester, exchange);
         }
         let forwarding = anew.as_ref().unwrap_or(self.forwarding);
-        // What a fallback says shows nothing of what others get.
+        // The answer of a fallback shows nothing about what others get.
         exchange.ledger.cache.passing = Some(lacking.facts).filter(|_| !forwarding.is_fallback());
         exchange.ledger.cache.forwarded(CacheResult::Pass, lacking.why);
         exchange.ledger.cache.detail(detail);
-        // What there was may have been taken back meanwhile, or replaced.
+        // The stale response may have been purged or replaced meanwhile.
         let Exchange { key, request, .. } = &mut *exchange;
         let kept = match self.cache.cache.store.get(key, request, session.requester.received()) {
             Lookup::Hit(object) => Some(object),
@@ -515,7 +517,7 @@ impl Miss<'_> {
         self.forward(session, exchange, forwarding, &lacking.facts, kept).await
     }
 
-    /// Asks a backend for this client alone. `kept` is given in the place of an error, where it may be.
+    /// Forwards the request for this client alone. `kept` is served in place of an error, if that is allowed.
     async fn forward(
         &self,
         session: &mut Session,
@@ -546,7 +548,7 @@ impl Miss<'_> {
         Ok(hit::send(session, exchange, forwarding, object, facts).await)
     }
 
-    /// For a while nobody waits who may be given what is kept.
+    /// For a while, requests that may be answered by a stale response do not wait for a fetch.
     fn note_failure(&self, exchange: &Exchange, facts: &RequestFacts) {
         if !facts.demands() {
             let now = clock::now();
@@ -555,7 +557,7 @@ impl Miss<'_> {
     }
 }
 
-/// Whether what came of a fetch, or did not in time, is worse than what is kept.
+/// Whether the result of a fetch, or its lack within the time limit, is worse than a stale response.
 fn is_error(arrived: &Result<Arrived, Failure>) -> bool {
     match arrived {
         Ok(Arrived::Failed(_)) | Err(Failure::QueueTimeout) => true,

@@ -1,4 +1,4 @@
-//! The end of a broadcast that writes.
+//! The writing end of a broadcast.
 
 use std::io;
 use std::sync::Arc;
@@ -12,31 +12,31 @@ use super::super::around::{Interim, Trailer};
 use super::{Alone, Broadcast, Ending, FetchedHead, Stage, WINDOW_BYTES};
 use crate::http::failure::FailedFetch;
 
-/// Whatever becomes of it, the readers are told: at the latest when it is dropped.
+/// Writes to a broadcast. Its readers always learn of the end, at the latest when it is dropped.
 pub struct Sender {
     broadcast: Arc<Broadcast>,
-    /// The most that all broadcasts may gather, bytes.
+    /// Most bytes that all broadcasts together may gather.
     gathered_most: u64,
     is_over: bool,
 }
 
 impl Sender {
-    /// A new broadcast. `gathered` counts the bytes of all of them, of which there may be `gathered_most`.
+    /// A new broadcast. `gathered` counts the bytes of all broadcasts, which may be at most `gathered_most`.
     pub fn new(gathered: &Arc<AtomicU64>, gathered_most: u64, alone: Alone) -> Sender {
         Sender { broadcast: Arc::new(Broadcast::new(gathered, alone)), gathered_most, is_over: false }
     }
 
-    /// Where readers join.
+    /// The broadcast, which readers join.
     pub fn broadcast(&self) -> &Arc<Broadcast> {
         &self.broadcast
     }
 
-    /// A head came that is not the final one.
+    /// Passes on an interim response.
     pub fn pass_on(&mut self, interim: Interim) {
         self.broadcast.change(|state| state.interim.push(Arc::new(interim)));
     }
 
-    /// A head came. What follows is gathered where `is_kept`.
+    /// The final head came. The content is gathered if `is_kept`.
     pub fn begin(&mut self, head: Arc<FetchedHead>, is_kept: bool) {
         self.broadcast.change(|state| {
             state.stage = Stage::Streaming(head);
@@ -44,7 +44,7 @@ impl Sender {
         });
     }
 
-    /// As [`Self::begin`], of content whose readers have its head already.
+    /// As [`Self::begin`], for content whose readers have its head already.
     pub fn begin_copy(&mut self, is_kept: bool) {
         self.broadcast.change(|state| {
             state.stage = Stage::Copying;
@@ -52,18 +52,18 @@ impl Sender {
         });
     }
 
-    /// Whether what came so far is still to be kept.
+    /// Whether the content is still to be stored.
     pub fn is_kept(&self) -> bool {
         self.broadcast.lock().is_kept
     }
 
-    /// Whether nobody wants what comes.
+    /// Whether nobody needs the rest of the response.
     pub fn is_unwanted(&self) -> bool {
         self.broadcast.lock().is_unwanted()
     }
 
-    /// Whether nobody wants what comes any more: nobody reads it, and it is not to be kept or may not go on
-    /// alone. The task is woken when that changes.
+    /// Ready if nobody needs the rest of the response: nobody reads it, and it is not to be stored or may not
+    /// go on alone. The task is woken when that changes.
     pub fn poll_unwanted(&self, context: &Context<'_>) -> Poll<()> {
         let mut state = self.broadcast.lock();
         if state.is_unwanted() {
@@ -73,8 +73,8 @@ impl Sender {
         Poll::Pending
     }
 
-    /// Takes all of `content` as soon as there is room. What is gathered stays below `most` bytes, or is not
-    /// kept.
+    /// Takes all of `content` as soon as there is room. If more than `most` bytes have been gathered, the
+    /// response is not stored.
     pub fn poll_append(
         &mut self,
         context: &Context<'_>,
@@ -110,23 +110,23 @@ impl Sender {
         Poll::Ready(Ok(content.len()))
     }
 
-    /// Gathers no more, and lets go of what everybody has read.
+    /// Stops gathering, and drops what everybody has read.
     pub fn keep_no_more(&mut self) {
         self.broadcast.lock().let_go();
     }
 
-    /// What was gathered, now that all of it has come; `None` where it is not to be kept.
+    /// The gathered content, once all of it has come; `None` if it is not to be stored.
     pub fn gathered(&self) -> Option<Vec<Bytes>> {
         let state = self.broadcast.lock();
         state.is_kept.then(|| state.chunks.iter().map(|(_, chunk)| chunk.clone()).collect())
     }
 
-    /// The head that came.
+    /// The head, if it has come.
     pub fn head(&self) -> Option<Arc<FetchedHead>> {
         self.broadcast.head()
     }
 
-    /// All of it has come. `object` is what was kept.
+    /// The response is complete. `object` is what was stored.
     pub fn finish(&mut self, object: Option<Arc<Object>>, trailers: Option<Arc<[Trailer]>>) {
         self.is_over = true;
         self.broadcast.change(|state| {
@@ -140,7 +140,7 @@ impl Sender {
         });
     }
 
-    /// What the cache has is still good.
+    /// The backend confirmed the stored response.
     pub fn confirm(&mut self, object: Arc<Object>, is_for_all: bool) {
         self.is_over = true;
         self.broadcast.change(|state| {
@@ -149,7 +149,7 @@ impl Sender {
         });
     }
 
-    /// No response, or not all of it, came.
+    /// There was no response, or an incomplete one.
     pub fn fail(&mut self, failed: FailedFetch) {
         self.end_with(Stage::Failed(failed));
     }

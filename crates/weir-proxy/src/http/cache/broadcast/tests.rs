@@ -64,7 +64,7 @@ fn what_slow_readers_hold_is_counted_until_they_leave() {
     sender.begin(head(), true);
     assert!(append(&mut sender, &[1; 1000]) && append(&mut sender, &[2; 1000]));
     assert_eq!((read(&fast).len(), counted()), (2000, 2000));
-    // It was not taken in.
+    // The store did not take it.
     sender.finish(None, None);
     drop(sender);
     drop(fast);
