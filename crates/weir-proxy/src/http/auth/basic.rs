@@ -1,4 +1,4 @@
-//! Asks for a name and a password (RFC 7617).
+//! Authenticates users by name and password (RFC 7617).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::http::exchange::Exchange;
 use crate::http::failure::{Denied, Failure};
 use crate::http::session::Session;
 
-/// Longest wait for a place among those that are computed, and for the computation, both together.
+/// Longest wait for a place and for the computation of the hash, both together.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest `authorization` that is looked at, bytes.
+/// Longest `authorization` value that is parsed, in bytes.
 const CREDENTIALS_BYTES: usize = 4096;
 
-/// Asks for the exchange. `Ok` lets it pass; who it is is in `exchange.user` then.
+/// Authenticates the request of the exchange. `Ok` lets it pass, with the user in `exchange.user`.
 ///
 /// # Errors
-/// It may not, or too many are waiting.
+/// The request may not pass, or too many others are waiting.
 pub(super) async fn ask(
     passwords: &Arc<Passwords>,
     session: &mut Session,
@@ -52,8 +52,8 @@ fn denied(passwords: &Passwords) -> Failure {
     Failure::AuthDenied(Box::new(Denied { status: 401, fields }))
 }
 
-/// Whether the password is the one of the hash: computed on a thread, once there is a place and it is the
-/// client's turn.
+/// Whether the password matches the hash. This is computed on a thread of its own, once there is a place and
+/// it is the client's turn.
 async fn compute(
     passwords: &Arc<Passwords>,
     (session, exchange): (&mut Session, &Exchange),
@@ -69,7 +69,7 @@ async fn compute(
         Err(Full::OfClient) => return Err(Failure::AuthCrowded),
         Err(Full::OfAll) => return Err(Failure::AuthUnavailable),
     };
-    // Browsers ask for several things at once: who was before it may have had the same.
+    // Browsers send several requests at once: one before this may have had the same password.
     if passwords.remembers(tag) {
         return Ok(true);
     }
@@ -77,14 +77,15 @@ async fn compute(
     while_present(session, until, told).await?.map_err(|_| Failure::AuthUnavailable)
 }
 
-/// Name and password as the client shows them; `None` where it shows none that could be good.
+/// Name and password from the request; `None` if there are none that could be valid.
 fn shown(session: &Session, exchange: &Exchange) -> Option<Box<(String, Zeroizing<Vec<u8>>)>> {
     let mut lines = exchange.request.values(KnownHeader::Authorization, session.requester.received());
     let (line, None) = (lines.next()?, lines.next()) else { return None };
     parsed(line).map(Box::new)
 }
 
-/// `Basic` and base64 of `NAME:PASSWORD` (RFC 7617 section 2), in UTF-8 and without control characters.
+/// Parses `Basic` and base64 of `NAME:PASSWORD` (RFC 7617 section 2), in UTF-8 and without control
+/// characters.
 fn parsed(line: &[u8]) -> Option<(String, Zeroizing<Vec<u8>>)> {
     let (scheme, rest) = line.split_at_checked(6).filter(|_| line.len() <= CREDENTIALS_BYTES)?;
     if !scheme.eq_ignore_ascii_case(b"basic ") {

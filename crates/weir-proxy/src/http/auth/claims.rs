@@ -1,19 +1,19 @@
-//! What a token says of who has it, in words for header fields and logs.
+//! The claims of a token as text for header fields and logs.
 
 use serde_json::{Map, Value};
 
-/// The claims of a token that is good.
+/// The claims of a valid token.
 pub struct Claims(pub(super) Map<String, Value>);
 
 impl Claims {
-    /// What a claim says, by its name or by a path of names; `None` where it is not there, or is nothing that
-    /// stands in one line. Text of somebody else: nothing of it is escaped.
+    /// The value of a claim, found by its name or by a path of names; `None` if it is missing, or has no form
+    /// that fits into one line. The text comes from somebody else and is not escaped.
     pub fn told(&self, path: &str) -> Option<String> {
         found(&self.0, path).and_then(told)
     }
 }
 
-/// The claim of that name, or within another by a path of names.
+/// The claim of that name, or of a path of names inside other claims.
 fn found<'c>(claims: &'c Map<String, Value>, path: &str) -> Option<&'c Value> {
     if let Some(value) = claims.get(path) {
         return Some(value);
@@ -22,9 +22,10 @@ fn found<'c>(claims: &'c Map<String, Value>, path: &str) -> Option<&'c Value> {
     found(claims.get(first)?.as_object()?, rest)
 }
 
-/// As a field says it: texts, whole numbers, and lists of them; `None` for what has more inside, and for a
-/// list with a text that has a comma, which a backend would take for two. A number that is not one of 64 bits
-/// is rounded where it is read, so that two users would be told as one: it says nothing.
+/// The value as it is written in a field: texts, whole numbers, booleans, and lists of them. `None` for
+/// nested values, and for a list with a text that contains a comma, which a backend would take for two.
+/// `None` too for numbers beyond 64 bits: they are rounded when they are parsed, so two users could get the
+/// same value.
 fn told(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

@@ -1,5 +1,5 @@
-//! Lets a request pass or not, as its listener or its route asks: behind lists, limits and maintenance, and
-//! before memory or a backend answers.
+//! Runs the authentication that the listener or the route asks for: after access lists, rate limits and
+//! maintenance, and before the cache or a backend answers.
 
 use std::rc::Rc;
 
@@ -16,10 +16,10 @@ use crate::http::requester::Requester;
 use crate::http::session::Session;
 use crate::worker::WorkerListener;
 
-/// Asks. `Ok(None)` lets the request pass; else it was answered.
+/// Authenticates the request. `Ok(None)` lets it pass; otherwise it has been answered.
 ///
 /// # Errors
-/// Nothing has reached the client, and the request must not go on.
+/// Nothing has been sent to the client, and the request must not go on.
 pub async fn ask(
     session: &mut Session,
     listener: &Rc<WorkerListener>,
@@ -51,7 +51,7 @@ pub async fn ask(
         Ok(Some(_)) | Err(Failure::AuthDenied(_)) => Some(AuthResult::Denied),
         Err(Failure::AuthUnavailable | Failure::RequestTotal(_)) => Some(AuthResult::Unavailable),
         Err(Failure::AuthCrowded) => Some(AuthResult::Crowded),
-        // The client has left, or Weir's own memory or time was over.
+        // The client has left, or Weir itself ran out of memory or time.
         Err(_) => None,
     };
     if let Some(result) = result {
@@ -59,9 +59,9 @@ pub async fn ask(
     }
     let Some(mut refused) = answered? else { return Ok(None) };
     if matches!(exchange.wants, Wants::Grpc | Wants::GrpcWeb) {
-        // A call is told by its trailers, whatever the service says.
+        // A gRPC call gets its status in trailers, whatever the service answers.
         let Refused { status, fields, .. } = refused;
-        // It can go to no login page.
+        // A gRPC client can't follow a redirect to a login page.
         let status = if status < 400 { 401 } else { status };
         let fields = fields.into_iter().filter(|field| field.name().eq_ignore_ascii_case(b"set-cookie"));
         return Err(Failure::AuthDenied(Box::new(Denied { status, fields: fields.collect() })));
@@ -75,7 +75,7 @@ pub async fn ask(
     Ok(Some(answer::denied(session, listener, exchange, &refused).await))
 }
 
-/// What a failure of the service means for the request that was asked about: it does not pass.
+/// Maps a failure of the service to the failure of the request, which never passes then.
 fn closed(failure: Failure, requester: &Requester) -> Failure {
     match failure {
         Failure::AuthDenied(_)
@@ -83,7 +83,7 @@ fn closed(failure: Failure, requester: &Requester) -> Failure {
         | Failure::ClientClosed
         | Failure::Drained
         | Failure::OutOfMemory => failure,
-        // Whoever decides had no more time than the request itself.
+        // The service had no more time than the request itself, and that is over.
         _ if requester.last_moment() <= clock::now() => Failure::RequestTotal(Awaited::Nobody),
         _ => Failure::AuthUnavailable,
     }

@@ -1,6 +1,6 @@
-//! A bounded line for places of which there are few, whoever asks: clients take turns, however many of a
-//! client's requests stand in it, and one client has no more than its part of the line. Without that, who
-//! sends one request after another would keep out everybody else (threat J7).
+//! A bounded waiting line for a small number of places. Clients take turns, however many requests of one
+//! client wait, and one client may fill only its part of the line. Otherwise a client that sends one request
+//! after another would keep everybody else out (threat J7).
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// The places and the line for them, for all workers.
+/// The places and the line for them, shared by all workers.
 #[derive(Debug)]
 pub(super) struct Line {
     bounds: Bounds,
     standing: Mutex<Standing>,
 }
 
-/// How many there are, counts.
+/// The limits of a line, as counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     /// Places.
@@ -26,16 +26,16 @@ pub(super) struct Bounds {
     pub waiting_of_client: usize,
 }
 
-/// Who stands where. While anybody is in line, no place is free.
+/// Who waits for a place. While anybody waits, no place is free.
 #[derive(Debug, Default)]
 struct Standing {
     taken: usize,
     waiting: usize,
-    /// Counts those that have come into line.
+    /// Counts the requests that have entered the line.
     came: u64,
-    /// By client, those of it, first come first.
+    /// The waiting requests of each client, in order of arrival.
     lines: HashMap<Option<IpAddr>, VecDeque<Ticket>>,
-    /// The clients that have anybody in line, each once, next turn first.
+    /// The clients with waiting requests, each once, in order of their turns.
     turns: VecDeque<Option<IpAddr>>,
 }
 
@@ -45,11 +45,11 @@ struct Ticket {
     tell: oneshot::Sender<HeldPlace>,
 }
 
-/// A place, which the next in line gets when it is dropped.
+/// A place; when it is dropped, the next in line gets it.
 #[derive(Debug)]
 pub(super) struct HeldPlace(Arc<Line>);
 
-/// Stands in line, until dropped.
+/// A request's position in line, until dropped.
 #[derive(Debug)]
 pub(super) struct InLine {
     line: Arc<Line>,
@@ -58,26 +58,26 @@ pub(super) struct InLine {
     told: oneshot::Receiver<HeldPlace>,
 }
 
-/// What there is for who comes.
+/// The result of entering.
 #[derive(Debug)]
 pub(super) enum Entered {
-    /// A place.
+    /// A place was free.
     Place(HeldPlace),
-    /// Those before it have all of them.
+    /// All places are taken.
     InLine(InLine),
 }
 
-/// Why nobody may stand in line.
+/// Why a request may not wait in line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
-    /// Its client has as many in it as one may.
+    /// Its client has as many requests in line as it may.
     OfClient,
-    /// It is as long as it may be.
+    /// The line is full.
     OfAll,
 }
 
 impl Line {
-    /// Nobody is there yet.
+    /// A line that nobody has entered.
     pub(super) fn new(bounds: Bounds) -> Arc<Line> {
         Arc::new(Line { bounds, standing: Mutex::default() })
     }
@@ -115,7 +115,7 @@ impl Line {
 }
 
 impl Standing {
-    /// The first of the client whose turn it is; that client's next turn is behind all others'.
+    /// The first request of the client whose turn it is; that client's next turn comes after all others'.
     fn next(&mut self) -> Option<Ticket> {
         let client = self.turns.pop_front()?;
         let line = self.lines.get_mut(&client)?;
@@ -129,7 +129,7 @@ impl Standing {
         Some(ticket)
     }
 
-    /// Takes one out that has left. O(n) in its client's requests, and in clients where it was the last.
+    /// Removes a request that has left. O(n) in its client's requests, and in clients if it was the last one.
     fn leave(&mut self, client: Option<IpAddr>, number: u64) {
         let Some(line) = self.lines.get_mut(&client) else { return };
         let Some(place) = line.iter().position(|ticket| ticket.number == number) else { return };
@@ -145,7 +145,7 @@ impl Standing {
 impl InLine {
     /// Waits for a place.
     pub(super) async fn place(mut self) -> Option<HeldPlace> {
-        // Nobody lets go of a ticket without telling but the line itself, which is here.
+        // Only the line itself drops a ticket without sending a place, and `self` keeps the line alive.
         (&mut self.told).await.ok()
     }
 }
@@ -167,7 +167,8 @@ impl Drop for HeldPlace {
             next
         };
         if let Some(Ticket { tell, .. }) = next {
-            // Where it has left in this moment, the place comes back at once, and goes to the one behind it.
+            // If that request leaves at this moment, the place is dropped at once and goes to the one after
+            // it.
             let _ = tell.send(HeldPlace(self.0.clone()));
         }
     }
@@ -203,7 +204,7 @@ mod tests {
         }
     }
 
-    /// The place that it has got by now.
+    /// The place that it has got by now, if any.
     fn got(in_line: &mut InLine) -> Option<HeldPlace> {
         let mut context = Context::from_waker(Waker::noop());
         match pin!(&mut in_line.told).poll(&mut context) {
@@ -241,7 +242,7 @@ mod tests {
         let first = in_line(line.enter(client(1)));
         let second = in_line(line.enter(client(1)));
         assert_eq!(line.enter(client(1)).unwrap_err(), Full::OfClient);
-        // Who has no address is many.
+        // Requests without an address may come from many clients.
         let others = [(); 3].map(|()| in_line(line.enter(None)));
         assert_eq!(line.enter(client(2)).unwrap_err(), Full::OfAll);
         drop(first);

@@ -1,8 +1,8 @@
-//! Who may ask: what a listener or a route wants to know of whoever asks before a request goes on, and what
-//! is known then.
+//! Authentication: what a listener or a route requires from a client before a request goes on, and what is
+//! then known about the user.
 //!
-//! [`gate`] asks, before memory or a backend answers. What is known of the user ends up in the request to
-//! the backend by [`super::edit_table`], which also takes out what clients send by the same names.
+//! [`gate`] runs it, before the cache or a backend answers. [`super::edit_table`] writes facts about the user
+//! into the request to the backend, and drops what clients send by the same names.
 
 mod basic;
 mod claims;
@@ -30,48 +30,48 @@ pub use self::passwords::Passwords;
 pub use self::remembered::Remembered;
 pub use self::tokens::Tokens;
 
-/// What a listener or a route asks of whoever asks.
+/// How a listener or a route authenticates its clients.
 pub enum Authenticator {
-    /// A service of another pool.
+    /// By a service, which is another pool.
     Service(AuthService),
-    /// A file of names and passwords.
+    /// By a file of names and passwords.
     Passwords(Arc<Passwords>),
-    /// Keys that tokens are signed by.
+    /// By the keys that tokens are signed with.
     Tokens(Box<Tokens>),
-    /// Nobody is asked, and nobody passes: the config's check refuses what would come to this.
+    /// Nobody passes. The config's check refuses whatever would lead to this.
     Nobody,
 }
 
-/// A service that says who may pass.
+/// A service that decides which requests may pass.
 pub struct AuthService {
     /// Index of its pool in the snapshot.
     pub pool: usize,
-    /// Its name.
+    /// Name of its pool.
     pub pool_name: Box<str>,
-    /// Path and query that it is asked for.
+    /// Path and query of the questions to it.
     pub target: Box<str>,
-    /// Names of fields of the request that it is told, in lower case.
+    /// Names of the request's fields that are sent to it, in lower case.
     pub told: Box<[Box<str>]>,
-    /// Names of cookies that it is told, each perhaps with a `*` at its end; all where it is empty.
+    /// Names of the cookies that are sent to it, each perhaps with a `*` at its end; all cookies if empty.
     pub cookies: Box<[Box<str>]>,
-    /// What it has let pass; `None` where each request is asked about.
+    /// Its remembered answers; `None` if it is asked about each request.
     pub remembered: Option<Arc<Remembered>>,
-    /// Names of fields of its answer that the backend is told.
+    /// Names of its answer's fields that are sent to the backend.
     pub to_backend: Box<[Box<str>]>,
-    /// Names of fields of its answer that the client is told.
+    /// Names of its answer's fields that are sent to the client.
     pub to_client: Box<[Box<str>]>,
-    /// Where browsers are led that it answers with 401.
+    /// Where browsers are redirected if it answers with 401.
     pub sign_in: Option<Template>,
     /// The field of its answer that names the user.
     pub user: Option<Box<str>>,
-    /// For its answer, with all waits and tries.
+    /// For its answer, including all waits and retries.
     pub timeout: Duration,
-    /// Most bytes of its answer's content.
+    /// Most bytes of content in its answer.
     pub body_limit_bytes: u64,
 }
 
 impl Authenticator {
-    /// The name of the pool that is asked; `None` where none is.
+    /// The name of the service's pool; `None` if there is no service.
     pub fn pool_name(&self) -> Option<&str> {
         match self {
             Authenticator::Service(service) => Some(&service.pool_name),
@@ -79,14 +79,14 @@ impl Authenticator {
         }
     }
 
-    /// Whether what was answered before stands for some time.
+    /// Whether earlier answers are remembered for some time.
     pub fn remembers(&self) -> bool {
         matches!(self, Authenticator::Service(service) if service.remembered.is_some())
     }
 
-    /// Compiles; `pool` gives the index of a pool by its name, and `known` are files of passwords that go on
-    /// where nothing has changed; `token_keys` are those that are fetched. `None` where everybody may
-    /// ask.
+    /// Compiles the config. `pool` gives the index of a pool by its name. `known` holds the compiled password
+    /// files, which are reused where nothing has changed; `token_keys` are the keys that are fetched. `None`
+    /// if no authentication is required.
     pub fn compile(
         config: Option<&weir_config::Authentication>,
         pool: impl Fn(&str) -> Option<usize>,
@@ -100,7 +100,7 @@ impl Authenticator {
         }
         if let (Some(basic), None) = (&config.basic, &config.forward) {
             let passwords = Passwords::compile(basic, known);
-            // Each once: those of a thousand routes are compared with these.
+            // Each only once, because the config of each of perhaps a thousand routes is compared with these.
             if !known.iter().any(|known| Arc::ptr_eq(known, &passwords)) {
                 known.push(passwords.clone());
             }
@@ -127,7 +127,7 @@ impl Authenticator {
 }
 
 impl Authenticator {
-    /// The file of passwords.
+    /// The file of passwords, if there is one.
     pub(super) fn passwords(&self) -> Option<&Arc<Passwords>> {
         match self {
             Authenticator::Passwords(passwords) => Some(passwords),
@@ -135,7 +135,7 @@ impl Authenticator {
         }
     }
 
-    /// Who is asked, and what becomes of the answer, in words.
+    /// How clients are authenticated, and what is done with the answer, in words.
     pub fn words(&self) -> String {
         let service = match self {
             Authenticator::Service(service) => service,
@@ -144,7 +144,7 @@ impl Authenticator {
             Authenticator::Nobody => return "nobody is asked, and nobody passes".to_owned(),
         };
         let AuthService { pool_name, target, timeout, .. } = service;
-        // The query may hold a secret.
+        // The query may contain a secret.
         let (path, query) = target.split_once('?').map_or((&**target, ""), |(path, _)| (path, "?…"));
         let mut words = format!("pool {pool_name} is asked for GET {path}{query}, for at most {timeout:?}");
         for (names, whom) in [(&service.to_backend, "backend"), (&service.to_client, "client")] {
@@ -162,28 +162,28 @@ impl Authenticator {
     }
 }
 
-/// What a service says of a request that it does not let pass.
+/// A service's answer to a request that it does not let pass.
 pub struct Refused {
-    /// 300 to 499.
+    /// The status, 300 to 499.
     pub status: u16,
-    /// Its fields, those left out that Weir writes itself.
+    /// The answer's fields, except for those that Weir writes itself.
     pub fields: Vec<AddedField>,
-    /// Its content.
+    /// The answer's content.
     pub content: Vec<u8>,
 }
 
-/// What is known of the user of a request, with room that is used again for the next.
+/// What is known about the user of a request; the buffers are reused for the next one.
 #[derive(Default)]
 pub struct UserFacts {
-    /// Lines for the backend, `name: value` CRLF each.
+    /// Lines for the backend, each `name: value` and CRLF.
     pub to_backend: Vec<u8>,
-    /// Lines for the client.
+    /// Lines for the client, in the same form.
     pub to_client: Vec<u8>,
-    /// The name.
+    /// The user's name.
     pub name: Vec<u8>,
-    /// What its token says.
+    /// The claims of the user's token.
     pub claims: Option<Claims>,
-    /// Whether it was known without a question.
+    /// Whether a remembered answer let the request pass.
     pub is_remembered: bool,
 }
 
@@ -205,7 +205,7 @@ impl Reused for UserFacts {
     }
 }
 
-/// Appends a line, in whose value no byte ends it.
+/// Appends a line; bytes in its value that would end the line are replaced.
 fn put_line(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");

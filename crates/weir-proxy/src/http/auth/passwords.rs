@@ -1,9 +1,9 @@
-//! Names and passwords (RFC 7617): held against hashes that take long to compute, on threads of their own.
+//! Checks names and passwords (RFC 7617) against hashes that are slow to compute, on threads of their own.
 //!
-//! Passwords that were right are remembered for some time by a keyed hash, so that a page with a hundred
-//! images computes one. How many are computed at once, and how many wait for it, is bounded, and clients take
-//! turns: a flood of wrong ones takes no worker, those who are remembered do not notice it, and those who are
-//! not wait for few of another's.
+//! Correct passwords are remembered for some time by a keyed hash, so that a page with a hundred images
+//! computes one hash. The number of concurrent computations and the number of requests that wait for one are
+//! bounded, and clients take turns. So a flood of wrong passwords blocks no worker, remembered users do not
+//! notice it, and other users wait for only a few computations of anybody else.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,25 +20,25 @@ use zeroize::Zeroizing;
 
 use super::line::{Bounds, HeldPlace, Line};
 
-/// Passwords remembered at once: bcrypt takes any text behind the 72nd byte, so that there are more right
-/// ones than users.
+/// Most passwords remembered at once. There can be more correct ones than users, because bcrypt ignores what
+/// comes after the 72nd byte.
 const REMEMBERED_MOST: usize = 10_000;
-/// The users of a listener or a route, for all workers.
+/// The users of a listener or a route, shared by all workers.
 pub struct Passwords {
     config: weir_config::BasicAuth,
-    /// By name.
+    /// The hash of each user, by name.
     hashes: HashMap<Box<str>, Arc<str>>,
-    /// All hashes in the order of the file, of which a name that nobody has gets one.
+    /// All hashes in the order of the file; an unknown name is checked against one of these.
     in_order: Box<[Arc<str>]>,
     challenge: Option<AddedField>,
     key: hmac::Key,
-    /// Until when, by keyed hash of name, password and hash.
+    /// When each remembered password expires, by keyed hash of name, password and hash.
     remembered: Mutex<HashMap<[u8; 32], Duration>>,
     line: Arc<Line>,
 }
 
 impl Passwords {
-    /// Compiles; what `known` one remembers goes on where nothing has changed.
+    /// Compiles the config; if one of `known` has the same config, it is reused with what it remembers.
     pub fn compile(config: &weir_config::BasicAuth, known: &[Arc<Passwords>]) -> Arc<Passwords> {
         if let Some(same) = known.iter().find(|known| known.config == *config) {
             return same.clone();
@@ -48,8 +48,8 @@ impl Passwords {
         let names = accounts.iter().map(|account| Box::<str>::from(account.name));
         let hashes: HashMap<Box<str>, Arc<str>> = names.zip(in_order.iter().cloned()).collect();
         let mut secret = Zeroizing::new([0; 32]);
-        // Without randomness nobody can be remembered by a key that others don't know: the process could make
-        // no TLS either, and has ended long before.
+        // Without randomness no key is secret, so nobody may pass. The process could not use TLS then either,
+        // and would have ended long before.
         let is_random = aws_lc_rs::rand::fill(&mut secret[..]).is_ok();
         let challenge = format!("Basic realm=\"{}\", charset=\"UTF-8\"", config.realm);
         Arc::new(Passwords {
@@ -67,23 +67,24 @@ impl Passwords {
         })
     }
 
-    /// The field that backends are told the name by.
+    /// The field that tells backends the user's name.
     pub fn user_header(&self) -> Option<&str> {
         self.config.user_header.as_deref()
     }
 
-    /// In words.
+    /// The settings in words.
     pub fn words(&self) -> String {
         let realm = &self.config.realm;
         let count = self.hashes.len();
         format!("a name and a password of {count} users are asked for, realm {realm:?}")
     }
 
-    /// The hash of a name's password; of a name that nobody has, with `false`, one of somebody's.
+    /// The hash for a name's password; for an unknown name the hash of another user, and `false`.
     ///
-    /// Where hashes of several costs are in a file, one and the same for all unknown names would tell by its
-    /// time that a name with another cost is there. Each unknown name has one for itself, always the same, as
-    /// often of each cost as the names in the file have it: whatever time a name takes, it may be nobody's.
+    /// If a file has hashes of different costs and all unknown names were checked against one and the same
+    /// hash, the time it takes would reveal which names exist with another cost. So each unknown name gets
+    /// one of the hashes, always the same, with each cost as frequent as in the file: no response time shows
+    /// that a name exists.
     pub(super) fn hash_of(&self, user: &str) -> (Arc<str>, bool) {
         if let Some(hash) = self.hashes.get(user) {
             return (hash.clone(), true);
@@ -94,17 +95,18 @@ impl Passwords {
         (self.in_order.get(place).cloned().unwrap_or_else(|| "".into()), false)
     }
 
-    /// What clients are asked for.
+    /// The `www-authenticate` field that asks clients for a password.
     pub(super) fn challenge(&self) -> Option<&AddedField> {
         self.challenge.as_ref()
     }
 
-    /// Where those that are computed have their places, and others wait for one.
+    /// The places for computations, and the line of requests that wait for one.
     pub(super) fn line(&self) -> &Arc<Line> {
         &self.line
     }
 
-    /// What is remembered of a password: nothing that it can be told from without the key.
+    /// The key by which a correct password is remembered: without the secret, the password can't be derived
+    /// from it.
     pub(super) fn tag(&self, user: &str, password: &[u8], hash: &str) -> [u8; 32] {
         let mut context = hmac::Context::with_key(&self.key);
         for part in [user.as_bytes(), password, hash.as_bytes()] {
@@ -142,7 +144,7 @@ impl Passwords {
     }
 }
 
-/// One computation, which holds its place to its end, also where nobody waits for it any more.
+/// One computation. It keeps its place until its end, even if nobody waits for it any more.
 pub(super) struct Check {
     pub place: HeldPlace,
     pub password: Zeroizing<Vec<u8>>,
@@ -150,12 +152,12 @@ pub(super) struct Check {
 }
 
 impl Check {
-    /// Computes on a thread of its own; what came of it is sent.
+    /// Computes on a thread of its own, and sends the result.
     pub(super) fn spawn(self) -> io::Result<oneshot::Receiver<bool>> {
         let (tell, told) = oneshot::channel();
         let thread = std::thread::Builder::new().name("password".to_owned());
         thread.spawn(move || {
-            // Workers are pinned, and what they spawn would be too.
+            // Workers are pinned to CPUs, and threads that they spawn would be too.
             system::run_beside_workers();
             let Check { place, password, hash } = self;
             let is_good = is_hash_of(&hash, &password);
@@ -170,10 +172,10 @@ impl Check {
 fn is_hash_of(hash: &str, password: &[u8]) -> bool {
     if hash.starts_with("$argon2") {
         let parsed = PasswordHash::new(hash);
-        // The costs are those that the hash says.
+        // The hash itself states its costs.
         return parsed.is_ok_and(|hash| Argon2::default().verify_password(password, &hash).is_ok());
     }
-    // What stands behind the 72nd byte counts for nothing, as for whoever made the hash.
+    // bcrypt ignores what comes after the 72nd byte, as it did when the hash was made.
     bcrypt::verify(password, hash).unwrap_or(false)
 }
 

@@ -1,4 +1,4 @@
-//! Waits for something on behalf of a client, as long as it is there.
+//! Waits for something on behalf of a client, as long as the client stays.
 
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -14,14 +14,13 @@ use crate::http::exchange::Exchange;
 use crate::http::failure::Failure;
 use crate::http::session::Session;
 
-/// Who counts as one client where requests wait; `None` where nobody knows, as behind a Unix socket.
+/// The address that counts as one client where requests wait; `None` if unknown, as behind a Unix socket.
 pub(super) fn client_of(session: &Session, exchange: &Exchange) -> Option<IpAddr> {
     let address = exchange.ledger.client(&session.requester).address.ip().to_canonical();
     (!is_unix(address)).then(|| weir_screen::address_key(address))
 }
 
-/// Waits for `other` to `until` at the most, or until the time for the whole request is over, unless the
-/// client leaves.
+/// Waits for `other`, at most to `until` or to the end of the request's total time, unless the client leaves.
 ///
 /// # Errors
 /// The client has left, or the time is over.

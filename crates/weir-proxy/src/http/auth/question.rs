@@ -1,5 +1,5 @@
-//! The question that a service is asked about a request: a request of Weir's own, written as text and read
-//! as a client's would be, so that nothing gets into it that the parser did not check.
+//! The request that asks an authentication service about a client's request. It is written as text and parsed
+//! like a client's request, so that nothing gets into it that the parser did not check.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,8 @@ use super::remembered::{Remembered, Tag};
 use crate::http::exchange::Exchange;
 use crate::http::requester::Requester;
 
-/// Fields by which a proxy that is trusted says who asks: they are extended or kept, as towards backends.
+/// Fields by which a trusted proxy describes the client: they are extended or kept, as in requests to
+/// backends.
 const OF_PROXIES: [KnownHeader; 8] = [
     KnownHeader::Forwarded,
     KnownHeader::XForwardedFor,
@@ -23,17 +24,17 @@ const OF_PROXIES: [KnownHeader; 8] = [
     KnownHeader::ClientCert,
     KnownHeader::ClientCertChain,
 ];
-/// Bytes that the question may have besides what the request's own head may have.
+/// Bytes that the question may have in addition to the limit for the request's own head.
 const MORE_BYTES: usize = 4096;
-/// Fields that it may have more than the request.
+/// Fields that the question may have in addition to those of the request.
 const MORE_FIELDS: usize = 8;
 
-/// Writes the question about the request in `exchange` to `out`, and reads it into `head`. `false` where what
-/// the request says fits into no question.
+/// Writes the question about the request in `exchange` to `out`, and parses it into `head`. `false` if the
+/// request does not fit into a valid question.
 ///
-/// The path that it names is the one that routes compare and backends are asked for: an answer for one path
-/// must not let another pass (threat J2). Nor does it say what backends do not get to see, for `connection`
-/// names it.
+/// It names the path that routes compare and that backends are asked for: an answer for one path must not let
+/// another one pass (threat J2). Fields that backends do not see because `connection` names them are left
+/// out.
 pub fn write(
     requester: &Requester,
     exchange: &Exchange,
@@ -81,7 +82,7 @@ fn is_told(service: &AuthService, field: &Field<'_>) -> bool {
     service.told.iter().any(|name| field.name.eq_ignore_ascii_case(name.as_bytes()))
 }
 
-/// What the service is told of a field; `None` for cookies none of which it is told of.
+/// What the service is sent of a field; `None` for a field with cookies none of which it is sent.
 fn told_value<'f>(service: &AuthService, field: &Field<'f>) -> Option<Cow<'f, [u8]>> {
     if field.known != KnownHeader::Cookie || service.cookies.is_empty() {
         return Some(Cow::Borrowed(field.value));
@@ -97,12 +98,13 @@ fn told_value<'f>(service: &AuthService, field: &Field<'f>) -> Option<Cow<'f, [u
     (!pairs.is_empty()).then(|| Cow::Owned(pairs.join(&b"; "[..])))
 }
 
-/// Fields by which proxies say from where somebody asks, and not what.
+/// Fields by which proxies describe where a request comes from, not what it asks for.
 const OF_ADDRESSES: [KnownHeader; 3] =
     [KnownHeader::Forwarded, KnownHeader::XForwardedFor, KnownHeader::XRealIp];
 
-/// What the answer to the question about the request in `exchange` is remembered by: all that the service is
-/// told, and what header rules of its pool could tell it besides, but for what `memory` leaves out.
+/// The tag under which the answer to the question about the request in `exchange` is remembered. It covers
+/// all that the service is sent, and all that header rules of its pool could add, except for what `memory`
+/// leaves out.
 pub(super) fn tag(
     requester: &Requester,
     exchange: &Exchange,
@@ -151,7 +153,7 @@ pub(super) fn tag(
             false => of_proxy().then_some(Cow::Borrowed(field.value)),
         };
         if let Some(value) = value {
-            // In front of it no part above has such a name.
+            // The leading `:` keeps it apart from all parts above.
             question.put(&[b":", &*field.name.to_ascii_lowercase()].concat(), &value);
         }
     }

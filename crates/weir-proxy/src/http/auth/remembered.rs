@@ -1,8 +1,8 @@
-//! Answers of a service that let requests pass, remembered for those that it would be asked about in the very
-//! same words.
+//! Remembers answers by which a service let requests pass, for requests about which it would be asked exactly
+//! the same question.
 //!
-//! What is kept of a question is a keyed hash: memory holds no credentials, and nobody outside can make two
-//! questions that look alike.
+//! Of a question only a keyed hash is stored: memory holds no credentials, and nobody outside can make two
+//! questions that collide.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,22 +15,22 @@ use zeroize::Zeroizing;
 use super::UserFacts;
 use crate::seldom::Reused;
 
-/// Parts of memory with a lock each.
+/// Shards of the memory, each with its own lock.
 const SHARDS: usize = 16;
-/// Most bytes of what a service says of a user that are kept; answers with more are asked for again.
+/// Most bytes of facts about a user that are stored; answers with more are not remembered.
 const FACTS_BYTES: usize = 8 << 10;
 
-/// Which question an answer was given to.
+/// Identifies the question that an answer belongs to.
 pub(super) type Tag = [u8; 32];
 
-/// The memory of one listener or route, for all workers.
+/// The remembered answers of one listener or route, shared by all workers.
 pub struct Remembered {
     config: RememberedAnswers,
     key: hmac::Key,
     shards: [Mutex<HashMap<Tag, Kept>>; SHARDS],
 }
 
-/// An answer that lets pass.
+/// An answer that lets requests pass.
 struct Kept {
     until: Duration,
     to_backend: Box<[u8]>,
@@ -39,7 +39,7 @@ struct Kept {
 }
 
 impl Remembered {
-    /// Compiles. `None` without randomness, by which questions are told apart: nothing is remembered then.
+    /// Compiles the config. `None` without randomness for the key: nothing is remembered then.
     pub fn compile(config: &RememberedAnswers) -> Option<Arc<Remembered>> {
         let mut secret = Zeroizing::new([0; 32]);
         aws_lc_rs::rand::fill(&mut secret[..]).ok()?;
@@ -47,25 +47,25 @@ impl Remembered {
         Some(Arc::new(Remembered { config: config.clone(), key, shards: Default::default() }))
     }
 
-    /// In words.
+    /// The settings in words.
     pub fn words(&self) -> String {
         let by: Vec<_> = self.config.by.iter().map(|part| part.word()).collect();
         let by = if by.is_empty() { String::new() } else { format!(" and {}", by.join(", ")) };
         format!("what lets pass is remembered for {:?}, by what the service is told{by}", self.config.ttl)
     }
 
-    /// Whether an answer is for requests that have this part in common.
+    /// Whether answers are remembered separately for each value of this part of the question.
     pub(super) fn is_by(&self, part: QuestionPart) -> bool {
         self.config.by.contains(&part)
     }
 
-    /// Begins to note what a question says.
+    /// Begins the tag of a question.
     pub(super) fn question(&self) -> Question {
         Question(hmac::Context::with_key(&self.key))
     }
 
-    /// Puts what was said to this question into `user`; `false` where nothing is remembered, or not any more
-    /// at `now`.
+    /// Puts the facts from the answer to this question into `user`; `false` if there is no remembered answer,
+    /// or it has expired by `now`.
     pub(super) fn recall(&self, tag: &Tag, now: Duration, user: &mut UserFacts) -> bool {
         let mut shard = self.shard(tag).lock().unwrap_or_else(PoisonError::into_inner);
         let Some(kept) = shard.get(tag) else { return false };
@@ -81,8 +81,8 @@ impl Remembered {
         true
     }
 
-    /// Remembers from `now` on that the answer to this question let pass, and what it said of the user. Gives
-    /// the count of others that were forgotten for it before their time.
+    /// Remembers from `now` on that the service let this question pass, and the facts about the user. Gives
+    /// how many other answers were dropped for it before they expired.
     pub(super) fn keep(&self, tag: Tag, now: Duration, user: &UserFacts) -> u64 {
         let UserFacts { to_backend, to_client, name, .. } = user;
         if to_backend.len() + to_client.len() + name.len() > FACTS_BYTES {
@@ -96,7 +96,7 @@ impl Remembered {
         let mut forgotten = 0;
         if shard.len() >= most {
             forgotten = shard.len() as u64;
-            // To look for the oldest each time would take longer than to ask for all of them again.
+            // Searching for the oldest one each time would take longer than asking about all of them again.
             shard.clear();
         }
         let kept = Kept {
@@ -114,11 +114,11 @@ impl Remembered {
     }
 }
 
-/// What a question says, as it becomes a tag.
+/// A question's parts, on their way to become a tag.
 pub(super) struct Question(hmac::Context);
 
 impl Question {
-    /// Notes a part by its name. No two lists of parts say the same.
+    /// Adds a part by its name. Different lists of parts never give the same input to the hash.
     pub(super) fn put(&mut self, name: &[u8], value: &[u8]) {
         for text in [name, value] {
             self.0.update(&(text.len() as u64).to_be_bytes());
@@ -164,7 +164,7 @@ mod tests {
         remembered.keep(ann, Duration::from_secs(100), &user("ann"));
         assert_eq!(recalled(&remembered, &ann, 109).as_deref(), Some("ann"));
         assert_eq!((recalled(&remembered, &bob, 109), recalled(&remembered, &ann, 110)), (None, None));
-        // Parts do not run into each other.
+        // Adjacent parts do not merge.
         assert_ne!(of(&[("a", "bc")]), of(&[("ab", "c")]));
         assert_ne!(of(&[("a", "b"), ("c", "d")]), of(&[("a", "bcd")]));
         assert_ne!(of(&[("a", "")]), of(&[]));

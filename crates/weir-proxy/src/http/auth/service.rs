@@ -1,5 +1,5 @@
-//! Asks a service of another pool who may pass, by the way that all requests to pools go: with the pool's
-//! choice, health, connections, timers and retries.
+//! Asks a service in another pool whether a request may pass. The question goes the way of all requests to
+//! pools, with the pool's balancing, health checks, connections, timers and retries.
 
 use std::io;
 use std::rc::Rc;
@@ -26,11 +26,11 @@ use crate::http::stream::Stream;
 use crate::http::upload::Upload;
 use crate::worker::WorkerListener;
 
-/// Asks about the request in `exchange`, unless its answer is remembered. `Ok(None)` lets it pass: what is
-/// known of the user is in `exchange.user` then.
+/// Asks about the request in `exchange`, unless the answer is remembered. `Ok(None)` lets it pass, with the
+/// facts about the user in `exchange.user`.
 ///
 /// # Errors
-/// There is no answer, or none that means anything.
+/// There is no answer, or none that makes sense.
 pub async fn ask(
     session: &mut Session,
     listener: &Rc<WorkerListener>,
@@ -55,15 +55,15 @@ pub async fn ask(
             listener.shared.cells.of(session.requester.worker.number).auth_forgotten.add(forgotten);
         }
         (Ok(_), _) => {}
-        // What half an answer says of the user is said by nobody.
+        // Facts about the user from an incomplete answer do not count.
         (Err(_), _) => exchange.user.clear(),
     }
     said.map(|said| said.refused)
 }
 
-/// Has early data wait for the end of the handshake: whoever sends a first flight again must not have the
-/// service asked in the name of its client. It may count, or take a password that is good once (RFC 8470
-/// section 3, threat C7).
+/// Makes early data wait for the end of the handshake: somebody who replays a client's first flight must not
+/// have the service asked in that client's name. The service may count requests, or accept one-time passwords
+/// (RFC 8470 section 3, threat C7).
 async fn await_handshake(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -80,11 +80,11 @@ async fn await_handshake(
     Ok(())
 }
 
-/// What a service has said.
+/// A service's answer.
 struct Said {
-    /// `None` where it lets pass.
+    /// `None` if it lets the request pass.
     refused: Option<Refused>,
-    /// Whether it sets a cookie, which is for who asked, once.
+    /// Whether it sets a cookie, which is only for this client, once.
     sets_cookie: bool,
 }
 
@@ -164,13 +164,13 @@ async fn about(
     if asker.is_too_large {
         return Err(Failure::AuthUnavailable);
     }
-    // An answer that breaks off is none, also where what there is of it would let the request pass.
+    // An incomplete answer does not count, even if what has arrived would let the request pass.
     ended?;
     let refused = told.map(|fields| Refused { status, fields, content: asker.content });
     Ok(Said { refused, sets_cookie })
 }
 
-/// Notes what is told of the user by the answer.
+/// Stores the facts about the user from the answer.
 fn note_user(head: &ResponseHead, text: &[u8], service: &AuthService, user: &mut UserFacts) {
     let is_in = |names: &[Box<str>], field: &Field<'_>| {
         names.iter().find(|name| field.name.eq_ignore_ascii_case(name.as_bytes())).cloned()
@@ -190,7 +190,7 @@ fn note_user(head: &ResponseHead, text: &[u8], service: &AuthService, user: &mut
     }
 }
 
-/// Fields that Weir writes anew in answers of its own.
+/// Fields that Weir writes itself in its own answers.
 const WRITTEN: [KnownHeader; 5] = [
     KnownHeader::Date,
     KnownHeader::XRequestId,
@@ -204,18 +204,18 @@ fn fields_of(head: &ResponseHead, text: &[u8]) -> Vec<AddedField> {
     fields.filter_map(|field| AddedField::new(field.name, field.value).ok()).collect()
 }
 
-/// Whom the answer goes to: memory. The client that is asked about is looked at meanwhile.
+/// Receives the answer into memory, and watches meanwhile whether the client that it is about is still there.
 struct Asker<'s> {
     client: &'s mut Stream,
     content: Vec<u8>,
-    /// Most bytes of it.
+    /// Most bytes of content.
     most: usize,
-    /// Whether there were more.
+    /// Whether the content was larger.
     is_too_large: bool,
 }
 
 impl Recipient for Asker<'_> {
-    /// The service gets nothing of the body, which the client may send all the same.
+    /// The service gets nothing of the client's body, but the client may send it meanwhile.
     fn gather_body(&mut self, context: &mut Context<'_>) {
         self.client.gather(context);
     }

@@ -1,4 +1,4 @@
-//! Leads browsers to where people log in, in place of a service's 401.
+//! Redirects browsers to a login page in place of a service's 401.
 
 use weir_http::{AddedField, KnownHeader, Method};
 use weir_template::Template;
@@ -8,8 +8,7 @@ use crate::http::exchange::Exchange;
 use crate::http::request_values::Values;
 use crate::http::requester::Requester;
 
-/// Whether `refused` is a 401 for somebody who looks at pages: what scripts fetch is of no use to them when
-/// it comes from another place.
+/// Whether `refused` is a 401 for a browser that loads a page: a script can't use a redirect to another site.
 pub(super) fn is_due(requester: &Requester, exchange: &Exchange, refused: &Refused) -> bool {
     let Exchange { request, .. } = exchange;
     let mut accepted = request.values(KnownHeader::Accept, requester.received());
@@ -21,7 +20,8 @@ pub(super) fn is_due(requester: &Requester, exchange: &Exchange, refused: &Refus
         })
 }
 
-/// The redirect to `to`. Of the service's answer the cookies stay, by which it knows its client again.
+/// The redirect to `to`. It keeps the cookies of the service's answer, by which the service recognises the
+/// client.
 pub(super) fn redirect(to: &Template, values: &Values<'_>, refused: Refused) -> Refused {
     let location = location(to, values);
     let mut fields: Vec<AddedField> = refused.fields;
@@ -31,8 +31,8 @@ pub(super) fn redirect(to: &Template, values: &Values<'_>, refused: Refused) -> 
     Refused { status: 302, fields, content: Vec::new() }
 }
 
-/// Where it leads: what is filled in is percent-encoded, but for letters, digits and `-._~/:`, so that it
-/// begins no parameter and ends none. One to a path stays on its site.
+/// The target. Values that are filled in are percent-encoded, except for letters, digits and `-._~/:`, so
+/// that they can't begin or end a parameter. A target that is a path stays on its site.
 fn location(to: &Template, values: &Values<'_>) -> Vec<u8> {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let mut out = Vec::with_capacity(to.as_written().len() + 64);

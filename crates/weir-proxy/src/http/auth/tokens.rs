@@ -1,8 +1,7 @@
-//! Signed tokens (JWT, RFC 7519): held against public keys that are known, and against the clock.
+//! Checks signed tokens (JWT, RFC 7519) against known public keys and against the clock.
 //!
-//! The way of signing is a closed set without shared secrets and without "none", and a key says itself which
-//! of them it may have used: what a token says of it chooses among these and nothing else (RFC 8725 section
-//! 3.1).
+//! The algorithms are a closed set without shared secrets and without "none", and each key says which of them
+//! it may be used with. A token's `alg` only chooses among these (RFC 8725 section 3.1).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,35 +23,34 @@ use crate::http::exchange::Exchange;
 use crate::http::failure::{Denied, Failure};
 use crate::http::session::Session;
 
-/// Most keys that one token is held against: a token costs a computation for each, whoever sends it. A file
-/// of keys has at most half as many of one name, and as many without one.
+/// Most keys that one token is checked against, because each costs a computation, whoever sends the token. A
+/// file of keys has at most half as many with one name, and as many without a name.
 const KEYS_TRIED_MOST: usize = 2 * KEYS_OF_A_NAME_MOST;
-/// Longest token that is looked at, bytes.
+/// Longest token that is checked, in bytes.
 const TOKEN_BYTES: usize = 16 << 10;
 
-/// The keys of a listener or a route, and what tokens must say.
+/// The keys of a listener or a route, and the claims that it requires.
 pub struct Tokens {
     config: TokenAuth,
     keys: Keys,
 }
 
-/// What tokens are held against.
+/// The keys that tokens are checked against.
 enum Keys {
-    /// Those of a file.
+    /// Keys from a file.
     OfFile(Vec<TokenKey>),
-    /// Those that are fetched.
+    /// Keys that are fetched.
     Fetched(Arc<FetchedSet>),
 }
 
-/// Why a token is not taken: the word that the client is told (RFC 6750 section 3).
+/// Why a token is rejected: the text that is sent to the client (RFC 6750 section 3).
 type Why = &'static str;
 
-/// Why a token is not good.
+/// Why a token is not valid.
 #[derive(Debug)]
 struct Bad {
     why: Why,
-    /// Whether it could be by a key that is not at hand: none of those has signed it, and none has the name
-    /// that it says.
+    /// Whether a key that is not at hand could have signed it: none of the keys at hand has.
     may_be_of_another_key: bool,
 }
 
@@ -62,16 +60,17 @@ impl From<Why> for Bad {
     }
 }
 
-/// Why a request does not pass by the keys at hand.
+/// Why a request does not pass with the keys at hand.
 enum Closed {
-    /// Whatever keys there are.
+    /// It would not pass with any keys.
     Denied(Failure),
-    /// Unless there are others: because of the token where there are keys, which are these.
+    /// It might pass with other keys. `Some` with the reason and the keys that were tried, if there are keys
+    /// at hand.
     ByKeys(Option<(Why, Arc<Held>)>),
 }
 
 impl Closed {
-    /// As it is where no other keys come.
+    /// The failure if no other keys become available.
     fn in_the_end(self) -> Failure {
         match self {
             Closed::Denied(failure) => failure,
@@ -82,7 +81,7 @@ impl Closed {
 }
 
 impl Tokens {
-    /// Compiles; `None` where the keys are fetched and are not among `fetched`.
+    /// Compiles the config; `None` if the keys are to be fetched and are not among `fetched`.
     pub fn compile(config: &TokenAuth, fetched: Option<&TokenKeys>) -> Option<Tokens> {
         let keys = match config.fetched() {
             Some(wanted) => Keys::Fetched(fetched?.find(&wanted)?.clone()),
@@ -91,7 +90,7 @@ impl Tokens {
         Some(Tokens { keys, config: config.clone() })
     }
 
-    /// In words.
+    /// The settings in words.
     pub fn words(&self) -> String {
         let place = match &self.config.cookie {
             Some(name) => format!("in the cookie {name}"),
@@ -108,12 +107,13 @@ impl Tokens {
         words
     }
 
-    /// Asks for the exchange. `Ok` lets it pass; who it is is in `exchange.user` then. Where keys are fetched
-    /// and none of those at hand has signed the token, it waits for the next fetch, if that begins now.
+    /// Authenticates the request of the exchange. `Ok` lets it pass, with the user in `exchange.user`. If
+    /// keys are fetched and none of those at hand has signed the token, it waits for the next fetch if that
+    /// begins now.
     ///
     /// # Errors
-    /// It may not; or there are no keys; or a fetch is under way that could bring the token's key, and there
-    /// is no place to wait for it.
+    /// The request may not pass; or there are no keys; or a fetch that could bring the token's key is
+    /// running, and there is no place to wait for it.
     pub(super) async fn ask(&self, session: &mut Session, exchange: &mut Exchange) -> Result<(), Failure> {
         let closed = match self.look(session, exchange) {
             Ok(()) => return Ok(()),
@@ -125,14 +125,14 @@ impl Tokens {
         let now = clock::now();
         match set.ask(client_of(session, exchange), now) {
             Ok(mut waiting) => {
-                // A fetch ends by itself; one more second is for who is late to say so.
+                // A fetch ends by itself; the extra second allows for a late report of its end.
                 let until = now + self.config.fetch_timeout + Duration::from_secs(1);
                 while_present(session, until, waiting.end()).await?;
             }
             Err(why) => {
                 let at_hand = set.good(now);
                 let looked = looked.as_ref().map(|(_, held)| Arc::as_ptr(held));
-                // They may have come in between.
+                // Other keys may have arrived in between.
                 if at_hand.as_ref().map(Arc::as_ptr) == looked {
                     return Err(match why {
                         NoWait::TooSoon => closed.in_the_end(),
@@ -145,12 +145,12 @@ impl Tokens {
         self.look(session, exchange).map_err(Closed::in_the_end)
     }
 
-    /// Holds what the client shows against the keys at hand.
+    /// Checks the client's token against the keys at hand.
     fn look(&self, session: &Session, exchange: &mut Exchange) -> Result<(), Closed> {
         let Exchange { request, user, .. } = exchange;
         let text = session.requester.received();
         let shown = match &self.config.cookie {
-            // Of two a backend may take the one that nobody looked at.
+            // If there are two such cookies, a backend may use the one that was not checked.
             Some(name) => cookies::only(request.values(KnownHeader::Cookie, text), name.as_bytes()),
             None => {
                 let mut lines = request.values(KnownHeader::Authorization, text);
@@ -180,8 +180,8 @@ impl Tokens {
         Ok(())
     }
 
-    /// What a token that is not good by `held` comes to. One that other keys would not make good asks for
-    /// none.
+    /// The failure for a token that is not valid with the keys `held`. It is final for a token that no other
+    /// key would make valid, so that such a token causes no fetch.
     #[cold]
     fn closed(&self, bad: Bad, token: &[u8], now: f64, held: Option<Arc<Held>>) -> Closed {
         let is_worth_it = || -> Result<(), Why> {
@@ -198,7 +198,7 @@ impl Tokens {
         }
     }
 
-    /// The claims of a token that is good by one of `keys` at `now`, in seconds since 1970.
+    /// The claims of a token that is valid by one of `keys` at `now`, in seconds since 1970.
     fn verified(&self, keys: &[TokenKey], token: &[u8], now: f64) -> Result<Map<String, Value>, Bad> {
         let Parts { signed, signing, id, payload, signature } = Parts::of(token)?;
         let id = id.as_deref();
@@ -207,7 +207,7 @@ impl Tokens {
             is_named && key.signings.contains(&signing)
         };
         let candidates = || keys.iter().filter(may_be);
-        // Of a key whose name is known, too: a provider may have changed it under its name.
+        // Also if a key of that name is known: a provider may have replaced the key under its name.
         let by_none = |why| Bad { why, may_be_of_another_key: true };
         match candidates().count() {
             0 => return Err(by_none("signed by a key that is not known")),
@@ -224,7 +224,7 @@ impl Tokens {
 
     fn is_in_force(&self, claims: &Map<String, Value>, now: f64) -> Result<(), Why> {
         let leeway = self.config.leeway.as_secs_f64();
-        // A time of another type is no time, and never one that need not be looked at.
+        // A time of another type makes the token invalid; it is never ignored.
         let time = |name: &str| match claims.get(name) {
             None => Ok(None),
             Some(value) => value.as_f64().map(Some).ok_or("has a time that is none"),
@@ -253,7 +253,7 @@ impl Tokens {
         if is_for_us { Ok(()) } else { Err("is for another audience") }
     }
 
-    /// Notes what backends and the log are told.
+    /// Stores what backends and the log are told.
     fn note(&self, claims: Claims, user: &mut UserFacts) {
         for (name, claim) in &self.config.claims {
             if let Some(value) = claims.told(claim).filter(|value| !value.is_empty()) {
@@ -267,13 +267,13 @@ impl Tokens {
     }
 }
 
-/// What stands behind `Bearer` (RFC 6750 section 2.1).
+/// The token after `Bearer` (RFC 6750 section 2.1).
 fn of_bearer(line: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = line.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-/// Where fetched keys stand, in words.
+/// Where fetched keys come from, and their age, in words.
 fn words_of(set: &FetchedSet, now: Duration) -> String {
     let mut words = match set.held() {
         Some(held) => {
@@ -289,12 +289,12 @@ fn words_of(set: &FetchedSet, now: Duration) -> String {
     words + ")"
 }
 
-/// A token, read and not yet believed.
+/// A token that is parsed but not yet verified.
 struct Parts<'t> {
-    /// What the signature is of.
+    /// The text that the signature covers.
     signed: &'t str,
     signing: Signing,
-    /// What it says its key is called.
+    /// The name (`kid`) of its key, according to the token.
     id: Option<String>,
     payload: &'t str,
     signature: Vec<u8>,
@@ -310,7 +310,7 @@ impl Parts<'_> {
         let signing = head.get("alg").and_then(Value::as_str).and_then(Signing::of_name);
         let signing = signing.ok_or("signed in a way that is not taken")?;
         if head.contains_key("crit") {
-            // RFC 7515 section 4.1.11: what must be understood is not.
+            // RFC 7515 section 4.1.11: a critical header that is not understood makes the token invalid.
             return Err("has a critical header");
         }
         let id = match head.remove("kid") {
@@ -332,7 +332,7 @@ fn denied(challenge: &str) -> Failure {
     Failure::AuthDenied(Box::new(Denied { status: 401, fields }))
 }
 
-/// A segment that is base64url of a JSON object.
+/// Decodes a segment that is base64url of a JSON object.
 fn object(segment: &str) -> Result<Map<String, Value>, Why> {
     let bytes = decode_base64(segment.as_bytes(), Alphabet::Url).ok_or("not a token")?;
     serde_json::from_slice(&bytes).map_err(|_| "not a token")
