@@ -1,4 +1,4 @@
-//! Conditions and ranges of requests that memory answers (RFC 9110 §13, §14; RFC 9111 §4.3.2).
+//! Conditional and range requests that the cache answers (RFC 9110 §13, §14; RFC 9111 §4.3.2).
 
 use weir_http::values::entity_tag::{self, EntityTag};
 use weir_http::values::http_date;
@@ -10,29 +10,29 @@ use crate::object::Object;
 /// The answer to a conditional request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conditional {
-    /// 304: what the client has is good. See [`crate::heads::not_modified`].
+    /// 304: the client's copy is still valid. See [`crate::heads::not_modified`].
     NotModified,
-    /// The response itself.
+    /// The whole response.
     Whole,
 }
 
 /// The answer to a range request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// The response itself.
+    /// The whole response.
     Whole,
     /// 206: see [`crate::heads::partial`].
     Part {
         /// First byte.
         start: u64,
-        /// Behind the last byte.
+        /// One past the last byte.
         end: u64,
     },
     /// 416: see [`crate::heads::unsatisfiable`].
     Unsatisfiable,
 }
 
-/// Conditions that ask the origin whether an object is still good (RFC 9111 §4.3.1).
+/// The conditions for asking the origin whether an object is still valid (RFC 9111 §4.3.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Validators<'a> {
     /// Value of `if-none-match`.
@@ -42,13 +42,13 @@ pub struct Validators<'a> {
 }
 
 impl Validators<'_> {
-    /// Whether there is nothing to ask with.
+    /// Whether there is no validator at all.
     pub fn is_empty(&self) -> bool {
         self.if_none_match.is_none() && self.if_modified_since.is_none()
     }
 }
 
-/// The validators of an object; none of those that cannot be read.
+/// The validators of an object, without those that cannot be parsed.
 pub fn validators(object: &Object) -> Validators<'_> {
     let value = |known| object.head().value(known, object.text());
     Validators {
@@ -64,7 +64,7 @@ fn tag(object: &Object) -> Option<EntityTag<'_>> {
     object.head().value(KnownHeader::Etag, object.text()).and_then(EntityTag::parse)
 }
 
-/// Whether the client has a good copy of the object already. `wall_seconds` is the time since the epoch.
+/// Whether the client already has a valid copy of the object. `wall_seconds` is the time since the epoch.
 /// O(length of the conditions), does not allocate.
 pub fn conditional(object: &Object, head: &RequestHead, buffer: &[u8], wall_seconds: u64) -> Conditional {
     // RFC 9110 §13.2.1: conditions are ignored where the answer without them would not be a success.
@@ -91,10 +91,10 @@ pub fn conditional(object: &Object, head: &RequestHead, buffer: &[u8], wall_seco
     answer(fresh.last_modified_seconds.unwrap_or(fresh.date_seconds) <= since)
 }
 
-/// Which part of the object the client asks for. To be asked after [`conditional`] has said `Whole`. O(1),
+/// The part of the object that the client asks for. Call it after [`conditional`] has returned `Whole`. O(1),
 /// does not allocate.
 pub fn range(object: &Object, head: &RequestHead, buffer: &[u8], wall_seconds: u64) -> Part {
-    // RFC 9110 §14.2: ranges are of GET, and of what was found.
+    // RFC 9110 §14.2: ranges apply to GET only, and here to 200 responses only.
     if head.method() != Method::Get || object.status() != 200 {
         return Part::Whole;
     }
@@ -110,7 +110,7 @@ pub fn range(object: &Object, head: &RequestHead, buffer: &[u8], wall_seconds: u
     }
 }
 
-/// Whether the parts that the client has are of this very content: `if-range` (RFC 9110 §13.1.5).
+/// Whether the client's parts belong to this very content: `if-range` (RFC 9110 §13.1.5).
 fn same_as_before(object: &Object, head: &RequestHead, buffer: &[u8], wall_seconds: u64) -> bool {
     let mut lines = head.values(KnownHeader::IfRange, buffer);
     let Some(text) = lines.next() else { return true };

@@ -1,12 +1,12 @@
-//! Where a request's cookies may be read as one of a name.
+//! Finds every text in a request's cookies that a backend might read as a cookie of a given name.
 //!
-//! Backends part and spell them in more ways than one (RFC 6265 §5.4, RFC 2965 §3.3.4, and what frameworks
+//! Backends separate and spell cookies in several ways (RFC 6265 §5.4, RFC 2965 §3.3.4, and what frameworks
 //! made of both): commas and spaces between pairs, spaces around the `=`, escapes in names, names in any
 //! case. Whatever any of them may take for a keyed cookie is part of the key (threat E1).
 
 use weir_http::form::unescape;
 
-/// The texts in a `cookie` line that may be a cookie of that name, each to the next semicolon. O(length of
+/// The texts in a `cookie` line that may be a cookie of that name, each up to the next semicolon. O(length of
 /// the line).
 pub(crate) fn named<'a>(line: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
     line.split(|&byte| byte == b';').flat_map(move |pair| {
@@ -15,11 +15,11 @@ pub(crate) fn named<'a>(line: &'a [u8], name: &'a [u8]) -> impl Iterator<Item = 
     })
 }
 
-/// Where the name begins that ends a text, with whatever spaces behind it.
+/// The start of the name that ends a text, ignoring spaces after it.
 fn start_of(before: &[u8], name: &[u8]) -> Option<usize> {
     let before = before.trim_ascii_end();
-    // Each byte of it takes at most three. What has an `=` in it is no name, so that many of them are not
-    // looked through again and again.
+    // Each byte of the name takes at most three. A text that contains `=` is no name; stopping there avoids
+    // scanning the same bytes again and again.
     let least = before.len().saturating_sub(3 * name.len() + 1);
     let parts = |byte: &u8| matches!(byte, b'=' | b',' | b' ' | b'\t');
     let start = match before.get(least..)?.iter().rposition(parts) {
@@ -31,7 +31,7 @@ fn start_of(before: &[u8], name: &[u8]) -> Option<usize> {
     is_spelt(before.get(start..)?, name).then_some(start)
 }
 
-/// Whether a text is a name, in any case and with any of its bytes escaped.
+/// Whether a text spells a name, in any case and with any of its bytes escaped.
 fn is_spelt(mut text: &[u8], name: &[u8]) -> bool {
     let same = name.iter().all(|expected| {
         let Some(((byte, _), behind)) = unescape(text) else { return false };

@@ -1,4 +1,4 @@
-//! Changes by a 304 to the object that it confirms (RFC 9111 §3.2, §4.3.4).
+//! Updates a stored object by the 304 that confirms it (RFC 9111 §3.2, §4.3.4).
 
 use weir_http::values::entity_tag::EntityTag;
 use weir_http::values::vary::Vary;
@@ -11,34 +11,34 @@ use crate::request::RequestFacts;
 use crate::response::{Exchange, NotStored, Storing, assess, may_be_shared};
 use crate::rules::Rules;
 
-/// A 304 is of something else than what is kept (threat E7): drop the object, and ask again without
-/// conditions.
+/// The 304 is about something other than the stored object (threat E7): drop the object, and ask again
+/// without conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mismatch {
     /// It has another entity tag.
     Tag,
-    /// It has another date of change, and no tag.
+    /// It has another `last-modified`, and no tag.
     LastModified,
-    /// It varies by something else.
+    /// It has another `vary`.
     Vary,
-    /// Its fields cannot be kept.
+    /// Its fields cannot be stored.
     Head,
 }
 
-/// An object with what a 304 has said of it.
+/// An object updated by a 304.
 #[derive(Debug)]
 pub struct Freshened {
-    /// Answers the request that was waiting. It shares its content with the one before.
+    /// Answers the waiting request. It shares its content with the old object.
     pub object: Object,
-    /// Whether it may take that one's place; else remove that one.
+    /// Whether it may replace the old object in the store; if not, remove the old one.
     pub kept: Result<(), NotStored>,
 }
 
-/// Brings an object up to date by the 304 that came when the origin was asked with [`crate::validators`] of
-/// it. `request` is that of the client. Copies the head, not the content.
+/// Updates an object by the 304 that answered a request with its [`crate::validators`]. `request` is the
+/// client's request. Copies the head, not the content.
 ///
 /// # Errors
-/// The 304 is of something else.
+/// The 304 is about something else.
 pub fn freshen(
     object: &Object,
     head: &ResponseHead,
@@ -84,7 +84,7 @@ fn is_of(object: &Object, head: &ResponseHead, buffer: &[u8]) -> Result<(), Mism
     {
         return Err(Mismatch::LastModified);
     }
-    // It is kept under what the old list selected.
+    // The object is stored under the key that the old list selected.
     let vary = |head: &ResponseHead, buffer: &[u8]| Vary::of(head.values(KnownHeader::Vary, buffer));
     if now(KnownHeader::Vary).is_some() && vary(head, buffer) != vary(object.head(), object.text()) {
         return Err(Mismatch::Vary);
@@ -92,7 +92,7 @@ fn is_of(object: &Object, head: &ResponseHead, buffer: &[u8]) -> Result<(), Mism
     Ok(())
 }
 
-/// The fields of the object, each replaced by those of that name in the 304.
+/// The fields of the object, each replaced by the 304's fields of the same name.
 //= https://www.rfc-editor.org/rfc/rfc9111#section-3.2
 //# When doing so, the cache MUST add each header field in the provided
 //# response to the stored response, replacing field values that are
@@ -106,8 +106,8 @@ fn update(
     let is_new = |field: &Field<'_>| {
         !matches!(
             field.known,
-            // These say what the content is made of, and that is as it was. A cookie is for the client that
-            // made us ask.
+            // These describe the content, which is unchanged. A cookie is for the client whose request caused
+            // the validation.
             KnownHeader::ContentLength
                 | KnownHeader::ContentEncoding
                 | KnownHeader::ContentRange
@@ -116,7 +116,7 @@ fn update(
         )
     };
     let replaced = |field: &Field<'_>| {
-        // An object without a date in the 304 is as old as the 304.
+        // An object without a date of its own takes the 304's.
         field.known == KnownHeader::Date
             || head
                 .end_to_end_fields(buffer)

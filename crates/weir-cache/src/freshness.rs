@@ -8,7 +8,7 @@ use weir_http::{KnownHeader, ResponseHead};
 
 use crate::rules::Rules;
 
-/// The two clocks: ages are measured with the one that never jumps, dates are compared with the other.
+/// The two clocks: ages are measured with the monotonic one, dates are compared with the wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
     /// Since an arbitrary origin, the same for all calls.
@@ -34,12 +34,12 @@ pub enum Source {
     NegativeTtl,
     /// A tenth of the time since `last-modified`.
     Heuristic,
-    /// It has none, and is asked for anew each time.
+    /// It has none, and is validated each time.
     Nothing,
 }
 
-/// A time in nanoseconds, in half of the room that a `Duration` takes: a million objects have five each. Ends
-/// after some 584 years.
+/// A time in nanoseconds, in half the space of a `Duration`: a million objects have five each. Ends after
+/// some 584 years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Nanos(u64);
 
@@ -55,7 +55,7 @@ impl From<Nanos> for Duration {
     }
 }
 
-/// How fresh a response was when it came, and for how long it stays so.
+/// The age of a response when it arrived, and how long it stays fresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Freshness {
     received_at: Nanos,
@@ -65,41 +65,41 @@ pub struct Freshness {
     stale_if_error: Nanos,
     /// Where its lifetime comes from.
     pub source: Source,
-    /// Never to be used without asking the origin: `no-cache`.
+    /// Never to be used without validation: `no-cache`.
     pub always_validate: bool,
-    /// Not to be used when stale, whatever the client says (RFC 9111 §4.2.4).
+    /// Never to be used when stale, whatever the client says (RFC 9111 §4.2.4).
     pub never_stale: bool,
-    /// Its `date`, or when it came: seconds since the epoch.
+    /// Its `date`, or its arrival: seconds since the epoch.
     pub date_seconds: u64,
     /// Its `last-modified`, in seconds since the epoch.
     pub last_modified_seconds: Option<u64>,
 }
 
-/// Longest that anything is taken to be fresh for on a guess.
+/// Longest heuristic lifetime.
 const HEURISTIC_MOST: Duration = Duration::from_secs(86_400);
 
 impl Freshness {
-    /// Whether it came before the other did.
+    /// Whether this response arrived before the other.
     pub(crate) fn came_before(&self, other: &Freshness) -> bool {
         self.received_at.0 < other.received_at.0
     }
 
-    /// At which age it becomes stale.
+    /// The age at which it becomes stale.
     pub fn lifetime(&self) -> Duration {
         self.lifetime.into()
     }
 
-    /// How long it may answer when stale while it is fetched anew; zero for not at all.
+    /// How long a stale response may be served while it is refreshed; zero for not at all.
     pub fn stale_while_revalidate(&self) -> Duration {
         self.stale_while_revalidate.into()
     }
 
-    /// How long it may answer when stale while the origin fails; zero for not at all.
+    /// How long a stale response may be served while the origin fails; zero for not at all.
     pub fn stale_if_error(&self) -> Duration {
         self.stale_if_error.into()
     }
 
-    /// The same for what has just come from the origin.
+    /// The same for a response that has just come from the origin.
     pub(crate) fn begun_at(self, now: Duration) -> Freshness {
         Freshness { received_at: now.into(), initial_age: Nanos::default(), ..self }
     }
@@ -112,7 +112,7 @@ impl Freshness {
         Duration::from(self.initial_age).saturating_add(now.saturating_sub(self.received_at.into()))
     }
 
-    /// Reckons it up for a response that came `times` and was asked for at `asked_at`.
+    /// Computes the freshness of a response that arrived at `times` and was requested at `asked_at`.
     pub(crate) fn of(
         head: &ResponseHead,
         buffer: &[u8],
@@ -127,8 +127,8 @@ impl Freshness {
         let age_value = age_value(head, buffer);
         let initial_age = initial_age(age_value, date_seconds, asked_at, times);
         let (lifetime, source) = lifetime(head, buffer, said, rules, &dates);
-        // The operator's own lifetimes count from when the response came, of which no origin's slowness and
-        // no other clock takes anything: only what it has already been kept elsewhere.
+        // The operator's own lifetimes count from the arrival of the response. The origin's slowness and its
+        // clock take nothing off them, only the time the response has already spent in other caches.
         let from_now = |lifetime: Duration| lifetime.saturating_add(initial_age.saturating_sub(age_value));
         let lifetime = match source {
             Source::Ttl | Source::NegativeTtl => from_now(lifetime),
@@ -143,9 +143,9 @@ impl Freshness {
         //# explicit in-protocol directive (e.g., by a no-cache response
         //# directive, a must-revalidate response directive, or an applicable
         //# s-maxage or proxy-revalidate response directive; see Section 5.2.2).
-        // A response that says both `s-maxage` and for how long it may be used when stale means the latter:
-        // the extension is the more particular word. Nothing that the operator or a client says makes up for
-        // its absence.
+        // If a response has both `s-maxage` and a time for which it may be served stale, the latter applies,
+        // as the more specific extension. If it has no such time, nothing that the operator or a client says
+        // makes up for it.
         let never_stale = forbidden || directives.s_maxage.is_some();
         let window = |own: Option<u32>, configured: Option<Duration>| match own {
             _ if forbidden => Duration::ZERO,
@@ -169,10 +169,10 @@ impl Freshness {
     }
 }
 
-/// The directives of a response, from whichever field holds.
+/// The directives of a response, from the field that applies.
 pub(crate) struct Said {
     pub directives: ResponseDirectives,
-    /// It is `cdn-cache-control` that holds: `expires` does not.
+    /// They come from `cdn-cache-control`, so `expires` does not apply.
     pub targeted: bool,
 }
 
@@ -196,25 +196,24 @@ impl Said {
         }
     }
 
-    /// Whether the response says for how long it is fresh.
+    /// Whether the response states an explicit lifetime.
     pub fn has_lifetime(&self, head: &ResponseHead, buffer: &[u8]) -> bool {
         self.directives.has_lifetime()
             || (!self.targeted && head.value(KnownHeader::Expires, buffer).is_some())
     }
 }
 
-/// Statuses of which a cache may guess for how long they hold (RFC 9110 §15.1). 206 is among them too, but is
-/// never kept.
+/// Statuses whose lifetime a cache may guess (RFC 9110 §15.1). 206 is one of them too, but is never stored.
 pub(crate) fn is_heuristic(status: u16) -> bool {
     matches!(status, 200 | 203 | 204 | 300 | 301 | 308) || is_negative(status)
 }
 
-/// Statuses among them that say that there is nothing.
+/// Those of them that say that there is nothing.
 pub(crate) fn is_negative(status: u16) -> bool {
     matches!(status, 404 | 405 | 410 | 414 | 501)
 }
 
-/// When a response was sent and when it came, and since when its content is what it is.
+/// When a response was generated, when it arrived, and when its content last changed.
 struct Dates {
     date_seconds: u64,
     last_modified_seconds: Option<u64>,
@@ -264,15 +263,15 @@ fn lifetime(
     }
 }
 
-/// RFC 9111 §5.3: what cannot be read, `0` in particular, lies in the past. Of several lines the earliest
-/// holds.
+/// RFC 9111 §5.3: an unreadable value, `0` in particular, lies in the past. Of several lines the earliest
+/// applies.
 fn expires(head: &ResponseHead, buffer: &[u8], date_seconds: u64, times: Times) -> Duration {
     let moments = head.values(KnownHeader::Expires, buffer);
     let earliest = moments.map(|text| http_date::parse(text, times.wall_seconds).unwrap_or(0)).min();
     Duration::from_secs(earliest.unwrap_or(0).saturating_sub(date_seconds))
 }
 
-/// `None` when there is no such field, more than one, or none that can be read.
+/// `None` if the field is missing, repeated or unreadable.
 fn date(head: &ResponseHead, buffer: &[u8], name: KnownHeader, times: Times) -> Option<u64> {
     let mut lines = head.values(name, buffer);
     let text = lines.next()?;
@@ -292,7 +291,7 @@ fn initial_age(age_value: Duration, date_seconds: u64, asked_at: Duration, times
     apparent.max(age_value.saturating_add(delay))
 }
 
-/// How old the response says it is itself.
+/// The value of the response's `age` field.
 fn age_value(head: &ResponseHead, buffer: &[u8]) -> Duration {
     let seconds = delta_seconds::age(head.values(KnownHeader::Age, buffer)).unwrap_or(0);
     Duration::from_secs(u64::from(seconds))

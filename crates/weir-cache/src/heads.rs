@@ -1,7 +1,7 @@
-//! Heads that the cache makes: that of a kept response, and those of 304, 206 and 416 made from it.
+//! Heads that the cache makes: that of a stored response, and the 304, 206 and 416 derived from it.
 //!
-//! They are read from text that Weir would write (RFC 9111 §3.1: nothing of the connection it came by is in
-//! it), so that they are sent as any other response: with [`weir_http::write_response`] or
+//! They are parsed from text as Weir itself would write it (without any field of the connection it came by,
+//! RFC 9111 §3.1). So they can be sent like any other response, with [`weir_http::write_response`] or
 //! [`weir_http::response_fields`].
 
 use std::ops::Range;
@@ -14,11 +14,12 @@ use crate::object::Object;
 /// Fields that are left out of a stored response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Kept {
-    /// Names in lower case that the response itself withholds (RFC 9111 §5.2.2.4, §5.2.2.7).
+    /// Names in lower case of fields that the response itself keeps from caches (RFC 9111 §5.2.2.4,
+    /// §5.2.2.7).
     pub withheld: Box<[Box<[u8]>]>,
 }
 
-/// Fields that are not kept: what is said anew with each answer, and what is for one client.
+/// Whether a field is not stored, because it is generated anew for each answer or meant for one client.
 fn is_left_out(field: &Field<'_>, kept: &Kept) -> bool {
     matches!(
         field.known,
@@ -36,7 +37,7 @@ fn is_left_out(field: &Field<'_>, kept: &Kept) -> bool {
 /// A head under construction.
 struct Draft<'a> {
     builder: ResponseBuilder<'a>,
-    /// Room for a name in lower case.
+    /// Scratch space for a name in lower case.
     name: Vec<u8>,
     sound: bool,
 }
@@ -44,7 +45,7 @@ struct Draft<'a> {
 impl<'a> Draft<'a> {
     fn new(status: u16, head: &'a mut ResponseHead, text: &'a mut Vec<u8>) -> Draft<'a> {
         text.clear();
-        // Its parts were within the limits once; what is added here must not make them refused.
+        // Its parts were within the limits once; the fields added here must not cause a refusal.
         let limits = Limits { header_block_bytes: usize::MAX, field_count: usize::MAX, ..Limits::default() };
         let asked = Asked { method: Method::Get, upgrade: None };
         let builder = ResponseBuilder::new(Version::Http11, &limits, asked, head, text);
@@ -63,7 +64,7 @@ impl<'a> Draft<'a> {
         self.field(name, digits(number, &mut [0; 20]));
     }
 
-    /// Whether it is a head.
+    /// Completes the head; `false` if it does not parse as one.
     fn finish(self) -> bool {
         let finished = self.builder.finish(false);
         self.sound && finished.is_ok()
@@ -84,13 +85,13 @@ fn digits(number: u64, room: &mut [u8; 20]) -> &[u8] {
     }
 }
 
-/// Statuses whose responses never have content nor its length (RFC 9110 §8.6).
+/// Statuses whose responses have neither content nor a `content-length` (RFC 9110 §8.6).
 fn has_no_length(status: u16) -> bool {
     matches!(status, 204 | 304)
 }
 
-/// The head of a response with content of `length` bytes, as it is kept. `None` when it has something that
-/// Weir would not send.
+/// The head to store for a response with content of `length` bytes. `None` if it contains something that Weir
+/// would not send.
 pub(crate) fn kept(
     head: &ResponseHead,
     buffer: &[u8],
@@ -102,7 +103,7 @@ pub(crate) fn kept(
     assembled(head.status(), fields, length, wall_seconds)
 }
 
-/// A head of these fields, with `date` and `content-length`.
+/// A head with these fields, plus `date` and `content-length`.
 pub(crate) fn assembled<'a>(
     status: u16,
     fields: impl Iterator<Item = Field<'a>>,
@@ -135,14 +136,14 @@ pub(crate) fn assembled<'a>(
     Some((head, text.into_boxed_slice()))
 }
 
-/// Makes the 304 that says that the client's copy of this object is good (RFC 9110 §15.4.5). `head` and
-/// `text` are cleared first.
+/// Makes the 304 that confirms the client's copy of this object (RFC 9110 §15.4.5). `head` and `text` are
+/// cleared first.
 pub fn not_modified(object: &Object, head: &mut ResponseHead, text: &mut Vec<u8>) {
     let mut draft = Draft::new(304, head, text);
     let tagged = object.head().value(KnownHeader::Etag, object.text()).is_some();
     for field in object.head().fields(object.text()) {
-        // Fields that describe the content are of no use without it; the date it was changed at only where
-        // there is no tag.
+        // Fields that describe the content are useless without it; `last-modified` is sent only if there is
+        // no tag.
         let describes = matches!(
             field.known,
             KnownHeader::ContentLength
@@ -172,7 +173,7 @@ pub fn partial(object: &Object, part: &Range<u64>, head: &mut ResponseHead, text
     draft.finish();
 }
 
-/// Makes the 416 for a range outside of the object (RFC 9110 §15.5.17). `head` and `text` are cleared first.
+/// Makes the 416 for a range outside the object (RFC 9110 §15.5.17). `head` and `text` are cleared first.
 pub fn unsatisfiable(object: &Object, head: &mut ResponseHead, text: &mut Vec<u8>) {
     let mut draft = Draft::new(416, head, text);
     if let Some(date) = object.head().value(KnownHeader::Date, object.text()) {

@@ -1,8 +1,8 @@
-//! Stored responses that an unsafe method makes doubtful (RFC 9111 §4.4).
+//! Stored responses that an unsafe method invalidates (RFC 9111 §4.4).
 
 use weir_http::{KnownHeader, Method, RequestHead, ResponseHead, Scheme, path};
 
-/// Something of the same host that may have changed. To be removed under the key that a GET for it has.
+/// A resource of the same host that may have changed. Remove it under the key of a GET for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The normalised path.
@@ -11,8 +11,8 @@ pub struct Target {
     pub query: Option<Vec<u8>>,
 }
 
-/// Whether a request with this method, answered with this final status, makes what is kept of its target
-/// doubtful: an unsafe one that was no error, but for CONNECT, whose target is no resource. O(1).
+/// Whether a request with this method, answered with this final status, invalidates what is stored for its
+/// target: unsafe methods with a non-error status, except CONNECT, whose target is not a resource. O(1).
 //= https://www.rfc-editor.org/rfc/rfc9111#section-4.4
 //# A cache MUST invalidate the target URI (Section 7.1 of [HTTP]) when
 //# it receives a non-error status code in response to an unsafe request
@@ -22,11 +22,11 @@ pub fn invalidates(method: Method, status: u16) -> bool {
     !method.is_safe() && method != Method::Connect && (200..400).contains(&status)
 }
 
-/// Other paths of the same host that the response names by `location` and `content-location`: at most two,
-/// and none of another origin or that can't be read as a reference.
+/// Other resources of the same host that the response names in `location` and `content-location`: at most
+/// two, without those of another origin and those that can't be parsed as a reference.
 ///
-/// The buffers are those that the heads were parsed in; `scheme` is that by which the client asked. O(length
-/// of the two fields); allocates for what it gives.
+/// The buffers are those that the heads were parsed from; `scheme` is the one that the client used. O(length
+/// of the two fields); allocates its result.
 //= https://www.rfc-editor.org/rfc/rfc9111#section-4.4
 //# However, a cache MUST NOT trigger
 //# an invalidation under these conditions if the origin (Section 4.3.1
@@ -64,7 +64,7 @@ fn target(reference: &[u8], host: &[u8], scheme: Scheme) -> Option<Target> {
     Some(Target { path, query: query.get(1..).map(<[u8]>::to_vec) })
 }
 
-/// The text behind the authority, if that is the host.
+/// The text after the authority, if the authority is the host.
 fn of_host<'a>(rest: &'a [u8], host: &[u8]) -> Option<&'a [u8]> {
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
     let (authority, rest) = rest.split_at(end);

@@ -1,8 +1,8 @@
-//! The key under which a response is kept: everything that says which response it is.
+//! The cache key: everything that identifies a response.
 //!
-//! Parts stand one behind another, each with its length before it, so that no two requests have one key by
-//! the way their parts meet (threat E4). The key's hash only finds the place; the bytes are compared. What
-//! `vary` selects by is appended to it: see [`crate::variants`].
+//! The parts are concatenated, each with its length before it, so that two requests never get the same key
+//! just because their parts meet differently (threat E4). The key's hash only finds the place; the bytes are
+//! compared. What `vary` selects by is appended: see [`crate::variants`].
 
 use std::hash::{BuildHasher as _, Hasher as _};
 
@@ -16,9 +16,9 @@ use crate::{cookies, request};
 /// The parts of a key.
 #[derive(Clone, Copy, Debug)]
 pub struct KeySource<'a> {
-    /// Whose answers these are: the pool's name. Routes to other origins never share answers.
+    /// The pool's name. Routes to other origins never share answers.
     pub scope: &'a [u8],
-    /// By which scheme the client asks.
+    /// The scheme that the client uses.
     pub scheme: Scheme,
     /// Host and port as the client sent them.
     pub authority: &'a [u8],
@@ -30,23 +30,23 @@ pub struct KeySource<'a> {
     pub head: &'a RequestHead,
     /// The text that it was parsed from.
     pub buffer: &'a [u8],
-    /// The client is a trusted proxy: what it says of the host and scheme it was asked for reaches the
-    /// origin, and so is part of the key (threat E1).
+    /// The client is a trusted proxy: the host and scheme that it reports reach the origin, and so are part
+    /// of the key (threat E1).
     pub trusted: bool,
 }
 
-/// Room for a key, used for one request after another.
+/// A buffer for keys, reused from request to request.
 #[derive(Clone, Debug, Default)]
 pub struct KeyBuffer {
     bytes: Vec<u8>,
     hash: u64,
     seed: u64,
-    /// Where what names the resource ends, and other fields of requests begin.
+    /// Where the part that names the resource ends and other request fields begin.
     uri_end: usize,
     /// Where the part that `vary` adds begins.
     primary_end: usize,
     primary_hash: u64,
-    /// Room for the parameters of a query that is sorted or filtered.
+    /// Scratch space for the parameters of a query that is sorted or filtered.
     parameters: Parameters,
 }
 
@@ -56,7 +56,8 @@ impl KeyBuffer {
         KeyBuffer::default()
     }
 
-    /// Makes the key of a request. `seed` is [`crate::Store::seed`]. Does not allocate once there is room.
+    /// Builds the key of a request. `seed` is [`crate::Store::seed`]. Does not allocate once there is
+    /// capacity.
     pub fn build(&mut self, source: &KeySource<'_>, rules: &Rules, seed: u64) {
         self.bytes.clear();
         self.seed = seed;
@@ -92,7 +93,7 @@ impl KeyBuffer {
         self.hash = self.primary_hash;
     }
 
-    /// The key: that of the variant, once one was selected.
+    /// The key; that of a variant, once one was selected.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -102,29 +103,29 @@ impl KeyBuffer {
         self.hash
     }
 
-    /// The key without what `vary` adds, behind its hash.
+    /// The key without what `vary` adds, preceded by its hash.
     pub(crate) fn primary(&self) -> (u64, &[u8]) {
         (self.primary_hash, self.bytes.get(..self.primary_end).unwrap_or_default())
     }
 
-    /// The parts that an origin is to be asked by: nothing else of them tells responses apart, and so nothing
-    /// else may reach it (threat E1). `None` before any key was built.
+    /// The parts with which to ask an origin. Nothing else of the resource's name tells responses apart, so
+    /// nothing else may reach the origin (threat E1). `None` before any key was built.
     pub fn parts(&self) -> Option<KeyParts<'_>> {
         KeyParts::of(&self.bytes)
     }
 
-    /// The beginning that all keys of one resource share, whatever else tells its responses apart.
+    /// The prefix that all keys of one resource share, whatever else tells its responses apart.
     pub(crate) fn uri(&self) -> &[u8] {
         self.bytes.get(..self.uri_end).unwrap_or_default()
     }
 
-    /// Takes off what `vary` has added.
+    /// Removes the part that `vary` added.
     pub(crate) fn back_to_primary(&mut self) {
         self.bytes.truncate(self.primary_end);
         self.hash = self.primary_hash;
     }
 
-    /// Lets `write` append what `vary` adds.
+    /// Appends, by `write`, the part that `vary` adds.
     pub(crate) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         self.back_to_primary();
         write(&mut self.bytes);
@@ -140,7 +141,7 @@ impl KeyBuffer {
         self.bytes.extend(part.iter().map(u8::to_ascii_lowercase));
     }
 
-    /// Each of some values, and that there are no more.
+    /// Writes each of some values, and a mark that there are no more.
     fn values<'a>(&mut self, values: impl Iterator<Item = &'a [u8]>) {
         for value in values {
             self.bytes.push(1);
@@ -149,7 +150,7 @@ impl KeyBuffer {
         self.bytes.push(0);
     }
 
-    /// Host, path and scheme in the words of a trusted proxy.
+    /// Writes host, path and scheme as reported by a trusted proxy.
     fn told(&mut self, source: &KeySource<'_>) {
         let lines = source.head.values(KnownHeader::Forwarded, source.buffer);
         self.values(lines.flat_map(forwarded_places));
@@ -160,7 +161,7 @@ impl KeyBuffer {
         self.bytes.push(0);
     }
 
-    /// The query as an origin is asked with it; one of which nothing is left is none.
+    /// Writes the query with which an origin is asked; a query of which nothing is left counts as none.
     fn query(&mut self, query: Option<&[u8]>, rules: &Rules) {
         let Some(query) = query else { return self.bytes.push(NO_QUERY) };
         if rules.query == QueryRule::Whole && !rules.query_sort {
@@ -187,20 +188,20 @@ impl KeyBuffer {
     }
 }
 
-/// Stands before a query.
+/// Precedes a query.
 const QUERY: u8 = b'?';
-/// Stands where there is none.
+/// Stands for the absence of a query.
 const NO_QUERY: u8 = b'-';
 
-/// The hash of a key. `seed` is secret, so that clients cannot choose requests whose keys meet.
+/// The hash of a key. `seed` is secret, so that clients cannot choose requests whose keys collide.
 pub(crate) fn hash(seed: u64, bytes: &[u8]) -> u64 {
     let mut hasher = FixedState::with_seed(seed).build_hasher();
     hasher.write(bytes);
     hasher.finish()
 }
 
-/// The `host` and `proto` parameters of a `forwarded` line (RFC 7239 §4). Those for which a quoted string is
-/// cut are there too, which does no harm: what they are part of is no other request's.
+/// The `host` and `proto` parameters of a `forwarded` line (RFC 7239 §4). A quoted string may be cut into
+/// apparent parameters, which is harmless: they only make the key more specific.
 fn forwarded_places(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let parameters = line.split(|byte| matches!(byte, b',' | b';')).map(<[u8]>::trim_ascii);
     parameters.filter(|parameter| {
@@ -209,7 +210,7 @@ fn forwarded_places(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// `host` for `host:80` over HTTP and `host:443` over HTTPS (RFC 9110 §4.2.3), and for `host:`.
+/// Turns `host:80` over HTTP and `host:443` over HTTPS into `host` (RFC 9110 §4.2.3), and `host:` too.
 fn without_default_port(authority: &[u8], scheme: Scheme) -> &[u8] {
     let port: &[u8] = match scheme {
         Scheme::Http => b":80",
@@ -224,7 +225,7 @@ fn push_part(out: &mut Vec<u8>, part: &[u8]) {
     out.extend_from_slice(part);
 }
 
-/// Seven bits a byte, the lowest first.
+/// Writes seven bits per byte, the lowest first.
 fn push_length(out: &mut Vec<u8>, mut length: usize) {
     while length >= 0x80 {
         out.push(length as u8 | 0x80);
@@ -233,14 +234,14 @@ fn push_length(out: &mut Vec<u8>, mut length: usize) {
     out.push(length as u8);
 }
 
-/// Parts of a key: what its resource is named by.
+/// The parts of a key that name its resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyParts<'a> {
     /// The pool's name.
     pub scope: &'a [u8],
-    /// By which scheme clients ask.
+    /// The scheme that clients use.
     pub scheme: Scheme,
-    /// In lower case, without a port that goes without saying.
+    /// In lower case, without the scheme's default port.
     pub authority: &'a [u8],
     /// The normalised path.
     pub path: &'a [u8],
@@ -249,30 +250,30 @@ pub struct KeyParts<'a> {
 }
 
 impl<'a> KeyParts<'a> {
-    /// The port of the authority, or the scheme's own.
+    /// The port of the authority, or the scheme's default.
     pub fn port(&self) -> u16 {
         let default = match self.scheme {
             Scheme::Http => 80,
             Scheme::Https => 443,
         };
-        // The last colon of an IPv6 address stands before its bracket.
+        // The last colon of an IPv6 address comes before its closing bracket.
         let said =
             self.authority.rsplit(|&byte| byte == b':').next().filter(|_| self.authority.contains(&b':'));
         said.and_then(|port| std::str::from_utf8(port).ok()?.parse().ok()).unwrap_or(default)
     }
 
-    /// Reads what [`KeyBuffer::build`] wrote; `None` for anything else.
+    /// Parses what [`KeyBuffer::build`] wrote; `None` for anything else.
     pub fn of(key: &'a [u8]) -> Option<KeyParts<'a>> {
         Some(KeyParts::split(key)?.0)
     }
 
-    /// The beginning that all keys of the key's resource share.
+    /// The prefix that all keys of the key's resource share.
     pub(crate) fn uri_of(key: &'a [u8]) -> &'a [u8] {
         let rest = KeyParts::split(key).map_or(key.len(), |(_, rest)| rest.len());
         key.get(..key.len() - rest).unwrap_or_default()
     }
 
-    /// The parts, and what stands behind them.
+    /// The parts, and what follows them.
     fn split(key: &'a [u8]) -> Option<(KeyParts<'a>, &'a [u8])> {
         let (scope, rest) = take_part(key)?;
         let (scheme, rest) = match rest {
@@ -433,7 +434,7 @@ mod tests {
             assert_eq!(of(said, false), of("", false), "{said}");
             assert_ne!(of(said, true), of("", true), "{said}");
         }
-        // The client is no part of it: no answer would be shared.
+        // The client's address is not: no answer would be shared.
         assert_eq!(of("forwarded: for=1.2.3.4;by=b\r\n", true), of("forwarded: for=1.2.3.5\r\n", true));
     }
 
@@ -472,8 +473,8 @@ mod tests {
         assert_eq!(asked("/a?", &Rules::default()).as_deref(), Some(""));
     }
 
-    /// Threat E4: however the parts are cut, two requests have one key only if all parts are the same. They
-    /// are made of the bytes that stand between them.
+    /// Threat E4: however the parts are cut, two requests have the same key only if all parts are the same.
+    /// The parts consist of the bytes that separate them.
     #[test]
     fn no_two_requests_have_one_key() {
         let (head, buffer) = request("GET / HTTP/1.1\r\nhost: a\r\n");

@@ -1,16 +1,16 @@
-//! **May memory answer this, and may this be kept?**
+//! **Decides whether the cache may answer a request, and whether it may store a response.**
 //!
 //! This crate is the policy of a shared HTTP cache (RFC 9111) and the store behind it. The policy takes heads
 //! that [`weir_http`] has read, what the operator asked for ([`Rules`]), and the time, and answers with a
 //! verdict and its reason; it never does I/O, reads a clock, draws randomness, or parses bytes of its own.
 //! The store is shared by all threads without a global lock.
 //!
-//! Where to start reading: [`admits`] says whether memory may answer a request at all, [`KeyBuffer`] under
-//! which key, [`Store::get`] what is kept there, and [`reuse`] whether that may answer. [`judge_response`]
-//! says whether a response may be kept, and makes the [`Object`] that is. [`conditional`], [`range`] and
-//! [`heads`] turn a whole response into a 304, a part or a 416; [`freshen`] is what a 304 from the origin
-//! does to an object, [`invalidates`] what an unsafe method does, and [`unkept`] what an answer that is not
-//! kept does.
+//! Where to start reading: [`admits`] says whether the cache may answer a request at all, [`KeyBuffer`]
+//! builds its key, [`Store::get`] looks it up, and [`reuse`] says whether the object found may answer.
+//! [`judge_response`] says whether a response may be stored, and leads to the stored [`Object`].
+//! [`conditional`], [`range`] and [`heads`] turn a whole response into a 304, a 206 or a 416. [`freshen`]
+//! updates an object by a 304 from the origin, [`invalidates`] handles unsafe methods, and [`unkept`] answers
+//! that are not stored.
 #![forbid(unsafe_code)]
 
 mod conditional;

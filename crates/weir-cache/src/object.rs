@@ -12,7 +12,7 @@ use crate::freshness::Freshness;
 use crate::key::KeyParts;
 use crate::weight;
 
-/// Content in memory: the pieces it came in, one behind another.
+/// Content in memory: the chunks in which it arrived, in order.
 #[derive(Clone, Debug)]
 pub struct Body {
     chunks: Chunks,
@@ -26,8 +26,8 @@ enum Chunks {
 }
 
 impl Body {
-    /// Content of these pieces; empty ones are left out. What a piece owns beyond its length is held with it:
-    /// give pieces that are cut to size.
+    /// Content of these chunks, without empty ones. Memory that a chunk holds beyond its length stays
+    /// allocated, so pass chunks cut to size.
     pub fn new(mut chunks: Vec<Bytes>) -> Body {
         chunks.retain(|chunk| !chunk.is_empty());
         let length = chunks.iter().map(|chunk| chunk.len() as u64).sum();
@@ -38,7 +38,7 @@ impl Body {
         Body { chunks, length }
     }
 
-    /// The pieces. One, which may be empty, where there was at most one.
+    /// The chunks. Exactly one, which may be empty, if there was at most one.
     pub fn chunks(&self) -> &[Bytes] {
         match &self.chunks {
             Chunks::One(chunk) => std::slice::from_ref(chunk),
@@ -46,18 +46,18 @@ impl Body {
         }
     }
 
-    /// In bytes.
+    /// Length in bytes.
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// The pieces of the bytes from `start` to `end`, cut to them; none of them empty. What lies beyond the
-    /// end is not there.
+    /// The slices of the chunks from byte `start` to byte `end`; none is empty. Bytes beyond the end of the
+    /// content are ignored.
     pub fn slices(&self, start: u64, end: u64) -> impl Iterator<Item = &[u8]> {
         let mut at = 0_u64;
         self.chunks().iter().filter_map(move |chunk| {
@@ -69,7 +69,7 @@ impl Body {
         })
     }
 
-    /// Its memory beside itself, in bytes.
+    /// Memory that it uses besides itself, in bytes.
     fn weight(&self) -> usize {
         let pieces: usize = self.chunks().iter().map(|chunk| weight::of_bytes(chunk.len())).sum();
         let list = match &self.chunks {
@@ -86,13 +86,13 @@ impl From<Bytes> for Body {
     }
 }
 
-/// The same content in other codings, made when first asked for.
+/// The same content in other codings, made on first use.
 #[derive(Clone, Debug, Default)]
 struct Encodings {
     of: [OnceLock<Body>; 3],
 }
 
-/// A response in memory. Its head is text that Weir would write, with a `content-length`.
+/// A stored response. Its head is text as Weir would write it, with a `content-length`.
 #[derive(Debug)]
 pub struct Object {
     head: ResponseHead,
@@ -101,20 +101,20 @@ pub struct Object {
     freshness: Freshness,
     pub(crate) tags: Box<[u64]>,
     encodings: OnceLock<Box<Encodings>>,
-    /// A bit for each coding that somebody makes.
+    /// A bit for each coding that a caller is making.
     claims: AtomicU8,
     /// Set by the store.
     pub(crate) key: Box<[u8]>,
     pub(crate) hash: u64,
-    /// The last purge when its fetch began.
+    /// The number of the last purge when its fetch began.
     pub(crate) began: u64,
-    /// Its memory, in bytes, with what is added to it later.
+    /// Its memory, in bytes, including codings added later.
     weight: AtomicU64,
-    /// When it was purged softly, in nanoseconds and one; 0 for never.
+    /// When it was purged softly, in nanoseconds plus one; 0 for never.
     soft_purged: AtomicU64,
-    /// How often it was used since it was last looked at for eviction, up to 3.
+    /// Uses since eviction last looked at it, up to 3.
     frequency: AtomicU8,
-    /// It is not in the store any more.
+    /// It is no longer in the store.
     removed: AtomicBool,
 }
 
@@ -169,30 +169,29 @@ impl Object {
         &self.freshness
     }
 
-    /// The parts of the key it is kept under; `None` when it is not kept.
+    /// The parts of its key; `None` if it is not stored.
     pub fn key(&self) -> Option<KeyParts<'_>> {
         KeyParts::of(&self.key)
     }
 
-    /// The content in another coding, once [`crate::Store::encode`] has kept it. An empty one says that it is
-    /// not worth it.
+    /// The content in another coding, once [`crate::Store::encode`] has stored it. An empty one means that
+    /// the coding is not worthwhile.
     pub fn encoded(&self, coding: Coding) -> Option<&Body> {
         self.encodings.get()?.of.get(coding as usize)?.get()
     }
 
-    /// Whether it is for the caller to make that coding of it: for the first who asks, until he gives it
-    /// back.
+    /// Whether the caller is to make that coding: true for the first caller, until that caller gives it back.
     pub fn claim(&self, coding: Coding) -> bool {
         let bit = 1 << coding as u8;
         self.claims.fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
-    /// Leaves making that coding to another.
+    /// Lets another caller make that coding.
     pub fn give_back(&self, coding: Coding) {
         self.claims.fetch_and(!(1 << coding as u8), Ordering::AcqRel);
     }
 
-    /// Takes over what was made of `other`, which has the same content.
+    /// Takes over the codings of `other`, which has the same content.
     pub(crate) fn adopt_encodings(&mut self, other: &Object) {
         self.encodings = other.encodings.clone();
     }
@@ -202,10 +201,10 @@ impl Object {
         encodings.of.get(coding as usize).is_some_and(|place| place.set(body).is_ok())
     }
 
-    /// Notes that it was used: what is used stays longer. A load, and at most three times a store.
+    /// Records a use: used objects stay longer. A load, and a store at most three times.
     #[inline]
     pub fn touch(&self) {
-        // Two at once may count as one; it is a guess at the future either way.
+        // Two concurrent uses may count as one; it is only a prediction either way.
         let before = self.frequency.load(Ordering::Relaxed);
         if before < MOST_FREQUENT {
             self.frequency.store(before + 1, Ordering::Relaxed);
@@ -220,7 +219,7 @@ impl Object {
         self.frequency.store(frequency, Ordering::Relaxed);
     }
 
-    /// Whether the store still has it: false once it was removed, evicted or replaced.
+    /// Whether it is still in the store: false once it was removed, evicted or replaced.
     #[inline]
     #[cfg(test)]
     pub fn is_current(&self) -> bool {
@@ -231,14 +230,14 @@ impl Object {
         self.removed.store(true, Ordering::Release);
     }
 
-    /// Since when it counts as stale whatever its age, if it was purged softly.
+    /// Since when a soft purge has made it stale whatever its age, if it was purged softly.
     pub fn soft_purged_at(&self) -> Option<Duration> {
         self.soft_purged.load(Ordering::Acquire).checked_sub(1).map(Duration::from_nanos)
     }
 
     pub(crate) fn set_soft_purged(&self, now: Duration) {
         let at = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX - 1).saturating_add(1);
-        // The first purge counts: windows in which a stale response may be used run from then.
+        // The first purge counts: the times for which a stale response may be served run from then.
         let _ = self.soft_purged.compare_exchange(0, at, Ordering::AcqRel, Ordering::Relaxed);
     }
 
@@ -258,7 +257,7 @@ impl Object {
         *self.weight.get_mut() = (own + owned + self.body.weight() + encodings) as u64;
     }
 
-    /// The memory that keeping `body` as another coding adds, in bytes.
+    /// The memory that storing `body` as another coding adds, in bytes.
     pub(crate) fn encoding_weight(&self, body: &Body) -> u64 {
         let list = if self.encodings.get().is_none() { weight::of(size_of::<Encodings>()) } else { 0 };
         (list + body.weight()) as u64
@@ -269,7 +268,7 @@ impl Object {
     }
 }
 
-/// Where counting uses ends: two bits, as in the paper (see [`crate::store`]).
+/// Uses are counted up to this: two bits, as in the paper (see [`crate::store`]).
 pub(crate) const MOST_FREQUENT: u8 = 3;
 
 #[cfg(test)]

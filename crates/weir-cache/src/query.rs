@@ -1,5 +1,5 @@
-//! The part of a query that tells responses apart. It is also all of the query that an origin is asked with:
-//! whatever else reached it could choose what everybody gets (threat E1).
+//! The part of a query that identifies a response. It is also the whole query that the origin gets: anything
+//! else that reached the origin could influence what all clients get (threat E1).
 
 use std::cmp::Ordering;
 
@@ -7,10 +7,10 @@ use weir_http::form::decoded;
 
 use crate::rules::{QueryRule, Rules};
 
-/// Where the parameters that count stand in a query; room that is used again.
+/// Positions of the relevant parameters in a query; a reusable buffer.
 pub(crate) type Parameters = Vec<(usize, usize)>;
 
-/// Finds the parameters that count, in the order in which they are asked for. O(n log n) in the length of the
+/// Finds the relevant parameters, in the order in which the origin gets them. O(n log n) in the length of the
 /// query.
 pub(crate) fn find(query: &[u8], rules: &Rules, found: &mut Parameters) {
     found.clear();
@@ -23,7 +23,7 @@ pub(crate) fn find(query: &[u8], rules: &Rules, found: &mut Parameters) {
         start = end + 1;
     }
     if rules.query_sort {
-        // By name only, and stably: the order of several values of one name may mean something.
+        // By name only, and stably: the order of several values of one name may matter.
         found.sort_by(|one, other| by_name(of(query, *one), of(query, *other)));
     }
 }

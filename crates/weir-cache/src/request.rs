@@ -1,35 +1,37 @@
-//! Whether memory may answer a request.
+//! Decides whether the cache may answer a request.
 
 use weir_http::values::cache_control::RequestDirectives;
 use weir_http::{BodyLength, Field, KnownHeader, Method, RequestHead, TargetForm};
 
 use crate::rules::Rules;
 
-/// Why a request goes past the cache.
+/// Why a request bypasses the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bypass {
-    /// Only GET and HEAD are answered from memory. An unsafe one may invalidate: [`crate::invalidates`].
+    /// Only GET and HEAD are answered from the cache. An unsafe method may invalidate:
+    /// [`crate::invalidates`].
     Method,
-    /// It has a body, which the key does not hold and an origin may act on (threat E1).
+    /// It has a body, which is not part of the key and which an origin may act on (threat E1).
     Body,
-    /// It asks for another protocol.
+    /// It asks for a protocol upgrade.
     Upgrade,
-    /// Its target is no path.
+    /// Its target is not a path.
     Target,
-    /// It names no host.
+    /// It has no host.
     Host,
-    /// Its preconditions are for the origin to judge (RFC 9111 §4.3.2: `if-match`, `if-unmodified-since`).
+    /// It has preconditions that only the origin can judge (RFC 9111 §4.3.2: `if-match`,
+    /// `if-unmodified-since`).
     Precondition,
-    /// It has a field that some origins take for another method, path or host, and the key does not hold
+    /// It has a field that some origins read as another method, path or host, and that is not part of the key
     /// (threat E1).
     Override,
-    /// It has its own connection take fields away that the key may hold, and origins would not see (threat
-    /// E1).
+    /// Its `connection` field removes fields that may be part of the key, so that the origin would not see
+    /// them (threat E1).
     Withheld,
 }
 
 impl Bypass {
-    /// The word for it, for `cache-status` and `weir explain`.
+    /// The word for `cache-status` and `weir explain`.
     pub const fn word(self) -> &'static str {
         match self {
             Bypass::Method => "method",
@@ -44,12 +46,12 @@ impl Bypass {
     }
 }
 
-/// The facts of a request that memory may answer, as policy needs them.
+/// What the policy needs to know of a request that the cache may answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestFacts {
     /// GET or HEAD.
     pub method: Method,
-    /// The directives of its `cache-control`; none where [`Rules::honour_client`] is false.
+    /// The directives of its `cache-control`; none if [`Rules::honour_client`] is false.
     pub directives: RequestDirectives,
     /// It has `authorization` (RFC 9111 §3.5).
     pub authorization: bool,
@@ -62,31 +64,31 @@ pub struct RequestFacts {
 }
 
 impl RequestFacts {
-    /// Whether it is to be answered from memory or with a 504 (RFC 9111 §5.2.1.7).
+    /// Whether it must be answered from the cache or else with a 504 (RFC 9111 §5.2.1.7).
     pub fn only_if_cached(&self) -> bool {
         self.directives.only_if_cached
     }
 
-    /// Whether the client itself asks for more than what is fresh: a fetch for it says little of what others
-    /// would get.
+    /// Whether the client demands more than a fresh response: the answer to its fetch says little about what
+    /// others would get.
     pub fn demands(&self) -> bool {
         let wanted = &self.directives;
         wanted.no_cache || wanted.max_age.is_some() || wanted.min_fresh.is_some()
     }
 
-    /// As for a client that asks for the same and leaves all else to the cache.
+    /// The same request without the client's demands on freshness.
     pub(crate) fn without_demands(&self) -> RequestFacts {
         RequestFacts { directives: RequestDirectives::default(), ..*self }
     }
 
-    /// Whether a response to it may be kept as far as it is concerned: not to HEAD, which has no content, and
-    /// not when it says `no-store`.
+    /// Whether the request allows its response to be stored: not HEAD, which has no content, and not with
+    /// `no-store`.
     pub fn may_store(&self) -> bool {
         self.method == Method::Get && !self.directives.no_store
     }
 }
 
-/// Fields that origins and frameworks take for another method than the request has, whoever sends them.
+/// Fields by which origins and frameworks override the method of a request, whoever sends them.
 const METHODS: [&[u8]; 5] = [
     b"x-http-method-override",
     b"x-http-method",
@@ -95,8 +97,8 @@ const METHODS: [&[u8]; 5] = [
     b"x-forwarded-method",
 ];
 
-/// Fields that they take for another path, host or scheme. Proxies before Weir send some of them, and are
-/// believed: see [`told`].
+/// Fields by which they override path, host or scheme. Proxies in front of Weir send some of these and are
+/// trusted with them: see [`told`].
 const PLACES: [&[u8]; 16] = [
     b"x-original-url",
     b"x-rewrite-url",
@@ -116,8 +118,8 @@ const PLACES: [&[u8]; 16] = [
     b"x-url-scheme",
 ];
 
-/// Path, host and scheme as a trusted proxy tells them, by fields that nothing else in Weir knows: the number
-/// of the field, and its value.
+/// Path, host and scheme as reported by a trusted proxy, in fields that nothing else in Weir reads: the index
+/// of the field in `PLACES`, and its value.
 pub(crate) fn told<'a>(
     head: &'a RequestHead,
     buffer: &'a [u8],
@@ -125,18 +127,18 @@ pub(crate) fn told<'a>(
     head.fields(buffer).filter_map(|field| Some((place_of(&field, &PLACES)?, field.value)))
 }
 
-/// Which of `names` a field has, or would have to a backend that reads an underscore as a dash. All of them
-/// begin with an x and are known to nothing else in Weir.
+/// Which of `names` a field has, or seems to have to a backend that reads an underscore as a dash. All
+/// `names` begin with an x and are unknown to the rest of Weir.
 fn place_of(field: &Field<'_>, names: &[&[u8]]) -> Option<usize> {
     let candidate = field.known == KnownHeader::Other && matches!(field.name, [b'x' | b'X', b'-' | b'_', ..]);
     candidate.then(|| names.iter().position(|name| same_to_backends(field.name, name)))?
 }
 
-/// Whether memory may answer the request, and what policy has to know of it. `trusted`: it comes from a proxy
-/// that is believed what it says of the request it got. O(fields), does not allocate.
+/// Whether the cache may answer the request, and the facts that the policy needs. `trusted`: it comes from a
+/// proxy that is trusted to describe the original request. O(fields), does not allocate.
 ///
 /// # Errors
-/// Forward it, and keep nothing of the response.
+/// The request bypasses the cache: forward it, and do not store the response.
 pub fn admits(
     head: &RequestHead,
     buffer: &[u8],
@@ -156,7 +158,7 @@ pub fn admits(
     if !matches!(head.target_form(), TargetForm::Origin | TargetForm::Absolute) {
         return Err(Bypass::Target);
     }
-    // Without one, all hosts of a listener would share an empty name (CVE-2026-2836).
+    // Otherwise all hosts of a listener would share an empty name (CVE-2026-2836).
     if head.host(buffer).is_none_or(<[u8]>::is_empty) {
         return Err(Bypass::Host);
     }
@@ -189,7 +191,7 @@ fn overrides(head: &RequestHead, buffer: &[u8], rules: &Rules, trusted: bool) ->
         || (head.has_underscored_names() && head.fields(buffer).any(|field| is_twin(&field, rules)))
 }
 
-/// Whether a backend may take the field for one that the key holds, or that Weir acts on, under another name.
+/// Whether a backend may take the field for another one that is part of the key or that Weir acts on.
 fn is_twin(field: &Field<'_>, rules: &Rules) -> bool {
     let of_key = || rules.key_headers.iter().any(|name| same_to_backends(field.name, name));
     let of_known = || {
@@ -218,7 +220,7 @@ fn directives(head: &RequestHead, buffer: &[u8], rules: &Rules) -> RequestDirect
     if head.value(KnownHeader::CacheControl, buffer).is_some() {
         return RequestDirectives::of(head.values(KnownHeader::CacheControl, buffer));
     }
-    // RFC 9111 §5.4 deprecates it; whoever still sends it means this.
+    // RFC 9111 §5.4 deprecates it; clients that still send it mean `no-cache`.
     let pragma = head.value(KnownHeader::Pragma, buffer);
     let no_cache = pragma.is_some_and(|value| value.eq_ignore_ascii_case(b"no-cache"));
     RequestDirectives { no_cache, ..RequestDirectives::default() }
@@ -274,8 +276,8 @@ mod tests {
         assert!(admits(&head, &buffer, &keyed, false).is_ok());
     }
 
-    /// Threat E1: a proxy before Weir sends some of them with each request, and what it says is part of the
-    /// key.
+    /// Threat E1: a proxy in front of Weir sends some of them with each request, and their values are part of
+    /// the key.
     #[test]
     fn a_trusted_proxy_may_say_where_but_not_how() {
         let verdict = |lines: &str| {
@@ -286,18 +288,18 @@ mod tests {
         assert_eq!(verdict("x-http-method-override: DELETE\r\n"), Err(Bypass::Override));
     }
 
-    /// Threat E1: `connection: x-tenant` has Weir drop the field that the key was made of.
+    /// Threat E1: `connection: x-tenant` makes Weir drop the field that is part of the key.
     #[test]
     fn a_request_whose_connection_takes_fields_away_goes_past_the_cache() {
         let of = |lines: &str| verdict(&format!("GET / HTTP/1.1\r\nhost: a\r\n{lines}"));
         assert_eq!(of("x-tenant: 1\r\nconnection: x-tenant\r\n"), Err(Bypass::Withheld));
         assert_eq!(of("connection: accept-language\r\naccept-language: de\r\n"), Err(Bypass::Withheld));
-        // Fields that no backend sees anyhow, and those that are not there.
+        // Fields that no backend sees anyway, and those that are absent.
         assert!(of("te: trailers\r\nconnection: te, keep-alive\r\n").is_ok());
         assert!(of("connection: x-tenant\r\n").is_ok());
     }
 
-    /// Threat E1: origins behind CGI read both names as one.
+    /// Threat E1: origins behind CGI see both names as one.
     #[test]
     fn fields_that_a_backend_may_take_for_keyed_ones_go_past_the_cache() {
         let keyed = Rules { key_headers: vec![b"x-tenant".as_slice().into()], ..Rules::default() };

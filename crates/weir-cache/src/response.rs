@@ -1,4 +1,4 @@
-//! Whether a response may be kept (RFC 9111 §3).
+//! Decides whether a response may be stored (RFC 9111 §3).
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use crate::rules::{Rules, SetCookie};
 use crate::tags;
 use crate::variants;
 
-/// When a response was asked for, and when its head came.
+/// When a response was requested, and when its head arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exchange {
-    /// When the request was sent, by the clock that never jumps.
+    /// When the request was sent, by the monotonic clock.
     pub asked_at: Duration,
-    /// When the head of the response came.
+    /// When the head of the response arrived.
     pub times: Times,
 }
 
-/// Why a response is not kept.
+/// Why a response is not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NotStored {
     /// The request was not a GET.
@@ -34,27 +34,27 @@ pub enum NotStored {
     NoStore,
     /// `private`
     Private,
-    /// Its request had `authorization`, and it did not say that all may have it (RFC 9111 §3.5).
+    /// Its request had `authorization`, and the response does not allow sharing (RFC 9111 §3.5).
     Authorization,
     /// It sets a cookie.
     SetCookie,
-    /// It varies by something that is not in requests' fields as clients send them, or by too much.
+    /// It varies by something that clients' request fields don't show, or by too many fields.
     Vary,
-    /// A part (206).
+    /// It is partial (206).
     Partial,
-    /// Its status says something of the request rather than of what was asked for, or is unknown.
+    /// Its status describes the request rather than the resource, or is unknown.
     Status,
-    /// Nothing says for how long it is fresh.
+    /// Nothing says how long it is fresh.
     NoLifetime,
-    /// It is never fresh, and there is nothing to validate it by.
+    /// It is never fresh, and has no validator.
     Stale,
     /// Its content is larger than the operator allows.
     TooLarge,
-    /// Its head is of a kind that cannot be kept.
+    /// Its head cannot be stored.
     Head,
 }
 
-/// A response that may be kept once its content is here.
+/// A response that may be stored once its content has arrived.
 #[derive(Clone, Debug)]
 pub struct Storing {
     freshness: Freshness,
@@ -66,14 +66,14 @@ pub struct Storing {
 }
 
 impl Storing {
-    /// For one that is sent on but not kept, although it was.
+    /// For a response that was stored but is only forwarded now, not stored again.
     pub(crate) fn of_stale(freshness: Freshness, exchange: Exchange) -> Storing {
         let freshness = freshness.begun_at(exchange.times.now);
         let (vary, tags, kept) = (Vary::Nothing, Box::default(), Kept::default());
         Storing { freshness, vary, tags, kept, answered: exchange.times, is_late: false }
     }
 
-    /// The request fields that it was selected by.
+    /// The request fields that selected it.
     pub fn vary(&self) -> &Vary {
         &self.vary
     }
@@ -83,23 +83,23 @@ impl Storing {
         &self.freshness
     }
 
-    /// Whether it is out of date already, for it took longer than it is fresh or was old before, and there is
-    /// nothing to validate it by. It is not to be kept, but those who wait for it may have it: they asked
-    /// before it was made (RFC 9111 §4).
+    /// Whether it is stale already (the fetch took longer than its lifetime, or it was old before) and has no
+    /// validator. It is not to be stored, but requests that wait for it may have it: they asked before it was
+    /// generated (RFC 9111 §4).
     pub fn is_late(&self) -> bool {
         self.is_late
     }
 
-    /// Whether the response itself keeps some of its fields from caches (`no-cache="set-cookie"`, RFC 9111
-    /// §5.2.2.4): only who asked for it gets those.
+    /// Whether the response keeps some of its fields from caches (`no-cache="set-cookie"`, RFC 9111
+    /// §5.2.2.4): only the client that caused the fetch gets those.
     pub fn withholds(&self) -> bool {
         !self.kept.withheld.is_empty()
     }
 
-    /// The stored response. `head` and `buffer` are those that were judged, `body` all of the content.
+    /// The stored response. `head` and `buffer` are those that were judged, `body` is the whole content.
     ///
     /// # Errors
-    /// `Head`: there is something in it that Weir would not send.
+    /// `Head`: it contains something that Weir would not send.
     pub fn object(self, head: &ResponseHead, buffer: &[u8], body: Body) -> Result<Object, NotStored> {
         let (head, text) = heads::kept(head, buffer, &self.kept, body.len(), self.answered.wall_seconds)
             .ok_or(NotStored::Head)?;
@@ -107,11 +107,11 @@ impl Storing {
     }
 }
 
-/// Whether a response may be kept, judged by its head. O(fields); allocates for the names in `vary`, tags and
-/// withheld fields.
+/// Whether a response may be stored, judged by its head. O(fields); allocates for the names in `vary`, tags
+/// and withheld fields.
 ///
 /// # Errors
-/// Send it on and forget it.
+/// The response must only be forwarded.
 pub fn judge_response(
     request: &RequestFacts,
     head: &ResponseHead,
@@ -134,7 +134,7 @@ pub fn judge_response(
     Ok(storing)
 }
 
-/// Whether what it says lets others have it.
+/// Whether the response allows other clients to have it.
 pub(crate) fn may_be_shared(
     request: &RequestFacts,
     head: &ResponseHead,
@@ -177,19 +177,19 @@ pub(crate) fn may_be_shared(
     Ok(())
 }
 
-/// Whether it has a `set-cookie` that it does not itself withhold from caches (`no-cache="set-cookie"`).
+/// Whether it has a `set-cookie` that it does not itself keep from caches (`no-cache="set-cookie"`).
 fn sets_cookie(head: &ResponseHead, buffer: &[u8], withheld: &[Box<[u8]>]) -> bool {
     head.value(KnownHeader::SetCookie, buffer).is_some()
         && !withheld.iter().any(|name| **name == *b"set-cookie")
 }
 
-/// Statuses that say something of what was asked for. What a 4xx other than these says is of the request,
-/// which anyone can make so that it is refused (threat E1).
+/// Statuses that describe the resource. Any other 4xx describes the request, and anybody can send a request
+/// that is refused (threat E1).
 fn is_kept(status: u16) -> bool {
     is_heuristic(status) || matches!(status, 302 | 303 | 307 | 403 | 451 | 500 | 502 | 503 | 504)
 }
 
-/// The response to store, and for how long. Also for an object that a 304 has changed.
+/// What to store, and for how long. Also for an object updated by a 304.
 pub(crate) fn assess(
     head: &ResponseHead,
     buffer: &[u8],
@@ -207,7 +207,7 @@ pub(crate) fn assess(
     let status = head.status();
     let has_lifetime = said.has_lifetime(head, buffer);
     let asks_to_validate = directives.no_cache == Scope::Whole;
-    // `public` alone, without a lifetime from anywhere, is no reason to keep what nobody may use.
+    // `public` alone, without any lifetime, is no reason to store what could never be used.
     let guessed = freshness.lifetime() > Duration::ZERO;
     if !has_lifetime && !guessed && (!asks_to_validate || is_negative(status)) {
         return Err(NotStored::NoLifetime);
@@ -217,7 +217,7 @@ pub(crate) fn assess(
     let has_validator =
         head.value(KnownHeader::Etag, buffer).is_some() || freshness.last_modified_seconds.is_some();
     let is_useless = is_stale && !has_validator && windows.is_zero();
-    // What is never fresh, by its own word, is not meant for several.
+    // A response that is never fresh, by its own directives, is not meant to be shared.
     if is_useless && (freshness.always_validate || !guessed) {
         return Err(NotStored::Stale);
     }
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(of(dated), Ok(true));
         assert_eq!(is_late("cache-control: s-maxage=2\r\n", 1), Ok(false));
         assert_eq!(is_late("cache-control: s-maxage=2\r\n", 2), Ok(true));
-        // It may still answer, or be asked about.
+        // It may still answer, or be validated.
         assert_eq!(is_late("cache-control: max-age=2, stale-if-error=9\r\n", 2), Ok(false));
         assert_eq!(is_late("cache-control: max-age=2\r\netag: \"a\"\r\n", 2), Ok(false));
         for never in ["max-age=0", "no-cache", "no-cache, max-age=2"] {
@@ -325,7 +325,7 @@ mod tests {
             negative_ttl: Some(seconds(2)),
             ..Rules::default()
         };
-        // What is left of it after so many seconds, and the age that is told, of an answer that took five.
+        // The remaining lifetime and the `age` value after this many seconds, for an answer that took five.
         let of = |lines: &str, after: u64| {
             let (head, buffer) = response(&format!("HTTP/1.1 {lines}"));
             let exchange = Exchange { asked_at: seconds(995), ..exchange_at(1000) };
@@ -337,9 +337,9 @@ mod tests {
         assert_eq!(of("200 OK\r\n", 1), (0, 6));
         assert_eq!(of("404 Not Found\r\n", 0), (2, 5));
         assert_eq!(of("200 OK\r\ncache-control: max-age=60\r\n", 0), (3, 5));
-        // The origin's own lifetimes count from when it was asked.
+        // The origin's own lifetimes count from when the request was sent.
         assert_eq!(of("200 OK\r\ncache-control: max-age=7\r\n", 0), (2, 5));
-        // A date says nothing of it, which is whole seconds of another clock.
+        // A date does not matter here; it is in whole seconds of another clock.
         assert_eq!(of("200 OK\r\ndate: Sat, 21 Nov 2026 23:00:00 GMT\r\n", 0), (1, 3600));
     }
 
@@ -380,7 +380,7 @@ mod tests {
             assert!(kept(status, fresh).is_ok(), "{status}");
         }
         assert_eq!(kept(206, fresh), Err(NotStored::Partial));
-        // Threat E1: what an odd request provokes must not answer others.
+        // Threat E1: the response to a malicious request must not answer others.
         for status in [
             201, 202, 299, 304, 400, 401, 402, 406, 407, 408, 411, 412, 413, 415, 416, 417, 421, 422, 425,
             426, 428, 429, 431, 505, 599,
@@ -461,9 +461,9 @@ mod tests {
         // The time that the response took counts.
         assert_eq!(age("", 990, 1000), 15);
         assert_eq!(age("age: 20\r\n", 990, 1000), 35);
-        // The wall clock is at 2026-11-22 00:00:00 when the other is at 1000.
+        // The wall clock is at 2026-11-22 00:00:00 when the monotonic one is at 1000.
         assert_eq!(age("date: Sat, 21 Nov 2026 23:59:00 GMT\r\nage: 20\r\n", 990, 1000), 65);
-        // A date that lies ahead is no age.
+        // A date in the future gives no age.
         assert_eq!(age("date: Sun, 22 Nov 2026 00:01:00 GMT\r\n", 1000, 1000), 5);
     }
 }

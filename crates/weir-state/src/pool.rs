@@ -1,4 +1,4 @@
-//! The pools in force and their backends, with what is known about them.
+//! The pools in force and their backends, with their live state.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -27,42 +27,44 @@ use crate::plane::Bell;
 use crate::queue::Queue;
 use crate::server::ServerFacts;
 
-/// Live backends with the settings that a snapshot has changed.
+/// Live backends whose settings a snapshot has changed, with the settings before.
 pub(crate) type Displaced = Vec<(Arc<weir_balance::Backend>, weir_balance::BackendSettings)>;
 
 /// One pool and its live state.
 pub struct Pool {
-    /// As configured, with the backends that it has: each is one of its own, in their order.
+    /// The config with one entry for each backend that the pool has now, in the same order.
     pub config: Arc<weir_config::Pool>,
-    /// As configured: with names that stand for several backends, and without those that came since.
+    /// The config as written: names that resolve to several backends are one entry, and backends added since
+    /// are absent.
     pub configured: Arc<weir_config::Pool>,
-    /// The choice among its backends.
+    /// Chooses among the backends.
     pub balance: Arc<weir_balance::Pool>,
     /// In the order of the config; a `Pick`'s index points in here.
     pub backends: Vec<Arc<Backend>>,
-    /// Where connections to its backends leave from; `None` where the kernel chooses.
+    /// Local end of connections to its backends; `None` if the kernel chooses it.
     pub local_end: Option<Arc<Departure>>,
-    /// What TLS is spoken with; `None` where it is not.
+    /// How TLS is spoken to backends; `None` without TLS.
     pub(crate) tls: Option<Arc<ClientTls>>,
-    /// What its sticky cookies are sealed with; `None` where it has none.
+    /// The key that seals its sticky cookies; `None` without sticky cookies.
     pub sticky: Option<Arc<StickyKey>>,
     /// Counters, one copy per worker.
     pub cells: Arc<PerWorker<PoolCells>>,
     /// Exchanges that wait because every backend is at `max_connections`.
     pub queue: Arc<Queue>,
-    /// Rung at each new view of the choice, for a plane that keeps tables of its own; mostly nobody's.
+    /// Rung at each new view of the balancer, for a plane that keeps tables of its own; usually not set.
     pub bell: Arc<ArcSwapOption<Bell>>,
-    /// For who finds that a server is not what it is taken for; heard where the servers' roles are watched.
+    /// Asks for an immediate check of the servers' roles; without effect in pools whose roles are not
+    /// monitored.
     pub nudge: Arc<Nudge>,
-    /// Tables and views of its MySQL servers with stored code that leaves something on a connection.
+    /// Tables and views of its MySQL servers whose stored code leaves state behind on a connection.
     pub hidden: Arc<HiddenNames>,
-    /// The account that Weir has on its MySQL servers; `None` where it has none.
+    /// Weir's own account on its MySQL servers; `None` if it has none.
     pub account: Option<Arc<OwnAccount>>,
-    /// What clients of its MySQL servers log in by; `None` for servers of another kind.
+    /// How clients of its MySQL servers log in; `None` for other servers.
     pub client_login: Option<Arc<ClientLogin>>,
-    /// The accounts that have logged in, across reloads.
+    /// The accounts that have logged in; kept across reloads.
     pub accounts: Arc<Accounts>,
-    /// Turns for those who are asked for their password, across reloads.
+    /// Limits full password exchanges; kept across reloads.
     pub full_logins: Arc<FullLogins>,
 }
 
@@ -70,47 +72,47 @@ pub struct Pool {
 pub struct Backend {
     /// As configured; its name in logs and metrics.
     pub address: String,
-    /// Why it is in its pool.
+    /// How it came into its pool.
     pub origin: Origin,
     /// Its state as the balancer sees it.
     pub balance: Arc<weir_balance::Backend>,
     /// Counters, one copy per worker.
     pub cells: Arc<PerWorker<BackendCells>>,
-    /// Where connections go.
+    /// The address that connections go to.
     pub resolved: Arc<Resolved>,
-    /// What TLS is spoken with; `None` where it is not.
+    /// How TLS is spoken to it; `None` without TLS.
     pub tls: Option<BackendTls>,
-    /// What it picked last, where its pool lets it.
+    /// The HTTP version it chose last, if its pool leaves the choice to it.
     pub picked: Arc<Picked>,
-    /// Connections to it that are open, idle ones too, over all workers; counted where `max_connections`
-    /// bounds those: a MySQL server lets nobody in any more once it has as many as it may.
+    /// Open connections to it over all workers, idle ones included; counted if `max_connections` bounds
+    /// connections, since a MySQL server accepts no more than its own limit.
     pub open: Arc<ConnectionCount>,
-    /// What its MySQL server says of itself; `None` while none was seen there, and where none is looked for.
+    /// What its MySQL server's greeting said; `None` until a greeting was seen, and for other servers.
     /// [`Backend::learn`] writes it.
     pub server: Arc<ArcSwapOption<ServerFacts>>,
-    /// How often its MySQL server was seen to have executed less than before
-    /// (`RESET BINARY LOGS AND GTIDS`): what is known of that counts until the next time.
+    /// How often its MySQL server was seen to have executed less than before (`RESET BINARY LOGS AND GTIDS`):
+    /// what is known about its executed transactions holds only until the next reset.
     pub gtid_resets: Arc<AtomicU32>,
-    /// Statements that are prepared on connections to its MySQL server, over all workers and across reloads.
+    /// Prepared statements on connections to its MySQL server, over all workers; kept across reloads.
     pub prepared: Arc<AtomicU32>,
 }
 
-/// Why a backend is in its pool.
+/// How a backend came into its pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The config names it, or the API did until the next reload.
+    /// The config names it, or the API added it until the next reload.
     Config,
-    /// Its MySQL group has it. It outlives reloads.
+    /// It is a member of the MySQL group. It outlives reloads.
     Group,
-    /// This name stands for it, `host:port` or a service as the config has it. It outlives reloads for as
+    /// This name, `host:port` or a service as the config has it, resolved to it. It outlives reloads for as
     /// long as the config has the name.
     Name(Arc<str>),
-    /// The API, lastingly. It outlives reloads and upgrades.
+    /// The API added it lastingly. It outlives reloads and upgrades.
     Api,
 }
 
 impl Origin {
-    /// The word in the API and in logs.
+    /// The word for it in the API and in logs.
     pub const fn word(&self) -> &'static str {
         match self {
             Origin::Config => "config",
@@ -121,25 +123,24 @@ impl Origin {
     }
 }
 
-/// Where a backend is at the moment.
+/// The address of a backend at the moment.
 pub struct Resolved {
     at: ArcSwapOption<At>,
     moves: AtomicU32,
     choice: ArcSwapOption<Choice>,
 }
 
-/// What there is to choose from where a backend's name has several addresses.
+/// The addresses to choose from if a backend's name has several.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Choice {
-    /// All addresses of the name that may be used, in ascending order.
+    /// All usable addresses of the name, in ascending order.
     pub addresses: Box<[SocketAddr]>,
-    /// How long the one in use, or the one tried before, may be silent until the next is tried beside it.
+    /// How long to wait for an answer from one address before also trying the next.
     pub pause: Duration,
 }
 
 impl Resolved {
-    /// For a literal address and a Unix socket it is known at once; for a host name the control side finds it
-    /// out.
+    /// The address of a literal or a Unix socket is known at once; the control side resolves host names.
     pub fn of(name: &str) -> Resolved {
         let unix = weir_config::unix_name(name).map(|name| At::Unix(UnixName::new(name)));
         let at = unix.or_else(|| weir_config::backend_at(name).map(At::Inet));
@@ -147,14 +148,14 @@ impl Resolved {
         Resolved { at, moves: AtomicU32::new(0), choice: ArcSwapOption::empty() }
     }
 
-    /// The addresses that a connection may go to; `None` where there is only the one in use, or no other is
-    /// to be tried.
+    /// The addresses that a connection may go to; `None` if there is only the one in use, or no other is to
+    /// be tried.
     #[inline]
     pub fn choice(&self) -> Option<Arc<Choice>> {
         self.choice.load_full()
     }
 
-    /// Called by the control side when there are other addresses to choose from; gives whether that is news.
+    /// Sets the addresses to choose from. Called by the control side; returns whether they changed.
     pub fn set_choice(&self, choice: Option<Arc<Choice>>) -> bool {
         let is_new = *self.choice.load() != choice;
         if is_new {
@@ -163,8 +164,8 @@ impl Resolved {
         is_new
     }
 
-    /// `None` while a host name has never been resolved: the backend can't be connected to. Port 0 is the one
-    /// that the client asked for, on the kernel plane.
+    /// The address to connect to; `None` while a host name has never been resolved. Port 0 stands for the
+    /// port that the client used, on the kernel plane.
     #[inline]
     pub fn at(&self) -> Option<At> {
         self.at.load().as_deref().cloned()
@@ -175,27 +176,29 @@ impl Resolved {
         self.at.load().is_some()
     }
 
-    /// As [`Self::at`], for those who need an address: packets and datagrams. `None` for a Unix socket, too.
+    /// Like [`Self::at`], for packets and datagrams, which need a socket address. `None` for a Unix socket,
+    /// too.
     #[inline]
     pub fn address(&self) -> Option<SocketAddr> {
         self.at.load().as_deref().and_then(At::inet)
     }
 
-    /// Called by the control side when a name resolved to another address.
+    /// Sets a new address. Called by the control side when a name resolved to another one.
     pub fn set(&self, address: SocketAddr) {
         self.at.store(Some(Arc::new(At::Inet(address))));
-        // After the address: whoever sees the new count connects to the new address.
+        // After the address: whoever sees the new count must connect to the new address.
         self.moves.fetch_add(1, Ordering::Release);
     }
 
-    /// Called by the control side when the address may not be used any more: it can't be connected to.
+    /// Withdraws the address, so that the backend can't be connected to. Called by the control side when the
+    /// address may not be used any more.
     pub fn forget(&self) {
         self.at.store(None);
         self.moves.fetch_add(1, Ordering::Release);
     }
 
-    /// How often the address has changed. To be asked before [`Self::at`], to know of a connection
-    /// whether it still goes where the name points.
+    /// How often the address has changed. Read it before [`Self::at`], to find out later whether a connection
+    /// still goes where the name points.
     #[inline]
     pub fn moves(&self) -> u32 {
         self.moves.load(Ordering::Acquire)
@@ -217,7 +220,7 @@ impl Pool {
         let configured = config;
         let kept = |config: &weir_config::Backend, origin: &Origin| {
             let kept = kept_as(config, origin, configured, dns)?;
-            // Without a name that it can prove it would be spoken to in the clear.
+            // Without a name to verify, the backend would be spoken to in the clear.
             let has_name = |tls: &Arc<ClientTls>| tls.name_of(tls_host(origin, &kept.address)).is_ok();
             tls.is_none_or(has_name).then_some(kept)
         };
@@ -241,9 +244,9 @@ impl Pool {
                 let role = settled_role(config, index);
                 Backend::compile(backend, role, tls.map(AsRef::as_ref), (old, &origins[index]), displaced)
             }
-            // Without a server name there is no TLS; `Loaded` lets no such config through.
+            // Without a server name there would be no TLS; `Loaded` lets no such config through.
             None => {
-                // All that no config names were there before.
+                // Backends that the config does not name existed before.
                 let tls = tls.and_then(|tls| tls.for_backend(&backend.address, None).ok());
                 Arc::new(Backend::new(backend, settled_role(config, index), tls, workers))
             }
@@ -275,13 +278,13 @@ impl Pool {
         })
     }
 
-    /// The lists of revoked certificates that count for its backends.
+    /// The certificate revocation lists that apply to its backends.
     pub fn revocations(&self) -> &[ListFacts] {
         self.tls.as_ref().map_or(&[], |tls| tls.revocations())
     }
 
-    /// Whether `config`, with `tls`, `sticky` and `account`, would make the same pool again: nothing was set
-    /// by hand either.
+    /// Whether `config`, with `tls`, `sticky` and `account`, would produce the same pool, and nothing was
+    /// changed by hand.
     fn is_as_configured(
         &self,
         config: &weir_config::Pool,
@@ -307,8 +310,8 @@ impl Pool {
             && backends.all(|(backend, config)| backend.balance.weight() == config.weight)
     }
 
-    /// Takes the roles that were found out, by index, and has them in force at once: no choice sees some of
-    /// them without the others. Those who wait for a role are called.
+    /// Stores the roles found by monitoring, by index, and puts them in force together: no choice sees some
+    /// of them without the others. Then calls the exchanges that wait for a role.
     pub fn set_roles(
         &self,
         roles: impl IntoIterator<Item = (usize, Option<Role>)>,
@@ -318,13 +321,13 @@ impl Pool {
         self.refresh(now)
     }
 
-    /// Whether one of the servers is the primary, as far as is known.
+    /// Whether one of the servers is known to be the primary.
     pub fn has_primary(&self) -> bool {
         self.backends.iter().any(|backend| backend.balance.role() == Some(Role::Primary))
     }
 
-    /// [`weir_balance::Pool::refresh`]; a change calls those who wait for a backend, since it may have made
-    /// room.
+    /// Calls [`weir_balance::Pool::refresh`]. If the view changed, it also calls the exchanges that wait for
+    /// a backend, since the change may have made room.
     pub fn refresh(&self, now: Duration) -> Refreshed {
         let refreshed = self.balance.refresh(now);
         if refreshed.changed {
@@ -337,10 +340,10 @@ impl Pool {
     }
 }
 
-/// The config of a pool with a backend for each that it has: those that it names, and of the others those
-/// that stay. Names that stand for several are none of their own. And why each is there.
+/// The config of a pool with one entry per backend: those that it names, and those of the others that stay.
+/// Names that resolve to several backends get no entry of their own. Also returns the origin of each.
 ///
-/// `kept` says what becomes of one that the pool had and that its config does not name.
+/// `kept` decides about each backend that the pool had and that its config does not name.
 fn with_kept(
     configured: &Arc<weir_config::Pool>,
     old: Option<&Arc<Pool>>,
@@ -366,7 +369,7 @@ fn with_kept(
     (Arc::new(with), origins)
 }
 
-/// What becomes of a backend that a pool had and its config does not name; `None` where it goes.
+/// The entry of a backend that a pool had and its config does not name; `None` if it goes.
 fn kept_as(
     backend: &weir_config::Backend,
     origin: &Origin,
@@ -382,14 +385,15 @@ fn kept_as(
         }
         Origin::Name(name) => {
             let name = configured.backends.iter().find(|it| it.is_group() && it.address == **name)?;
-            // Who tightens the networks does not want whoever lies elsewhere for another moment.
+            // When the allowed networks are narrowed, backends outside them must go at once.
             let at = weir_config::backend_at(&backend.address).filter(|at| dns.allows(at.ip()))?;
             Some(name.member(at.to_string(), backend.weight, backend.backup))
         }
     }
 }
 
-/// Whom a backend has to be, over TLS: who came by a name has to prove that name.
+/// The host whose certificate a backend must present over TLS: a backend found by a name must prove that
+/// name.
 pub(crate) fn tls_host<'n>(origin: &'n Origin, address: &'n str) -> &'n str {
     match origin {
         Origin::Name(name) => name,
@@ -397,7 +401,7 @@ pub(crate) fn tls_host<'n>(origin: &'n Origin, address: &'n str) -> &'n str {
     }
 }
 
-/// Where connections to backends leave from; `None` where the config does not say.
+/// Local end of connections to backends; `None` if the config names none.
 fn local_end_of(config: &weir_config::Pool) -> Option<LocalEnd> {
     let mut local_end =
         LocalEnd { interface: config.interface.as_deref().map(Into::into), ..LocalEnd::default() };
@@ -411,7 +415,7 @@ fn local_end_of(config: &weir_config::Pool) -> Option<LocalEnd> {
     Some(local_end).filter(|local_end| !local_end.is_any())
 }
 
-/// What the config says of choosing, in the balancer's terms.
+/// The settings of a pool's config that concern choosing, in the balancer's terms.
 fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
     weir_balance::Settings {
         algorithm: config.balance,
@@ -451,15 +455,15 @@ fn settings_of(config: &weir_config::Pool) -> weir_balance::Settings {
     }
 }
 
-/// The role that the config settles for the backend at `index` of a pool.
+/// The role that the config fixes for the backend at `index` of a pool.
 pub(crate) fn settled_role(pool: &weir_config::Pool, index: usize) -> Option<Role> {
     let is_settled = pool.mysql.as_ref().is_some_and(|mysql| !mysql.is_watched());
     is_settled.then_some(if index == 0 { Role::Primary } else { Role::Secondary })
 }
 
 impl Backend {
-    /// Whether connections that were made to it as `before` may go on being used: what was agreed on then, in
-    /// the clear or by TLS, is what would be agreed on now.
+    /// Whether connections made to `before` may still be used: clear or TLS, they were set up in the same way
+    /// as new ones would be.
     pub fn is_spoken_to_as(&self, before: &Backend) -> bool {
         is_spoken_to_alike(before.tls.as_ref(), self.tls.as_ref())
     }
@@ -470,7 +474,7 @@ impl Backend {
         tls: Option<BackendTls>,
         workers: usize,
     ) -> Backend {
-        // A new backend's name is resolved before anybody serves it.
+        // The name of a new backend is resolved before any plane serves it.
         let settings = settings_of_backend(config, role, true);
         Backend {
             address: config.address.clone(),
@@ -487,7 +491,8 @@ impl Backend {
         }
     }
 
-    /// What becomes of a backend that was there before: the very same unless it is spoken to otherwise.
+    /// Carries over an existing backend: the same `Arc`, unless connections to it have to be set up
+    /// differently.
     fn compile(
         config: &weir_config::Backend,
         role: Option<Role>,
@@ -495,15 +500,15 @@ impl Backend {
         (old, origin): (&Arc<Backend>, &Origin),
         displaced: &mut Displaced,
     ) -> Arc<Backend> {
-        // A name that has not been resolved stays out over a reload, and one that has come by a name until it
-        // was found up.
+        // Over a reload, a backend whose name has not been resolved stays out, and so does one found by a
+        // name until a probe finds it up.
         let assumed_up = match origin {
             Origin::Name(_) => old.balance.is_assumed_up(),
             _ => old.resolved.is_known(),
         };
         let settings = settings_of_backend(config, role, assumed_up);
         if !matches!(origin, Origin::Name(_)) {
-            // No name stands for it any more: its config does.
+            // The config now names it, so the end of a name no longer matters.
             old.balance.set_leaving(false);
         }
         let before = old.balance.settings();
@@ -532,7 +537,7 @@ impl Backend {
     }
 }
 
-/// Whether what was agreed on with one holds for the other.
+/// Whether both would set up connections in the same way.
 fn is_spoken_to_alike(one: Option<&BackendTls>, other: Option<&BackendTls>) -> bool {
     match (one, other) {
         (None, None) => true,

@@ -1,20 +1,20 @@
-//! The queue of a pool: exchanges that wait because every backend is at `max_connections`, or because
-//! none has the role that they ask for.
+//! The queue of a pool: exchanges that wait because every backend is at `max_connections`, or because no
+//! backend has the role they ask for.
 //!
-//! Shared by all workers. Nothing here is touched while nobody waits but one cache line per ended exchange.
+//! All workers share it. While nobody waits, an ended exchange touches only one cache line of it.
 //!
-//! There is a line for each role that is asked for, and one for those that ask for none: who waits for a
-//! primary holds up nobody who reads.
+//! There is one line for each requested role, and one for exchanges that request none, so that an exchange
+//! that waits for a primary does not hold up readers.
 //!
 //! No wake-up is lost: a waiter first takes a place, then picks once more, then sleeps; a releaser first
 //! gives its slot back ([`weir_balance::Pool::release`]), then looks at the line. All four are sequentially
 //! consistent, so either the waiter's second pick finds the slot or the releaser finds the waiter.
 //!
-//! Room comes about in other ways too: a backend is added, comes back, or may take more. That is more room
-//! than one call can give away, so whoever is called then and finds some passes the call on
-//! ([`Queue::call_all`]). While such a call is on its way a release calls nobody: who has the call is the
-//! first of those who wait, though not in line, and tries once more after any release that it has kept
-//! silent.
+//! Room also appears in other ways: a backend is added, comes back, or may take more. That is more room than
+//! one call can give away, so an exchange that is called then and finds room passes the call on
+//! ([`Queue::call_all`]). While such a call is on its way, a release calls nobody: the exchange that has the
+//! call is the first of those that wait, though it is no longer in line, and tries once more after any
+//! release that it kept from calling.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -26,7 +26,7 @@ use weir_balance::{Role, WantedRole};
 /// Lines of a queue: for no role, for the primary, for reads.
 const LINES: usize = 3;
 
-/// The line of those that ask for a role.
+/// The line of exchanges that request a role.
 fn line_of(role: Option<WantedRole>) -> usize {
     match role {
         None => 0,
@@ -35,7 +35,7 @@ fn line_of(role: Option<WantedRole>) -> usize {
     }
 }
 
-/// Whether room on a backend in `role` may be what a line waits for. A role that is just changing is not
+/// Whether room on a backend in `role` may help exchanges in a line. A role that is changing right now is not
 /// missed: the pool calls everybody once the change is in force.
 fn is_room_for(line: usize, role: Option<Role>) -> bool {
     match line {
@@ -56,15 +56,15 @@ pub struct Queue {
 #[derive(Default)]
 struct Waiters {
     waiters: VecDeque<Arc<Waiter>>,
-    /// Calls to all that somebody has and has neither passed on nor brought back.
+    /// Calls to all that an exchange holds, not yet passed on or given back.
     calls_to_all: u32,
 }
 
-/// One exchange that waits.
+/// One waiting exchange.
 pub struct Waiter {
     line: usize,
     called: AtomicBool,
-    /// Whether the call is one to all, and this one has to pass it on.
+    /// Whether this is a call to all, which has to be passed on.
     to_all: AtomicBool,
     waker: Waker,
 }
@@ -74,24 +74,24 @@ impl Waiter {
         Arc::new(Waiter { line, called: false.into(), to_all: false.into(), waker })
     }
 
-    /// Whether a backend has become free since the place was taken.
+    /// Whether this exchange has been called since it took its place.
     pub fn is_called(&self) -> bool {
         self.called.load(Ordering::Acquire)
     }
 }
 
 impl Queue {
-    /// Exchanges that wait now, in all lines.
+    /// Number of exchanges that wait now, in all lines.
     pub fn depth(&self) -> u32 {
         self.waiting.iter().map(|waiting| waiting.load(Ordering::Relaxed)).sum()
     }
 
-    /// Exchanges that wait now and ask for this role.
+    /// Number of exchanges that wait now and request this role.
     pub fn depth_of(&self, role: Option<WantedRole>) -> u32 {
         self.waiting[line_of(role)].load(Ordering::Relaxed)
     }
 
-    /// Takes a place at the end of the line of a role. `None` when `limit` exchanges wait there already.
+    /// Takes a place at the end of the line for a role. `None` when `limit` exchanges already wait there.
     pub fn enter(&self, role: Option<WantedRole>, waker: Waker, limit: u32) -> Option<Arc<Waiter>> {
         let mut line = self.lock(line_of(role));
         if line.waiters.len() >= limit as usize {
@@ -103,7 +103,7 @@ impl Queue {
         Some(waiter)
     }
 
-    /// Takes a place at the front, for one who was called in vain: the backend was taken again.
+    /// Takes a place at the front, for an exchange that was called but found the backend taken again.
     pub fn enter_again(&self, waker: Waker, called: &Waiter) -> Arc<Waiter> {
         let mut line = self.lock(called.line);
         let waiter = Waiter::new(called.line, waker);
@@ -119,7 +119,8 @@ impl Queue {
         line.waiters.retain(|other| !Arc::ptr_eq(other, waiter));
         self.publish(waiter.line, &line);
         drop(line);
-        // Whoever was called and leaves without using the backend passes the call on, or it would be lost.
+        // A called exchange that leaves without using the backend must pass the call on, or the call would be
+        // lost.
         if waiter.to_all.load(Ordering::Relaxed) {
             self.pass_on(waiter);
         } else if waiter.is_called() {
@@ -127,8 +128,8 @@ impl Queue {
         }
     }
 
-    /// Calls the first of each line that the room may be for; called after each release of a backend, whose
-    /// role is asked for only when somebody waits.
+    /// Calls the first exchange of each line that the room may help. Call it after each release of a backend;
+    /// `role` gives the backend's role and is called only when somebody waits.
     #[inline]
     pub fn call_next(&self, role: impl FnOnce() -> Option<Role>) {
         if self.waiting.iter().any(|waiting| waiting.load(Ordering::SeqCst) > 0) {
@@ -150,20 +151,21 @@ impl Queue {
         }
     }
 
-    /// Calls everybody, one after the other in each line: whoever is called passes the call on
-    /// ([`Self::pass_on`]) unless every backend is busy again, so that the line stays in order and nobody is
-    /// woken for nothing.
+    /// Calls every waiting exchange, one after another in each line: each one passes the call on
+    /// ([`Self::pass_on`]) unless all backends are busy again. So the line stays in order and nobody is woken
+    /// for nothing.
     ///
-    /// To be called after whatever may make room, other than a release, has come into force. Always takes the
-    /// locks: who is not in line yet then takes a place after it, and so sees what has changed when choosing
-    /// once more.
+    /// Call it after anything other than a release that may make room has come into force. It always takes
+    /// the locks: an exchange that is not in line yet takes its place afterwards, and so sees the change when
+    /// it picks once more.
     pub fn call_all(&self) {
         for line in 0..LINES {
             self.call_first(line, &mut self.lock(line), true);
         }
     }
 
-    /// One who was called has had its choice: if the call was one to all, the next is called.
+    /// Passes the call on after a called exchange has picked: if it was a call to all, the next exchange is
+    /// called.
     pub fn pass_on(&self, waiter: &Waiter) {
         if waiter.to_all.load(Ordering::Relaxed) {
             let mut line = self.lock(waiter.line);
@@ -176,8 +178,8 @@ impl Queue {
     fn call_first(&self, number: usize, line: &mut Waiters, to_all: bool) {
         let Some(waiter) = line.waiters.pop_front() else { return };
         self.publish(number, line);
-        // While the line is held: who is out of it must be seen as called, or the call is lost with one who
-        // leaves just now.
+        // Done while the line is locked: a waiter that is out of the line must be seen as called, or the call
+        // is lost when that waiter leaves at the same moment.
         line.calls_to_all += u32::from(to_all);
         waiter.to_all.store(to_all, Ordering::Relaxed);
         waiter.called.store(true, Ordering::Release);
@@ -188,7 +190,7 @@ impl Queue {
         self.lines[line].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows how many wait in a line that is held.
+    /// Publishes the length of a line whose lock is held.
     fn publish(&self, line: usize, waiters: &Waiters) {
         self.waiting[line].store(waiters.waiters.len() as u32, Ordering::SeqCst);
     }
@@ -242,7 +244,7 @@ mod tests {
         assert_eq!(called(), [true, false, false, false]);
         queue.pass_on(&waiters[0]);
         assert_eq!(called(), [true, true, false, false]);
-        // The second has gone away meanwhile.
+        // The second has left meanwhile.
         queue.leave(&waiters[1]);
         assert_eq!(called(), [true, true, true, false]);
         // The third found every backend busy and goes back to the front; the fourth still waits behind it.
@@ -295,8 +297,8 @@ mod tests {
 
     #[test]
     fn a_waiter_that_sleeps_is_always_seen_by_the_next_release() {
-        // One slot, so the second pick fails exactly while the slot is held. If both missed each other the
-        // waiter would sleep for ever.
+        // There is one slot, so the second pick fails exactly while the slot is held. If waiter and releaser
+        // missed each other, the waiter would sleep for ever.
         for turn in 0..3_000 {
             let settings = BackendSettings { max_connections: Some(1), ..BackendSettings::default() };
             let members = vec![Arc::new(Backend::new("10.3.0.1:80", settings))];

@@ -1,23 +1,23 @@
-//! What is known of a MySQL server from its greeting, for those who greet clients in its name.
+//! What a MySQL server said in its greeting, for greeting clients on its behalf.
 
 use std::sync::Arc;
 
 use crate::pool::Backend;
 
-/// What a server said of itself.
+/// Facts that a server stated about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFacts {
     /// Its version, as in its greeting.
     pub version: Box<[u8]>,
     /// What it can do: the capability flags of its greeting, MariaDB's extended ones above the lower 32 bits.
     pub capabilities: u64,
-    /// `server_uuid`; `None` while nobody asked it, and where it has none.
+    /// `server_uuid`; `None` until it was asked for, and if the server has none.
     pub uuid: Option<Box<str>>,
 }
 
 impl Backend {
-    /// Takes what the server behind it said of itself. A login that did not ask for the uuid leaves the one
-    /// that is known, unless the server has become another in what it says. Gives whether that was news.
+    /// Stores what this backend's server said. A login that did not ask for the uuid keeps the known one,
+    /// unless the server's other facts have changed. Returns whether anything changed.
     pub fn learn(&self, mut facts: ServerFacts) -> bool {
         if let Some(known) = &*self.server.load() {
             let is_same = known.version == facts.version && known.capabilities == facts.capabilities;

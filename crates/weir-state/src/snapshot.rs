@@ -1,8 +1,8 @@
-//! What is true right now, as the workers see it: compiled from the config by the control side, immutable but
-//! for the live cells inside, and shared by all workers.
+//! The state in force as the workers see it: compiled from the config by the control side, immutable but for
+//! the live cells inside, and shared by all workers.
 //!
-//! Whatever has a history (counters, health, connections in flight) lives in `Arc`s that a new snapshot takes
-//! over from the one before, by listener name and by pool name and backend address. So a reload loses
+//! Everything with a history (counters, health, connections in flight) lives in `Arc`s that a new snapshot
+//! takes over from the previous one, by listener name and by pool name and backend address. So a reload loses
 //! nothing.
 
 use std::sync::Arc;
@@ -17,39 +17,39 @@ use crate::maps::Maps;
 use crate::pool::{Displaced, Origin, Pool};
 use crate::token_keys::TokenKeys;
 
-/// What is in force, in one consistent piece. What a plane makes of it is that plane's.
+/// Everything in force, in one consistent piece. What a plane derives from it belongs to that plane.
 pub struct Snapshot {
     /// Counts from 1 and grows with every reload that took effect.
     pub generation: u64,
-    /// What it was compiled from, with the backends that were added or found since.
+    /// The config it was compiled from, with the backends that were added or found since.
     pub config: Arc<Config>,
     /// In the order of the config.
     pub listeners: Vec<Arc<Listener>>,
     /// In the order of the config.
     pub pools: Vec<Arc<Pool>>,
-    /// What operators have switched off; the same for the life of the process.
+    /// What operators have put into maintenance; the same object for the life of the process.
     pub maintenance: Arc<Maintenance>,
     /// Keys and values from files; `None` where the config has no map.
     pub maps: Option<Arc<Maps>>,
-    /// Keys for tokens that are fetched; `None` where the config has none.
+    /// Fetched keys for verifying tokens; `None` if the config has none.
     pub token_keys: Option<Arc<TokenKeys>>,
     pub(crate) displaced: Displaced,
 }
 
 impl Snapshot {
-    /// Whom senders of datagrams have named at a listener, and its `client_idle`; `None` where there is none
-    /// of that name.
+    /// The names remembered for a listener's datagram senders, and its `client_idle`; `None` if there is no
+    /// such listener.
     pub fn named(&self, listener: &str) -> Option<(&crate::named::NamedClients, std::time::Duration)> {
         let listener = self.listeners.iter().find(|it| it.config.name == listener)?;
         Some((&*listener.named, listener.config.timeout.client_idle))
     }
 
-    /// Compiles `config`, taking over live state from `previous`. Pools that it says nothing new of are the
-    /// very same.
+    /// Compiles `config`, taking over live state from `previous`. Pools whose config did not change are the
+    /// same `Arc`s.
     ///
-    /// `tls` is what was read of the files that `config` names. `workers` is the number of copies new
-    /// counters get; it must be the same for the life of the process. Weights and limits of backends that
-    /// were there before are in force at once: see [`Self::undo`].
+    /// `tls` holds what was read from the files that `config` names. `workers` is the number of copies of new
+    /// counters; it must be the same for the life of the process. New weights and limits of existing backends
+    /// take effect at once: see [`Self::undo`].
     pub fn compile(
         config: Arc<Config>,
         tls: &Loaded,
@@ -95,13 +95,13 @@ impl Snapshot {
         Snapshot { generation, config, listeners, pools, maintenance, maps, token_keys, displaced }
     }
 
-    /// The config without the backends that came since, and with the names that stand for several: what a
-    /// file would have to say to change nothing.
+    /// The config without the backends that came since, and with names in place of the backends they resolve
+    /// to: a file with this content would change nothing.
     pub fn configured(&self) -> Arc<Config> {
         self.with_pools(|pool| pool.configured.clone())
     }
 
-    /// The config as it is shown: [`Self::configured`], with the backends that no name of it stands for.
+    /// The config for display: [`Self::configured`], with the backends that came since other than by a name.
     pub fn shown(&self) -> Arc<Config> {
         self.with_pools(|pool| {
             let others = pool.config.backends.iter().zip(&pool.backends);
@@ -123,8 +123,8 @@ impl Snapshot {
         Arc::new(Config { pools, ..Config::clone(&self.config) })
     }
 
-    /// Gives backends that the snapshot before has, too, back the weights and limits that they had there, for
-    /// a snapshot that does not come into force. Seen at the next refresh of their pools.
+    /// Gives backends that the previous snapshot also has their previous weights and limits back, when this
+    /// snapshot does not come into force. Takes effect at the next refresh of their pools.
     pub fn undo(&self) {
         for (backend, settings) in &self.displaced {
             backend.reconfigure(*settings);

@@ -2,8 +2,8 @@
 //!
 //! Each address has one `SO_REUSEPORT` socket per worker. The control side owns the set; workers get
 //! duplicates. A socket that is never closed never drops the connections in its accept queue, so reloads and
-//! upgrades move sockets and do not reopen them. One that has to be closed is withdrawn first and closed
-//! [`LINGER`] later: a close resets the handshakes that are under way.
+//! upgrades move sockets and do not reopen them. A socket that has to be closed is withdrawn first and closed
+//! [`LINGER`] later, since a close resets the handshakes in progress.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,16 +23,16 @@ use crate::plane::Placements;
 
 mod opening;
 
-/// How long a socket that was withdrawn is served on, for the handshakes that had begun: one round trip, or
-/// two where the client's last packet was lost (a SYN-ACK is sent again after 1 s, RFC 6298 section 2.1).
+/// How long a withdrawn socket is still served, for handshakes in progress: one round trip, or two if the
+/// client's last packet was lost (a SYN-ACK is sent again after 1 s, RFC 6298 section 2.1).
 pub const LINGER: Duration = Duration::from_secs(2);
-/// The same where the whole process ends and nobody else will serve: not to hold up a restart for long.
+/// The same when the process ends and no other takes over: short, so as not to hold up a restart.
 pub const LAST_LINGER: Duration = Duration::from_millis(500);
 
-/// Longest wait for an address that somebody is just giving up, in a process that serves: its control side
-/// does nothing else meanwhile.
+/// Longest wait for an address that is just being given up, in a process that serves: its control side does
+/// nothing else meanwhile.
 const RELEASE_PATIENCE: Duration = Duration::from_millis(200);
-/// The same at start: the process before may still have the address ([`LINGER`]).
+/// The same at start, when the previous process may still hold the address ([`LINGER`]).
 const RELEASE_PATIENCE_AT_START: Duration = Duration::from_millis(2500);
 
 /// What a listening socket carries.
@@ -53,24 +53,24 @@ impl Transport {
     }
 }
 
-/// Where something is accepted.
+/// Where Weir accepts connections or datagrams.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
     /// What it carries.
     pub transport: Transport,
-    /// Where; for connections a Unix socket, too.
+    /// The address; connections may also come by a Unix socket.
     pub at: At,
-    /// Name of the interface that alone it comes by; `None` for all.
+    /// Name of the only interface that it accepts from; `None` for all.
     pub interface: Option<Arc<str>>,
 }
 
 impl Endpoint {
-    /// One that is reached by any interface.
+    /// An endpoint that accepts from any interface.
     pub fn new(transport: Transport, at: At) -> Endpoint {
         Endpoint { transport, at, interface: None }
     }
 
-    /// Index of the interface that a socket of this endpoint is bound to; `None` where it is bound to none.
+    /// Index of the interface that a socket of this endpoint is bound to; `None` if it is bound to none.
     pub fn interface_of(&self, socket: &OwnedFd) -> Option<NonZeroU32> {
         self.interface.as_ref().and_then(|_| system::interface_of(socket))
     }
@@ -86,14 +86,15 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// How it stands with an interface that sockets are bound to.
+/// The state of an interface that sockets are bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InterfaceState {
-    /// They get what comes by it.
+    /// Present: the sockets receive what comes by it.
     Here,
-    /// No interface has the name, or the one that has it lacks the address yet: nothing comes.
+    /// No interface has the name, or the one that has it lacks the address yet: nothing arrives.
     Gone,
-    /// It has come back, as another one: nothing comes until they are bound anew, which can be done.
+    /// It has come back as a new interface: nothing arrives until the sockets are bound again, which is
+    /// possible.
     Anew,
 }
 
@@ -101,23 +102,23 @@ pub enum InterfaceState {
 /// `net.core.somaxconn`.
 pub const BACKLOG: u16 = 4096;
 
-/// All listening sockets of the process, one per worker and endpoint; of a Unix socket one for all workers.
+/// All listening sockets of the process: one per worker and endpoint; a Unix socket is shared by all workers.
 #[derive(Default)]
 pub struct Sockets {
     by_endpoint: BTreeMap<Endpoint, Vec<OwnedFd>>,
-    /// What was withdrawn, and when: until it is closed its port is not free to others.
+    /// What was withdrawn, and when: until it is closed its port is not free for others.
     leaving: Vec<(Endpoint, Instant)>,
-    /// The files that Unix sockets are.
+    /// The files of Unix sockets.
     files: BTreeMap<Endpoint, SocketFile>,
-    /// Whether they were bound for this process's config, not handed down.
+    /// Whether this process's config is served by them, as opposed to being handed down.
     is_in_service: bool,
 }
 
-/// A listening socket that did not come about, or whose file can't be what it is to be. Nothing has changed;
-/// the old configuration serves on.
+/// A listening socket could not be opened, or its file could not be set up. Nothing has changed; the old
+/// configuration stays in force.
 #[derive(Debug)]
 pub struct BindError {
-    /// What was tried.
+    /// The operation that failed.
     attempt: Attempt,
     /// The listener that wanted it.
     pub listener: String,
@@ -127,11 +128,11 @@ pub struct BindError {
     pub source: io::Error,
 }
 
-/// What is done for a socket.
+/// An operation on a socket.
 #[derive(Clone, Copy, Debug)]
 enum Attempt {
     Bind,
-    /// To change who may connect.
+    /// Change who may connect.
     Allow,
 }
 
@@ -185,7 +186,7 @@ impl fmt::Display for BindError {
 impl std::error::Error for BindError {}
 
 impl BindError {
-    /// What is to be done where an interface is in the way, or one is missing.
+    /// Advice for the operator if an interface is missing or in the way.
     fn of_interface(&self) -> Option<String> {
         let is_link_local = |at: SocketAddr| matches!(at.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
         let error = &self.source;
@@ -208,18 +209,18 @@ impl BindError {
 }
 
 impl Sockets {
-    /// The sockets that `config` needs, but for listeners in the kernel, which have none but those of UDP
-    /// that they had before: taken from `previous` where it has them, bound anew otherwise.
+    /// The sockets that `config` needs, taken from `previous` where it has them and bound anew otherwise.
+    /// Listeners in the kernel get none, except the UDP sockets that they had before.
     ///
-    /// Nothing of `previous` is closed: on `Err` it is whole, on `Ok` the caller drops it once the workers
-    /// have moved over.
+    /// Nothing in `previous` is closed: on `Err` it is unchanged, on `Ok` the caller drops it once the
+    /// workers have moved over.
     pub fn bind(
         config: &Config,
         placements: &Placements,
         workers: usize,
         previous: &Sockets,
     ) -> Result<Sockets, BindError> {
-        // Sockets of QUIC are served on for as long as connections live there.
+        // QUIC sockets are served for as long as they have connections.
         let is_there = |(endpoint, since): &&(Endpoint, Instant)| {
             endpoint.transport == Transport::Quic || since.elapsed() < 2 * LINGER
         };
@@ -243,8 +244,8 @@ impl Sockets {
         let patience = if previous.is_in_service { RELEASE_PATIENCE } else { RELEASE_PATIENCE_AT_START };
         for listener in &config.listeners {
             let is_in_kernel = placements.is_in_kernel(&listener.name);
-            // What sessions of UDP are told leaves by the socket that their clients asked, and nobody knows
-            // when the last one is over. Later the listener may come back to it.
+            // Datagrams to clients of UDP sessions leave by the socket that the clients sent to, and it is
+            // not known when the last session ends. The listener may also come back to it later.
             let keeps = |endpoint: &Endpoint| {
                 !is_in_kernel
                     || endpoint.transport == Transport::Udp && previous.by_endpoint.contains_key(endpoint)
@@ -265,7 +266,7 @@ impl Sockets {
         Ok(())
     }
 
-    /// The sockets of one endpoint: those that `previous` has, or new ones.
+    /// The sockets of one endpoint: those in `previous`, or new ones.
     fn group(
         &mut self,
         listener: &weir_config::Listener,
@@ -285,7 +286,7 @@ impl Sockets {
                     .and_then(Result::ok);
                 match moved {
                     Some(opened) => Ok(opened),
-                    // An interface comes first, and its addresses a moment later.
+                    // An interface appears first, and its addresses a moment later.
                     None => opening::keep_group(endpoint, *address, old, workers),
                 }
             }
@@ -312,14 +313,14 @@ impl Sockets {
     /// Removes what was made for a config that does not come into force.
     pub fn give_up(&self, in_service: &Sockets) {
         let made = self.gone_from(in_service);
-        // They are closed next, and nobody has served them.
+        // They are closed next, and nothing has been served on them.
         let _ = self.withdraw(&made);
     }
 
-    /// Changes who may connect to Unix sockets that were there before, to what `config` says of them.
+    /// Changes who may connect to existing Unix sockets, as `config` says.
     ///
     /// # Errors
-    /// The last one that can't be changed, though [`Self::bind`] found that it can be.
+    /// The last one that could not be changed, although [`Self::bind`] found that it could be.
     pub fn allow(&mut self, config: &Config) -> Result<(), BindError> {
         let mut outcome = Ok(());
         for listener in &config.listeners {
@@ -334,7 +335,7 @@ impl Sockets {
         outcome
     }
 
-    /// Unix sockets that nobody finds at their paths any more.
+    /// Unix sockets that clients can no longer reach at their paths.
     pub fn lost(&self) -> impl Iterator<Item = &Endpoint> {
         let is_lost = move |endpoint: &&Endpoint| {
             matches!(&endpoint.at, At::Unix(name) if name.path().is_some())
@@ -343,13 +344,13 @@ impl Sockets {
         self.by_endpoint.keys().filter(is_lost)
     }
 
-    /// Which Unix socket of the set it is that stands at a path, by whatever name.
+    /// The Unix socket of the set whose file is at this path, whatever the path's spelling.
     fn holder_of(&self, path: &str) -> Option<&At> {
         let found = unix_socket::id_of(path)?;
         self.files.iter().find(|(_, file)| file.id() == found).map(|(endpoint, _)| &endpoint.at)
     }
 
-    /// Whether a socket of the set has this port, on whatever address, or had until a moment ago.
+    /// Whether a socket of the set has this port, on any address, or had it until a moment ago.
     fn holds_port_of(&self, endpoint: &Endpoint) -> bool {
         let port_of = |endpoint: &Endpoint| endpoint.at.inet().map(|address| address.port());
         let same = |held: &Endpoint| {
@@ -358,7 +359,7 @@ impl Sockets {
         self.by_endpoint.keys().any(same) || self.leaving.iter().any(|(endpoint, _)| same(endpoint))
     }
 
-    /// Endpoints that `other` does not have, or has on an interface that has come anew.
+    /// Endpoints that `other` does not have, or has on an interface that was re-created.
     pub fn missing_from(&self, other: &Sockets) -> Vec<Endpoint> {
         let is_there = |endpoint: &Endpoint, sockets: &[OwnedFd]| {
             let there = other.by_endpoint.get(endpoint);
@@ -368,7 +369,7 @@ impl Sockets {
         missing.map(|(endpoint, _)| endpoint.clone()).collect()
     }
 
-    /// Those of [`Self::missing_from`] whose sockets can be withdrawn: QUIC's connections go on receiving at
+    /// Those of [`Self::missing_from`] whose sockets can be withdrawn; QUIC connections keep receiving at
     /// theirs.
     pub fn gone_from(&self, other: &Sockets) -> Vec<Endpoint> {
         let mut gone = self.missing_from(other);
@@ -376,7 +377,7 @@ impl Sockets {
         gone
     }
 
-    /// How it stands with each interface that sockets are bound to, by name.
+    /// The state of each interface that sockets are bound to, by name.
     pub fn interfaces(&self) -> BTreeMap<Arc<str>, InterfaceState> {
         let (mut found, mut known) = (BTreeMap::new(), BTreeMap::new());
         for (endpoint, sockets) in &self.by_endpoint {
@@ -389,15 +390,15 @@ impl Sockets {
             } else {
                 InterfaceState::Gone
             };
-            // What is worst of one of its sockets holds.
+            // An interface takes the worst state of its sockets.
             let worst = found.entry(name.clone()).or_insert(state);
             *worst = state.max(*worst);
         }
         found
     }
 
-    /// Has the sockets of these endpoints found by no new connection, nor by a datagram, in any process that
-    /// has them. Whoever serves them goes on for [`LINGER`].
+    /// Hides the sockets of these endpoints from new connections and datagrams, in any process that has them.
+    /// Their owners serve them for [`LINGER`] longer.
     ///
     /// # Errors
     /// Some sockets can't be withdrawn ([`system::withdraw`]); the others are.
@@ -414,7 +415,7 @@ impl Sockets {
                     sockets.map(withdraw).fold(Ok(()), io::Result::and)
                 }
                 At::Unix(_) => {
-                    // First the file, so that who comes now finds no socket rather than a dead one.
+                    // First the file, so that new clients find no socket rather than a dead one.
                     if let Some(file) = self.files.get(endpoint) {
                         file.remove();
                     }
@@ -426,22 +427,23 @@ impl Sockets {
         outcome
     }
 
-    /// Notes that sockets of these endpoints were given up, and are closed once nobody is served there.
+    /// Records that sockets of these endpoints were given up, and will be closed when nothing is served on
+    /// them.
     pub fn note_leaving(&mut self, endpoints: Vec<Endpoint>) {
         let now = Instant::now();
         self.leaving.retain(|(endpoint, _)| !endpoints.contains(endpoint));
         self.leaving.extend(endpoints.into_iter().map(|endpoint| (endpoint, now)));
     }
 
-    /// Duplicates for worker number `worker` of `workers`. When an earlier process left more sockets than
-    /// there are workers, they are dealt out, so that none is left unserved.
+    /// Duplicates for worker number `worker` of `workers`. If an earlier process left more sockets than there
+    /// are workers, they are dealt out so that all are served.
     pub fn for_worker(&self, worker: usize, workers: usize) -> io::Result<Vec<(Endpoint, OwnedFd)>> {
         let mut dealt = Vec::new();
         for (endpoint, sockets) in &self.by_endpoint {
             for socket in sockets.iter().skip(worker).step_by(workers.max(1)) {
                 dealt.push((endpoint.clone(), socket.try_clone()?));
             }
-            // Fewer sockets than workers, after an upgrade to more workers: the extra workers share one.
+            // Fewer sockets than workers, after an upgrade to more workers: the additional workers share one.
             if worker >= sockets.len()
                 && let Some(socket) = sockets.get(worker % sockets.len().max(1))
             {
@@ -456,7 +458,7 @@ impl Sockets {
         self.by_endpoint.keys().cloned()
     }
 
-    /// Takes over a socket that an earlier process handed down; not one that it has withdrawn since.
+    /// Takes over a socket that an earlier process handed down, unless that process has withdrawn it since.
     pub fn adopt(&mut self, endpoint: Endpoint, socket: OwnedFd) {
         let is_withdrawn = match &endpoint.at {
             At::Inet(_) => system::is_withdrawn(&socket),
@@ -468,7 +470,7 @@ impl Sockets {
         self.by_endpoint.entry(endpoint).or_default().push(socket);
     }
 
-    /// Learns which files the Unix sockets are that were taken over, by their paths.
+    /// Sets the files of the Unix sockets that were taken over, by their paths.
     pub fn know_files(&mut self, file_at: impl Fn(&str) -> Option<SocketFile>) {
         for endpoint in self.by_endpoint.keys() {
             if let At::Unix(name) = &endpoint.at
@@ -479,20 +481,20 @@ impl Sockets {
         }
     }
 
-    /// The file that the socket of an endpoint is.
+    /// The file of an endpoint's socket.
     pub fn file_of(&self, endpoint: &Endpoint) -> Option<&SocketFile> {
         self.files.get(endpoint)
     }
 
-    /// The address a socket is really bound to: for port 0 the one the kernel chose.
+    /// The address that a socket is bound to: for port 0 the one that the kernel chose.
     pub fn local_address(&self, endpoint: &Endpoint) -> Option<SocketAddr> {
         let socket = self.by_endpoint.get(endpoint)?.first()?;
         socket2::SockRef::from(socket).local_addr().ok()?.as_socket()
     }
 }
 
-/// What a listener accepts at: QUIC has the ports of TCP once more, or alone where nothing but HTTP/3 is
-/// spoken.
+/// The endpoints of a listener: QUIC uses the ports of TCP too, or has them alone if the listener speaks only
+/// HTTP/3.
 pub fn endpoints_of(listener: &weir_config::Listener) -> impl Iterator<Item = Endpoint> + '_ {
     let (first, has_quic) = match &listener.speaks {
         Speaks::Udp => (Some(Transport::Udp), false),
@@ -503,7 +505,7 @@ pub fn endpoints_of(listener: &weir_config::Listener) -> impl Iterator<Item = En
         }
     };
     let transports = [first, has_quic.then_some(Transport::Quic)].into_iter().flatten();
-    // Where no interface is named, one socket takes what comes by any.
+    // If no interface is named, one socket accepts from all of them.
     let any = interfaces_of(listener).next().is_none().then_some(None);
     transports.flat_map(move |transport| {
         let any = any.clone();
@@ -512,14 +514,14 @@ pub fn endpoints_of(listener: &weir_config::Listener) -> impl Iterator<Item = En
             let each = any.clone().into_iter().chain(interfaces_of(listener).map(Some));
             each.map(move |interface| Endpoint { transport, at: at.clone(), interface })
         });
-        // QUIC comes to addresses only.
+        // QUIC needs addresses.
         let names = listener.bind.iter().filter_map(Bind::unix).filter(move |_| transport == Transport::Tcp);
         inet.chain(names.map(move |name| Endpoint::new(transport, At::Unix(UnixName::new(name)))))
     })
 }
 
-/// Names of the interfaces that a listener's sockets are bound to; none where they are bound to none. Where
-/// it may be on the kernel plane its `interface` says where packets are taken, and nothing about sockets.
+/// Names of the interfaces that a listener's sockets are bound to, if any. For a listener that may be on the
+/// kernel plane, `interface` says where packets are taken and does not concern sockets.
 pub fn interfaces_of(listener: &weir_config::Listener) -> impl Iterator<Item = Arc<str>> + '_ {
     let said = if listener.plane == Plane::Proxy { &listener.interfaces[..] } else { &[] };
     said.iter().map(|name| name.to_string().into())
@@ -530,14 +532,14 @@ fn index_of(endpoint: &Endpoint, group: &[OwnedFd]) -> Option<NonZeroU32> {
     endpoint.interface_of(group.first()?)
 }
 
-/// Whether the interface of a group is another one now, of the same name: by the one before nothing comes any
-/// more.
+/// Whether the interface of a group was replaced by a new one with the same name: nothing arrives by the old
+/// one.
 fn has_come_anew(endpoint: &Endpoint, group: &[OwnedFd]) -> bool {
     let Some(name) = &endpoint.interface else { return false };
     system::interface_named(name).is_some_and(|now| Some(now) != index_of(endpoint, group))
 }
 
-/// Who may connect to Unix sockets of a listener that are files.
+/// Who may connect to the Unix sockets (files) of a listener.
 fn permissions_of(listener: &weir_config::Listener) -> Permissions {
     let said = &listener.unix_socket;
     Permissions { mode: said.mode.0, owner: said.owner.clone(), group: said.group.clone() }

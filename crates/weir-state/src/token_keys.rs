@@ -1,10 +1,9 @@
-//! Public keys for signed tokens that are fetched while a config is in force: what is there now, and how a
-//! request has them looked at again.
+//! Fetched public keys for signed tokens: the keys at hand, and how a request asks for another fetch.
 //!
-//! Keys lie in an `ArcSwap`, so that new ones are there for all workers at once, and a token is held against
-//! one set of them whole. Who fetches is the control side; a request only asks, and may wait for the end of
-//! the fetch. However many ask, there is one fetch, and none that begins sooner than `early_refresh` behind
-//! the one before; and one client has no more than its part of the places, so that others find one.
+//! Keys lie in an `ArcSwap`, so that new ones take effect for all workers at once, and a token is checked
+//! against one whole set. The control side fetches; a request only asks for a fetch, and may wait for its
+//! end. However many requests ask, there is one fetch, and none begins sooner than `early_refresh` after the
+//! previous one began. One client gets only a share of the places to wait, so that others find one.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,22 +17,22 @@ use weir_config::{Config, FetchedKeys, KeySet};
 use crate::listener::{Counted, OpenBy};
 use crate::nudge::Nudge;
 
-/// All JWK sets that a config has fetched.
+/// All JWK sets that a config fetches.
 #[derive(Debug)]
 pub struct TokenKeys(Box<[Arc<FetchedSet>]>);
 
 /// One JWK set.
 #[derive(Debug)]
 pub struct FetchedSet {
-    /// From where, and by what rules.
+    /// The source and the rules.
     pub config: FetchedKeys,
     held: ArcSwapOption<Held>,
     rounds: Mutex<Rounds>,
     nudge: Nudge,
-    /// Counts fetches that have ended: whoever waits, waits for that.
+    /// Counts the fetches that have ended; waiters watch it.
     ended: watch::Sender<u64>,
     waiting: AtomicUsize,
-    /// By client, how many of those.
+    /// How many of the places each client has.
     by_client: Arc<OpenBy<IpAddr>>,
     history: Arc<History>,
 }
@@ -43,32 +42,32 @@ pub struct FetchedSet {
 pub struct Held {
     /// The keys.
     pub set: KeySet,
-    /// When a fetch last found them, or they came from another process, by the clock of this one.
+    /// When a fetch last confirmed them, or when they came from another process, by this process's clock.
     pub confirmed: Duration,
-    /// How old they were then.
+    /// Their age at that time.
     pub age_then: Duration,
 }
 
 impl Held {
-    /// For how long nobody has confirmed them.
+    /// The time since a fetch last confirmed them.
     pub fn age(&self, now: Duration) -> Duration {
         now.saturating_sub(self.confirmed) + self.age_then
     }
 }
 
-/// Where fetches stand.
+/// The state of fetches.
 #[derive(Debug, Default)]
 struct Rounds {
     is_under_way: bool,
-    /// Whether one is to begin now.
+    /// Whether a fetch was asked for and has not begun.
     is_asked: bool,
-    /// When the last one began.
+    /// When the last fetch began.
     began: Option<Duration>,
-    /// Nobody fetches any more: another config is in force.
+    /// Fetching has stopped: another config is in force.
     is_over: bool,
 }
 
-/// What has become of fetches since the process began; the next snapshot takes it over.
+/// The results of fetches since the process began; the next snapshot takes them over.
 #[derive(Debug, Default)]
 struct History {
     fetched: AtomicU64,
@@ -80,26 +79,26 @@ struct History {
     error: Mutex<Option<String>>,
 }
 
-/// What was counted since the process began.
+/// Counts since the process began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Fetches that brought keys.
     pub fetched: u64,
-    /// Fetches that did not.
+    /// Fetches that failed.
     pub failed: u64,
     /// Requests that waited for a fetch.
     pub waited: u64,
-    /// Requests that would have, and found as many waiting as may.
+    /// Requests that could not wait, because too many were waiting.
     pub no_place: u64,
-    /// Requests that would have, and found as many of their own client waiting as may.
+    /// Requests that could not wait, because too many of the same client were waiting.
     pub client_full: u64,
-    /// Requests that asked for a fetch too soon behind the one before.
+    /// Requests that asked for a fetch too soon after the previous one.
     pub too_soon: u64,
 }
 
 impl TokenKeys {
-    /// `None` where `config` has nothing fetched. Sets of `previous` of which it says nothing new are the
-    /// very same, and keys of the same place are taken over.
+    /// `None` if `config` fetches no keys. Sets whose config did not change are the same `Arc`s as in
+    /// `previous`; others take over the keys of the same source.
     pub fn compile(config: &Config, previous: Option<&TokenKeys>) -> Option<Arc<TokenKeys>> {
         let compile = |config: FetchedKeys| {
             let old = previous.map_or(&[][..], |old| &old.0);
@@ -113,12 +112,12 @@ impl TokenKeys {
         (!all.is_empty()).then(|| Arc::new(TokenKeys(all)))
     }
 
-    /// All, in the order of the config.
+    /// All sets, in the order of the config.
     pub fn all(&self) -> &[Arc<FetchedSet>] {
         &self.0
     }
 
-    /// The one that is fetched so.
+    /// The set with this config.
     pub fn find(&self, config: &FetchedKeys) -> Option<&Arc<FetchedSet>> {
         self.0.iter().find(|set| set.config == *config)
     }
@@ -138,7 +137,7 @@ impl FetchedSet {
         }
     }
 
-    /// The keys that hold at `now`; `None` before the first fetch, and where they are older than `stale`.
+    /// The keys that are valid at `now`; `None` before the first fetch, and when they are older than `stale`.
     #[inline]
     pub fn good(&self, now: Duration) -> Option<Arc<Held>> {
         self.held().filter(|held| held.age(now) <= self.config.stale)
@@ -149,11 +148,11 @@ impl FetchedSet {
         self.held.load_full()
     }
 
-    /// Asks for a fetch for a request that the keys at hand are not good for, and for a place among those
-    /// that wait for its end. One that is under way will do. `client` is who has its own part of the places,
-    /// as [`weir_screen::address_key`] has it; `None` where nobody knows.
+    /// Asks for a fetch on behalf of a request that needs other keys, and for a place to wait for its end. A
+    /// fetch in progress will do. `client` is the client whose share of the places is used, as from
+    /// [`weir_screen::address_key`]; `None` if unknown.
     pub fn ask(self: &Arc<Self>, client: Option<IpAddr>, now: Duration) -> Result<Waiting, NoWait> {
-        // Before the question: the fetch may end at once.
+        // Subscribe before asking: the fetch may end at once.
         let ended = self.ended.subscribe();
         if !self.is_coming(now) {
             self.history.too_soon.fetch_add(1, Ordering::Relaxed);
@@ -183,7 +182,7 @@ impl FetchedSet {
         }
     }
 
-    /// Whether a fetch is under way, or begins for this.
+    /// Whether a fetch is in progress, or now begins for this request.
     fn is_coming(&self, now: Duration) -> bool {
         let mut rounds = self.rounds();
         if rounds.is_under_way || rounds.is_asked {
@@ -198,7 +197,7 @@ impl FetchedSet {
         true
     }
 
-    /// Has a fetch begin now, or once the one that is under way has ended, whose answer may be from before.
+    /// Asks for a fetch now. If one is in progress its answer may be outdated, so another follows it.
     pub fn hasten(&self) {
         let mut rounds = self.rounds();
         if !rounds.is_over {
@@ -207,22 +206,22 @@ impl FetchedSet {
         }
     }
 
-    /// Waits until somebody wants a fetch now. For the one who fetches.
+    /// Waits until a fetch is wanted. For the task that fetches.
     pub async fn asked(&self) {
         while !self.rounds().is_asked {
             self.nudge.asked().await;
         }
     }
 
-    /// Notes that a fetch begins; it ends with what this gives.
+    /// Records that a fetch begins; dropping the result ends it.
     pub fn begin(self: &Arc<Self>, now: Duration) -> UnderWay {
         let mut rounds = self.rounds();
         (rounds.is_under_way, rounds.is_asked, rounds.began) = (true, false, Some(now));
         UnderWay(self.clone())
     }
 
-    /// Takes keys over that a fetch has brought: for all workers, from their next token on. Gives whether
-    /// they are others than before.
+    /// Puts fetched keys in force, for all workers from their next token on. Returns whether they differ from
+    /// those before.
     pub fn take_over(&self, set: KeySet, now: Duration) -> bool {
         let is_new = self.held().is_none_or(|held| held.set.keys != set.keys);
         self.held.store(Some(Arc::new(Held { set, confirmed: now, age_then: Duration::ZERO })));
@@ -231,18 +230,18 @@ impl FetchedSet {
         is_new
     }
 
-    /// Takes keys over that another process has fetched, `age` ago.
+    /// Takes over keys that another process fetched `age` ago.
     pub fn inherit(&self, set: KeySet, age: Duration, now: Duration) {
         self.held.store(Some(Arc::new(Held { set, confirmed: now, age_then: age })));
     }
 
-    /// Notes that a fetch has brought nothing.
+    /// Records that a fetch failed.
     pub fn fail(&self, error: String) {
         self.history.failed.fetch_add(1, Ordering::Relaxed);
         self.tell(Some(error));
     }
 
-    /// Notes that nobody fetches any more, and lets go whoever waits.
+    /// Stops fetching and releases everybody who waits.
     pub fn retire(&self) {
         let mut rounds = self.rounds();
         (rounds.is_over, rounds.is_asked) = (true, false);
@@ -250,12 +249,12 @@ impl FetchedSet {
         self.ended.send_modify(|count| *count += 1);
     }
 
-    /// Why the last fetch brought nothing; `None` where it did, or there was none.
+    /// Why the last fetch failed; `None` if it succeeded, or there was none.
     pub fn error(&self) -> Option<String> {
         self.history.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What was counted.
+    /// The counts.
     pub fn counts(&self) -> Counts {
         let History { fetched, failed, waited, no_place, client_full, too_soon, .. } = &*self.history;
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -278,7 +277,7 @@ impl FetchedSet {
     }
 }
 
-/// A fetch that is under way, until this is dropped.
+/// A fetch in progress; it ends when this is dropped.
 #[derive(Debug)]
 pub struct UnderWay(Arc<FetchedSet>);
 
@@ -289,7 +288,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// A place among those that wait for a fetch, given back when dropped.
+/// A place to wait for a fetch, given back when dropped.
 #[derive(Debug)]
 pub struct Waiting {
     set: Arc<FetchedSet>,
@@ -300,18 +299,18 @@ pub struct Waiting {
 /// Why a request does not wait for a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoWait {
-    /// None is under way, and none begins so soon behind the one before, or any more.
+    /// No fetch is in progress, and none may begin so soon after the last, or none begins any more.
     TooSoon,
-    /// One is under way, and as many of its client wait for it as may.
+    /// A fetch is in progress, and as many requests of this client wait for it as may.
     ClientFull,
-    /// One is under way, and as many wait for it as may.
+    /// A fetch is in progress, and as many requests wait for it as may.
     Full,
 }
 
 impl Waiting {
     /// Waits until the fetch has ended, whatever it brought.
     pub async fn end(&mut self) {
-        // The sender is the set's, which is here.
+        // The sender can't be gone: it belongs to the set, which is held here.
         let _ = self.ended.changed().await;
     }
 }
@@ -401,7 +400,7 @@ mod tests {
         }
     }
 
-    /// What a fetch under way brings may be from before the operator asked.
+    /// A fetch in progress may return what was there before the operator asked.
     #[test]
     fn who_asks_for_a_fetch_while_one_is_under_way_gets_another() {
         let all = compiled("", None);

@@ -11,11 +11,11 @@ use weir_io::system::interface_named;
 
 use super::{BACKLOG, Endpoint, Transport};
 
-/// Wait between two tries.
+/// Pause between two attempts.
 const RELEASE_PAUSE: Duration = Duration::from_millis(5);
 
-/// Second descriptors of a group that exists, and for QUIC further members where an upgrade made the workers
-/// more: two that shared one socket would each get half of what belongs together.
+/// Duplicates of an existing group's descriptors. For QUIC also new members, if an upgrade added workers: two
+/// workers sharing one socket would each get half of a connection's packets.
 pub(super) fn keep_group(
     endpoint: &Endpoint,
     address: SocketAddr,
@@ -42,15 +42,16 @@ pub(super) fn keep_group(
 ///
 /// `SO_REUSEPORT` lets any process of this user join the group: a second Weir on the same address would
 /// silently take half of the connections. So the address is first bound without it, which fails while anybody
-/// else listens there for longer than `patience`; and while we do ourselves (`None`), as when 127.0.0.1:80
-/// becomes 0.0.0.0:80. Whoever is not of this user, or not in a group, is still noticed then.
+/// else listens there for longer than `patience`. With `None` that check is skipped, because we listen there
+/// ourselves, as when 127.0.0.1:80 becomes 0.0.0.0:80; sockets of other users or outside a group still cause
+/// an error then.
 pub(super) fn open_group(
     endpoint: &Endpoint,
     address: SocketAddr,
     workers: usize,
     patience: Option<Duration>,
 ) -> io::Result<Vec<OwnedFd>> {
-    // Port 0 is nobody's yet; the kernel chooses it, and all workers share the choice.
+    // Port 0 belongs to nobody yet; the kernel chooses the port, and all workers share it.
     if address.port() != 0
         && let Some(patience) = patience
     {
@@ -62,13 +63,13 @@ pub(super) fn open_group(
     std::iter::once(Ok(first)).chain(rest).collect()
 }
 
-/// Binds without a group. A listener that a reload took out a moment ago may still be serving what waited in
-/// its queue: its address is busy until then, and the reload that puts it back must not fail for it.
+/// Binds without a group. A listener that a reload removed a moment ago may still be serving its accept
+/// queue: its address is busy until then, and a reload that brings it back must not fail because of that.
 fn open_alone(endpoint: &Endpoint, address: SocketAddr, patience: Duration) -> io::Result<OwnedFd> {
     with_patience(patience, || open(endpoint, address, false))
 }
 
-/// Opens a socket, again and again while somebody else has its place.
+/// Opens a socket, retrying for `patience` while its address is in use.
 pub(super) fn with_patience<S>(patience: Duration, open: impl Fn() -> io::Result<S>) -> io::Result<S> {
     let begun = Instant::now();
     loop {
@@ -81,7 +82,7 @@ pub(super) fn with_patience<S>(patience: Duration, open: impl Fn() -> io::Result
     }
 }
 
-/// Whether a socket can be bound there now. It takes nothing from the sockets that are there.
+/// Whether a socket can be bound there now. Takes nothing from existing sockets.
 pub(super) fn can_be_opened(endpoint: &Endpoint) -> bool {
     endpoint.at.inet().is_some_and(|address| bind(endpoint, address, true).is_ok())
 }
@@ -105,25 +106,24 @@ fn bind(endpoint: &Endpoint, address: SocketAddr, in_group: bool) -> io::Result<
     };
     let socket = Socket::new(domain, kind.nonblocking().cloexec(), Some(protocol))?;
     if domain == Domain::IPV6 {
-        // `0.0.0.0:80` and `[::]:80` may stand side by side in one list.
+        // So that `0.0.0.0:80` and `[::]:80` can both be bound.
         socket.set_only_v6(true)?;
     }
     if transport == Transport::Tcp {
         socket.set_reuse_address(true)?;
     } else {
-        // A burst of datagrams waits here while the worker is busy; the kernel caps it at
-        // `net.core.rmem_max`.
+        // Holds a burst of datagrams while the worker is busy; the kernel caps it at `net.core.rmem_max`.
         let _ = socket.set_recv_buffer_size(4 << 20);
         let _ = socket.set_send_buffer_size(4 << 20);
     }
-    // Accepted connections inherit it: heads and bodies go out in separate writes, and Nagle would hold the
-    // second back.
+    // Accepted connections inherit it: heads and bodies go out in separate writes, and Nagle's algorithm
+    // would delay the second.
     if transport == Transport::Tcp {
         socket.set_tcp_nodelay(true)?;
     }
     socket.set_reuse_port(in_group)?;
     if let Some(interface) = &endpoint.interface {
-        // First: whether an address is taken, or there at all, is a matter of the interface.
+        // Bind to the interface first: whether an address is in use, or exists at all, depends on it.
         socket.bind_device(Some(interface.as_bytes()))?;
     }
     socket.bind(&address.into())?;
