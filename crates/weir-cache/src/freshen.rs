@@ -116,7 +116,7 @@ fn update(
         )
     };
     let replaced = |field: &Field<'_>| {
-        // An object without a date of its own takes the 304's.
+        // The stored date always goes: if the 304 has none, the time of the 304's arrival counts.
         field.known == KnownHeader::Date
             || head
                 .end_to_end_fields(buffer)

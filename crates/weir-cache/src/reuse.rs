@@ -1,4 +1,4 @@
-//! Whether a kept response may answer a request (RFC 9111 §4).
+//! Decides whether a stored response may answer a request (RFC 9111 §4).
 
 use std::time::Duration;
 
@@ -7,31 +7,31 @@ use crate::object::Object;
 use crate::request::RequestFacts;
 use crate::rules::Rules;
 
-/// Whether a kept response may answer.
+/// Whether a stored response may answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
     /// Yes.
     Fresh {
-        /// How old it is: what `age` says, in whole seconds.
+        /// Its age, sent as `age` in whole seconds.
         age: Duration,
-        /// For how long it stays fresh.
+        /// How long it stays fresh.
         ttl: Duration,
     },
-    /// Yes, though it is stale.
+    /// Yes, although it is stale.
     Stale {
-        /// How old it is.
+        /// Its age.
         age: Duration,
-        /// Fetch it anew meanwhile (RFC 5861 §3). False where the client has said that a stale one will do.
+        /// Refresh it meanwhile (RFC 5861 §3). False if the client has said that it accepts a stale response.
         while_revalidate: bool,
     },
-    /// Not before the origin has been asked.
+    /// Only after validation with the origin.
     Validate {
-        /// How old it is.
+        /// Its age.
         age: Duration,
         /// Why not.
         why: Why,
     },
-    /// The client wants nothing that the origin has to be asked for: 504 (RFC 9111 §5.2.1.7).
+    /// The client wants only what needs no request to the origin: 504 (RFC 9111 §5.2.1.7).
     OnlyIfCached,
 }
 
@@ -46,12 +46,12 @@ pub enum Why {
     NoCache,
     /// The client says `no-cache`.
     ClientNoCache,
-    /// The client wants one that is younger, or stays fresh for longer.
+    /// The client wants one that is younger, or that stays fresh for longer.
     ClientAge,
 }
 
 impl Why {
-    /// The word for it, for `cache-status` and `weir explain`.
+    /// The word for `cache-status` and `weir explain`.
     pub const fn word(self) -> &'static str {
         match self {
             Why::Stale => "stale",
@@ -69,7 +69,7 @@ pub fn reuse(object: &Object, request: &RequestFacts, now: Duration) -> Reuse {
     verdict(object.freshness(), object.soft_purged_at(), request, now)
 }
 
-/// As [`reuse`], of a response whose content is still to come.
+/// Like [`reuse`], for a response whose content is still arriving.
 pub fn reuse_coming(fresh: &Freshness, request: &RequestFacts, now: Duration) -> Reuse {
     verdict(fresh, None, request, now)
 }
@@ -114,8 +114,8 @@ fn verdict(fresh: &Freshness, purged_at: Option<Duration>, request: &RequestFact
     validate(if purged_at.is_some() { Why::Purged } else { Why::Stale })
 }
 
-/// For how long the object is still fresh, or, below zero, has been stale: whole seconds, of which those that
-/// have begun count where it is stale (RFC 9211 §2.5).
+/// How long the object is still fresh, in whole seconds. Negative: how long it has been stale, rounded up
+/// (RFC 9211 §2.5).
 pub fn ttl_seconds(object: &Object, now: Duration) -> i64 {
     let fresh = object.freshness();
     match staleness(fresh, object.soft_purged_at(), now) {
@@ -124,14 +124,14 @@ pub fn ttl_seconds(object: &Object, now: Duration) -> i64 {
     }
 }
 
-/// For how long it has been stale; `None` while it is fresh.
+/// How long it has been stale; `None` while it is fresh.
 fn staleness(fresh: &Freshness, purged_at: Option<Duration>, now: Duration) -> Option<Duration> {
     let aged = fresh.age(now).checked_sub(fresh.lifetime());
     let purged = purged_at.map(|at| now.saturating_sub(at));
     aged.max(purged)
 }
 
-/// Whether the status is one of the errors in whose place something stale may be given (RFC 5861 §4).
+/// Whether the status is an error that a stale response may replace (RFC 5861 §4).
 pub fn is_server_error(status: u16) -> bool {
     matches!(status, 500 | 502 | 503 | 504)
 }
@@ -139,9 +139,9 @@ pub fn is_server_error(status: u16) -> bool {
 /// Whether the object may answer the request after the origin could not be reached, or answered with an
 /// [error](is_server_error) (RFC 5861 §4).
 ///
-/// A client that says `no-cache` wants nothing that the origin has not confirmed (RFC 9111 §5.2.1.4), and is
-/// told the error. One that says `no-store` speaks of what is kept of his own exchange, not of what is there
-/// already (RFC 9111 §5.2.1.5).
+/// A client that sends `no-cache` wants nothing that the origin has not confirmed (RFC 9111 §5.2.1.4), and
+/// gets the error. `no-store` concerns the storage of the client's own exchange, not the use of what is
+/// stored already (RFC 9111 §5.2.1.5).
 pub fn may_serve_on_error(object: &Object, request: &RequestFacts, rules: &Rules, now: Duration) -> bool {
     let fresh = object.freshness();
     if fresh.always_validate || request.directives.no_cache {
@@ -150,14 +150,14 @@ pub fn may_serve_on_error(object: &Object, request: &RequestFacts, rules: &Rules
     let Some(stale_for) = staleness(fresh, object.soft_purged_at(), now) else { return true };
     let of_client = request.directives.stale_if_error.filter(|_| rules.honour_client && !fresh.never_stale);
     let window = of_client.map_or(Duration::ZERO, |seconds| Duration::from_secs(u64::from(seconds)));
-    // While it is fetched anew it may answer anyhow.
+    // While it may be served during a refresh it may answer anyway.
     let window = window.max(fresh.stale_if_error()).max(fresh.stale_while_revalidate());
     stale_for < window
 }
 
-/// Whether an error that came when the origin was asked about the object leaves it where it is, however long
-/// the error says that it holds itself: while the object may answer in its stead, and while it is fresh and
-/// only one client wanted it validated.
+/// Whether the object stays in the store after validation failed with an error, however long the error itself
+/// says that it is valid: yes while the object may answer in place of the error, and while it is fresh and
+/// only one client's request caused the validation.
 pub fn outlasts_error(
     object: &Object,
     status: u16,
@@ -192,8 +192,8 @@ mod tests {
         }
     }
 
-    /// The answer to a request with this `cache-control`, `after` so many seconds, of a response with these
-    /// field lines.
+    /// The verdict on a request with this `cache-control`, `after` this many seconds, for a response with
+    /// these field lines.
     fn after(after: u64, response: &str, wanted: &str) -> Reuse {
         reuse(&object(response), &facts(wanted), seconds(1000 + after))
     }
@@ -228,7 +228,7 @@ mod tests {
             of("no-cache, stale-while-revalidate=60"),
             Reuse::Validate { age: seconds(0), why: Why::NoCache }
         );
-        // With names, only those fields are not reused.
+        // With field names, `no-cache` concerns only those fields.
         assert!(matches!(of("no-cache=\"x-a\", max-age=60"), Reuse::Fresh { .. }));
     }
 
@@ -283,7 +283,7 @@ mod tests {
         let object = object("cache-control: max-age=60, stale-while-revalidate=30, stale-if-error=40\r\n");
         let request = facts("");
         object.set_soft_purged(seconds(1010));
-        // A second one does not begin the windows anew.
+        // A second soft purge does not restart the times for serving stale.
         object.set_soft_purged(seconds(1020));
         assert!(matches!(
             reuse(&object, &request, seconds(1039)),
@@ -314,7 +314,7 @@ mod tests {
         let lenient = Rules { stale_if_error: Some(seconds(30)), ..Rules::default() };
         assert!(of("max-age=60", 89, "", &lenient));
         assert!(!of("max-age=60, stale-if-error=0", 60, "", &lenient));
-        // A directive against stale answers forbids ours, but not its own.
+        // A directive against serving stale overrides the operator's time, but not the response's own.
         assert!(!of("s-maxage=60", 60, "", &lenient));
         assert!(of("s-maxage=60, stale-if-error=5", 64, "", &lenient));
     }

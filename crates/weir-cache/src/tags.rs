@@ -1,8 +1,8 @@
-//! Names that origins give to what they send, for purging all of a name at once: `surrogate-key`, separated
-//! by spaces, and `cache-tag`, separated by commas.
+//! Tags that origins give to responses, for purging all responses with a tag at once: `surrogate-key`,
+//! separated by spaces, and `cache-tag`, separated by commas.
 //!
-//! Only their hashes are kept. Two tags with one hash would be purged together, which costs a fetch and is
-//! right otherwise.
+//! Only their hashes are stored. Two tags with the same hash would be purged together, which costs a fetch
+//! but is otherwise harmless.
 
 use weir_http::ResponseHead;
 
@@ -11,7 +11,7 @@ use crate::key;
 /// Most tags of one response; further ones are ignored.
 const TAGS: usize = 256;
 
-/// Any: tags' hashes are compared with each other only.
+/// Any value will do: tag hashes are compared only with each other.
 const SEED: u64 = 0x7461_6773;
 
 /// The hash of a tag.

@@ -1,22 +1,22 @@
-//! The lesson of an answer that is not kept for others than its client (threat E9).
+//! What follows from an answer that is not stored (threat E9).
 //!
-//! Anybody can send a request that an origin refuses, or answers for its client alone. What that does to what
-//! is kept, and to whoever asks for the same, is decided here.
+//! Anybody can send a request that an origin refuses or answers for that client alone. This module decides
+//! how such an answer affects what is stored, and other requests for the same key.
 
 use crate::request::RequestFacts;
 use crate::response::NotStored;
 
-/// The state of a key after an answer that is not kept.
+/// What to do with a key after an answer that is not stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unkept {
-    /// Whose requests need not wait for each other for a while, because each would be answered by itself;
-    /// `None`: nobody's.
+    /// Requests that need not wait for each other for a while, because each needs an answer of its own;
+    /// `None`: no requests.
     pub passes: Option<Crowd>,
-    /// The origin no longer has what is kept.
+    /// The origin no longer has what is stored: drop it.
     pub drops: bool,
 }
 
-/// Requests of one key that an origin may well answer alike.
+/// Requests for one key that an origin probably answers in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Crowd {
     /// All of them.
@@ -28,7 +28,7 @@ pub enum Crowd {
 }
 
 impl Crowd {
-    /// The requests that a request belongs to.
+    /// The groups that a request belongs to.
     pub fn of(request: &RequestFacts) -> impl Iterator<Item = Crowd> {
         let with = |has: bool, crowd| has.then_some(crowd);
         let narrow =
@@ -36,20 +36,20 @@ impl Crowd {
         narrow.into_iter().flatten().chain([Crowd::All])
     }
 
-    /// The smallest of them.
+    /// The smallest of these groups.
     fn around(request: &RequestFacts) -> Crowd {
         Crowd::of(request).next().unwrap_or(Crowd::All)
     }
 }
 
-/// The lesson of an answer that is not kept for `reason`.
+/// The consequences of an answer that is not stored for `reason`.
 pub fn unkept(request: &RequestFacts, status: u16, reason: NotStored) -> Unkept {
     if request.demands() {
-        // One client's wish must not put out what others have, every second anew.
+        // One client's demands must not remove what others use, again and again.
         return Unkept::default();
     }
     match reason {
-        // The reason is the request.
+        // The reason lies in the request.
         NotStored::Method | NotStored::RequestNoStore | NotStored::Status | NotStored::Partial => {
             Unkept::default()
         }

@@ -1,4 +1,4 @@
-//! Which of several responses with one key a request selects (RFC 9111 §4.1).
+//! Selects one of several responses with the same key (RFC 9111 §4.1).
 
 use weir_http::values::accept_encoding;
 use weir_http::values::vary::Vary;
@@ -7,11 +7,11 @@ use weir_http::{KnownHeader, RequestHead};
 use crate::key::KeyBuffer;
 use crate::request::same_to_backends;
 
-/// Most names that a response may vary by before it is not kept: each is looked for in every request.
+/// Most names in `vary` with which a response is stored: each is looked up in every request.
 const NAMES: usize = 16;
 
-/// Fields that Weir writes itself of each client: what a client sends under these names is not what the
-/// origin has chosen by.
+/// Fields that Weir itself writes for each client: the values that a client sends under these names are not
+/// what the origin has chosen by.
 const WRITTEN: [KnownHeader; 7] = [
     KnownHeader::XForwardedFor,
     KnownHeader::XRealIp,
@@ -22,7 +22,7 @@ const WRITTEN: [KnownHeader; 7] = [
     KnownHeader::XRequestId,
 ];
 
-/// Whether what clients send under these names, in lower case, tells requests apart as the origin does
+/// Whether the clients' fields with these names (in lower case) distinguish requests as the origin does
 /// (threat E4).
 pub(crate) fn can_tell(names: &[Box<[u8]>]) -> bool {
     let is_written = |name: &[u8]| WRITTEN.iter().any(|known| known.name().as_bytes() == name);
@@ -30,9 +30,9 @@ pub(crate) fn can_tell(names: &[Box<[u8]>]) -> bool {
 }
 
 impl KeyBuffer {
-    /// Adds to the key what a response with this `vary` was selected by, so that [`Self::bytes`] of two
-    /// requests are the same if one's response may answer the other. O(fields times names), does not allocate
-    /// once there is room.
+    /// Appends to the key the field values by which a response with this `vary` is selected, so that
+    /// [`Self::bytes`] of two requests are equal if the response to one may answer the other. O(fields times
+    /// names), does not allocate once there is capacity.
     pub fn select(&mut self, vary: &Vary, head: &RequestHead, buffer: &[u8]) {
         match vary {
             Vary::Names(names) => self.select_names(names, 0, head, buffer),
@@ -40,7 +40,8 @@ impl KeyBuffer {
         }
     }
 
-    /// `generation` tells variants of one list of names from those of an earlier one that was dropped.
+    /// `generation` distinguishes the variants of one list of names from those of an earlier list that was
+    /// dropped.
     pub(crate) fn select_names(
         &mut self,
         names: &[Box<[u8]>],
@@ -57,8 +58,8 @@ impl KeyBuffer {
     }
 }
 
-/// Writes what a request says by a field, with its length before it, so that requests which say the same
-/// write the same.
+/// Writes the values that a request has for a field, preceded by their length, so that requests with the same
+/// values write the same bytes.
 //= https://www.rfc-editor.org/rfc/rfc9111#section-4.1
 //# *  normalizing both header field values in a way that is known to
 //# have identical semantics, according to the header field's
@@ -75,9 +76,9 @@ fn write_value(name: &[u8], head: &RequestHead, buffer: &[u8], out: &mut Vec<u8>
         present = values.clone().next().is_some();
         accept_encoding::normalise(values, out);
     } else {
-        // A backend may take one with underscores for it (threat E4).
+        // A backend may read a name with underscores as this one (threat E4).
         for field in head.fields(buffer).filter(|field| same_to_backends(field.name, name)) {
-            // Lines of one name mean what one line with all their values means.
+            // Several lines of one name mean the same as one line with all their values.
             if present {
                 out.extend_from_slice(b", ");
             }

@@ -1,10 +1,10 @@
-//! Weights in memory: not the length of things but what the allocator sets aside for them.
+//! Weights of objects in memory: what the allocator sets aside for them, not their length.
 //!
-//! Weir's allocator (mimalloc) has classes of sizes: multiples of 16 bytes up to 64, then four between one
-//! power of two and the next. Pages hold one class each and are not always full; [`OVERHEAD`] stands for
-//! that. `examples/memory.rs` compares the sum with what the kernel says.
+//! Weir's allocator (mimalloc) has size classes: multiples of 16 bytes up to 64, then four between one power
+//! of two and the next. A page holds one class and is not always full; [`OVERHEAD`] accounts for that.
+//! `examples/memory.rs` compares the sum with the kernel's figure.
 
-/// The cost of pages that are not full and of the allocator's own books, in parts of 1024 of what they hold.
+/// The cost of partly filled pages and of the allocator's own data, in 1024ths of what they hold.
 const OVERHEAD: usize = 16;
 
 /// Above this many bytes an allocation takes whole pages of its own.
@@ -27,7 +27,7 @@ pub(crate) fn of(length: usize) -> usize {
     class + class * OVERHEAD / 1024
 }
 
-/// The same for the content of a `Bytes`, with the count of owners that it sets aside once it is shared.
+/// The same for the content of a `Bytes`, including the reference count that it allocates once it is shared.
 pub(crate) fn of_bytes(length: usize) -> usize {
     if length == 0 { 0 } else { of(length) + of(3 * size_of::<usize>()) }
 }

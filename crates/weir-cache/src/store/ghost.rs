@@ -1,19 +1,19 @@
-//! Which keys were turned away of late: fingerprints only, four to a bucket, the oldest of them replaced.
+//! Remembers keys that were evicted recently: fingerprints only, four per bucket; the oldest is replaced.
 
 const WAYS: usize = 4;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Trace {
     fingerprint: u32,
-    /// When it was noted; 0 for a free place.
+    /// When it was recorded; 0 for a free place.
     at: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct Ghost {
-    /// A power of two of buckets.
+    /// The number of buckets is a power of two.
     buckets: Vec<[Trace; WAYS]>,
-    /// Counts what was noted.
+    /// Counts the records made.
     clock: u32,
 }
 
@@ -27,8 +27,8 @@ impl Ghost {
         size_of_val(self.buckets.as_slice())
     }
 
-    /// Makes room for as many as there are objects, and as many again, because some buckets fill before
-    /// others. What was noted before stays.
+    /// Makes room for as many fingerprints as there are objects, and as many again, because some buckets fill
+    /// before others. Earlier records stay.
     fn reserve(&mut self, count: usize) {
         if self.buckets.len() * WAYS >= count * 2 {
             return;
@@ -49,14 +49,14 @@ impl Ghost {
         }
     }
 
-    /// Notes that a key was turned away, as the last of `count` to be remembered.
+    /// Records that a key was evicted; the last `count` records are remembered.
     pub fn note(&mut self, hash: u64, count: usize) {
         self.reserve(count);
         self.clock = self.clock.wrapping_add(1).max(1);
         self.place(Trace { fingerprint: fingerprint(hash), at: self.clock });
     }
 
-    /// Whether a key is among the last `count` that were turned away; forgets it.
+    /// Whether a key is among the last `count` that were evicted; forgets it.
     pub fn recall(&mut self, hash: u64, count: usize) -> bool {
         let wanted = fingerprint(hash);
         let bucket = wanted as usize & (self.buckets.len() - 1);
@@ -71,12 +71,12 @@ impl Ghost {
     }
 }
 
-/// How many were noted since; free places are older than any.
+/// How many were recorded since; free places are older than any.
 fn age(clock: u32, at: u32) -> u32 {
     if at == 0 { u32::MAX } else { clock.wrapping_sub(at) }
 }
 
-/// Bits that choose neither the shard nor all of the place within it.
+/// Bits that determine neither the shard nor all of the place within it.
 fn fingerprint(hash: u64) -> u32 {
     (hash >> 16) as u32
 }

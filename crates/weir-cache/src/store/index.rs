@@ -1,14 +1,14 @@
-//! Places of entries by the hashes of their keys: open addressing, four bytes a place.
+//! Finds entries by the hashes of their keys: open addressing, four bytes per slot.
 //!
-//! The hashes themselves are in the entries. A removal moves what stands behind it up, so that nothing has to
-//! be swept.
+//! The hashes themselves are in the entries. A removal moves up the entries that follow, so that there are no
+//! tombstones to sweep.
 
 /// No entry.
 const NONE: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Index {
-    /// A power of two, at most three quarters full.
+    /// Its length is a power of two; at most three quarters are in use.
     places: Vec<u32>,
     count: usize,
 }
@@ -49,7 +49,7 @@ impl Index {
         }
     }
 
-    /// Adds an entry that is not in it. `hash_of` tells the hash of any entry.
+    /// Adds an entry that is not in it. `hash_of` returns the hash of any entry.
     pub fn insert(&mut self, hash: u64, entry: u32, hash_of: impl Fn(u32) -> u64) {
         if (self.count + 1) * 4 > self.places.len() * 3 {
             let doubled = vec![NONE; self.places.len() * 2];
@@ -70,7 +70,7 @@ impl Index {
         self.set(place, entry);
     }
 
-    /// Puts another entry with the same hash in the place of one that is in it.
+    /// Replaces an entry by another one with the same hash.
     pub fn replace(&mut self, hash: u64, entry: u32, by: u32) {
         let mut place = hash as usize & self.mask();
         while self.at(place) != NONE {
@@ -99,7 +99,7 @@ impl Index {
             if moved == NONE {
                 break;
             }
-            // It may move up if its own place does not lie behind the hole.
+            // It may move up unless its own place lies after the hole.
             let home = hash_of(moved) as usize & mask;
             if place.wrapping_sub(home) & mask >= place.wrapping_sub(hole) & mask {
                 self.set(hole, moved);

@@ -1,21 +1,21 @@
-//! Objects that the store has let go of while somebody still reads them: what they take is in no budget, and
-//! must be known.
+//! Objects that the store has dropped while somebody still reads them: their memory is in no budget, so it is
+//! tracked here.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::object::Object;
 
-/// See above.
+/// The list of these objects.
 #[derive(Debug, Default)]
 pub(super) struct Lingering {
     objects: Mutex<Vec<Arc<Object>>>,
-    /// Their memory when they were last looked at, in bytes.
+    /// Their memory at the last count, in bytes.
     bytes: AtomicU64,
 }
 
 impl Lingering {
-    /// Takes what was removed, and frees at once what nobody reads.
+    /// Takes removed objects, and at once frees those that nobody reads.
     pub fn add(&self, removed: impl IntoIterator<Item = Arc<Object>>) {
         let mut read = removed.into_iter().filter(is_read).peekable();
         if read.peek().is_none() {
@@ -27,7 +27,7 @@ impl Lingering {
             self.bytes.fetch_add(object.weight(), Ordering::Relaxed);
             objects.push(object);
         }
-        // Now and then, so that a list that nobody asks about does not grow for ever.
+        // Cleaned now and then, so that a list that nobody queries does not grow for ever.
         if objects.capacity() > room {
             self.forget_unread(&mut objects);
         }

@@ -1,5 +1,5 @@
-//! Marks by which purges select objects, in a few bytes that stand with the shard's own books: objects that a
-//! purge does not mean are not looked at.
+//! Marks by which purges select objects: a few bytes next to the shard's own data, so that a purge need not
+//! look at objects that it does not cover.
 
 use super::purges::Purge;
 use crate::key;
@@ -9,17 +9,17 @@ use crate::tags;
 /// Hashes of parts of an object's key, and a filter of its tags.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Marks {
-    /// Of its path.
+    /// Hash of its path.
     pub path: u32,
     /// Two bits for each tag.
     tags: u32,
-    /// Of its host, whatever the port.
+    /// Hash of its host, without the port.
     host: u16,
 }
 
 impl Marks {
-    /// Marks of an object that has its key. `seed` is secret: whoever knew it could make up paths that all
-    /// meet in one place.
+    /// The marks of an object that has its key. `seed` is secret: whoever knew it could make up paths that
+    /// all collide.
     pub fn of(object: &Object, seed: u64) -> Marks {
         let tags = object.tags.iter().fold(0, |bits, tag| bits | bits_of(*tag));
         match object.key() {
@@ -31,13 +31,13 @@ impl Marks {
     }
 }
 
-/// Which objects a purge may mean.
+/// The objects that a purge may cover.
 pub(super) enum Meant {
     /// Objects of the paths with this hash.
     OfPath(u32),
     /// Objects of hosts with this hash.
     OfHost(u16),
-    /// Objects that may have a tag with these bits.
+    /// Objects that may have a tag with these filter bits.
     Tagged(u32),
     /// Any.
     Any,
@@ -56,7 +56,7 @@ impl Meant {
         }
     }
 
-    /// Whether that may be an object with these marks.
+    /// Whether an object with these marks may be among them.
     pub fn includes(&self, marks: &Marks) -> bool {
         match self {
             Meant::OfPath(path) => marks.path == *path,
@@ -67,12 +67,12 @@ impl Meant {
     }
 }
 
-/// Of a path, by a secret seed.
+/// The hash of a path with a secret seed.
 pub(super) fn path_mark(path: &[u8], seed: u64) -> u32 {
     key::hash(seed, path) as u32
 }
 
-/// `authority` in lower case.
+/// `authority` must be in lower case.
 fn host_mark(authority: &[u8], seed: u64) -> u16 {
     let colon = authority.iter().rposition(|&byte| byte == b':');
     let (host, port) = authority.split_at(colon.unwrap_or(authority.len()));

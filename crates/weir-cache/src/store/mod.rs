@@ -1,15 +1,15 @@
-//! Where objects are kept: shared by all threads, bounded by what they take in memory.
+//! The object store: shared by all threads, bounded by memory.
 //!
-//! Keys are spread over shards by their hash, each behind a lock that is held for one lookup or a bounded
-//! number of moves ([`shard::STEPS`]). A hit finds its object, counts its use in the object itself, and moves
-//! nothing. What is evicted is decided by S3-FIFO: new objects stand in a small queue, from which only those
-//! that were used again reach the main one, so that a flood of requests that come once sweeps nothing else
-//! out (threat E6); the ghost queue remembers which were turned away of late.
+//! Keys are spread over shards by their hash. Each shard has a lock, which is held for one lookup or a
+//! bounded number of moves ([`shard::STEPS`]). A hit finds its object, counts the use in the object itself,
+//! and moves nothing. S3-FIFO decides what to evict: new objects enter a small queue, and only those that are
+//! used again reach the main queue, so that a flood of requests that come only once evicts nothing else
+//! (threat E6). The ghost queue remembers which keys were evicted recently.
 //!
-//! The budget is one for all shards. Whoever inserts evicts, from the next shards that have their share of
-//! the objects, and one lock at a time. The share is by number: by bytes, a shard with an object larger than
-//! its part of the budget would have to give up all others and then that one. As each gives a little in turn,
-//! what goes is what came at one time, and the allocator gets whole pages back.
+//! One budget covers all shards. The thread that inserts also evicts, from the next shards that have at least
+//! their share of the objects, one lock at a time. The share is by number: by bytes, a shard with an object
+//! larger than its part of the budget would have to drop all others and then that one. As each shard evicts a
+//! little in turn, objects that came at the same time go together, and the allocator gets whole pages back.
 //!
 //! Source: Yang, Zhang, Qiu, Yue, Rashmi, "FIFO queues are all you need for cache eviction", SOSP 2023.
 
@@ -40,39 +40,38 @@ use marks::Meant;
 use purges::Log;
 use shard::{Found, Shard};
 
-/// Most shards. With more workers than this on one store, some would wait for each other; with more shards,
-/// each is small.
+/// Most shards. With many more workers than this on one store, some would wait for each other; with more
+/// shards, each would be small.
 const SHARDS: u64 = 64;
 
-/// Least that a shard is worth, in bytes: the queues of smaller ones say little.
+/// Least size of a shard, in bytes: the queues of a smaller one would say little about use.
 const SHARD_BYTES: u64 = 1 << 20;
 
-/// Most times in a row that something is evicted under a lock: some thousand steps, less than a millisecond.
-/// A large object may take the place of many small ones, and whoever puts it in has others to serve.
+/// Most evictions in a row by one caller: some thousand steps, less than a millisecond. A large object may
+/// replace many small ones, and the worker that inserts it has other clients to serve.
 const ROUNDS: usize = 16;
-/// No object takes more than this part of the budget: it would sweep too much out.
+/// No object takes more than this part of the budget: it would evict too much.
 const LARGEST_PART: u64 = 4;
 
 /// The result of a lookup.
 #[derive(Clone, Debug)]
 pub enum Lookup {
-    /// The object that the request selects. Whether it may answer says [`crate::reuse`].
+    /// The object that the request selects. [`crate::reuse`] says whether it may answer.
     Hit(Arc<Object>),
     /// Nothing under this key.
     Absent,
-    /// Something, but not for a request such as this one (`vary`).
+    /// Something, but no variant for this request (`vary`).
     VariantAbsent,
 }
 
-/// Why an object was not taken in.
+/// Why an object was not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refused {
-    /// A purge, or an unsafe method that succeeded, has come between its fetch and now.
+    /// A purge, or an unsafe method that succeeded, came after its fetch began.
     Purged,
     /// It takes more than a quarter of the budget.
     TooLarge,
-    /// The object that it was to replace is gone, or was replaced by another; or one is there that came
-    /// later.
+    /// The object that it was to replace is gone or was itself replaced, or a newer one is there.
     Outdated,
 }
 
@@ -82,22 +81,22 @@ pub struct Store {
     shards: Box<[Mutex<Shard>]>,
     seed: u64,
     budget: AtomicU64,
-    /// The memory of all of it, in bytes.
+    /// The memory of the whole store, in bytes.
     bytes: AtomicU64,
     objects: AtomicU64,
     evictions: AtomicU64,
     purged: AtomicU64,
     purges: Log,
     lingering: Lingering,
-    /// Where to look next for something to evict.
+    /// The next shard in which to look for something to evict.
     next_shard: AtomicUsize,
-    /// The last generation of variants that was given out.
+    /// The last generation of variants that was assigned.
     generation: AtomicU64,
 }
 
 impl Store {
-    /// An empty store that takes at most `budget_bytes`. `seed` is a secret random number: with it known,
-    /// clients could choose requests whose keys all fall into one place.
+    /// An empty store that takes at most `budget_bytes`. `seed` is a secret random number: clients who knew
+    /// it could choose requests whose keys all collide.
     pub fn new(budget_bytes: u64, seed: u64) -> Store {
         let count = (budget_bytes / SHARD_BYTES).clamp(1, SHARDS);
         let count = 1_usize << count.ilog2();
@@ -121,14 +120,13 @@ impl Store {
         self.seed
     }
 
-    /// The memory of the store, in bytes. Objects that were removed while they are being read are not in it:
-    /// [`Self::lingering_bytes`].
+    /// The memory of the store, in bytes. Objects that were removed while they are still read are not
+    /// included: see [`Self::lingering_bytes`].
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The memory of objects that are not in the store any more and that somebody still reads, in bytes.
-    /// O(their number).
+    /// The memory of objects that are no longer in the store but are still read, in bytes. O(their number).
     pub fn lingering_bytes(&self) -> u64 {
         self.lingering.bytes()
     }
@@ -143,21 +141,21 @@ impl Store {
         self.objects.load(Ordering::Relaxed)
     }
 
-    /// How many objects were evicted to make room, ever.
+    /// Number of objects evicted to make room, ever.
     pub fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
     }
 
-    /// How many objects were purged, ever; softly too.
+    /// Number of objects purged, ever; soft purges included.
     pub fn purged(&self) -> u64 {
         self.purged.load(Ordering::Relaxed)
     }
 
-    /// The object that a request selects of those under its key, and a count of its use.
+    /// The object under its key that a request selects; counts as a use.
     ///
-    /// Leaves in `key` what to wait for and what to fetch under: with what the request says by the fields
-    /// that `vary` names, where it is known which those are. At most two locks, one after the other;
-    /// allocates nothing once `key` has room.
+    /// Leaves in `key` the key to wait for and to fetch under; it includes the request's values of the fields
+    /// that `vary` names, if those are known. At most two locks, one after the other; allocates nothing once
+    /// `key` has capacity.
     pub fn get(&self, key: &mut KeyBuffer, head: &RequestHead, buffer: &[u8]) -> Lookup {
         key.back_to_primary();
         let found = self.shard(key.hash()).find(key.hash(), key.bytes());
@@ -174,27 +172,27 @@ impl Store {
         }
     }
 
-    /// The state of purges, to be taken when a fetch begins and given to [`Self::insert`] when it has ended.
+    /// The state of purges: take it when a fetch begins, and pass it to [`Self::insert`] when it has ended.
     pub fn purge_sequence(&self) -> PurgeSequence {
         self.purges.sequence()
     }
 
-    /// Whether what is fetched under `key` since `began` may be of before a purge, or an unsafe method that
-    /// succeeded, which covers it: who asks now is not to wait for it. One load unless there was any.
+    /// Whether a purge, or an unsafe method that succeeded, has come since `began` and may cover what is
+    /// being fetched under `key`: new requests must not wait for that fetch. One load if there was none.
     ///
-    /// Its tags are not known yet, so that a purge of any tag covers it.
+    /// The tags are not known yet, so a purge of any tag counts.
     pub fn is_outdated(&self, key: &KeyBuffer, began: PurgeSequence) -> bool {
         self.purges.covers(key.bytes(), None, self.seed, began)
     }
 
-    /// Takes an object in, in the place of the one under its key. `key`, `head` and `buffer` are those of the
-    /// request that it was fetched for; whatever variant was selected in `key` does not matter.
+    /// Stores an object, replacing the one under its key. `key`, `head` and `buffer` are those of the request
+    /// that caused the fetch; it does not matter which variant was selected in `key`.
     ///
-    /// Evicts some of what there is no room for, and holds no lock for more than a bounded number of steps.
-    /// Call [`Self::settle`] after it.
+    /// Evicts some of the excess, and holds no lock for more than a bounded number of steps. Call
+    /// [`Self::settle`] afterwards.
     ///
     /// # Errors
-    /// It is not taken in.
+    /// The object was not stored.
     pub fn insert(
         &self,
         key: &KeyBuffer,
@@ -212,8 +210,7 @@ impl Store {
         self.put(&key, object, began)
     }
 
-    /// The generation of variants under this key that are told apart by these names, which it makes them to
-    /// be.
+    /// Makes these names select the variants under this key, and returns the generation of those variants.
     fn choose_by(&self, key: &KeyBuffer, names: Box<[Box<[u8]>]>) -> u64 {
         let fresh = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
         let (generation, replaced) =
@@ -235,11 +232,11 @@ impl Store {
         }
         let object = Arc::new(object);
         let replaced = self.with_shard(key.hash(), |shard| {
-            // Behind the lock: a purge that is noted after this will find the object in the shard.
+            // Inside the lock: a purge that is recorded after this will find the object in the shard.
             if self.purges.covers(&object.key, Some(&object.tags), self.seed, began) {
                 return Err(Refused::Purged);
             }
-            // Of two fetches the one that began earlier may end later.
+            // Of two fetches, the one that began earlier may end later.
             if shard.has_newer(&object) {
                 return Err(Refused::Outdated);
             }
@@ -253,10 +250,10 @@ impl Store {
         Ok(object)
     }
 
-    /// Puts `new`, which [`crate::freshen`] has made of `old`, in its place.
+    /// Replaces `old` by `new`, which [`crate::freshen`] has made from it.
     ///
     /// # Errors
-    /// It is not taken in. `Outdated` when `old` is not there any more.
+    /// The object was not stored. `Outdated` when `old` is no longer there.
     pub fn freshened(
         &self,
         old: &Arc<Object>,
@@ -283,9 +280,9 @@ impl Store {
         Ok(new)
     }
 
-    /// Removes all that is kept of the key's resource, whatever fields of requests tell its responses apart,
-    /// and lets no fetch that has begun put it there again (RFC 9111 §4.4 names the URI). Says whether there
-    /// was anything. Locks each shard once.
+    /// Removes everything stored for the key's resource, whatever request fields select its variants, and
+    /// keeps fetches that have begun from storing it again (RFC 9111 §4.4 names the URI). Returns whether
+    /// there was anything. Locks each shard once.
     pub fn remove(&self, key: &KeyBuffer) -> bool {
         self.purges.note_uri(hash(self.seed, key.uri()));
         let Some(parts) = key.parts() else { return false };
@@ -295,7 +292,7 @@ impl Store {
             count += u32::from(is_meant);
             is_meant
         });
-        // The fields that its responses vary by are forgotten too.
+        // The names by which its variants are selected are forgotten too.
         let (hash, primary) = key.primary();
         if let Some(Found::Object(object)) = self.with_shard(hash, |shard| shard.remove(hash, primary)) {
             self.objects.fetch_sub(1, Ordering::Relaxed);
@@ -304,7 +301,7 @@ impl Store {
         count > 0
     }
 
-    /// Removes this one object, if it is still there.
+    /// Removes this very object, if it is still there.
     pub fn discard(&self, object: &Arc<Object>) -> bool {
         let removed = self.with_shard(object.hash, |shard| {
             if shard.holds(object) { shard.remove(object.hash, &object.key) } else { None }
@@ -317,8 +314,9 @@ impl Store {
         true
     }
 
-    /// Keeps the content of an object in another coding too, or with an empty `body` that it is not worth it.
-    /// False when the object is not there any more, has it in that coding already, or it is too large.
+    /// Stores the content of an object in another coding as well; an empty `body` records that the coding is
+    /// not worthwhile. False when the object is no longer there, already has that coding, or would be too
+    /// large.
     pub fn encode(&self, object: &Arc<Object>, coding: Coding, body: Body) -> bool {
         let added = object.encoding_weight(&body);
         if coding == Coding::Identity || object.weight() + added > self.budget() / LARGEST_PART {
@@ -336,12 +334,11 @@ impl Store {
         kept
     }
 
-    /// Removes, or with `soft` makes stale as of `now`, all that the purge covers and whose fetch had begun
-    /// before. How many those were.
+    /// Removes everything that the purge covers and whose fetch began before it, or with `soft` makes it
+    /// stale as of `now`. Returns the number of objects.
     ///
-    /// Goes to the objects of a path directly; for a tag, and for a prefix of one host, it looks at few
-    /// objects beside those it means, and for other prefixes at all. Holds no lock for more than
-    /// [`shard::VISITS`] objects.
+    /// Finds the objects of a path directly. For a tag, or a prefix on one host, it looks at few other
+    /// objects; for other prefixes it looks at all. Holds no lock for more than [`shard::VISITS`] objects.
     pub fn purge(&self, purge: &Purge, soft: bool, now: Duration) -> u64 {
         let number = self.purges.note(purge);
         let meant = Meant::by(purge, self.seed);
@@ -372,8 +369,8 @@ impl Store {
         count
     }
 
-    /// Shows the objects of a path, and of any other that has the same mark, to `decide`, and removes those
-    /// it wants removed.
+    /// Calls `decide` with the objects of a path (and of others with the same mark), and removes those for
+    /// which it returns true.
     fn visit_path(&self, path: u32, mut decide: impl FnMut(&Object) -> bool) {
         for shard in &self.shards {
             let places = lock(shard).of_path(path);
@@ -401,38 +398,38 @@ impl Store {
         result
     }
 
-    /// Gives it another budget, and evicts what there is no room for then.
+    /// Changes the budget, and evicts what no longer fits.
     pub fn resize(&self, budget_bytes: u64) {
         self.budget.store(budget_bytes, Ordering::Relaxed);
         self.make_room(0, usize::MAX);
     }
 
-    /// Evicts some more of what there is no room for. Whether there is more: then call it again, when others
-    /// have had their turn.
+    /// Evicts some more of the excess. Returns whether there is more: then call it again after serving
+    /// others.
     pub fn settle(&self) -> bool {
         let place = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
         self.bytes() > self.budget() && !self.make_room(place, ROUNDS)
     }
 
-    /// Evicts until all fits that can be made to, one lock at a time and from at most `rounds` of them.
-    /// Whether that is done.
+    /// Evicts until everything fits as far as possible, one lock at a time, taking at most `rounds` locks.
+    /// Returns whether that is done.
     fn make_room(&self, home: usize, rounds: usize) -> bool {
         let mut place = home;
-        // Shards that had nothing to evict, one after another.
+        // Number of shards in a row that had nothing to evict.
         let mut barren = 0;
         let mut left = rounds;
         while self.bytes() > self.budget() && barren <= 2 * self.shards.len() {
             if left == 0 {
                 return false;
             }
-            // The one that something was just put into comes last.
+            // The shard that was just inserted into comes last.
             place = (place + 1) & (self.shards.len() - 1);
             let Some(shard) = self.shards.get(place) else { return true };
             let share = (self.objects() / self.shards.len() as u64) as usize;
             let mut evicted = Vec::new();
             let mut guard = lock(shard);
             let before = guard.bytes();
-            // In the second round every shard has to give.
+            // In the second round every shard has to evict.
             let mut moved = false;
             if guard.count() >= share.max(1) || barren >= self.shards.len() {
                 let over = self.bytes().saturating_sub(self.budget());
@@ -444,7 +441,7 @@ impl Store {
             let count = evicted.len() as u64;
             self.objects.fetch_sub(count, Ordering::Relaxed);
             self.evictions.fetch_add(count, Ordering::Relaxed);
-            // Freed here, with no lock held.
+            // Freed here, without a lock.
             self.lingering.add(evicted);
             if moved {
                 barren = 0;
@@ -457,7 +454,7 @@ impl Store {
     }
 
     fn place(&self, hash: u64) -> usize {
-        // The lowest bits choose the place within a shard.
+        // The lowest bits determine the place within a shard.
         (hash >> 48) as usize & (self.shards.len() - 1)
     }
 
@@ -469,7 +466,7 @@ impl Store {
         lock(&self.shards[self.place(hash)])
     }
 
-    /// Changes a shard, and accounts for what that has changed.
+    /// Changes a shard, and updates the totals accordingly.
     fn with_shard<T>(&self, hash: u64, change: impl FnOnce(&mut Shard) -> T) -> T {
         let mut shard = self.shard(hash);
         let before = shard.bytes();
@@ -489,8 +486,7 @@ impl Store {
     }
 }
 
-/// A panic while a lock was held has left the shard as consistent as any of its methods do: they do not call
-/// out.
+/// A panic under the lock leaves the shard as consistent as its methods do: they call no foreign code.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Recent purges, so that a fetch which began before does not put anything back.
+//! Recent purges, so that a fetch that began before a purge does not put anything back.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,36 +8,36 @@ use crate::key::{self, KeyParts};
 use crate::object::Object;
 use crate::tags;
 
-/// The objects to purge.
+/// What to purge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purge {
-    /// All that is kept of this path, whatever its query and whatever it varies by.
+    /// Everything stored for this path, whatever its query and variants.
     Path {
-        /// Of this host, with its port or without; of all hosts where there is none.
+        /// On this host, with any port unless one is given; on all hosts if `None`.
         host: Option<Box<[u8]>>,
         /// The normalised path.
         path: Box<[u8]>,
     },
-    /// All whose path begins so.
+    /// Everything whose path has this prefix.
     Prefix {
-        /// As above.
+        /// As for `Path`.
         host: Option<Box<[u8]>>,
-        /// The beginning of the normalised path; empty for all paths.
+        /// Prefix of the normalised path; empty for all paths.
         prefix: Box<[u8]>,
     },
-    /// All with this tag (`surrogate-key`, `cache-tag`).
+    /// Everything with this tag (`surrogate-key`, `cache-tag`).
     Tag(Box<[u8]>),
     /// Everything.
     All,
 }
 
 impl Purge {
-    /// Whether it means this object. O(length of the key), does not allocate.
+    /// Whether it covers this object. O(length of the key), does not allocate.
     pub(crate) fn covers(&self, object: &Object) -> bool {
         self.covers_key(object.key(), Some(&object.tags))
     }
 
-    /// Whether it means what has this key and these tags; where the tags are not known, whether it may.
+    /// Whether it covers an object with this key and these tags; if the tags are unknown, whether it may.
     fn covers_key(&self, key: Option<KeyParts<'_>>, tags: Option<&[u64]>) -> bool {
         match self {
             Purge::All => true,
@@ -52,7 +52,7 @@ impl Purge {
     }
 }
 
-/// Whether the authority is that host, with whatever port unless the host is given with one.
+/// Whether the authority is that host, with any port unless the host has one.
 fn is_of(host: Option<&[u8]>, authority: &[u8]) -> bool {
     let Some(host) = host else { return true };
     let Some((found, rest)) = authority.split_at_checked(host.len()) else { return false };
@@ -73,20 +73,20 @@ impl PurgeSequence {
 #[derive(Debug)]
 enum Noted {
     Purge(Purge),
-    /// Removals of one resource, by the hash of the beginning of its keys.
+    /// Removal of one resource, by the hash of the prefix of its keys.
     Uri(u64),
 }
 
-/// Most purges that are remembered. A fetch that began before all of them is taken to be covered: it is not
-/// kept.
+/// Most purges that are remembered. A fetch that began before all of them counts as covered: its result is
+/// not stored.
 const REMEMBERED: usize = 4096;
 
 /// The history.
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    /// The number of the last one.
+    /// The number of the last purge.
     last: AtomicU64,
-    /// The last ones with their numbers, oldest first.
+    /// The last purges with their numbers, oldest first.
     noted: Mutex<VecDeque<(u64, Noted)>>,
 }
 
@@ -95,15 +95,15 @@ impl Log {
         PurgeSequence(self.last.load(Ordering::SeqCst))
     }
 
-    /// Notes a purge. Its number is greater than that of every fetch that has begun.
+    /// Records a purge. Its number is greater than that of every fetch that has begun.
     ///
-    /// A soft one is noted too: what a fetch brings that began before it is stale, and it is simplest not to
-    /// keep it.
+    /// A soft purge is recorded too: the result of a fetch that began before it is stale, and not storing it
+    /// is simplest.
     pub fn note(&self, purge: &Purge) -> u64 {
         self.add(Noted::Purge(purge.clone()))
     }
 
-    /// Notes that all was removed whose keys begin with what has this hash.
+    /// Records the removal of everything whose keys have the prefix with this hash.
     pub fn note_uri(&self, hash: u64) {
         self.add(Noted::Uri(hash));
     }
@@ -119,14 +119,14 @@ impl Log {
         number
     }
 
-    /// Whether a purge has come since `began` that covers what has this key and these tags, or may where the
-    /// tags are not known. One load unless there was any.
+    /// Whether a purge since `began` covers an object with this key and these tags, or may cover it if the
+    /// tags are unknown. One load if there was no purge.
     pub fn covers(&self, key: &[u8], tags: Option<&[u64]>, seed: u64, began: PurgeSequence) -> bool {
         if self.last.load(Ordering::SeqCst) <= began.0 {
             return false;
         }
         let log = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        // A purge that is forgotten may have covered it.
+        // A purge that has been forgotten may have covered it.
         if log.front().is_none_or(|(oldest, _)| *oldest > began.0 + 1) {
             return true;
         }

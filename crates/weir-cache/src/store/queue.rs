@@ -1,4 +1,4 @@
-//! First in, first out, with removal from the middle: entries know their neighbours.
+//! A FIFO queue with removal from the middle: entries are linked to their neighbours.
 
 /// No entry.
 pub(super) const NONE: u32 = u32::MAX;
@@ -6,9 +6,9 @@ pub(super) const NONE: u32 = u32::MAX;
 /// The neighbours of an entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Links {
-    /// The one that came after it.
+    /// The entry that came after it.
     pub newer: u32,
-    /// The one that came before it.
+    /// The entry that came before it.
     pub older: u32,
 }
 
@@ -16,14 +16,14 @@ impl Links {
     pub const ALONE: Links = Links { newer: NONE, older: NONE };
 }
 
-/// The ends of a queue, and what stands in it.
+/// The ends of a queue, and its size.
 #[derive(Debug)]
 pub(super) struct Queue {
     newest: u32,
     oldest: u32,
     /// Memory of the entries, in bytes.
     pub bytes: u64,
-    /// How many there are.
+    /// Number of entries.
     pub count: usize,
 }
 
@@ -32,12 +32,12 @@ impl Queue {
         Queue { newest: NONE, oldest: NONE, bytes: 0, count: 0 }
     }
 
-    /// The one that has stood longest.
+    /// The entry that has been in it longest.
     pub fn oldest(&self) -> Option<u32> {
         (self.oldest != NONE).then_some(self.oldest)
     }
 
-    /// Puts an entry at the end. `links` gives those of any entry.
+    /// Adds an entry at the end. `links` gives access to the links of any entry.
     pub fn push<T: ?Sized>(
         &mut self,
         entry: u32,
@@ -57,7 +57,7 @@ impl Queue {
         self.count += 1;
     }
 
-    /// Takes an entry out, wherever it stands.
+    /// Removes an entry, wherever it is.
     pub fn remove<T: ?Sized>(
         &mut self,
         entry: u32,

@@ -1,4 +1,4 @@
-//! One part of the store, behind one lock.
+//! One part of the store, under one lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -10,16 +10,16 @@ use super::queue::{Links, NONE, Queue};
 use crate::object::{MOST_FREQUENT, Object};
 use crate::weight;
 
-/// Most entries that are moved or evicted while the lock is held once.
+/// Most entries that are moved or evicted per lock.
 pub(super) const STEPS: usize = 64;
 
-/// Most objects that a purge looks at while the lock is held once.
+/// Most objects that a purge looks at per lock.
 pub(super) const VISITS: usize = 1024;
 
-/// Most entries of which it sees only that they are not meant; they stand side by side.
+/// Most entries that a purge skips by their marks alone per lock; they are adjacent in memory.
 const PASSED_OVER: usize = 16 * VISITS;
 
-/// The small queue's part of what there is.
+/// The small queue gets one part in this many of the content.
 const SMALL_PART: u64 = 10;
 
 /// The request fields that tell the variants of one key apart.
@@ -28,7 +28,7 @@ pub(super) struct Choice {
     key: Box<[u8]>,
     /// Names of request fields, in lower case and sorted.
     pub names: Box<[Box<[u8]>]>,
-    /// Part of the variants' keys: those of an earlier choice are never found again.
+    /// Part of the variants' keys, so that variants of an earlier choice are never found again.
     pub generation: u64,
     frequency: AtomicU8,
 }
@@ -41,7 +41,7 @@ impl Choice {
     }
 }
 
-/// The things under a key.
+/// What a key can lead to.
 #[derive(Clone, Debug)]
 pub(super) enum Found {
     Object(Arc<Object>),
@@ -100,13 +100,13 @@ impl Found {
 
 #[derive(Debug)]
 struct CacheEntry {
-    /// `None` for one that is free; `links.older` is the next free one then.
+    /// `None` for a free entry; then `links.older` is the next free one.
     found: Option<Found>,
     hash: u64,
     links: Links,
-    /// The marks by which purges select it; of an object.
+    /// The marks by which purges select it, if it is an object.
     marks: Marks,
-    /// Its neighbours among the objects of its path.
+    /// Its neighbours in the list of objects with the same path.
     of_path: Links,
     in_main: bool,
 }
@@ -127,13 +127,13 @@ fn hash_of(entries: &[CacheEntry]) -> impl Fn(u32) -> u64 {
     |entry| entries.get(entry as usize).map_or(0, |entry| entry.hash)
 }
 
-/// See [`super`].
+/// A shard of the store; see [`super`].
 #[derive(Debug)]
 pub(super) struct Shard {
     index: Index,
-    /// One entry of each path; the others hang on to it.
+    /// One entry of each path; the others are linked to it.
     paths: Index,
-    /// Secret, as that of keys.
+    /// The secret seed of the keys' hashes.
     seed: u64,
     entries: Vec<CacheEntry>,
     free: u32,
@@ -156,7 +156,7 @@ impl Shard {
         }
     }
 
-    /// Its memory, in bytes, its own books included.
+    /// Its memory, in bytes, including its own data structures.
     pub fn bytes(&self) -> u64 {
         let indices = self.index.bytes() + self.paths.bytes();
         let books = self.entries.capacity() * size_of::<CacheEntry>() + indices + self.ghost.bytes();
@@ -167,7 +167,7 @@ impl Shard {
         self.small.bytes + self.main.bytes
     }
 
-    /// How many entries it has.
+    /// Number of entries.
     pub fn count(&self) -> usize {
         self.small.count + self.main.count
     }
@@ -185,27 +185,27 @@ impl Shard {
         self.entries.get(entry as usize)?.found.as_ref()
     }
 
-    /// The thing under the key; counts as a use of it.
+    /// What is under the key; counts as a use of it.
     pub fn find(&self, hash: u64, key: &[u8]) -> Option<Found> {
         let found = self.found(self.locate(hash, key)?)?;
         found.touch();
         Some(found.clone())
     }
 
-    /// Whether this very object is in it.
+    /// Whether it contains this very object.
     pub fn holds(&self, object: &Arc<Object>) -> bool {
         let found = self.locate(object.hash, &object.key).and_then(|entry| self.found(entry));
         matches!(found, Some(Found::Object(found)) if Arc::ptr_eq(found, object))
     }
 
-    /// Whether something is under the key that came later than `object`.
+    /// Whether the key holds something that arrived later than `object`.
     pub fn has_newer(&self, object: &Object) -> bool {
         let found = self.locate(object.hash, &object.key).and_then(|entry| self.found(entry));
         matches!(found, Some(Found::Object(found)) if object.freshness().came_before(found.freshness()))
     }
 
-    /// Makes these names tell apart what is under the key, unless they do. Gives the generation of its
-    /// variants, and the object that was there in its stead.
+    /// Makes these names select the variants under the key, unless they do already. Returns the generation of
+    /// the variants, and the object that was there instead.
     pub fn choose_by(
         &mut self,
         hash: u64,
@@ -223,7 +223,7 @@ impl Shard {
         (generation, self.set(hash, Found::Choice(Arc::new(choice))))
     }
 
-    /// Puts an object under its key; gives the one that was there.
+    /// Stores an object under its key; returns the previous one.
     pub fn put(&mut self, object: Arc<Object>) -> Option<Arc<Object>> {
         self.set(object.hash, Found::Object(object))
     }
@@ -239,7 +239,7 @@ impl Shard {
         let queue = if entry.in_main { &mut self.main } else { &mut self.small };
         let replaced = entry.found.replace(found)?;
         queue.bytes = queue.bytes + weight - replaced.weight();
-        // A key that was asked for often will be again, whatever is under it now.
+        // A key that was requested often will be requested again, whatever is under it now.
         if let Some(found) = &entry.found {
             found.set_frequency(found.frequency().max(replaced.frequency()));
         }
@@ -267,7 +267,7 @@ impl Shard {
         self.join_path(place);
     }
 
-    /// Marks an object that was put into an entry, and puts it among those of its path.
+    /// Computes the marks of an object just put into an entry, and links it to those with the same path.
     fn join_path(&mut self, place: u32) {
         let Some(entry) = self.entries.get_mut(place as usize) else { return };
         let Some(Found::Object(object)) = &entry.found else { return };
@@ -277,7 +277,7 @@ impl Shard {
             self.paths.insert(u64::from(path), place, path_of(&self.entries));
             return;
         };
-        // Behind the first, which stays the one that the index knows.
+        // Behind the first, which remains the one in the index.
         let Some(of_first) = links_of_path(&mut self.entries, first) else { return };
         let older = std::mem::replace(&mut of_first.older, place);
         if let Some(own) = links_of_path(&mut self.entries, place) {
@@ -288,7 +288,7 @@ impl Shard {
         }
     }
 
-    /// Takes an object that is still in its entry out from those of its path.
+    /// Unlinks an object that is still in its entry from those with the same path.
     fn leave_path(&mut self, place: u32) {
         let Some(entry) = self.entries.get_mut(place as usize) else { return };
         let Some(Found::Object(_)) = &entry.found else { return };
@@ -311,14 +311,14 @@ impl Shard {
         self.paths.find(u64::from(path), is)
     }
 
-    /// The entries of a path's objects, and of any other path's that has the same hash. O(their number).
+    /// The entries of a path's objects, and of any other path with the same hash. O(their number).
     pub fn of_path(&self, path: u32) -> Vec<u32> {
         let next = |entry: &u32| self.entries.get(*entry as usize).map(|entry| entry.of_path.older);
         let rest = |entry: &u32| next(entry).filter(|older| *older != NONE);
         std::iter::successors(self.first_of(path), rest).collect()
     }
 
-    /// Notes that an object which is in it takes so much more.
+    /// Records that an object in the shard takes this much more memory.
     pub fn grow(&mut self, object: &Object, added: u64) {
         let place = self.locate(object.hash, &object.key);
         let Some(entry) = place.and_then(|place| self.entries.get(place as usize)) else { return };
@@ -351,7 +351,7 @@ impl Shard {
     }
 
     /// Evicts until `over` bytes are free or [`STEPS`] are done. Adds the objects to `evicted`, for the
-    /// caller to drop without the lock, and says whether there was anything to do.
+    /// caller to drop without the lock, and returns whether there was anything to do.
     pub fn evict(&mut self, over: u64, evicted: &mut Vec<Arc<Object>>) -> bool {
         let mut freed = 0;
         for step in 0..STEPS {
@@ -367,7 +367,7 @@ impl Shard {
         true
     }
 
-    /// Evicts the oldest of its queue, or gives it another chance. How many bytes that frees.
+    /// Evicts the oldest entry of its queue, or gives it another chance. Returns how many bytes that frees.
     fn step(&mut self, place: u32, evicted: &mut Vec<Arc<Object>>) -> u64 {
         let Some(entry) = self.entries.get_mut(place as usize) else { return 0 };
         let Some(found) = &entry.found else { return 0 };
@@ -392,8 +392,9 @@ impl Shard {
         weight
     }
 
-    /// Shows the next objects from entry `from` on whose marks `may_mean` them to `decide`, and removes those
-    /// it wants removed. Looks at no more than [`VISITS`] objects. Where to go on; `None` at the end.
+    /// Calls `decide` with the next objects, from entry `from` on, whose marks `may_mean` includes, and
+    /// removes those for which it returns true. Looks at no more than [`VISITS`] objects. Returns where to
+    /// continue; `None` at the end.
     pub fn visit(
         &mut self,
         from: usize,
@@ -421,7 +422,7 @@ impl Shard {
         (end < self.entries.len()).then_some(end)
     }
 
-    /// Shows the objects that are in these entries now to `decide`, and removes those it wants removed.
+    /// Calls `decide` with the objects now in these entries, and removes those for which it returns true.
     pub fn visit_these(
         &mut self,
         places: &[u32],
