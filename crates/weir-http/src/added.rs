@@ -1,11 +1,11 @@
-//! Fields that Weir adds of its own: a stickiness cookie, the media type of an answer.
+//! Fields that Weir itself adds: a stickiness cookie, the media type of an answer.
 
 use std::fmt;
 
 use crate::known::{HOP_BY_HOP, KnownHeader};
 use crate::scan;
 
-/// A field line checked and rendered once, written as it is with every message.
+/// A field line that is checked and rendered once, and written unchanged with every message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddedField {
     /// `name: value` CRLF
@@ -19,18 +19,18 @@ pub struct AddedField {
 pub struct SetCookie {
     /// Its `set-cookie`.
     pub field: AddedField,
-    /// Whether caches on the way are told that the response is its client's alone.
+    /// Whether caches are told that the response is for this client only.
     pub is_private: bool,
 }
 
 /// Why a field may not be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddedFieldError {
-    /// The name is no token.
+    /// The name is not a token.
     Name,
-    /// The value has control bytes, or whitespace at an end.
+    /// The value has control bytes, or begins or ends with whitespace.
     Value,
-    /// The name frames the message or belongs to the connection; Weir writes those itself.
+    /// The name is that of a framing or connection-specific field; Weir writes those itself.
     Reserved,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for AddedFieldError {
 impl std::error::Error for AddedFieldError {}
 
 impl AddedField {
-    /// A field that stands beside others of its name, such as `set-cookie`.
+    /// A field that may occur besides others with its name, such as `set-cookie`.
     pub fn new(name: &[u8], value: &[u8]) -> Result<AddedField, AddedFieldError> {
         if !scan::is_token(name) {
             return Err(AddedFieldError::Name);

@@ -1,7 +1,7 @@
 //! The one type that checks the declared length of a body against the received bytes.
 //!
-//! HTTP/1.1, HTTP/2 and HTTP/3 bodies in both directions go through [`BodyReader`], so that a message which
-//! says one length and carries another is caught in one place (threats A16, C3).
+//! HTTP/1.1, HTTP/2 and HTTP/3 bodies in both directions go through [`BodyReader`], so that a message whose
+//! body differs from its declared length is caught in one place (threats A16, C3).
 
 use std::ops::Range;
 
@@ -16,9 +16,9 @@ use crate::violation::Violation;
 /// The result of [`BodyReader::advance`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodyStep {
-    /// Bytes of input that are used up, framing included.
+    /// Bytes of input that were consumed, framing included.
     pub consumed: usize,
-    /// Which of them are content; may be empty.
+    /// The range of them that is content; may be empty.
     pub data: Range<usize>,
     /// Whether the body is complete. Input behind `consumed` belongs to the next message.
     pub complete: bool,
@@ -38,10 +38,10 @@ enum BodyState {
     Stream(StreamReader),
 }
 
-/// Reads a body that a stream's end delimits, whatever length was declared.
+/// Reads a body that ends with its stream, whether or not a length was declared.
 #[derive(Debug)]
 struct StreamReader {
-    /// The rest of the declared length, if there was one.
+    /// What is left of the declared length, if there was one.
     declared: Option<u64>,
     ended: bool,
     trailers: Option<Box<Trailers>>,
@@ -73,9 +73,9 @@ impl StreamReader {
 }
 
 impl BodyReader {
-    /// A reader for a body so delimited on a connection of HTTP/1.x, where what follows the body is the next
-    /// message. Allocates only when trailers arrive, whose limits are those of a request; for a response's
-    /// take [`of_response`](Self::of_response).
+    /// A reader for a body on an HTTP/1.x connection, where what follows the body is the next message.
+    /// Allocates only when trailers arrive. Their limits are those for requests; for a response use
+    /// [`of_response`](Self::of_response).
     pub fn new(length: BodyLength, limits: &Limits) -> BodyReader {
         BodyReader::behind_head(length, limits, limits.trailers_of_requests())
     }
@@ -95,10 +95,10 @@ impl BodyReader {
         BodyReader { state }
     }
 
-    /// A reader for a body on a stream of HTTP/2 or HTTP/3, whose end is that of the body: it is complete
-    /// only when [`finish_at_eof`](Self::finish_at_eof) or [`end_stream`](Self::end_stream) said that the
-    /// stream ended, and a declared length is held against what came until then (threats B10, C3). For what
-    /// an HTTP/1.x message on the other side declares, use [`new`](Self::new).
+    /// A reader for a body on an HTTP/2 or HTTP/3 stream, which ends with the stream: it is complete only
+    /// after [`finish_at_eof`](Self::finish_at_eof) or [`end_stream`](Self::end_stream) reported the end. A
+    /// declared length is then compared with what was received (threats B10, C3). For the length that an
+    /// HTTP/1.x message on the other side declares, use [`new`](Self::new).
     pub fn of_stream(length: BodyLength) -> BodyReader {
         let declared = match length {
             BodyLength::None => Some(0),
@@ -110,12 +110,12 @@ impl BodyReader {
 
     /// Takes the next received bytes.
     ///
-    /// Uses all of `input` up to the end of the body or of one run of content, whichever comes first; call
-    /// again with the rest while `consumed` is less than what you have and the body is not complete. Never
-    /// needs bytes twice. O(1) unless chunked, where only framing is read byte by byte.
+    /// Consumes `input` up to the end of the body or of one run of content, whichever comes first. Call again
+    /// with the rest while `consumed` is less than what you have and the body is not complete. Bytes never
+    /// need to be passed twice. O(1) unless chunked, where only framing is read byte by byte.
     ///
     /// # Errors
-    /// The framing is wrong; close the connection, or reset the stream. The reader is of no use afterwards.
+    /// The framing is wrong; close the connection, or reset the stream. Do not use the reader afterwards.
     #[inline]
     pub fn advance(&mut self, input: &[u8]) -> Result<BodyStep, Violation> {
         match &mut self.state {
@@ -135,8 +135,8 @@ impl BodyReader {
         }
     }
 
-    /// Takes `count` content bytes that something else delimits: a DATA frame (RFC 9113 §8.1.1, RFC 9114
-    /// §4.1.2), or bytes moved inside the kernel.
+    /// Counts `count` content bytes that are delimited by other means: by a DATA frame (RFC 9113 §8.1.1, RFC
+    /// 9114 §4.1.2), or because they were moved inside the kernel.
     ///
     /// # Errors
     /// `BodyTooLong` when that is more than was declared, or the body is chunked.
@@ -153,7 +153,7 @@ impl BodyReader {
         }
     }
 
-    /// Whether the body ended.
+    /// Whether the body has ended.
     #[inline]
     pub fn is_complete(&self) -> bool {
         match &self.state {
@@ -164,7 +164,7 @@ impl BodyReader {
         }
     }
 
-    /// Content bytes still to come; `None` when only the end will tell.
+    /// Content bytes still to come; `None` when that is not known in advance.
     pub fn remaining(&self) -> Option<u64> {
         match &self.state {
             BodyState::Length { remaining } => Some(*remaining),
@@ -175,11 +175,11 @@ impl BodyReader {
         }
     }
 
-    /// The sender closed, or ended the stream.
+    /// Call this when the sender closed, or ended the stream.
     ///
     /// # Errors
-    /// `BodyTooShort` when the body is not complete: the message is truncated and must be seen to be (RFC
-    /// 9112 §8).
+    /// `BodyTooShort` when the body is not complete: the message is truncated, and its receiver must be able
+    /// to tell (RFC 9112 §8).
     pub fn finish_at_eof(&mut self) -> Result<(), Violation> {
         match &mut self.state {
             BodyState::UntilClose { ended } => *ended = true,
@@ -189,11 +189,11 @@ impl BodyReader {
         if self.is_complete() { Ok(()) } else { Err(Violation::BodyTooShort) }
     }
 
-    /// The stream ended, with these trailers: [`finish_at_eof`](Self::finish_at_eof) for HTTP/2 and HTTP/3.
-    /// Readers of HTTP/1.x, where trailers are part of the body, leave them out.
+    /// Call this when the stream ended with these trailers: [`finish_at_eof`](Self::finish_at_eof) for HTTP/2
+    /// and HTTP/3. Readers for HTTP/1.x, where trailers are part of the body, ignore them.
     ///
     /// # Errors
-    /// `BodyTooShort` when less came than was declared.
+    /// `BodyTooShort` when less was received than declared.
     pub fn end_stream(&mut self, trailers: Option<Box<Trailers>>) -> Result<(), Violation> {
         self.finish_at_eof()?;
         if let BodyState::Stream(stream) = &mut self.state {
@@ -213,8 +213,8 @@ impl BodyReader {
         trailers.into_iter().flat_map(Trailers::iter)
     }
 
-    /// Proof that the body was read to its end, for [`crate::h1::connection::Busy::finish`]. `None` when it
-    /// was not.
+    /// Proof that the body was read to its end, for [`crate::h1::connection::Busy::finish`]; `None` if it was
+    /// not.
     pub fn drained(self) -> Option<Drained> {
         self.is_complete().then(Drained::proven)
     }

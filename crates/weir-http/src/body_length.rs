@@ -1,4 +1,4 @@
-//! Where a body ends.
+//! How a message declares where its body ends.
 
 /// How a body is delimited (RFC 9112 §6.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -6,12 +6,12 @@ pub enum BodyLength {
     /// No body.
     #[default]
     None,
-    /// That many bytes; zero is a declared, empty body.
+    /// This many bytes; zero is a declared, empty body.
     Length(u64),
     /// Chunked transfer coding.
     Chunked,
     /// All bytes until the sender closes (HTTP/1.x responses) or ends the stream (HTTP/2 and 3 without a
-    /// length).
+    /// declared length).
     UntilClose,
 }
 
@@ -21,8 +21,8 @@ impl BodyLength {
         matches!(self, BodyLength::None | BodyLength::Length(0))
     }
 
-    /// Whether only a mark, or the end of the stream or connection, tells where the body ends. In HTTP/1.1 it
-    /// is written in chunks.
+    /// Whether the length is not known in advance: the body ends with a last chunk, the stream or the
+    /// connection. Towards HTTP/1.1 such a body is written in chunks.
     pub const fn is_open_ended(self) -> bool {
         matches!(self, BodyLength::Chunked | BodyLength::UntilClose)
     }

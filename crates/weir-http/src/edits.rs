@@ -1,21 +1,22 @@
-//! What rules of the operator change about the fields of a message: which ones go, and which lines come.
+//! Changes that the operator's rules make to a message's fields: which are dropped, and which lines are
+//! added.
 
 use crate::known::{KnownHeader, KnownSet};
 
-/// Names of fields that a message loses, prepared once.
+/// Names of fields to drop from a message, prepared once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DroppedNames {
     known: KnownSet,
     /// All names, in lower case.
     names: Box<[Box<[u8]>]>,
-    /// Bit n is set where a name has n bytes, modulo 64.
+    /// Bit n is set if a name has n bytes, modulo 64.
     lengths: u64,
     leaves_via: bool,
 }
 
 impl DroppedNames {
-    /// Of these names. What frames a message or belongs to a connection is dropped anyway, and Weir writes
-    /// its own whatever is said here.
+    /// Drops fields with these names. Framing and connection-specific fields are dropped anyway, and Weir
+    /// writes its own whatever is listed here.
     pub fn new<'n>(names: impl IntoIterator<Item = &'n str>) -> DroppedNames {
         let names: Box<[Box<[u8]>]> =
             names.into_iter().map(|name| name.to_ascii_lowercase().into_bytes().into()).collect();
@@ -29,7 +30,7 @@ impl DroppedNames {
         }
     }
 
-    /// The same, and Weir writes no `via`: those of others pass as they came.
+    /// The same, and Weir writes no `via`: those of others are forwarded unchanged.
     pub fn leaving_via(mut self) -> DroppedNames {
         self.known = self.known.with(KnownHeader::Via);
         self.leaves_via = true;
@@ -41,13 +42,13 @@ impl DroppedNames {
         self.names.is_empty() && !self.leaves_via
     }
 
-    /// Whether a field of that name goes, in any case and with `_` for `-`: also one that stands behind a
-    /// body.
+    /// Whether a field with that name is dropped, case-insensitively and with `_` equal to `-`; also among
+    /// trailers.
     pub fn drops(&self, name: &[u8]) -> bool {
         self.has(name, true)
     }
 
-    /// Whether one of the names is this one, in any case; where `folds`, also if only `_` for `-` differs.
+    /// Whether one of the names equals this one, case-insensitively; if `folds`, `_` and `-` are also equal.
     pub(crate) fn has(&self, name: &[u8], folds: bool) -> bool {
         let same = |a: u8, b: u8| match (folds, b) {
             (true, b'_' | b'-') => matches!(a, b'_' | b'-'),
@@ -64,32 +65,32 @@ impl DroppedNames {
 /// Changes to the fields of one message.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldEdits<'a> {
-    /// Fields that go, Weir's own among them.
+    /// Fields to drop, including Weir's own.
     pub dropped: &'a DroppedNames,
-    /// Lines that come, `name: value` CRLF each, in which no value holds a control byte.
+    /// Lines to add, each `name: value` CRLF; no value contains a control byte.
     pub lines: &'a [u8],
 }
 
 impl<'a> FieldEdits<'a> {
-    /// Known names that go.
+    /// Known names that are dropped.
     #[inline]
     pub(crate) fn known(edits: &Option<FieldEdits<'_>>) -> KnownSet {
         edits.map_or(KnownSet::EMPTY, |edits| edits.dropped.known)
     }
 
-    /// Whether `via` fields of others pass as they came.
+    /// Whether `via` fields of others are forwarded unchanged.
     #[inline]
     pub(crate) fn leaves_via(edits: &Option<FieldEdits<'_>>) -> bool {
         edits.is_some_and(|edits| edits.dropped.leaves_via)
     }
 
-    /// What tells of fields by their names, where there is anything to tell.
+    /// The names to compare fields with; `None` if there are none.
     #[inline]
     pub(crate) fn by_name(edits: &Option<FieldEdits<'a>>) -> Option<&'a DroppedNames> {
         edits.map(|edits| edits.dropped).filter(|dropped| !dropped.names.is_empty())
     }
 
-    /// Each line that comes, with the length of its name.
+    /// Each added line, with the length of its name.
     pub(crate) fn each(&self) -> impl Iterator<Item = (&'a [u8], usize)> + use<'a> {
         self.lines.split_inclusive(|byte| *byte == b'\n').filter_map(|line| {
             let name_bytes = line.iter().position(|byte| *byte == b':')?;

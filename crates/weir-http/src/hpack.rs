@@ -1,12 +1,12 @@
-//! What field blocks of HTTP/2 say that the `h2` crate keeps to itself (RFC 7541).
+//! Finds out what the `h2` crate does not tell about HTTP/2 field blocks (RFC 7541).
 //!
-//! The crate decodes a block, cuts a fragment off `:path` together with whatever stands behind it, and leaves
-//! pseudo-headers of trailers out. Both make a request malformed (RFC 9113 §8.3.1, §8.1), and nobody is told.
-//! So blocks are read here beside it, as far as those two questions take: how each field is represented, and
-//! the text of what can be `:path`.
+//! The crate decodes a block, cuts a fragment off `:path` together with everything after it, and drops
+//! pseudo-headers from trailers. Both make a request malformed (RFC 9113 §8.3.1, §8.1), but the crate does
+//! not report it. So this module parses the blocks as well, as far as those two questions require: how each
+//! field is represented, and the text of what may be `:path`.
 //!
-//! Nothing is decoded into memory. Of an entry of the dynamic table a byte is kept. Its size and its eviction
-//! need not be known, for an index counts insertions, and a reference to an entry that was evicted ends the
+//! Nothing is decoded into memory. It keeps one byte for each entry of the dynamic table. It need not track
+//! sizes and evictions, because an index counts insertions, and a reference to an evicted entry ends the
 //! connection.
 
 use crate::huffman::NumberSign;
@@ -18,7 +18,7 @@ const LAST_PSEUDO: u32 = 14;
 /// The first and the last entry of the static table whose name is `:path`.
 const FIRST_PATH: u32 = 4;
 const LAST_PATH: u32 = 5;
-/// Most bytes of an integer behind its first: longer ones end the connection.
+/// Most bytes of an integer after its first; longer integers end the connection.
 const INTEGER_BYTES: u32 = 4;
 
 const PATH: &[u8] = b":path";
@@ -27,7 +27,7 @@ const CODED_PATH: &[u8] = &[0xb9, 0x58, 0xd3, 0x3f];
 /// The code of a colon, which begins the names of pseudo-headers, in the upper seven bits.
 const CODED_COLON: u8 = 0x5c << 1;
 
-/// Bits of what is known of a field.
+/// Bits of what is recorded about a field.
 mod of {
     /// It is a pseudo-header.
     pub(super) const PSEUDO: u8 = 1;
@@ -35,44 +35,44 @@ mod of {
     pub(super) const PATH: u8 = 2;
     /// It is a `:path` with a number sign.
     pub(super) const FRAGMENT: u8 = 4;
-    /// What goes for others of the same name, too.
+    /// The bits that also hold for other fields with the same name.
     pub(super) const NAME: u8 = PSEUDO | PATH;
 }
 
-/// What the field blocks of one connection say, read in their order: each changes the table that the next
-/// refers to.
+/// Parser for all field blocks of one connection, in their order: each changes the table that later ones
+/// refer to.
 #[derive(Debug)]
 pub struct FieldBlocks {
     table: Table,
     next: NextByte,
-    /// The field under way, and whether it goes into the table.
+    /// Bits of the current field, and whether it goes into the table.
     field: u8,
     is_inserted: bool,
-    /// The integer under way, and how many bytes behind its first it has so far.
+    /// The current integer, and the number of its bytes after the first so far.
     integer: u32,
     integer_bytes: u32,
     text: Text,
     findings: u8,
 }
 
-/// What a field block has that is worth a question.
+/// What was found in a field block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// A pseudo-header.
     pub has_pseudo_header: bool,
-    /// A `:path` with a number sign, behind which there would be a fragment.
+    /// A `:path` with a number sign, which would begin a fragment.
     pub has_fragment: bool,
 }
 
-/// Entries that the table can have: as many as fit the 4,096 bytes that every client may use without being
-/// asked (RFC 9113 §6.5.2), 32 for each beside its text.
+/// Entries that the table can have: as many as fit into the 4,096 bytes that every client may use by default
+/// (RFC 9113 §6.5.2), at 32 bytes each besides its text.
 const ENTRIES: usize = 4096 / 32;
 
-/// What is known of the fields in the dynamic table.
+/// What is recorded about the fields in the dynamic table.
 #[derive(Debug)]
 struct Table {
     entries: [u8; ENTRIES],
-    /// Where the newest is; older ones follow.
+    /// Position of the newest entry; older ones follow.
     newest: usize,
 }
 
@@ -81,13 +81,13 @@ struct Table {
 enum NextByte {
     /// The first of a field.
     Field,
-    /// One more of an integer that says this.
+    /// The next of an integer with this meaning.
     Integer(Of),
-    /// The first of a string, which has its length.
+    /// The first of a string, which begins its length.
     Length(Part),
-    /// One of a string.
+    /// Part of a string.
     Text,
-    /// Of no interest: the block can't be read, which ends the connection.
+    /// Ignored: the block is malformed, which ends the connection.
     Broken,
 }
 
@@ -110,12 +110,12 @@ enum Part {
     Value,
 }
 
-/// The string under way.
+/// The current string.
 #[derive(Debug)]
 struct Text {
     part: Part,
     is_coded: bool,
-    /// Bytes in all, and still to come.
+    /// Total number of bytes, and how many are still to come.
     bytes: usize,
     left: usize,
     /// The first bytes of a name.
@@ -147,10 +147,10 @@ impl Default for FieldBlocks {
 }
 
 impl FieldBlocks {
-    /// Takes the next bytes of a block.
+    /// Parses the next bytes of a block.
     ///
-    /// What can't be read is passed over: it ends the connection in any case. Takes some nanoseconds for a
-    /// field, and one for each byte of a `:path` that is not in the table; allocates nothing.
+    /// Malformed input is skipped, as it ends the connection anyway. Takes some nanoseconds for a field, and
+    /// one for each byte of a `:path` that is not in the table; allocates nothing.
     pub fn read(&mut self, mut bytes: &[u8]) {
         while let Some((&first, rest)) = bytes.split_first() {
             match self.next {
@@ -173,7 +173,7 @@ impl FieldBlocks {
         }
     }
 
-    /// The block has ended; gives what it had.
+    /// Call this at the end of a block; returns what it contained.
     pub fn end(&mut self) -> Findings {
         self.next = NextByte::Field;
         let findings = std::mem::take(&mut self.findings);
@@ -286,7 +286,7 @@ impl FieldBlocks {
 }
 
 impl Table {
-    /// What is known of the field that `index` refers to.
+    /// What is recorded about the field that `index` refers to.
     #[inline]
     fn entry(&self, index: u32) -> u8 {
         let Some(age) = index.checked_sub(STATIC_ENTRIES + 1) else {
@@ -296,7 +296,7 @@ impl Table {
                 _ => 0,
             };
         };
-        // One that is not there ends the connection.
+        // A reference to an entry that does not exist ends the connection.
         self.entries[(self.newest + age as usize) % ENTRIES]
     }
 

@@ -1,6 +1,7 @@
 //! The Huffman code of HPACK, which QPACK shares (RFC 7541 Appendix B).
 
-/// Code, right-aligned, and its length in bits, for each byte, and for the end of the string (256).
+/// For each byte, and for the end of the string (256): its code, right-aligned, and the code's length in
+/// bits.
 #[rustfmt::skip]
 pub(crate) const CODES: [(u32, u8); 257] = [
     (0x1ff8, 13), (0x7fffd8, 23), (0xfffffe2, 28), (0xfffffe3, 28), (0xfffffe4, 28), (0xfffffe5, 28),

@@ -1,4 +1,4 @@
-//! The client's identity, as backends are told it. Rendered once per connection, written with every request.
+//! The client's identity as it is sent to backends. Rendered once per connection, written with every request.
 
 use std::io::Write as _;
 use std::net::IpAddr;
@@ -7,33 +7,33 @@ use crate::h1::encode;
 use crate::message::Version;
 use crate::scheme::Scheme;
 
-/// The identity of one client connection, with the field text that says so.
+/// The identity of one client connection, with the field lines that convey it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientIdentity {
     pub(crate) trusted: bool,
-    /// `203.0.113.7` or `2001:db8::7`; empty for a client that has none, at a Unix socket.
+    /// `203.0.113.7` or `2001:db8::7`; empty for a client of a Unix socket, which has no address.
     pub(crate) address: Box<[u8]>,
     /// `for=203.0.113.7;proto=http`
     pub(crate) element: Box<[u8]>,
-    /// The certificate that the client has proved to hold, as a value of `client-cert`.
+    /// The certificate for which the client has proved to hold the key, as a value of `client-cert`.
     pub(crate) certificate: Option<Box<[u8]>>,
     /// `via`, `x-forwarded-for`, `x-forwarded-proto`, `x-real-ip`, `x-forwarded-port` and `client-cert` lines
     /// for a client that is not trusted and sent no `via`.
     pub(crate) lines: Box<[u8]>,
     pub(crate) scheme: Scheme,
-    /// The port that the client connected to; 0 where it is not known.
+    /// The port that the client connected to; 0 if it is not known.
     pub(crate) port: u16,
-    /// The version of the requests that `lines` is for.
+    /// The request version that `lines` is for.
     pub(crate) version: Version,
 }
 
 impl ClientIdentity {
-    /// Renders the identity of a client at `address` that came by `scheme`. A client without an address, by a
-    /// Unix socket, has the unspecified one: `forwarded` says `for=unknown` (RFC 7239 section 6.2), and
-    /// `x-forwarded-for` and `x-real-ip`, which hold addresses only, do not name it.
+    /// Renders the identity of a client at `address` that uses `scheme`. Pass the unspecified address for a
+    /// client of a Unix socket, which has none: then `forwarded` has `for=unknown` (RFC 7239 section 6.2),
+    /// and `x-forwarded-for` and `x-real-ip`, which hold only addresses, do not mention it.
     ///
-    /// `trusted` says that the client is one of the operator's own proxies: what it says about who asked is
-    /// kept and appended to. From all others it is overwritten (threat A24). Allocates; once per connection.
+    /// `trusted` means that the client is one of the operator's own proxies: its forwarding fields are kept
+    /// and appended to. Those of all others are overwritten (threat A24). Allocates; once per connection.
     pub fn new(address: IpAddr, scheme: Scheme, trusted: bool) -> ClientIdentity {
         let address = address.to_canonical();
         let mut text = Vec::with_capacity(LONGEST_V4);
@@ -44,7 +44,7 @@ impl ClientIdentity {
         let element = match address {
             _ if text.is_empty() => [b"for=unknown;proto=", proto].concat(),
             IpAddr::V4(_) => [b"for=", &text[..], b";proto=", proto].concat(),
-            // RFC 7239 §6: an IPv6 address stands in brackets, and so in quotes.
+            // RFC 7239 §6: an IPv6 address is written in brackets, and therefore in quotes.
             IpAddr::V6(_) => [b"for=\"[", &text[..], b"]\";proto=", proto].concat(),
         };
         let (address, element) = (text.into(), element.into());
@@ -62,22 +62,22 @@ impl ClientIdentity {
         identity.of_version(version)
     }
 
-    /// The same for a client that connected to this port; 0 where it is not known.
+    /// Sets the port that the client connected to; 0 if it is not known.
     pub fn at_port(mut self, port: u16) -> ClientIdentity {
         self.port = port;
         let version = self.version;
         self.of_version(version)
     }
 
-    /// The same for a connection whose requests come in another version than HTTP/1.1. Identities say the
-    /// same of all versions; this only makes the usual request cheap.
+    /// Sets the version of the connection's requests, for others than HTTP/1.1. The identity is valid for all
+    /// versions; this only makes the most common request cheap.
     pub fn of_version(mut self, version: Version) -> ClientIdentity {
         self.version = version;
         self.lines = self.written_lines();
         self
     }
 
-    /// The same for a client that has proved to hold a certificate, given in DER: backends are told with
+    /// Adds a certificate, in DER, for which the client has proved to hold the key. Backends get it as
     /// `client-cert` (RFC 9440).
     pub fn of_certificate(mut self, certificate: &[u8]) -> ClientIdentity {
         let value = [b":", base64(certificate).as_slice(), b":"].concat();
@@ -86,7 +86,7 @@ impl ClientIdentity {
         self.of_version(version)
     }
 
-    /// The same of a client that is one of the operator's own proxies, or is not.
+    /// Sets whether the client is one of the operator's own proxies.
     pub fn of_trust(self, trusted: bool) -> ClientIdentity {
         ClientIdentity { trusted, ..self }
     }
@@ -128,7 +128,7 @@ impl ClientIdentity {
     }
 }
 
-/// RFC 4648 section 4, as byte sequences of structured fields are written (RFC 8941 section 3.3.5).
+/// Base64 (RFC 4648 section 4), as structured fields write byte sequences (RFC 8941 section 3.3.5).
 fn base64(bytes: &[u8]) -> Vec<u8> {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -146,9 +146,9 @@ fn base64(bytes: &[u8]) -> Vec<u8> {
 
 const LONGEST_V4: usize = "255.255.255.255".len();
 
-/// Writes the address as text, without port or brackets, as the standard library would.
+/// Writes the address as text, without port or brackets, with the same result as the standard library.
 ///
-/// IPv4 goes without its formatting machinery, which takes longer for one address than parsing a request.
+/// For IPv4 it avoids the formatting machinery, which takes longer for one address than parsing a request.
 pub fn write_address(out: &mut Vec<u8>, address: IpAddr) {
     match address {
         IpAddr::V4(address) => {

@@ -1,5 +1,5 @@
-//! Typed messages. Heads hold spans into the buffer they were parsed from, never copies; they are cleared and
-//! used again, so that steady state allocates nothing.
+//! Typed messages. Heads hold spans into the buffer they were parsed from, never copies. They are cleared and
+//! reused, so that nothing is allocated in steady state.
 
 use std::borrow::Cow;
 
@@ -27,13 +27,13 @@ impl Span {
         self.start as usize
     }
 
-    /// Position behind the last byte.
+    /// Position after the last byte.
     #[inline(always)]
     pub fn end(self) -> usize {
         self.end as usize
     }
 
-    /// The bytes; empty when `buffer` is not the one the head was parsed from and is too short.
+    /// The bytes; empty if `buffer` is too short, and so not the one the head was parsed from.
     #[inline(always)]
     pub fn of(self, buffer: &[u8]) -> &[u8] {
         buffer.get(self.start as usize..self.end as usize).unwrap_or_default()
@@ -54,7 +54,7 @@ pub enum Method {
     Options,
     Trace,
     Patch,
-    /// Any other token; its text is in the head.
+    /// Any other token; the head has its text.
     Other,
 }
 
@@ -75,12 +75,14 @@ impl Method {
         }
     }
 
-    /// Whether the client asked for no change (RFC 9110 §9.2.1). Unknown methods are not safe.
+    /// Whether the method is safe: the client asks for no change (RFC 9110 §9.2.1). Unknown methods are not
+    /// safe.
     pub const fn is_safe(self) -> bool {
         matches!(self, Method::Get | Method::Head | Method::Options | Method::Trace)
     }
 
-    /// Whether sending it twice means the same as once (RFC 9110 §9.2.2). Unknown methods are not idempotent.
+    /// Whether sending it twice has the same effect as once (RFC 9110 §9.2.2). Unknown methods are not
+    /// idempotent.
     pub const fn is_idempotent(self) -> bool {
         self.is_safe() || matches!(self, Method::Put | Method::Delete)
     }
@@ -98,7 +100,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// The `via` of a message that came in this version, as `1.1 weir` (RFC 9110 §7.6.3).
+    /// The `via` element for a message received in this version, such as `1.1 weir` (RFC 9110 §7.6.3).
     pub(crate) const fn received_protocol(self) -> &'static [u8] {
         match self {
             Version::Http10 => b"1.0 weir",
@@ -134,15 +136,15 @@ pub struct Field<'a> {
     pub known: KnownHeader,
 }
 
-/// The line is stored exactly as `name: value` CRLF, so its bytes are what Weir would write.
+/// The line is stored exactly as `name: value` CRLF, which is also how Weir would write it.
 pub(crate) const CANONICAL: u8 = 1;
 /// The name has an underscore.
 pub(crate) const UNDERSCORED: u8 = 2;
-/// The name with dashes for underscores is a protected one.
+/// The name is that of a protected field if its underscores are replaced by dashes.
 pub(crate) const UNDERSCORE_TWIN: u8 = 4;
 /// A `Connection` option names it.
 pub(crate) const NOMINATED: u8 = 8;
-/// Whitespace around the value holds a tab.
+/// The whitespace around the value contains a tab.
 pub(crate) const TABBED: u8 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,7 +165,7 @@ pub(crate) struct Fields {
     pub repeated: KnownSet,
     /// Union of the flags of all lines.
     pub any_flags: u8,
-    /// Whether every line is canonical: then the block is what Weir would write.
+    /// Whether every line is canonical: then Weir would write the whole block just as it is.
     pub all_canonical: bool,
     /// Where the first line begins.
     pub start: usize,
@@ -192,7 +194,7 @@ impl Fields {
         self.lines.push(line);
     }
 
-    /// The first line of that name.
+    /// The first line with that name.
     pub(crate) fn first(&self, known: KnownHeader) -> Option<&FieldLine> {
         if !self.seen.has(known) {
             return None;
@@ -250,17 +252,17 @@ impl Fields {
     }
 }
 
-/// How far a partly received head was read, so that one more byte costs one more byte of work.
+/// How far a partly received head was parsed, so that each further byte is parsed only once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
     pub phase: Phase,
-    /// Bytes before this position were read and found good.
+    /// Bytes before this position were parsed and are valid.
     pub at: usize,
-    /// Where the current line begins.
+    /// Position where the current line begins.
     pub line_start: usize,
-    /// Where the current line's first part (method, field name) ends.
+    /// Position where the current line's first part (method, field name) ends.
     pub mark: usize,
-    /// Union of the byte classes of the part being read.
+    /// Union of the byte classes in the part being parsed.
     pub classes: u8,
     pub empty_lines: usize,
 }
@@ -293,20 +295,21 @@ macro_rules! common_to_heads {
                 self.cursor.phase == Phase::Complete
             }
 
-            /// Whether any byte of a message was seen since the last `clear`. A client that closes before was
-            /// idle, and a backend that does may be asked again on another connection; one that closes after
-            /// broke off.
+            /// Whether any byte of a message was seen since the last `clear`. If not, a client that closes
+            /// was idle, and a request to a backend that closes may be sent again on another connection. If
+            /// so, the message was cut off.
             pub fn has_started(&self) -> bool {
                 self.cursor.phase != Phase::Start
             }
 
-            /// Length of the head in bytes, empty lines before it included; the body begins there. For HTTP/2
-            /// and HTTP/3 that of the text it was built into, which says nothing of how many bytes came.
+            /// Length of the head in bytes, including empty lines before it; the body begins there. For
+            /// HTTP/2 and HTTP/3 it is the length of the text that was built, not the number of bytes
+            /// received.
             pub fn head_bytes(&self) -> usize {
                 self.head_bytes
             }
 
-            /// The version the sender speaks.
+            /// The protocol version of the sender.
             pub fn version(&self) -> Version {
                 self.version
             }
@@ -316,18 +319,18 @@ macro_rules! common_to_heads {
                 self.fields.iter(buffer)
             }
 
-            /// The fields that are not of the connection the message came by (RFC 9110 §7.6.1): what may be
-            /// kept of it, and be given to others.
+            /// The fields that are not specific to the connection (RFC 9110 §7.6.1): those that may be stored
+            /// and sent to others.
             pub fn end_to_end_fields<'a>(&'a self, buffer: &'a [u8]) -> impl Iterator<Item = Field<'a>> {
                 self.fields.end_to_end(buffer)
             }
 
-            /// The value of the first field of that known name. O(1) when there is none.
+            /// The value of the first field with that known name. O(1) when there is none.
             pub fn value<'a>(&self, known: KnownHeader, buffer: &'a [u8]) -> Option<&'a [u8]> {
                 self.fields.first(known).map(|line| line.value.of(buffer))
             }
 
-            /// The values of all fields of that known name, in order. O(1) when there is none.
+            /// The values of all fields with that known name, in order. O(1) when there is none.
             pub fn values<'a>(
                 &'a self,
                 known: KnownHeader,
@@ -336,7 +339,7 @@ macro_rules! common_to_heads {
                 self.fields.values(known, buffer)
             }
 
-            /// The value of the first field of any name, compared without regard to case. O(fields).
+            /// The value of the first field with any name, compared case-insensitively. O(fields).
             pub fn value_by_name<'a>(&self, name: &[u8], buffer: &'a [u8]) -> Option<&'a [u8]> {
                 self.fields.value_by_name(name, buffer)
             }
@@ -346,9 +349,9 @@ macro_rules! common_to_heads {
 pub(crate) use common_to_heads;
 
 /// The head of a request. Filled by [`crate::h1::parse_request`], or by a [`crate::section::RequestBuilder`]
-/// from fields of HTTP/2 or HTTP/3; [`clear`](Self::clear) it before the next one.
+/// from HTTP/2 or HTTP/3 fields; [`clear`](Self::clear) it before the next one.
 ///
-/// Methods that give bytes take the buffer that was parsed, or built. About 250 bytes, plus 20 per field.
+/// Methods that return bytes take the buffer that was parsed or built. About 250 bytes, plus 20 per field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestHead {
     pub(crate) cursor: Cursor,
@@ -373,7 +376,7 @@ pub struct RequestHead {
     pub(crate) request_id: Option<Span>,
     pub(crate) head_bytes: usize,
     pub(crate) extended_connect: bool,
-    /// Room where pseudo-headers wait while a head is built; empty at all other times.
+    /// Holds pseudo-headers while a head is built; empty at all other times.
     pub(crate) staged: Vec<u8>,
 }
 
@@ -383,7 +386,7 @@ pub(crate) struct ConnectionOptions {
     pub close: bool,
     pub keep_alive: bool,
     pub upgrade: bool,
-    /// Options other than those three.
+    /// Options other than the three above.
     pub others: Vec<Span>,
 }
 
@@ -415,7 +418,7 @@ impl RequestHead {
         self.staged.clear();
     }
 
-    /// The method, as soon as it was read; `Get` before.
+    /// The method, as soon as it was parsed; `Get` before.
     pub fn method(&self) -> Method {
         self.method
     }
@@ -430,24 +433,24 @@ impl RequestHead {
         self.target.of(buffer)
     }
 
-    /// Which form the request-target has.
+    /// The form of the request-target.
     pub fn target_form(&self) -> TargetForm {
         self.form
     }
 
-    /// Scheme of an absolute-form target, or `:scheme`; `None` where the connection decides.
+    /// Scheme of an absolute-form target, or `:scheme`; `None` if the connection determines it.
     pub fn scheme(&self) -> Option<Scheme> {
         self.scheme
     }
 
-    /// Host and optional port, valid; that of the request-target where it has one, else that of `Host`.
+    /// Host and optional port, validated; from the request-target if it has them, otherwise from `Host`.
     /// `None` only in HTTP/1.0.
     pub fn host<'a>(&self, buffer: &'a [u8]) -> Option<&'a [u8]> {
         self.host.map(|span| span.of(buffer))
     }
 
-    /// The path as sent, without the query; `/` where an absolute-form target has none, empty in asterisk-
-    /// and authority-form. Route by [`crate::path::normalise`] of it.
+    /// The path as sent, without the query; `/` if an absolute-form target has none, empty in asterisk- and
+    /// authority-form. For routing, pass it through [`crate::path::normalise`].
     pub fn path<'a>(&self, buffer: &'a [u8]) -> &'a [u8] {
         if self.form == TargetForm::Absolute && self.path.start() == self.path.end() {
             return b"/";
@@ -455,72 +458,71 @@ impl RequestHead {
         self.path.of(buffer)
     }
 
-    /// Whether the path has neither `%` nor `.`, and so is normal already.
+    /// Whether the path has neither `%` nor `.`, and so is already normal.
     pub fn path_is_plain(&self) -> bool {
         self.path_is_plain
     }
 
-    /// The query as sent without its `?`; `None` when there is no `?`.
+    /// The query as sent, without its `?`; `None` when there is no `?`.
     pub fn query<'a>(&self, buffer: &'a [u8]) -> Option<&'a [u8]> {
         self.query.map(|span| span.of(buffer))
     }
 
-    /// The whole value of the field of any name, compared without regard to case: where it came on several
-    /// lines, all of them joined by `, ` (RFC 9110 §5.3), those of `cookie` by `; `. O(fields); allocates
-    /// only to join.
+    /// The whole value of a field with any name, compared case-insensitively. If it came on several lines,
+    /// they are joined by `, ` (RFC 9110 §5.3), or by `; ` for `cookie`. O(fields); allocates only to join.
     pub fn combined<'a>(&self, name: &[u8], buffer: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         self.fields.combined(name, buffer)
     }
 
-    /// How the body is delimited (RFC 9112 §6.3). `UntilClose` only in HTTP/2 and HTTP/3: until the stream
-    /// ends.
+    /// How the body is delimited (RFC 9112 §6.3). `UntilClose` occurs only in HTTP/2 and HTTP/3, where it
+    /// means until the stream ends.
     pub fn body(&self) -> BodyLength {
         self.body
     }
 
-    /// Whether the client wants the connection kept (RFC 9112 §9.3).
+    /// Whether the client wants the connection kept open (RFC 9112 §9.3).
     pub fn keep_alive(&self) -> bool {
         self.keep_alive
     }
 
-    /// Whether the client waits for `100 Continue` before its body. False without a body and in HTTP/1.0,
-    /// where the expectation must be ignored (RFC 9110 §10.1.1).
+    /// Whether the client waits for `100 Continue` before it sends its body. False without a body, and in
+    /// HTTP/1.0, where the expectation must be ignored (RFC 9110 §10.1.1).
     pub fn expect_continue(&self) -> bool {
         self.expect_continue
     }
 
-    /// The one protocol the client asks to upgrade to, such as `websocket`: in HTTP/1.1 when `Connection`
-    /// lists `upgrade`, in HTTP/2 and HTTP/3 by an extended CONNECT. `None` for lists and for `h2c`, which
-    /// Weir never passes on (threat A18).
+    /// The one protocol that the client asks to upgrade to, such as `websocket`: in HTTP/1.1 when
+    /// `Connection` lists `upgrade`, in HTTP/2 and HTTP/3 by an extended CONNECT. `None` for lists and for
+    /// `h2c`, which Weir never forwards (threat A18).
     pub fn upgrade<'a>(&self, buffer: &'a [u8]) -> Option<&'a [u8]> {
         self.upgrade.map(|span| span.of(buffer))
     }
 
-    /// Whether this came as an extended CONNECT (RFC 8441 §4). Any 2xx opens the tunnel then, so a response
-    /// that does not accept the upgrade must not be passed on with such a status.
+    /// Whether this was an extended CONNECT (RFC 8441 §4). Then any 2xx opens the tunnel, so a response that
+    /// does not accept the upgrade must not be forwarded with such a status.
     pub fn is_extended_connect(&self) -> bool {
         self.extended_connect
     }
 
-    /// Whether a `Connection` option names a field that would otherwise be passed on (RFC 9110 §7.6.1): a
-    /// backend does not get to see it. O(1) when none does.
+    /// Whether a `Connection` option names a field that would otherwise be forwarded (RFC 9110 §7.6.1); the
+    /// backend does not get it. O(1) when none does.
     pub fn withholds_fields(&self) -> bool {
         let withheld = |line: &FieldLine| line.flags & NOMINATED != 0 && !HOP_BY_HOP.has(line.known);
         self.fields.any_flags & NOMINATED != 0 && self.fields.lines.iter().any(withheld)
     }
 
-    /// Whether any name has an underscore, which some backends read as a dash. O(1).
+    /// Whether any name has an underscore, which some backends treat as a dash. O(1).
     pub fn has_underscored_names(&self) -> bool {
         self.fields.any_flags & UNDERSCORED != 0
     }
 
-    /// Whether the client takes trailers (`TE: trailers`, RFC 9110 §10.1.4).
+    /// Whether the client accepts trailers (`TE: trailers`, RFC 9110 §10.1.4).
     pub fn te_trailers(&self) -> bool {
         self.te_trailers
     }
 
-    /// `Max-Forwards` of a TRACE or OPTIONS request (RFC 9110 §7.6.2); `None` in others. At `Some(0)` Weir
-    /// must answer itself: see [`crate::OwnAnswer`].
+    /// `Max-Forwards` of a TRACE or OPTIONS request (RFC 9110 §7.6.2); `None` for other methods. At `Some(0)`
+    /// Weir must answer itself: see [`crate::OwnAnswer`].
     pub fn max_forwards(&self) -> Option<u64> {
         self.max_forwards
     }

@@ -1,5 +1,5 @@
-//! The responses Weir gives by itself, for every version. Nothing a peer sent is reflected but bytes that
-//! were found valid.
+//! The responses that Weir itself gives, for every version. Of what a peer sent they repeat only bytes that
+//! were validated.
 
 use std::borrow::Cow;
 
@@ -12,46 +12,45 @@ use crate::message::{RequestHead, TargetForm, Version};
 use crate::scan;
 use crate::sink::{FieldSink, Visitor};
 
-/// The methods that are passed on, as `allow` names them; those that nobody knows are too.
+/// The methods that `allow` lists. Unknown methods are forwarded, too.
 const ALLOWED: &[u8] = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
-/// Properties that all of Weir's own responses have in common.
+/// Properties common to all of Weir's own responses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OwnResponse<'a> {
-    /// The client's connection stays open behind this response. Says nothing in HTTP/2 and HTTP/3.
+    /// The client's connection stays open after this response. Without meaning in HTTP/2 and HTTP/3.
     pub keep_alive: bool,
-    /// The version the client speaks: a client of HTTP/1.0 has to be told when the connection stays open.
+    /// The client's version: an HTTP/1.0 client must be told when the connection stays open.
     pub version: Version,
-    /// The request was HEAD: the length is written, the body is not.
+    /// The request was HEAD: the length is written, but not the body.
     pub head_only: bool,
-    /// `x-request-id` to name; empty for none. Must be one the parser or Weir made.
+    /// Value for `x-request-id`; empty for none. It must come from the parser or from Weir.
     pub request_id: &'a [u8],
-    /// `date` to name (RFC 9110 §6.6.1); empty for none.
+    /// Value for `date` (RFC 9110 §6.6.1); empty for none.
     pub date: &'a [u8],
-    /// `alt-svc`, for clients that could speak a newer version (RFC 7838 §3).
+    /// `alt-svc`, for clients that could use a newer version (RFC 7838 §3).
     pub alternative: Option<&'a AddedField>,
-    /// What rules change. It goes for Weir's own fields too, but for those that say what an error or a
-    /// redirect is: a route that has its pages kept for a year has not its errors kept.
+    /// Changes by the operator's rules. They also apply to Weir's own fields, except for those that define an
+    /// error or a redirect: if a route lets its pages be cached for a year, its errors are not.
     pub edits: Option<FieldEdits<'a>>,
 }
 
 /// One response of Weir's own.
 #[derive(Clone, Copy, Debug)]
 pub enum OwnAnswer<'a> {
-    /// An error. `word` tells the operator which log line to look for. A 405 names the methods that are
-    /// passed on, as it must (RFC 9110 §15.5.6); whether a backend knows them for this resource is its own
-    /// affair.
+    /// An error. The operator finds the log line by `word`. A 405 lists the methods that Weir forwards, as it
+    /// must (RFC 9110 §15.5.6); whether a backend supports them for this resource is up to the backend.
     Error {
         /// 4xx or 5xx.
         status: u16,
-        /// Stable word of the reason.
+        /// Stable word for the reason.
         word: &'a str,
         /// Writes `retry-after` (RFC 9110 §10.2.3).
         retry_after_seconds: Option<u64>,
-        /// How it is said.
+        /// The form of the error.
         form: ErrorForm<'a>,
-        /// Fields without which the status would say less, of the answer that this one takes the place of;
-        /// they stand for what Weir would say in fields of their names.
+        /// Fields of the answer that this one replaces, without which the status would be incomplete; they
+        /// replace the fields that Weir would write under the same names.
         fields: &'a [AddedField],
     },
     /// A response with these fields and this body. Statuses without a body get none (RFC 9110 §6.4.1).
@@ -67,45 +66,45 @@ pub enum OwnAnswer<'a> {
     Redirect {
         /// 3xx.
         status: u16,
-        /// From configuration, or built from parts the parser validated; control bytes make it a 500 instead,
-        /// so that no client can split the response.
+        /// From the config, or built from parts that the parser validated. If it has control bytes the answer
+        /// is a 500 instead, so that no client can split the response.
         location: &'a [u8],
     },
-    /// To a TRACE request whose `Max-Forwards` is used up (RFC 9110 §7.6.2, §9.3.8): the request as
-    /// `message/http`, but only its request line and fields that cannot carry secrets (threat A26).
+    /// The answer to a TRACE request whose `Max-Forwards` is used up (RFC 9110 §7.6.2, §9.3.8): the request
+    /// as `message/http`, but only its request line and fields that can't carry secrets (threat A26).
     Trace {
         /// The request.
         head: &'a RequestHead,
         /// The text that it was parsed from or built into.
         buffer: &'a [u8],
     },
-    /// To an OPTIONS request whose `Max-Forwards` is used up: the methods that are passed on, and no content
-    /// (§9.3.7).
+    /// The answer to an OPTIONS request whose `Max-Forwards` is used up: the methods that Weir forwards, and
+    /// no content (§9.3.7).
     Options,
 }
 
-/// How an error is said.
+/// The form of an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ErrorForm<'a> {
     /// One line of text: status, reason phrase and word.
     #[default]
     Text,
-    /// A page of the operator's, as it is.
+    /// A page of the operator's, unchanged.
     Page {
-        /// Value of `content-type`; of a media type's characters.
+        /// Value of `content-type`; consists of characters that a media type may have.
         content_type: &'a str,
         /// The content.
         body: &'a [u8],
     },
-    /// Problem details (RFC 9457): `type`, `title` and `status`, and beside them the word as `reason` and the
+    /// Problem details (RFC 9457): `type`, `title` and `status`, and also the word as `reason` and the
     /// `request_id`.
     Problem,
-    /// The trailers of a gRPC call and nothing else: 200 with the `grpc-status` that the status stands for,
-    /// and the line of text as `grpc-message`.
+    /// Only the trailers of a gRPC call: 200 with the `grpc-status` that corresponds to the status, and the
+    /// line of text as `grpc-message`.
     Grpc {
         /// Whether the call is of gRPC-Web.
         is_web: bool,
-        /// Whether the time for the whole call was over (`DEADLINE_EXCEEDED`), whatever the status.
+        /// Whether the time for the whole call ran out (`DEADLINE_EXCEEDED`), whatever the status.
         is_late: bool,
     },
 }
@@ -118,9 +117,9 @@ impl<'a> OwnAnswer<'a> {
 }
 
 impl<'a> OwnAnswer<'a> {
-    /// Its content where that has more than `most` bytes and was not made for it: a page of the operator's.
-    /// It is sent from where it is: a copy for each client that takes none would be dear (threat B24). Empty
-    /// for none.
+    /// The content, if it has more than `most` bytes and existed before, such as a page of the operator's;
+    /// otherwise empty. It is sent from where it is: copying it for each client that does not read would be
+    /// expensive (threat B24).
     pub fn lent(&self, own: &OwnResponse<'_>, most: usize) -> &'a [u8] {
         let content: &'a [u8] = match *self {
             OwnAnswer::Error { status, form: ErrorForm::Page { body, .. }, .. } if !without_body(status) => {
@@ -145,8 +144,8 @@ impl OwnAnswer<'_> {
         }
     }
 
-    /// Writes it as text of HTTP/1.1; gives how many bytes of it are its content. Content of more than `most`
-    /// bytes that was there before is left out: it is [`Self::lent`].
+    /// Writes it as HTTP/1.1 text; returns how many bytes of that are content. Content of more than `most`
+    /// bytes that existed before is left out: see [`Self::lent`].
     pub fn write(&self, own: &OwnResponse<'_>, most: usize, out: &mut Vec<u8>) -> usize {
         let answer = self.settled();
         let body = answer.body(own);
@@ -163,9 +162,9 @@ impl OwnAnswer<'_> {
         body.len()
     }
 
-    /// Gives its fields to `visit`, `:status` first, for HTTP/2 or HTTP/3, and appends its body to `body`,
-    /// but for what was there before: that is [`Self::lent`]. Where there is neither the stream ends with the
-    /// head.
+    /// Passes its fields to `visit`, `:status` first, for HTTP/2 or HTTP/3, and appends its body to `body`,
+    /// except for content that existed before: see [`Self::lent`]. If there is neither, the stream ends with
+    /// the head.
     pub fn visit(&self, own: &OwnResponse<'_>, visit: &mut impl FnMut(&[u8], &[u8]), body: &mut Vec<u8>) {
         let answer = self.settled();
         let content = answer.body(own);
@@ -177,7 +176,7 @@ impl OwnAnswer<'_> {
         }
     }
 
-    /// The same, or the error that takes its place.
+    /// The answer itself, or the error that replaces it.
     fn settled(&self) -> OwnAnswer<'_> {
         match self {
             OwnAnswer::Redirect { location, .. } if !scan::is_field_value(location) => {
@@ -187,7 +186,7 @@ impl OwnAnswer<'_> {
         }
     }
 
-    /// Fields that say what it is, which a route does not know better.
+    /// Fields that define the answer, which a route's rules must not change.
     fn kept_names(&self) -> KnownSet {
         match self {
             OwnAnswer::Error { .. } => {
@@ -228,7 +227,7 @@ impl OwnAnswer<'_> {
                         b"grpc-status",
                         if is_late { DEADLINE_EXCEEDED } else { grpc_status(status) },
                     );
-                    // It has no bytes that would have to be encoded.
+                    // It has no bytes that need percent-encoding.
                     sink.field(b"grpc-message", error_text(status, word).trim_ascii_end());
                 }
             }
@@ -261,7 +260,7 @@ impl OwnAnswer<'_> {
         }
     }
 
-    /// The body; what HEAD would have been given, too.
+    /// The body; also for HEAD, where it gives the length.
     fn body(&self, own: &OwnResponse<'_>) -> Cow<'_, [u8]> {
         match *self {
             OwnAnswer::Error { status, .. } if without_body(status) => Cow::Borrowed(b""),
@@ -290,11 +289,11 @@ impl ErrorForm<'_> {
     }
 }
 
-/// gRPC's status for a call whose time was over before it was done.
+/// The gRPC status for a call whose deadline passed before it completed.
 const DEADLINE_EXCEEDED: u64 = 4;
 
-/// What clients of gRPC take an HTTP status for that comes without a `grpc-status` (gRPC's
-/// `http-grpc-status-mapping.md`), so that they are told the same as by any other proxy.
+/// The status that gRPC clients derive from an HTTP status without a `grpc-status` (gRPC's
+/// `http-grpc-status-mapping.md`), so that they get the same as from any other proxy.
 const fn grpc_status(status: u16) -> u64 {
     match status {
         400 => 13,
@@ -306,7 +305,7 @@ const fn grpc_status(status: u16) -> u64 {
     }
 }
 
-/// Gives the fields of `100 Continue` to `visit` (RFC 9110 §15.2.1); [`encode::write_continue`] for HTTP/2
+/// Passes the fields of `100 Continue` to `visit` (RFC 9110 §15.2.1): [`encode::write_continue`] for HTTP/2
 /// and HTTP/3.
 pub fn continue_fields(visit: &mut impl FnMut(&[u8], &[u8])) {
     put_status(100, &mut Visitor::new(visit));
@@ -329,7 +328,7 @@ fn error_text(status: u16, word: &str) -> Vec<u8> {
     body
 }
 
-/// RFC 9457 section 3. What is put into it needs no escape, or is left out.
+/// Problem details (RFC 9457 section 3). Values that would need an escape are left out.
 fn problem(status: u16, word: &str, request_id: &[u8]) -> Vec<u8> {
     let is_plain = |text: &[u8]| text.iter().all(|&byte| byte.is_ascii_graphic() && !b"\"\\".contains(&byte));
     let mut body = Vec::with_capacity(160);

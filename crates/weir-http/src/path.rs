@@ -1,26 +1,27 @@
-//! The one normalisation of paths, for routing, for cache keys, and for what backends get (threat A25).
+//! The one path normalisation, used for routing, for cache keys, and for what backends get (threat A25).
 //!
 //! - escapes of unreserved bytes are decoded, others keep upper-case digits (RFC 3986 §6.2.2.1, §6.2.2.2);
 //! - dot segments are resolved, also when written `%2e` (RFC 3986 §5.2.4); a path that climbs above its root
 //!   is refused rather than cut;
 //! - `%2F` stays encoded: it is data, not a separator;
-//! - empty segments (`//`) stay: they are different resources to many backends. To others they are not, and
-//!   then `//admin` means what no route on `/admin` saw: for those there is [`normalise_merging_into`];
-//! - `;` parameters are part of their segment: `/..;/` climbs nowhere here, and is refused because some
+//! - empty segments (`//`) stay: many backends treat them as different resources. Other backends do not, and
+//!   for those `//admin` would reach what a route on `/admin` did not match: for them there is
+//!   [`normalise_merging_into`];
+//! - `;` parameters are part of their segment: `/..;/` does not climb here, and is refused because some
 //!   servers drop the parameter and then climb;
-//! - backslashes and encoded control bytes are refused, malformed escapes too.
+//! - backslashes and encoded control bytes are refused, and so are malformed escapes.
 //!
-//! Bytes of 0x80 and above can only come encoded and stay so.
+//! Bytes of 0x80 and above can only arrive encoded, and stay encoded.
 
 use std::borrow::Cow;
 
 use crate::scan::{self, PATH, UNRESERVED};
 use crate::violation::Violation;
 
-/// Normalises a path that begins with `/`. Borrows when it is normal already, after one scan and without
-/// allocating unless it has escapes or segments that begin with a dot.
+/// Normalises a path that begins with `/`. If it is already normal it is borrowed, after one scan; that does
+/// not allocate unless the path has escapes or segments that begin with a dot.
 ///
-/// An empty path (asterisk- and authority-form) is given back as it is.
+/// An empty path (asterisk- and authority-form) is returned as it is.
 ///
 /// # Errors
 /// `PathEscape`, `PathForbiddenByte`, `PathAboveRoot`: answer 400.
@@ -32,13 +33,13 @@ pub fn normalise(raw: &[u8]) -> Result<Cow<'_, [u8]>, Violation> {
     if normalise_into(raw, &mut out)? { Ok(Cow::Owned(out)) } else { Ok(Cow::Borrowed(raw)) }
 }
 
-/// As [`normalise`], but writes into `out`, which is cleared first and keeps its allocation. False when `raw`
-/// is normal already; `out` is the same then.
+/// As [`normalise`], but writes into `out`, which is cleared first and keeps its allocation. Returns false
+/// when `raw` is already normal; `out` is then equal to it.
 pub fn normalise_into(raw: &[u8], out: &mut Vec<u8>) -> Result<bool, Violation> {
     out.clear();
     out.reserve(raw.len());
     let mut segments = raw.split(|&byte| byte == b'/');
-    // The text before the first slash: none, in a path that begins with one.
+    // The text before the first slash; empty, since the path begins with one.
     let before = segments.next().unwrap_or_default();
     decode_segment(before, out)?;
     let root = out.len();
@@ -63,7 +64,7 @@ pub fn normalise_into(raw: &[u8], out: &mut Vec<u8>) -> Result<bool, Violation> 
     Ok(out != raw)
 }
 
-/// As [`normalise_into`], with runs of slashes made one, after dot segments are resolved.
+/// As [`normalise_into`], but merges runs of slashes into one, after dot segments are resolved.
 ///
 /// # Errors
 /// As [`normalise`].
@@ -74,7 +75,7 @@ pub fn normalise_merging_into(raw: &[u8], out: &mut Vec<u8>) -> Result<bool, Vio
 }
 
 /// Whether a segment is `.` or `..`, or `..` with a parameter that some servers drop; also with a dot written
-/// `%2e`. No normal path has one; one that a rewrite put together can: `/files/` before `../secret`.
+/// `%2e`. No normal path has one, but a rewrite can produce one: `/files/` in front of `../secret`.
 pub fn has_dot_segment(path: &[u8]) -> bool {
     path.split(|&byte| byte == b'/').any(is_dots)
 }
@@ -91,12 +92,12 @@ fn is_dots(segment: &[u8]) -> bool {
     matches!((dots, rest), (1 | 2, b"") | (2, [b';', ..]))
 }
 
-/// Whether a path has two slashes in a row, so that merging changes it.
+/// Whether a path has two slashes in a row, so that merging would change it.
 pub fn has_empty_segment(path: &[u8]) -> bool {
     path.windows(2).any(|pair| pair == b"//")
 }
 
-/// Whether nothing in the path could change: no escape, no segment that begins with a dot, no forbidden byte.
+/// Whether the path is certainly normal: no escape, no segment that begins with a dot, no forbidden byte.
 fn is_normal(raw: &[u8]) -> bool {
     let mut before = b'/';
     raw.iter().all(|&byte| {

@@ -1,15 +1,15 @@
-//! The PROXY protocol, versions 1 and 2: who the client of the proxy before us is (threat D8).
+//! The PROXY protocol, versions 1 and 2, by which a proxy in front of us names its client (threat D8).
 //!
 //! Source: "The PROXY protocol", haproxy.org, section 2. Whether a peer must send a header is configured and
-//! never guessed from the bytes ("MUST NOT try to guess"); this module reads one that must be there.
+//! never guessed from the bytes ("MUST NOT try to guess"); this module only parses a header that must be
+//! there.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Longest version 1 header, in bytes, CRLF included.
 pub const V1_LONGEST_BYTES: usize = 107;
-/// Longest version 2 header accepted unless configured otherwise, in bytes: room for addresses and small
-/// TLVs.
+/// Longest version 2 header accepted by default, in bytes: room for addresses and small TLVs.
 pub const V2_DEFAULT_LIMIT_BYTES: usize = 536;
 
 const V2_SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
@@ -17,14 +17,14 @@ const V2_SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 /// The content of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyHeader {
-    /// The client and the address it connected to; `None` where the connection is the proxy's own (LOCAL) or
-    /// the family is not known: use the connection's own addresses.
+    /// The client and the address it connected to; `None` if the connection is the proxy's own (LOCAL) or the
+    /// family is unknown: then use the connection's own addresses.
     pub addresses: Option<ProxyAddresses>,
     /// Which version was sent.
     pub version: ProxyVersion,
 }
 
-/// The ends of the client's connection, always of one family.
+/// Both ends of the client's connection, always of the same family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyAddresses {
     /// The client.
@@ -48,23 +48,23 @@ pub enum ProxyProgress {
     Complete {
         /// The content.
         header: ProxyHeader,
-        /// Its length in bytes.
+        /// The header's length in bytes.
         header_bytes: usize,
     },
-    /// All bytes so far are good; call again with more.
+    /// All bytes so far are valid; call again with more.
     Partial,
 }
 
 /// A mistake in a header. The connection must be closed without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProxyViolation {
-    /// The first bytes are neither version's.
+    /// The first bytes are those of neither version.
     Signature,
-    /// A version 1 line is not as the specification spells it.
+    /// A version 1 line does not follow the specification.
     Line,
     /// A version 1 line is longer than 107 bytes.
     LineTooLong,
-    /// An address is not in its one canonical form.
+    /// An address is not in its canonical form.
     Address,
     /// A port is not a number from 0 to 65535 without leading zeros.
     Port,
@@ -109,11 +109,11 @@ impl fmt::Display for ProxyViolation {
 
 impl std::error::Error for ProxyViolation {}
 
-/// Reads a header from the beginning of `input`. `v2_limit_bytes` bounds version 2 headers
+/// Parses a header at the beginning of `input`. `v2_limit_bytes` is the longest version 2 header to accept
 /// ([`V2_DEFAULT_LIMIT_BYTES`]).
 ///
 /// # Errors
-/// As soon as no further bytes could make it a header.
+/// Returned as soon as no further bytes could make it a valid header.
 pub fn parse(input: &[u8], v2_limit_bytes: usize) -> Result<ProxyProgress, ProxyViolation> {
     match input.first() {
         None => Ok(ProxyProgress::Partial),
@@ -152,7 +152,7 @@ fn v1_addresses(text: &str) -> Result<Option<ProxyAddresses>, ProxyViolation> {
     let mut words = text.split(' ');
     let family = words.next().unwrap_or_default();
     if family == "UNKNOWN" {
-        // The rest of such a line must be ignored.
+        // The rest of an UNKNOWN line must be ignored.
         return Ok(None);
     }
     let (Some(source), Some(destination), Some(source_port), Some(destination_port), None) =
@@ -162,7 +162,7 @@ fn v1_addresses(text: &str) -> Result<Option<ProxyAddresses>, ProxyViolation> {
     };
     let address = |text: &str| -> Result<IpAddr, ProxyViolation> {
         match family {
-            // The standard library refuses leading zeros, and so octal readings, in IPv4.
+            // The standard library refuses IPv4 numbers with leading zeros, which could be read as octal.
             "TCP4" => text.parse::<Ipv4Addr>().map(IpAddr::V4).map_err(|_| ProxyViolation::Address),
             "TCP6" => text.parse::<Ipv6Addr>().map(IpAddr::V6).map_err(|_| ProxyViolation::Address),
             _ => Err(ProxyViolation::Line),
@@ -193,7 +193,7 @@ fn parse_v2(input: &[u8], limit_bytes: usize) -> Result<ProxyProgress, ProxyViol
         _ => return Err(ProxyViolation::Command),
     };
     let Some(&family) = input.get(13) else { return Ok(ProxyProgress::Partial) };
-    // Receivers must take any family with LOCAL, where it means nothing.
+    // With LOCAL, receivers must accept any family, since it has no meaning there.
     if !local && !matches!(family, 0x00 | 0x11 | 0x12 | 0x21 | 0x22 | 0x31 | 0x32) {
         return Err(ProxyViolation::Family);
     }
@@ -230,7 +230,7 @@ fn v2_addresses(family: u8, content: &[u8], whole: &[u8]) -> Result<Option<Proxy
             (Some(ProxyAddresses { source, destination }), tlvs)
         }
         3 => (None, content.get(216..).ok_or(ProxyViolation::Length)?),
-        // The content of an unspecified family must be ignored.
+        // What follows an unspecified family must be ignored.
         _ => return Ok(None),
     };
     check_tlvs(tlvs, whole)?;
@@ -256,7 +256,7 @@ fn check_tlvs(mut tlvs: &[u8], whole: &[u8]) -> Result<(), ProxyViolation> {
     Ok(())
 }
 
-/// CRC32c of the header with the four checksum bytes at `gap` taken as zero.
+/// CRC32c of the header, with the four checksum bytes at `gap` taken as zero.
 fn crc32c_with_gap(whole: &[u8], gap: usize) -> u32 {
     let mut crc = u32::MAX;
     for (position, &byte) in whole.iter().enumerate() {
@@ -269,8 +269,8 @@ fn crc32c_with_gap(whole: &[u8], gap: usize) -> u32 {
     !crc
 }
 
-/// Writes a version 1 header. `None` for a connection without a client to name writes `UNKNOWN`. IPv4-mapped
-/// addresses are written as IPv4 where both are; else both as IPv6.
+/// Writes a version 1 header. `None`, for a connection without a client, writes `UNKNOWN`. IPv4-mapped
+/// addresses are written as IPv4 if both are mapped; otherwise both are written as IPv6.
 pub fn write_v1(addresses: Option<ProxyAddresses>, out: &mut Vec<u8>) {
     let Some(ProxyAddresses { source, destination }) = addresses else {
         out.extend_from_slice(b"PROXY UNKNOWN\r\n");
@@ -285,7 +285,8 @@ pub fn write_v1(addresses: Option<ProxyAddresses>, out: &mut Vec<u8>) {
     out.extend_from_slice(line.as_bytes());
 }
 
-/// Writes a version 2 header for a stream connection. `None` writes LOCAL, as a probe's connection must.
+/// Writes a version 2 header for a stream connection. `None` writes LOCAL, as the specification requires for
+/// a probe's connection.
 pub fn write_v2(addresses: Option<ProxyAddresses>, out: &mut Vec<u8>) {
     out.extend_from_slice(&V2_SIGNATURE);
     let Some(ProxyAddresses { source, destination }) = addresses else {
@@ -308,22 +309,22 @@ pub fn write_v2(addresses: Option<ProxyAddresses>, out: &mut Vec<u8>) {
     out.extend_from_slice(&destination.port().to_be_bytes());
 }
 
-/// Writes a version 2 header that stands at the head of a datagram of this client's.
+/// Writes a version 2 header to put in front of a datagram from this client.
 pub fn write_v2_datagram(addresses: ProxyAddresses, out: &mut Vec<u8>) {
     let start = out.len();
     write_v2(Some(addresses), out);
-    // The low four bits of the fourteenth byte say the transport: 1 a stream, 2 datagrams.
+    // The low four bits of the fourteenth byte are the transport: 1 for a stream, 2 for datagrams.
     if let Some(family) = out.get_mut(start + V2_SIGNATURE.len() + 1) {
         *family = *family & 0xf0 | 0x02;
     }
 }
 
-/// Reads the header that a datagram must begin with; gives whom it names, as [`ProxyHeader`] has it, and the
-/// rest of the datagram. Version 1 is none, for it has no word for datagrams. The client may have spoken TCP
-/// to whoever sends this.
+/// Parses the header that a datagram must begin with. Returns the addresses, as in [`ProxyHeader`], and the
+/// rest of the datagram. Version 1 is not accepted, as it can't express datagrams. The addresses may be those
+/// of a TCP client of the sender.
 ///
 /// # Errors
-/// There is none, or it is not whole.
+/// There is no header, or it is incomplete.
 pub fn parse_datagram(datagram: &[u8]) -> Result<(Option<ProxyAddresses>, &[u8]), ProxyViolation> {
     match parse_v2(datagram, V2_DEFAULT_LIMIT_BYTES)? {
         ProxyProgress::Complete { header, header_bytes } => {
@@ -333,8 +334,8 @@ pub fn parse_datagram(datagram: &[u8]) -> Result<(Option<ProxyAddresses>, &[u8])
     }
 }
 
-/// Writes a version 2 header for a client that has no address of a family that can be named: the command
-/// PROXY with an unspecified family and nothing behind it (section 2.2 of the specification).
+/// Writes a version 2 header for a client without an address of a family that the protocol has: the command
+/// PROXY with an unspecified family and no addresses (section 2.2 of the specification).
 pub fn write_v2_unspecified(out: &mut Vec<u8>) {
     out.extend_from_slice(&V2_SIGNATURE);
     out.extend_from_slice(&[0x21, 0x00, 0, 0]);

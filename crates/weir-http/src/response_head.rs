@@ -7,7 +7,7 @@ use crate::message::{
 };
 
 /// The head of a response. Filled by [`crate::h1::parse_response`]; [`clear`](Self::clear) it before the next
-/// one, also between an interim response and the next.
+/// one, also after an interim response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseHead {
     pub(crate) cursor: Cursor,
@@ -35,17 +35,18 @@ impl ResponseHead {
         self.head_bytes = 0;
     }
 
-    /// Status code, 100 to 999. Codes above 599 mean what 5xx means (RFC 9110 §15).
+    /// Status code, 100 to 999. Codes above 599 are treated like 5xx (RFC 9110 §15).
     pub fn status(&self) -> u16 {
         self.status
     }
 
-    /// Whether another response to the same request follows: 1xx but 101 (RFC 9110 §15.2).
+    /// Whether another response to the same request follows: true for 1xx except 101 (RFC 9110 §15.2).
     pub fn is_interim(&self) -> bool {
         matches!(self.status, 100 | 102..=199)
     }
 
-    /// Whether the connection is a tunnel from here: 101, or 2xx to CONNECT (RFC 9110 §7.8, §9.3.6).
+    /// Whether the connection becomes a tunnel after this head: 101, or 2xx to CONNECT (RFC 9110 §7.8,
+    /// §9.3.6).
     pub fn is_tunnel(&self) -> bool {
         self.tunnel
     }
@@ -55,13 +56,13 @@ impl ResponseHead {
         self.reason.of(buffer)
     }
 
-    /// Gives back room that the head does not need: for heads that are kept for long.
+    /// Frees unused capacity, for heads that are kept for long.
     pub fn shrink(&mut self) {
         self.fields.lines.shrink_to_fit();
         self.connection.others.shrink_to_fit();
     }
 
-    /// Bytes of the allocations that it owns, one after another, beside its own size.
+    /// Sizes in bytes of the allocations that it owns, without its own size.
     pub fn allocations(&self) -> [usize; 2] {
         [
             self.fields.lines.capacity() * size_of::<FieldLine>(),
@@ -74,12 +75,12 @@ impl ResponseHead {
         self.body
     }
 
-    /// `Content-Length` as declared, also where no body follows it (HEAD, 304).
+    /// `Content-Length` as declared, also where no body follows (HEAD, 304).
     pub fn declared_length(&self) -> Option<u64> {
         self.declared
     }
 
-    /// Whether the backend keeps the connection: never for tunnels and bodies delimited by close.
+    /// Whether the backend keeps the connection open: never for tunnels and bodies delimited by close.
     pub fn keep_alive(&self) -> bool {
         self.keep_alive
     }
@@ -89,8 +90,8 @@ impl ResponseHead {
         self.upgrade.map(|span| span.of(buffer))
     }
 
-    /// Whether this is the 101 that the request asked for: exactly the protocol of `requested`. Only then may
-    /// bytes be tunnelled (threat A18).
+    /// Whether this is the 101 that the request asked for: it must name exactly the protocol `requested`.
+    /// Only then may bytes be tunnelled (threat A18).
     pub fn accepts_upgrade(&self, buffer: &[u8], requested: &[u8]) -> bool {
         self.status == 101 && self.upgrade(buffer).is_some_and(|token| token.eq_ignore_ascii_case(requested))
     }

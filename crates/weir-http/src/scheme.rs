@@ -1,6 +1,6 @@
-//! Cleartext or TLS, as a URI says it.
+//! The URI scheme: cleartext or TLS.
 
-/// Scheme of a URI, or of the listener a request came by.
+/// Scheme of a URI, or of the listener that received a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// Cleartext.
@@ -11,7 +11,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// The word in a URI.
+    /// The scheme as written in a URI.
     pub const fn word(self) -> &'static str {
         match self {
             Scheme::Http => "http",
@@ -19,7 +19,7 @@ impl Scheme {
         }
     }
 
-    /// The port that goes without saying.
+    /// The port when a URI names none.
     pub const fn default_port(self) -> u16 {
         match self {
             Scheme::Http => 80,

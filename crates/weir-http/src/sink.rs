@@ -1,21 +1,21 @@
-//! Where fields go that Weir composes: behind each other as lines of HTTP/1.1, or one after another to a
-//! visitor that encodes them for HTTP/2 or HTTP/3. What is written is decided once, for both.
+//! Sinks for the fields that Weir composes: a buffer with lines of HTTP/1.1, or a visitor that encodes them
+//! for HTTP/2 or HTTP/3. The code that decides what is written serves both.
 
 use crate::edits::FieldEdits;
 use crate::h1::encode;
 
 /// Takes fields in order.
 pub(crate) trait FieldSink {
-    /// One field of checked bytes.
+    /// One field; its bytes were checked.
     fn field(&mut self, name: &[u8], value: &[u8]);
 
-    /// One field that is rendered as `name: value` CRLF already, with a name of `name_bytes`.
+    /// One field that is already rendered as `name: value` CRLF, with a name of `name_bytes`.
     fn line(&mut self, line: &[u8], name_bytes: usize);
 
-    /// One field whose value is these parts behind each other.
+    /// One field whose value is the concatenation of these parts.
     fn parts<'p>(&mut self, name: &'static [u8], parts: impl IntoIterator<Item = &'p [u8]>);
 
-    /// The lines of edits, in order.
+    /// The added lines of edits, in order.
     #[inline]
     fn lines(&mut self, edits: &FieldEdits<'_>) {
         for (line, name_bytes) in edits.each() {
@@ -58,7 +58,7 @@ impl FieldSink for Vec<u8> {
     }
 }
 
-/// Gives each field to `visit`, its name in lower case (RFC 9113 §8.2.1).
+/// Passes each field to `visit`, its name in lower case (RFC 9113 §8.2.1).
 pub(crate) struct Visitor<'v, V> {
     visit: &'v mut V,
     scratch: Scratch,
@@ -103,7 +103,7 @@ impl<V: FnMut(&[u8], &[u8])> FieldSink for Visitor<'_, V> {
     }
 }
 
-/// Room for one name or value; on the stack for all but the longest.
+/// Room for one name or value, on the stack for all but the longest.
 struct Scratch {
     stack: [u8; 256],
     length: usize,

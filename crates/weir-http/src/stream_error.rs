@@ -1,10 +1,10 @@
-//! Reasons to end a stream of HTTP/2 or HTTP/3 early, in the codes of both (RFC 9113 §7, RFC 9114 §8.1).
+//! Reasons to end an HTTP/2 or HTTP/3 stream early, with the codes of both (RFC 9113 §7, RFC 9114 §8.1).
 
 use crate::violation::Violation;
 
 macro_rules! stream_errors {
     ($($(#[$doc:meta])* $name:ident $h2:literal $h3:literal;)*) => {
-        /// Why a stream is reset, whatever version it is of.
+        /// Why a stream is reset, in either version.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum StreamError {
             $($(#[$doc])* $name,)*
@@ -32,24 +32,24 @@ stream_errors! {
     NotNeeded 0x0 0x100;
     /// The message is malformed (RFC 9113 §8.1.1, RFC 9114 §4.1.2).
     Malformed 0x1 0x10e;
-    /// Weir, or the backend, cannot go on with what it began.
+    /// Weir or the backend can't complete what it began.
     Internal 0x2 0x102;
-    /// Nothing was done with the request: it may be sent again, whatever its method (RFC 9113 §8.7).
+    /// The request was not processed: it may be sent again, whatever its method (RFC 9113 §8.7).
     Refused 0x7 0x10b;
     /// The stream is not needed any more.
     Cancelled 0x8 0x10c;
     /// The tunnel of a CONNECT broke.
     TunnelBroken 0xa 0x10f;
-    /// The peer makes more work than it may.
+    /// The peer causes too much work.
     ExcessiveLoad 0xb 0x107;
     /// The request can only be served in HTTP/1.1.
     Http11Required 0xd 0x110;
 }
 
 impl Violation {
-    /// The error to reset the stream with on which a message was wrong in this way.
+    /// The error to reset the stream with after a message that was wrong in this way.
     ///
-    /// `None` where the message is well formed and only not one that Weir takes: a client gets an answer with
+    /// `None` if the message is well-formed but Weir does not accept it: a client gets an answer with
     /// [`Violation::status`], and a backend's stream is reset with [`StreamError::Cancelled`].
     pub const fn stream_error(self) -> Option<StreamError> {
         //= https://www.rfc-editor.org/rfc/rfc9113#section-8.1.1

@@ -1,9 +1,9 @@
-//! Fields behind a body (RFC 9110 §6.5).
+//! Trailer fields, which follow a body (RFC 9110 §6.5).
 
 use crate::known::NOT_IN_TRAILERS;
 use crate::message::{Field, Fields, UNDERSCORE_TWIN};
 
-/// A trailer section with the text it was read from.
+/// A trailer section, with the text it was parsed from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trailers {
     pub(crate) text: Vec<u8>,
@@ -11,9 +11,9 @@ pub struct Trailers {
 }
 
 impl Trailers {
-    /// The fields in order, without those that must not be trailers: what frames, routes, authenticates or
-    /// controls a message is of no use behind it, and merging it into the head is an attack (RFC 9110 §6.5.1,
-    /// threat B13).
+    /// The fields in order, without those that must not be trailers: fields for framing, routing,
+    /// authentication or control have no effect after the message, and merging them into the head is an
+    /// attack (RFC 9110 §6.5.1, threat B13).
     pub fn iter(&self) -> impl Iterator<Item = Field<'_>> {
         let lines = self.fields.lines.iter();
         lines.filter(|line| !NOT_IN_TRAILERS.has(line.known) && line.flags & UNDERSCORE_TWIN == 0).map(

@@ -1,14 +1,14 @@
-//! Everything a peer can do wrong, each with the status it earns, a stable word for logs, and a sentence.
+//! Everything a peer can do wrong, each with the status to answer, a stable word for logs, and a sentence.
 
 use std::fmt;
 
 macro_rules! violations {
     ($($name:ident $status:literal $word:literal $text:literal;)*) => {
-        /// One way in which a message is not what RFC 9110, 9112, 9113, 9114 or Weir's limits allow.
+        /// One way in which a message breaks RFC 9110, 9112, 9113 or 9114, or Weir's limits.
         ///
-        /// After any of them a connection of HTTP/1.x must be closed: where the next message would start is
-        /// unknown. In HTTP/2 and HTTP/3 only the stream ends: see `Violation::stream_error`. Sending the
-        /// message again is no use, the sender has to change it.
+        /// After any of them a connection of HTTP/1.x must be closed, since it is unknown where the next
+        /// message would start. In HTTP/2 and HTTP/3 only the stream ends: see `Violation::stream_error`.
+        /// Repeating the message does not help; the sender has to change it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Violation {
             $(#[doc = $text] $name,)*
@@ -18,8 +18,8 @@ macro_rules! violations {
             /// All violations, for metric tables and documentation.
             pub const ALL: &[Violation] = &[$(Violation::$name),*];
 
-            /// Status code to answer a client with. For a backend's response the proxy answers 502 whatever
-            /// this says.
+            /// Status code to answer a client with. If a backend's response is at fault, the proxy answers
+            /// 502 instead.
             pub const fn status(self) -> u16 {
                 match self { $(Violation::$name => $status),* }
             }

@@ -1,8 +1,9 @@
-//! The handshake of WebSocket in HTTP/1.1 (RFC 6455 §4), for upgrades that HTTP/2 or HTTP/3 know nothing of
-//! it on one side (RFC 8441 §5): Weir is then a party to the handshake and not only between two.
+//! The WebSocket handshake in HTTP/1.1 (RFC 6455 §4), for upgrades with HTTP/2 or HTTP/3 on one side, which
+//! have no such handshake (RFC 8441 §5): there Weir takes part in the handshake itself, instead of forwarding
+//! it.
 //!
-//! It proves that a server understood the upgrade, and keeps no secret: that SHA-1 is broken does no harm
-//! here.
+//! The handshake only proves that the server understood the upgrade, and protects no secret, so it does not
+//! matter that SHA-1 is broken.
 
 use crate::known::KnownHeader;
 use crate::message::ResponseHead;
@@ -12,7 +13,7 @@ pub const KEY_BYTES: usize = 24;
 /// Length of the answer to a key, in bytes.
 pub const ACCEPT_BYTES: usize = 28;
 
-/// The text that a server puts behind the key before it hashes it (RFC 6455 §1.3).
+/// The text that a server appends to the key before it hashes it (RFC 6455 §1.3).
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
 /// A `sec-websocket-key` from 128 random bits (RFC 6455 §4.1).
@@ -37,12 +38,13 @@ pub fn accept(key: &[u8]) -> [u8; ACCEPT_BYTES] {
 //# E914-47DA-95CA-C5AB0DC85B11" but ignoring any leading and
 //# trailing whitespace, the client MUST _Fail the WebSocket
 //# Connection_.
-/// Whether a 101 answers a key that Weir made, as it must before anything is tunnelled (threat A18).
+/// Whether a 101 has the right answer to a key that Weir made; without it nothing may be tunnelled (threat
+/// A18).
 pub fn is_accepted(head: &ResponseHead, buffer: &[u8], key: &[u8]) -> bool {
     head.value(KnownHeader::SecWebsocketAccept, buffer) == Some(&accept(key))
 }
 
-/// Writes `bytes` in base64 (RFC 4648 §4) over `out`, whose rest is the padding.
+/// Writes `bytes` in base64 (RFC 4648 §4) to `out`, whose remainder must already hold the padding.
 fn write_base64(bytes: &[u8], out: &mut [u8]) {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     for (group, out) in bytes.chunks(3).zip(out.chunks_mut(4)) {

@@ -1,4 +1,4 @@
-//! A new connection: descriptors, limits, then the session of its protocol.
+//! Accepts a new connection: file descriptors, limits, then the session of its protocol.
 
 use std::future::poll_fn;
 use std::io;
@@ -23,16 +23,16 @@ use crate::listener_socket::{Closing, ListenerSocket};
 use crate::worker::{ListenerSlot, SessionCount, Worker, WorkerListener};
 use crate::{evictions, http, mysql, tcp};
 
-/// Wait after the kernel had no descriptor left for us: long enough not to spin, short enough not to be
+/// Pause after the kernel had no descriptor left for us: long enough not to spin, short enough not to be
 /// noticed.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
-/// Pauses without any room made before connections are accepted only to be closed.
+/// After this many pauses in which no room was made, connections are accepted only to be closed.
 const PATIENT_PAUSES: u32 = 3;
 
-/// Between two looks at a Unix socket that is being withdrawn.
+/// How often a Unix socket that is being withdrawn is checked.
 const UNIX_PAUSE: Duration = Duration::from_millis(5);
 
-/// Connections of a closing socket accepted before others get their turn.
+/// Connections of a closing socket that are accepted before other tasks get their turn.
 const TURN: u16 = 64;
 
 /// Serves one listening socket of one worker.
@@ -41,20 +41,20 @@ pub struct Acceptor {
     socket: Rc<ListenerSocket>,
     listener: Listener,
     spare: SpareDescriptor,
-    /// Pauses for want of a descriptor without a connection between them.
+    /// Pauses for lack of a descriptor since the last accepted connection.
     short_for: u32,
 }
 
 impl Acceptor {
-    /// The worker counts it until it is dropped.
+    /// While the acceptor exists, the worker counts it.
     pub fn new(worker: &Rc<Worker>, socket: &Rc<ListenerSocket>, listener: Listener) -> Acceptor {
         worker.totals.accepting.fetch_add(1, Ordering::Relaxed);
         let (worker, socket) = (worker.clone(), socket.clone());
         Acceptor { worker, socket, listener, spare: SpareDescriptor::open(), short_for: 0 }
     }
 
-    /// Accepts until the socket is given up; then for as long as it lingers, and what waits in its accept
-    /// queue.
+    /// Accepts until the socket is given up; then for as long as it lingers, and finally what waits in its
+    /// accept queue.
     pub async fn run(mut self) {
         let closing = loop {
             let (listener, socket) = (&self.listener, &self.socket);
@@ -79,8 +79,8 @@ impl Acceptor {
         serve_what_waits(&self.worker, &self.socket, &self.listener).await;
     }
 
-    /// Accepts for a while longer: whoever was in the middle of the handshake when the socket was withdrawn
-    /// would be reset.
+    /// Accepts for a while longer: otherwise clients that were in the middle of the TCP handshake when the
+    /// socket was withdrawn would be reset.
     async fn linger(&mut self, time: Duration) {
         if matches!(self.listener, Listener::Unix(_)) {
             return self.linger_at_unix(time).await;
@@ -99,8 +99,8 @@ impl Acceptor {
         }
     }
 
-    /// As [`Self::linger`], until the socket says that it was withdrawn and nobody waits. The kernel tells
-    /// nobody of that who does not ask.
+    /// As [`Self::linger`], until the socket has been withdrawn and no connection waits. The kernel does not
+    /// notify us of that, so it is polled.
     async fn linger_at_unix(&mut self, time: Duration) {
         let until = clock::now() + time;
         while clock::now() < until {
@@ -113,7 +113,7 @@ impl Acceptor {
         }
     }
 
-    /// Begins with what was accepted, or makes room for it.
+    /// Begins a session for an accepted connection, or makes room if there is no descriptor.
     async fn take(&mut self, accepted: io::Result<(TcpStream, SocketAddr)>) {
         let (worker, socket) = (&self.worker, &self.socket);
         match accepted {
@@ -131,13 +131,14 @@ impl Acceptor {
                 slot.current().shared.cells.of(worker.number).count_rejected(Rejected::Descriptors);
                 self.short_for += 1;
                 if worker.make_room() == 0 && self.short_for >= PATIENT_PAUSES {
-                    // Nobody can make room: the first in line is told at once instead of being left hanging.
+                    // No room can be made: the first connection in the queue is closed at once instead of
+                    // being left hanging.
                     self.spare.refuse_one(&self.listener);
                 }
                 tokio::time::sleep(DESCRIPTOR_PAUSE).await;
             }
-            // A connection that was reset while it waited, or the like: not ours to mend, and the next may be
-            // good.
+            // For example a connection that was reset while it waited: we can't do anything about it, and the
+            // next one may be fine.
             Err(error) => {
                 tracing::debug!(%error, "accept");
                 tokio::task::yield_now().await;
@@ -155,11 +156,11 @@ impl Drop for Acceptor {
 /// Serves every connection in the accept queue of a socket that is about to be closed, which would reset
 /// them.
 ///
-/// The kernel is asked, not tokio: that says `Pending` too when the task has had its turn, or has not heard
-/// of a readiness yet.
+/// It asks the kernel and not tokio, because tokio also returns `Pending` when the task has used up its turn,
+/// or has not yet seen that the socket is ready.
 async fn serve_what_waits(worker: &Rc<Worker>, socket: &ListenerSocket, listener: &Listener) {
     let mut patience = PATIENT_PAUSES;
-    // No more than can have waited: after a binary upgrade, what comes from now on is for the new process.
+    // No more than can have waited: after a binary upgrade, later connections are for the new process.
     for turn in 1..=BACKLOG {
         match listener.accept_now() {
             Ok(None) => return,
@@ -182,8 +183,8 @@ async fn serve_what_waits(worker: &Rc<Worker>, socket: &ListenerSocket, listener
     }
 }
 
-/// A descriptor held in reserve: giving it up lets one connection be accepted and closed when there is no
-/// other.
+/// A descriptor held in reserve: closing it lets one connection be accepted and closed when there is no other
+/// descriptor.
 struct SpareDescriptor(Option<std::fs::File>);
 
 impl SpareDescriptor {
@@ -198,14 +199,14 @@ impl SpareDescriptor {
     }
 }
 
-/// Admits one connection and starts its session; when the listener is full, as soon as an idle connection has
-/// made room.
+/// Admits one connection and starts its session; if the listener is full, it waits until an idle connection
+/// has made room.
 fn begin(worker: &Rc<Worker>, socket: &ListenerSocket, stream: TcpStream, peer: SocketAddr) {
     let slot = socket.slot();
     let listener = slot.current();
     let cells = listener.shared.cells.of(worker.number);
-    // Asked first: who has its share already must not drive others out. Behind a balancer it is asked for
-    // once its header has named the client ([`crate::identify`]).
+    // Checked first: a client that has its share already must not drive others out. Behind a balancer it is
+    // checked once the PROXY header has named the client ([`crate::identify`]).
     let client_connection = if listener.shared.expects_proxy_header(peer.ip()) {
         None
     } else {
@@ -232,7 +233,7 @@ fn begin(worker: &Rc<Worker>, socket: &ListenerSocket, stream: TcpStream, peer: 
     });
 }
 
-/// An accepted connection without a session yet.
+/// An accepted connection that has no session yet.
 struct AcceptedConnection {
     slot: Rc<ListenerSlot>,
     stream: TcpStream,
@@ -241,7 +242,7 @@ struct AcceptedConnection {
 }
 
 impl AcceptedConnection {
-    /// Starts the session; `listener` has admitted it.
+    /// Starts the session, which `listener` has admitted.
     fn serve(self, worker: &Rc<Worker>, listener: &WorkerListener) {
         let AcceptedConnection { slot, stream, peer, client_connection } = self;
         let count = SessionCount::enter(worker, &listener.shared);
@@ -265,7 +266,7 @@ impl AcceptedConnection {
                     http::h1::serve(worker, slot, stream, peer).await;
                 });
             }
-            // Nothing is accepted at sockets of UDP; see [`crate::listen`].
+            // UDP sockets don't accept; see [`crate::listen`].
             Protocol::Udp => {}
         }
     }

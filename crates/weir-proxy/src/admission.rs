@@ -1,5 +1,5 @@
-//! Whether a connection or a flow may begin, by the lists and limits of its listener; and what a screen's
-//! reasons are called, there and for requests.
+//! Whether a connection or a flow may begin, according to the access lists and rate limits of its listener;
+//! and what a screen's reasons are called, for connections and for requests.
 
 use std::net::IpAddr;
 
@@ -9,11 +9,11 @@ use weir_stats::table::{End, Rejected};
 
 use crate::worker::{Worker, WorkerListener};
 
-/// Whether a connection or flow of a client may begin, for what is no HTTP. One that a dry run would refuse
-/// is counted.
+/// Whether a client's connection or flow may begin, for protocols other than HTTP. One that a dry run would
+/// refuse is counted.
 ///
 /// # Errors
-/// It may not; says why.
+/// It may not begin; gives the reason.
 pub fn admit(worker: &Worker, listener: &WorkerListener, client: IpAddr) -> Result<(), End> {
     let Some(screen) = listener.compiled.screen.as_deref() else { return Ok(()) };
     if screen.admit_client(client, clock::now()).map_err(end_of)? {
@@ -23,7 +23,7 @@ pub fn admit(worker: &Worker, listener: &WorkerListener, client: IpAddr) -> Resu
     Ok(())
 }
 
-/// The word in the access log for a screen's reason.
+/// The word for a screen's reason in the access log.
 pub fn end_of(reason: Reason) -> End {
     match reason {
         Reason::Address => End::DeniedAddress,

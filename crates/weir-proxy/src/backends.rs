@@ -1,5 +1,5 @@
-//! Pools and backends on one worker: choosing and connecting. What is kept of connections belongs to the
-//! protocol that uses them.
+//! Pools and backends on one worker: choosing and connecting. Idle connections are kept by the protocols that
+//! use them.
 
 mod opening;
 
@@ -29,7 +29,7 @@ use crate::events::Event;
 use crate::evictions;
 use crate::worker::Worker;
 
-/// How long a connection to a MySQL server that is drained stays idle: its session may still ask about its
+/// How long a connection stays idle whose MySQL server is being drained: its session may still ask about its
 /// last statement.
 const IDLE_AT_LEAVING: Duration = Duration::from_secs(1);
 
@@ -39,38 +39,39 @@ pub struct WorkerPool {
     picker: Picker,
     pub backends: Vec<Rc<WorkerBackend>>,
     number: usize,
-    /// Whether it has timers of its own.
+    /// Whether the pool configures timers of its own.
     says_timers: bool,
-    /// Until when clients wait for servers of MySQL to be heard of; `None` while none has had to.
+    /// Until when clients wait for the state of MySQL servers to become known; `None` while no client has had
+    /// to.
     pub unheard_until: Cell<Option<Duration>>,
 }
 
 /// A backend on one worker.
 pub struct WorkerBackend {
     pub shared: Arc<Backend>,
-    /// One for each protocol that has kept anything.
+    /// The kept connections, one entry for each protocol that has kept any.
     kept: RefCell<Vec<Rc<dyn Keep>>>,
-    /// Its connections, where they are ended once it is down.
+    /// Its open connections, if they are to be ended once it is down.
     enders: Rc<Enders>,
-    /// Whether they are.
+    /// Whether its connections are ended once it is down.
     ends_when_down: Cell<bool>,
-    /// Where its connections leave from; `None` where the kernel chooses.
+    /// The local address that its connections use; `None` if the kernel chooses.
     local_end: RefCell<Option<Arc<Departure>>>,
     number: usize,
 }
 
-/// Connections to one backend that a protocol keeps for further use, on one worker.
+/// Connections to one backend that a protocol keeps for reuse, on one worker.
 pub trait Keep: Any {
-    /// For the same backend in the next snapshot: takes over what is idle.
+    /// Gives the same for this backend in the next snapshot, which takes over the idle connections.
     fn hand_over(&self) -> Rc<dyn Keep>;
     /// Closes up to `most` idle connections, those idle longest first; gives how many.
     fn close_idle(&self, most: usize) -> usize;
-    /// Ends connections in use that no [`Ender`] knows; gives how many.
+    /// Ends connections in use that have no [`Ender`]; gives how many.
     fn end_all(&self) -> usize {
         0
     }
-    /// Drops what has been idle for `longest`, is closed by the backend, or goes to where the backend was
-    /// before its last move ([`weir_state::Resolved::moves`]).
+    /// Drops connections that have been idle for `longest`, that the backend has closed, or that go to an
+    /// address the backend has left ([`weir_state::Resolved::moves`]).
     fn retire(&self, now: Duration, longest: Duration, moves: u32);
 }
 
@@ -78,10 +79,10 @@ pub trait Keep: Any {
 pub struct Connection {
     stream: Stream,
     count: OpenCount,
-    /// [`weir_state::Resolved::moves`] when it was opened: once that is another, this goes to where the
-    /// backend was.
+    /// [`weir_state::Resolved::moves`] when it was opened. Once that has changed, this connection goes to an
+    /// address that the backend has left.
     moves: u32,
-    /// Whether the backend picked HTTP/2.
+    /// Whether the backend chose HTTP/2.
     is_h2: bool,
 }
 
@@ -89,20 +90,21 @@ pub struct Connection {
 pub struct OpenCount {
     cells: Arc<PerWorker<BackendCells>>,
     number: u32,
-    /// Where the backend bounds how many are open.
+    /// Its share of the backend's limit on open connections.
     _reserved: Option<Reservation>,
-    /// Where its pool ends it once the backend is down.
+    /// Set if its pool ends connections once the backend is down.
     ender: Option<Rc<Ender>>,
 }
 
 impl OpenCount {
-    /// For whoever must tell that this connection was ended here; `None` where nobody ends any.
+    /// Shows whether this connection was ended because its backend went down; `None` if the pool never does
+    /// that.
     pub fn ender(&self) -> Option<Rc<Ender>> {
         self.ender.clone()
     }
 }
 
-/// One of the connections that may be open at a backend, given back when dropped.
+/// One of the connections that may be open at a backend; dropping it gives it back.
 pub struct Reservation(Arc<ConnectionCount>);
 
 impl Drop for Reservation {
@@ -117,7 +119,7 @@ impl Connection {
         self.moves
     }
 
-    /// Whether the backend picked HTTP/2 (ALPN).
+    /// Whether the backend chose HTTP/2 (ALPN).
     pub fn is_h2(&self) -> bool {
         self.is_h2
     }
@@ -127,7 +129,7 @@ impl Connection {
         self.count.ender()
     }
 
-    /// The bytes, and the count to be held as long as they flow.
+    /// The byte stream, and the count, which must be held as long as bytes flow.
     pub fn into_parts(self) -> (Stream, OpenCount) {
         (self.stream, self.count)
     }
@@ -155,18 +157,19 @@ impl Drop for OpenCount {
     }
 }
 
-/// A backend that was chosen: it counts as one in flight until this is dropped.
+/// A backend that was chosen: it counts as one request in flight until this is dropped.
 pub struct Chosen {
     pub pool: Rc<WorkerPool>,
     pub index: usize,
-    /// It is down, and nobody knows yet how this attempt goes.
+    /// The backend is down, and the outcome of this trial attempt is not known yet.
     on_trial: Cell<bool>,
 }
 
 impl WorkerPool {
-    /// Takes over what this worker has of `old`, the pool of the same name before: all of it, or the backends
-    /// that are still the same, or the idle connections of those that were there before. Where connections
-    /// are made otherwise now, by other TLS settings or from another address, new ones are made.
+    /// Takes over what this worker has of `old`, the previous pool of the same name: all of it, or the
+    /// backends that are unchanged, or the idle connections of backends that were there before. If
+    /// connections would now be made differently, with other TLS settings or from another address, idle ones
+    /// are not taken over.
     pub fn new(shared: &Arc<Pool>, number: usize, old: Option<&Rc<WorkerPool>>) -> Rc<WorkerPool> {
         if let Some(old) = old.filter(|old| Arc::ptr_eq(&old.shared, shared)) {
             return old.clone();
@@ -221,25 +224,26 @@ impl WorkerPool {
         pool
     }
 
-    /// The timers that its configuration says itself; `None` where it says none.
+    /// The timers that the pool itself configures; `None` if it configures none.
     #[inline]
     pub fn own_timeouts(&self) -> Option<&ExchangeTimeouts> {
         self.says_timers.then(|| &self.shared.config.timeout)
     }
 
-    /// The config has the pool no more.
+    /// Called when the pool is no longer in the config.
     pub fn dissolve(&self) {
         let now = clock::now();
         self.backends.iter().for_each(|backend| backend.leave(now));
     }
 
-    /// Whether its connections leave from the addresses of its clients, so that one which does not come about
-    /// may be its client's fault alone.
+    /// Whether its connections leave from the addresses of its clients, so that a connection may fail because
+    /// of its client alone.
     pub fn leaves_as_clients(&self) -> bool {
         self.shared.local_end.as_ref().is_some_and(|local_end| local_end.is_clients)
     }
 
-    /// Whether those who hold a connection to one of its backends go elsewhere when that is to go.
+    /// Whether sessions that hold a connection to one of its backends can move elsewhere when that is
+    /// removed.
     pub fn can_be_left(&self) -> bool {
         self.shared.config.mysql.is_some()
     }
@@ -250,7 +254,7 @@ impl WorkerPool {
         self.shared.cells.of(self.number)
     }
 
-    /// Chooses a backend and counts one in flight on it.
+    /// Chooses a backend and counts one request in flight on it.
     #[inline]
     pub fn choose(self: &Rc<Self>, input: &PickInput<'_>) -> Result<Chosen, NoPick> {
         let pick = self.picker.pick(input)?;
@@ -262,18 +266,18 @@ impl WorkerPool {
         Ok(Chosen { pool: self.clone(), index: pick.index, on_trial: Cell::new(pick.on_trial) })
     }
 
-    /// The backend at `index`, whatever its state and its limit.
+    /// Chooses the backend at `index`, whatever its state and its limit.
     pub fn choose_at(self: &Rc<Self>, index: usize) -> Chosen {
         self.shared.balance.take(index);
         Chosen { pool: self.clone(), index, on_trial: Cell::new(false) }
     }
 
-    /// The index here of a backend that may have been chosen from a newer or older snapshot of the pool;
-    /// `None` when it is not one of these.
+    /// The index in this pool of a backend that may have been chosen from a newer or older snapshot of the
+    /// pool; `None` if it is not in this one.
     pub fn index_of(&self, chosen: &Chosen) -> Option<usize> {
         let balance = &chosen.backend().shared.balance;
         let is_same = |backend: &Rc<WorkerBackend>| Arc::ptr_eq(&backend.shared.balance, balance);
-        // Nearly always the very same pool.
+        // Nearly always it is the very same pool.
         let at_once = self.backends.get(chosen.index).is_some_and(is_same);
         if at_once { Some(chosen.index) } else { self.backends.iter().position(is_same) }
     }
@@ -287,8 +291,8 @@ impl WorkerPool {
         closed
     }
 
-    /// Drops idle connections that are too old, that the backend has closed, or that go to an address it no
-    /// longer has.
+    /// Drops idle connections that are too old, that the backend has closed, or that go to an address that it
+    /// no longer has.
     pub fn retire_idle(&self, now: Duration) {
         let longest = self.shared.config.keep_alive.idle;
         for backend in &self.backends {
@@ -300,14 +304,14 @@ impl WorkerPool {
     }
 }
 
-/// Whether connections of a pool as it was are made as those of the pool as it is, but for what is each
-/// backend's own ([`Backend::is_spoken_to_as`]).
+/// Whether connections of the old and the new pool are made in the same way, apart from settings of each
+/// backend ([`Backend::is_spoken_to_as`]).
 fn connects_alike(before: &Pool, now: &Pool) -> bool {
     let (one, other) = (&before.config, &now.config);
     before.local_end == now.local_end && one.send_proxy == other.send_proxy && one.tls == other.tls
 }
 
-/// Ends the connections to a backend that went down, in those of the pools that ask for it.
+/// Ends the connections to a backend that went down, in pools configured to do so.
 pub fn end_connections(pools: &[Rc<WorkerPool>], down: &Arc<weir_balance::Backend>) {
     let backends = pools.iter().flat_map(|pool| &pool.backends);
     backends.filter(|it| Arc::ptr_eq(&it.shared.balance, down)).for_each(|it| it.end_connections());
@@ -320,7 +324,7 @@ impl WorkerBackend {
         self.shared.cells.of(self.number)
     }
 
-    /// What a protocol keeps of this backend's connections; empty when it is asked for first.
+    /// The connections to this backend that a protocol keeps; empty at first.
     #[inline]
     pub fn kept<K: Keep + Default>(&self) -> Rc<K> {
         let mut all = self.kept.borrow_mut();
@@ -332,13 +336,13 @@ impl WorkerBackend {
         })
     }
 
-    /// Its pool has it no more: what is idle is closed, and what is in use belongs to who uses it.
+    /// Called when its pool no longer has it: closes idle connections; those in use are left to their users.
     fn leave(&self, now: Duration) {
         self.shared.balance.set_left(true, now);
         self.close_idle(usize::MAX);
     }
 
-    /// It went down: ends its connections, idle or not, where its pool asks for that.
+    /// Called when it went down: ends its connections, idle or not, if its pool is configured to do so.
     fn end_connections(&self) {
         if self.ends_when_down.get() {
             let ended = self.enders.end_all()
@@ -365,11 +369,12 @@ impl Chosen {
         &self.pool.backends[self.index]
     }
 
-    /// Room for one more connection that is open at the backend, over all workers: at its `max_connections`
-    /// for an idle one that some worker closes. Counted without a limit too: the next config may have one.
+    /// Reserves one more open connection at the backend, counted over all workers. At its `max_connections`,
+    /// some worker closes an idle one for it. Connections are counted without a limit too, since the next
+    /// config may have one.
     ///
     /// # Errors
-    /// [`ConnectError::Full`] when none is idle.
+    /// [`ConnectError::Full`] if no connection is idle.
     pub async fn reserve(&self, worker: &Worker) -> Result<Reservation, ConnectError> {
         let shared = &self.backend().shared;
         let most = shared.balance.max_connections().unwrap_or(u32::MAX);
@@ -379,29 +384,30 @@ impl Chosen {
         Err(ConnectError::Full { backend: shared.address.clone() })
     }
 
-    /// The same whatever the limit says.
+    /// As [`Self::reserve`], but ignores the limit.
     pub fn reserve_beyond(&self) -> Reservation {
         let open = &self.backend().shared.open;
         open.try_add(u32::MAX);
         Reservation(open.clone())
     }
 
-    /// Tells the latency average that it answered, `latency` after it was asked (or, for TCP, called).
+    /// Reports a success to the latency average: it answered `latency` after the request (or, for TCP, after
+    /// connecting began).
     #[inline]
     pub fn observe_success(&self, now: Duration, latency: Duration) {
         self.end_trial();
         let _ = self.pool.shared.balance.observe(self.index, now, Outcome::Success { latency });
     }
 
-    /// Tells passive health that it failed. `reason` is asked for only when that ejects it.
+    /// Reports a failure to passive health. `reason` is called only if that ejects the backend.
     pub fn observe_failure(&self, worker: &Worker, now: Duration, reason: impl FnOnce() -> String) {
         self.end_trial();
         let ejection = self.pool.shared.balance.observe(self.index, now, Outcome::Failure);
         self.blame(worker, now, ejection, reason);
     }
 
-    /// The same where no connection for `client` came about, or its datagrams did not arrive: where these
-    /// leave from its own address, several of one client count as one.
+    /// As [`Self::observe_failure`], if no connection for `client` could be made, or its datagrams did not
+    /// arrive. If these leave from the client's own address, several failures of one client count as one.
     pub fn observe_failure_for(
         &self,
         client: IpAddr,
@@ -419,7 +425,7 @@ impl Chosen {
         }
     }
 
-    /// Counts a failure, and tells of whom it has ejected.
+    /// Counts a failure, and reports the ejection if it causes one.
     fn blame(
         &self,
         worker: &Worker,
@@ -441,7 +447,7 @@ impl Chosen {
         }
     }
 
-    /// The outcome is known, or will never be: if this was a trial, another may begin.
+    /// Called when the outcome is known, or will never be: if this was a trial, another one may begin.
     #[inline]
     pub fn end_trial(&self) {
         if self.on_trial.replace(false) {
@@ -452,7 +458,7 @@ impl Chosen {
 }
 
 impl Chosen {
-    /// Calls those who may wait for the room that there is now.
+    /// Wakes those that wait for the room that there is now.
     #[inline]
     fn call_next(&self) {
         self.pool.shared.queue.call_next(|| self.backend().shared.balance.role());
@@ -468,7 +474,7 @@ impl Drop for Chosen {
     }
 }
 
-/// How long it took since `start`, for cells.
+/// The time since `start`, for counters.
 #[inline]
 pub fn elapsed(start: Duration) -> Duration {
     clock::now().saturating_sub(start)

@@ -1,9 +1,10 @@
-//! Who the client is: the one place that decides it.
+//! Decides who the client is; nothing else decides it.
 //!
-//! Of a connection it is the TCP peer, or whom a PROXY header from an accepted peer names. Of a request that
-//! a trusted proxy passes on it is whom `x-forwarded-for` names, or the field that the listener says. Lists
-//! and limits, choices by address, the log, the PROXY header to a backend and `weir explain` all mean this
-//! one. Wherever clients are counted, [`weir_screen::address_key`] stands for them.
+//! The client of a connection is the TCP peer, or whoever a PROXY header from an accepted peer names. The
+//! client of a request that a trusted proxy forwards is whoever `x-forwarded-for` names, or the field that
+//! the listener configures. Access lists and rate limits, balancing by address, the access log, the PROXY
+//! header to a backend and `weir explain` all use this client. Wherever clients are counted,
+//! [`weir_screen::address_key`] identifies them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,26 +13,26 @@ use weir_config::ProxyVersion;
 use weir_http::proxy_protocol::{self, ProxyAddresses};
 use weir_http::{Field, KnownHeader, RequestHead};
 
-/// Who asks.
+/// The client of a connection or a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
     /// The TCP peer.
     pub peer: SocketAddr,
-    /// The client; its port is 0 where a proxy named none.
+    /// The client's address; its port is 0 if a proxy named none.
     pub address: SocketAddr,
     /// The address the client connected to, as far as known: ours, or the one in the PROXY header.
     pub destination: Option<SocketAddr>,
 }
 
 impl Client {
-    /// Who connected, where nobody speaks for others.
+    /// The client of a connection whose peer speaks only for itself.
     pub fn of_peer(peer: SocketAddr) -> Client {
         Client { peer, address: peer, destination: None }
     }
 
-    /// The client of one request of this connection, read from `text`. Where the connection's own is no
-    /// trusted proxy, it is that; else it is whom the field of the listener's `client_address` names, and the
-    /// proxy where that names nobody.
+    /// The client of one request on this connection, read from `text`. If the connection's client is no
+    /// trusted proxy, it is also the request's. Otherwise it is whoever the field of the listener's
+    /// `client_address` names, or the proxy itself if that names nobody.
     pub fn of_request(&self, listener: &weir_config::Listener, head: &RequestHead, text: &[u8]) -> Client {
         let http = listener.http();
         let trusts = |address| weir_config::contains(&http.trusted_proxies, address);
@@ -53,20 +54,21 @@ impl Client {
         Client { address: found.unwrap_or(self.address), ..*self }
     }
 
-    /// Keeps which address of ours its connection came to, where no header has said one: for what is asked in
-    /// its name by whoever does not have the connection. It costs a system call.
+    /// Stores which address of ours the connection came to, unless a header has named one, for requests that
+    /// are made on the client's behalf without access to its connection. Costs a system call.
     pub fn note_destination(&mut self, local: impl FnOnce() -> io::Result<SocketAddr>) {
         self.destination = self.destination.or_else(|| local().ok());
     }
 
-    /// The port that it connected to, as far as known; 0 where it is not. `local` says which address of ours
-    /// its connection came to, and is asked where the listener has several ports, or any.
+    /// The port that the client connected to, as far as known; 0 if unknown. `local` gives the address of
+    /// ours that its connection came to, and is called only if the listener has several ports, or an
+    /// ephemeral one.
     pub fn port_asked(
         &self,
         listener: &weir_config::Listener,
         local: impl FnOnce() -> io::Result<SocketAddr>,
     ) -> u16 {
-        // A Unix socket has none.
+        // A Unix socket has no port.
         let mut ports = listener.bind.iter().map(|bind| bind.inet().map_or(0, |inet| inet.first.port()));
         let first = ports.next().unwrap_or(0);
         let only = Some(first).filter(|first| *first != 0 && ports.all(|port| port == *first));
@@ -77,9 +79,10 @@ impl Client {
         }
     }
 
-    /// The PROXY protocol header that names this client to a backend; `local` says which address of ours its
-    /// connection came to. Where nobody knows that, the client is named all the same, beside the unspecified
-    /// address of its family: a header that names nobody has a backend take us for the client.
+    /// The PROXY protocol header that names this client to a backend; `local` gives the address of ours that
+    /// its connection came to. If that is not known, the header still names the client, with the unspecified
+    /// address of its family as destination: with a header that names nobody, a backend would take us for the
+    /// client.
     pub fn proxy_header(
         &self,
         version: ProxyVersion,
@@ -92,7 +95,7 @@ impl Client {
         let mut header = Vec::with_capacity(proxy_protocol::V1_LONGEST_BYTES);
         match version {
             ProxyVersion::V1 => proxy_protocol::write_v1(addresses, &mut header),
-            // LOCAL would say that nobody is behind it.
+            // LOCAL would mean that there is no client.
             ProxyVersion::V2 if addresses.is_none() => {
                 proxy_protocol::write_v2_unspecified(&mut header);
             }
@@ -102,12 +105,12 @@ impl Client {
     }
 }
 
-/// Whether a client has come by a Unix socket, and nobody says from where.
+/// Whether a client is connected by a Unix socket, and no proxy has named its address.
 pub fn is_unix(address: IpAddr) -> bool {
     address == weir_io::listener::UNIX_PEER.ip()
 }
 
-/// The address that stands for none, of the family that `address` is of.
+/// The unspecified address of the same family as `address`.
 fn unspecified_beside(address: IpAddr) -> SocketAddr {
     let ip = match address.to_canonical() {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -116,22 +119,22 @@ fn unspecified_beside(address: IpAddr) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// The only value there is. A second one was written by somebody whom the first was to replace, so that
-/// neither is believed; an address holds no comma, so a list is none.
+/// The address in the only field line. If there are two, the first one should have replaced the other that
+/// somebody wrote, so neither is believed. An address contains no comma, so a list is not accepted.
 fn alone<'a>(mut fields: impl Iterator<Item = Field<'a>>) -> Option<SocketAddr> {
     let first = fields.next()?;
     if fields.next().is_some() { None } else { address_of(first.value) }
 }
 
-/// The entry that is so many from the right, or the first where there are fewer. Empty ones are none (RFC
-/// 9110 section 5.6.1.2).
+/// The entry that is `hops` from the right, or the first one if there are fewer. Empty entries don't count
+/// (RFC 9110 section 5.6.1.2).
 fn by_hops<'a, E: Iterator<Item = &'a [u8]>>(entries: impl Fn() -> E, hops: usize) -> Option<SocketAddr> {
     let entries = || entries().filter(|entry| !entry.is_empty());
     address_of(entries().nth(entries().count().saturating_sub(hops))?)
 }
 
-/// The last entry that is no trusted proxy, for what stands further right was written by whoever is nearer to
-/// us. An entry that is no address ends the search, and so does the first.
+/// The last entry that is no trusted proxy; entries further right were written by hops closer to us. The
+/// search ends at an entry that is no address, and at the first entry.
 fn last_untrusted<'a>(
     entries: impl Iterator<Item = &'a [u8]>,
     trusts: impl Fn(IpAddr) -> bool,
@@ -142,8 +145,8 @@ fn last_untrusted<'a>(
     })
 }
 
-/// An address, with or without brackets and port; the port is 0 where there is none. The unspecified one
-/// names nobody, and must not pass for somebody at a Unix socket.
+/// Parses an address, with or without brackets and port; the port is 0 if there is none. The unspecified
+/// address names nobody, and must not be taken for a client on a Unix socket.
 fn address_of(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
@@ -190,20 +193,21 @@ mod tests {
         ] {
             let mut client = Client::of_peer(source.parse().unwrap());
             assert_eq!(String::from_utf8_lossy(&header(&client, ProxyVersion::V1)), line);
-            // As version 2 has it: PROXY of a stream over IPv4, IPv6, or nothing that can be named.
+            // Version 2: PROXY for a stream over IPv4, over IPv6, or over a family that can't be named.
             let family = match (is_unix(client.address.ip()), client.address.is_ipv4()) {
                 (true, _) => 0x00,
                 (false, true) => 0x11,
                 (false, false) => 0x21,
             };
             assert_eq!(header(&client, ProxyVersion::V2)[12..14], [0x21, family]);
-            // A Unix socket is no address that a header can say.
+            // A PROXY header can't name the address of a Unix socket.
             client.note_destination(|| Ok(weir_io::listener::UNIX_PEER));
             assert_eq!(String::from_utf8_lossy(&header(&client, ProxyVersion::V1)), line);
         }
     }
 
-    /// Whom a request with these lines is from that came from 10.0.0.1, which is trusted with its network.
+    /// The client of a request with these lines that came from 10.0.0.1, which is trusted like its whole
+    /// network.
     fn client_of(asked: &str, lines: &str) -> String {
         let config = format!(
             "[listener.a]\nbind = '127.0.0.1:1'\npool = 'p'\ntrusted_proxies = ['10.0.0.0/8']\n{asked}\n[pool.p]\nbackends = ['127.0.0.1:2']\n"

@@ -1,8 +1,8 @@
-//! What the proxy plane makes of a snapshot before its workers serve it: routes, screens and the cache, once
-//! for all of them.
+//! What the proxy plane derives from a snapshot before its workers serve it: routes, screens and the cache,
+//! once for all workers.
 //!
-//! Nothing of it is true or false by itself: another plane makes other things of the same snapshot. What has
-//! a history (limits of rates, what is kept of responses) is taken over from what was compiled before.
+//! This is specific to the proxy plane: another plane derives other things from the same snapshot. State with
+//! a history (rate limits, stored responses) is taken over from what was compiled before.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -32,43 +32,46 @@ use crate::timers::ExchangeTimers;
 pub struct CompiledSnapshot {
     /// What it was compiled from.
     pub snapshot: Arc<Snapshot>,
-    /// What goes with each of its listeners, in their order.
+    /// The compiled part of each of its listeners, in the same order.
     pub listeners: Vec<Arc<CompiledListener>>,
-    /// What is kept of responses; `None` where no route keeps any.
+    /// The response cache; `None` if no route caches.
     pub cache: Option<Arc<Cache>>,
-    /// Where bodies wait that memory shall not hold; `None` where the config has no folder for it.
+    /// Where bodies are put that should not be held in memory; `None` if the config has no folder for them.
     pub files: Option<Arc<TemporaryFiles>>,
-    /// Each worker's part of the memory that is for buffers: what the cache does not take of the budget.
+    /// Each worker's share of the memory for buffers, in bytes: the part of the budget that the cache does
+    /// not take.
     pub worker_buffer_bytes: u64,
 }
 
-/// What goes with a listener.
+/// The compiled part of a listener.
 pub struct CompiledListener {
-    /// `alt-svc`, which tells clients that HTTP/3 is spoken here too; `None` where it is not.
+    /// The `alt-svc` field, which tells clients that HTTP/3 is served here too; `None` if it is not.
     pub alternative: Option<AddedField>,
-    /// What is asked of every request, before its route is asked, or of who connects; `None` for nothing.
+    /// The listener's screen, which every request passes before its route's, or every connection; `None`
+    /// without one.
     pub screen: Option<Box<Screen>>,
-    /// What is changed about header fields; `None` for nothing.
+    /// The edits of header fields; `None` without any.
     pub edits: Option<Box<EditTable>>,
-    /// Which pool takes a request, and why.
+    /// The routes, which decide which pool takes a request.
     pub routes: RouteTable,
-    /// What the parser of HTTP/1.1 is told to bound.
+    /// The limits for the HTTP/1.1 parser.
     pub limits: Limits,
-    /// The timers of exchanges, as long as neither pool nor route says otherwise.
+    /// The timers of exchanges, unless a pool or a route overrides them.
     pub timers: ExchangeTimers,
-    /// Where its lines go; `None` for the log of `[log]` only, as it is there by itself, or for none.
+    /// Where its access log lines go; `None` if they only go to the log of `[log]` in its default form, or
+    /// nowhere.
     pub logs: Option<Box<Logs>>,
-    /// What is counted by route; `None` for nothing.
+    /// The counters by route; `None` without any.
     pub by_route: Option<Box<ByRoute>>,
     /// See [`CompiledSnapshot::files`].
     pub files: Option<Arc<TemporaryFiles>>,
-    /// Whether any pool's backends are told by PROXY headers whom clients have connected to.
+    /// Whether any pool sends PROXY headers, which tell backends which address clients connected to.
     pub sends_proxy: bool,
 }
 
 impl CompiledSnapshot {
-    /// Compiles for `workers`. `before` is what was served until now; its cache gets the limits that this one
-    /// wants. `access_log` has taken over what the config says of logs.
+    /// Compiles for `workers`. `before` is what was served until now; its cache gets the limits of the new
+    /// config. `access_log` has already taken over the new log settings.
     pub fn compile(
         snapshot: Arc<Snapshot>,
         before: Option<&CompiledSnapshot>,
@@ -100,7 +103,7 @@ impl CompiledSnapshot {
         CompiledSnapshot { listeners, cache, files, worker_buffer_bytes, snapshot }
     }
 
-    /// The same for a snapshot that has other backends in a pool and is the same in all else.
+    /// The same for a snapshot that differs only in the backends of a pool.
     pub fn with_pools_of(&self, snapshot: Arc<Snapshot>) -> CompiledSnapshot {
         CompiledSnapshot {
             snapshot,
@@ -111,7 +114,8 @@ impl CompiledSnapshot {
         }
     }
 
-    /// Gives the cache and the files of bodies their limits again, which are those of what was compiled last.
+    /// Restores the limits of the cache and of body files, which are otherwise those of whatever was compiled
+    /// last.
     pub fn limit_shared(&self) {
         if let Some(cache) = &self.cache {
             limit(cache, &self.snapshot.config);
@@ -121,12 +125,12 @@ impl CompiledSnapshot {
         }
     }
 
-    /// Each listener, and what goes with it.
+    /// Each listener, with its compiled part.
     pub fn listeners(&self) -> impl Iterator<Item = (&Arc<Listener>, &Arc<CompiledListener>)> {
         self.snapshot.listeners.iter().zip(&self.listeners)
     }
 
-    /// What goes with the listener of that name.
+    /// The compiled part of the listener of that name.
     pub fn listener(&self, name: &str) -> Option<&CompiledListener> {
         self.named_listeners().find(|(other, _)| *other == name).map(|(_, compiled)| compiled)
     }
@@ -136,7 +140,7 @@ impl CompiledSnapshot {
     }
 }
 
-/// What is kept lives on as long as there are routes that keep something.
+/// The cache lives on as long as there are routes that cache.
 fn cache_of(config: &Config, before: Option<&CompiledSnapshot>) -> Option<Arc<Cache>> {
     let budget_bytes = memory::for_cache(config)?;
     let cache = before.and_then(|before| before.cache.clone());
@@ -145,7 +149,7 @@ fn cache_of(config: &Config, before: Option<&CompiledSnapshot>) -> Option<Arc<Ca
     Some(cache)
 }
 
-/// The same over all reloads as long as there is a folder for them.
+/// The body files are kept across reloads as long as there is a folder for them.
 fn files_of(config: &Config, before: Option<&CompiledSnapshot>) -> Option<Arc<TemporaryFiles>> {
     let limits = limits_of_files(config)?;
     match before.and_then(|before| before.files.clone()) {
@@ -167,7 +171,7 @@ fn limits_of_files(config: &Config) -> Option<temporary::Limits> {
     })
 }
 
-/// Gives the cache the limits that `config` has for it.
+/// Gives the cache the limits of `config`.
 fn limit(cache: &Cache, config: &Config) {
     if let Some(budget_bytes) = memory::for_cache(config) {
         cache.resize(budget_bytes);
@@ -198,7 +202,7 @@ impl CompiledListener {
         }
     }
 
-    /// Times a key found no bucket of its own, over all its rate limits, count.
+    /// How often a key found no bucket of its own, summed over all rate limits (count).
     pub fn rate_limit_overflow(&self) -> u64 {
         let of_routes = self.routes.routes().iter().filter_map(|route| route.screen.as_deref());
         of_routes.chain(self.screen.as_deref()).map(Screen::overflowed).sum()
@@ -206,8 +210,8 @@ impl CompiledListener {
 }
 
 impl CompiledListener {
-    /// Has limits of rate forget what a debtor owes, those of one of its routes or its own and those of all
-    /// its routes: how many it owed something, of how many there are.
+    /// Makes rate limits forget what `debtor` owes: those of the named route, or the listener's own and those
+    /// of all its routes. Gives in how many limits it owed something, and how many limits there are.
     pub fn clear_debts(&self, route: Option<&str>, debtor: &Debtor<'_>) -> (usize, usize) {
         let now = clock::now();
         let routes = self.routes.routes().iter().filter(|it| route.is_none_or(|name| *it.name == *name));
@@ -217,9 +221,9 @@ impl CompiledListener {
         each.fold((0, 0), |(owed, all), (more, others)| (owed + more, all + others))
     }
 
-    /// How limits stand, its own first and then those of its routes, or those of routes of one name alone:
-    /// each with the route's name, and at most `most` of the keys that it has refused. Takes milliseconds
-    /// where a limit has room for a million keys.
+    /// The state of the rate limits, the listener's own first and then those of its routes, or only those of
+    /// the named route: each with the route's name, and at most `most` of the keys that it has refused. Takes
+    /// milliseconds for a limit with room for a million keys.
     pub fn limits(&self, route: Option<&str>, most: usize) -> Vec<(Option<Arc<str>>, LimitStatus)> {
         let now = clock::now();
         let own = self.screen.as_deref().filter(|_| route.is_none()).map(|screen| (None, screen));
@@ -232,7 +236,7 @@ impl CompiledListener {
         screens.flat_map(each).collect()
     }
 
-    /// What adaptive limits have found: by the route's name, and without one of the listener's own.
+    /// The state of adaptive limits, by the route's name; the name is empty for the listener's own.
     pub fn adaptive_limits(&self) -> impl Iterator<Item = (&str, AdaptiveState)> {
         let of_routes = self.routes.routes().iter().map(|route| (&*route.name, route.screen.as_deref()));
         let all = of_routes.chain([("", self.screen.as_deref())]);
@@ -240,7 +244,7 @@ impl CompiledListener {
     }
 }
 
-/// What its configured limits are to a parser; those of a parser by itself where it speaks no HTTP.
+/// The configured limits for the HTTP/1.1 parser; the parser's defaults if the listener does not speak HTTP.
 fn limits_of_heads(config: &weir_config::Listener) -> Limits {
     match &config.speaks {
         Speaks::Http(http) => limits_of(&http.limits),
@@ -248,7 +252,7 @@ fn limits_of_heads(config: &weir_config::Listener) -> Limits {
     }
 }
 
-/// What a listener asks of requests, or of who connects.
+/// The listener's screen for requests, or for connections.
 fn asked_of_clients(config: &weir_config::Listener) -> Cow<'_, weir_config::Screen> {
     match &config.speaks {
         Speaks::Http(http) => Cow::Borrowed(&http.screen),
@@ -256,8 +260,8 @@ fn asked_of_clients(config: &weir_config::Listener) -> Cow<'_, weir_config::Scre
     }
 }
 
-/// A day is how long clients may remember it; they come back to HTTP/2 by themselves where it fails (RFC 7838
-/// section 2.4).
+/// Clients may remember it for a day; if HTTP/3 fails, they go back to HTTP/2 by themselves (RFC 7838 section
+/// 2.4).
 fn alternative(config: &weir_config::Listener, tls: &ServerTls) -> Option<AddedField> {
     tls.quic_config()?;
     let port = config.bind.iter().find_map(Bind::inet)?.first.port();

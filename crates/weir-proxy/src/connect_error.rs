@@ -1,4 +1,4 @@
-//! Why no connection to a backend came about.
+//! Why a connection to a backend could not be made.
 
 use std::io;
 use std::net::IpAddr;
@@ -7,34 +7,36 @@ use weir_config::RetryOn;
 use weir_io::at::At;
 use weir_io::wait::WaitError;
 
-/// Why no connection to a backend came about. In every case nothing was sent: another backend may be tried.
+/// Why a connection to a backend could not be made. In every case nothing was sent: another backend may be
+/// tried.
 #[derive(Debug)]
 pub enum ConnectError {
     /// The backend's name has never resolved.
     Unresolved { backend: String },
-    /// The backend, or the way to it, said no.
+    /// The backend, or the network, refused the connection.
     Refused { backend: At, source: io::Error },
-    /// Nothing can leave for it from where its pool says (`source`, `interface`), or from the address of
-    /// `client` where it is to be that: not the backend's fault.
+    /// Nothing can leave for it from the local address or interface that the pool prescribes (`source`,
+    /// `interface`), or from the address of `client` if that is prescribed: not the backend's fault.
     Source { backend: At, client: Option<IpAddr>, source: io::Error },
     /// It did not accept within `timeout.connect`.
     TimedOut { backend: At },
-    /// It accepted, and no TLS came about.
+    /// It accepted, but the TLS handshake failed.
     Tls { backend: At, reason: String },
-    /// As many connections are open as it may have, and none of them is idle.
+    /// It has as many open connections as allowed, and none of them is idle.
     Full { backend: String },
     /// This process has no descriptor left: not the backend's fault.
     OutOfDescriptors,
-    /// This host has no port left to leave from for this backend: not its fault, and another may be reached.
+    /// This host has no free local port for this backend: not its fault, and another backend may be
+    /// reachable.
     OutOfPorts { backend: At },
-    /// It takes no further request on a shared connection, and promises that it did nothing with this one
+    /// It accepts no further request on a shared connection, and guarantees that it did not process this one
     /// (RFC 9113 §8.7).
     Declined,
 }
 
 impl ConnectError {
-    /// Of a wait on a connection on which nothing of a request was sent yet. `at` is where the backend
-    /// called `name` is, as far as that is known now.
+    /// The error for a failed wait on a connection on which no part of a request has been sent. `at` is the
+    /// address of the backend called `name`, as far as it is known.
     pub fn from_wait(error: WaitError, at: Option<At>, name: &str) -> ConnectError {
         match (error, at) {
             (_, None) => ConnectError::Unresolved { backend: name.to_owned() },
@@ -43,8 +45,8 @@ impl ConnectError {
         }
     }
 
-    /// What `retry.on` calls it; `None` where this process is short of descriptors, which another backend
-    /// would not mend.
+    /// Its name in `retry.on`; `None` if this process is short of descriptors, which another backend would
+    /// not change.
     pub fn retried_as(&self) -> Option<RetryOn> {
         match self {
             ConnectError::OutOfDescriptors => None,
@@ -53,7 +55,7 @@ impl ConnectError {
         }
     }
 
-    /// Whether the backend is to blame, for passive health: not where it has not been tried at all.
+    /// Whether it counts against the backend in passive health: not if the backend was never contacted.
     pub fn blames_backend(&self) -> bool {
         matches!(
             self,
@@ -61,8 +63,9 @@ impl ConnectError {
         )
     }
 
-    /// Whether, where a connection leaves from its client's address, that may be the reason: who accepts
-    /// nothing from there, or whose answers do not come here. Once TLS was spoken, both are known to go well.
+    /// Whether the reason may be that the connection leaves from its client's address: the backend may accept
+    /// nothing from there, or its answers may not come back here. Once TLS has been spoken, both are known to
+    /// work.
     pub fn may_be_of_client(&self) -> bool {
         matches!(self, ConnectError::Refused { .. } | ConnectError::TimedOut { .. })
     }

@@ -1,4 +1,4 @@
-//! What is counted and logged of a session or a flow that has ended; of exchanges it is `http::ledger`.
+//! Counting and logging sessions and flows that have ended; `http::ledger` does it for exchanges.
 
 use weir_stats::table::{End, Rejected};
 
@@ -6,7 +6,7 @@ use crate::access_log::{Captured, Record};
 use crate::worker::{Worker, WorkerListener};
 
 impl WorkerListener {
-    /// Whether lines of it are written anywhere.
+    /// Whether its access log lines are written anywhere.
     #[inline]
     pub fn is_logged(&self, worker: &Worker) -> bool {
         match &self.compiled.logs {
@@ -15,8 +15,8 @@ impl WorkerListener {
         }
     }
 
-    /// Counts a session or a flow that has ended, and writes its line where lines are written. `rejected` is
-    /// the refusal that it is, where `end` alone does not tell.
+    /// Counts a session or a flow that has ended, and writes its access log line if lines are written.
+    /// `rejected` is the kind of refusal, if `end` alone does not say it.
     pub fn finish<'a>(
         &self,
         worker: &Worker,

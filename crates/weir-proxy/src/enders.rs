@@ -1,8 +1,9 @@
-//! Connections to a backend that went down, ended where its pool asks for that (`on_down = "end-sessions"`).
+//! Ends connections to a backend that went down, if its pool asks for that (`on_down = "end-sessions"`).
 //!
-//! Where it does, each connection leaves a duplicate of its descriptor here. Shutting that down is what a
-//! crash of the backend would look like to whoever uses the connection: an exchange goes elsewhere where it
-//! may, a relay is told besides that this is no end of the stream. Where no pool asks, nothing is kept.
+//! In such a pool, each connection leaves a duplicate of its descriptor here. Shutting that down looks like a
+//! crash of the backend to whoever uses the connection. An exchange moves to another backend if it may; a
+//! relay also checks [`Ender::has_ended`], so that it does not take this for the end of the stream. Other
+//! pools keep nothing here.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -17,22 +18,22 @@ use tokio::net::TcpStream;
 #[derive(Default)]
 pub struct Enders(RefCell<Vec<Weak<Ender>>>);
 
-/// One connection; held as long as it is open.
+/// One connection; exists as long as that is open.
 pub struct Ender {
-    /// Shares the socket.
+    /// A duplicate descriptor of the connection's socket.
     socket: OwnedFd,
     has_ended: Cell<bool>,
 }
 
 impl Ender {
-    /// Whether the connection was ended from here.
+    /// Whether the connection was ended by [`Enders::end_all`].
     pub fn has_ended(&self) -> bool {
         self.has_ended.get()
     }
 }
 
 impl Enders {
-    /// Takes in a connection.
+    /// Registers a connection.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -41,19 +42,20 @@ impl Enders {
         let ender = Rc::new(Ender { socket, has_ended: Cell::new(false) });
         let mut all = self.0.borrow_mut();
         if all.len() == all.capacity() {
-            // Before it would grow, so that those who have left cost no more than those who are here.
+            // Removes closed connections before the list would grow, so that they take no more room than open
+            // ones.
             all.retain(|ender| ender.strong_count() > 0);
         }
         all.push(Rc::downgrade(&ender));
         Ok(ender)
     }
 
-    /// Ends all of them; gives how many that were.
+    /// Ends all of them; gives how many there were.
     pub fn end_all(&self) -> u64 {
         let mut count = 0;
         for ender in self.0.take().iter().filter_map(Weak::upgrade) {
             ender.has_ended.set(true);
-            // An error means that the peer has ended it already.
+            // An error means that the peer has already closed it.
             let _ = SockRef::from(&ender.socket).shutdown(Shutdown::Both);
             count += 1;
         }

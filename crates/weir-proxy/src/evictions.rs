@@ -1,9 +1,9 @@
-//! Room for newcomers at a listener that has as many connections as it may, or at a backend to which as
-//! many are open: the connections that have been idle longest give way.
+//! Makes room for new connections at a listener that has reached its limit of connections, or at a backend
+//! that has reached its limit of open ones: those that have been idle longest are closed.
 //!
-//! Sessions, and connections that are kept, live on the workers that accepted them, so a newcomer asks
-//! every worker to close the one that has been idle longest there; the one that is oldest of all is among
-//! them, and what is closed beyond it is room for the next newcomers.
+//! Sessions and kept connections live on the workers that accepted or opened them, so every worker is asked
+//! to close the one that has been idle longest there. The one idle longest of all is among them; the others
+//! that are closed make room for the next newcomers.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,14 +16,14 @@ use weir_state::connections::ConnectionCount;
 
 use crate::worker::Worker;
 
-/// A session that was asked to close does so when its worker next comes to it.
+/// A session that was asked to close does so when its worker next runs it.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// An idle session may wake up just when it is asked, and the place of one that ended may be taken by
-/// somebody faster.
+/// An idle session may become active just when it is asked, and another newcomer may take the freed room
+/// first.
 const ATTEMPTS: u32 = 3;
 
-/// Counts in a connection to a backend that has `most` open for an idle one that is closed; `false`, at once,
-/// when none is idle.
+/// Counts a new connection to a backend that has `most` open, for which an idle one is closed; `false`, at
+/// once, if none is idle.
 pub async fn of_connection(worker: &Worker, open: &Arc<ConnectionCount>, most: u32) -> bool {
     let Some(newcomer) = open.newcomer() else { return false };
     for _ in 0..ATTEMPTS {
@@ -40,12 +40,12 @@ pub async fn of_connection(worker: &Worker, open: &Arc<ConnectionCount>, most: u
     open.try_add(most)
 }
 
-/// Lets a connection in at a full listener for an idle one that is closed; `false`, at once, when none is
+/// Admits a connection at a full listener, for which an idle one is closed; `false`, at once, if none is
 /// idle.
 pub async fn by_eviction(worker: &Worker, listener: &Listener) -> bool {
     let Some(newcomer) = listener.connections.newcomer() else { return false };
     for _ in 0..ATTEMPTS {
-        // Listening before the look, so that nobody can leave unheard in between.
+        // Subscribed before the check, so that no connection can end unnoticed in between.
         let mut ended = pin!(newcomer.ended());
         ended.as_mut().enable();
         if listener.admit() {
@@ -54,21 +54,21 @@ pub async fn by_eviction(worker: &Worker, listener: &Listener) -> bool {
         if worker.evict(Idle::Session { listener: listener.number() }).found().await == 0 {
             return listener.admit();
         }
-        // Whether it was heard or not: the next look says.
+        // Whether or not it was notified, the next check shows the result.
         let _ = tokio::time::timeout(PATIENCE, ended).await;
     }
     listener.admit()
 }
 
-/// What is to close that has been idle longest.
+/// What is to be closed, the longest idle first.
 pub enum Idle {
     /// A session of a listener, by [`Listener::number`].
     Session { listener: usize },
-    /// A connection to a backend, which has this count.
+    /// A connection to the backend that has this count.
     Connection { open: Arc<ConnectionCount> },
 }
 
-/// One question to all workers: close what has been idle longest.
+/// One request to all workers to close whatever has been idle longest.
 pub struct Eviction {
     idle: Idle,
     unanswered: AtomicUsize,
@@ -77,7 +77,7 @@ pub struct Eviction {
 }
 
 impl Eviction {
-    /// How many sessions were asked to close, once every worker has looked.
+    /// How many sessions were asked to close, once every worker has answered.
     async fn found(&self) -> usize {
         self.answered.notified().await;
         self.found.load(Ordering::SeqCst)
@@ -91,7 +91,7 @@ impl Eviction {
     }
 }
 
-/// Where one worker finds what it is asked to evict. Never more than there are newcomers.
+/// The evictions that one worker is asked for. Never more than there are newcomers.
 #[derive(Default)]
 pub struct Evictions {
     asked: Mutex<Vec<Arc<Eviction>>>,
@@ -114,8 +114,8 @@ impl Evictions {
         eviction
     }
 
-    /// Answers for one worker, for ever: `shed` closes what has been idle longest there and gives how many it
-    /// found.
+    /// Answers requests for one worker, for ever: `shed` closes what has been idle longest there and gives
+    /// how many it closed.
     pub async fn answer(&self, shed: impl Fn(&Idle) -> usize) {
         loop {
             self.arrived.notified().await;
@@ -138,7 +138,7 @@ mod tests {
     use crate::backends::{ConnectError, Keep, Reservation};
     use crate::worker::tests::serving;
 
-    /// Idle connections, of which only their count matters.
+    /// Idle connections, of which only the count matters.
     #[derive(Default)]
     struct Shelf(RefCell<Vec<Reservation>>);
 

@@ -1,5 +1,5 @@
-//! What a listener does about TLS before it serves a connection: the handshake, or a look at the name that
-//! the client asks for. Both are counted.
+//! What a listener does about TLS before it serves a connection: it makes the handshake, or only reads the
+//! server name (SNI) that the client asks for. Both are counted.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -16,15 +16,15 @@ use weir_tls::{ServerTls, acme, hello};
 
 use crate::worker::{Worker, WorkerListener};
 
-/// Makes the handshake with a client where its listener speaks TLS; gives the connection back as it is where
-/// it does not.
+/// Makes the handshake with a client if its listener uses TLS; otherwise gives the connection back unchanged.
 ///
-/// `buffer` may hold what was received behind a PROXY header; it is taken. The deadline is
-/// `timeout.handshake` from now. The connection counts as idle meanwhile: when room is needed, those that do
-/// not get on go first (threat D1).
+/// `buffer` may hold bytes received after a PROXY header; it is taken. The deadline is `timeout.handshake`
+/// from now. The connection counts as idle meanwhile: when room is needed, connections that make no progress
+/// are closed first (threat D1).
 ///
 /// # Errors
-/// No connection came about, or none that is to last; it has been counted, and there is nobody to answer.
+/// The handshake failed, or was all that the connection was for; that has been counted, and there is nobody
+/// to answer.
 pub async fn with_client(
     worker: &Worker,
     listener: &WorkerListener,
@@ -44,7 +44,7 @@ pub async fn with_client(
         let name = read.inspect_err(|_| deadline.set_idle(None))?;
         let received = buffer.as_ref().map_or(&[][..], Buffer::filled);
         match (hello::offers_only(received, acme::PROTOCOL), name) {
-            // An authority that looks whether a domain is ours must not wait for its certificate.
+            // An authority that checks whether a domain is ours must not wait for that domain's certificate.
             (true, name) => {
                 if name.is_some_and(|name| challenges.may_be_shared_handshake(&name)) {
                     let waited = Box::pin(shared_proof(listener, &mut stream, deadline)).await;
@@ -64,7 +64,7 @@ pub async fn with_client(
     let cells = listener.shared.cells.of(worker.number);
     match made {
         Ok((mut stream, secure, _)) if secure.alpn.as_deref() == Some(acme::PROTOCOL) => {
-            // The handshake was all that it was for (RFC 8737 section 3).
+            // The connection was only made for the handshake (RFC 8737 section 3).
             cells.handshakes[Handshake::Challenge as usize].increment();
             stream.say_farewell().await;
             Err(End::Responded)
@@ -80,8 +80,8 @@ pub async fn with_client(
     }
 }
 
-/// Waits for the certificate of a name that none is for yet, where one is to be got (`on_demand`); does
-/// nothing else. The deadline is `timeout.handshake` from the end of the wait.
+/// Waits for the certificate of a name that has none yet, if one can be obtained (`on_demand`). The deadline
+/// is `timeout.handshake` from the end of the wait.
 ///
 /// # Errors
 /// The client has left, or must make room.
@@ -101,8 +101,8 @@ async fn certificate(
     Ok(())
 }
 
-/// Waits until it was looked whether another Weir with the same store has something to prove; whatever is
-/// found is shown from then on. The deadline is what it was, at most.
+/// Waits until the shared store has been checked for a proof of another Weir; a proof that is found is used
+/// from then on. The wait never extends the deadline.
 ///
 /// # Errors
 /// The client has left, or must make room.
@@ -115,7 +115,7 @@ async fn shared_proof(
     waits(stream, deadline, |context| look.poll_ended(context)).await.map(drop)
 }
 
-/// Waits for what `ends` says, or the deadline; whether it was the former.
+/// Waits until `ends` is ready, or for the deadline; gives whether `ends` was ready first.
 ///
 /// # Errors
 /// The client has left, or must make room.
@@ -134,10 +134,10 @@ async fn waits(
     .await
 }
 
-/// The name that a client asks for, which is read and answered nothing. `None` for a client that asks for no
-/// name, or does not speak TLS.
+/// Reads the server name (SNI) that a client asks for, and answers nothing. `None` for a client that asks for
+/// no name, or does not speak TLS.
 ///
-/// What is received goes behind what is in `first`. The deadline is `timeout.handshake` from now.
+/// Received bytes are appended to `first`. The deadline is `timeout.handshake` from now.
 pub async fn server_name(
     worker: &Worker,
     listener: &WorkerListener,

@@ -1,5 +1,5 @@
-//! Who the client of a new connection is: its peer, or whom the PROXY protocol header names that it begins
-//! with.
+//! Who the client of a new connection is: its peer, or whoever the PROXY protocol header names that the
+//! connection begins with.
 
 use std::net::SocketAddr;
 
@@ -15,10 +15,10 @@ use weir_stats::table::End;
 use crate::client::{Client, is_unix};
 use crate::worker::{Worker, WorkerListener};
 
-/// Finds out who the client is; reads the PROXY protocol header when `peer` must send one.
+/// Finds out who the client is; reads the PROXY protocol header if `peer` must send one.
 ///
-/// `buffer` keeps whatever came behind the header. The deadline is `timeout.header` from now. The count is of
-/// a connection of the client whom the header names, to be held as long as the session.
+/// `buffer` keeps whatever came after the header. The deadline is `timeout.header` from now. The count is for
+/// the client that the header names, and must be held as long as the session.
 pub async fn by_header(
     listener: &WorkerListener,
     stream: &mut Stream,

@@ -1,4 +1,4 @@
-//! What serves a listening socket: the tasks of each transport, which know the protocols.
+//! Serves a listening socket: starts the tasks of its transport, which know the protocols.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,10 +14,10 @@ use crate::listener_socket::{Closing, ListenerSocket};
 use crate::worker::Worker;
 use crate::{accept, udp};
 
-/// Begins to serve `socket`, which `descriptor` is of, until it is closed.
+/// Begins to serve `socket`, whose descriptor is `descriptor`, until it is closed.
 ///
 /// # Errors
-/// The runtime can't wait for it.
+/// The runtime can't poll it.
 pub fn serve(worker: &Rc<Worker>, socket: &Rc<ListenerSocket>, descriptor: OwnedFd) -> io::Result<()> {
     match socket.endpoint.transport {
         Transport::Tcp => {
@@ -49,7 +49,7 @@ pub fn serve(worker: &Rc<Worker>, socket: &Rc<ListenerSocket>, descriptor: Owned
     Ok(())
 }
 
-/// Where datagrams come to, which no Unix socket gets.
+/// The address that datagrams come to; a Unix socket receives none.
 fn place_of(socket: &ListenerSocket) -> io::Result<BoundAt> {
     let address = socket.endpoint.at.inet();
     let address = address.ok_or_else(|| io::Error::other("datagrams come to addresses only"))?;

@@ -1,5 +1,5 @@
-//! How fast the bytes of one connection or flow may pass in one direction: by a meter of its own, and by the
-//! one that all of its listener share (`bandwidth`).
+//! How fast the bytes of one connection or flow may pass in one direction: limited by a meter of its own, and
+//! by one that all connections of its listener share (`bandwidth`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +7,11 @@ use std::time::Duration;
 use weir_io::meter::Meter;
 use weir_state::Listener;
 
-/// The longest that one waits before it looks again, as a share of the whole burst: whoever finds nothing of
-/// what all share waits longer each time, so that a thousand who wait do not all ask for each piece.
+/// The longest wait before the next check is the first one doubled this often. A connection that finds no
+/// room in the shared meter waits longer each time, so that a thousand waiting ones do not all compete for
+/// each piece.
 const MOST_DOUBLINGS: u32 = 4;
-/// The first wait of those who share.
+/// The first wait for the shared meter.
 const FIRST_WAIT: Duration = Duration::from_millis(5);
 
 /// A direction, seen from Weir.
@@ -29,12 +30,12 @@ pub struct Pace {
     listener: Arc<Listener>,
     worker: usize,
     way: Way,
-    /// Times in a row that there was no room.
+    /// How often in a row there was no room.
     misses: u32,
 }
 
 impl Pace {
-    /// For a new connection or flow of a listener; `None` where it may be as fast as it can.
+    /// The pace of a new connection or flow of a listener; `None` if its speed is not limited.
     pub fn of(listener: &Arc<Listener>, worker: usize, way: Way) -> Option<Box<Pace>> {
         let config = listener.config.bandwidth.as_ref()?;
         let (own, shared) = match way {
@@ -50,7 +51,7 @@ impl Pace {
     /// How many bytes may pass now, at least one.
     ///
     /// # Errors
-    /// None may, which is counted; says when to ask again.
+    /// No byte may pass, which is counted; gives when to ask again.
     pub fn room(&mut self, now: Duration) -> Result<u64, Duration> {
         let own = self.own.as_ref().map_or(Ok(u64::MAX), |meter| meter.room(now));
         let shared = self.shared.as_ref().map_or(Ok(u64::MAX), |meter| meter.room(now));
@@ -72,7 +73,7 @@ impl Pace {
         }
     }
 
-    /// Bytes have passed.
+    /// Reports that bytes have passed.
     pub fn take(&self, now: Duration, bytes: u64) {
         for meter in self.own.iter().chain(self.shared.as_deref()) {
             meter.take(now, bytes);

@@ -1,4 +1,4 @@
-//! The proxy plane as the control side sees it: start the workers, give them a snapshot, drain them.
+//! The proxy plane as the control side uses it: start the workers, give them a snapshot, drain them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,7 +24,7 @@ use crate::evictions::Evictions;
 use crate::listen;
 use crate::worker::{self, Command};
 
-/// What a plane is started with.
+/// Parameters of a plane.
 pub struct Options {
     /// Worker threads, at least 1.
     pub workers: usize,
@@ -34,15 +34,15 @@ pub struct Options {
     pub events: mpsc::UnboundedSender<Event>,
     /// The access log's writer.
     pub access_log: AccessLog,
-    /// What the process before has handed over of QUIC.
+    /// What the previous process has handed over for QUIC.
     pub quic: HandOver,
-    /// Listening sockets that the process before has handed over; what of them the first config does not use
-    /// is closed.
+    /// Listening sockets that the previous process has handed over; those that the first config does not use
+    /// are closed.
     pub sockets: Sockets,
 }
 
-/// For sessions that are cut off at the end of a drain to end in their own way: with a reset, a counter, a
-/// line in the access log.
+/// Time for sessions that are cut off at the end of a drain to end properly: with a reset, a counter, a line
+/// in the access log.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// The running workers, and the sockets they listen on.
@@ -52,30 +52,31 @@ pub struct ProxyPlane {
     access_log: AccessLog,
     quic: Process,
     compiled: ArcSwapOption<CompiledSnapshot>,
-    /// Held by a change from its staging to its end.
+    /// Locked by a change from its staging to its end.
     sockets: Mutex<Sockets>,
-    /// Whether another process is about to have them: what is withdrawn is withdrawn for it, too.
+    /// Whether another process is about to take over the sockets: withdrawing one here withdraws it there
+    /// too.
     is_handing_over: AtomicBool,
-    /// Whether they were given up for good.
+    /// Whether the sockets were given up for good.
     is_leaving: AtomicBool,
-    /// What an earlier process has handed over and the first config has no use for.
+    /// Endpoints that an earlier process has handed over and that the first config does not use.
     unused: std::sync::Mutex<Vec<Endpoint>>,
 }
 
-/// What becomes of the listening sockets of a process that ends.
+/// What happens to the listening sockets of a process that ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Leaving<'l> {
-    /// Nobody has them after it.
+    /// No process takes them over.
     ToNobody,
-    /// Another process serves them, but for these, which it does not use.
+    /// Another process serves them, except for these, which it does not use.
     ToSuccessorBut(&'l [Endpoint]),
 }
 
-/// Has sockets found by no new connection; says it once where that can't be.
 fn is_quic(endpoint: &Endpoint) -> bool {
     endpoint.transport == Transport::Quic
 }
 
+/// Makes the kernel assign no new connections to these sockets. If it can't, this is logged once.
 fn withdraw(sockets: &Sockets, endpoints: &[Endpoint]) {
     static SAID: Once = Once::new();
     if let Err(error) = sockets.withdraw(endpoints) {
@@ -137,10 +138,10 @@ impl ProxyPlane {
         })
     }
 
-    /// Has every worker serve what was compiled, and returns when all of them serve it.
+    /// Makes every worker serve what was compiled, and returns when all of them do.
     ///
-    /// Sockets that `sockets` no longer has stop accepting after what waits in their accept queue has been
-    /// served; their sessions end by themselves or at `drain`.
+    /// A socket that is not in `sockets` any more stops accepting once the connections in its accept queue
+    /// are served; its sessions end by themselves or at `drain`.
     pub async fn apply(&self, compiled: &Arc<CompiledSnapshot>, sockets: &Sockets) -> io::Result<()> {
         let mut dealt = Vec::with_capacity(self.workers.len());
         for number in 0..self.workers.len() {
@@ -155,13 +156,13 @@ impl ProxyPlane {
         Ok(())
     }
 
-    /// What all workers serve, as it was compiled for them; `None` before the first.
+    /// What all workers serve, as it was compiled for them; `None` before the first config.
     pub fn compiled(&self) -> Option<Arc<CompiledSnapshot>> {
         self.compiled.load_full()
     }
 
-    /// As [`Self::apply`], for a snapshot that differs from what is served in the pool of this index. Wakes
-    /// no session.
+    /// As [`Self::apply`], for a snapshot that differs from the current one only in the pool of this index.
+    /// Wakes no session.
     async fn apply_pool(&self, snapshot: &Arc<Snapshot>, pool: usize) -> io::Result<()> {
         let commands = self.workers.iter().map(|_| {
             let snapshot = snapshot.clone();
@@ -173,7 +174,7 @@ impl ProxyPlane {
         Ok(())
     }
 
-    /// Tells each worker what it is to do, and waits until all have done it.
+    /// Sends each worker a command, and waits until all have carried it out.
     async fn command<C>(&self, commands: impl Iterator<Item = C>) -> io::Result<()>
     where
         C: FnOnce(oneshot::Sender<io::Result<()>>) -> Command,
@@ -191,14 +192,14 @@ impl ProxyPlane {
         Ok(())
     }
 
-    /// Has each session look at what has changed around it: a backend that it uses is taken out, say.
+    /// Wakes each session so that it notices changes, for example that its backend is being removed.
     pub fn wake_sessions(&self) {
         for worker in &self.workers {
             let _ = worker.commands.send(Command::Look);
         }
     }
 
-    /// Has each worker end its connections to a backend that went down, in the pools that ask for it.
+    /// Makes each worker end its connections to a backend that went down, in pools configured to do so.
     pub fn end_sessions(&self, backend: &Arc<weir_balance::Backend>) {
         for worker in &self.workers {
             let _ = worker.commands.send(Command::EndSessions(backend.clone()));
@@ -206,7 +207,7 @@ impl ProxyPlane {
     }
 
     /// Stops accepting, lets running work end, and returns when none is left or `limit` is over (then the
-    /// rest is cut off). Connections that have begun are served, others are refused, or find the next
+    /// rest is cut off). Connections that have begun are served; others are refused, or reach the next
     /// process.
     ///
     /// Gives the number of sessions that were cut off.
@@ -216,8 +217,8 @@ impl ProxyPlane {
             Leaving::ToNobody => [].into(),
             Leaving::ToSuccessorBut(unused) => unused.iter().filter(|it| is_quic(it)).cloned().collect(),
         };
-        // Before any worker knows of it: at their own, later moment the sessions end by themselves, and must
-        // be told apart from those that were done in time.
+        // Set before any worker receives the command. Sessions end themselves at their own, slightly later
+        // deadline, and must be told apart from those that were done in time.
         let deadline = clock::now() + limit;
         self.totals.drained_at.store(deadline.as_nanos() as u64, Ordering::Relaxed);
         for worker in &self.workers {
@@ -230,7 +231,7 @@ impl ProxyPlane {
         self.totals.cut_off.load(Ordering::Relaxed) + self.sessions()
     }
 
-    /// What the next process needs of QUIC, to forward to this one what belongs to its connections.
+    /// What the next process needs in order to forward to this one the QUIC datagrams of its connections.
     pub fn hand_over_quic(&self) -> io::Result<HandOver> {
         let (hand_over, sockets) = self.quic.hand_over()?;
         for (worker, socket) in self.workers.iter().zip(sockets) {
@@ -239,24 +240,24 @@ impl ProxyPlane {
         Ok(hand_over)
     }
 
-    /// What the workers have counted of QUIC, each for itself.
+    /// The QUIC counters of each worker.
     pub fn quic_counts(&self) -> &[weir_quic::counts::Counts] {
         self.quic.counts()
     }
 
-    /// The next process has not come about.
+    /// Called when the next process could not be started.
     pub fn cancel_hand_over(&self) {
         self.is_handing_over.store(false, Ordering::Relaxed);
         self.quic.cancel_hand_over();
     }
 
-    /// Endpoints that the process before has handed over in vain, so that it gives them up.
+    /// Endpoints that the previous process has handed over but that are not used, so that it can give them
+    /// up.
     pub fn unused_endpoints(&self) -> Vec<Endpoint> {
         self.unused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How it stands with each interface that sockets are bound to. Waits for a publication that is under
-    /// way.
+    /// The state of each interface that sockets are bound to. Waits for a change that is in progress.
     pub async fn interfaces(&self) -> BTreeMap<Arc<str>, InterfaceState> {
         self.sockets.lock().await.interfaces()
     }
@@ -276,8 +277,8 @@ impl ProxyPlane {
         self.workers.len()
     }
 
-    /// Duplicates of every listening socket, for handing over to a new process. Waits for a publication that
-    /// is under way.
+    /// Duplicates of every listening socket, to hand over to a new process. Waits for a change that is in
+    /// progress.
     pub async fn listening_sockets(&self) -> io::Result<Vec<(Endpoint, Listening)>> {
         let sockets = self.sockets.lock().await;
         let duplicates = sockets.for_worker(0, 1)?;
@@ -289,9 +290,9 @@ impl ProxyPlane {
         Ok(duplicates.into_iter().map(with_file).collect())
     }
 
-    /// Gives up the listening sockets, and gives how long workers are to serve those that were withdrawn.
-    /// Once they have closed theirs too, new clients are refused rather than left waiting in a queue that
-    /// nobody serves (after an upgrade the new process has them, and serves).
+    /// Gives up the listening sockets; gives how long workers are to keep serving those that were withdrawn.
+    /// Once the workers have closed theirs too, new clients are refused rather than left waiting in a queue
+    /// that nobody serves (after an upgrade the new process has the sockets and serves them).
     async fn close_sockets(&self, leaving: Leaving<'_>) -> Duration {
         let mut sockets = self.sockets.lock().await;
         self.is_leaving.store(true, Ordering::Relaxed);
@@ -310,7 +311,7 @@ impl ProxyPlane {
         linger
     }
 
-    /// Ends the worker threads; sessions still open are cut off.
+    /// Ends the worker threads; sessions that are still open are cut off.
     pub fn stop(&self) {
         for worker in &self.workers {
             let _ = worker.commands.send(Command::Stop);
@@ -336,7 +337,7 @@ impl Plane for ProxyPlane {
                     check_sources(config)?;
                     let in_use = self.sockets.lock().await;
                     if self.is_leaving.load(Ordering::Relaxed) {
-                        // All that it listens on would be bound anew, and new clients let in.
+                        // All sockets would be bound again, and new clients admitted.
                         return Err("the process is on its way out and listens no more".to_owned().into());
                     }
                     let bound = Sockets::bind(config, placements, self.workers(), &in_use)?;
@@ -350,8 +351,8 @@ impl Plane for ProxyPlane {
     }
 }
 
-/// Refuses a config whose pools have what is for their backends leave from addresses of clients where this
-/// process may not: each request would be answered 502.
+/// Refuses a config with a pool whose connections leave from client addresses if this process is not allowed
+/// to do that: each request would be answered with 502.
 fn check_sources(config: &Config) -> Result<(), StageError> {
     let Some(pool) = config.pools.iter().find(|pool| pool.source.contains(&Source::Client)) else {
         return Ok(());
@@ -366,13 +367,14 @@ fn check_sources(config: &Config) -> Result<(), StageError> {
     }
 }
 
-/// To a snapshot that may listen elsewhere.
+/// A change to a snapshot that may listen on other sockets.
 struct WholeChange<'p> {
     plane: &'p ProxyPlane,
-    /// What is served until the change is applied; `None` for the first.
+    /// The snapshot that is served until the change is applied; `None` for the first one.
     before: Option<Arc<CompiledSnapshot>>,
     in_use: MutexGuard<'p, Sockets>,
-    /// Bound and not used yet; once the change is applied, what was used before, which is closed with it.
+    /// Sockets that are bound but not used yet; once the change is applied, those that were used before,
+    /// which are closed when this is dropped.
     other: Sockets,
     is_applied: bool,
 }
@@ -392,7 +394,7 @@ impl StagedChange for WholeChange<'_> {
             let access_log = &self.plane.access_log;
             let compiled = CompiledSnapshot::compile(snapshot.clone(), before, workers, access_log);
             self.serve(&Arc::new(compiled)).await?;
-            // Last: who may connect only from now on meets the new config.
+            // Last: a client that is allowed to connect only from now on gets the new config.
             self.in_use.allow(&snapshot.config).map_err(io::Error::other)
         })
     }
@@ -408,8 +410,8 @@ impl StagedChange for WholeChange<'_> {
 }
 
 impl Drop for WholeChange<'_> {
-    /// Closes what is not served any more. Not before every plane has taken the change: what was withdrawn
-    /// can't be put back.
+    /// Closes the sockets that are no longer served. This waits until every plane has made the change,
+    /// because a withdrawn socket can't be put back.
     fn drop(&mut self) {
         if !self.is_applied {
             self.other.give_up(&self.in_use);
@@ -422,7 +424,7 @@ impl Drop for WholeChange<'_> {
         }
         let gone = self.other.gone_from(&self.in_use);
         if self.before.is_none() {
-            // Those are the process's before, which serves them still.
+            // Those belong to the previous process, which still serves them.
             let missing = self.other.missing_from(&self.in_use);
             *self.plane.unused.lock().unwrap_or_else(PoisonError::into_inner) = missing;
         } else if !self.plane.is_handing_over.load(Ordering::Relaxed) {
@@ -433,7 +435,7 @@ impl Drop for WholeChange<'_> {
     }
 }
 
-/// To a snapshot that differs in one pool.
+/// A change to a snapshot that differs in one pool.
 struct OnePoolChange<'p> {
     plane: &'p ProxyPlane,
     pool: usize,

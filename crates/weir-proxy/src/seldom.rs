@@ -1,20 +1,20 @@
-//! Parts of an exchange that most exchanges have no use for.
+//! Parts of an exchange that most exchanges do not use.
 //!
-//! To clear a part is to write to it, and each part that is written to costs every request the cache lines
-//! it lies on. One that was never used here is a null pointer, and costs none.
+//! Clearing a part means writing to it, and each part that is written to costs every request the cache lines
+//! that it lies on. A part that was never used is a null pointer, and costs none.
 
 use std::ops::{Deref, DerefMut};
 
-/// What can be made ready for another exchange.
+/// A value that can be reset for another exchange.
 pub trait Reused: Default + 'static {
-    /// What it is before its first use.
+    /// Its value before its first use.
     const UNUSED: &'static Self;
 
-    /// Makes ready for another exchange; room that was allocated may stay.
+    /// Resets it for another exchange; memory that was allocated may stay.
     fn clear(&mut self);
 }
 
-/// A part that is made when it is first written to, and kept for the exchanges that follow.
+/// A part that is allocated when it is first written to, and kept for the exchanges that follow.
 pub struct Seldom<T>(Option<Box<T>>);
 
 impl<T> Default for Seldom<T> {
@@ -24,7 +24,7 @@ impl<T> Default for Seldom<T> {
 }
 
 impl<T: Reused> Seldom<T> {
-    /// Makes ready for another exchange.
+    /// Resets it for another exchange.
     #[inline]
     pub fn clear(&mut self) {
         if let Some(used) = &mut self.0 {
@@ -32,7 +32,7 @@ impl<T: Reused> Seldom<T> {
         }
     }
 
-    /// What there is of it to change; `None` before its first use.
+    /// The part, to be changed; `None` before its first use.
     #[inline]
     pub fn used(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()

@@ -1,4 +1,4 @@
-//! The listeners of one worker across reloads: what its sessions hold, and which of them may stay.
+//! The listeners of one worker across reloads: what its sessions refer to, and which sessions may stay.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use weir_tls::ServerTls;
 use crate::backends::WorkerPool;
 use crate::compiled::{CompiledListener, CompiledSnapshot};
 
-/// A listener on one worker, across reloads: sessions keep this and look up what is current.
+/// A listener on one worker, across reloads. Sessions hold the slot and look up the current listener in it.
 pub struct ListenerSlot {
     name: String,
     current: RefCell<Rc<WorkerListener>>,
@@ -25,18 +25,18 @@ pub struct ListenerSlot {
 pub struct WorkerListener {
     pub shared: Arc<Listener>,
     pub compiled: Arc<CompiledListener>,
-    /// In the order of the snapshot's pools; a route's pool index points in here.
+    /// In the order of the snapshot's pools; a route's pool index refers to this list.
     pub pools: Rc<[Rc<WorkerPool>]>,
 }
 
 impl ListenerSlot {
-    /// The listener as it is configured now. Sessions ask again for each request.
+    /// The listener as it is configured now. Sessions ask anew for each request.
     #[inline]
     pub fn current(&self) -> Rc<WorkerListener> {
         self.current.borrow().clone()
     }
 
-    /// Whether the listener is configured as `listener` is, and its pools are those.
+    /// Whether `listener` is still the current one, with its pools.
     #[inline]
     pub fn is_current(&self, listener: &Rc<WorkerListener>) -> bool {
         Rc::ptr_eq(&self.current.borrow(), listener)
@@ -48,12 +48,12 @@ impl ListenerSlot {
         self.draining_until.get()
     }
 
-    /// Whether what is accepted at `endpoint` is for its sessions.
+    /// Whether connections accepted at `endpoint` belong to this listener.
     pub fn accepts_at(&self, endpoint: &Endpoint) -> bool {
         sockets::endpoints_of(&self.current().shared.config).any(|accepted| accepted == *endpoint)
     }
 
-    /// Has other pools from now on, and is the same in all else.
+    /// Replaces the pools, and nothing else.
     pub fn has_pools(&self, pools: &Rc<[Rc<WorkerPool>]>) {
         let before = self.current();
         let (shared, compiled) = (before.shared.clone(), before.compiled.clone());
@@ -61,8 +61,8 @@ impl ListenerSlot {
     }
 }
 
-/// The slots of what was compiled, in the order of its listeners: those of `old`, as far as their sessions
-/// may stay.
+/// The slots for the compiled listeners, in their order; those of `old` are reused if their sessions may
+/// stay.
 pub fn followers(
     old: &[Rc<ListenerSlot>],
     compiled: &CompiledSnapshot,
@@ -79,7 +79,7 @@ pub fn followers(
         let before = before.filter(|slot| slot.current().shared.config.protocol() == protocol);
         let lets_in_others = before.is_some_and(|slot| lets_in_others(&slot.current().shared, listener));
         if let Some(slot) = before {
-            // Sessions that are to go, too, have their last requests served as they are from now on.
+            // Sessions that must end also serve their last requests with the new config.
             *slot.current.borrow_mut() = current.clone();
         }
         slots.push(match before.filter(|_| !lets_in_others) {
@@ -94,16 +94,16 @@ pub fn followers(
     slots
 }
 
-/// Has the sessions of what is in `slots` and not in `kept` end, at the latest at `until`.
+/// Makes the sessions of slots that are in `slots` and not in `kept` end, at the latest at `until`.
 pub fn let_go(slots: &[Rc<ListenerSlot>], kept: &[Rc<ListenerSlot>], until: Duration) {
     for gone in slots.iter().filter(|slot| !kept.iter().any(|kept| Rc::ptr_eq(slot, kept))) {
         gone.draining_until.set(Some(until));
     }
 }
 
-/// Whether it is decided by other rules, or by others' lists, which certificates let a client in: whoever is
-/// here has shown what was good then. Asked of HTTP alone: there a client comes back by itself, and loses
-/// nothing.
+/// Whether other rules, or other authorities' lists, now decide which client certificates are accepted:
+/// connected clients were checked by the old ones. Only for HTTP, where a client reconnects by itself and
+/// loses nothing.
 fn lets_in_others(before: &Listener, now: &Listener) -> bool {
     let of = |listener: &Listener| listener.tls.as_deref().and_then(ServerTls::clients).copied();
     now.config.protocol() == Protocol::Http && of(before) != of(now)

@@ -1,41 +1,41 @@
-//! Which timers an exchange or a tcp session has: what its route says, else its pool, else its listener. The
-//! one place that decides it, for the data path and for `weir explain`. Pure.
+//! The timers of an exchange or a TCP session: each as set by its route, else by its pool, else by its
+//! listener. Nothing else decides this; the data path and `weir explain` both use it. Pure.
 
 use std::time::Duration;
 
 use weir_config::{ExchangeTimeouts, Timeouts};
 use weir_stats::table::End;
 
-/// The timers of one exchange or session. One that is off is [`weir_config::NEVER`].
+/// The timers of one exchange or session. A timer that is off is [`weir_config::NEVER`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExchangeTimers {
-    /// For one backend to accept a connection.
+    /// Until one backend accepts a connection.
     pub connect: Duration,
-    /// For a backend's answer to begin.
+    /// Until a backend's response begins.
     pub backend: Duration,
-    /// Without progress while a client sends a body or reads a response.
+    /// Time without progress while a client sends a body or reads a response.
     pub client_body: Duration,
-    /// Silence while a response is under way.
+    /// Silence while a response is being received.
     pub stream: Duration,
-    /// Silence of a tunnel.
+    /// Silence in a tunnel.
     pub tunnel: Duration,
     /// From the request's head to the last byte of its response.
     pub request_total: Duration,
 }
 
-/// Who says how long a timer is.
+/// Where a timer is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaidBy {
     /// The route.
     Route,
     /// The pool.
     Pool,
-    /// The listener, be it by its default.
+    /// The listener, or its default.
     Listener,
 }
 
 impl SaidBy {
-    /// Its word.
+    /// The word for it.
     pub fn word(self) -> &'static str {
         match self {
             SaidBy::Route => "route",
@@ -52,13 +52,13 @@ pub struct TimerInForce {
     pub name: &'static str,
     /// How long it is.
     pub timer: Duration,
-    /// Who says so.
+    /// Where it is set.
     pub said_by: SaidBy,
 }
 
 impl ExchangeTimers {
-    /// What holds for an exchange of a listener, with a pool that says `pool` and a route that says `route`.
-    /// Where both say nothing it copies six durations.
+    /// The timers for an exchange of a listener, with the settings of its pool and of its route. If neither
+    /// sets any, this copies six durations.
     #[inline]
     pub fn of(
         listener: &Timeouts,
@@ -73,11 +73,11 @@ impl ExchangeTimers {
     }
 }
 
-/// How a tcp session has ended that said nothing for its `tunnel`: as one that was idle for `client_idle`
-/// where nobody says another `tunnel` than that.
+/// How a TCP session ended that was silent for its `tunnel`: as one that was idle for `client_idle`, unless
+/// another `tunnel` is set.
 ///
-/// A listener's own `tunnel` that is as long as its `client_idle` is over at the same time, and can't be told
-/// from one that is so by default.
+/// A listener's own `tunnel` that equals its `client_idle` expires at the same time, and can't be told from
+/// the default.
 pub fn idle_end(
     listener: &Timeouts,
     pool: Option<&ExchangeTimeouts>,
@@ -87,7 +87,7 @@ pub fn idle_end(
     if is_own || listener.tunnel != listener.client_idle { End::TunnelIdle } else { End::ClientIdle }
 }
 
-/// Each timer, and who says it.
+/// Each timer, and where it is set.
 pub fn in_force(
     listener: &Timeouts,
     pool: Option<&ExchangeTimeouts>,
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(of("client_body"), Some((listener.client_body, SaidBy::Listener)));
     }
 
-    /// It was guessed by comparing the two durations.
+    /// Earlier, this was guessed by comparing the two durations.
     #[test]
     fn a_pool_whose_tunnel_is_as_long_as_the_listeners_client_idle_is_logged_as_the_tunnel() {
         let listener = Timeouts { client_idle: seconds(9), tunnel: seconds(9), ..Timeouts::default() };

@@ -1,12 +1,14 @@
-//! Decoded field sections of HTTP/2 and HTTP/3 to the same heads that HTTP/1.1 is parsed into (RFC 9113 §8,
+//! Builds the heads that HTTP/1.1 is parsed into from decoded HTTP/2 and HTTP/3 field sections (RFC 9113 §8,
 //! RFC 9114 §4).
 //!
-//! HPACK and QPACK give one field after another. The builders here check each as it comes and append it to a
-//! buffer as the HTTP/1.1 text that means the same: `GET /path HTTP/1.1`, `host:` from `:authority`, one line
-//! per field. The head's spans point into that text, so that routing, forwarding, explaining and logging need
-//! not know how a message came. All of it counts against [`Limits`] before it is kept (threat B5).
+//! HPACK and QPACK produce one field after another. The builders check each field as it arrives and append it
+//! to a buffer as equivalent HTTP/1.1 text: `GET /path HTTP/1.1`, `host:` from `:authority`, one line per
+//! field. The head's spans point into that text, so that routing, forwarding, explaining and logging are
+//! independent of the version in which a message arrived. Everything counts against [`Limits`] before it is
+//! stored (threat B5).
 //!
-//! Start reading at [`RequestBuilder`]; [`ResponseBuilder`] and [`TrailerBuilder`] are the same for the rest.
+//! Start reading at [`RequestBuilder`]; [`ResponseBuilder`] and [`TrailerBuilder`] do the same for responses
+//! and trailers.
 
 mod request;
 mod response;
@@ -23,23 +25,23 @@ use crate::message::{CANONICAL, FieldLine, Fields, Span};
 use crate::scan::{self, CLASS, TOKEN, UNDERSCORE};
 use crate::violation::Violation;
 
-/// The cost of a field beside its name and value, in bytes (RFC 9113 §6.5.2, RFC 9114 §4.2.2): about what it
-/// costs to hold it. Without it, one-byte references to one-byte fields fill memory many times the size of
-/// what was sent (B5).
+/// The cost of a field besides its name and value, in bytes (RFC 9113 §6.5.2, RFC 9114 §4.2.2): about what it
+/// takes to store it. Without it, one-byte references to one-byte fields would fill many times as much memory
+/// as was sent (B5).
 const FIELD_OVERHEAD_BYTES: usize = 32;
 
-/// The lines of one section on their way into a buffer, and what of the limits is left for them.
+/// The lines of one section that is being written into a buffer, and how much of the limits is left.
 #[derive(Debug)]
 struct Lines {
-    /// Bytes of fields that may still come, their overhead included.
+    /// Bytes of fields that may still arrive, overhead included.
     bytes_left: usize,
-    /// Lines there may be in all.
+    /// Most lines in all.
     count: usize,
     too_large: Violation,
     too_many: Violation,
-    /// Whether the line written last is the `cookie` one.
+    /// Whether the last line written is the `cookie` line.
     behind_cookie: bool,
-    /// Crumbs that came when other fields already stood behind the `cookie` line, each with `; ` before it.
+    /// Cookie crumbs that arrived when other lines already followed the `cookie` line, each preceded by `; `.
     late_crumbs: Vec<u8>,
 }
 
@@ -66,15 +68,15 @@ impl Lines {
         }
     }
 
-    /// Takes the cost of a field off what may still come. Also for fields that are dropped or joined to
-    /// others.
+    /// Subtracts the cost of a field from what may still arrive. Also for fields that are dropped or joined
+    /// to others.
     fn pay(&mut self, name: &[u8], value: &[u8]) -> Result<(), Violation> {
         let cost = name.len() + value.len() + FIELD_OVERHEAD_BYTES;
         self.bytes_left = self.bytes_left.checked_sub(cost).ok_or(self.too_large)?;
         Ok(())
     }
 
-    /// Writes a line of checked and paid bytes.
+    /// Writes a line whose bytes were checked and paid for.
     fn push(
         &mut self,
         (name, known, flags): (&[u8], KnownHeader, u8),
@@ -109,8 +111,8 @@ impl Lines {
     //# delimiter of 0x3b, 0x20 (the ASCII string "; ") before being passed
     //# into a non-HTTP/2 context, such as an HTTP/1.1 connection, or a
     //# generic HTTP server application.
-    /// Joins a crumb to the `cookie` line that there is already. O(crumb): those that come late wait for
-    /// [`Self::finish`], so that alternating them with other fields moves no text twice.
+    /// Appends a crumb to the existing `cookie` line. O(crumb): late crumbs wait for [`Self::finish`], so
+    /// that a peer that alternates them with other fields can't make text move again and again.
     fn push_crumb(&mut self, crumb: &[u8], fields: &mut Fields, out: &mut Vec<u8>) {
         if crumb.is_empty() {
             return;
@@ -130,7 +132,7 @@ impl Lines {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Puts late crumbs where they belong and ends the section with its empty line.
+    /// Moves late crumbs to their place and ends the section with its empty line.
     fn finish(&mut self, fields: &mut Fields, out: &mut Vec<u8>) {
         let cookie = fields.lines.iter().position(|line| line.known == KnownHeader::Cookie);
         if let Some(cookie) = cookie.filter(|_| !self.late_crumbs.is_empty()) {
@@ -155,13 +157,13 @@ impl Lines {
     }
 }
 
-/// Checks the name of a field that is no pseudo-header; what it is, and its flags.
+/// Checks the name of a field that is not a pseudo-header; returns what it is, and its flags.
 //= https://www.rfc-editor.org/rfc/rfc9113#section-8.2.1
 //# A field name MUST NOT contain characters in the ranges 0x00-0x20,
 //# 0x41-0x5a, or 0x7f-0xff (all ranges inclusive).  This specifically
 //# excludes all non-visible ASCII characters, ASCII SP (0x20), and
 //# uppercase characters ('A' to 'Z', ASCII 0x41 to 0x5a).
-// A name is a token besides (RFC 9110 §5.1): what HTTP/1.1 could not carry never gets past here.
+// The name must also be a token (RFC 9110 §5.1): what HTTP/1.1 could not carry never gets past here.
 #[inline]
 fn check_name(name: &[u8]) -> Result<(KnownHeader, u8), Violation> {
     let known = KnownHeader::classify(name);
@@ -191,7 +193,7 @@ fn check_name(name: &[u8]) -> Result<(KnownHeader, u8), Violation> {
     Ok((known, 0))
 }
 
-/// Checks a name byte by byte; its flags.
+/// Checks a name byte by byte; returns its flags.
 fn check_other_name(name: &[u8]) -> Result<u8, Violation> {
     let (mut union, mut is_token, mut is_upper) = (0, TOKEN, false);
     for &byte in name {
@@ -209,7 +211,7 @@ fn check_other_name(name: &[u8]) -> Result<u8, Violation> {
     }
 }
 
-/// Checks a value, also of a pseudo-header.
+/// Checks the value of a field or pseudo-header.
 //= https://www.rfc-editor.org/rfc/rfc9113#section-8.2.1
 //# A field value MUST NOT contain the zero value (ASCII NUL, 0x00),
 //# line feed (ASCII LF, 0x0a), or carriage return (ASCII CR, 0x0d) at
@@ -217,7 +219,7 @@ fn check_other_name(name: &[u8]) -> Result<u8, Violation> {
 //#
 //# *  A field value MUST NOT start or end with an ASCII whitespace
 //# character (ASCII SP or HTAB, 0x20 or 0x09).
-// Other control bytes but tab are refused with them, as in HTTP/1.1 (RFC 9110 §5.5).
+// Control bytes other than tab are refused as well, as in HTTP/1.1 (RFC 9110 §5.5).
 #[inline]
 fn check_value(value: &[u8]) -> Result<(), Violation> {
     if !scan::is_field_value(value) {

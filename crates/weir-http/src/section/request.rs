@@ -28,28 +28,28 @@ use crate::violation::Violation;
 /// # Ok::<(), weir_http::Violation>(())
 /// ```
 ///
-/// After an error the head and what was appended are of no use: [`Violation::stream_error`] says whether the
-/// stream must be reset or may be answered. Work is proportional to the fields; allocates nothing once head
-/// and buffer have grown, but for `cookie` fields that do not follow each other.
+/// After an error, discard the head and the text that was appended; [`Violation::stream_error`] says whether
+/// the stream must be reset or may be answered. Work is proportional to the fields. Allocates nothing once
+/// head and buffer have grown, except for `cookie` fields that do not follow each other.
 ///
-/// An extended CONNECT (`:protocol`) becomes what it stands for in HTTP/1.1: a GET that asks to upgrade to
-/// that protocol, which [`RequestHead::upgrade`] gives. Its tunnel begins with the response, so it has no
-/// body.
+/// An extended CONNECT (`:protocol`) becomes its HTTP/1.1 equivalent: a GET that asks to upgrade to that
+/// protocol, which [`RequestHead::upgrade`] returns. Its tunnel begins with the response, so it has no body.
 #[derive(Debug)]
 pub struct RequestBuilder<'a> {
     head: &'a mut RequestHead,
     out: &'a mut Vec<u8>,
     lines: Lines,
     line_bytes: usize,
-    /// `:path` alone is longer than that. Told once all pseudo-headers are there, for `:method` may follow.
+    /// `:path` alone exceeds the limit. Reported once all pseudo-headers are there, since `:method` may
+    /// follow.
     is_line_too_long: bool,
     pseudo: Pseudo,
-    /// Whether the request line was written, and only other fields may follow.
+    /// Whether the request line was written, so that only regular fields may follow.
     in_fields: bool,
     host_compared: bool,
 }
 
-/// Pseudo-headers as they came; the spans point into `RequestHead::staged`, where they wait until all are
+/// Pseudo-headers as received. The spans point into `RequestHead::staged`, where the text waits until all are
 /// there.
 #[derive(Debug, Default)]
 struct Pseudo {
@@ -61,8 +61,8 @@ struct Pseudo {
 }
 
 impl<'a> RequestBuilder<'a> {
-    /// Begins a head; clears `head` first. Text is appended to `out`, which is the buffer to give to the
-    /// head's methods afterwards: with all that stood in it before, if anything did.
+    /// Begins a head; clears `head` first. Appends text to `out`; pass that buffer to the head's methods
+    /// afterwards, together with anything it contained before.
     pub fn new(
         version: Version,
         limits: &Limits,
@@ -127,7 +127,7 @@ impl<'a> RequestBuilder<'a> {
             }
             b":method" => {
                 check_method(value)?;
-                // Known from now on, so that HEAD is refused without content.
+                // Set as early as this, so that an answer that refuses HEAD has no content.
                 self.head.method = Method::from_token(value);
                 &mut self.pseudo.method
             }
@@ -157,7 +157,7 @@ impl<'a> RequestBuilder<'a> {
         Ok(())
     }
 
-    /// Once the pseudo-headers are complete: writes the request line, `host` and `upgrade`.
+    /// Call this once the pseudo-headers are complete: writes the request line, `host` and `upgrade`.
     fn write_request_line(&mut self) -> Result<(), Violation> {
         if std::mem::replace(&mut self.in_fields, true) {
             return Ok(());
@@ -165,7 +165,7 @@ impl<'a> RequestBuilder<'a> {
         if self.is_line_too_long {
             return Err(Violation::RequestLineTooLong);
         }
-        // Taken out and put back, for the head is filled from it.
+        // Taken out and put back, since the head is filled from it.
         let mut staged = std::mem::take(&mut self.head.staged);
         let written = self.write_staged(&staged);
         staged.clear();
@@ -239,7 +239,7 @@ impl<'a> RequestBuilder<'a> {
     //# A server SHOULD treat a request as malformed if it contains a Host
     //# header field that identifies an entity that differs from the entity
     //# in the ":authority" pseudo-header field.
-    /// `host` was written from `:authority` already; what the field says beside it may only be the same.
+    /// `host` was already written from `:authority`; the field may only say the same.
     fn compare_host(&mut self, value: &[u8]) -> Result<(), Violation> {
         if std::mem::replace(&mut self.host_compared, true) {
             return Err(Violation::HostRepeated);
@@ -253,13 +253,13 @@ impl<'a> RequestBuilder<'a> {
         if same { Ok(()) } else { Err(Violation::HostMismatch) }
     }
 
-    /// Ends the head. `end_stream` says that the stream ended with it, so that there is no body.
+    /// Ends the head. `end_stream` means that the stream ended with it, so that there is no body.
     ///
-    /// The body is then as [`RequestHead::body`] says: `Length` where it was declared, `UntilClose` where
-    /// only the end of the stream will tell; read it with [`crate::BodyReader::of_stream`].
+    /// The body is then as [`RequestHead::body`] says: `Length` if it was declared, `UntilClose` if only the
+    /// end of the stream tells; read it with [`crate::BodyReader::of_stream`].
     ///
     /// # Errors
-    /// As [`Self::field`]; `BodyTooShort` where a body was declared and none follows (threat C3).
+    /// As [`Self::field`]; `BodyTooShort` if a body was declared and none follows (threat C3).
     pub fn finish(mut self, end_stream: bool) -> Result<(), Violation> {
         self.write_request_line()?;
         let RequestBuilder { head, out, lines, .. } = &mut self;
@@ -275,7 +275,7 @@ impl<'a> RequestBuilder<'a> {
             Some(length) if end_stream && length > 0 => return Err(Violation::BodyTooShort),
             Some(length) => BodyLength::Length(length),
             None if end_stream => BodyLength::None,
-            // The bytes of a tunnel are no content (RFC 9110 §9.3.6, RFC 8441 §5).
+            // The bytes of a tunnel are not content (RFC 9110 §9.3.6, RFC 8441 §5).
             None if head.extended_connect || head.method == Method::Connect => BodyLength::None,
             None => BodyLength::UntilClose,
         };

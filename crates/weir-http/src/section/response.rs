@@ -8,21 +8,21 @@ use crate::limits::Limits;
 use crate::message::{Cursor, Method, Phase, ResponseHead, Span, Version};
 use crate::violation::Violation;
 
-/// The request to the backend: it decides what a response means.
+/// The request that was sent to the backend; it determines how a response is interpreted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asked<'a> {
-    /// The method of the request, as the client sent it: HEAD has no body.
+    /// The method as the client sent it: a response to HEAD has no body.
     pub method: Method,
-    /// The protocol of the extended CONNECT that was sent, if it was one.
+    /// The protocol of the extended CONNECT, if it was one.
     pub upgrade: Option<&'a [u8]>,
 }
 
 /// Builds one [`ResponseHead`] from fields in their order of arrival, as [`super::RequestBuilder`] does for
 /// requests.
 ///
-/// A 2xx to an extended CONNECT becomes what it means in HTTP/1.1: a 101 that names the protocol
+/// A 2xx to an extended CONNECT becomes its HTTP/1.1 equivalent: a 101 that names the protocol
 /// ([`ResponseHead::accepts_upgrade`]). A response that ends the stream with its head and could have had a
-/// body gets `content-length: 0`, without which a client of HTTP/1.1 would wait for one.
+/// body gets `content-length: 0`, without which an HTTP/1.1 client would wait for one.
 #[derive(Debug)]
 pub struct ResponseBuilder<'a> {
     head: &'a mut ResponseHead,
@@ -34,8 +34,8 @@ pub struct ResponseBuilder<'a> {
 }
 
 impl<'a> ResponseBuilder<'a> {
-    /// Begins a head; clears `head` first. Text is appended to `out`, which is the buffer to give to the
-    /// head's methods afterwards. One builder for each interim response and one for the final one.
+    /// Begins a head; clears `head` first. Appends text to `out`, which is the buffer to pass to the head's
+    /// methods afterwards. Use one builder for each interim response and one for the final one.
     pub fn new(
         version: Version,
         limits: &Limits,
@@ -69,7 +69,7 @@ impl<'a> ResponseBuilder<'a> {
         }
         self.in_fields = true;
         self.lines.pay(name, value)?;
-        // RFC 9113 §8.2.2 lets only requests have it.
+        // RFC 9113 §8.2.2 allows it only in requests.
         if known == KnownHeader::Te {
             return Err(Violation::ConnectionField);
         }
@@ -88,7 +88,7 @@ impl<'a> ResponseBuilder<'a> {
         if status == 101 {
             return Err(Violation::StatusNotAllowed);
         }
-        // RFC 8441 §5 takes a 2xx for what 101 is in HTTP/1.1.
+        // In RFC 8441 §5 a 2xx takes the place of HTTP/1.1's 101.
         let accepted = self.asked.upgrade.filter(|_| (200..300).contains(&status));
         if accepted.is_some() {
             status = 101;
@@ -106,10 +106,10 @@ impl<'a> ResponseBuilder<'a> {
         Ok(())
     }
 
-    /// Ends the head. `end_stream` says that the stream ended with it, so that there is no body.
+    /// Ends the head. `end_stream` means that the stream ended with it, so that there is no body.
     ///
     /// # Errors
-    /// As [`Self::field`]; `BodyTooShort` where a body was declared and none follows (threat C3).
+    /// As [`Self::field`]; `BodyTooShort` if a body was declared and none follows (threat C3).
     pub fn finish(mut self, end_stream: bool) -> Result<(), Violation> {
         if !self.has_status {
             return Err(Violation::PseudoFieldMissing);
@@ -123,7 +123,7 @@ impl<'a> ResponseBuilder<'a> {
         }
         head.upgrade = framing::upgrade_protocol(&head.fields, out);
         if head.status == 101 {
-            // The tunnel's bytes follow; a length would be one of nothing.
+            // The tunnel's bytes follow; they are no content, so there can be no length.
             if framing::content_length(&mut head.fields, out)?.is_some_and(|length| length > 0) {
                 return Err(Violation::BodyNotAllowed);
             }
@@ -147,7 +147,7 @@ impl<'a> ResponseBuilder<'a> {
         lines.finish(&mut head.fields, out);
         head.tunnel =
             head.status == 101 || (asked.method == Method::Connect && (200..300).contains(&head.status));
-        // The stream's end is not the connection's, which lives on without asking.
+        // The end of the stream does not end the connection, which always stays open.
         head.keep_alive = true;
         head.cursor = Cursor { phase: Phase::Complete, ..Cursor::default() };
         head.head_bytes = out.len();

@@ -8,7 +8,7 @@ use crate::violation::Violation;
 
 /// Builds [`Trailers`] from fields in their order of arrival.
 ///
-/// Give them to [`crate::BodyReader::end_stream`], where all that a body's end decides is decided.
+/// Pass them to [`crate::BodyReader::end_stream`], which makes all decisions about the end of a body.
 #[derive(Debug)]
 pub struct TrailerBuilder {
     trailers: Box<Trailers>,
@@ -27,7 +27,7 @@ impl TrailerBuilder {
     ///
     /// # Errors
     /// The section is malformed, or over a limit (`TrailersTooLarge`). Fields that must not be trailers (RFC
-    /// 9110 §6.5.1) are no error: they are left out (threat B13).
+    /// 9110 §6.5.1) are not an error: they are left out (threat B13).
     pub fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Violation> {
         check_value(value)?;
         //= https://www.rfc-editor.org/rfc/rfc9113#section-8.1
@@ -46,7 +46,7 @@ impl TrailerBuilder {
         self.lines.push((name, known, flags), value, fields, text)
     }
 
-    /// The section.
+    /// The finished section.
     pub fn finish(self) -> Box<Trailers> {
         self.trailers
     }

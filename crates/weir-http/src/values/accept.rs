@@ -1,4 +1,4 @@
-//! In which form a client reads an error (RFC 9110 §12.5.1): text for people, problem details for programs
+//! The form of an error that suits a client (RFC 9110 §12.5.1): text for people, problem details for programs
 //! (RFC 9457), or the status of a gRPC call.
 
 use super::accept_encoding::thousandths;
@@ -7,7 +7,7 @@ use crate::known::KnownHeader;
 use crate::message::RequestHead;
 use crate::scan;
 
-/// The form in which a client reads an error.
+/// The form in which a client gets an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wants {
     /// Text, or a page.
@@ -22,8 +22,8 @@ pub enum Wants {
 }
 
 impl Wants {
-    /// What `request` says of it: the type of its content says that it is a gRPC call, else `accept` whether
-    /// JSON is read more gladly than HTML. O(1) for clients that name neither, else O(length of `accept`);
+    /// The form for `request`: its `content-type` tells whether it is a gRPC call; otherwise `accept` tells
+    /// whether it prefers JSON to HTML. O(1) for clients that name neither, otherwise O(length of `accept`);
     /// does not allocate.
     #[inline]
     pub fn of(request: &RequestHead, buffer: &[u8]) -> Wants {
@@ -31,7 +31,8 @@ impl Wants {
             return of_call;
         }
         let Some(first) = request.value(KnownHeader::Accept, buffer) else { return Wants::Text };
-        // What browsers and curl send: nothing behind it can be read more gladly, or it names no type.
+        // What browsers and curl send: `text/html` first, which nothing later can outrank, or no specific
+        // type.
         if first == b"*/*" || first.starts_with(b"text/html,") {
             return Wants::Text;
         }
@@ -61,8 +62,8 @@ fn grpc(content_type: &[u8]) -> Option<Wants> {
     }
 }
 
-/// Whether these lines of `accept` name a type of JSON that is taken, and HTML not more gladly, nor as gladly
-/// and before it. `*/*` names neither.
+/// Whether these lines of `accept` name a JSON type with a weight above zero, and HTML has a lower weight, or
+/// the same but comes later. `*/*` counts as neither.
 fn prefers_json<'a>(values: impl Iterator<Item = &'a [u8]>) -> bool {
     let (mut json, mut html, mut json_is_first) = (0, 0, false);
     for element in list::elements(values) {
@@ -87,7 +88,7 @@ fn prefers_json<'a>(values: impl Iterator<Item = &'a [u8]>) -> bool {
     json > html || (json > 0 && json == html && json_is_first)
 }
 
-/// Whether a media type (without parameters) is JSON: `application/json`, or of a `+json` format.
+/// Whether a media type (without parameters) is JSON: `application/json`, or one with the suffix `+json`.
 pub fn is_json(kind: &[u8]) -> bool {
     let is_application = kind.get(..12).is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/"));
     let rest = kind.get(12..).unwrap_or_default();

@@ -1,10 +1,9 @@
-//! Which content codings a client takes (RFC 9110 §12.5.3), for choosing one and for telling clients apart by
-//! it.
+//! Which content codings a client accepts (RFC 9110 §12.5.3), to choose one of them, and for cache keys.
 
 use super::list;
 use crate::scan;
 
-/// A content coding that Weir can make (RFC 9110 §8.4.1, RFC 7932, RFC 8878), or none.
+/// A content coding that Weir can produce (RFC 9110 §8.4.1, RFC 7932, RFC 8878), or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Coding {
     /// `gzip`
@@ -31,7 +30,7 @@ impl Coding {
         }
     }
 
-    /// The coding of that name, in any case; `x-gzip` is `gzip` (RFC 9110 §8.4.1.3).
+    /// The coding with that name, case-insensitively; `x-gzip` is `gzip` (RFC 9110 §8.4.1.3).
     pub fn from_word(word: &[u8]) -> Option<Coding> {
         if word.eq_ignore_ascii_case(b"x-gzip") {
             return Some(Coding::Gzip);
@@ -40,17 +39,16 @@ impl Coding {
     }
 }
 
-/// Codings that a client takes, with their weights.
+/// The codings that a client accepts, with their weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Weights of [`Coding::ALL`] in their order, in thousandths.
+    /// Weights in thousandths, in the order of [`Coding::ALL`].
     weights: [u16; 4],
 }
 
 impl Accepted {
-    /// Reads all `accept-encoding` lines of a request. Elements that cannot be read count as not there.
-    /// Without any line a client takes only what is not encoded: it may know no coding at all. O(length),
-    /// does not allocate.
+    /// Parses all `accept-encoding` lines of a request. Malformed elements are ignored. Without any line only
+    /// `identity` is accepted: the client may support no coding at all. O(length), does not allocate.
     pub fn of<'a>(values: impl Iterator<Item = &'a [u8]>) -> Accepted {
         let mut named = [None; 4];
         let mut others = None;
@@ -69,7 +67,7 @@ impl Accepted {
         //# by default unless specifically excluded by the Accept-Encoding
         //# header field stating either "identity;q=0" or "*;q=0" without a
         //# more specific entry for "identity".
-        // How gladly it takes that when it does not say so is less than anything that it names.
+        // If it is accepted only by default, we rank it below everything that the field names.
         let identity = match (identity, named[Coding::Identity as usize]) {
             (Some(0), _) => 0,
             (_, Some(named)) => named,
@@ -78,13 +76,13 @@ impl Accepted {
         Accepted { weights: [gzip.unwrap_or(0), brotli.unwrap_or(0), zstd.unwrap_or(0), identity] }
     }
 
-    /// How gladly the client takes this coding, from 0 (not at all) to 1000.
+    /// The client's preference for this coding, from 0 (not acceptable) to 1000.
     pub fn weight(&self, coding: Coding) -> u16 {
         self.weights.get(coding as usize).copied().unwrap_or(0)
     }
 
-    /// The coding that the client takes most gladly of those `offered`, the first of several alike; `None`
-    /// when it takes none of them.
+    /// The client's most preferred coding of those `offered`, the first of several with equal weight; `None`
+    /// when it accepts none of them.
     pub fn best(&self, offered: impl IntoIterator<Item = Coding>) -> Option<Coding> {
         let mut best = None;
         for coding in offered {
@@ -97,7 +95,7 @@ impl Accepted {
     }
 }
 
-/// `word` and its weight in thousandths; `None` when the element cannot be read.
+/// A word and its weight in thousandths; `None` when the element is malformed.
 fn weighted(element: &[u8]) -> Option<(&[u8], u16)> {
     let end = element.iter().position(|&byte| byte == b';').unwrap_or(element.len());
     let (word, parameter) = element.split_at(end);
@@ -108,7 +106,7 @@ fn weighted(element: &[u8]) -> Option<(&[u8], u16)> {
     Some((word, thousandths(value)?))
 }
 
-/// RFC 9110 §12.4.2.
+/// Parses a weight (RFC 9110 §12.4.2).
 pub(super) fn thousandths(text: &[u8]) -> Option<u16> {
     let (whole, fraction) = match text {
         [whole @ (b'0' | b'1')] => (whole, &b""[..]),
@@ -126,22 +124,22 @@ pub(super) fn thousandths(text: &[u8]) -> Option<u16> {
     (value <= 1000).then_some(value)
 }
 
-/// Most codings that are told apart; requests that name more are told apart by their text.
+/// Most codings to normalise; for requests that list more the text is used as it is.
 const CODINGS: usize = 12;
 
-/// Appends what `accept-encoding` lines come to, so that requests which ask for the same in other words get
-/// the same stored response: the codings that are taken, in lower case, those taken most gladly first, then
-/// by name, and what is refused of `*` and `identity`.
+/// Appends a normal form of the `accept-encoding` lines, so that requests that mean the same get the same
+/// stored response: the accepted codings in lower case, by descending weight and then by name, and whether
+/// `*` and `identity` are refused.
 ///
-/// Codings that Weir does not know stay in it: an origin may know them. O(length), does not allocate when
-/// `out` has room.
+/// Codings unknown to Weir are included: an origin may support them. O(length), does not allocate when `out`
+/// has room.
 pub fn normalise<'a>(values: impl Iterator<Item = &'a [u8]> + Clone, out: &mut Vec<u8>) {
     let mut taken: [(u16, &[u8]); CODINGS] = [(0, b""); CODINGS];
     let mut count = 0;
     for (word, weight) in list::elements(values.clone()).filter_map(weighted) {
         let word = if word.eq_ignore_ascii_case(b"x-gzip") { b"gzip" } else { word };
         let refusal = word == b"*" || word.eq_ignore_ascii_case(b"identity");
-        // That it is taken goes without saying of `identity`, and that it is refused of all others.
+        // Acceptance is the default for `identity`, and refusal for all others; neither is written.
         if refusal && word != b"*" && weight > 0 || !refusal && weight == 0 {
             continue;
         }

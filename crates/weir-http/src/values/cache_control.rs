@@ -1,7 +1,7 @@
 //! `cache-control` of requests and responses (RFC 9111 §5.2, RFC 5861, RFC 8246).
 //!
-//! Where a field says two things, the stricter one holds; where nobody can read what it says, it says that
-//! nothing is fresh or that nothing is to be kept (threat E8).
+//! If a field contradicts itself, the stricter directive holds. If it can't be parsed, nothing is considered
+//! fresh, or nothing is stored (threat E8).
 
 use super::delta_seconds;
 use super::list;
@@ -10,13 +10,13 @@ use crate::scan;
 /// Most field names that `no-cache` and `private` may list before they are taken to mean the whole response.
 const NAMES: usize = 32;
 
-/// How far a directive such as `private` reaches.
+/// Which part of a response a directive such as `private` applies to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
-    /// It is not there.
+    /// The directive is absent.
     #[default]
     Absent,
-    /// The fields that it lists: [`ResponseDirectives::withheld`].
+    /// Only the fields it lists: [`ResponseDirectives::withheld`].
     Fields,
     /// The whole response.
     Whole,
@@ -25,61 +25,63 @@ pub enum Scope {
 /// Directives in the `cache-control` of a response. Numbers are seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseDirectives {
-    /// No cache may keep it. Also set when the field is malformed.
+    /// No cache may store the response. Also set when the field is malformed.
     pub no_store: bool,
-    /// Keep it in spite of `no_store` if what its status asks of caches is known (RFC 9111 §5.2.2.3).
+    /// Store it in spite of `no_store` if the cache understands the requirements of its status (RFC 9111
+    /// §5.2.2.3).
     pub must_understand: bool,
-    /// For one client only.
+    /// Only for the client that asked.
     pub private: Scope,
     /// Not to be used without asking the origin.
     pub no_cache: Scope,
-    /// May be kept where it otherwise might not.
+    /// May be stored where it otherwise might not.
     pub public: bool,
     /// Never to be used when stale.
     pub must_revalidate: bool,
-    /// The same for caches that many share.
+    /// The same for shared caches.
     pub proxy_revalidate: bool,
-    /// The content may not be changed, compressed for instance.
+    /// The content must not be changed, such as compressed.
     pub no_transform: bool,
-    /// It does not change while it is fresh (RFC 8246).
+    /// The response does not change while it is fresh (RFC 8246).
     pub immutable: bool,
-    /// How long it is fresh. 0 where it is there and cannot be read.
+    /// How long the response is fresh. 0 if the directive is there but can't be parsed.
     pub max_age: Option<u32>,
-    /// The same for caches that many share.
+    /// The same for shared caches.
     pub s_maxage: Option<u32>,
-    /// How long it may be used when stale, while it is asked for anew (RFC 5861 §3).
+    /// How long a stale response may be used while it is being revalidated (RFC 5861 §3).
     pub stale_while_revalidate: Option<u32>,
-    /// How long it may be used when stale, while the origin answers with errors (RFC 5861 §4).
+    /// How long a stale response may be used while the origin answers with errors (RFC 5861 §4).
     pub stale_if_error: Option<u32>,
-    /// Names in lower case that `private` or `no-cache` list: fields that must not be kept (RFC 9111 §3.1).
+    /// Names, in lower case, that `private` or `no-cache` list: fields that must not be stored (RFC 9111
+    /// §3.1).
     pub withheld: Vec<Box<[u8]>>,
 }
 
 /// Directives in the `cache-control` of a request. Numbers are seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestDirectives {
-    /// Keep nothing of the request or its response.
+    /// Store neither the request nor its response.
     pub no_store: bool,
-    /// Ask the origin whatever is kept.
+    /// Ask the origin, whatever is stored.
     pub no_cache: bool,
-    /// The content may not be changed.
+    /// The content must not be changed.
     pub no_transform: bool,
-    /// Answer from memory or not at all.
+    /// Answer from the cache or not at all.
     pub only_if_cached: bool,
-    /// Nothing older than this.
+    /// The oldest age the client accepts.
     pub max_age: Option<u32>,
-    /// Something stale will do, if for no longer than this; `u32::MAX` when it said of any age.
+    /// The longest staleness the client accepts; `u32::MAX` if the directive had no argument.
     pub max_stale: Option<u32>,
-    /// It must stay fresh for at least so long.
+    /// The response must stay fresh for at least this long.
     pub min_fresh: Option<u32>,
-    /// Something stale will do if the origin answers with an error (RFC 5861 §4).
+    /// For how long the client accepts a stale response if the origin answers with an error (RFC 5861 §4).
     pub stale_if_error: Option<u32>,
 }
 
 /// An element of the list: `name` or `name=argument`.
 struct Directive<'a> {
     name: &'a [u8],
-    /// Without its quotes. `None` when there is none.
+    /// The argument without its quotes; `None` without an argument.
     argument: Option<&'a [u8]>,
 }
 
@@ -105,13 +107,13 @@ impl<'a> Directive<'a> {
         self.name.eq_ignore_ascii_case(lower.as_bytes())
     }
 
-    /// The number it gives, or 0: what cannot be read is not fresh (RFC 9111 §4.2.1).
+    /// The argument as a number, or 0: a lifetime that can't be parsed counts as none (RFC 9111 §4.2.1).
     fn seconds(&self) -> u32 {
         self.argument.and_then(delta_seconds::parse).unwrap_or(0)
     }
 }
 
-/// The smaller of what was said before and what is said now.
+/// The smaller of the earlier value and this one.
 //= https://www.rfc-editor.org/rfc/rfc9111#section-4.2.1
 //# When there is more than one value present for a given directive
 //# (e.g., two Expires header field lines or multiple Cache-Control: max-
@@ -123,14 +125,14 @@ fn stricter(before: &mut Option<u32>, now: u32) {
 }
 
 impl ResponseDirectives {
-    /// Reads all `cache-control` lines of a response. O(length); allocates only for names that `private` and
+    /// Parses all `cache-control` lines of a response. O(length); allocates only for names that `private` and
     /// `no-cache` list.
     pub fn of<'a>(values: impl Iterator<Item = &'a [u8]>) -> ResponseDirectives {
         let mut said = ResponseDirectives::default();
         for element in list::elements(values) {
             match Directive::of(element) {
                 Some(directive) => said.take(&directive),
-                // The directive that was meant may be `private`.
+                // The malformed directive may have been meant as `private`.
                 None => (said.no_store, said.must_understand) = (true, false),
             }
         }
@@ -166,13 +168,13 @@ impl ResponseDirectives {
         }
     }
 
-    /// Whether it says for how long the response is fresh.
+    /// Whether it declares how long the response is fresh.
     pub fn has_lifetime(&self) -> bool {
         self.max_age.is_some() || self.s_maxage.is_some()
     }
 }
 
-/// Notes the names that `private` or `no-cache` lists, and says how far it reaches.
+/// Records the names that `private` or `no-cache` lists, and returns what the directive applies to.
 pub(super) fn withhold(withheld: &mut Vec<Box<[u8]>>, argument: Option<&[u8]>) -> Scope {
     let Some(argument) = argument else { return Scope::Whole };
     let mut scope = Scope::Whole;
@@ -187,11 +189,11 @@ pub(super) fn withhold(withheld: &mut Vec<Box<[u8]>>, argument: Option<&[u8]>) -
 }
 
 impl RequestDirectives {
-    /// Reads all `cache-control` lines of a request. O(length), does not allocate.
+    /// Parses all `cache-control` lines of a request. O(length), does not allocate.
     pub fn of<'a>(values: impl Iterator<Item = &'a [u8]>) -> RequestDirectives {
         let mut said = RequestDirectives::default();
         for element in list::elements(values) {
-            // A client can only ask for less by what we cannot read.
+            // Malformed elements are ignored: a client's directives only restrict what it is given.
             if let Some(directive) = Directive::of(element) {
                 said.take(&directive);
             }

@@ -1,17 +1,17 @@
-//! `cdn-cache-control`: what an origin says to caches such as Weir and to nobody else (RFC 9213).
+//! `cdn-cache-control`: an origin's directives for caches such as Weir only (RFC 9213).
 //!
-//! It is a dictionary of structured fields (RFC 8941 §3.2), parsed strictly as those are: one mistake, and it
-//! was not there.
+//! It is a structured-fields dictionary (RFC 8941 §3.2), and parsed strictly: with a single mistake the whole
+//! field is ignored.
 
 use super::cache_control::{ResponseDirectives, Scope, withhold};
 use super::delta_seconds;
 
-/// The field's directives, in the words of `cache-control`, in whose and `expires`' place it stands. `None`
-/// when it is not there, empty, or cannot be parsed: the other two hold then (RFC 9213 §2.2).
+/// The field's directives, expressed as those of `cache-control`; they replace `cache-control` and `expires`.
+/// `None` when the field is absent, empty, or malformed: then those two apply (RFC 9213 §2.2).
 ///
-/// Members of another type than their directive has are ignored. O(length).
+/// Members whose type is not that of their directive are ignored. O(length).
 pub fn parse<'a>(values: impl Iterator<Item = &'a [u8]>) -> Option<ResponseDirectives> {
-    // Lines are one list (RFC 8941 §4.2).
+    // All lines together are one list (RFC 8941 §4.2).
     let text = values.fold(Vec::new(), |mut text, value| {
         if !text.is_empty() {
             text.push(b',');
@@ -62,7 +62,7 @@ fn scope(withheld: &mut Vec<Box<[u8]>>, value: &Value) -> Scope {
     }
 }
 
-/// A value as far as any directive needs it.
+/// A value, in as much detail as any directive needs.
 #[derive(Debug, PartialEq, Eq)]
 enum Value {
     Integer(i64),
@@ -72,7 +72,7 @@ enum Value {
     Another,
 }
 
-/// RFC 8941 §4.2, over what is left of the text.
+/// Parses the rest of the text (RFC 8941 §4.2).
 struct Parser<'a> {
     rest: &'a [u8],
 }
@@ -102,7 +102,7 @@ impl<'a> Parser<'a> {
             let key = self.key()?;
             let value = if self.skip(b'=') { self.member()? } else { Value::Boolean(true) };
             self.parameters()?;
-            // The last of several with one key holds.
+            // The last of several members with the same key counts.
             members.retain(|(before, _)| before != key);
             members.push((key.to_vec(), value));
             self.take_while(|byte| byte == b' ' || byte == b'\t');
@@ -111,7 +111,7 @@ impl<'a> Parser<'a> {
             }
             self.skip(b',').then_some(())?;
             self.take_while(|byte| byte == b' ' || byte == b'\t');
-            // A comma at the end.
+            // A comma at the end is an error.
             (!self.rest.is_empty()).then_some(())?;
         }
         Some(members)

@@ -1,26 +1,26 @@
-//! The cookies of a request (RFC 6265 section 4.2.1), read in one way by all who look at them.
+//! The cookies of a request (RFC 6265 section 4.2.1), parsed in the same way for all uses.
 
 /// Name and value of each cookie of a line.
 pub fn pairs(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     line.split(|byte| *byte == b';').filter_map(parts)
 }
 
-/// Name and value of what stands between two semicolons; `None` where it has no `=`.
+/// Name and value of the text between two semicolons; `None` if it has no `=`.
 pub fn parts(pair: &[u8]) -> Option<(&[u8], &[u8])> {
     let pair = pair.trim_ascii();
     let at = pair.iter().position(|byte| *byte == b'=')?;
     Some((&pair[..at], &pair[at + 1..]))
 }
 
-/// The value of the first cookie of that name; `None` where there is none.
+/// The value of the first cookie with that name; `None` if there is none.
 pub fn first<'a>(lines: impl Iterator<Item = &'a [u8]>, name: &[u8]) -> Option<&'a [u8]> {
     of_name(lines, name).next()
 }
 
-/// The value of the only cookie of that name; `None` where there is none, or another one in any line.
+/// The value of the only cookie with that name; `None` if there is none, or more than one in all lines.
 ///
-/// Credentials are read by this: of two cookies of one name a backend may take the one that was not looked
-/// at.
+/// Use this for credentials: if there are two cookies with one name, a backend may use the one that was not
+/// checked.
 pub fn only<'a>(lines: impl Iterator<Item = &'a [u8]>, name: &[u8]) -> Option<&'a [u8]> {
     let mut found = of_name(lines, name);
     let value = found.next()?;

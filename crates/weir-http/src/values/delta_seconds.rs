@@ -1,8 +1,8 @@
-//! Whole numbers of seconds (RFC 9111 §1.2.2), and the `age` field that is one.
+//! Whole numbers of seconds (RFC 9111 §1.2.2), and the `age` field, which is one.
 
 use super::list;
 
-/// The largest number of seconds there is, some 68 years: all that are larger count as this.
+/// The largest number of seconds, some 68 years: larger ones count as this.
 //= https://www.rfc-editor.org/rfc/rfc9111#section-1.2.2
 //# If a cache receives a delta-seconds value greater than the greatest
 //# integer it can represent, or if any of its subsequent calculations
@@ -10,7 +10,8 @@ use super::list;
 //# or the greatest positive integer it can conveniently represent.
 pub const MOST: u32 = 1 << 31;
 
-/// The number, at most [`MOST`]; `None` for anything but digits, signs and fractions included. O(length).
+/// Parses a number, at most [`MOST`]; `None` for anything but digits, including signs and fractions.
+/// O(length).
 pub fn parse(text: &[u8]) -> Option<u32> {
     if text.is_empty() {
         return None;
@@ -22,7 +23,7 @@ pub fn parse(text: &[u8]) -> Option<u32> {
     })
 }
 
-/// The value of an `age` field in seconds; `None` when there is none that can be read.
+/// The value of an `age` field in seconds; `None` if it is absent or malformed.
 //= https://www.rfc-editor.org/rfc/rfc9111#section-5.1
 //# Although it is defined as a singleton header field, a cache
 //# encountering a message with a list-based Age field value SHOULD use

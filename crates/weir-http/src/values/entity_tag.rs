@@ -12,13 +12,13 @@ pub struct EntityTag<'a> {
 }
 
 impl<'a> EntityTag<'a> {
-    /// Reads one tag and nothing else; `None` for anything that is none, unquoted tags included.
+    /// Parses a text that consists of one tag; `None` for anything else, including unquoted tags.
     pub fn parse(text: &'a [u8]) -> Option<EntityTag<'a>> {
         let (tag, rest) = EntityTag::take(text)?;
         rest.is_empty().then_some(tag)
     }
 
-    /// Reads the tag that `text` begins with. Commas and backslashes are ordinary bytes in it.
+    /// Parses the tag that `text` begins with. Commas and backslashes are ordinary bytes in it.
     fn take(text: &'a [u8]) -> Option<(EntityTag<'a>, &'a [u8])> {
         let (weak, quoted) = match text {
             [b'W', b'/', rest @ ..] => (true, rest),
@@ -31,22 +31,22 @@ impl<'a> EntityTag<'a> {
         visible.then_some((EntityTag { weak, opaque }, rest.get(1..).unwrap_or_default()))
     }
 
-    /// Both are strong and the same (RFC 9110 §8.8.3.2): the bytes are the same too.
+    /// Strong comparison (RFC 9110 §8.8.3.2): if both are strong and equal, the contents are identical.
     pub fn same_strongly(&self, other: &EntityTag<'_>) -> bool {
         !self.weak && !other.weak && self.opaque == other.opaque
     }
 
-    /// The same but for strength (RFC 9110 §8.8.3.2): the content means the same.
+    /// Weak comparison, ignoring strength (RFC 9110 §8.8.3.2): if equal, the contents are equivalent.
     pub fn same_weakly(&self, other: &EntityTag<'_>) -> bool {
         self.opaque == other.opaque
     }
 }
 
-/// Whether an `if-none-match` names the tag, weakly compared, or `*`, which stands for any (RFC 9110
+/// Whether an `if-none-match` lists the tag, by weak comparison, or is `*`, which matches any (RFC 9110
 /// §13.1.2).
 ///
-/// Lines that are no list of tags name nothing, so that the client gets the whole. `tag` is that of the
-/// stored response, if it has one.
+/// Lines that are not lists of tags match nothing, so that the client gets the whole response. `tag` is that
+/// of the stored response, if it has one.
 pub fn names<'a>(values: impl Iterator<Item = &'a [u8]>, tag: Option<EntityTag<'_>>) -> bool {
     let mut named = false;
     let (mut lines, mut any) = (0, false);
@@ -61,11 +61,11 @@ pub fn names<'a>(values: impl Iterator<Item = &'a [u8]>, tag: Option<EntityTag<'
             None => return false,
         }
     }
-    // `*` stands alone, or it is not what it seems.
+    // `*` must be the only line; otherwise the field matches nothing.
     if any { lines == 1 } else { named }
 }
 
-/// `None` when the line is no list of tags.
+/// `None` when the line is not a list of tags.
 fn names_in_line(value: &[u8], tag: Option<&EntityTag<'_>>) -> Option<bool> {
     let mut named = false;
     let mut rest = scan::trim(value);

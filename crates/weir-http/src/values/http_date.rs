@@ -1,4 +1,4 @@
-//! Dates (RFC 9110 §5.6.7): the one form that is written, and the three that are read.
+//! Dates (RFC 9110 §5.6.7): the one form that is written, and the three that are parsed.
 
 const WEEKDAYS: [&[u8]; 7] = [b"Thu", b"Fri", b"Sat", b"Sun", b"Mon", b"Tue", b"Wed"];
 const LONG_WEEKDAYS: [&[u8]; 7] =
@@ -17,11 +17,11 @@ struct Moment {
     second_of_day: u64,
 }
 
-/// Seconds since the epoch of a date in any of the three forms; 0 for dates before it.
+/// Parses a date in any of the three forms into seconds since the epoch; 0 for dates before it.
 ///
-/// `now` in seconds since the epoch tells the century of years with two digits. `None` for anything else:
-/// names of days and months are case-sensitive, and the zone is `GMT`. That a day has the name it should have
-/// is not checked; that the month has such a day is. O(1), does not allocate.
+/// `now`, in seconds since the epoch, determines the century of two-digit years. `None` for anything else:
+/// names of days and months are case-sensitive, and the zone must be `GMT`. Checks that the month has such a
+/// day, but not that the weekday is right. O(1), does not allocate.
 pub fn parse(text: &[u8], now: u64) -> Option<u64> {
     let moment = match text {
         [_, _, _, b',', b' ', rest @ ..] if WEEKDAYS.contains(&text.get(..3)?) => fixdate(rest)?,
@@ -73,7 +73,7 @@ fn asctime(text: &[u8]) -> Option<Moment> {
     Some(Moment { year: digits(year)?, month: month([m1, m2, m3])?, day, second_of_day: clock(time)? })
 }
 
-/// `08:49:37`; second 60 is a leap second, which counts as the one that follows.
+/// `08:49:37`; second 60 is a leap second, which counts as the second after it.
 fn clock(text: &[u8]) -> Option<u64> {
     let &[h1, h2, b':', m1, m2, b':', s1, s2] = text else { return None };
     let (hour, minute, second) = (digits(&[h1, h2])?, digits(&[m1, m2])?, digits(&[s1, s2])?);
@@ -109,12 +109,12 @@ impl Moment {
     }
 }
 
-/// `None` before 1970.
+/// Days from 1970-01-01 to this date; `None` before 1970.
 ///
 /// Source: Hinnant, "chrono-Compatible Low-Level Date Algorithms", `days_from_civil`.
 fn days_since_epoch(year: u64, month: u64, day: u64) -> Option<u64> {
-    // The years of that calendar begin in March, so that the day which some years lack is their last. Year 0
-    // has none before it.
+    // The algorithm's years begin in March, so that a leap day is the last day of its year. Year 0 has none
+    // before it.
     let year = if month <= 2 { year.checked_sub(1)? } else { year };
     let (era, year_of_era) = (year / 400, year % 400);
     let shifted_month = (month + 9) % 12;

@@ -1,8 +1,8 @@
-//! Comma-separated lists (RFC 9110 §5.6.1), whose elements may hold quoted strings with commas in them.
+//! Comma-separated lists (RFC 9110 §5.6.1), whose elements may contain quoted strings with commas.
 
 use crate::scan;
 
-/// The elements of all lines of a field, trimmed, without the empty ones that recipients must ignore.
+/// The elements of all lines of a field, trimmed, without empty ones, which recipients must ignore.
 pub(crate) fn elements<'a>(values: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = &'a [u8]> {
     values.flat_map(|value| Elements { rest: Some(value) }).filter(|element| !element.is_empty())
 }
@@ -23,8 +23,8 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Position of the comma behind the first element, or the end. What follows a quote that never ends is one
-/// element: it must not be taken for directives of its own.
+/// Position of the comma after the first element, or the end. All text after an unclosed quote is part of one
+/// element: it must not be taken for separate directives.
 fn end_of_element(text: &[u8]) -> usize {
     let (mut quoted, mut escaped) = (false, false);
     for (at, &byte) in text.iter().enumerate() {
@@ -40,7 +40,7 @@ fn end_of_element(text: &[u8]) -> usize {
 }
 
 /// The text between the quotes of a quoted string (RFC 9110 §5.6.4); `None` when `text` is not exactly one,
-/// or has escapes, which nothing that Weir reads has a use for.
+/// or has escapes, which no field that Weir parses needs.
 pub(crate) fn unquoted(text: &[u8]) -> Option<&[u8]> {
     let [b'"', inner @ .., b'"'] = text else { return None };
     inner.iter().all(|&byte| byte != b'"' && byte != b'\\').then_some(inner)

@@ -1,9 +1,9 @@
-//! The meaning of single fields' values: dates, entity tags, ranges, directives, negotiation.
+//! Parsers for the values of single fields: dates, entity tags, ranges, directives, negotiation.
 //!
-//! Each grammar has a file. They take the values as a head gives them, one for each line of that name, and
-//! answer with typed values. A peer's mistake is never an error here but the reading that can do the least
-//! harm: freshness that nobody can read is none, a condition that nobody can read does not hold, a range that
-//! nobody can read asks for the whole.
+//! Each grammar has a file. The functions take the values as a head returns them, one for each line of that
+//! name, and return typed values. A peer's mistake is never an error here; it is read in the way that does
+//! the least harm: a malformed lifetime counts as none, a malformed condition does not hold, and a malformed
+//! range asks for the whole.
 
 pub mod accept;
 pub mod accept_encoding;

@@ -3,25 +3,25 @@
 /// The ranges that a `range` field asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteRange {
-    /// Bytes from `first` to `last`, both included; to the end where there is no `last`.
+    /// Bytes from `first` to `last`, both included; to the end if `last` is `None`.
     From {
         /// First byte, from 0.
         first: u64,
         /// Last byte, at least `first`.
         last: Option<u64>,
     },
-    /// That many bytes at the end.
+    /// This many bytes at the end.
     Last(u64),
 }
 
-/// A range of something with a length.
+/// A range applied to content of known length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolved {
-    /// Bytes `start..end`, never none.
+    /// Bytes `start..end`, never empty.
     Part {
         /// First byte.
         start: u64,
-        /// Behind the last byte.
+        /// Position after the last byte.
         end: u64,
     },
     /// There are no such bytes: 416.
@@ -29,9 +29,9 @@ pub enum Resolved {
 }
 
 impl ByteRange {
-    /// Reads the value of a `range` field that asks for one range of bytes. `None` for everything that is to
-    /// be answered with the whole: other units, several ranges (which a server may ignore, and which
-    /// attackers ask for by the hundred), and what is no range at all.
+    /// Parses the value of a `range` field that asks for one range of bytes. `None` for everything that is to
+    /// be answered with the whole content: other units, several ranges (which a server may ignore, and which
+    /// attackers request by the hundred), and malformed values.
     pub fn parse(text: &[u8]) -> Option<ByteRange> {
         let equals = text.iter().position(|&byte| byte == b'=')?;
         let (unit, set) = text.split_at(equals);
@@ -47,7 +47,7 @@ impl ByteRange {
         }
     }
 
-    /// Which bytes of a content of `length` that is.
+    /// Applies the range to content of `length` bytes.
     pub fn of(self, length: u64) -> Resolved {
         let (start, end) = match self {
             ByteRange::From { first, last } => {
@@ -59,7 +59,7 @@ impl ByteRange {
     }
 }
 
-/// A number of any length, as large as we can count; `Some(None)` where there is nothing.
+/// Parses a number; one that is too large counts as the largest. `Some(None)` for an empty text.
 fn number(text: &[u8]) -> Option<Option<u64>> {
     if text.is_empty() {
         return Some(None);

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::{delta_seconds, http_date};
 
-/// How long to wait; zero for a date that is over. `wall_seconds` since 1970 is now.
+/// How long to wait; zero for a date in the past. `wall_seconds` is the current time in seconds since 1970.
 ///
-/// `None` for what is neither. O(1), does not allocate.
+/// `None` if it is neither seconds nor a date. O(1), does not allocate.
 pub fn parse(value: &[u8], wall_seconds: u64) -> Option<Duration> {
     let seconds = match delta_seconds::parse(value) {
         Some(seconds) => u64::from(seconds),

@@ -1,26 +1,26 @@
-//! Which fields of the request a response was chosen by (RFC 9110 §12.5.5).
+//! The request fields that determined which response was chosen (RFC 9110 §12.5.5).
 
 use super::list;
 use crate::scan;
 
-/// The fields that all `vary` lines of a response name.
+/// The fields named by all `vary` lines of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Vary {
-    /// Nothing in the request's fields.
+    /// No request field.
     #[default]
     Nothing,
     /// These fields, in lower case, sorted, each once.
     Names(Vec<Box<[u8]>>),
-    /// Something that is not in its fields, or something that cannot be read: no other request gets the same.
+    /// `*`, or something malformed: the response suits no other request.
     Anything,
 }
 
 impl Vary {
-    /// Reads the lines. Allocates one box for each name.
+    /// Parses the lines. Allocates one box for each name.
     pub fn of<'a>(values: impl Iterator<Item = &'a [u8]>) -> Vary {
         let mut names = Vec::new();
         for name in list::elements(values) {
-            // `*` is a token too, and means anything wherever it stands.
+            // `*` is also a token; it means anything wherever it stands.
             if name == b"*" || !scan::is_token(name) {
                 return Vary::Anything;
             }

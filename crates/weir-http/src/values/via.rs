@@ -1,9 +1,9 @@
-//! `via` (RFC 9110 §7.6.3): through whom a message came.
+//! `via` (RFC 9110 §7.6.3): the proxies a message has passed through.
 
 use super::list::elements;
 
-/// How often a message came through a Weir, as the pseudonym in its `via` fields says. Others may have
-/// written it: it serves to end loops, and proves nothing.
+/// How often a message has passed through a Weir, according to the pseudonym in its `via` fields. Others can
+/// forge it: it serves to stop loops, and proves nothing.
 pub fn own_hops<'a>(values: impl Iterator<Item = &'a [u8]>) -> usize {
     let is_own = |element: &&[u8]| {
         // received-protocol RWS received-by [ RWS comment ]

@@ -31,17 +31,17 @@ use crate::client::Client;
 use crate::events::Event;
 use crate::worker::Worker;
 
-/// Wait for a descriptor to become free.
+/// How long to wait for a descriptor to become free.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(10);
 
-/// What a backend is told first on a connection: who is behind it, where its pool says `send_proxy`. Made for
-/// every connection that is opened for a client, also where nothing of what the client sent goes there: such
-/// a backend serves nobody who does not say it.
+/// The PROXY header that a connection to a backend begins with, if its pool has `send_proxy`. It is written
+/// on every connection that is opened for a client, even if nothing that the client sent goes there, because
+/// such a backend serves no connection without it.
 pub struct ProxyHeader(Option<Vec<u8>>);
 
 impl ProxyHeader {
-    /// For backends of `pool`, and of this client; `local` says which address of ours the client has come to,
-    /// and is asked only where a header is sent.
+    /// The header for backends of `pool` and this client. `local` gives the address of ours that the client
+    /// connected to, and is called only if a header is sent.
     pub fn of(
         pool: &WorkerPool,
         client: &Client,
@@ -52,24 +52,25 @@ impl ProxyHeader {
     }
 }
 
-/// What a new connection is for.
+/// Parameters of a new connection.
 struct OpenHow<'a> {
-    /// What is said first.
+    /// The header that is sent first.
     proxy_header: Option<&'a ProxyHeader>,
-    /// Whose address it may leave from.
+    /// The client whose address it may leave from.
     client: Option<IpAddr>,
-    /// Its place among those that may be open.
+    /// Its share of the backend's `max_connections`.
     reserved: Option<Reservation>,
-    /// Whether another address of its name will do: not where the backend is known by what it said.
+    /// Whether another address of the backend's name may be used: not if something known about the backend
+    /// was learnt from what it said.
     takes_any: bool,
 }
 
 impl WorkerBackend {
-    /// Opens a connection that is ready for the first byte of the protocol above: the PROXY header was sent
-    /// where one is wanted, TLS made where the pool wants it. The deadline is the caller's to set. `client`
-    /// is whose address the connection may leave from.
+    /// Opens a connection that is ready for the protocol's first byte: the PROXY header has been sent if one
+    /// is wanted, and the TLS handshake made if the pool uses TLS. The caller sets the deadline. `client` is
+    /// the client whose address the connection may leave from.
     ///
-    /// `Err(OutOfDescriptors)` only when none became free in time for a connection before the deadline.
+    /// `Err(OutOfDescriptors)` only if no descriptor became free before the deadline.
     pub async fn open(
         &self,
         worker: &Worker,
@@ -86,8 +87,9 @@ impl WorkerBackend {
         }
     }
 
-    /// The same where the backend picks between HTTP/2 and HTTP/1.1 ([`Connection::is_h2`]): others are told
-    /// of it. Its pool sends no PROXY header, for requests of several clients may share a connection.
+    /// As [`Self::open`], but lets the backend choose between HTTP/2 and HTTP/1.1 ([`Connection::is_h2`]),
+    /// and notes the choice for others. The pool sends no PROXY header, because requests of several clients
+    /// may share a connection.
     pub async fn open_either(
         &self,
         worker: &Worker,
@@ -96,7 +98,7 @@ impl WorkerBackend {
     ) -> Result<Connection, ConnectError> {
         let opening = OpenHow { proxy_header: None, client: Some(client), reserved: None, takes_any: true };
         let connection = self.open_plain(worker, deadline, opening).await?;
-        // Without TLS nobody picks; the check of the config lets no such pool through.
+        // Without TLS there is no choice; the config's check refuses such a pool.
         let Some(tls) = &self.shared.tls else { return Ok(connection) };
         let connection = Box::pin(self.shake(tls, Offer::Either, worker, connection, deadline)).await?;
         self.shared.picked.note(connection.is_h2);
@@ -106,7 +108,7 @@ impl WorkerBackend {
         Ok(connection)
     }
 
-    /// The same without TLS, for a protocol in which that begins in mid-stream ([`Self::secure`]).
+    /// As [`Self::open`] without TLS, for a protocol in which TLS begins in mid-stream ([`Self::secure`]).
     async fn open_plain(
         &self,
         worker: &Worker,
@@ -132,14 +134,14 @@ impl WorkerBackend {
         let mut was_short = false;
         loop {
             match self.try_to_connect(worker, deadline, opening).await {
-                // Ours is the shortage: others end or make room, and this one waits its time for a
-                // descriptor.
+                // The shortage is ours: connections end or make room, and this one waits for a descriptor
+                // until its deadline.
                 Err(ConnectError::OutOfDescriptors) if !deadline.has_passed() => {
                     was_short = true;
                     worker.make_room();
                     tokio::time::sleep(DESCRIPTOR_PAUSE).await;
                 }
-                // The backend was not given the time that it is meant to have.
+                // The backend did not get all the time that it should have.
                 Err(ConnectError::TimedOut { .. }) if was_short => {
                     return Err(ConnectError::OutOfDescriptors);
                 }
@@ -153,8 +155,8 @@ impl WorkerBackend {
         }
     }
 
-    /// Makes the TLS handshake. It comes behind the PROXY header, and nothing that comes before it is taken
-    /// for an answer (threat A21); the caller sees to it that nothing was received and not yet read.
+    /// Makes the TLS handshake. It comes after the PROXY header, and nothing received before it is taken for
+    /// an answer (threat A21); the caller makes sure that no received bytes are left unread.
     pub async fn secure(
         &self,
         tls: &BackendTls,
@@ -210,7 +212,7 @@ impl WorkerBackend {
         };
         let choice = self.shared.resolved.choice().filter(|_| opening.takes_any);
         let from_somewhere = match &at {
-            // Where there is a choice, each of its addresses gets one.
+            // If the name has several addresses to choose from, each attempt opens its own socket.
             At::Inet(address) if choice.is_none() => {
                 self.socket_for(*address, client, true)?.map(|socket| (socket, *address))
             }
@@ -232,7 +234,7 @@ impl WorkerBackend {
         .await;
         match connected {
             Ok(stream) => {
-                // Heads and bodies go out in separate writes; Nagle would hold the second back.
+                // Heads and bodies are sent in separate writes; Nagle's algorithm would delay the second one.
                 if at.inet().is_some() {
                     let _ = stream.set_nodelay(true);
                 }
@@ -269,8 +271,8 @@ impl WorkerBackend {
         }
     }
 
-    /// Opens a QUIC connection, with `config`, that is ready for the first request. The deadline is the
-    /// caller's to set.
+    /// Opens a QUIC connection, with `config`, that is ready for the first request. The caller sets the
+    /// deadline.
     pub async fn open_quic(
         &self,
         worker: &Worker,
@@ -316,9 +318,9 @@ impl WorkerBackend {
         }
     }
 
-    /// Connects to the address in use or, where that does not accept, to another of its name, which is in use
-    /// from then on. What leaves from its client's address goes to addresses of that one's family alone, and
-    /// changes nothing for others.
+    /// Connects to the address in use or, if that does not accept, to another one of its name, which is in
+    /// use from then on. A connection that leaves from its client's address only uses addresses of the same
+    /// family, and does not change the address in use for others.
     async fn connect_to_any(
         &self,
         worker: &Worker,
@@ -351,8 +353,9 @@ impl WorkerBackend {
         Ok(stream)
     }
 
-    /// The address that what is for `client` goes to: `in_use`, or where that is of another family than the
-    /// client from whose address it is to leave, the first of the name that is of the client's.
+    /// The address for a connection made for `client`: `in_use`, unless the connection is to leave from the
+    /// client's address and that is of another family; then it is the name's first address of the client's
+    /// family.
     pub fn address_for(&self, in_use: SocketAddr, client: Option<IpAddr>) -> SocketAddr {
         let local_end = self.local_end.borrow();
         let Some(local_end) = local_end.as_ref().filter(|end| !end.suits(in_use, client)) else {
@@ -363,14 +366,15 @@ impl WorkerBackend {
         others.find(|it| local_end.suits(*it, client)).unwrap_or(in_use)
     }
 
-    /// Whether an error of connecting or sending is about where that was to leave from, by what the pool
-    /// says.
+    /// Whether an error of connecting or sending comes from the local address or interface that the pool
+    /// prescribes.
     pub fn is_about_leaving(&self, error: &io::Error) -> bool {
         self.local_end.borrow().as_ref().is_some_and(|local_end| local_end.explains(error))
     }
 
-    /// What is for `client` could not leave for `backend`: says so in the log, at first and then at most once
-    /// a minute, since it is held against no backend and their states say nothing of it.
+    /// Makes the error for a connection or datagram for `client` that could not leave for `backend`. It is
+    /// logged the first time and then at most once a minute, because it does not count against a backend and
+    /// no state shows it.
     pub fn cannot_leave(&self, backend: At, client: Option<IpAddr>, source: io::Error) -> ConnectError {
         let local_end = self.local_end.borrow();
         let client = client.filter(|_| local_end.as_ref().is_some_and(|it| it.is_clients));
@@ -383,11 +387,11 @@ impl WorkerBackend {
         error
     }
 
-    /// A socket that is yet to be connected to `address`, for a client, where the pool says what it leaves
-    /// from; `None` where the kernel chooses.
+    /// A socket that is not yet connected to `address`, bound to the local address that the pool prescribes
+    /// for this client; `None` if the kernel chooses.
     ///
     /// # Errors
-    /// It can't leave from there.
+    /// It can't be bound to that address.
     pub fn socket_for(
         &self,
         address: SocketAddr,
@@ -402,16 +406,16 @@ impl WorkerBackend {
         }
     }
 
-    /// Why a wait on a connection on which nothing of a request was sent yet came to nothing.
+    /// The error for a failed wait on a connection on which no part of a request has been sent.
     pub fn wait_failed(&self, error: WaitError) -> ConnectError {
         ConnectError::from_wait(error, self.shared.resolved.at(), &self.shared.address)
     }
 }
 
 impl Chosen {
-    /// Opens a connection on which nothing was said yet but the PROXY header, where one is wanted, and which
-    /// counts against the `max_connections` of its backend as long as it is open. The deadline is the
-    /// caller's to set; TLS is the caller's to make ([`WorkerBackend::secure`]).
+    /// Opens a connection on which nothing but the PROXY header, if one is wanted, has been sent. It counts
+    /// against the backend's `max_connections` as long as it is open. The caller sets the deadline and makes
+    /// the TLS handshake ([`WorkerBackend::secure`]).
     pub async fn open_counted(
         &self,
         worker: &Worker,
@@ -423,7 +427,8 @@ impl Chosen {
         self.backend().open_plain(worker, deadline, opening).await
     }
 
-    /// The same beyond the `max_connections` of the backend, which it counts against all the same.
+    /// As [`Self::open_counted`], but may exceed the backend's `max_connections`, against which it still
+    /// counts.
     pub async fn open_beyond(
         &self,
         worker: &Worker,

@@ -1,5 +1,5 @@
-//! Whether and after how long a second backend is asked beside one that takes its time: the one place that
-//! decides it. Pure.
+//! Decides whether and when a second backend is asked in parallel to a slow one; nothing else decides it.
+//! Pure.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use weir_balance::{ResponseTimes, WINDOW_SECONDS};
 use weir_config::{HedgeAfter, NEVER, Retry, RouteRetry};
 use weir_http::Method;
 
-/// When a second backend is asked: what the route says, else the pool.
+/// When a second backend is asked, as set by the route, else by the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HedgeRules {
     after: HedgeAfter,
@@ -16,24 +16,24 @@ pub struct HedgeRules {
     idempotent: bool,
 }
 
-/// What is known of a request.
+/// What is known about a request.
 #[derive(Clone, Copy, Debug)]
 pub struct HedgeAsked {
     /// Its method.
     pub method: Method,
     /// Whether all of it is in memory, so that it can be sent twice.
     pub is_whole: bool,
-    /// Whether it asks for a tunnel, which one backend alone can be the end of.
+    /// Whether it asks for a tunnel, which can only end at one backend.
     pub is_tunnel: bool,
-    /// Whether it may be a copy itself, that somebody sends again (RFC 8470).
+    /// Whether it may be a replay (RFC 8470).
     pub is_early: bool,
     /// Whether the client's cookie names its backend.
     pub is_sticky: bool,
 }
 
 impl HedgeRules {
-    /// What holds for a request to a pool that says `pool`, on a route that says `route`; `None` where no
-    /// second backend is ever asked. Does not allocate.
+    /// The rules for a request to `pool` on `route`; `None` if no second backend is ever asked. Does not
+    /// allocate.
     #[inline]
     pub fn of(pool: &Retry, route: Option<&RouteRetry>) -> Option<HedgeRules> {
         let route = route.and_then(|route| route.hedge);
@@ -50,10 +50,10 @@ impl HedgeRules {
         (rules.after != HedgeAfter::Off).then_some(rules)
     }
 
-    /// Why such a request is never sent to two backends at once; `None` where it may be.
+    /// Why such a request is never sent to two backends at once; `None` if it may be.
     ///
-    /// A retry follows a failure, but a hedge leaves a copy under way that may be executed when its client
-    /// has long gone on: what changes something may then undo what came after it.
+    /// A retry follows a failure, but a hedge leaves a copy in progress that may be executed when its client
+    /// has long gone on: if it changes something, it may undo what came after it.
     pub fn hindrance(&self, asked: &HedgeAsked) -> Option<&'static str> {
         let HedgeAsked { method, is_whole, is_tunnel, is_early, is_sticky } = *asked;
         match () {
@@ -69,12 +69,12 @@ impl HedgeRules {
         }
     }
 
-    /// Whether the delay goes by how long answers took, so that this must be known.
+    /// Whether the delay depends on measured response times.
     pub fn is_measured(&self) -> bool {
         matches!(self.after, HedgeAfter::Percentile(_))
     }
 
-    /// How long the first backend is waited for; `None` where too few answers are known to say.
+    /// How long to wait for the first backend; `None` if too few response times are known.
     pub fn delay(&self, times: &ResponseTimes, now: Duration) -> Option<Duration> {
         match self.after {
             HedgeAfter::Percentile(per_mille) => {
@@ -86,7 +86,7 @@ impl HedgeRules {
         }
     }
 
-    /// All of it in words, for a request of which `asked` is known.
+    /// The rules in words, for a request with the facts `asked`.
     pub fn words(&self, asked: &HedgeAsked, times: &ResponseTimes, now: Duration) -> String {
         if let Some(why) = self.hindrance(asked) {
             return format!("none: {why}");

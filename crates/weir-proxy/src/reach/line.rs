@@ -1,13 +1,13 @@
-//! The line before a pool whose backends are all at `max_connections`, or of which none has the role
-//! asked for.
+//! The waiting line of a pool whose backends are all at `max_connections`, or of which none has the requested
+//! role.
 //!
-//! No call is lost: whoever finds every backend busy first takes a place in line, then tries once more, and
-//! only then waits. And the line is kept: a newcomer who finds room while others wait gives it to the first
-//! of them.
+//! No wake-up is lost: a call that finds every backend busy first takes a place in line, then tries once
+//! more, and only then waits. The order is kept: a newcomer that finds room while others wait gives it to the
+//! first of them.
 //!
-//! The pool may be given other backends during the wait, so whoever waits chooses from the pool as it is
-//! then. What is chosen may therefore belong to a newer snapshot of the pool than was asked for
-//! ([`WorkerPool::index_of`]).
+//! A reload may replace the pool's backends during the wait, so a waiting call chooses from the pool as it is
+//! then. The chosen backend may therefore belong to a newer snapshot of the pool than the one that the call
+//! began with ([`WorkerPool::index_of`]).
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -25,8 +25,8 @@ use super::{Got, Park, Reach, Unavailable, pick};
 use crate::backends::{Chosen, WorkerPool, elapsed};
 use crate::worker::Worker;
 
-/// Waits for a backend of `pool` to have room, or the role: everything is busy, none has it, or others wait
-/// already.
+/// Waits until a backend of `pool` has room, or the role. Called if all are busy, none has the role, or
+/// others already wait.
 pub async fn wait(
     worker: &Worker,
     pool: &Rc<WorkerPool>,
@@ -39,7 +39,8 @@ pub async fn wait(
     let line = &pool.shared.queue;
     let mut is_first = line.depth_of(reach.wish.role) == 0;
     let mut awaited = match reach.wish.park {
-        // What the others wait for is not known yet, and it decides how many may.
+        // It is not known yet whether the others wait for room or for a role, which decides how many may
+        // wait.
         Some(_) => choose_now(worker, pool, reach)?.err().unwrap_or(Awaited::Room),
         None => Awaited::Room,
     };
@@ -84,7 +85,7 @@ pub async fn wait(
         })
         .await?;
         is_first = true;
-        // An error leaves the place unused, and so passes the call on.
+        // An error leaves the place unused, so the next in line is called.
         match choose_now(worker, pool, reach)? {
             Ok(chosen) => {
                 position.is_used = true;
@@ -93,21 +94,21 @@ pub async fn wait(
             }
             Err(found) => awaited = found,
         }
-        // Somebody was faster; back to the front of the line.
+        // Another call was faster; back to the front of the line.
         position.take_again().await;
     }
 }
 
-/// What there is to wait for.
+/// What a call waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Awaited {
-    /// Every backend is busy.
+    /// Room: all backends are busy.
     Room,
-    /// No backend has the role, and the call is one that waits for that.
+    /// A role: no backend has it, and the call is one that waits for that.
     Role,
 }
 
-/// How long one call waits, which depends on what for.
+/// How long one call waits; this depends on what for.
 struct Wait {
     begun: Duration,
     until: Duration,
@@ -115,8 +116,8 @@ struct Wait {
 }
 
 impl Wait {
-    /// Room is waited for from the moment on at which there was nothing else to wait for, a role from the
-    /// beginning on: both together are no longer than `park` and `queue.timeout`.
+    /// The wait for room counts from the moment on at which nothing else had to be waited for, the wait for a
+    /// role from the beginning. Both together are no longer than `park` plus `queue.timeout`.
     fn is_for(&mut self, awaited: Awaited, pool: &WorkerPool, park: Option<Park>) {
         match (awaited, park) {
             (Awaited::Role, Some(park)) if !self.is_parked => {
@@ -141,7 +142,7 @@ impl Wait {
     }
 }
 
-/// Chooses from the pool as it is now; the inner error says what there is to wait for.
+/// Chooses from the pool as it is now; the inner error says what has to be waited for.
 fn choose_now(
     worker: &Worker,
     asked: &Rc<WorkerPool>,
@@ -160,7 +161,7 @@ fn choose_now(
         pick(worker, &pool, reach.wish, &exclude, now)
     };
     let chosen = match chosen {
-        // Those left were tried already: any of them again.
+        // All that are left were tried already: any of them may be tried again.
         Err(NoPick::AllExcluded) => {
             reach.tried.clear();
             pick(worker, &pool, reach.wish, &[], now)
@@ -180,7 +181,7 @@ fn choose_now(
 struct QueuePosition<'a> {
     line: &'a Queue,
     waiter: Arc<Waiter>,
-    /// The call that took it out of the line has been answered.
+    /// Whether the call that took it out of the line was answered.
     is_used: bool,
 }
 
@@ -190,7 +191,7 @@ impl<'a> QueuePosition<'a> {
         Some(QueuePosition { line, waiter, is_used: false })
     }
 
-    /// For one who was called in vain: a place at the front.
+    /// A place at the front, for a call that was woken in vain.
     async fn take_again(&mut self) {
         self.waiter = self.line.enter_again(own_waker().await, &self.waiter);
     }
@@ -220,7 +221,8 @@ mod tests {
 
     const PARK: Park = Park { longest: Duration::from_secs(20), most: 2 };
 
-    /// Two servers of which nobody knows the roles yet, each with room for one; `more` is said of the pool.
+    /// Two servers whose roles are not known yet, each with room for one; `more` is added to the pool's
+    /// config.
     fn cluster(more: &str) -> (Rc<Worker>, Arc<Snapshot>, Rc<WorkerPool>) {
         let (worker, snapshot) = serving(&format!(
             "[listener.db]\nprotocol = 'mysql'\nbind = '127.0.0.1:3306'\npool = 'db'\n[pool.db]\n{more}\n\
@@ -235,7 +237,7 @@ mod tests {
         snapshot.pools[0].set_roles([(0, first), (1, Some(Role::Secondary))], clock::now());
     }
 
-    /// One call that asks for a role, on a task of its own.
+    /// One call that asks for a role, in a task of its own.
     async fn ask(
         worker: Rc<Worker>,
         pool: Rc<WorkerPool>,

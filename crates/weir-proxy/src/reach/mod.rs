@@ -1,8 +1,8 @@
-//! From a pool to one of its backends, for one call: a TCP connection, an HTTP request, a UDP flow.
+//! Gets from a pool to one of its backends, for one call: a TCP connection, an HTTP request, a UDP flow.
 //!
-//! Every protocol chooses, waits in line and tries again through [`Reach`], so that a retry, a redispatch and
-//! the retry budget mean the same in each. What an attempt consists of (a connection, an answer, a socket) is
-//! the protocol's own.
+//! Every protocol chooses backends, waits in line and retries through [`Reach`], so that a retry, a
+//! redispatch and the retry budget mean the same in each. What an attempt consists of (a connection, a
+//! response, a socket) is up to the protocol.
 
 mod hedge;
 mod line;
@@ -24,29 +24,29 @@ pub use self::retry::{Attempt, RetryRules, RetryVerdict};
 use crate::backends::{Chosen, WorkerPool};
 use crate::worker::Worker;
 
-/// A backend, and how long it took to get it.
+/// A chosen backend, and how long it took to get it.
 pub struct Got {
     pub chosen: Chosen,
-    /// Time in line; `None` when a backend had room at once.
+    /// Time in line; `None` if a backend had room at once.
     pub queued: Option<Duration>,
 }
 
 /// Why there is no backend. Nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unavailable {
-    /// None is up.
+    /// No backend is up.
     NoneUp,
-    /// None that is up has the role that was asked for.
+    /// No backend that is up has the requested role.
     NoneInRole,
-    /// None had the role, and as many as may wait for it do.
+    /// No backend had the role, and as many calls wait for it as may.
     ParkFull,
-    /// None got the role within `park`.
+    /// No backend got the role within `park`.
     ParkTimeout { queued: Duration },
-    /// Every one is at `max_connections`, and so is the line.
+    /// All backends are at `max_connections`, and the line is full.
     QueueFull,
-    /// Waited for `queue.timeout`.
+    /// The call waited for `queue.timeout`.
     QueueTimeout { queued: Duration },
-    /// The client went away while it waited.
+    /// The client left while the call waited.
     ClientGone { queued: Duration },
 }
 
@@ -63,7 +63,7 @@ impl Unavailable {
         }
     }
 
-    /// Time in line before it was given up; `None` without a wait.
+    /// Time in line before the call gave up; `None` without a wait.
     pub fn queued(self) -> Option<Duration> {
         match self {
             Unavailable::QueueTimeout { queued }
@@ -77,52 +77,54 @@ impl Unavailable {
     }
 }
 
-/// What a choice depends on, apart from what is drawn anew for each try.
+/// What a choice depends on, apart from the random draws of each attempt.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wish {
-    /// Hash of what source, hash and maglev choose by.
+    /// Hash for the algorithms source, hash and maglev.
     pub key: Option<u64>,
-    /// Backend id from the client's cookie.
+    /// Backend id from the client's stickiness cookie.
     pub sticky: Option<u64>,
     /// The role that the backend must have, where backends have roles.
     pub role: Option<WantedRole>,
-    /// What to wait for while none has that role; `None`: for nothing.
+    /// How long to wait while no backend has that role; `None` to not wait.
     pub park: Option<Park>,
 }
 
-/// A wait for a backend to get a role.
+/// A wait until a backend has a role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Park {
-    /// Longest wait, from its beginning.
+    /// Longest wait, counted from its beginning.
     pub longest: Duration,
-    /// Most that wait for the same role at once, over all workers, those in line for room included.
+    /// Most calls that wait for the same role at once, over all workers, including those in line for room.
     pub most: u32,
 }
 
 /// The attempts of one call, from the first choice to the last.
 pub struct Reach {
     wish: Wish,
-    /// Indexes in the pool of backends that failed in this call.
+    /// Indexes in the pool of backends that have failed in this call.
     tried: Vec<usize>,
-    /// Attempts made, those not counted that only met a connection that had aged.
+    /// Attempts made, without those that only hit a reused connection that had been closed.
     made: u32,
     retries: u32,
-    /// The backend of the last attempt, once it has failed, or the one that was left before the first.
+    /// The backend of the last attempt, once it has failed, or the one that was left before the first
+    /// attempt.
     failed: Option<Arc<weir_balance::Backend>>,
-    /// No wait goes on beyond it.
+    /// No wait goes on beyond this time.
     until: Duration,
-    /// Wait before the next attempt.
+    /// The wait before the next attempt.
     pause: Option<Duration>,
 }
 
 impl Reach {
-    /// Begins a call on `pool`, by whose rules it is tried again.
+    /// Begins a call on `pool`, whose rules govern its retries.
     #[inline]
     pub fn begin(pool: &WorkerPool, wish: Wish, now: Duration) -> Reach {
         Reach::begin_paying(pool, wish, now, pool.shared.config.retry.attempts > 0)
     }
 
-    /// Begins a call on `pool`; it `pays` into the retry budget where retries may be made for such calls.
+    /// Begins a call on `pool`. If `pays`, it deposits into the retry budget, because such calls may be
+    /// retried.
     #[inline]
     pub fn begin_paying(pool: &WorkerPool, wish: Wish, now: Duration, pays: bool) -> Reach {
         if pays {
@@ -139,32 +141,32 @@ impl Reach {
         }
     }
 
-    /// Leaves out the backend at `index` for as long as there are others: the flow comes from there.
+    /// Avoids the backend at `index`, which the flow comes from, as long as there are others.
     pub fn elsewhere(mut self, index: Option<usize>) -> Reach {
         self.tried.extend(index);
         self
     }
 
-    /// Leaves out the backend `left`, at `index` if it is one of the pool's, for as long as there are others.
-    /// What is chosen next takes its place, which counts as it does after an attempt that failed.
+    /// Avoids the backend `left`, at `index` if it is in the pool, as long as there are others. Choosing
+    /// another one counts as it does after an attempt that failed.
     pub fn leaving(mut self, left: &Chosen, index: Option<usize>) -> Reach {
         self.failed = Some(left.backend().shared.balance.clone());
         self.elsewhere(index)
     }
 
-    /// Waits in line no longer than until then.
+    /// Ends all waits at this time.
     #[inline]
     pub fn until(mut self, until: Duration) -> Reach {
         self.until = until;
         self
     }
 
-    /// Attempts made, those not counted that only met a connection that had aged.
+    /// Attempts made, without those that only hit a reused connection that had been closed.
     pub fn made(&self) -> u32 {
         self.made
     }
 
-    /// How long to wait before the next attempt; `None` where it may be made at once.
+    /// How long to wait before the next attempt; `None` if it may be made at once.
     pub fn pause(&self) -> Option<Duration> {
         self.pause
     }
@@ -174,11 +176,12 @@ impl Reach {
         self.retries
     }
 
-    /// Chooses a backend that has not failed in this call, or any where all have; waits in line for at most
-    /// `queue.timeout` where every one is at `max_connections`, and as the wish says where none has the role.
+    /// Chooses a backend that has not failed in this call, or any backend if all have failed. If all are at
+    /// `max_connections` it waits in line for at most `queue.timeout`; if none has the role, as the wish
+    /// says.
     ///
-    /// `deadline` must belong to the calling task; it is replaced only when there is a wait. `client_gone` is
-    /// asked whenever the task is woken during the wait, with its context, so that it can ask to be woken
+    /// `deadline` must belong to the calling task; it is replaced only if there is a wait. `client_gone` is
+    /// called whenever the task is woken during the wait, with its context, so that it can ask to be woken
     /// when the client leaves.
     pub async fn choose(
         &mut self,
@@ -220,11 +223,11 @@ impl Reach {
         Ok(chosen)
     }
 
-    /// Another backend to ask beside `chosen`, for a retry of the pool's budget. It is never one that was
-    /// tried already, and nobody who waits in line is passed over for it.
+    /// Chooses another backend to ask in parallel to `chosen` (a hedge), paid from the pool's retry budget.
+    /// It never chooses one that was tried already, nor does it overtake calls that wait in line.
     ///
     /// # Errors
-    /// There is none, the pool's breaker is not closed, or the budget has nothing left: says which.
+    /// There is no such backend, the pool's breaker is not closed, or the budget is empty: says which.
     pub fn beside(
         &self,
         worker: &Worker,
@@ -243,7 +246,7 @@ impl Reach {
             return Err(HedgeResult::NoBackend);
         }
         let budget = pool.shared.balance.retry_budget();
-        // A choice that comes to nothing would disturb the turns of the others, and in a brown-out most do.
+        // A choice that comes to nothing would disturb the order of the others, and in a brown-out most do.
         if budget.available(now) == 0 {
             return Err(HedgeResult::NoBudget);
         }
@@ -253,7 +256,7 @@ impl Reach {
             NoPick::AllBusy => HedgeResult::Busy,
             _ => HedgeResult::NoBackend,
         })?;
-        // Backups are there for when the others are down, and not for when they are slow.
+        // Backups are for when the other backends are down, not for when they are slow.
         if !second.backend().shared.balance.is_up() || is_backup(&second) != is_backup(chosen) {
             return Err(HedgeResult::NoBackend);
         }
@@ -263,12 +266,12 @@ impl Reach {
         }
     }
 
-    /// Notes a backend that has failed beside another: what comes next goes elsewhere.
+    /// Notes a backend that has failed as one of two asked in parallel: the next attempt goes elsewhere.
     pub fn note_failed(&mut self, pool: &WorkerPool, chosen: &Chosen) {
         self.tried.extend(pool.index_of(chosen));
     }
 
-    /// Counts an attempt that is about to be made on `chosen`; for who has not chosen by this.
+    /// Counts an attempt that is about to be made on `chosen`, for callers that have not chosen through this.
     #[inline]
     pub fn note(&mut self, pool: &WorkerPool, chosen: &Chosen) {
         self.made += 1;
@@ -279,8 +282,8 @@ impl Reach {
         }
     }
 
-    /// What to do after an attempt on `chosen` that failed, or whose answer is one that may be tried again;
-    /// counts it.
+    /// What to do after an attempt on `chosen` that failed, or whose response may be retried. Counts the
+    /// retry.
     pub fn after(
         &mut self,
         pool: &WorkerPool,
@@ -319,7 +322,7 @@ impl Reach {
         verdict
     }
 
-    /// Whether there is a backend that takes work and has not been tried, besides the one just tried.
+    /// Whether a backend accepts work and has not been tried, apart from the one just tried.
     fn has_elsewhere(&self, pool: &WorkerPool, chosen: &Chosen) -> bool {
         let tried = pool.index_of(chosen);
         let mut numbered = pool.backends.iter().enumerate();
@@ -336,7 +339,7 @@ fn is_backup(chosen: &Chosen) -> bool {
     chosen.backend().shared.balance.is_backup()
 }
 
-/// One draw of the pool's algorithm.
+/// One choice by the pool's algorithm.
 #[inline]
 fn pick(
     worker: &Worker,

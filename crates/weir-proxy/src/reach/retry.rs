@@ -1,27 +1,27 @@
-//! Whether a failed attempt is tried again: the one place that decides it. Pure.
+//! Decides whether a failed attempt is retried; nothing else decides it. Pure.
 
 use std::time::Duration;
 
 use weir_config::{Retry, RetryOn, RouteRetry};
 use weir_stats::table::RetryReason;
 
-/// When attempts are made again: what the route says, else the pool.
+/// When attempts are retried, as set by the route, else by the pool.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryRules<'c> {
-    /// Further tries after the first.
+    /// Most attempts after the first.
     pub attempts: u32,
-    /// Which failures.
+    /// The failures that are retried.
     pub on: &'c [RetryOn],
-    /// Whether POST and the like may be tried again after they reached a backend.
+    /// Whether POST and other non-idempotent requests may be retried after they reached a backend.
     pub non_idempotent: bool,
-    /// Longest try that another may follow; [`weir_config::NEVER`] for as long as the timers let it.
+    /// Longest attempt that another one may follow; [`weir_config::NEVER`] for as long as the timers allow.
     pub per_try: Duration,
     /// Longest `retry-after` that is waited for.
     pub retry_after: Duration,
 }
 
 impl<'c> RetryRules<'c> {
-    /// What holds for a request to a pool that says `pool`, on a route that says `route`. Does not allocate.
+    /// The rules for a request to `pool` on `route`. Does not allocate.
     #[inline]
     pub fn of(pool: &'c Retry, route: Option<&'c RouteRetry>) -> RetryRules<'c> {
         let said = |on: &'c [RetryOn]| Some(on).filter(|on| !on.is_empty());
@@ -34,8 +34,8 @@ impl<'c> RetryRules<'c> {
         }
     }
 
-    /// Whether a failure of this kind is one that is tried again. `connect` has said what `refused-stream`
-    /// says since before that was a word; and who breaks off without a byte has broken off.
+    /// Whether failures of this kind are retried. `connect` included refused streams before `refused-stream`
+    /// was a word of its own; and `reset` includes connections that end without a byte (`empty`).
     pub fn lists(&self, kind: RetryOn) -> bool {
         let also = match kind {
             RetryOn::RefusedStream => Some(RetryOn::Connect),
@@ -45,47 +45,46 @@ impl<'c> RetryRules<'c> {
         self.on.iter().any(|on| *on == kind || Some(*on) == also)
     }
 
-    /// Whether another try may follow the one that is about to be made, of a request that can be sent again,
-    /// if it takes too long. `made` counts those before.
+    /// Whether the attempt that is about to be made, of a request that can be sent again, may be cut short
+    /// for another one if it takes too long. `made` counts the attempts before it.
     pub fn may_cut_short(&self, made: u32, idempotent: bool) -> bool {
         made < self.attempts && self.lists(RetryOn::Timeout) && (idempotent || self.non_idempotent)
     }
 }
 
-/// What is known of an attempt that failed, or whose answer is one that is tried again.
+/// What is known about an attempt that failed, or whose response may be retried.
 #[derive(Clone, Copy)]
 pub struct Attempt<'r> {
     /// Whether the method may be repeated (RFC 9110 §9.2.2).
     pub idempotent: bool,
-    /// Whether everything that was sent can be sent once more.
+    /// Whether everything that was sent can be sent again.
     pub replayable: bool,
-    /// Whether the connection had served an exchange before: the backend may have closed it just when we
-    /// sent.
+    /// Whether the connection had served an exchange before: the backend may have closed it just when we sent.
     pub reused: bool,
-    /// The kind of failure; `None` when nothing that `on` could name.
+    /// The kind of failure; `None` if it is none that `on` can name.
     pub kind: Option<RetryOn>,
-    /// What the answer's `retry-after` says.
+    /// The `retry-after` of the response.
     pub retry_after: Option<Duration>,
-    /// What the route says of retries.
+    /// The route's retry settings.
     pub route: Option<&'r RouteRetry>,
 }
 
 impl Attempt<'_> {
-    /// One in which nothing was sent.
+    /// An attempt in which nothing was sent.
     pub fn unsent(kind: Option<RetryOn>) -> Attempt<'static> {
         Attempt { idempotent: true, replayable: true, reused: false, kind, retry_after: None, route: None }
     }
 }
 
-/// What to do.
+/// What to do after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryVerdict {
     /// Try again, on another backend where there is one.
     Again,
-    /// Try again on the same backend with a new connection; neither the attempts nor the retry budget are
-    /// charged, for the old connection's age is to blame and not the backend.
+    /// Try again on the same backend with a new connection. This costs neither an attempt nor retry budget,
+    /// since the old connection's age is to blame and not the backend.
     Reconnect,
-    /// Leave it.
+    /// Do not try again.
     Leave,
 }
 
@@ -95,8 +94,8 @@ pub fn decide(rules: &RetryRules<'_>, made: u32, attempt: &Attempt<'_>) -> Retry
     if !attempt.replayable {
         return RetryVerdict::Leave;
     }
-    // Where no connection came about nothing was sent, whatever the method; and what a backend promises not
-    // to have looked at it has not done (RFC 9113 §8.7).
+    // If no connection could be made, nothing was sent, whatever the method; and a request that a backend
+    // guarantees not to have looked at was not processed (RFC 9113 §8.7).
     let is_untouched = matches!(kind, RetryOn::Connect | RetryOn::RefusedStream);
     if !(is_untouched || attempt.idempotent || rules.non_idempotent) {
         return RetryVerdict::Leave;
@@ -107,8 +106,8 @@ pub fn decide(rules: &RetryRules<'_>, made: u32, attempt: &Attempt<'_>) -> Retry
     if made <= rules.attempts && rules.lists(kind) { RetryVerdict::Again } else { RetryVerdict::Leave }
 }
 
-/// How long to wait before the next try. 429 speaks of the client, whom every backend knows; 503 of the
-/// backend that says it, so that it means nothing where the next try goes `elsewhere`.
+/// How long to wait before the next attempt. 429 is about the client, whichever backend is asked; 503 is
+/// about the backend that sent it, so it does not matter if the next attempt goes `elsewhere`.
 pub fn pause(attempt: &Attempt<'_>, elsewhere: bool) -> Option<Duration> {
     match attempt.kind? {
         RetryOn::Status(429) => attempt.retry_after,
@@ -117,7 +116,7 @@ pub fn pause(attempt: &Attempt<'_>, elsewhere: bool) -> Option<Duration> {
     }
 }
 
-/// The word that a retry for such a failure is counted under.
+/// The reason under which a retry for such a failure is counted.
 pub fn counted_as(kind: RetryOn) -> RetryReason {
     match kind {
         RetryOn::Connect => RetryReason::Connect,

@@ -18,11 +18,11 @@ pub(super) struct Line {
 /// The limits of a line, as counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Places.
+    /// How many places there are.
     pub places: usize,
-    /// Most in line.
+    /// Most requests that wait in line.
     pub waiting: usize,
-    /// Most of one client in line. Whoever has no address has none of its own.
+    /// Most requests of one client that wait in line. Clients without an address have no limit of their own.
     pub waiting_of_client: usize,
 }
 
@@ -82,8 +82,8 @@ impl Line {
         Arc::new(Line { bounds, standing: Mutex::default() })
     }
 
-    /// Takes a place, or stands in line for one. `client` is who shares its part of the line with nobody
-    /// else, as [`weir_screen::address_key`] has it; `None` where nobody knows. O(1).
+    /// Takes a place, or waits in line for one. `client` identifies those who share one part of the line, as
+    /// given by [`weir_screen::address_key`]; `None` if the address is not known. O(1).
     pub(super) fn enter(self: &Arc<Line>, client: Option<IpAddr>) -> Result<Entered, Full> {
         let Bounds { places, waiting, waiting_of_client } = self.bounds;
         let mut standing = self.standing();

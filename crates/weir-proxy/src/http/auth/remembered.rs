@@ -126,7 +126,7 @@ impl Question {
         }
     }
 
-    /// What the answer is kept by.
+    /// The tag under which the answer is stored.
     pub(super) fn tag(self) -> Tag {
         let mut tag = [0; 32];
         tag.copy_from_slice(&self.0.sign().as_ref()[..32]);
