@@ -1,9 +1,9 @@
 //! Names and values of a query or a form (application/x-www-form-urlencoded), as backends decode them:
-//! escapes, and `+` for a space. What is no escape stands for itself.
+//! escapes, and `+` for a space. Malformed escapes are taken literally.
 
 use std::borrow::Cow;
 
-/// The first byte of a text, whether it is escaped, and what stands behind it; `None` at the end.
+/// The first byte of a text, whether it was escaped, and the text after it; `None` at the end.
 pub fn unescape(text: &[u8]) -> Option<((u8, bool), &[u8])> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16);
     if let [b'%', high, low, behind @ ..] = text
@@ -25,12 +25,12 @@ pub fn decoded(text: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
-/// Whether the decoded bytes are these. Does not allocate.
+/// Whether the decoded bytes equal `wanted`. Does not allocate.
 pub fn is(text: &[u8], wanted: &[u8]) -> bool {
     decoded(text).eq(wanted.iter().copied())
 }
 
-/// The decoded bytes as a whole. Allocates where there is anything to decode.
+/// All decoded bytes. Allocates only if there is something to decode.
 pub fn unescaped(text: &[u8]) -> Cow<'_, [u8]> {
     match text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
         true => Cow::Owned(decoded(text).collect()),

@@ -1,26 +1,26 @@
 //! Huffman strings, read and written (RFC 7541 §5.2).
 //!
-//! Reading looks eleven bits up at a time: they hold one code, or two short ones. What texts are made of has
-//! codes of five to eight bits; codes above eleven bits are rare and take a longer way.
+//! Decoding looks up eleven bits at a time, which hold one code or two short ones. Ordinary text has codes of
+//! five to eight bits; codes longer than eleven bits are rare and take a slower path.
 
 use crate::huffman_codes::CODES;
 
-/// Why a string is not read.
+/// Why a string can't be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// No code, or wrong padding.
+    /// A code is invalid, or the padding is wrong.
     Malformed,
-    /// It has more bytes than there is room for.
+    /// The decoded string is longer than the limit.
     TooLong,
 }
 
-/// Fewest bytes that `length` bytes of Huffman code can stand for: the longest code has 30 bits, and at most
-/// 7 pad.
+/// Fewest bytes that `length` bytes of Huffman code can decode to: the longest code has 30 bits, and at most
+/// 7 bits are padding.
 pub(crate) const fn fewest_decoded_bytes(length: usize) -> usize {
     length.saturating_mul(8).saturating_sub(7) / 30
 }
 
-/// Most bytes that `length` bytes of Huffman code can stand for: the shortest code has 5 bits.
+/// Most bytes that `length` bytes of Huffman code can decode to: the shortest code has 5 bits.
 const fn most_decoded_bytes(length: usize) -> usize {
     length.saturating_mul(8) / 5
 }
@@ -28,18 +28,18 @@ const fn most_decoded_bytes(length: usize) -> usize {
 /// Bits looked up at once.
 const LOOKUP_BITS: u32 = 11;
 
-/// The symbols that the next bits begin with, packed so that one load gives all: from the lowest bit on, 6
-/// bits for how many bits are used, 2 unused, 8 for eight times the count of symbols, and two symbols. All
-/// zero for a code that is longer.
+/// The symbols at the start of the next bits, packed so that one load gives everything: from the lowest bit
+/// on, 6 bits for the number of bits used, 2 unused, 8 for eight times the count of symbols, and two symbols.
+/// All zero for a code that is longer.
 static LOOKUPS: [u32; 1 << LOOKUP_BITS] = lookups();
 
-/// Codes are canonical: those of one length are consecutive numbers in the order of their symbols, and larger
-/// than the start of any longer one. One row per length above those looked up.
+/// Codes are canonical: those of one length are consecutive numbers in the order of their symbols, and
+/// greater than the start of any longer code. One row for each length above [`LOOKUP_BITS`].
 struct LongCodes {
     bits: u32,
     /// The first code of that length, left-aligned in 32 bits.
     first: u32,
-    /// How many there are, and where their symbols begin in [`LONG_SYMBOLS`].
+    /// How many codes there are, and where their symbols begin in [`LONG_SYMBOLS`].
     count: u32,
     start: usize,
 }
@@ -48,13 +48,12 @@ const LONG_LENGTHS: usize = 15;
 const LONG_SYMBOL_COUNT: usize = 175;
 static LONG_CODES: ([LongCodes; LONG_LENGTHS], [u16; LONG_SYMBOL_COUNT]) = long_codes();
 
-/// How much is written at once.
+/// Bytes written at once.
 const WRITE_BYTES: usize = 8;
 
-/// Reads `input` into the start of `out`, and says how many bytes it stands for, of which there may be at
-/// most `limit`.
+/// Decodes `input` into the start of `out`, and returns the number of decoded bytes, at most `limit`.
 ///
-/// `out` grows to what the string can need, never beyond `limit` by more than eight bytes, and is not
+/// `out` grows to what the string can need, but never beyond `limit` by more than eight bytes; it is not
 /// cleared.
 pub(crate) fn decode(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<usize, Failure> {
     let room = most_decoded_bytes(input.len()).min(limit) + WRITE_BYTES;
@@ -79,15 +78,15 @@ pub(crate) fn decode(input: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<us
 struct Reader<'a> {
     /// The next bit is the highest one.
     window: u64,
-    /// How many bits of the window count; those below are zero, or what the input has there.
+    /// How many bits of the window are valid; those below are zero, or bits of the input.
     bits: u32,
     out: &'a mut [u8],
     count: usize,
 }
 
 impl Reader<'_> {
-    /// Takes as many whole bytes of `word` as there is room for, and says how many: 56 bits at least count
-    /// then.
+    /// Takes as many whole bytes of `word` as there is room for, and returns how many. At least 56 bits are
+    /// valid afterwards.
     #[inline(always)]
     fn refill(&mut self, word: u64) -> usize {
         self.window |= word >> self.bits;
@@ -96,11 +95,11 @@ impl Reader<'_> {
         taken as usize
     }
 
-    /// Reads up to eight symbols. At least 56 bits must be there.
+    /// Decodes up to eight symbols. At least 56 bits must be valid.
     #[inline(always)]
     fn step(&mut self) -> Result<Consumed, Failure> {
-        // Four lookups use at most 44 bits. What they use, and eight times the count of symbols, add up side
-        // by side.
+        // Four lookups use at most 44 bits. The bits used, and eight times the count of symbols, are summed
+        // side by side in one number.
         let (mut symbols, mut sums, mut lookup) = (0_u64, 0_u32, 0_u32);
         for _ in 0..4 {
             lookup = LOOKUPS[(self.window >> (64 - LOOKUP_BITS)) as usize];
@@ -116,8 +115,8 @@ impl Reader<'_> {
         Ok(Consumed { used, stands_still: lookup == 0 })
     }
 
-    /// Reads one symbol of a code that is too long for a lookup, and says how many bits it has. All of them
-    /// must be there.
+    /// Decodes one symbol whose code is too long for a lookup, and returns the code's length in bits. All of
+    /// its bits must be there.
     #[cold]
     fn long_code(&mut self) -> Result<u32, Failure> {
         let (symbol, used) = long_code(self.window)?;
@@ -128,14 +127,14 @@ impl Reader<'_> {
         Ok(used)
     }
 
-    /// Reads the last bytes, fewer than eight, and the padding.
+    /// Decodes the last bytes, fewer than eight, and checks the padding.
     fn finish(&mut self, rest: &[u8]) -> Result<(), Failure> {
         let mut last = [0xff; 8];
         for (place, &byte) in last.iter_mut().zip(rest) {
             *place = byte;
         }
-        // Padding is the start of the code for the end, which is all ones: behind the last byte there are
-        // only ones here, at which the lookups stand still.
+        // Padding is the start of the end-of-string code, which is all ones. After the last byte there are
+        // only ones here, at which the lookups stop.
         let mut word = u64::from_be_bytes(last);
         let mut bits_left = self.bits + 8 * rest.len() as u32;
         loop {
@@ -155,7 +154,7 @@ impl Reader<'_> {
             if stands_still && !is_padding && used <= 56 - LONGEST_CODE_BITS {
                 used += self.long_code()?;
             }
-            // A code that took some of the ones was not whole.
+            // A code that used some of those ones was incomplete.
             bits_left = bits_left.checked_sub(used).ok_or(Failure::Malformed)?;
         }
     }
@@ -165,19 +164,19 @@ impl Reader<'_> {
 const NUMBER_SIGN_BITS: u32 = 12;
 const NUMBER_SIGN: u64 = 0xffa;
 
-/// Looks for a number sign in a string that comes in pieces, without room for what it stands for.
+/// Looks for a number sign in a string that arrives in pieces, without decoding it into memory.
 #[derive(Debug, Default)]
 pub(crate) struct NumberSign {
-    /// The last bit is the lowest one.
+    /// The lowest bit is the last one.
     window: u64,
-    /// How many bits of the window are still to be read.
+    /// How many bits of the window are yet to be decoded.
     bits: u32,
 }
 
 impl NumberSign {
-    /// Whether there is one in `piece`, or across its beginning.
+    /// Whether there is one in `piece`, or across the boundary before it.
     ///
-    /// In what is no code none is found: its reader refuses it.
+    /// Finds nothing after an invalid code; the decoder refuses such a string.
     pub(crate) fn is_in(&mut self, piece: &[u8]) -> bool {
         let mut is_found = false;
         for &byte in piece {
@@ -190,7 +189,7 @@ impl NumberSign {
         is_found | self.search()
     }
 
-    /// Reads codes until fewer bits are left than the one looked for has, or than the next one has.
+    /// Decodes until fewer bits are left than the number sign has, or than the next code has.
     fn search(&mut self) -> bool {
         let mut is_found = false;
         while self.bits >= NUMBER_SIGN_BITS {
@@ -230,7 +229,7 @@ fn long_code(window: u64) -> Result<(u8, u32), Failure> {
         let offset = next.wrapping_sub(row.first) >> (32 - row.bits);
         if next >= row.first && offset < row.count {
             let symbol = symbols.get(row.start + offset as usize);
-            // The end of the string has a code, which must not come.
+            // The end of the string has a code, but it must not occur.
             let symbol = symbol.and_then(|&symbol| u8::try_from(symbol).ok()).ok_or(Failure::Malformed)?;
             return Ok((symbol, row.bits));
         }
@@ -245,16 +244,16 @@ pub(crate) fn encoded_length(text: &[u8]) -> usize {
     bits.div_ceil(8)
 }
 
-/// Appends `text` as a Huffman string, which has `coded_length` bytes: see [`encoded_length`].
+/// Appends `text` as a Huffman string of `coded_length` bytes: see [`encoded_length`].
 pub(crate) fn encode(text: &[u8], coded_length: usize, out: &mut Vec<u8>) {
     let mut at = out.len();
     let end = at + coded_length;
-    // Room for whole words, so that each is written at once.
+    // Makes room for whole words, so that each is written at once.
     out.resize(end + 4, 0);
     let (mut window, mut bits) = (0_u64, 0_u32);
     for &byte in text {
         let (code, length) = CODES[usize::from(byte)];
-        // At most 31 bits wait, and a code has at most 30.
+        // At most 31 bits are pending, and a code has at most 30.
         window = window << length | u64::from(code);
         bits += u32::from(length);
         if bits >= 32 {
@@ -291,7 +290,7 @@ const fn lookups() -> [u32; 1 << LOOKUP_BITS] {
     table
 }
 
-/// The symbol and length of the code that the low `bits` bits of `index` begin with, if all of it is there.
+/// The symbol and length of the code at the start of the low `bits` bits of `index`, if it is complete.
 const fn code_at(index: usize, bits: u32) -> Option<(u8, u32)> {
     let mut symbol = 0;
     while symbol < 256 {

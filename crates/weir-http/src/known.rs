@@ -1,14 +1,14 @@
-//! Field names that some part of Weir acts on, classified once while parsing so that nobody compares text
-//! twice.
+//! Field names that some part of Weir acts on. They are classified once, while parsing, so that names are not
+//! compared as text again.
 
 macro_rules! known_headers {
     ($($name:ident $text:literal;)*) => {
-        /// A field name Weir knows, or `Other`. Compared without regard to case (RFC 9110 §5.1).
+        /// A field name that Weir knows, or `Other`. Compared case-insensitively (RFC 9110 §5.1).
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum KnownHeader {
             $(#[doc = concat!("`", $text, "`")] $name,)*
-            /// A name nothing in Weir acts on by itself.
+            /// A name that Weir has no special treatment for.
             Other,
         }
 
@@ -138,7 +138,7 @@ impl KnownSet {
 
 use KnownHeader as K;
 
-/// Fields that belong to one connection and are never passed on as they came (RFC 9110 §7.6.1). `Proxy` is no
+/// Connection-specific fields, which are never forwarded as received (RFC 9110 §7.6.1). `Proxy` is not a
 /// hop-by-hop field, but CGI backends read it as `HTTP_PROXY` (CVE-2016-5385).
 pub(crate) const HOP_BY_HOP: KnownSet = KnownSet::of(&[
     K::Connection,
@@ -153,12 +153,12 @@ pub(crate) const HOP_BY_HOP: KnownSet = KnownSet::of(&[
     K::Proxy,
 ]);
 
-/// Fields of a response that are not passed on as they came: those of one connection, what Weir writes or
-/// extends itself, and `alt-svc`, which speaks of the host and port that the client asked (RFC 7838 §3), and
+/// Response fields that are not forwarded as received: connection-specific ones, those that Weir writes or
+/// extends itself, and `alt-svc`, which is about the host and port that the client used (RFC 7838 §3), and
 /// those are Weir's.
 pub(crate) const NOT_OF_BACKENDS: KnownSet = HOP_BY_HOP.with(K::Via).with(K::AltSvc);
 
-/// Fields that ask for less than the whole of what is there (RFC 9110 §13.1, §14.2).
+/// Fields by which a request asks for less than the whole response (RFC 9110 §13.1, §14.2).
 pub(crate) const CONDITIONAL: KnownSet = KnownSet::of(&[
     K::Range,
     K::IfMatch,
@@ -168,7 +168,7 @@ pub(crate) const CONDITIONAL: KnownSet = KnownSet::of(&[
     K::IfRange,
 ]);
 
-/// Fields that tell a backend who asks. From clients that are not trusted they are overwritten or dropped.
+/// Fields that identify the client to a backend. From untrusted clients they are overwritten or dropped.
 pub(crate) const IDENTITY: KnownSet = KnownSet::of(&[
     K::Forwarded,
     K::XForwardedFor,
@@ -215,7 +215,7 @@ pub(crate) const NOT_IN_TRAILERS: KnownSet =
         .union(PROTECTED);
 
 impl KnownHeader {
-    /// Classifies a field name. One comparison at most: its length and three of its letters leave one
+    /// Classifies a field name. Takes at most one comparison: its length and three of its letters leave one
     /// candidate.
     #[inline]
     pub fn classify(name: &[u8]) -> KnownHeader {
@@ -227,10 +227,10 @@ impl KnownHeader {
     }
 }
 
-/// Whether `name` is `lower` but for case. `lower` has only `a-z`, `0-9`, `-` and `:`.
+/// Whether `name` equals `lower`, ignoring case. `lower` has only `a-z`, `0-9`, `-` and `:`.
 ///
-/// Words at a time: bytes may differ in the case bit only, and only where `lower` has a letter (bit 6 says
-/// so). The last word may overlap the one before.
+/// Compares words: bytes may differ only in the case bit, and only where `lower` has a letter (bit 6 is set).
+/// The last word may overlap the one before.
 #[inline(always)]
 pub(crate) fn same(lower: &[u8], name: &[u8]) -> bool {
     if lower.len() != name.len() {
@@ -257,11 +257,11 @@ pub(crate) fn same(lower: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// By what each of length, first, last and fourth letter from the end counts: so that no two known names have
-/// one place. Found by trying.
+/// Factors of the hash for the length and the first, last and fourth letter from the end, chosen so that no
+/// two known names collide. Found by trial.
 const FACTORS: [usize; 4] = [228, 79, 191, 184];
 
-/// The one known name that may have a place.
+/// The one known name that each hash value may stand for.
 static BY_PLACE: [KnownHeader; 256] = by_place();
 
 const fn by_place() -> [KnownHeader; 256] {
@@ -277,7 +277,7 @@ const fn by_place() -> [KnownHeader; 256] {
     table
 }
 
-/// Of a name that is not empty.
+/// The hash of a name, which must not be empty.
 #[inline(always)]
 const fn place(name: &[u8]) -> usize {
     let length = name.len();

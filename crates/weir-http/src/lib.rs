@@ -1,17 +1,17 @@
 //! **What do these bytes mean, and which bytes say this?**
 //!
-//! This crate reads HTTP heads, bodies and PROXY protocol headers into typed messages, and writes typed
-//! messages as fresh bytes. Strict RFC 9112 on both sides: framing that two readers could understand
-//! differently is an error, never a guess. It never does I/O, reads a clock, draws randomness, picks a
-//! backend, or panics on input.
+//! This crate parses HTTP heads, bodies and PROXY protocol headers into typed messages, and writes typed
+//! messages as fresh bytes. It applies RFC 9112 strictly on both sides: framing that two readers could
+//! understand differently is an error, never a guess. It never does I/O, reads a clock, draws random numbers,
+//! picks a backend, or panics on input.
 //!
 //! Where to start reading: [`h1::parse_request`] turns bytes into a [`RequestHead`], [`body::BodyReader`]
 //! says which of the following bytes are its body, [`forward::write_request`] and [`forward::request_fields`]
-//! write what a backend gets to see, and [`Violation`] lists everything a peer can do wrong. The types in
-//! [`message`] and [`body`] are the same for all versions: [`section`] fills them from the decoded fields of
-//! HTTP/2 and HTTP/3. The frames, streams and QPACK of HTTP/3 are in [`h3`], and what the `h2` crate does not
-//! tell of HTTP/2 is in [`hpack`]. What the values of single fields mean (dates, entity tags, `cache-control`
-//! …) is in [`values`].
+//! write what a backend gets, and [`Violation`] lists everything a peer can do wrong. The types in
+//! [`message`] and [`body`] are the same for all versions: [`section`] fills them from decoded HTTP/2 and
+//! HTTP/3 fields. HTTP/3 frames, streams and QPACK are in [`h3`]; what the `h2` crate does not report about
+//! HTTP/2 is in [`hpack`]. Parsers for the values of single fields (dates, entity tags, `cache-control` …)
+//! are in [`values`].
 #![forbid(unsafe_code)]
 
 pub mod added;

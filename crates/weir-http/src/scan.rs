@@ -1,28 +1,27 @@
 //! Byte classes and word-at-a-time searches: the only loops that touch every byte of a head.
 
-/// May stand in a token: method, field name, connection option (RFC 9110 §5.6.2).
+/// Allowed in a token: method, field name, connection option (RFC 9110 §5.6.2).
 pub(crate) const TOKEN: u8 = 1;
-/// May stand in the path part of a request-target.
+/// Allowed in the path part of a request-target.
 pub(crate) const PATH: u8 = 2;
-/// May stand in the query part of a request-target.
+/// Allowed in the query part of a request-target.
 pub(crate) const QUERY: u8 = 4;
-/// Makes a path worth normalising: `%` and `.`.
+/// Means that a path may need normalising: `%` and `.`.
 pub(crate) const PATH_ATTENTION: u8 = 8;
 /// Underscore, which many backends read as a dash.
 pub(crate) const UNDERSCORE: u8 = 16;
 /// Hexadecimal digit.
 pub(crate) const HEX: u8 = 32;
-/// May stand by itself in a registered name: unreserved and sub-delims (RFC 3986 §3.2.2) but for the comma,
-/// which in a field reads as a list of two hosts (threat A14).
+/// Allowed literally in a registered name: unreserved and sub-delims (RFC 3986 §3.2.2), except for the comma,
+/// which in a field looks like a list of two hosts (threat A14).
 pub(crate) const HOST: u8 = 64;
-/// Unreserved (RFC 3986 §2.3): the same encoded or not.
+/// Unreserved (RFC 3986 §2.3): equivalent whether encoded or not.
 pub(crate) const UNRESERVED: u8 = 128;
 
 /// Classes of every byte.
 ///
-/// Paths and queries take what RFC 3986 allows plus the bytes that browsers following the URL Standard leave
-/// as they are (`[ ] ^ { | }` and backtick; `\` in queries only). `"`, `#`, `<` and `>` are always encoded by
-/// them.
+/// Paths and queries may contain what RFC 3986 allows, and the bytes that browsers following the URL Standard
+/// do not encode (`[ ] ^ { | }` and backtick; `\` only in queries). They always encode `"`, `#`, `<` and `>`.
 pub(crate) static CLASS: [u8; 256] = classes();
 
 const fn contains(set: &[u8], byte: u8) -> bool {
@@ -84,7 +83,7 @@ pub(crate) fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|&byte| is(byte, TOKEN))
 }
 
-/// Whether `text` may be a field value: no control bytes but tab (RFC 9110 §5.5).
+/// Whether `text` is valid as a field value: no control bytes except tab (RFC 9110 §5.5).
 pub(crate) fn is_field_value(text: &[u8]) -> bool {
     control_from(text, 0).is_none()
 }
@@ -103,8 +102,8 @@ pub(crate) fn trim(mut text: &[u8]) -> &[u8] {
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
 
-/// Marks bytes below 0x20 and 0x7f in their high bits. The lowest mark is always true; borrows can only make
-/// false ones above a true one.
+/// Sets the high bit of bytes below 0x20 and of 0x7f. The lowest mark is always right; borrows can only cause
+/// wrong ones above a right one.
 #[inline(always)]
 fn control_marks(word: u64) -> u64 {
     let below_space = word.wrapping_sub(ONES * 0x20) & !word;
@@ -113,16 +112,16 @@ fn control_marks(word: u64) -> u64 {
     (below_space | is_delete) & HIGH
 }
 
-/// Longest name, in words, that [`name_length`] looks through.
+/// Longest name, in words, that [`name_length`] searches.
 const NAME_WORDS: usize = 3;
 
-/// Length of what stands before the first colon of `text`; `None` when there is none in whole words at its
-/// front. What it consists of is not looked at.
+/// Number of bytes before the first colon of `text`; `None` if there is none in the whole words at its
+/// beginning. The bytes are not validated.
 #[inline(always)]
 pub(crate) fn name_length(text: &[u8]) -> Option<usize> {
     for (number, word) in text.as_chunks::<8>().0.iter().take(NAME_WORDS).enumerate() {
         let differs = u64::from_le_bytes(*word) ^ (ONES * b':' as u64);
-        // The lowest mark is always true, as in `control_marks`.
+        // The lowest mark is always right, as in `control_marks`.
         let marks = differs.wrapping_sub(ONES) & !differs & HIGH;
         if marks != 0 {
             return Some(number * 8 + (marks.trailing_zeros() / 8) as usize);
@@ -158,8 +157,8 @@ fn any_control_from(text: &[u8], at: usize) -> Option<usize> {
     tail.iter().position(|&byte| byte < 0x20 || byte == 0x7f).map(|position| offset + position)
 }
 
-/// A decimal number of 1 to 19 digits that fits below 2^63; `None` for anything else, signs and spaces
-/// included.
+/// Parses a decimal number of 1 to 19 digits that is below 2^63; `None` for anything else, including signs
+/// and spaces.
 pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 19 {
         return None;

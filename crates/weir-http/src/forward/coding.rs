@@ -1,8 +1,8 @@
-//! Changes to a response whose content is encoded on the way to the client (RFC 9110 §8.4), or could have
-//! been.
+//! Changes to a response whose content is, or could have been, encoded on the way to the client (RFC 9110
+//! §8.4).
 //!
-//! Whether it may be is asked of [`recoding`]; what that changes in the head is written here; encoding is
-//! somebody else's work.
+//! [`recoding`] decides whether the content may be encoded, and this module makes the changes to the head;
+//! the encoding itself is done elsewhere.
 
 use crate::known::{KnownHeader, KnownSet};
 use crate::message::{FieldLine, Method, ResponseHead};
@@ -11,40 +11,39 @@ use crate::sink::FieldSink;
 /// The coding that the client's `accept-encoding` chooses for a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// The coding its content gets, a token such as `gzip`; `None`: it goes as it came, because the client
-    /// takes none of ours.
+    /// The coding of its content, a token such as `gzip`; `None` leaves the content as received, because the
+    /// client accepts none of ours.
     pub coding: Option<&'static str>,
-    /// Length of the encoded content, in bytes, where that is known before it is sent.
+    /// Length of the encoded content, in bytes, if it is known in advance.
     pub length: Option<u64>,
-    /// The content that belongs to this head is encoded, here or in an earlier response: a strong entity tag
-    /// is weakened.
+    /// The content for this head is encoded, now or in an earlier response: a strong entity tag is made weak.
     pub weaken: bool,
 }
 
-/// Why the content of a response is left as it is, whatever the client takes.
+/// Why the content of a response is not encoded, whatever the client accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftAlone {
     /// Its status has no content, or only a part of one.
     Status,
     /// It has no content.
     Empty,
-    /// It is declared to be smaller than is worth it.
+    /// Its declared length is too small to be worth it.
     Small,
-    /// It has a `content-encoding` already.
+    /// It already has a `content-encoding`.
     Encoded,
-    /// It says `no-transform` (RFC 9111 §5.2.2.6).
+    /// It has the directive `no-transform` (RFC 9111 §5.2.2.6).
     NoTransform,
-    /// It carries a digest of its bytes, or says that one comes behind them, which encoding would make a lie
-    /// (RFC 9530).
+    /// It has a digest of its bytes, or announces one in its trailers, which encoding would make wrong (RFC
+    /// 9530).
     Digest,
-    /// It does not say what it is, or says it twice.
+    /// It has no media type, or several.
     Untyped,
 }
 
-/// Whether the content of a response may be encoded, as far as its head says; its media type, for the caller
-/// to decide by, when it may. `min_bytes` is what a declared length must reach. Does not allocate.
+/// Whether the content of a response may be encoded, judging by its head; if so, returns its media type, from
+/// which the caller decides. `min_bytes` is the least declared length. Does not allocate.
 ///
-/// For an answer to HEAD it says what holds for the same GET, so that both name the same fields (RFC 9110
+/// For an answer to HEAD the result is that for the same GET, so that both have the same fields (RFC 9110
 /// §9.3.2).
 ///
 /// # Errors
@@ -56,14 +55,14 @@ pub fn recoding<'b>(
     min_bytes: u64,
 ) -> Result<&'b [u8], LeftAlone> {
     let fields = &head.fields;
-    // 206 and 226 are made of parts; the others have no content, or are no answers.
+    // 206 and 226 have partial or delta content; the others have none, or are not final responses.
     if !matches!(head.status, 200..=599) || matches!(head.status, 204..=206 | 226 | 304) || head.tunnel {
         return Err(LeftAlone::Status);
     }
     if head.body.is_empty() && method != Method::Head {
         return Err(LeftAlone::Empty);
     }
-    // An empty body is not made smaller by any coding.
+    // No coding can make an empty body smaller.
     if head.declared.is_some_and(|length| length < min_bytes.max(1)) {
         return Err(LeftAlone::Small);
     }
@@ -91,8 +90,8 @@ pub fn recoding<'b>(
     Ok(media_type.value.of(buffer))
 }
 
-/// Whether one line of `cache-control` has the directive `no-transform`. Quoted text is not looked into: a
-/// false hit costs bytes, a miss would break what a backend asked for.
+/// Whether one line of `cache-control` has the directive `no-transform`. Quoted text is not treated
+/// separately: a false match only costs bytes, but missing one would violate the backend's directive.
 fn forbids_transforming(value: &[u8]) -> bool {
     const DIRECTIVE: &[u8] = b"no-transform";
     value.split(|&byte| byte == b',').any(|part| {
@@ -102,20 +101,20 @@ fn forbids_transforming(value: &[u8]) -> bool {
     })
 }
 
-/// Whether a field of that name has a digest of the content or of the whole representation, old names
-/// included. One that comes behind content that was encoded on the way without having been announced would be
-/// a lie.
+/// Whether a field with that name has a digest of the content or of the whole representation, old names
+/// included. If such a field arrives in the trailers without having been announced, after the content was
+/// encoded on the way, it is wrong.
 pub fn is_digest(name: &[u8]) -> bool {
     const NAMES: [&[u8]; 4] = [b"content-digest", b"repr-digest", b"digest", b"content-md5"];
     NAMES.iter().any(|digest| name.eq_ignore_ascii_case(digest))
 }
 
-/// `accept-ranges` of content whose bytes are others than the backend's.
+/// Whether this is `accept-ranges`, which does not apply when the bytes differ from the backend's.
 pub(super) fn describes_ranges(line: &FieldLine, buffer: &[u8]) -> bool {
     line.known == KnownHeader::Other && line.name.of(buffer).eq_ignore_ascii_case(b"accept-ranges")
 }
 
-/// Known names that do not go on as they came.
+/// Known names that are not forwarded as received.
 pub(super) fn dropped(negotiated: &Negotiated) -> KnownSet {
     let mut dropped = KnownSet::EMPTY;
     if negotiated.coding.is_some() {
@@ -127,7 +126,7 @@ pub(super) fn dropped(negotiated: &Negotiated) -> KnownSet {
     dropped
 }
 
-/// Puts `content-encoding`, `content-length`, `vary` and the entity tag.
+/// Writes `content-encoding`, `content-length`, `vary` and the entity tag.
 pub(super) fn put(
     negotiated: &Negotiated,
     head: &ResponseHead,
@@ -148,8 +147,8 @@ pub(super) fn put(
     if negotiated.weaken && !replaced.has(KnownHeader::Etag) {
         //= https://www.rfc-editor.org/rfc/rfc9110#section-8.8.3
         //# An entity tag can be either a weak or strong validator
-        // Two codings of one representation are equal for whoever reads them and differ in their bytes, which
-        // is what weak means (§8.8.1).
+        // Two codings of one representation are equivalent but differ in their bytes, which is what weak
+        // means (§8.8.1).
         for tag in fields.values(KnownHeader::Etag, buffer) {
             match tag.starts_with(b"W/") {
                 true => sink.field(b"etag", tag),
@@ -159,7 +158,7 @@ pub(super) fn put(
     }
 }
 
-/// Whether a line of `vary` covers `accept-encoding` already.
+/// Whether a line of `vary` already covers `accept-encoding`.
 fn names_accept_encoding(value: &[u8]) -> bool {
     value
         .split(|&byte| byte == b',')

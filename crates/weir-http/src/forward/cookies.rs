@@ -1,4 +1,4 @@
-//! `cookie` towards a backend, without a cookie that is Weir's own.
+//! Writes `cookie` for a backend, without a cookie that belongs to Weir.
 
 use super::RequestContext;
 use crate::known::{KnownHeader, KnownSet};
@@ -6,8 +6,8 @@ use crate::message::Fields;
 use crate::sink::FieldSink;
 use crate::values::cookies;
 
-/// The `cookie` fields, where they are not passed on as they came: without each cookie of the hidden name. A
-/// field in which nothing is left goes.
+/// Writes the `cookie` fields if they are not forwarded as received: without cookies that have the hidden
+/// name. A field with no cookies left is dropped.
 #[inline]
 pub(super) fn put(
     fields: &Fields,

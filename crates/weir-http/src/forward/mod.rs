@@ -1,10 +1,10 @@
-//! Changes to a message between client and backend: all of them, in one place.
+//! All changes to a message between client and backend, in one place.
 //!
-//! Messages are written from their parsed form: as text of HTTP/1.1 ([`write_request`], [`write_response`]),
-//! or field after field for HTTP/2 and HTTP/3 ([`request_fields`], [`response_fields`]). What stays, goes and
-//! is added is decided in this file for both; the files below it only differ in how they put it. No byte
-//! reaches the other side that the parser did not check, and framing fields are only among the kept ones when
-//! they are the one plain number Weir itself acts on.
+//! Messages are written from their parsed form: as HTTP/1.1 text ([`write_request`], [`write_response`]), or
+//! field by field for HTTP/2 and HTTP/3 ([`request_fields`], [`response_fields`]). This file decides for both
+//! what is kept, dropped and added; the files below it only differ in how they write it. Every byte that
+//! reaches the other side was checked by the parser, and a framing field is kept only if it is the plain
+//! number that Weir itself acts on.
 
 mod coding;
 mod cookies;
@@ -32,22 +32,22 @@ use crate::sink::FieldSink;
 /// Treatment of field names that have an underscore (threat A24).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Underscores {
-    /// Drop those that with dashes would be a framing, identity, authentication or other protected field, or
-    /// one that Weir adds: backends that read `_` as `-` would take them for it.
+    /// Drop those that, with dashes, would be a framing, identity, authentication or other protected field,
+    /// or one that Weir adds: backends that read `_` as `-` would take them for it.
     #[default]
     DropTwins,
-    /// Pass all of them on.
+    /// Forward all of them.
     Keep,
 }
 
-/// Which part of a resource, and under which conditions, is asked for (RFC 9110 §13.1, §14.2).
+/// Which part of a resource is requested, and under which conditions (RFC 9110 §13.1, §14.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Conditions<'a> {
-    /// The method that the client asked for.
+    /// As the client requested.
     #[default]
     AsSent,
-    /// The whole, unless it is still what a cache has (RFC 9111 §4.3.1). Without either of the two: the
-    /// whole, whatever it is.
+    /// The whole resource, unless it is still what a cache has stored (RFC 9111 §4.3.1). With neither of the
+    /// two values: the whole resource unconditionally.
     Of {
         /// Value of `if-none-match`.
         if_none_match: Option<&'a [u8]>,
@@ -56,76 +56,75 @@ pub enum Conditions<'a> {
     },
 }
 
-/// Which query a backend is asked with.
+/// The query to request from a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Query<'a> {
     /// The client's.
     #[default]
     AsSent,
-    /// This one, given without its `?`; `None` for none. No form but origin- and absolute-form has any.
+    /// This one, without its `?`; `None` for none. Only origin- and absolute-form can have one.
     Of(Option<&'a [u8]>),
 }
 
-/// Fields of a response about the cache that it went past or came from.
+/// Fields of a response about a cache that it passed or came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheFields<'a> {
-    /// Value of `age`, in seconds, for a response that was kept (RFC 9111 §5.1); `None` leaves what the
-    /// backend said.
+    /// Value of `age`, in seconds, for a stored response (RFC 9111 §5.1); `None` keeps what the backend sent.
     pub age_seconds: Option<u64>,
     /// Our member of `cache-status` (RFC 9211 §2).
     pub status: &'a [u8],
 }
 
-/// Facts about a request that change it on its way to a backend.
+/// Facts about a request that affect how it is forwarded to a backend.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestContext<'a> {
     /// The client.
     pub identity: &'a ClientIdentity,
-    /// The path to ask for: the normalised one that routing matched, or what a route rewrote it to. `None`:
-    /// as it was sent, for paths that are plain.
+    /// The path to request: the normalised one that routing matched, or what a route rewrote it to. `None`:
+    /// as it was sent, for plain paths.
     pub path: Option<&'a [u8]>,
-    /// The query to ask with.
+    /// The query to request.
     pub query: Query<'a>,
-    /// Host and port to ask for, another spelling of those that were sent. `None`: as they were sent.
+    /// Host and port to request, if spelled differently than sent. `None`: as sent.
     pub host: Option<&'a [u8]>,
-    /// Host and port that a backend is to be asked by instead, valid ones (RFC 9110 §7.2). What is forwarded
-    /// of the client says the client's all the same.
+    /// Valid host and port to send to the backend instead of the client's (RFC 9110 §7.2). The forwarding
+    /// fields still have the client's.
     pub backend_host: Option<&'a [u8]>,
-    /// The port that `x-forwarded-port` says, where the client does not say it itself. `None`: the one that
-    /// it connected to.
+    /// The port in `x-forwarded-port`, if the client does not send that itself. `None`: the one that it
+    /// connected to.
     pub port: Option<u16>,
-    /// The client's address, where it is another than the connection's: a trusted proxy speaks for it.
+    /// The client's address, if it differs from that of the connection because a trusted proxy named it.
     pub client: Option<&'a [u8]>,
-    /// `x-request-id` for a request that has no acceptable one.
+    /// `x-request-id` for a request without an acceptable one.
     pub request_id: &'a [u8],
-    /// `host` for an HTTP/1.0 request that has none.
+    /// `host` for an HTTP/1.0 request without one.
     pub default_host: &'a [u8],
-    /// Which part of the resource is asked for.
+    /// Which part of the resource is requested.
     pub conditions: Conditions<'a>,
-    /// Name of a cookie that backends do not see; `None` for none.
+    /// Name of a cookie that is not sent to backends; `None` for none.
     pub hidden_cookie: Option<&'a [u8]>,
-    /// What rules change.
+    /// Changes by the operator's rules.
     pub edits: Option<FieldEdits<'a>>,
-    /// It may be a copy that somebody sends again, because the client's handshake is not over (RFC 8470): the
-    /// backend is told.
+    /// The request may be a replay, because the client's handshake is not complete (RFC 8470): the backend is
+    /// told.
     pub early: bool,
-    /// Pass `Upgrade` on: the route allows that protocol.
+    /// Forward `Upgrade`, since the route allows that protocol.
     pub upgrade: bool,
-    /// `sec-websocket-key` for an upgrade that came by extended CONNECT, which has none (RFC 8441 §5); see
-    /// [`crate::websocket::key`]. Empty for none.
+    /// `sec-websocket-key` for an upgrade that arrived as an extended CONNECT, which has none (RFC 8441 §5);
+    /// see [`crate::websocket::key`]. Empty for none.
     pub websocket_key: &'a [u8],
-    /// `:scheme` for a backend of HTTP/2: that of the connection to it (RFC 9110 §7.4).
+    /// `:scheme` for an HTTP/2 backend: that of the connection to it (RFC 9110 §7.4).
     pub backend_scheme: Scheme,
-    /// Pass `Expect: 100-continue` on, instead of Weir answering it.
+    /// Forward `Expect: 100-continue`, instead of Weir answering it.
     pub expect_continue: bool,
-    /// Ask the backend to close behind the response. Says nothing in HTTP/2.
+    /// Ask the backend to close after the response. Has no effect in HTTP/2.
     pub close: bool,
-    /// The treatment of underscores.
+    /// How to treat names with underscores.
     pub underscores: Underscores,
 }
 
 impl<'a> RequestContext<'a> {
-    /// The usual: path as sent, nothing added, no upgrade, connection kept.
+    /// The defaults: path as sent, nothing added, no upgrade, connection kept.
     pub fn new(identity: &'a ClientIdentity, request_id: &'a [u8]) -> RequestContext<'a> {
         RequestContext {
             identity,
@@ -151,36 +150,36 @@ impl<'a> RequestContext<'a> {
     }
 }
 
-/// Facts about a response that change it on its way to a client.
+/// Facts about a response that affect how it is forwarded to a client.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponseContext<'a> {
-    /// The version the client speaks: only one of HTTP/1.1 knows chunks.
+    /// The client's protocol version: only HTTP/1.1 has chunks.
     pub client_version: Version,
     /// The method of the request: HEAD is answered without a body.
     pub request_method: Method,
-    /// Weir and the client both want to keep the client's connection.
+    /// Both Weir and the client want to keep the client's connection open.
     pub keep_alive: bool,
-    /// What rules change.
+    /// Changes by the operator's rules.
     pub edits: Option<FieldEdits<'a>>,
-    /// `sec-websocket-accept` for an upgrade whose backend gave none, as those of HTTP/2 do (RFC 8441 §5);
-    /// see [`crate::websocket::accept`]. Empty for none.
+    /// `sec-websocket-accept` for an upgrade whose backend sent none, as in HTTP/2 (RFC 8441 §5); see
+    /// [`crate::websocket::accept`]. Empty for none.
     pub websocket_accept: &'a [u8],
     /// The stickiness cookie.
     pub sticky: Option<&'a SetCookie>,
-    /// `alt-svc`, for clients that could speak a newer version (RFC 7838 §3).
+    /// `alt-svc`, for clients that could use a newer version (RFC 7838 §3).
     pub alternative: Option<&'a AddedField>,
-    /// `x-request-id` to name where the backend named none; empty for none.
+    /// `x-request-id` to add if the backend sent none; empty for none.
     pub request_id: &'a [u8],
-    /// `date` to name where the backend gave none (RFC 9110 §6.6.1); empty for none.
+    /// `date` to add if the backend sent none (RFC 9110 §6.6.1); empty for none.
     pub date: &'a [u8],
-    /// Fields about the cache; `None` where there is none.
+    /// Fields about the cache; `None` without a cache.
     pub cache: Option<CacheFields<'a>>,
-    /// The coding that the client's `accept-encoding` chooses; `None` where it makes no difference.
+    /// The coding chosen by the client's `accept-encoding`; `None` if the response does not depend on it.
     pub negotiated: Option<Negotiated>,
 }
 
 impl ResponseContext<'_> {
-    /// The usual for a request: nothing added.
+    /// The defaults for a request: nothing added.
     pub fn new(
         client_version: Version,
         request_method: Method,
@@ -205,24 +204,24 @@ impl ResponseContext<'_> {
 /// The framing that [`write_response`] or [`response_fields`] announced to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentFraming {
-    /// How the body must now be written; `UntilClose` means raw bytes, then close, or the end of the stream.
+    /// How the body must be written; `UntilClose` means raw bytes, then close, or the end of the stream.
     pub body: BodyLength,
-    /// Whether the client's connection can be kept behind it.
+    /// Whether the client's connection can be kept open after it.
     pub keep_alive: bool,
 }
 
-/// Which fields of a message are left out.
+/// Which fields of a message are dropped.
 struct KeepRule<'a> {
     dropped: KnownSet,
     flags: u8,
     by_name: Option<&'a DroppedNames>,
     underscores: Underscores,
-    /// The content is encoded on the way: what describes its bytes goes.
+    /// The content is encoded on the way: fields that describe its bytes are dropped.
     recoded: bool,
 }
 
 impl KeepRule<'_> {
-    /// Whether there is nothing in these fields that it would leave out.
+    /// Whether it drops none of these fields.
     #[inline]
     fn keeps_all(&self, fields: &Fields) -> bool {
         fields.seen.intersection(self.dropped).is_empty()
@@ -239,17 +238,17 @@ impl KeepRule<'_> {
             || (self.recoded && coding::describes_ranges(line, buffer))
     }
 
-    /// Whether rules drop this one, which no known name says.
+    /// Whether rules drop this field by a name that is not a known one.
     #[inline]
     fn is_edited(&self, names: &DroppedNames, line: &FieldLine, buffer: &[u8]) -> bool {
-        // Backends may read `_` as `-`, also in a name that then is a known one.
+        // Backends may read `_` as `-`, also in names that then are known ones.
         let folds = self.underscores == Underscores::DropTwins;
         let may_be = line.known == KnownHeader::Other || line.flags & UNDERSCORED != 0;
         may_be && names.has(line.name.of(buffer), folds)
     }
 }
 
-/// Puts a kept field as Weir writes it where it was not stored so.
+/// Writes a kept field in Weir's form, if it was not stored in it.
 #[inline]
 fn put_kept(line: &FieldLine, buffer: &[u8], sink: &mut impl FieldSink) {
     let value = line.value.of(buffer);
@@ -276,14 +275,14 @@ fn request_rule<'a>(head: &RequestHead, context: &RequestContext<'a>, replaced: 
     KeepRule { dropped, flags, by_name, underscores: context.underscores, recoded: false }
 }
 
-/// Known names that are not passed on as they came.
+/// Known names that are not forwarded as received.
 fn dropped_from_request(head: &RequestHead, context: &RequestContext<'_>) -> KnownSet {
     let mut dropped = HOP_BY_HOP.with(KnownHeader::Via);
     if head.form == TargetForm::Absolute || context.host.is_some() || context.backend_host.is_some() {
         dropped = dropped.with(KnownHeader::Host);
     }
     if context.identity.trusted {
-        // Many a proxy that is trusted passes on what a client says of its address here.
+        // Many trusted proxies forward what their clients send in these fields.
         dropped = dropped.union(EXTENDED);
         if context.identity.certificate.is_some() {
             dropped = dropped.with(KnownHeader::ClientCert).with(KnownHeader::ClientCertChain);
@@ -297,7 +296,7 @@ fn dropped_from_request(head: &RequestHead, context: &RequestContext<'_>) -> Kno
     if !(context.expect_continue && head.expect_continue) {
         dropped = dropped.with(KnownHeader::Expect);
     }
-    // Only a client that makes its handshake in HTTP/1.1 has a key that is worth anything.
+    // A key is meaningful only if the client makes its handshake in HTTP/1.1.
     if context.upgrade && head.extended_connect {
         dropped = dropped.with(KnownHeader::SecWebsocketKey);
     }
@@ -316,23 +315,23 @@ fn dropped_from_request(head: &RequestHead, context: &RequestContext<'_>) -> Kno
     dropped
 }
 
-/// Fields that are written anew or longer, whoever sent them.
+/// Fields that are rewritten or extended, whoever sent them.
 const EXTENDED: KnownSet =
     KnownSet::of(&[KnownHeader::XForwardedFor, KnownHeader::Forwarded, KnownHeader::XRealIp]);
 
-/// Host and port that the client asks for; `None` for an HTTP/1.0 request that has none.
+/// Host and port that the client requests; `None` for an HTTP/1.0 request without them.
 #[inline]
 fn host_of<'b>(head: &RequestHead, buffer: &'b [u8], context: &RequestContext<'b>) -> Option<&'b [u8]> {
     context.host.or_else(|| head.host(buffer))
 }
 
-/// Host and port that a backend is asked by.
+/// Host and port to send to a backend.
 #[inline]
 fn authority_of<'b>(head: &RequestHead, buffer: &'b [u8], context: &RequestContext<'b>) -> &'b [u8] {
     context.backend_host.or_else(|| host_of(head, buffer, context)).unwrap_or(context.default_host)
 }
 
-/// Path and query to ask a backend for.
+/// Path and query to request from a backend.
 fn target_of<'b>(
     head: &RequestHead,
     buffer: &'b [u8],
@@ -363,7 +362,7 @@ fn target_of<'b>(
     }
 }
 
-/// `via`, `x-forwarded-*`, `x-real-ip` and `forwarded`, but for those that rules take out.
+/// Writes `via`, `x-forwarded-*`, `x-real-ip` and `forwarded`, except for those that rules drop.
 fn put_identity(
     head: &RequestHead,
     buffer: &[u8],
@@ -417,7 +416,7 @@ fn put_identity(
     }
 }
 
-/// Puts one field with all received values of a list, then our own element made of `parts`.
+/// Writes one list field with all received values, followed by our own element, the concatenation of `parts`.
 fn put_list(
     sink: &mut impl FieldSink,
     name: &'static [u8],
@@ -431,7 +430,7 @@ fn put_list(
     sink.parts(name, received.chain(parts.iter().copied()));
 }
 
-/// Puts one field with all received values of a list, if there are any, where we have none of our own.
+/// Writes one list field with all received values, if there are any; used if we have no element of our own.
 fn put_received(
     sink: &mut impl FieldSink,
     name: &'static [u8],
@@ -453,7 +452,7 @@ fn put_via(fields: &Fields, buffer: &[u8], version: Version, sink: &mut impl Fie
     put_list(sink, b"via", Some(fields), KnownHeader::Via, buffer, &[version.received_protocol()]);
 }
 
-/// `x-request-id` where the client sent none that we keep.
+/// Writes `x-request-id`, unless the one that the client sent is kept.
 #[inline]
 fn put_request_id(
     head: &RequestHead,
@@ -466,7 +465,7 @@ fn put_request_id(
     }
 }
 
-/// The conditions of a cache.
+/// Writes a cache's conditions.
 #[inline]
 fn put_conditions(context: &RequestContext<'_>, sink: &mut impl FieldSink) {
     let Conditions::Of { if_none_match, if_modified_since } = context.conditions else { return };
@@ -478,7 +477,7 @@ fn put_conditions(context: &RequestContext<'_>, sink: &mut impl FieldSink) {
     }
 }
 
-/// `early-data` of a request that may be a copy.
+/// Writes `early-data` for a request that may be a replay.
 #[inline]
 fn put_early(context: &RequestContext<'_>, sink: &mut impl FieldSink) {
     //= https://www.rfc-editor.org/rfc/rfc8470#section-5.2
@@ -490,7 +489,7 @@ fn put_early(context: &RequestContext<'_>, sink: &mut impl FieldSink) {
     }
 }
 
-/// `max-forwards` of a TRACE or OPTIONS request.
+/// Writes `max-forwards` for a TRACE or OPTIONS request.
 #[inline]
 fn put_max_forwards(head: &RequestHead, sink: &mut impl FieldSink) {
     if let Some(left) = head.max_forwards {
@@ -507,13 +506,13 @@ fn response_rule<'a>(head: &ResponseHead, context: &ResponseContext<'a>) -> Keep
     if FieldEdits::leaves_via(&context.edits) {
         dropped = dropped.without(KnownHeader::Via);
     }
-    // A Content-Length that is left must be true: it was declared, and is what we send or what HEAD would
+    // A Content-Length that is kept must be true: it was declared, and is what we send or what HEAD would
     // get.
     if head.declared.is_none() {
         dropped = dropped.with(KnownHeader::ContentLength);
     }
     if context.cache.is_some_and(|cache| cache.age_seconds.is_some()) {
-        // That of the request it was fetched for says nothing of this one.
+        // Those of the request that fetched the stored response do not apply to this one.
         dropped = dropped.with(KnownHeader::Age).with(KnownHeader::XRequestId);
     }
     let mut recoded = false;
@@ -525,7 +524,7 @@ fn response_rule<'a>(head: &ResponseHead, context: &ResponseContext<'a>) -> Keep
     KeepRule { dropped, flags: NOMINATED, by_name, underscores: Underscores::Keep, recoded }
 }
 
-/// Fields that a response gets behind those that stay.
+/// Writes the fields that a response gets after those that are kept.
 #[inline]
 fn put_response_tail(
     head: &ResponseHead,
@@ -535,7 +534,7 @@ fn put_response_tail(
 ) {
     let replaced = FieldEdits::known(&context.edits);
     if replaced.has(KnownHeader::Via) {
-        // Rules leave it to others.
+        // Rules leave `via` to others.
     } else if head.fields.seen.has(KnownHeader::Via) || head.version != Version::Http11 {
         put_via(&head.fields, buffer, head.version, sink);
     } else {
@@ -575,7 +574,7 @@ fn put_response_tail(
         sink.line(&field.line, field.name_bytes);
     }
     if context.sticky.is_some_and(|cookie| cookie.is_private) {
-        // Beside what the backend says, of which the narrowest holds (RFC 9111 §5.2.2).
+        // It is added to what the backend sent; the strictest directive applies (RFC 9111 §5.2.2).
         sink.line(b"cache-control: private\r\n", 13);
     }
 }
@@ -590,7 +589,7 @@ fn client_framing(head: &ResponseHead, context: &ResponseContext<'_>) -> SentFra
         //# A server MUST NOT send a response containing Transfer-Encoding
         //# unless the corresponding request indicates HTTP/1.1 (or later
         //# minor revisions).
-        // In HTTP/2 and HTTP/3 the stream's end is the body's.
+        // In HTTP/2 and HTTP/3 the body ends with the stream.
         _ if context.client_version != Version::Http11 => BodyLength::UntilClose,
         _ => BodyLength::Chunked,
     };

@@ -1,8 +1,8 @@
-//! Messages as text of HTTP/1.1.
+//! Writes messages as HTTP/1.1 text.
 //!
-//! A field line whose stored bytes are exactly what Weir would write (`name: value` CRLF, each byte checked)
-//! is copied from the buffer, and neighbours of that kind are copied together; all other lines are composed
-//! anew.
+//! A field line whose stored bytes are exactly what Weir would write (`name: value` CRLF, each byte
+//! validated) is copied from the buffer, together with its neighbours of that kind; all other lines are
+//! composed anew.
 
 use super::{
     KeepRule, Query, RequestContext, ResponseContext, SentFraming, authority_of, client_framing, cookies,
@@ -18,7 +18,7 @@ use crate::scan;
 
 /// Writes the head of a request for a backend, as HTTP/1.1.
 ///
-/// The body follows as [`RequestHead::body`] says: that many bytes, or chunks written with
+/// The body follows as [`RequestHead::body`] says: either that many bytes, or chunks written with
 /// [`crate::h1::chunked`]. `buffer` is what `head` was parsed from. Does not allocate once `out` is large
 /// enough.
 pub fn write_request(head: &RequestHead, buffer: &[u8], context: &RequestContext<'_>, out: &mut Vec<u8>) {
@@ -26,8 +26,8 @@ pub fn write_request(head: &RequestHead, buffer: &[u8], context: &RequestContext
     let replaced = FieldEdits::known(&context.edits);
     let rule = request_rule(head, context, replaced);
     let run_start = write_request_line(head, buffer, context, out);
-    // Where Host is missing or not the authority, the request line was composed, so that the field stands
-    // behind it.
+    // If Host is missing or differs from the authority, the request line was composed, so that the field can
+    // follow it.
     let host_stays = head.fields.seen.has(KnownHeader::Host) && !rule.dropped.has(KnownHeader::Host);
     if !host_stays {
         encode::write_field(out, b"host", authority_of(head, buffer, context));
@@ -75,7 +75,8 @@ fn write_request_line(
     head.fields.start
 }
 
-/// `via`, `x-forwarded-*`, `x-real-ip`, `forwarded` and `x-request-id`, but for those that rules take out.
+/// Writes `via`, `x-forwarded-*`, `x-real-ip`, `forwarded` and `x-request-id`, except for those that rules
+/// drop.
 fn write_identity(
     head: &RequestHead,
     buffer: &[u8],
@@ -139,7 +140,7 @@ fn write_request_connection(
     });
 }
 
-/// Copies the fields that stay, in order. Bytes from `run_start` on, up to the first field, are copied too.
+/// Copies the fields to keep, in order. The bytes from `run_start` up to the first field are copied, too.
 #[inline]
 fn copy_fields(fields: &Fields, buffer: &[u8], mut run_start: usize, rule: &KeepRule<'_>, out: &mut Vec<u8>) {
     if rule.keeps_all(fields) && fields.all_canonical {
@@ -166,10 +167,10 @@ fn copy_fields(fields: &Fields, buffer: &[u8], mut run_start: usize, rule: &Keep
     out.extend_from_slice(buffer.get(run_start..run_end).unwrap_or_default());
 }
 
-/// Writes the head of a response for a client of HTTP/1.x. Also for interim responses and for a 101 whose
-/// protocol was compared ([`ResponseHead::accepts_upgrade`]). Does not allocate once `out` is large enough.
+/// Writes the head of a response for an HTTP/1.x client, including interim responses, and a 101 whose
+/// protocol was checked ([`ResponseHead::accepts_upgrade`]). Does not allocate once `out` is large enough.
 ///
-/// Interim responses must not be sent to a client of HTTP/1.0 (RFC 9110 §15.2).
+/// Interim responses must not be sent to an HTTP/1.0 client (RFC 9110 §15.2).
 pub fn write_response(
     head: &ResponseHead,
     buffer: &[u8],
@@ -207,7 +208,7 @@ pub fn write_response(
 //= https://www.rfc-editor.org/rfc/rfc9110#section-15.5.22
 //# The server MUST send an Upgrade header field in a 426 response to
 //# indicate the required protocol(s)
-/// Writes which protocols a backend wants to be spoken to in, all but `h2c`, which Weir passes on to nobody.
+/// Writes which protocols a backend requires, except for `h2c`, which Weir forwards to nobody.
 #[cold]
 fn write_wanted_protocols(head: &ResponseHead, buffer: &[u8], keep_alive: bool, out: &mut Vec<u8>) {
     let names_h2c = |value: &[u8]| value.split(|&byte| byte == b',').any(|one| same(b"h2c", scan::trim(one)));
@@ -226,7 +227,7 @@ fn write_wanted_protocols(head: &ResponseHead, buffer: &[u8], keep_alive: bool, 
 
 /// Writes the status line, or leaves it to the run of copied bytes that begins at the returned position.
 fn write_response_line(head: &ResponseHead, buffer: &[u8], out: &mut Vec<u8>) -> usize {
-    // 13 bytes stand before the reason only where the space before it does.
+    // The reason begins at byte 13 only if the space before it is there.
     if head.version != Version::Http10 && head.reason.start() == 13 {
         return 0;
     }

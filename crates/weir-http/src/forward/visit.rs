@@ -1,7 +1,7 @@
-//! Messages field after field, for HTTP/2 and HTTP/3 to encode.
+//! Passes messages field by field to an HTTP/2 or HTTP/3 encoder.
 //!
-//! Pseudo-headers come first, names are in lower case, and nothing is said of connections (RFC 9113 §8, RFC
-//! 9114 §4). A `cookie` stays one field (RFC 9113 §8.2.3 lets it).
+//! Pseudo-headers come first, names are in lower case, and there are no connection-specific fields (RFC 9113
+//! §8, RFC 9114 §4). A `cookie` stays one field, which RFC 9113 §8.2.3 permits.
 
 use super::{
     KeepRule, Query, RequestContext, ResponseContext, SentFraming, authority_of, client_framing, cookies,
@@ -14,13 +14,13 @@ use crate::known::KnownHeader;
 use crate::message::{Fields, Method, RequestHead, ResponseHead, TargetForm};
 use crate::sink::{FieldSink, Visitor};
 
-/// Gives the head of a request for a backend of HTTP/2 or HTTP/3 to `visit`, one field after another.
+/// Passes the head of a request for an HTTP/2 or HTTP/3 backend to `visit`, field by field.
 ///
-/// An upgrade that is passed on (`context.upgrade`) becomes an extended CONNECT if it is a GET without a
-/// body, all that one can stand for; only a backend that announced `SETTINGS_ENABLE_CONNECT_PROTOCOL` may get
-/// it (RFC 8441 §3). `Some` is then its protocol, for [`crate::Asked::upgrade`], and the stream stays open;
-/// `None` says that the body follows as [`RequestHead::body`] says, and that the stream ends with the head
-/// where that is empty.
+/// An upgrade that is forwarded (`context.upgrade`) becomes an extended CONNECT if it is a GET without a
+/// body, as nothing else can be expressed by one. Only a backend that announced
+/// `SETTINGS_ENABLE_CONNECT_PROTOCOL` may get it (RFC 8441 §3). Then `Some` is returned with its protocol,
+/// for [`crate::Asked::upgrade`], and the stream stays open. `None` means that the body follows as
+/// [`RequestHead::body`] says, and that the stream ends with the head if that is empty.
 ///
 /// `buffer` is what `head` was parsed from or built into. Allocates only for composed values of more than 256
 /// bytes.
@@ -40,10 +40,10 @@ pub fn request_fields<'b>(
     //= https://www.rfc-editor.org/rfc/rfc9113#section-8.3.1
     //# An intermediary that converts a request from another HTTP version to
     //# HTTP/2 MUST retain any authority information from the
-    // It is in `:authority`; a second copy could only disagree.
+    // It is in `:authority`; a second copy could only contradict it.
     rule.dropped = rule.dropped.with(KnownHeader::Host);
     if upgrade.is_some() {
-        // RFC 8441 §5: the handshake of the stream takes the place of this one.
+        // RFC 8441 §5: the stream's handshake replaces this one.
         rule.dropped = rule.dropped.with(KnownHeader::SecWebsocketKey);
     }
     visit_kept(&head.fields, buffer, &rule, sink);
@@ -62,7 +62,7 @@ pub fn request_fields<'b>(
     upgrade
 }
 
-/// The pseudo-headers (RFC 9113 §8.3.1, §8.5, RFC 8441 §4).
+/// Writes the pseudo-headers (RFC 9113 §8.3.1, §8.5, RFC 8441 §4).
 fn put_request_control(
     head: &RequestHead,
     buffer: &[u8],
@@ -94,11 +94,11 @@ fn put_request_control(
     }
 }
 
-/// Gives the head of a response for a client of HTTP/2 or HTTP/3 to `visit`, one field after another; also an
-/// interim one, and the 101 of an accepted upgrade, which becomes the 200 that RFC 8441 §5 has instead.
+/// Passes the head of a response for an HTTP/2 or HTTP/3 client to `visit`, field by field. Also for an
+/// interim response, and for the 101 of an accepted upgrade, which becomes a 200 as in RFC 8441 §5.
 ///
-/// `None` and `Length(0)` in what is returned mean that the stream ends with the head, but for interim
-/// responses and tunnels. Allocates only for composed values of more than 256 bytes.
+/// If the returned body is `None` or `Length(0)`, the stream ends with the head, except for interim responses
+/// and tunnels. Allocates only for composed values of more than 256 bytes.
 pub fn response_fields(
     head: &ResponseHead,
     buffer: &[u8],
@@ -118,7 +118,7 @@ pub fn response_fields(
     client_framing(head, context)
 }
 
-/// `:status` of three digits (RFC 9113 §8.3.2).
+/// Writes `:status` with three digits (RFC 9113 §8.3.2).
 pub(crate) fn put_status(status: u16, sink: &mut impl FieldSink) {
     sink.field(b":status", Digits::default().of(u64::from(status.clamp(100, 999))));
 }

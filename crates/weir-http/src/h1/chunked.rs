@@ -1,4 +1,4 @@
-//! The chunked transfer coding, read and written (RFC 9112 §7.1).
+//! Parses and writes the chunked transfer coding (RFC 9112 §7.1).
 
 use super::encode;
 use super::fields::{self, BlockLimits};
@@ -9,14 +9,15 @@ use crate::scan::{self, TOKEN};
 use crate::trailers::Trailers;
 use crate::violation::Violation;
 
-/// Reads one chunked body. Framing may arrive in any pieces; nothing needs to be kept by the caller.
+/// Parses one chunked body. Framing may be split in any way; the caller need not store anything.
 ///
-/// Stricter than the grammar in one thing: no whitespace around a chunk size or inside an extension but in
-/// quotes (RFC 9112 §7.1.1 calls it bad and lives with it; readers differ on it, so we refuse).
+/// Stricter than the grammar in one respect: whitespace is allowed neither around a chunk size nor inside an
+/// extension, except in quotes. RFC 9112 §7.1.1 calls it bad but tolerates it; parsers differ on it, so we
+/// refuse.
 #[derive(Debug)]
 pub(crate) struct ChunkReader {
     state: ChunkState,
-    /// Size being read, then content bytes left of the chunk.
+    /// The size while it is parsed, then the content bytes left of the chunk.
     remaining: u64,
     digits: u8,
     extension_bytes: usize,
@@ -73,7 +74,7 @@ impl ChunkReader {
         part.map(|part| &part.trailers)
     }
 
-    /// Reads framing up to the next content, that content, and the framing behind it.
+    /// Parses framing up to the next content, that content, and the framing after it.
     pub(crate) fn advance(&mut self, input: &[u8]) -> Result<BodyStep, Violation> {
         let mut at = 0;
         let mut data = 0..0;
@@ -101,7 +102,7 @@ impl ChunkReader {
             } else {
                 let Some(&byte) = input.get(at) else { break };
                 self.state = self.framing_byte(byte)?;
-                // The first byte of a trailer line belongs to the trailer text.
+                // The first byte of a trailer line is part of the trailer text.
                 at += usize::from(self.state != ChunkState::Trailers);
             }
         }
@@ -201,7 +202,7 @@ impl ChunkReader {
         Ok(next)
     }
 
-    /// Keeps trailer lines up to the empty one; returns how many bytes it took.
+    /// Stores trailer lines up to the empty one; returns how many bytes it consumed.
     fn read_trailers(&mut self, input: &[u8]) -> Result<usize, Violation> {
         let Some(part) = self.trailers.as_deref_mut() else { return Ok(0) };
         let PartTrailers { trailers: Trailers { text, fields }, cursor } = part;
@@ -217,10 +218,10 @@ impl ChunkReader {
             too_many: Violation::TrailersTooLarge,
         };
         let mut taken = 0;
-        // Line by line, so that no byte behind the empty line is taken.
+        // Goes line by line, so that no byte after the empty line is consumed.
         while let Some(rest) = input.get(taken..).filter(|rest| !rest.is_empty()) {
             let line = rest.iter().position(|&byte| byte == b'\n').map_or(rest.len(), |end| end + 1);
-            // Never keeps more than the limit: the parser refuses a text that fills it without an end.
+            // Never stores more than the limit: the parser refuses a text that reaches it without ending.
             let line = line.min(most_bytes.max(1).saturating_sub(text.len()).max(1));
             text.extend_from_slice(rest.get(..line).unwrap_or_default());
             taken += line;
@@ -233,8 +234,7 @@ impl ChunkReader {
     }
 }
 
-/// Writes the head of a chunk of `length` bytes, which must not be 0; the content and [`write_chunk_end`]
-/// follow.
+/// Writes the head of a chunk of `length` bytes, which must not be 0; content and [`write_chunk_end`] follow.
 pub fn write_chunk_head(out: &mut Vec<u8>, length: u64) {
     encode::write_hexadecimal(out, length);
     out.extend_from_slice(b"\r\n");
@@ -245,7 +245,7 @@ pub fn write_chunk_end(out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Writes the last chunk, and `trailers` where there are any.
+/// Writes the last chunk, and `trailers` if there are any.
 pub fn write_last_chunk<'a>(out: &mut Vec<u8>, trailers: impl IntoIterator<Item = Field<'a>>) {
     out.extend_from_slice(b"0\r\n");
     for field in trailers {

@@ -1,7 +1,8 @@
 //! A connection is either idle or busy with one exchange, and only a finished exchange makes it idle again.
 //!
 //! Unread bytes of one message would be taken for the beginning of the next (threats A16, A20). So a pool
-//! takes only [`Idle`], and the only way from [`Busy`] to `Idle` asks for proof that both bodies ended.
+//! accepts only [`Idle`] connections, and the only way from [`Busy`] to `Idle` requires proof that both
+//! bodies ended.
 
 /// Proof that one body was read to its end. Made only by [`crate::BodyReader::drained`].
 #[derive(Debug)]
@@ -15,7 +16,7 @@ impl Drained {
     }
 }
 
-/// A connection on which nothing is under way. The only kind that a pool of idle connections accepts.
+/// A connection without an exchange in progress. The only kind that a pool of idle connections accepts.
 #[derive(Debug)]
 pub struct Idle<C> {
     connection: C,
@@ -27,21 +28,21 @@ impl<C> Idle<C> {
         Busy { connection: self.connection }
     }
 
-    /// Looks at the connection, to see whether the peer closed it or sent bytes nobody asked for; in both
-    /// cases close it (threat A20).
+    /// The connection, to check whether the peer closed it or sent unexpected bytes; in both cases close it
+    /// (threat A20).
     pub fn connection(&self) -> &C {
         &self.connection
     }
 }
 
-/// A connection with an exchange under way.
+/// A connection with an exchange in progress.
 #[derive(Debug)]
 pub struct Busy<C> {
     connection: C,
 }
 
 impl<C> Busy<C> {
-    /// A connection just made, with its first exchange.
+    /// A new connection, with its first exchange.
     pub fn first(connection: C) -> Busy<C> {
         Busy { connection }
     }
@@ -51,11 +52,11 @@ impl<C> Busy<C> {
         &mut self.connection
     }
 
-    /// Ends the exchange: both bodies are proven complete.
+    /// Ends the exchange; the arguments prove that both bodies are complete.
     ///
-    /// `Ok` when both sides keep the connection and no byte beyond the response came (`unread_bytes` is what
-    /// the read buffer still holds); on a client's connection pipelined requests are no such bytes, pass 0.
-    /// `Err` gives the connection back to be closed.
+    /// `Ok` when both sides keep the connection open and no byte followed the response (`unread_bytes` is
+    /// what is left in the read buffer). On a client's connection pipelined requests are allowed; pass 0.
+    /// `Err` returns the connection, to be closed.
     pub fn finish(
         self,
         _request: Drained,

@@ -1,4 +1,4 @@
-//! Small writers of HTTP/1.1's text.
+//! Small writers for HTTP/1.1 text.
 
 use crate::message::Version;
 pub use crate::own::OwnResponse;
@@ -47,7 +47,7 @@ pub(crate) fn write_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The reason phrase that RFC 9110 §15 and the IANA registry give a status; empty for others.
+/// The reason phrase of a status in RFC 9110 §15 and the IANA registry; empty for others.
 pub const fn reason(status: u16) -> &'static str {
     match status {
         100 => "Continue",
@@ -101,7 +101,7 @@ pub const fn reason(status: u16) -> &'static str {
     }
 }
 
-/// Writes `HTTP/1.1 200 OK` CRLF. `status` is cut to three digits.
+/// Writes `HTTP/1.1 200 OK` CRLF. `status` is limited to three digits.
 pub fn write_status_line(out: &mut Vec<u8>, status: u16) {
     out.extend_from_slice(b"HTTP/1.1 ");
     write_decimal(out, u64::from(status.clamp(100, 999)));
@@ -115,8 +115,8 @@ pub fn write_continue(out: &mut Vec<u8>) {
     out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
 }
 
-/// Writes the `connection` line that this version needs to understand what happens next (RFC 9112 §9.3), if
-/// any.
+/// Writes the `connection` line that this version needs to know whether the connection stays open (RFC 9112
+/// §9.3), if any.
 pub(crate) fn write_connection(keep_alive: bool, version: Version, out: &mut Vec<u8>) {
     match (keep_alive, version) {
         (false, _) => out.extend_from_slice(b"connection: close\r\n"),

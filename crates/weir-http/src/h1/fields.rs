@@ -1,4 +1,4 @@
-//! Field lines: the hot loop of every parse, for requests, responses and trailers (RFC 9112 §5).
+//! Field lines: the hot loop of all parsing, for requests, responses and trailers (RFC 9112 §5).
 
 use crate::known::{KnownHeader, PROTECTED};
 use crate::limits::Limits;
@@ -8,18 +8,18 @@ use crate::message::{
 use crate::scan::{self, CLASS, TOKEN, UNDERSCORE};
 use crate::violation::Violation;
 
-/// Bounds of one field block.
+/// Limits of one field block.
 pub(crate) struct BlockLimits {
     pub bytes: usize,
     pub count: usize,
-    /// The violation when `bytes` is not enough.
+    /// The violation when `bytes` is exceeded.
     pub too_large: Violation,
-    /// The violation when `count` is not enough.
+    /// The violation when `count` is exceeded.
     pub too_many: Violation,
 }
 
 impl BlockLimits {
-    /// Of a head, either side's.
+    /// For a head, of a request or a response.
     pub fn of_head(limits: &Limits) -> BlockLimits {
         BlockLimits {
             bytes: limits.block_bytes(),
@@ -30,10 +30,11 @@ impl BlockLimits {
     }
 }
 
-/// Reads field lines up to and including the empty line. Goes on where `cursor` says the last call stopped.
+/// Parses field lines up to and including the empty line. Continues where the last call stopped, according to
+/// `cursor`.
 ///
-/// `Some` is the position behind the empty line; `None` means more bytes are needed. Which bytes arrived
-/// together makes no difference to the result: errors are decided by the bytes inside the limit, in order.
+/// `Some` is the position after the empty line; `None` means more bytes are needed. How the bytes were split
+/// makes no difference to the result: errors depend on the bytes inside the limit, in order.
 #[inline]
 pub(crate) fn parse_fields(
     buffer: &[u8],
@@ -108,15 +109,15 @@ pub(crate) fn parse_fields(
     Ok(None)
 }
 
-/// The line that begins at `at`, where it is whole and stands as Weir would write it, without an underscore
-/// in its name: most lines do. `None` says nothing about a line.
+/// The line that begins at `at`, if it is complete, in the form in which Weir would write it, and without an
+/// underscore in its name, as most lines are. `None` allows no conclusion about the line.
 #[inline(always)]
 fn plain_line(window: &[u8], at: usize) -> Option<FieldLine> {
     let rest = window.get(at..)?;
     let length = scan::name_length(rest)?;
     let (name, behind) = rest.split_at_checked(length)?;
     let known = KnownHeader::classify(name);
-    // A name that is known is a token, and has no underscore.
+    // A known name is a token without an underscore.
     if known == KnownHeader::Other
         && (name.is_empty() || !name.iter().all(|&byte| CLASS[byte as usize] & (TOKEN | UNDERSCORE) == TOKEN))
     {
@@ -128,7 +129,7 @@ fn plain_line(window: &[u8], at: usize) -> Option<FieldLine> {
     let (([b'\r', b'\n', ..], Some(first)), Some(last)) = ((behind, value.first()), value.last()) else {
         return None;
     };
-    // No control byte is in there but tab.
+    // It contains no control byte except tab.
     if *first <= b' ' || *last <= b' ' {
         return None;
     }
@@ -137,8 +138,8 @@ fn plain_line(window: &[u8], at: usize) -> Option<FieldLine> {
     Some(FieldLine { name: Span::new(at, name_end), value, known, flags: CANONICAL })
 }
 
-/// Moves `at` to the first byte that is no token and returns that byte; collects the classes of those before
-/// it.
+/// Moves `at` to the first byte that is not of a token and returns that byte; collects the classes of the
+/// bytes before it.
 #[inline(always)]
 fn token_end(window: &[u8], at: &mut usize, classes: &mut u8) -> Option<u8> {
     let rest = window.get(*at..)?;
@@ -169,7 +170,7 @@ fn field_line(
     let raw = window.get(name_end + 1..line_end).unwrap_or_default();
     let mut flags = 0;
     let mut value = Span::new(name_end + 2, line_end);
-    // Nearly every line is `name: value`; only others pay for trimming.
+    // Nearly every line is `name: value`; only the others need trimming.
     let canonical = match raw {
         [b' '] => true,
         [b' ', first, .., last] => !matches!(first, b' ' | b'\t') && !matches!(last, b' ' | b'\t'),
@@ -180,7 +181,7 @@ fn field_line(
         flags |= CANONICAL;
     } else {
         let trimmed = scan::trim(raw);
-        // Both are slices of one buffer; where only whitespace stands, the value is empty at the line's end.
+        // If there is only whitespace, the value is empty and at the end of the line.
         let leading = raw.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
         let start = name_end + 1 + leading;
         value = Span::new(start, start + trimmed.len());
@@ -226,7 +227,7 @@ fn bad_name_byte(byte: u8) -> Violation {
     }
 }
 
-/// Marks the fields that `Connection` options name. A23: never those that frame, route or identify.
+/// Marks the fields that `Connection` options name, but never those for framing, routing or identity (A23).
 pub(crate) fn nominate(fields: &mut Fields, options: &[Span], buffer: &[u8]) {
     for option in options {
         let name = option.of(buffer);

@@ -1,4 +1,4 @@
-//! Where a body ends (RFC 9112 §6.3): the one place that decides it for HTTP/1.x, for requests and responses.
+//! Where a body ends (RFC 9112 §6.3): the only code that decides it for HTTP/1.x, for requests and responses.
 
 use crate::body_length::BodyLength;
 use crate::known::{KnownHeader, same};
@@ -18,7 +18,7 @@ pub(crate) fn request_body(
     Ok(content_length(fields, buffer)?.map_or(BodyLength::None, BodyLength::Length))
 }
 
-/// Delimits a response body; also gives `Content-Length` as declared.
+/// Delimits a response body; also returns `Content-Length` as declared.
 pub(crate) fn response_body(
     version: Version,
     status: u16,
@@ -35,7 +35,7 @@ pub(crate) fn response_body(
             //# A server MUST NOT send a Transfer-Encoding header field in any
             //# response with a status code of 1xx (Informational) or 204 (No
             //# Content).
-            // A zero Content-Length is as wrong (RFC 9110 §8.6) but common and harmless; we drop it.
+            // A zero Content-Length is just as wrong (RFC 9110 §8.6), but common and harmless; we drop it.
             if has_transfer_encoding || declared.is_some_and(|length| length > 0) {
                 return Err(Violation::BodyNotAllowed);
             }
@@ -66,7 +66,8 @@ fn chunked(version: Version, fields: &Fields, buffer: &[u8]) -> Result<BodyLengt
     //# If a message is received with both a Transfer-Encoding and a
     //# Content-Length header field, the Transfer-Encoding overrides the
     //# Content-Length.
-    // We refuse: the same section says it ought to be an error, and smuggling lives on the difference.
+    // We refuse: the same section says it ought to be an error, and request smuggling exploits the
+    // difference.
     if fields.seen.has(KnownHeader::ContentLength) {
         return Err(Violation::TwoBodyLengths);
     }
@@ -75,7 +76,7 @@ fn chunked(version: Version, fields: &Fields, buffer: &[u8]) -> Result<BodyLengt
     }
     let Some(line) = fields.first(KnownHeader::TransferEncoding) else { return Ok(BodyLength::None) };
     let value = line.value.of(buffer);
-    // Spaces around the word are stripped (RFC 9110 §5.5); a tab is what smugglers hide it behind.
+    // Spaces around the word are stripped (RFC 9110 §5.5); tabs are used to hide it for smuggling.
     if line.flags & TABBED != 0 {
         return Err(Violation::TransferEncodingSyntax);
     }
@@ -85,7 +86,7 @@ fn chunked(version: Version, fields: &Fields, buffer: &[u8]) -> Result<BodyLengt
     Err(other_coding(value))
 }
 
-/// `gzip, chunked` is well delimited but no coding we undo: 501. Anything less tidy is 400.
+/// `gzip, chunked` is well delimited but not a coding that we decode: 501. Anything else is 400.
 #[cold]
 fn other_coding(value: &[u8]) -> Violation {
     let mut codings: Vec<&[u8]> = value.split(|&byte| byte == b',').map(scan::trim).collect();
@@ -102,12 +103,12 @@ fn other_coding(value: &[u8]) -> Violation {
     }
 }
 
-/// `Content-Length` as declared. Spaces around it are no part of it (RFC 9110 §5.5); with tabs it is refused.
+/// `Content-Length` as declared. Spaces around it are not part of it (RFC 9110 §5.5); tabs are refused.
 pub(crate) fn content_length(fields: &mut Fields, buffer: &[u8]) -> Result<Option<u64>, Violation> {
     if !fields.seen.has(KnownHeader::ContentLength) {
         return Ok(None);
     }
-    // RFC 9112 §6.3 lets a recipient merge equal values. One of the readers on the way may not have: refuse.
+    // RFC 9112 §6.3 lets a recipient merge equal values. Another hop may not have done so: refuse.
     if fields.repeated.has(KnownHeader::ContentLength) {
         return Err(Violation::ContentLengthRepeated);
     }
@@ -118,14 +119,14 @@ pub(crate) fn content_length(fields: &mut Fields, buffer: &[u8]) -> Result<Optio
     let value =
         scan::decimal(digits).filter(|_| line.flags & TABBED == 0).ok_or(Violation::ContentLengthSyntax)?;
     if digits.len() > 1 && digits.first() == Some(&b'0') {
-        // Weir writes a number without leading zeros, which some readers take for octal.
+        // Weir writes the number without leading zeros, which some parsers would read as octal.
         line.flags &= !CANONICAL;
         fields.all_canonical = false;
     }
     Ok(Some(value))
 }
 
-/// Reads all `Connection` lines (RFC 9110 §7.6.1).
+/// Parses all `Connection` lines (RFC 9110 §7.6.1).
 pub(crate) fn connection_options(
     fields: &Fields,
     buffer: &[u8],
@@ -163,7 +164,7 @@ pub(crate) fn connection_options(
     Ok(())
 }
 
-/// Notes an option that is acted upon here; `false` for any other.
+/// Records an option that Weir acts on; `false` for any other.
 fn note_option(options: &mut ConnectionOptions, text: &[u8]) -> bool {
     match text.len() {
         5 if same(b"close", text) => options.close = true,

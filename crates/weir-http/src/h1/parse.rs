@@ -1,4 +1,4 @@
-//! Bytes of a request to a [`RequestHead`] (RFC 9112 §2 to §6).
+//! Parses the bytes of a request into a [`RequestHead`] (RFC 9112 §2 to §6).
 
 use super::fields::{self, BlockLimits};
 use super::{framing, target};
@@ -16,18 +16,18 @@ pub enum Progress {
         /// Length of the head, in bytes.
         head_bytes: usize,
     },
-    /// All bytes so far are good; call again with the same bytes and more behind them.
+    /// All bytes so far are valid; call again with the same bytes and more after them.
     Partial,
 }
 
 pub(crate) const LONGEST_METHOD_BYTES: usize = 32;
 
-/// Reads one request head from the beginning of `buffer` into `head`.
+/// Parses one request head at the beginning of `buffer` into `head`.
 ///
-/// After `Partial`, call again with a longer buffer that begins with the same bytes (it may have moved): work
-/// goes on where it stopped, so a peer that sends single bytes costs no more than one that sends all at once.
-/// Call [`RequestHead::clear`] before the next request. One pass; allocates only while `head` grows to its
-/// largest.
+/// After `Partial`, call again with a longer buffer that begins with the same bytes (it may have moved).
+/// Parsing continues where it stopped, so a peer that sends single bytes costs no more than one that sends
+/// all at once. Call [`RequestHead::clear`] before the next request. One pass; allocates only until `head`
+/// has grown to its largest size.
 ///
 /// # Errors
 /// The request must be answered with [`Violation::status`] and the connection closed.
@@ -68,7 +68,7 @@ fn request_line(buffer: &[u8], limits: &Limits, head: &mut RequestHead) -> Resul
     Ok(complete)
 }
 
-/// True when something other than an empty line stands at the cursor.
+/// True when something other than an empty line begins at the cursor.
 fn skip_empty_lines(buffer: &[u8], most: usize, head: &mut RequestHead) -> Result<bool, Violation> {
     //= https://www.rfc-editor.org/rfc/rfc9112#section-2.2
     //# In the interest of robustness, a server that is expecting to receive
@@ -147,7 +147,7 @@ fn target_end(stop: u8, window: &[u8], head: &mut RequestHead) -> Result<bool, V
         return Err(Violation::TargetSyntax);
     }
     if stop != b' ' {
-        // A line that ends behind the target is HTTP/0.9, which nobody speaks any more.
+        // A line that ends after the target is HTTP/0.9, which is obsolete.
         return Err(if stop == b'\r' { Violation::VersionSyntax } else { Violation::TargetSyntax });
     }
     head.target = Span::new(cursor.mark, cursor.at);
@@ -197,7 +197,7 @@ fn begin_fields(head: &mut RequestHead, at: usize) {
     head.fields.all_canonical = true;
 }
 
-/// `Ok` while the bytes could still become a version and CRLF.
+/// `Ok` as long as the bytes could still become a version and CRLF.
 #[cold]
 fn other_version(rest: &[u8]) -> Result<(), Violation> {
     for (position, &byte) in rest.iter().take(10).enumerate() {
@@ -217,7 +217,7 @@ fn other_version(rest: &[u8]) -> Result<(), Violation> {
     if rest.len() >= 10 { Err(Violation::VersionUnsupported) } else { Ok(()) }
 }
 
-/// Draws the conclusions from a complete field block.
+/// Evaluates a complete field block.
 fn finish(buffer: &[u8], limits: &Limits, head: &mut RequestHead) -> Result<(), Violation> {
     target::settle_host(head, buffer)?;
     head.body = framing::request_body(head.version, &mut head.fields, buffer)?;
@@ -233,7 +233,7 @@ fn finish(buffer: &[u8], limits: &Limits, head: &mut RequestHead) -> Result<(), 
     conclude(head, buffer)
 }
 
-/// Checks of the fields in every version, once host, body and connection options are settled.
+/// Checks of the fields that apply to every version, once host, body and connection options are known.
 #[inline(always)]
 pub(crate) fn conclude(head: &mut RequestHead, buffer: &[u8]) -> Result<(), Violation> {
     head.keep_alive = head.connection.persists(head.version);

@@ -1,4 +1,4 @@
-//! Bytes of a response to a [`ResponseHead`] (RFC 9112 §4).
+//! Parses the bytes of a response into a [`ResponseHead`] (RFC 9112 §4).
 
 use super::fields::{self, BlockLimits};
 use super::framing;
@@ -9,15 +9,14 @@ use crate::message::{Cursor, Method, Phase, ResponseHead, Span, Version};
 use crate::scan;
 use crate::violation::Violation;
 
-/// Reads one response head from the beginning of `buffer` into `head`. `request_method` is that of the
-/// request it answers: it decides where the body ends.
+/// Parses one response head at the beginning of `buffer` into `head`. `request_method` is the method of the
+/// request it answers, which affects where the body ends.
 ///
-/// Goes on after `Partial` as [`super::parse_request`] does. Interim responses are heads like others; see
-/// [`ResponseHead::is_interim`]. Empty lines before the status line are refused: they would be bytes left
-/// over from the response before.
-///
+/// After `Partial` it continues as [`super::parse_request`] does. Interim responses are heads like others;
+/// see [`ResponseHead::is_interim`]. Empty lines before the status line are refused: they would be left over
+/// from the response before.
 /// # Errors
-/// The backend's connection must be closed; the client gets 502 (RFC 9110 §15.6.3) whatever the violation.
+/// The backend's connection must be closed; the client gets 502 (RFC 9110 §15.6.3), whatever the violation.
 pub fn parse_response(
     buffer: &[u8],
     limits: &Limits,
@@ -59,7 +58,7 @@ fn status_line(buffer: &[u8], limits: &Limits, head: &mut ResponseHead) -> Resul
     Ok(complete)
 }
 
-/// `HTTP/1.1 200` and, for tolerance of servers that end the line there, not yet the space.
+/// Parses `HTTP/1.1 200`, without the space after it, because some servers end the line there.
 fn version_and_status(window: &[u8], head: &mut ResponseHead) -> Result<bool, Violation> {
     let &[b'H', b'T', b'T', b'P', b'/', b'1', b'.', minor, b' ', hundreds, tens, units, ..] = window else {
         return other_status_line(window).map(|()| false);
@@ -80,7 +79,7 @@ fn version_and_status(window: &[u8], head: &mut ResponseHead) -> Result<bool, Vi
     Ok(true)
 }
 
-/// `Ok` while the bytes could still become a status line.
+/// `Ok` as long as the bytes could still become a status line.
 #[cold]
 fn other_status_line(window: &[u8]) -> Result<(), Violation> {
     for (position, &byte) in window.iter().take(12).enumerate() {
@@ -103,7 +102,7 @@ fn other_status_line(window: &[u8]) -> Result<(), Violation> {
 
 fn reason(window: &[u8], head: &mut ResponseHead) -> Result<bool, Violation> {
     let cursor = &mut head.cursor;
-    // The byte behind the digits is a space, or CR where a server leaves both space and reason away.
+    // After the digits there is a space, or CR if a server omits both space and reason.
     match window.get(12) {
         None => return Ok(false),
         Some(b' ' | b'\r') => {}

@@ -1,4 +1,4 @@
-//! The request-target and the authority it or `Host` names (RFC 9112 §3.2, RFC 9110 §7.2).
+//! The request-target, and the authority in it or in `Host` (RFC 9112 §3.2, RFC 9110 §7.2).
 
 use super::parse::class_end;
 use crate::known::KnownHeader;
@@ -7,8 +7,8 @@ use crate::scan::{self, HEX, HOST, PATH, PATH_ATTENTION, QUERY};
 use crate::scheme::Scheme;
 use crate::violation::Violation;
 
-/// Reads a whole target of a request in HTTP/2 or HTTP/3, which ends `buffer`: `:path`, or `:authority` of a
-/// CONNECT. Allows what [`super::parse_request`] allows, without absolute-form.
+/// Parses the target of an HTTP/2 or HTTP/3 request, which is the end of `buffer`: `:path`, or `:authority`
+/// of a CONNECT. Accepts what [`super::parse_request`] accepts, except for absolute-form.
 pub(crate) fn read(head: &mut RequestHead, buffer: &[u8], start: usize) -> Result<(), Violation> {
     let (mut at, mut classes) = (start, 0);
     let stop = class_end(buffer, &mut at, PATH, &mut classes);
@@ -40,7 +40,7 @@ pub(crate) fn read(head: &mut RequestHead, buffer: &[u8], start: usize) -> Resul
     Ok(())
 }
 
-/// Finds the form of the target. Its bytes are known to be allowed; the query, if any, is already split off.
+/// Determines the form of the target. Its bytes were validated, and the query, if any, was split off.
 pub(crate) fn classify(head: &mut RequestHead, buffer: &[u8]) -> Result<(), Violation> {
     let text = head.path.of(buffer);
     head.scheme = None;
@@ -103,7 +103,7 @@ fn absolute(head: &mut RequestHead, buffer: &[u8]) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Checks `Host` and settles the authority of the request.
+/// Checks `Host` and determines the authority of the request.
 pub(crate) fn settle_host(head: &mut RequestHead, buffer: &[u8]) -> Result<(), Violation> {
     //= https://www.rfc-editor.org/rfc/rfc9112#section-3.2
     //# A server MUST respond with a 400 (Bad Request) status code to any
@@ -124,8 +124,8 @@ pub(crate) fn settle_host(head: &mut RequestHead, buffer: &[u8]) -> Result<(), V
     match head.host {
         None => head.host = Some(value),
         Some(authority) => {
-            // RFC 9112 §3.2.2 lets a proxy ignore Host here. Others on the way may not have: refuse when they
-            // differ.
+            // RFC 9112 §3.2.2 lets a proxy ignore Host here. Other hops may not have ignored it, so we refuse
+            // if they differ.
             if !same_authority(authority.of(buffer), text, head.scheme) {
                 return Err(Violation::HostMismatch);
             }
@@ -134,7 +134,7 @@ pub(crate) fn settle_host(head: &mut RequestHead, buffer: &[u8]) -> Result<(), V
     Ok(())
 }
 
-/// Whether two valid authorities name the same host and port; a port left out is that of `scheme`.
+/// Whether two valid authorities name the same host and port; a missing port is the default of `scheme`.
 pub(crate) fn same_authority(one: &[u8], other: &[u8], scheme: Option<Scheme>) -> bool {
     let port = |text: Option<&[u8]>| match text {
         None | Some([]) => scheme.map(|scheme| u64::from(scheme.default_port())),
@@ -145,7 +145,7 @@ pub(crate) fn same_authority(one: &[u8], other: &[u8], scheme: Option<Scheme>) -
     one.eq_ignore_ascii_case(other) && port(one_port) == port(other_port)
 }
 
-/// Splits a valid authority into host and port; `Some(b"")` for a port that is only announced.
+/// Splits a valid authority into host and port; `Some(b"")` if nothing follows the colon.
 pub(crate) fn split_port(authority: &[u8]) -> (&[u8], Option<&[u8]>) {
     let host_end = match authority {
         [b'[', ..] => authority.iter().position(|&byte| byte == b']').map_or(authority.len(), |end| end + 1),
@@ -155,8 +155,7 @@ pub(crate) fn split_port(authority: &[u8]) -> (&[u8], Option<&[u8]>) {
     (host, rest.strip_prefix(b":"))
 }
 
-/// Whether `text` is `uri-host [ ":" port ]` (RFC 9110 §7.2) with a host that is not empty and a port up to
-/// 65535.
+/// Whether `text` is `uri-host [ ":" port ]` (RFC 9110 §7.2) with a non-empty host and a port up to 65535.
 pub fn is_host(text: &[u8]) -> bool {
     let Some(&first) = text.first() else { return false };
     let mut host_end = 0;
@@ -188,12 +187,12 @@ pub fn is_host(text: &[u8]) -> bool {
     }
 }
 
-/// A percent sign with two hexadecimal digits that encodes no control byte.
+/// Whether `text` begins with a percent sign and two hexadecimal digits that do not encode a control byte.
 fn is_escape(text: &[u8]) -> bool {
     matches!(text, [b'%', high, low, ..] if scan::is(*high, HEX) && scan::is(*low, HEX) && !matches!(high, b'0' | b'1'))
 }
 
-/// An IPv6 address as RFC 3986 §3.2.2 spells it, without zone.
+/// Whether `text` is an IPv6 address as in RFC 3986 §3.2.2, without a zone.
 fn is_ip_literal(text: &[u8]) -> bool {
     std::str::from_utf8(text).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
 }

@@ -1,5 +1,5 @@
-//! State that the streams of one connection share: control streams, QPACK, and which requests are taken (RFC
-//! 9114 §5, §6).
+//! State that the streams of one connection share: control streams, QPACK, and which requests are admitted
+//! (RFC 9114 §5, §6).
 
 use std::collections::VecDeque;
 
@@ -15,13 +15,13 @@ use crate::limits::Limits;
 /// Limits that a connection announces and keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Largest dynamic table the peer's encoder may fill, in bytes; at most 4096 are taken (threat C4). 0 for
-    /// none.
+    /// Largest dynamic table that the peer's encoder may fill, in bytes; reduced to at most 4096 (threat C4).
+    /// 0 for none.
     ///
-    /// A client may use what an earlier connection announced for early data: keep it the same while tickets
-    /// live (RFC 9204 §3.2.3).
+    /// For early data a client may use what an earlier connection announced: keep it the same as long as
+    /// tickets are valid (RFC 9204 §3.2.3).
     pub qpack_table_capacity: usize,
-    /// Most streams that may wait for insertions; at most 16 are taken (threat C4).
+    /// Most streams that may wait for insertions; reduced to at most 16 (threat C4).
     pub qpack_blocked_streams: usize,
     /// Limits of a head.
     pub head: SectionLimits,
@@ -31,14 +31,15 @@ pub struct Config {
     pub connect_protocol: bool,
 }
 
-/// Bounds of a connection, whatever is configured.
+/// Upper limits of a connection, whatever is configured.
 const LARGEST_TABLE_BYTES: usize = 4096;
 const MOST_BLOCKED_STREAMS: usize = 16;
-/// Crumbs of a cookie are fields of their own: as many as a browser keeps for a host, twice over.
+/// Most cookie crumbs, each of which is a field of its own: twice as many cookies as a browser keeps for a
+/// host.
 const CRUMB_COUNT: usize = 400;
 
 impl Config {
-    /// The settings of these limits, with the whole dynamic table and extended CONNECT.
+    /// The configuration for these limits, with the largest dynamic table and extended CONNECT.
     pub fn new(limits: &Limits) -> Config {
         Config {
             qpack_table_capacity: LARGEST_TABLE_BYTES,
@@ -52,15 +53,15 @@ impl Config {
         }
     }
 
-    /// The same for a connection to a backend, of which no tunnels are asked. How large its trailers may be
-    /// [`TrailerBuilder`](crate::TrailerBuilder) says, as for its heads.
+    /// The same for a connection to a backend, which is not asked to open tunnels. The size of its trailers
+    /// is limited by [`TrailerBuilder`](crate::TrailerBuilder), just as that of its heads.
     pub fn of_backend(limits: &Limits) -> Config {
         let config = Config::new(limits);
         Config { trailers: config.head, connect_protocol: false, ..config }
     }
 }
 
-/// One HTTP/3 connection, but for its request streams, which the caller keeps.
+/// One HTTP/3 connection, without its request streams, which the caller holds.
 #[derive(Debug)]
 pub struct Connection {
     config: Config,
@@ -70,15 +71,15 @@ pub struct Connection {
     encoder_stream: Option<u64>,
     decoder_stream: Option<u64>,
     acknowledgements: Acknowledgements,
-    /// Streams whose type has begun.
+    /// Streams whose type is incomplete.
     untyped: Vec<Untyped>,
     ignored_count: usize,
     control_output: Vec<u8>,
     has_decoder_stream: bool,
     events: VecDeque<Event>,
-    /// The stream that our last GOAWAY named.
+    /// The stream id in our last GOAWAY.
     refused_from: Option<u64>,
-    /// One above the largest request stream that was admitted, in steps of 4.
+    /// One step of 4 above the largest request stream that was admitted.
     next_request: u64,
     admitted_count: u64,
 }
@@ -90,56 +91,56 @@ struct Untyped {
     length: usize,
 }
 
-/// Most unidirectional streams whose type has not come.
+/// Most unidirectional streams whose type has not arrived.
 const UNTYPED_LIMIT: usize = 16;
-/// Most unidirectional streams of unknown types over the life of a connection.
+/// Most unidirectional streams of unknown types in the life of a connection.
 const IGNORED_LIMIT: usize = 64;
-/// Bytes in unknown frames on the control stream: so many, and more for each request (PRIORITY_UPDATE comes
-/// there).
+/// Most bytes in unknown frames on the control stream, and how many more each request allows (PRIORITY_UPDATE
+/// is sent there).
 const SKIPPED_LIMIT_BYTES: u64 = 1 << 16;
 const SKIPPED_PER_REQUEST_BYTES: u64 = 1 << 10;
-/// The largest request stream there can be: what a GOAWAY says that only announces another (RFC 9114 §5.2).
+/// The largest possible request stream id: a GOAWAY with it only announces another GOAWAY (RFC 9114 §5.2).
 const LAST_REQUEST: u64 = varint::MAX - 3;
 
-/// Something that happened to the connection.
+/// An event of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The peer's settings have come; once.
+    /// The peer's settings have arrived; once.
     Settings(Settings),
-    /// The client takes no pushes from this id on.
+    /// The peer accepts no pushes or requests from this id on.
     GoAway(u64),
-    /// The field section of this stream, which was blocked, can be read: [`Connection::retry_section`].
+    /// The blocked field section of this stream can now be read: call [`Connection::retry_section`].
     Unblocked(u64),
 }
 
 /// A unidirectional stream of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnStream {
-    /// Our control stream: must be opened at once, and has bytes from the start.
+    /// Our control stream: must be opened at once, and has bytes to send from the start.
     Control,
-    /// Acknowledgements of our QPACK decoder: open the stream when there are bytes first. No bytes ever come
-    /// when no table is announced.
+    /// Acknowledgements of our QPACK decoder: open the stream when it first has bytes. It never has any if no
+    /// table is announced.
     QpackDecoder,
 }
 
 impl OwnStream {
-    /// Both, the more urgent first.
+    /// Both, the more urgent one first.
     pub const ALL: [OwnStream; 2] = [OwnStream::Control, OwnStream::QpackDecoder];
 }
 
-/// Kinds of the peer's unidirectional streams, as the driver is to treat them.
+/// How to treat one of the peer's unidirectional streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerStream {
-    /// Read on.
+    /// Continue reading.
     Read,
-    /// Its type means nothing here: send STOP_SENDING with [`Code::StreamCreationError`], and give no more of
-    /// it.
+    /// Its type is unknown: send STOP_SENDING with [`Code::StreamCreationError`], and pass no more of its
+    /// bytes.
     Ignore,
 }
 
 impl Connection {
-    /// A connection whose handshake is complete, or whose early data is read. `draw` is any number: what
-    /// reserved settings and frames are made of.
+    /// A connection whose handshake is complete, or whose early data is read. `draw` is any number, from
+    /// which reserved settings and frames are made.
     pub fn new(config: &Config, draw: u32) -> Connection {
         let config = Config {
             qpack_table_capacity: config.qpack_table_capacity.min(LARGEST_TABLE_BYTES),
@@ -155,7 +156,8 @@ impl Connection {
         };
         let mut control_output = vec![STREAM_CONTROL];
         settings.write(draw, &mut control_output);
-        // An empty frame of a reserved type: whoever stumbles over it would stumble over any extension.
+        // An empty frame of a reserved type: a peer that can't cope with it could not cope with any
+        // extension.
         varint::write(&mut control_output, reserved(draw >> 4));
         control_output.push(0);
         Connection {
@@ -177,8 +179,9 @@ impl Connection {
         }
     }
 
-    /// Takes a new request stream of the peer. `None` when it must be refused with [`Code::RequestRejected`],
-    /// because a GOAWAY has said so: the client may send the request again elsewhere.
+    /// Admits a new request stream of the peer. `None` when it must be refused with
+    /// [`Code::RequestRejected`], because we sent a GOAWAY for it: the client may send the request again
+    /// elsewhere.
     pub fn admit(&mut self, stream_id: u64) -> Option<RequestStream> {
         if self.refused_from.is_some_and(|from| stream_id >= from) {
             return None;
@@ -188,15 +191,15 @@ impl Connection {
         Some(RequestStream::new(stream_id, self.config.head.bytes, self.config.trailers.bytes))
     }
 
-    /// Gives the fields of a section that [`RequestStream::advance`] found in `input` to `visit`, in order.
+    /// Passes the fields of a section that [`RequestStream::advance`] found in `input` to `visit`, in order.
     ///
-    /// When it is blocked the stream keeps it: [`Event::Unblocked`] says when [`Self::retry_section`] is to
-    /// be called, and how long to wait is the caller's to say (threat C4). Allocates nothing once its buffers
-    /// have grown.
+    /// If it is blocked the stream keeps it, and [`Event::Unblocked`] tells when to call
+    /// [`Self::retry_section`]; the caller decides how long to wait (threat C4). Allocates nothing once its
+    /// buffers have grown.
     ///
     /// # Errors
-    /// The section is wrong, over a limit, or `visit` refused a field. But for faults that end the
-    /// connection, it counts as read.
+    /// The section is malformed, over a limit, or `visit` refused a field. Unless the fault ends the
+    /// connection, the section counts as read.
     pub fn read_section<E>(
         &mut self,
         stream: &mut RequestStream,
@@ -219,7 +222,7 @@ impl Connection {
         }
     }
 
-    /// Reads a section that was blocked; whether it is one of trailers is as it was said first.
+    /// Reads a section that was blocked. Whether it is a trailer section was in the first event.
     ///
     /// # Errors
     /// As [`Self::read_section`].
@@ -232,19 +235,19 @@ impl Connection {
         self.read_section(stream, &[], section, visit)
     }
 
-    /// A request stream ended before all of it was read: it was reset, or it is not read any more. Not needed
-    /// for a stream that was read to its end.
+    /// Call this when a request stream ended before all of it was read, because it was reset or is no longer
+    /// read. Not needed for a stream that was read to its end.
     ///
     /// # Errors
-    /// The peer takes nothing of our QPACK decoder stream.
+    /// The peer does not accept bytes of our QPACK decoder stream.
     pub fn abandon(&mut self, stream_id: u64) -> Result<(), Fault> {
         self.decoder.cancel(stream_id)
     }
 
-    /// Takes bytes of a unidirectional stream of the peer, in any pieces.
+    /// Takes bytes of one of the peer's unidirectional streams, split in any way.
     ///
     /// # Errors
-    /// Something ends the connection.
+    /// A fault that ends the connection.
     pub fn receive(&mut self, stream_id: u64, input: &[u8]) -> Result<PeerStream, Fault> {
         let is = |stream: Option<u64>| stream == Some(stream_id);
         if is(self.encoder_stream) {
@@ -259,11 +262,11 @@ impl Connection {
         Ok(PeerStream::Read)
     }
 
-    /// The peer ended or reset a unidirectional stream of its own. Where it stopped one of ours, the
-    /// connection ends with [`Fault::CriticalStreamClosed`] too.
+    /// Call this when the peer ended or reset one of its unidirectional streams. If it stopped one of ours,
+    /// the connection also ends with [`Fault::CriticalStreamClosed`].
     ///
     /// # Errors
-    /// The connection needs it.
+    /// The connection can't continue without that stream.
     pub fn closed(&mut self, stream_id: u64) -> Result<(), Fault> {
         self.untyped.retain(|untyped| untyped.stream_id != stream_id);
         //= https://www.rfc-editor.org/rfc/rfc9114#section-6.2.1
@@ -301,7 +304,7 @@ impl Connection {
         Ok(PeerStream::Read)
     }
 
-    /// The type of a stream is known; `rest` is what came behind it.
+    /// Handles a stream whose type is now known; `rest` are the bytes after the type.
     fn open(&mut self, stream_id: u64, kind: u64, rest: &[u8]) -> Result<PeerStream, Fault> {
         let (place, repeated) = match kind {
             0x00 => (&mut self.control_stream, Fault::ControlStreamRepeated),
@@ -327,7 +330,7 @@ impl Connection {
             match event {
                 Some(ControlEvent::Settings(settings)) => self.events.push_back(Event::Settings(settings)),
                 Some(ControlEvent::GoAway(id)) => {
-                    // Only the last of them says anything.
+                    // Only the last of them matters.
                     self.events.retain(|event| !matches!(event, Event::GoAway(_)));
                     self.events.push_back(Event::GoAway(id));
                 }
@@ -351,9 +354,9 @@ impl Connection {
         self.events.pop_front()
     }
 
-    /// Bytes that a stream of ours is to send next, its type included; write as many as flow control lets you
-    /// and say so with [`Self::sent`]. Ask after a batch of input rather than after each: what is
-    /// acknowledged then takes fewer bytes.
+    /// The next bytes to send on one of our streams, including its type. Send as many as flow control allows
+    /// and report them with [`Self::sent`]. Call it after a batch of input rather than after each piece:
+    /// acknowledgements then take fewer bytes.
     #[inline]
     pub fn pending(&mut self, stream: OwnStream) -> &[u8] {
         match stream {
@@ -364,7 +367,7 @@ impl Connection {
         }
     }
 
-    /// The first `count` bytes of [`Self::pending`] were sent.
+    /// Reports that the first `count` bytes of [`Self::pending`] were sent.
     pub fn sent(&mut self, stream: OwnStream, count: usize) {
         match stream {
             OwnStream::Control => {
@@ -379,16 +382,16 @@ impl Connection {
     //# An endpoint that is attempting to gracefully shut down a connection
     //# can send a GOAWAY frame with a value set to the maximum possible value
     //# (2^62-4 for servers, 2^62-1 for clients).
-    /// Announces that the connection will end: requests still come, and are taken, until
-    /// [`Self::refuse_requests`] is called, at least a round trip later.
+    /// Announces that the connection will end. Requests still arrive, and are admitted, until
+    /// [`Self::refuse_requests`] is called, which should be at least a round trip later.
     pub fn announce_end(&mut self) {
         if self.refused_from.is_none() {
             self.go_away(LAST_REQUEST);
         }
     }
 
-    /// Takes no more requests than were admitted, and says so. The connection can be closed with
-    /// [`Code::NoError`] when those are done.
+    /// Admits no further requests, and tells the peer. The connection can be closed with [`Code::NoError`]
+    /// once the admitted ones are done.
     pub fn refuse_requests(&mut self) {
         if self.refused_from != Some(self.next_request) {
             self.go_away(self.next_request);
@@ -402,12 +405,12 @@ impl Connection {
         varint::write(&mut self.control_output, id);
     }
 
-    /// How many streams wait for the peer's encoder.
+    /// How many streams are waiting for the peer's encoder.
     pub fn blocked_count(&self) -> usize {
         self.decoder.blocked_count()
     }
 
-    /// The code to refuse a request with that [`Self::admit`] did not take.
+    /// The code to refuse a request with if [`Self::admit`] did not admit it.
     pub const REFUSED: Code = Code::RequestRejected;
 }
 

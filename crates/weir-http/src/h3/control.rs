@@ -12,13 +12,13 @@ pub(super) enum ControlEvent {
     GoAway(u64),
 }
 
-/// Reads the control stream.
+/// Parses the control stream.
 #[derive(Debug, Default)]
 pub(super) struct ControlReader {
     header: FrameHeaderReader,
     /// The frame being read.
     frame: Option<FrameHeader>,
-    /// Its payload as far as it came: at most [`settings::LONGEST_PAYLOAD_BYTES`].
+    /// Its payload so far: at most [`settings::LONGEST_PAYLOAD_BYTES`].
     payload: Vec<u8>,
     has_settings: bool,
     goaway: Option<u64>,
@@ -27,16 +27,17 @@ pub(super) struct ControlReader {
     skipped_bytes: u64,
 }
 
-/// Longest payload of a frame that holds one integer.
+/// Longest payload of a frame that consists of one integer.
 const LONGEST_INTEGER_BYTES: u64 = 8;
 
 impl ControlReader {
-    /// Bytes that frames of unknown types had so far, and one for each.
+    /// Bytes in frames of unknown types so far, plus one for each frame.
     pub(super) fn skipped_bytes(&self) -> u64 {
         self.skipped_bytes
     }
 
-    /// Reads from the start of `input` up to the next event, if there is one: how many bytes it took.
+    /// Parses from the start of `input` up to the next event, if there is one; returns how many bytes it
+    /// took.
     pub(super) fn advance(&mut self, input: &[u8]) -> Result<(usize, Option<ControlEvent>), Fault> {
         let mut at = 0;
         loop {
@@ -125,7 +126,7 @@ impl ControlReader {
                 self.max_push_id = Some(id);
                 Ok(None)
             }
-            // Weir neither promises a push nor allows one, so that no push has an id.
+            // Weir neither promises nor allows pushes, so no push id is valid.
             FrameKind::CancelPush => {
                 only_integer(payload)?;
                 Err(Fault::PushIdUnknown)

@@ -1,4 +1,4 @@
-//! Everything a peer can do wrong in HTTP/3 itself, and the codes it earns (RFC 9114 §8.1, RFC 9204 §6).
+//! Everything a peer can do wrong in HTTP/3 itself, and the error codes for it (RFC 9114 §8.1, RFC 9204 §6).
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ macro_rules! codes {
                 match self { $(Code::$name => $value),* }
             }
 
-            /// The name that the registry has for it.
+            /// Its name in the IANA registry.
             pub const fn name(self) -> &'static str {
                 match self { $(Code::$name => $text),* }
             }
@@ -32,41 +32,41 @@ codes! {
     NoError 0x100 "H3_NO_ERROR";
     /// A rule was broken that has no code of its own.
     GeneralProtocolError 0x101 "H3_GENERAL_PROTOCOL_ERROR";
-    /// Weir cannot go on.
+    /// Weir can't continue.
     InternalError 0x102 "H3_INTERNAL_ERROR";
-    /// A stream that must not exist.
+    /// A stream that must not be opened.
     StreamCreationError 0x103 "H3_STREAM_CREATION_ERROR";
-    /// A stream ended that the connection needs.
+    /// A stream that the connection needs has ended.
     ClosedCriticalStream 0x104 "H3_CLOSED_CRITICAL_STREAM";
-    /// A frame that must not stand where it stands.
+    /// A frame that is not allowed at this point.
     FrameUnexpected 0x105 "H3_FRAME_UNEXPECTED";
-    /// A frame whose length and contents do not agree.
+    /// A frame whose length does not match its contents.
     FrameError 0x106 "H3_FRAME_ERROR";
-    /// More work than a peer may make.
+    /// The peer causes too much work.
     ExcessiveLoad 0x107 "H3_EXCESSIVE_LOAD";
-    /// A stream or push id that must not be named.
+    /// An invalid stream or push id.
     IdError 0x108 "H3_ID_ERROR";
     /// An error in SETTINGS.
     SettingsError 0x109 "H3_SETTINGS_ERROR";
     /// No SETTINGS at the start of the control stream.
     MissingSettings 0x10a "H3_MISSING_SETTINGS";
-    /// The request was not looked at, and may be sent again.
+    /// The request was not processed, and may be sent again.
     RequestRejected 0x10b "H3_REQUEST_REJECTED";
-    /// The request or its response is not needed any more.
+    /// The request or its response is no longer needed.
     RequestCancelled 0x10c "H3_REQUEST_CANCELLED";
-    /// The stream ended before the request did.
+    /// The stream ended before the request was complete.
     RequestIncomplete 0x10d "H3_REQUEST_INCOMPLETE";
     /// The message is malformed.
     MessageError 0x10e "H3_MESSAGE_ERROR";
     /// The tunnel of a CONNECT broke.
     ConnectError 0x10f "H3_CONNECT_ERROR";
-    /// Only HTTP/1.1 will do.
+    /// The request can only be served in HTTP/1.1.
     VersionFallback 0x110 "H3_VERSION_FALLBACK";
-    /// A field section that does not decode.
+    /// A field section that can't be decoded.
     QpackDecompressionFailed 0x200 "QPACK_DECOMPRESSION_FAILED";
-    /// A wrong instruction on the encoder stream.
+    /// An invalid instruction on the encoder stream.
     QpackEncoderStreamError 0x201 "QPACK_ENCODER_STREAM_ERROR";
-    /// A wrong instruction on the decoder stream.
+    /// An invalid instruction on the decoder stream.
     QpackDecoderStreamError 0x202 "QPACK_DECODER_STREAM_ERROR";
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Code {
 
 macro_rules! faults {
     ($($name:ident $scope:ident $code:ident $word:literal $text:literal;)*) => {
-        /// One way in which a peer breaks RFC 9114, RFC 9204 or Weir's bounds of them.
+        /// One way in which a peer breaks RFC 9114, RFC 9204 or Weir's limits for them.
         ///
         /// Most end the connection: [`Fault::scope`] says which. Faults of messages are
         /// [`Violation`](crate::Violation)s.
@@ -91,12 +91,12 @@ macro_rules! faults {
             /// All faults, for metric tables and tests.
             pub const ALL: &[Fault] = &[$(Fault::$name),*];
 
-            /// The code to close the connection with, or to reset the stream with, as [`Fault::scope`] says.
+            /// The code to close the connection or reset the stream with, depending on [`Fault::scope`].
             pub const fn code(self) -> Code {
                 match self { $(Fault::$name => Code::$code),* }
             }
 
-            /// The scope of the error: the connection or the one stream.
+            /// Whether the error concerns the connection or one stream.
             pub const fn scope(self) -> Scope {
                 match self { $(Fault::$name => Scope::$scope),* }
             }
@@ -106,7 +106,7 @@ macro_rules! faults {
                 match self { $(Fault::$name => $word),* }
             }
 
-            /// The sentence of it: also fit for the reason of a CONNECTION_CLOSE.
+            /// A sentence about it, which is also suitable as the reason in a CONNECTION_CLOSE.
             pub const fn sentence(self) -> &'static str {
                 match self { $(Fault::$name => $text),* }
             }
@@ -114,12 +114,12 @@ macro_rules! faults {
     };
 }
 
-/// The scope of a [`Fault`].
+/// What a [`Fault`] ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// The whole connection: CONNECTION_CLOSE with the code.
     Connection,
-    /// One request: RESET_STREAM and STOP_SENDING with the code, or an answer where one is possible.
+    /// One request: RESET_STREAM and STOP_SENDING with the code, or an answer if one is possible.
     Stream,
 }
 
@@ -179,10 +179,10 @@ impl std::error::Error for Fault {}
 /// Why a field section could not be read to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SectionError<E> {
-    /// The section itself is wrong, or over a limit. [`Fault::SectionTooLarge`] and [`Fault::TooManyFields`]
-    /// can be answered with 431; the rest ends the connection.
+    /// The section itself is malformed, or over a limit. [`Fault::SectionTooLarge`] and
+    /// [`Fault::TooManyFields`] can be answered with 431; all others end the connection.
     Fault(Fault),
-    /// The visitor refused a field, for this reason. The connection is fine.
+    /// The visitor refused a field, for this reason. The connection can continue.
     Refused(E),
 }
 

@@ -1,33 +1,33 @@
-//! Frame headers: a type and a length before each payload (RFC 9114 §7.1).
+//! Frame headers: a type and a length precede each payload (RFC 9114 §7.1).
 
 use super::varint;
 
-/// Kinds of frame, as far as this layer tells them apart (RFC 9114 §7.2).
+/// Kinds of frame, as far as this layer distinguishes them (RFC 9114 §7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// Content of a message.
     Data,
     /// A field section.
     Headers,
-    /// A push is not wanted.
+    /// Cancels a push.
     CancelPush,
-    /// Settings of its sender.
+    /// The sender's settings.
     Settings,
-    /// A push is announced.
+    /// Announces a push.
     PushPromise,
-    /// No more requests, or no more pushes, from this id on.
+    /// No more requests, or no more pushes, are accepted from this id on.
     GoAway,
-    /// How many pushes a client takes.
+    /// How many pushes a client accepts.
     MaxPushId,
-    /// PRIORITY, PING, WINDOW_UPDATE or CONTINUATION: types that HTTP/2 has, and no one must send (RFC 9114
+    /// PRIORITY, PING, WINDOW_UPDATE or CONTINUATION: types of HTTP/2 that must not be sent (RFC 9114
     /// §7.2.8).
     OfHttp2,
-    /// Everything else, reserved types included, which must be skipped (RFC 9114 §9).
+    /// Everything else, including reserved types; must be skipped (RFC 9114 §9).
     Unknown,
 }
 
 impl FrameKind {
-    /// The kind of a type.
+    /// The kind for a frame type.
     pub const fn of(value: u64) -> FrameKind {
         match value {
             0x0 => FrameKind::Data,
@@ -52,17 +52,17 @@ pub struct FrameHeader {
     pub length: u64,
 }
 
-/// Reads one frame header after another, in any pieces.
+/// Parses one frame header after another, from input split in any way.
 #[derive(Clone, Debug, Default)]
 pub struct FrameHeaderReader {
-    /// The begun header: type and length are at most 8 bytes each.
+    /// The incomplete header: type and length are at most 8 bytes each.
     bytes: [u8; 16],
     length: u8,
 }
 
 impl FrameHeaderReader {
-    /// Reads from the start of `input`: how many bytes were taken, and the header once it is complete.
-    /// Without one all bytes were taken.
+    /// Parses from the start of `input`; returns how many bytes it consumed, and the header once it is
+    /// complete. Without one, all bytes were consumed.
     #[inline]
     pub fn read(&mut self, input: &[u8]) -> (usize, Option<FrameHeader>) {
         if self.length == 0
@@ -89,7 +89,7 @@ impl FrameHeaderReader {
         (input.len(), None)
     }
 
-    /// Whether a header has begun and is not complete.
+    /// Whether a header has begun but is incomplete.
     pub fn is_partial(&self) -> bool {
         self.length != 0
     }
@@ -109,8 +109,8 @@ pub fn write_data_header(out: &mut Vec<u8>, length: u64) {
     varint::write(out, length);
 }
 
-/// The type of the `n`th reserved identifier: frames, streams and settings of these values mean nothing and
-/// must be ignored (RFC 9114 §7.2.8). `draw` is any number.
+/// The type of a reserved identifier: frames, streams and settings with these values have no meaning and must
+/// be ignored (RFC 9114 §7.2.8). `draw` is any number.
 pub(super) const fn reserved(draw: u32) -> u64 {
     0x1f * draw as u64 + 0x21
 }

@@ -1,10 +1,11 @@
-//! SETTINGS: what a peer takes (RFC 9114 §7.2.4, RFC 9204 §5, RFC 9220 §3, RFC 9297 §2.1.1).
+//! SETTINGS: the limits and capabilities of a peer (RFC 9114 §7.2.4, RFC 9204 §5, RFC 9220 §3, RFC 9297
+//! §2.1.1).
 
 use super::error::Fault;
 use super::frame::reserved;
 use super::varint;
 
-/// Longest payload of SETTINGS that is read, in bytes: some 60 settings. Clients send three to six.
+/// Longest SETTINGS payload that is accepted, in bytes: some 60 settings. Clients send three to six.
 pub(super) const LONGEST_PAYLOAD_BYTES: u64 = 512;
 
 const QPACK_MAX_TABLE_CAPACITY: u64 = 0x1;
@@ -16,20 +17,20 @@ const H3_DATAGRAM: u64 = 0x33;
 /// The settings of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Largest QPACK dynamic table the peer's encoder may make us keep, in bytes; 0 unless said.
+    /// Largest QPACK dynamic table that the other side's encoder may use, in bytes; 0 by default.
     pub qpack_table_capacity: u64,
-    /// Most streams that may wait for insertions; 0 unless said.
+    /// Most streams that may wait for insertions; 0 by default.
     pub qpack_blocked_streams: u64,
     /// Largest field section, in bytes of names, values and 32 for each field; `None` means no limit.
     pub section_bytes: Option<u64>,
-    /// Whether extended CONNECT is understood.
+    /// Whether extended CONNECT is supported.
     pub connect_protocol: bool,
-    /// Whether HTTP datagrams are understood.
+    /// Whether HTTP datagrams are supported.
     pub datagram: bool,
 }
 
 impl Default for Settings {
-    /// Defaults: they hold before SETTINGS came, and for what it does not say.
+    /// The defaults apply before SETTINGS arrive, and to settings that they leave out.
     fn default() -> Settings {
         Settings {
             qpack_table_capacity: 0,
@@ -42,10 +43,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads the payload of a SETTINGS frame.
+    /// Parses the payload of a SETTINGS frame.
     ///
     /// # Errors
-    /// A setting is cut off, repeated, one of HTTP/2, or has a value that it must not have.
+    /// A setting is incomplete, repeated, reserved for HTTP/2, or has an invalid value.
     pub fn read(mut payload: &[u8]) -> Result<Settings, Fault> {
         let mut settings = Settings::default();
         let mut seen: Vec<u64> = Vec::new();
@@ -85,8 +86,8 @@ impl Settings {
         Ok(())
     }
 
-    /// Appends a SETTINGS frame that says this, and one reserved setting made of `draw`, so that peers that
-    /// cannot ignore what they do not know are noticed early (RFC 9114 §7.2.4.1).
+    /// Appends a SETTINGS frame with these settings and one reserved setting made from `draw`, so that peers
+    /// which do not ignore unknown settings are noticed early (RFC 9114 §7.2.4.1).
     pub fn write(&self, draw: u32, out: &mut Vec<u8>) {
         let mut payload = Vec::with_capacity(40);
         let mut put = |identifier, value| {

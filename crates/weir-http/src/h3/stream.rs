@@ -1,17 +1,17 @@
-//! One message of a request stream: frames in, field sections and content out (RFC 9114 §4.1).
+//! One message on a request stream: takes frames, yields field sections and content (RFC 9114 §4.1).
 
 use std::ops::Range;
 
 use super::error::Fault;
 use super::frame::{FrameHeader, FrameHeaderReader, FrameKind};
 
-/// Most bytes that frames of unknown types may have on one stream: enough for any extension's, too few to
-/// hide a connection's worth of work in what no limit of messages counts.
+/// Most bytes that frames of unknown types may have on one stream: enough for those of any extension, too few
+/// to hide a great deal of work in frames that no message limit counts.
 const UNKNOWN_FRAMES_LIMIT_BYTES: u64 = 1 << 20;
 
-/// Reads what the peer sends on one request stream.
+/// Parses what the peer sends on one request stream.
 ///
-/// Keeps nothing of content, and of a field section only what came in earlier pieces. About 100 bytes.
+/// Stores no content, and of a field section only what arrived in earlier pieces. About 100 bytes.
 #[derive(Debug)]
 pub struct RequestStream {
     id: u64,
@@ -20,7 +20,7 @@ pub struct RequestStream {
     /// Bytes left of the frame being read.
     left: u64,
     header: FrameHeaderReader,
-    /// The field section being read, as far as it came in other pieces.
+    /// What arrived earlier of the field section being read.
     pub(super) section: Vec<u8>,
     head_limit_bytes: u64,
     trailer_limit_bytes: u64,
@@ -47,32 +47,33 @@ enum Phase {
 /// The next event in the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamEvent {
-    /// Everything was taken; more input is needed.
+    /// All input was consumed; more is needed.
     NeedMore,
     /// These bytes of the input are content.
     Data(Range<usize>),
-    /// A field section is complete: [`Connection::read_section`](super::Connection::read_section) gives its
-    /// fields, and must be called before the next `advance`, unless the message is given up.
+    /// A field section is complete: [`Connection::read_section`](super::Connection::read_section) reads its
+    /// fields, and must be called before the next `advance`, unless the message is abandoned.
     Section(Section),
-    /// Nothing was taken: a field section waits for the peer's encoder, and what follows it has to wait too.
+    /// Nothing was consumed: a field section waits for the peer's encoder, and what follows it must wait as
+    /// well.
     Blocked,
 }
 
-/// A complete field section: where its bytes are, and what it is.
+/// A complete field section: its position and kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
     /// Whether these are trailers.
     pub is_trailers: bool,
-    /// Where it lies in the input; `None` where it came in pieces and the stream has it.
+    /// Its position in the input; `None` if it arrived in pieces, which the stream has stored.
     pub(super) range: Option<Range<usize>>,
 }
 
 /// One step of reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamStep {
-    /// How many bytes of the input were taken. Call again with the rest, unless more is needed.
+    /// How many bytes of the input were consumed. Call again with the rest, unless more is needed.
     pub consumed: usize,
-    /// The kind of frame that they were, of the last of them at least.
+    /// What was found.
     pub event: StreamEvent,
 }
 
@@ -96,12 +97,13 @@ impl RequestStream {
         self.id
     }
 
-    /// Reads from the start of `input` up to the next thing to act on.
+    /// Parses from the start of `input` up to the next event.
     ///
-    /// Any split of the bytes into inputs gives the same sections and the same content.
+    /// The sections and the content are the same however the bytes are split.
     ///
     /// # Errors
-    /// A frame that must not stand there, or a section over its limit; [`Fault::scope`] says what ends.
+    /// A frame that is not allowed at this point, or a section over its limit; [`Fault::scope`] says what
+    /// ends.
     pub fn advance(&mut self, input: &[u8]) -> Result<StreamStep, Fault> {
         let mut at = 0;
         loop {
@@ -142,7 +144,7 @@ impl RequestStream {
         }
     }
 
-    /// Takes what there is of the frame; the frame ends with its last byte.
+    /// Consumes the available part of the frame; the frame ends with its last byte.
     fn take(&mut self, available: usize) -> usize {
         let taken = self.left.min(available as u64);
         self.left -= taken;
@@ -191,8 +193,8 @@ impl RequestStream {
         self.phase = if is_head { Phase::Content } else { Phase::Ended };
         self.state = FrameState::Section;
         let limit = if is_head { self.head_limit_bytes } else { self.trailer_limit_bytes };
-        // A field takes fewer bytes here than it counts for, unless its Huffman code is longer than its text,
-        // which no one writes: a section that is longer than the limit is refused before any of it is kept.
+        // A field has fewer bytes here than it counts for, unless its Huffman code is longer than its text,
+        // which nobody sends. So a section longer than the limit is refused before any of it is stored.
         if self.left > limit {
             self.state = FrameState::Skip;
             return Err(Fault::SectionTooLarge);
@@ -200,24 +202,24 @@ impl RequestStream {
         Ok(())
     }
 
-    /// From here on the stream is a tunnel, in which only DATA may come (RFC 9114 §4.4, RFC 9220).
+    /// The stream is a tunnel from now on, in which only DATA may arrive (RFC 9114 §4.4, RFC 9220).
     pub fn become_tunnel(&mut self) {
         if self.phase == Phase::Content {
             self.phase = Phase::Tunnel;
         }
     }
 
-    /// The section read last was an interim response: another head follows (RFC 9114 §4.1).
+    /// The last section was an interim response: another head follows (RFC 9114 §4.1).
     pub fn await_final_head(&mut self) {
         if self.phase == Phase::Content {
             self.phase = Phase::Head;
         }
     }
 
-    /// The peer ended the stream, and all of its bytes were given to [`Self::advance`].
+    /// Call this when the peer ended the stream and all of its bytes were passed to [`Self::advance`].
     ///
     /// # Errors
-    /// The end came inside a frame, or before the message did.
+    /// The stream ended inside a frame, or before the message was complete.
     pub fn finish(&self) -> Result<(), Fault> {
         //= https://www.rfc-editor.org/rfc/rfc9114#section-7.1
         //# When a stream terminates cleanly, if the last frame on the stream was
@@ -235,17 +237,17 @@ impl RequestStream {
         if self.phase == Phase::Head { Err(Fault::RequestIncomplete) } else { Ok(()) }
     }
 
-    /// Whether a field section waits for the peer's encoder.
+    /// Whether a field section is waiting for the peer's encoder.
     pub fn is_blocked(&self) -> bool {
         self.state == FrameState::Blocked
     }
 
-    /// Whether what comes now are trailers, or nothing.
+    /// Whether only trailers may follow, or nothing.
     pub(super) fn is_behind_content(&self) -> bool {
         self.phase == Phase::Ended
     }
 
-    /// Keeps `section` until the peer's encoder has sent what it needs.
+    /// Stores `section` until the peer's encoder has sent the insertions that it needs.
     pub(super) fn block(&mut self, section: Option<&[u8]>) {
         if let Some(section) = section {
             self.section.clear();

@@ -1,10 +1,10 @@
-//! Integers of 1, 2, 4 or 8 bytes whose first two bits say which (RFC 9000 §16).
+//! Integers of 1, 2, 4 or 8 bytes, whose first two bits give the length (RFC 9000 §16).
 
 /// Largest value that can be written: 62 bits.
 pub const MAX: u64 = (1 << 62) - 1;
 
-/// Reads the integer at the start of `input`; its value and how many bytes it took. `None` when it is not all
-/// there.
+/// Reads the integer at the start of `input`; returns its value and length in bytes. `None` when it is
+/// incomplete.
 #[inline]
 pub fn read(input: &[u8]) -> Option<(u64, usize)> {
     let first = *input.first()?;
@@ -35,7 +35,7 @@ pub const fn length(value: u64) -> usize {
     }
 }
 
-/// Appends `value` in as few bytes as it fits in. Values above [`MAX`] are cut to it: they cannot be said.
+/// Appends `value` in the shortest form. Values above [`MAX`] can't be expressed and are reduced to it.
 #[inline]
 pub fn write(out: &mut Vec<u8>, value: u64) {
     match value {

@@ -1,17 +1,17 @@
-//! The peer's decoder stream: what it acknowledges of our encoder, which inserts nothing (RFC 9204 §4.4).
+//! The peer's decoder stream, which acknowledges what our encoder inserts: nothing (RFC 9204 §4.4).
 
 use super::integer;
 use crate::h3::error::Fault;
 
-/// Reads the decoder stream.
+/// Parses the decoder stream.
 #[derive(Debug, Default)]
 pub(in crate::h3) struct Acknowledgements {
-    /// An instruction that has begun: at most 10 bytes.
+    /// An incomplete instruction: at most 10 bytes.
     partial: Vec<u8>,
 }
 
 impl Acknowledgements {
-    /// Takes bytes of the stream, in any pieces. All that can rightly come is that a stream was cancelled.
+    /// Takes bytes of the stream, split in any way. The only valid instruction is a stream cancellation.
     pub(in crate::h3) fn receive(&mut self, input: &[u8]) -> Result<(), Fault> {
         self.partial.extend_from_slice(input);
         let mut at = 0;

@@ -1,5 +1,5 @@
-//! Field sections to fields, with the dynamic table that the peer's encoder stream fills (RFC 9204 §2.2,
-//! §4.4, §4.5).
+//! Decodes field sections, with the dynamic table that the peer's encoder stream fills (RFC 9204 §2.2, §4.4,
+//! §4.5).
 
 use std::collections::VecDeque;
 
@@ -13,9 +13,9 @@ use crate::huffman;
 /// Limits of one field section (threat C4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SectionLimits {
-    /// Most bytes of names, values and 32 for each field (RFC 9114 §4.2.2).
+    /// Most bytes: names, values and 32 for each field (RFC 9114 §4.2.2).
     pub bytes: usize,
-    /// Most fields, each crumb of a cookie being one.
+    /// Most fields; each cookie crumb counts as one.
     pub field_count: usize,
 }
 
@@ -24,24 +24,24 @@ pub struct SectionLimits {
 pub enum SectionRead {
     /// All fields were visited.
     Complete,
-    /// It refers to insertions that have not come: nothing was visited, and it must be read again when they
+    /// The section refers to insertions that have not arrived. No field was visited; read it again when they
     /// have.
     Blocked,
 }
 
 /// The decoder of one connection.
 ///
-/// Holds at most twice the announced capacity in text, one begun instruction of less than four times that,
-/// and between sections 8 KiB.
+/// Holds at most twice the announced capacity of text, one incomplete instruction of less than four times
+/// that, and between sections 8 KiB.
 #[derive(Debug)]
 pub struct Decoder {
     instructions: Instructions,
     blocked_limit: usize,
     blocked: Vec<Blocked>,
     unblocked: VecDeque<u64>,
-    /// Insertions that the encoder knows we have (RFC 9204 §2.1.4).
+    /// Number of insertions that the encoder knows we have received (RFC 9204 §2.1.4).
     known_received: u64,
-    /// Bytes for the decoder stream.
+    /// Bytes to send on the decoder stream.
     output: Vec<u8>,
     names: Vec<u8>,
     values: Vec<u8>,
@@ -53,8 +53,8 @@ struct Blocked {
     required: u64,
 }
 
-/// Most bytes that may wait for the decoder stream: a peer that takes none of them and goes on is out for our
-/// memory.
+/// Most bytes that may wait for the decoder stream: a peer that does not accept them and goes on sending is
+/// after our memory.
 const OUTPUT_LIMIT_BYTES: usize = 16 * 1024;
 
 /// Most room that is kept for the next name or value: one long cookie must not cost a connection memory for
@@ -62,7 +62,7 @@ const OUTPUT_LIMIT_BYTES: usize = 16 * 1024;
 const KEPT_ROOM_BYTES: usize = 4096;
 
 impl Decoder {
-    /// A decoder that announces these; `table_capacity` in bytes, 0 for none.
+    /// A decoder with these announced limits; `table_capacity` is in bytes, 0 for no table.
     pub fn new(table_capacity: usize, blocked_streams: usize) -> Decoder {
         Decoder {
             instructions: Instructions::new(table_capacity),
@@ -76,13 +76,13 @@ impl Decoder {
         }
     }
 
-    /// Decodes the section that came on a stream and gives each field to `visit`, in order. Name and value
-    /// are valid during the call only.
+    /// Decodes a section received on a stream and passes each field to `visit`, in order. Name and value are
+    /// valid only during the call.
     ///
-    /// Nothing is allocated for a field before it was counted against `limits`.
+    /// Each field is counted against `limits` before anything is allocated for it.
     ///
     /// # Errors
-    /// The section is wrong or over a limit, or `visit` refused a field, which ends the reading.
+    /// The section is malformed or over a limit, or `visit` refused a field, which stops the decoding.
     pub fn read_section<E>(
         &mut self,
         stream_id: u64,
@@ -113,7 +113,7 @@ impl Decoder {
                 *room = Vec::new();
             }
         }
-        // A section that is refused or over a limit holds no entry any longer either.
+        // A section that is refused or over a limit no longer refers to any entry either.
         if prefix.required > 0 {
             self.acknowledge_section(stream_id, prefix.required)?;
         }
@@ -126,7 +126,7 @@ impl Decoder {
     //# QPACK_DECOMPRESSION_FAILED.
     #[cold]
     fn block(&mut self, stream_id: u64, required: u64) -> Result<(), Fault> {
-        // A section that was tried again too early has its place already.
+        // A section that was retried too early is already listed.
         self.blocked.retain(|blocked| blocked.stream_id != stream_id);
         if self.blocked.len() >= self.blocked_limit {
             return Err(Fault::TooManyBlocked);
@@ -135,10 +135,10 @@ impl Decoder {
         Ok(())
     }
 
-    /// Takes bytes of the peer's encoder stream, in any pieces.
+    /// Takes bytes of the peer's encoder stream, split in any way.
     ///
     /// # Errors
-    /// An instruction is wrong, or there are far more than requests could need.
+    /// An instruction is malformed, or there are far more of them than requests could need.
     pub fn receive_instructions(&mut self, input: &[u8]) -> Result<(), Fault> {
         self.instructions.receive(input)?;
         let inserted = self.instructions.table().insert_count();
@@ -153,12 +153,12 @@ impl Decoder {
         Ok(())
     }
 
-    /// The next stream whose blocked section can be read now.
+    /// The next stream whose blocked section can now be read.
     pub fn poll_unblocked(&mut self) -> Option<u64> {
         self.unblocked.pop_front()
     }
 
-    /// How many streams wait for insertions.
+    /// How many streams are waiting for insertions.
     pub fn blocked_count(&self) -> usize {
         self.blocked.len()
     }
@@ -168,11 +168,11 @@ impl Decoder {
     //# before all encoded field sections are processed on that stream, or
     //# when it abandons reading of a stream, it generates a Stream
     //# Cancellation instruction.
-    /// Says that nothing more of a stream will be read, so that the encoder forgets what its sections refer
-    /// to.
+    /// Reports that nothing more of a stream will be read, so that the encoder can release what its sections
+    /// refer to.
     ///
     /// # Errors
-    /// The peer takes nothing of the decoder stream.
+    /// The peer does not accept bytes of the decoder stream.
     pub fn cancel(&mut self, stream_id: u64) -> Result<(), Fault> {
         self.blocked.retain(|blocked| blocked.stream_id != stream_id);
         self.unblocked.retain(|&unblocked| unblocked != stream_id);
@@ -195,9 +195,9 @@ impl Decoder {
         Ok(())
     }
 
-    /// The next bytes for the decoder stream, without the stream type.
+    /// The next bytes to send on the decoder stream, without the stream type.
     ///
-    /// Insertions that no section has acknowledged by now are acknowledged here, all at once.
+    /// This also acknowledges all insertions that no section has acknowledged yet, in one instruction.
     #[inline]
     pub fn output(&mut self) -> &[u8] {
         let inserted = self.instructions.table().insert_count();
@@ -208,13 +208,13 @@ impl Decoder {
         &self.output
     }
 
-    /// Forgets the first `count` bytes of [`Self::output`], which were sent.
+    /// Removes the first `count` bytes of [`Self::output`], which were sent.
     pub fn sent(&mut self, count: usize) {
         self.output.drain(..count.min(self.output.len()));
     }
 }
 
-/// The start of a section (RFC 9204 §4.5.1).
+/// The prefix of a section (RFC 9204 §4.5.1).
 struct Prefix {
     required: u64,
     base: u64,
@@ -224,7 +224,7 @@ struct Prefix {
 impl Prefix {
     #[inline]
     fn read(section: &[u8], table: &DynamicTable) -> Result<Prefix, Fault> {
-        // Without references: most sections, when the table is off.
+        // No references, as in most sections when there is no table.
         if let [0, 0, ..] = section {
             return Ok(Prefix { required: 0, base: 0, length: 2 });
         }
@@ -266,7 +266,7 @@ fn required_insert_count(encoded: u64, table: &DynamicTable) -> Result<u64, Faul
     }
 }
 
-/// The lines of one section.
+/// The field lines of one section that is being decoded.
 struct Lines<'a> {
     section: &'a [u8],
     at: usize,
@@ -279,7 +279,7 @@ struct Lines<'a> {
     fields_left: usize,
 }
 
-/// Where a string is, and in what form.
+/// Position and encoding of a string.
 #[derive(Clone, Copy)]
 struct Text {
     start: usize,
@@ -376,7 +376,7 @@ impl<'a> Lines<'a> {
         visit(name.unwrap_or_default(), value.unwrap_or_default()).map_err(SectionError::Refused)
     }
 
-    /// The bytes of a value, decoded where it must be, and paid for.
+    /// The bytes of a value, decoded if need be, and counted against the limits.
     #[inline]
     fn value(&mut self, value: Text) -> Result<&[u8], Fault> {
         let length = decoded(self.section, value, &mut self.bytes_left, self.values)?;
@@ -405,21 +405,21 @@ impl<'a> Lines<'a> {
         known.ok_or(Fault::SectionReference)
     }
 
-    /// The absolute index that an index relative to the base names.
+    /// The absolute index for an index relative to the base.
     fn relative(&mut self, prefix_bits: u32) -> Result<u64, Fault> {
         let (index, at) = section_integer(self.section, self.at, prefix_bits)?;
         self.at = at;
         self.base.checked_sub(index).and_then(|above| above.checked_sub(1)).ok_or(Fault::SectionReference)
     }
 
-    /// The absolute index that an index behind the base names.
+    /// The absolute index for a post-base index.
     fn post_base(&mut self, prefix_bits: u32) -> Result<u64, Fault> {
         let (index, at) = section_integer(self.section, self.at, prefix_bits)?;
         self.at = at;
         Ok(self.base + index)
     }
 
-    /// Where the string is that begins here; moves behind it.
+    /// Finds the string that begins here, and moves past it.
     #[inline]
     fn text(&mut self, prefix_bits: u32) -> Result<Text, Fault> {
         let is_huffman = self.section.get(self.at).is_some_and(|byte| byte >> prefix_bits & 1 != 0);
@@ -439,7 +439,8 @@ fn section_integer(section: &[u8], at: usize, prefix_bits: u32) -> Result<(u64, 
     })
 }
 
-/// Takes the length of a string off what is left and decodes it into `room` if it is coded; its length.
+/// Subtracts the length of a string from the limit, and decodes it into `room` if it is Huffman-coded;
+/// returns its length.
 #[inline]
 fn decoded(section: &[u8], text: Text, bytes_left: &mut usize, room: &mut Vec<u8>) -> Result<usize, Fault> {
     let mut length = text.end - text.start;

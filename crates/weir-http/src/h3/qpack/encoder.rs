@@ -1,7 +1,7 @@
-//! Fields to field sections, from the static table and literals alone (RFC 9204 §4.5).
+//! Encodes fields into field sections, with the static table and literals only (RFC 9204 §4.5).
 //!
-//! Weir's encoder inserts nothing, which RFC 9204 §2.1 leaves to it: a section never refers to what could be
-//! lost, no stream of a client ever waits for another, and nothing is kept for a client that does not
+//! Weir's encoder inserts nothing, which RFC 9204 §2.1 permits: sections never refer to something that may be
+//! lost, no stream of a client has to wait for another, and nothing is kept for a client that does not
 //! acknowledge.
 
 use std::borrow::BorrowMut;
@@ -11,9 +11,9 @@ use super::static_table::{self, Match};
 use crate::h3::varint;
 use crate::huffman;
 
-/// Length of the frame header that [`SectionWriter`] leaves room for: a type and a length of two bytes.
+/// Length of the frame header that [`SectionWriter`] leaves room for: a type, and a length of two bytes.
 const HEADER_BYTES: usize = 3;
-/// Longest payload that a length of two bytes can say.
+/// Longest payload whose length fits into two bytes.
 const SHORT_PAYLOAD_BYTES: usize = 0x3fff;
 
 /// Writes one HEADERS frame: [`new`](Self::new), then the fields, pseudo-headers first, then
@@ -38,11 +38,12 @@ pub struct SectionWriter<B> {
 }
 
 impl<B: BorrowMut<Vec<u8>>> SectionWriter<B> {
-    /// Begins the frame at the end of `out`, which is a vector or a borrowed one.
+    /// Begins the frame at the end of `out`, which is an owned or borrowed vector.
     #[inline]
     pub fn new(mut out: B) -> SectionWriter<B> {
         let start = out.borrow().len();
-        // The length is filled in at the end. Behind it the prefix: no insertions are needed, the base is 0.
+        // The length is filled in at the end. The prefix follows: no insertions are required, and the base is
+        // 0.
         out.borrow_mut().extend_from_slice(&[0x01, 0x40, 0x00, 0x00, 0x00]);
         SectionWriter { out, start }
     }
@@ -67,10 +68,10 @@ impl<B: BorrowMut<Vec<u8>>> SectionWriter<B> {
         integer::write(self.out.borrow_mut(), 0xc0, 6, index);
     }
 
-    /// Writes a field. The name is written in lower case, as HTTP/3 wants it; whether it is a name was
-    /// checked before.
+    /// Writes a field. The name is written in lower case, as HTTP/3 requires; the caller has checked that it
+    /// is a token.
     ///
-    /// `authorization`, `cookie` and `set-cookie` are marked as never to be put into a table (RFC 9204
+    /// `authorization`, `cookie` and `set-cookie` are marked as never to be inserted into a table (RFC 9204
     /// §7.1.3).
     #[inline]
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
@@ -94,7 +95,7 @@ impl<B: BorrowMut<Vec<u8>>> SectionWriter<B> {
         self.text(0x00, 7, value);
     }
 
-    /// Writes a string, coded where that makes it shorter.
+    /// Writes a string, Huffman-coded if that makes it shorter.
     #[inline]
     fn text(&mut self, flags: u8, prefix_bits: u32, text: &[u8]) {
         let coded_length = huffman::encoded_length(text);
@@ -107,13 +108,13 @@ impl<B: BorrowMut<Vec<u8>>> SectionWriter<B> {
         }
     }
 
-    /// Ends the frame. How many bytes it has.
+    /// Ends the frame; returns its length in bytes.
     pub fn finish(mut self) -> usize {
         self.close();
         self.out.borrow().len() - self.start
     }
 
-    /// Ends the frame and gives back what it was written to.
+    /// Ends the frame and returns the vector it was written to.
     pub fn into_out(mut self) -> B {
         self.close();
         self.out

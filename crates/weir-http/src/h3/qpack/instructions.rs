@@ -1,4 +1,4 @@
-//! The peer's encoder stream: what it puts into the dynamic table (RFC 9204 §4.3).
+//! The peer's encoder stream, which fills the dynamic table (RFC 9204 §4.3).
 
 use super::integer;
 use super::static_table;
@@ -6,26 +6,26 @@ use super::table::{DynamicTable, ENTRY_OVERHEAD_BYTES, Name};
 use crate::h3::error::Fault;
 use crate::huffman;
 
-/// The table, and the reader of the instructions that fill it.
+/// The table, and the parser of the instructions that fill it.
 #[derive(Debug)]
 pub(super) struct Instructions {
     table: DynamicTable,
-    /// An instruction that has begun. No longer than one whose entry would fit.
+    /// An incomplete instruction. Never longer than one whose entry would fit into the table.
     partial: Vec<u8>,
     names: Vec<u8>,
     values: Vec<u8>,
-    /// The budget of instructions, in bytes of entries (threat C4): a byte of a duplicate costs us a whole
-    /// entry, and insertions that no section uses serve nobody.
+    /// The budget for instructions, in bytes of entries (threat C4): a one-byte duplicate costs us a whole
+    /// entry, and insertions that no section uses are of no benefit.
     allowance: u64,
 }
 
-/// The budget before the first section, and the most that is saved up, in tables of the announced capacity.
+/// The initial budget, and the most that can be saved up, as a multiple of the announced table capacity.
 const SAVED_TABLES: u64 = 16;
-/// The budget that each section adds, in tables of the announced capacity.
+/// What each section adds to the budget, as a multiple of the announced table capacity.
 const TABLES_PER_SECTION: u64 = 4;
-/// Smaller tables count as one of this size, in bytes.
+/// Smaller tables count as being of this size, in bytes.
 const SMALLEST_COUNTED_BYTES: usize = 1024;
-/// The cost of an instruction beside the entry.
+/// The cost of an instruction besides the entry.
 const INSTRUCTION_COST: u64 = 32;
 
 impl Instructions {
@@ -43,7 +43,7 @@ impl Instructions {
         &self.table
     }
 
-    /// A section was decoded: more may be inserted.
+    /// A decoded section adds to the budget.
     #[inline]
     pub(super) fn earn(&mut self) {
         let capacity = self.table.max_capacity();
@@ -51,7 +51,7 @@ impl Instructions {
         self.allowance = earned.min(saved(capacity));
     }
 
-    /// Takes bytes of the encoder stream, in any pieces, and carries out every instruction that is complete.
+    /// Takes bytes of the encoder stream, split in any way, and executes every complete instruction.
     pub(super) fn receive(&mut self, input: &[u8]) -> Result<(), Fault> {
         if self.partial.is_empty() {
             let done = self.carry_out(input)?;
@@ -62,12 +62,12 @@ impl Instructions {
         begun.extend_from_slice(input);
         let done = self.carry_out(&begun)?;
         begun.drain(..done);
-        // Few are cut off: their room is not kept.
+        // Instructions are rarely split, so no room is kept for them.
         self.partial = if begun.is_empty() { Vec::new() } else { begun };
         Ok(())
     }
 
-    /// Carries out complete instructions; how many bytes they took.
+    /// Executes complete instructions; returns how many bytes they took.
     fn carry_out(&mut self, input: &[u8]) -> Result<usize, Fault> {
         let mut done = 0;
         while let Some(&first) = input.get(done) {
@@ -123,7 +123,7 @@ impl Instructions {
         Ok(end)
     }
 
-    /// The absolute index that an index relative to the next insertion names.
+    /// The absolute index for an index relative to the next insertion.
     fn absolute(&self, index: u64) -> Result<u64, Fault> {
         let absolute = self.table.insert_count().checked_sub(index).and_then(|above| above.checked_sub(1));
         absolute.filter(|&index| self.table.entry(index).is_some()).ok_or(Fault::InstructionReference)
@@ -149,17 +149,17 @@ fn spend(allowance: &mut u64, bytes: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Enough to set a capacity a few times even where the table is off.
+/// Enough to set the capacity a few times even without a table.
 fn saved(max_capacity: usize) -> u64 {
     SAVED_TABLES * counted_table(max_capacity) + 16 * INSTRUCTION_COST
 }
 
-/// A small table is filled anew for each section by an encoder that tries.
+/// An encoder that does its best fills a small table anew for each section.
 fn counted_table(max_capacity: usize) -> u64 {
     if max_capacity == 0 { 0 } else { max_capacity.max(SMALLEST_COUNTED_BYTES) as u64 }
 }
 
-/// Why an instruction is not carried out.
+/// Why an instruction is not executed.
 enum Stop {
     /// More bytes are needed.
     Short,
@@ -181,7 +181,7 @@ impl From<integer::Failure> for Stop {
     }
 }
 
-/// Where a string is, and in what form.
+/// Position and encoding of a string.
 #[derive(Clone, Copy)]
 struct Text {
     start: usize,
@@ -190,8 +190,7 @@ struct Text {
 }
 
 impl Text {
-    /// Finds the string at `at`. One that cannot fit in the table is refused by its length, before it is
-    /// there.
+    /// Finds the string at `at`. One that can't fit into the table is refused as soon as its length is known.
     fn read(input: &[u8], at: usize, prefix_bits: u32, capacity: usize) -> Result<Text, Stop> {
         let is_huffman = input.get(at).ok_or(Stop::Short)? >> prefix_bits & 1 != 0;
         let (length, start) = integer::read(input, at, prefix_bits)?;

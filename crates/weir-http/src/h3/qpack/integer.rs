@@ -1,16 +1,16 @@
 //! Integers that share their first byte with flags (RFC 7541 §5.1, RFC 9204 §4.1.1).
 
-/// Why there is no integer.
+/// Why an integer can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// More bytes are needed.
     Short,
-    /// It has more than 62 bits, or so many leading zeros that it could go on for ever.
+    /// It has more than 62 bits, or so many leading zeros that it might never end.
     TooLarge,
 }
 
-/// Reads an integer whose first `prefix_bits` bits (1 to 8) are the low bits of the byte at `at`; its value
-/// and where the next byte is.
+/// Reads an integer whose first `prefix_bits` bits (1 to 8) are the low bits of the byte at `at`; returns its
+/// value and the position after it.
 #[inline(always)]
 pub(super) fn read(input: &[u8], at: usize, prefix_bits: u32) -> Result<(u64, usize), Failure> {
     let mask = (0xff_u8) >> (8 - prefix_bits);
@@ -30,11 +30,11 @@ fn read_rest(input: &[u8], start: usize, prefix: u64) -> Result<(u64, usize), Fa
             return if sum >> 62 == 0 { Ok((sum, start + index + 1)) } else { Err(Failure::TooLarge) };
         }
     }
-    // Nine bytes of seven bits are all that 62 bits can need.
+    // 62 bits need at most nine bytes of seven bits.
     Err(if input.len().saturating_sub(start) < 9 { Failure::Short } else { Failure::TooLarge })
 }
 
-/// Appends `value` with a prefix of `prefix_bits` bits, of which the rest of the first byte is `flags`.
+/// Appends `value` with a prefix of `prefix_bits` bits; `flags` are the other bits of the first byte.
 #[inline]
 pub(super) fn write(out: &mut Vec<u8>, flags: u8, prefix_bits: u32, value: u64) {
     let mask = (0xff_u8) >> (8 - prefix_bits);

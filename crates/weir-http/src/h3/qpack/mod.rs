@@ -1,6 +1,6 @@
-//! QPACK: field sections to fields and back (RFC 9204).
+//! QPACK: encoding and decoding of field sections (RFC 9204).
 //!
-//! [`Decoder`] holds a connection's dynamic table and reads sections; [`SectionWriter`] writes them.
+//! [`Decoder`] holds a connection's dynamic table and decodes sections; [`SectionWriter`] encodes them.
 
 mod acknowledgements;
 mod decoder;

@@ -1,15 +1,15 @@
-//! The table of fields that both sides know (RFC 9204 §3.1), and a way from a field to its index.
+//! The static table, known to both sides (RFC 9204 §3.1), and a lookup from a field to its index.
 
 use super::static_entries::ENTRIES;
 use crate::known;
 
-/// The entry of that index; `None` above 98.
+/// The entry with that index; `None` above 98.
 #[inline]
 pub(super) fn entry(index: u64) -> Option<(&'static [u8], &'static [u8])> {
     ENTRIES.get(usize::try_from(index).ok()?).copied()
 }
 
-/// The entry of the table for a field: of its name and value, or of its name alone.
+/// The table entry for a field: one with its name and value, or one with its name only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Match {
     /// Name and value.
@@ -20,7 +20,7 @@ pub(super) enum Match {
     Nothing,
 }
 
-/// Looks a field up; the name without regard to case. A few comparisons, whatever the field.
+/// Looks up a field, its name case-insensitively. Takes a few comparisons for any field.
 #[inline]
 pub(super) fn find(name: &[u8], value: &[u8]) -> Match {
     let Some(slot) = find_name(name) else { return Match::Nothing };
@@ -37,7 +37,7 @@ pub(super) fn find(name: &[u8], value: &[u8]) -> Match {
 #[inline]
 fn find_name(name: &[u8]) -> Option<&'static Slot> {
     let mut at = hash(name);
-    // The table is at most half full, so that an empty slot ends this soon.
+    // The table is at most half full, so an empty slot ends this soon.
     loop {
         let slot = SLOTS.get(at & (SLOT_COUNT - 1))?;
         if slot.run.1 == 0 {
@@ -51,10 +51,10 @@ fn find_name(name: &[u8]) -> Option<&'static Slot> {
     }
 }
 
-/// One name: the entries that have it, which are in one or two runs.
+/// One name, and the entries that have it, which form one or two runs.
 #[derive(Clone, Copy)]
 struct Slot {
-    /// First index and count; 0 entries in a slot without a name.
+    /// First index and count; the count is 0 in a slot without a name.
     run: (u8, u8),
     second_run: (u8, u8),
 }
@@ -63,7 +63,7 @@ const SLOT_COUNT: usize = 128;
 
 static SLOTS: [Slot; SLOT_COUNT] = slots();
 
-/// Equal for names that differ in case only: the bit that tells letters' case apart is set in each byte.
+/// Equal for names that differ only in case: the bit that distinguishes case is set in each byte.
 #[inline]
 const fn hash(name: &[u8]) -> usize {
     let length = name.len();

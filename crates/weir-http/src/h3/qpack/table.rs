@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-/// The size of an entry beside its name and value (RFC 9204 §3.2.1).
+/// The size of an entry besides its name and value (RFC 9204 §3.2.1).
 pub(super) const ENTRY_OVERHEAD_BYTES: usize = 32;
 
-/// Entries in order of insertion. Allocates at most twice the capacity, and only when something is inserted.
+/// Entries in order of insertion. Allocates at most twice the capacity, and only on insertion.
 #[derive(Debug)]
 pub(super) struct DynamicTable {
     /// The capacity that the encoder set, at most `max_capacity`.
@@ -14,10 +14,10 @@ pub(super) struct DynamicTable {
     /// Sum of the sizes of all entries.
     size: usize,
     entries: VecDeque<Entry>,
-    /// Absolute index of the oldest entry: how many are gone.
+    /// Absolute index of the oldest entry, which is the number of evicted ones.
     dropped: u64,
-    /// Names and values. Grows at its end; when it is full, live text moves to the front, which is at most
-    /// half of it, so that each byte moves once for each byte that came.
+    /// Names and values. Grows at its end. When it is full, live text moves to the front; that is at most
+    /// half of it, so on average each received byte is moved at most once.
     text: Vec<u8>,
 }
 
@@ -34,11 +34,11 @@ impl Entry {
     }
 }
 
-/// Where the name of a new entry is.
+/// The name of a new entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Name<'a> {
     Text(&'a [u8]),
-    /// In the entry of this absolute index.
+    /// The same as in the entry with this absolute index.
     Of(u64),
 }
 
@@ -62,7 +62,7 @@ impl DynamicTable {
         self.capacity
     }
 
-    /// How many entries were ever inserted; the next one's absolute index.
+    /// Number of insertions so far, which is the absolute index of the next one.
     pub(super) fn insert_count(&self) -> u64 {
         self.dropped + self.entries.len() as u64
     }
@@ -73,7 +73,7 @@ impl DynamicTable {
         self.size
     }
 
-    /// Name and value of the entry of that absolute index; `None` when it is gone, or not there yet.
+    /// Name and value of the entry with that absolute index; `None` if it was evicted or not yet inserted.
     #[inline]
     pub(super) fn entry(&self, index: u64) -> Option<(&[u8], &[u8])> {
         let entry = self.find(index)?;
@@ -86,7 +86,7 @@ impl DynamicTable {
         self.entries.get(offset).copied()
     }
 
-    /// Sets the capacity, dropping what has no room any more. `None` when it is more than was announced.
+    /// Sets the capacity and evicts entries that no longer fit. `None` when it is more than was announced.
     pub(super) fn set_capacity(&mut self, capacity: u64) -> Option<()> {
         let capacity = usize::try_from(capacity).ok().filter(|&bytes| bytes <= self.max_capacity)?;
         self.capacity = capacity;
@@ -94,8 +94,8 @@ impl DynamicTable {
         Some(())
     }
 
-    /// Inserts an entry, dropping the oldest as needed. `None` when it is larger than the capacity, or its
-    /// name is in no entry.
+    /// Inserts an entry and evicts the oldest ones as needed. `None` when it is larger than the capacity, or
+    /// refers to the name of an entry that does not exist.
     pub(super) fn insert(&mut self, name: Name<'_>, value: &[u8]) -> Option<()> {
         let name_length = match name {
             Name::Text(text) => text.len(),
@@ -124,7 +124,7 @@ impl DynamicTable {
         Some(())
     }
 
-    /// Inserts a copy of the entry of that absolute index; its size. `None` when there is none.
+    /// Inserts a copy of the entry with that absolute index; returns its size. `None` if there is none.
     pub(super) fn duplicate(&mut self, index: u64) -> Option<usize> {
         let size = self.find(index)?.size();
         let left = self.capacity.checked_sub(size)?;
@@ -150,8 +150,8 @@ impl DynamicTable {
         }
     }
 
-    /// Makes room for text behind the last one. Entries keep their text until it moves here, also those just
-    /// dropped.
+    /// Makes room for text after the last entry. Entries, including those just evicted, keep their text until
+    /// it moves here.
     fn make_room(&mut self, length: usize) {
         let limit = 2 * self.max_capacity;
         if self.text.capacity() == 0 {
