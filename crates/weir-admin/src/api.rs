@@ -1,4 +1,4 @@
-//! What each endpoint answers.
+//! The implementation of each endpoint.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -27,17 +27,17 @@ use weir_control::kernel::FlowFilter;
 use weir_control::reload::ReloadVerdict;
 use weir_state::Snapshot;
 
-/// Largest body that is read.
+/// Largest request body that is read.
 const BODY_BYTES: usize = 64 * 1024;
-/// For the body to arrive.
+/// Time for the body to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// A comment goes out this often on an event stream, so that neither side takes it for dead.
+/// How often an event stream gets a comment, so that neither side takes it for dead.
 const STREAM_KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// The code for changes that are not made while another process is about to take over.
+/// The error code for changes that are refused while another process is about to take over.
 const UPGRADE_UNDER_WAY: &str = "upgrade_under_way";
 
-/// What answering needs.
+/// The state that a handler needs.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub control: Arc<Control>,
@@ -45,7 +45,7 @@ pub(crate) struct Context {
     pub endpoint: &'static Endpoint,
 }
 
-/// A refusal: status, code, message.
+/// An error response: status, code, message.
 #[derive(Debug)]
 pub(crate) struct Error(pub StatusCode, pub &'static str, pub String);
 
@@ -68,7 +68,7 @@ impl Error {
         Error(StatusCode::BAD_REQUEST, "bad_request", message.into())
     }
 
-    /// For a call that would change what the new process does not know of.
+    /// For calls that would make a change unknown to the new process.
     fn upgrade_under_way() -> Error {
         let message = "an upgrade is under way: nothing is changed until the new process serves, or has failed to start; try again in a second";
         Error(StatusCode::SERVICE_UNAVAILABLE, UPGRADE_UNDER_WAY, message.to_owned())
@@ -78,7 +78,7 @@ impl Error {
         let Error(status, code, message) = self;
         let mut response = answer_json(status, &json!({ "error": { "code": code, "message": message } }));
         if status == StatusCode::UNAUTHORIZED {
-            // RFC 9110 section 11.6.1 asks for it.
+            // RFC 9110 section 11.6.1 requires it.
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if code == UPGRADE_UNDER_WAY {
@@ -88,7 +88,7 @@ impl Error {
     }
 }
 
-/// Answers one request: checks first, then the endpoint.
+/// Answers one request: first the checks, then the endpoint.
 pub(crate) async fn answer(context: Context, request: Request) -> Response {
     if let Err(refusal) = context.auth.check(request.headers(), context.endpoint.access()) {
         return refused(refusal).response();
@@ -130,7 +130,7 @@ async fn dispatch(context: &Context, request: Request) -> Result<Response, Error
     let mut change = None;
     if context.endpoint.access() == Access::Change {
         if !context.endpoint.body.is_empty() {
-            // First, or whoever sends it slowly would hold up an upgrade.
+            // Read the body first, or a client that sends it slowly would hold up an upgrade.
             body = Body::from(read_body(body).await?);
         }
         change = Some(control.begin_change().ok_or_else(Error::upgrade_under_way)?);
@@ -233,7 +233,8 @@ fn ready(control: &Control) -> Result<Response, Error> {
     }
 }
 
-/// The config in force as the file would say it, under its names, every default filled in and no secret.
+/// The config in force as the file would have it, under its names, with every default filled in and without
+/// secrets.
 fn config(snapshot: &Snapshot) -> Result<Response, Error> {
     let text = weir_config::to_toml_without_secrets(&snapshot.shown());
     let mut config: serde_json::Map<String, Value> = toml::from_str(&text)
@@ -307,7 +308,7 @@ async fn add(control: &Control, pool: &str, addition: Addition) -> Result<Respon
     Ok(answer_json(StatusCode::CREATED, &edited("added", &snapshot, &address, note)))
 }
 
-/// How long an addition lasts, and a removal.
+/// How long an added or removed backend stays so.
 const FORGOTTEN: &str = "in force now; the next reload of the config file forgets it, so change the file too";
 const LASTING: &str = "in force now; it outlives reloads and upgrades, and is forgotten when Weir is stopped";
 const REMOVED: &str =
@@ -323,7 +324,7 @@ fn edited(change: &str, snapshot: &Snapshot, address: &str, note: &str) -> Value
 
 fn events(control: &Control, headers: &axum::http::HeaderMap) -> Response {
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()).and_then(|id| id.parse().ok());
-    // Who comes for the first time wants what happens from now on, with the little that just did.
+    // A client that connects for the first time gets new events, preceded by the few most recent ones.
     let (missed, live) = control.bus().subscribe(last.unwrap_or(0));
     let stream = tokio_stream::iter(missed).chain(BroadcastStream::new(live).filter_map(Result::ok));
     let stream = stream.map(|event: Event| Ok::<_, Infallible>(sse_event(&event)));
@@ -335,7 +336,7 @@ fn sse_event(event: &Event) -> sse::Event {
     sse::Event::default().id(event.id.to_string()).event(event.what.name()).data(data)
 }
 
-/// Reads a body, bounded in bytes and time.
+/// Reads a body, limited in bytes and time.
 async fn read_body(body: Body) -> Result<Bytes, Error> {
     match tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, BODY_BYTES)).await {
         Ok(Ok(bytes)) => Ok(bytes),
@@ -350,7 +351,7 @@ async fn read_body(body: Body) -> Result<Bytes, Error> {
     }
 }
 
-/// Reads a JSON body, as [`read_body`] does.
+/// Reads a JSON body like [`read_body`].
 async fn read_json<T: DeserializeOwned>(body: Body) -> Result<T, Error> {
     let bytes = read_body(body).await?;
     serde_json::from_slice(&bytes)
@@ -377,7 +378,7 @@ fn answer_json(status: StatusCode, value: &impl Serialize) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-/// A page that may load nothing and be framed by nobody.
+/// A page that may load nothing and must not be framed.
 fn html(text: String) -> Response {
     let policy = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
     let headers =

@@ -1,4 +1,4 @@
-//! Who may call what: the token, and the checks that keep a browser from being used against its own machine
+//! Access control: the token, and the checks that keep a browser from being used against its own machine
 //! (D10).
 
 use std::fmt;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::http::{HeaderMap, header};
 
-/// A token. Nobody is shown it.
+/// The admin token. Its `Debug` form hides it.
 #[derive(Clone)]
 pub struct Token(Arc<str>);
 
@@ -21,39 +21,39 @@ impl fmt::Debug for Token {
 /// The rules of one admin listener.
 #[derive(Debug)]
 pub struct Auth {
-    /// Another one from the next call on, once a reload has read it.
+    /// A reload replaces it, from the next call on.
     token: Mutex<Option<Token>>,
-    /// `None`: a Unix socket, which no browser reaches.
+    /// `None`: a Unix socket, which browsers can't reach.
     bind: Option<SocketAddr>,
-    /// Over TLS a name that was made to lead here is noticed by the browser: no certificate is for it.
+    /// Whether TLS is used: then a browser notices a rebound name, since no certificate matches it.
     is_secured: bool,
     machine: String,
 }
 
-/// What a call asks for.
+/// The level of access that a call needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Whether the process lives and is ready: for whoever watches the machine.
+    /// Whether the process is alive and ready: for monitors of the machine.
     Watch,
-    /// What is going on. Needs the token where others than this machine can ask.
+    /// Current state. Needs the token if other machines can call.
     Read,
-    /// A change. Needs the token where one is set.
+    /// A change. Needs the token if one is set.
     Change,
 }
 
 /// Why a call is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No `host`, or one that is not this machine's.
+    /// No `host`, or one that does not name this machine.
     Host,
-    /// From another site.
+    /// The call comes from another site.
     CrossSite,
-    /// No token, or a wrong one.
+    /// The token is missing or wrong.
     Token,
 }
 
 impl Auth {
-    /// The rules for `config`. `Err` says why the admin API can't be opened like that.
+    /// The rules for `config`. `Err` says why the admin API can't be opened with this config.
     pub fn new(config: &weir_config::Admin) -> Result<Auth, String> {
         let token = Auth::token_of(config)?;
         let proves_clients = config.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
@@ -72,14 +72,14 @@ impl Auth {
         })
     }
 
-    /// The token that the file of `config` holds now; `None` where it names none. `Err` says why it can't be
-    /// taken.
+    /// The current content of the token file of `config`; `None` if it names none. `Err` says why the content
+    /// can't be used.
     pub fn token_of(config: &weir_config::Admin) -> Result<Option<Token>, String> {
         let token = config.token_file.as_deref().map(read_token).transpose()?;
         Ok(token.map(|token| Token(token.into())))
     }
 
-    /// Asks for another token from the next call on, over connections that are open too.
+    /// Requires another token from the next call on, on open connections too.
     pub fn ask_for(&self, token: Option<Token>) {
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
     }
@@ -88,10 +88,11 @@ impl Auth {
         self.token.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether a call may go on.
+    /// Whether a call may proceed.
     pub fn check(&self, headers: &HeaderMap, access: Access) -> Result<(), Refusal> {
         let has_token = self.has_token(headers);
-        // A page that had its own name resolve to 127.0.0.1 sends that name; it can't know the token.
+        // A page whose own name resolves to 127.0.0.1 (DNS rebinding) sends that name; it can't know the
+        // token.
         let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).ok_or(Refusal::Host)?;
         if let Some(bind) = self.bind.filter(|_| !has_token && !self.is_secured)
             && !self.is_this_machine(bind, host)
@@ -100,7 +101,8 @@ impl Auth {
         }
         let needs_token = match access {
             Access::Watch => false,
-            // Without a token at such an address whoever gets this far has proved to hold a certificate.
+            // At such an address without a token, any caller that gets this far has presented a client
+            // certificate.
             Access::Read => self.token().is_some() && self.bind.is_some_and(|bind| !is_loopback(bind)),
             Access::Change if is_cross_site(headers, host) => return Err(Refusal::CrossSite),
             Access::Change => self.token().is_some(),
@@ -108,12 +110,12 @@ impl Auth {
         if needs_token && !has_token { Err(Refusal::Token) } else { Ok(()) }
     }
 
-    /// Whether nobody else can read what is sent: it stays on this machine, or goes over TLS.
+    /// Whether nobody else can read the traffic: it stays on this machine or uses TLS.
     pub fn is_private(&self) -> bool {
         self.is_secured || self.bind.is_none_or(is_loopback)
     }
 
-    /// Whether a request carries the right token. Never, where none is set.
+    /// Whether a request carries the right token. Always false if none is set.
     pub fn has_token(&self, headers: &HeaderMap) -> bool {
         let Some(Token(token)) = self.token() else { return false };
         let given = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
@@ -124,8 +126,8 @@ impl Auth {
         given.is_some_and(|given| equal_in_constant_time(given, token.as_bytes()))
     }
 
-    /// Loopback, the bound address, and the machine's own name. Bound to every address, any address will do:
-    /// only names can be made to lead here by somebody else.
+    /// Whether `host` is loopback, the bound address, or the machine's own name. If bound to all addresses,
+    /// any address will do: only names can be made to resolve here by others.
     fn is_this_machine(&self, bind: SocketAddr, host: &str) -> bool {
         let name = host_without_port(host).to_ascii_lowercase();
         if let Ok(address) = name.trim_matches(['[', ']']).parse::<IpAddr>() {
@@ -139,8 +141,7 @@ fn is_loopback(bind: SocketAddr) -> bool {
     bind.ip().to_canonical().is_loopback()
 }
 
-/// Whether a browser says that the call comes from another site's page. A program that is no browser says
-/// nothing.
+/// Whether a browser marks the call as coming from another site's page. Other programs send no such mark.
 fn is_cross_site(headers: &HeaderMap, host: &str) -> bool {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let fetched = text("sec-fetch-site").is_some_and(|site| site != "same-origin" && site != "none");
@@ -158,7 +159,7 @@ fn host_without_port(host: &str) -> &str {
     }
 }
 
-/// The same time whatever the first difference is; only the length of what was given shows.
+/// Takes the same time wherever the first difference is; only the length of `given` can be inferred.
 fn equal_in_constant_time(given: &[u8], expected: &[u8]) -> bool {
     let mut difference = given.len() ^ expected.len();
     for (index, byte) in given.iter().enumerate() {
@@ -167,18 +168,18 @@ fn equal_in_constant_time(given: &[u8], expected: &[u8]) -> bool {
     std::hint::black_box(difference) == 0
 }
 
-/// The trimmed content of a token file that a config names.
+/// The trimmed content of the token file in a config.
 ///
 /// # Errors
-/// It can't be read, or is no token; says why.
+/// It can't be read or is not a token; says why.
 pub fn read_token(path: &Path) -> Result<String, String> {
     weir_tls::token::read(path).map_err(|error| error.to_string())
 }
 
-/// The trimmed content of a token file that somebody names to a command: it may be a pipe.
+/// The trimmed content of a token file given to a command: it may be a pipe.
 ///
 /// # Errors
-/// It can't be read, or is no token; says why.
+/// It can't be read or is not a token; says why.
 pub fn read_token_or_pipe(path: &Path) -> Result<String, String> {
     weir_tls::token::read_or_pipe(path).map_err(|error| error.to_string())
 }
@@ -252,7 +253,7 @@ mod tests {
         assert_eq!(auth.check(&headers(&[host]), Access::Change), Err(Refusal::Token));
         let right = ("authorization", "bearer 0123456789abcdef");
         assert_eq!(auth.check(&headers(&[host, right]), Access::Change), Ok(()));
-        // Who has the token may come under any name.
+        // A caller with the token may use any name.
         assert_eq!(auth.check(&headers(&[("host", "lb.internal"), right]), Access::Change), Ok(()));
     }
 

@@ -1,4 +1,4 @@
-//! Certificates that are put into the folder of a listener, and what is there.
+//! Certificates in a listener's folder: listed, added and removed by calls.
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -32,7 +32,7 @@ impl From<UploadError> for Error {
     }
 }
 
-/// Refuses a key that came in the clear over a network: whoever was on the way has it.
+/// Refuses a key sent in the clear over a network: anybody on the way could have read it.
 pub(crate) fn may_carry_keys(auth: &Auth) -> Result<(), Error> {
     if auth.is_private() {
         return Ok(());
@@ -41,7 +41,7 @@ pub(crate) fn may_carry_keys(auth: &Auth) -> Result<(), Error> {
     Err(Error(StatusCode::FORBIDDEN, "forbidden", message.to_owned()))
 }
 
-/// Takes one.
+/// Adds or replaces a certificate.
 pub(crate) async fn put(
     control: &Control,
     listener: &str,
@@ -52,7 +52,7 @@ pub(crate) async fn put(
     Ok(ok(&json!({ "certificate": shown(status::certificate(&facts), name) })))
 }
 
-/// Those that the folder has.
+/// Lists the certificates in the folder.
 pub(crate) fn list(control: &Control, listener: &str) -> Result<Response, Error> {
     let folder = control.certificate_folder(listener)?;
     let snapshot = control.snapshot();
@@ -66,7 +66,7 @@ pub(crate) fn list(control: &Control, listener: &str) -> Result<Response, Error>
     Ok(ok(&json!({ "certificates": all.collect::<Vec<_>>() })))
 }
 
-/// Takes one out.
+/// Removes a certificate.
 pub(crate) async fn remove(control: &Control, listener: &str, name: &str) -> Result<Response, Error> {
     control.remove_certificate(listener, name).await?;
     Ok(ok(&json!({ "removed": name })))

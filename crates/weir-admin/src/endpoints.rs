@@ -1,18 +1,18 @@
-//! Every endpoint of the admin API in one table: the router and the OpenAPI document are made from it, and
-//! the reference page by `cargo xtask docs`.
+//! Every endpoint of the admin API in one table. The router and the OpenAPI document are made from it, and
+//! `cargo xtask docs` makes the reference page from it.
 
 use serde_json::{Value, json};
 
 use crate::auth::Access;
 
-/// The methods in use.
+/// The HTTP methods in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Reads.
     Get,
     /// Acts.
     Post,
-    /// Puts something in its place.
+    /// Replaces.
     Put,
     /// Changes.
     Patch,
@@ -21,7 +21,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// In capitals.
+    /// The method's name, in capitals.
     pub fn word(self) -> &'static str {
         match self {
             Method::Get => "GET",
@@ -33,7 +33,7 @@ impl Method {
     }
 }
 
-/// What an endpoint does; `api.rs` has one function for each.
+/// The operation of an endpoint; `api.rs` has one function for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Call {
@@ -74,22 +74,22 @@ pub struct Endpoint {
     pub method: Method,
     /// Path, with `{parameters}`.
     pub path: &'static str,
-    /// What it does.
+    /// Its operation.
     pub call: Call,
-    /// One line.
+    /// One line about it.
     pub summary: &'static str,
-    /// The parameters of the query it takes, as `body`.
+    /// The query parameters it takes, described as in `body`.
     pub query: &'static [(&'static str, &'static str, &'static str)],
-    /// The fields of the JSON body it takes: name, type (with `?` when it may be left out), meaning.
+    /// The fields of the JSON body it takes: name, type (ending in `?` if optional), meaning.
     pub body: &'static [(&'static str, &'static str, &'static str)],
-    /// What it answers: content type.
+    /// Content type of the answer.
     pub answers: &'static str,
-    /// Statuses beside 200 and those that every endpoint may answer.
+    /// Statuses beside 200 and those that every endpoint may return.
     pub statuses: &'static [(u16, &'static str)],
 }
 
 impl Endpoint {
-    /// What it asks for, which decides whether it needs the token. `explain` only looks.
+    /// The access it needs, which decides whether the token is required. `explain` only reads.
     pub fn access(&self) -> Access {
         match self.call {
             Call::Live | Call::Ready => Access::Watch,
@@ -100,7 +100,7 @@ impl Endpoint {
     }
 }
 
-/// A call without a body, which answers JSON, with no status of its own.
+/// An endpoint without a body that returns JSON and has no statuses of its own.
 const fn endpoint(method: Method, path: &'static str, call: Call, summary: &'static str) -> Endpoint {
     Endpoint {
         method,
@@ -125,7 +125,7 @@ const MAP_LINE: &[(u16, &str)] = &[
 ];
 const NO_BACKEND: (u16, &str) = (404, "`not_found`: no such pool or backend");
 
-/// All of them.
+/// All endpoints.
 pub const ENDPOINTS: &[Endpoint] = &[
     Endpoint {
         answers: "text/html",
@@ -507,7 +507,7 @@ fn operation(endpoint: &Endpoint) -> Value {
     });
     match endpoint.access() {
         Access::Watch => {}
-        // Either will do: on loopback nobody is asked.
+        // Either will do: on loopback no token is needed.
         Access::Read => operation["security"] = json!([{}, { "token": [] }]),
         Access::Change => operation["security"] = json!([{ "token": [] }]),
     }

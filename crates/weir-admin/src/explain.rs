@@ -1,5 +1,5 @@
-//! Why a request, a connection or a statement would go where it goes: the data path's own functions asked
-//! about the live state.
+//! Explains where a request, a connection or a statement would go, and why, by calling the data path's own
+//! functions on the live state.
 
 mod http;
 mod session;
@@ -28,7 +28,7 @@ use crate::status::reason_of;
 
 pub use sql::{SqlQuestion, Statement, Transaction, Worded};
 
-/// What `POST /v1/explain` asks.
+/// The question of a `POST /v1/explain`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "protocol", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Question {
@@ -38,15 +38,15 @@ pub enum Question {
         method: String,
         /// `http://host[:port]/path?query`, or `/path?query` or `*` with a `host` header.
         url: String,
-        /// Who connects: the client, or a trusted proxy that names it in `x-forwarded-for`; default
-        /// 127.0.0.1.
+        /// The peer's address: the client, or a trusted proxy that names the client in `x-forwarded-for`;
+        /// default 127.0.0.1.
         from: Option<IpAddr>,
         /// Header fields.
         #[serde(default)]
         headers: Vec<(String, String)>,
-        /// Name of the listener; default: the one that the URL's address and port lead to.
+        /// Name of the listener; default: the one at the URL's address and port.
         listener: Option<String>,
-        /// The name that the client asks for in its TLS greeting; default: the host.
+        /// The server name (SNI) in the TLS client hello; default: the host.
         #[serde(default)]
         server_name: Option<String>,
     },
@@ -56,7 +56,7 @@ pub enum Question {
         source: SocketAddr,
         /// Address of the listener.
         destination: SocketAddr,
-        /// The name that the client asks for in its TLS greeting; default: none.
+        /// The server name (SNI) in the TLS client hello; default: none.
         #[serde(default)]
         server_name: Option<String>,
     },
@@ -76,106 +76,106 @@ pub enum Question {
 pub struct Answer {
     /// Name of the listener.
     pub listener: String,
-    /// Why that one.
+    /// Why that listener.
     pub listener_reason: String,
-    /// What keeps the question from coming to this listener as it is asked; empty where nothing does.
+    /// What would keep such a request from reaching this listener; empty if nothing would.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// The server name that routes of a TCP listener are compared with, and what becomes of a client without
-    /// one, in words; `None` where no route asks for it.
+    /// The server name that routes of a TCP listener compare, and what happens to a client without one, in
+    /// words; `None` if no route compares it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_name: Option<String>,
-    /// The path that routes are compared with; empty for TCP.
+    /// The path that routes compare; empty for TCP.
     pub path: String,
-    /// What became of each route, in order; empty where there are none.
+    /// The verdict of each route, in order; empty if there are none.
     pub routes: Vec<ExplainedRoute>,
-    /// What is asked of the request before that, in order; empty where nothing is.
+    /// The checks before that, in order; empty if there are none.
     #[serde(default)]
     pub screens: Vec<Screened>,
-    /// What the screen for SQL injection says of the request's head, where the route has one.
+    /// The verdict of the SQL injection screen on the request's head, if the route has one.
     #[serde(default)]
     pub sqli: Option<String>,
-    /// Who says whether the request may pass, and what becomes of the answer; `None` where everybody may ask.
+    /// Which authentication applies and its result; `None` if the route needs none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth: Option<String>,
-    /// What the statement wants and leaves behind; `None` where the question is about no statement.
+    /// What the statement does and needs; `None` if the question is not about a statement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statement: Option<Statement>,
-    /// On the kernel plane: each step of the packet program, in order; else empty.
+    /// On the kernel plane: each step of the packet program, in order; otherwise empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<String>,
-    /// What happens: `forward to pool app`, `redirect 308 to …`, `respond 200`, `refuse 404, no_route`,
-    /// `refuse 403, deny_path of the route`.
+    /// The result: `forward to pool app`, `redirect 308 to …`, `respond 200`, `refuse 404, no_route`, `refuse
+    /// 403, deny_path of the route`.
     pub action: String,
-    /// Status of Weir's own answer; `None` for what is forwarded.
+    /// Status of Weir's own answer; `None` for a forwarded request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// Why Weir refuses it, the word that the body of the answer says.
+    /// Why Weir refuses it: the word in the body of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
-    /// How the client is told of a refusal; for what is forwarded, which answers of backends pages take the
-    /// place of, where any.
+    /// How a refusal is shown to the client. For a forwarded request: which answers of backends are replaced
+    /// by error pages, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errors: Option<String>,
-    /// What each map of the config says of the request.
+    /// The value that each map of the config gives for the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub maps: Vec<LookedUp>,
-    /// Where a redirect leads.
+    /// The target of a redirect.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
-    /// The path that a backend is asked for.
+    /// The path sent to a backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend_path: Option<String>,
-    /// The host that a backend is asked by, where it is not the client's.
+    /// The host sent to a backend, if it is not the client's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend_host: Option<String>,
-    /// What rules change about header fields, in the order in which it is done.
+    /// The header changes made by rules, in the order in which they apply.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub header_changes: Vec<HeaderChange>,
-    /// The access logs that its line goes to, where their conditions and samples let it pass; `None` where
-    /// there is only the one of `[log]`, or none.
+    /// The access logs that get its line, if their conditions and samples match; `None` if there is only that
+    /// of `[log]`, or none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<Vec<String>>,
-    /// Which certificate a client is shown that asks for this name (SNI), or why the handshake is refused;
+    /// The certificate shown to a client that asks for this name (SNI), or why the handshake is refused;
     /// `None` without TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<String>,
-    /// What the cache of the route would say; `None` where it has none.
+    /// The cache's verdict; `None` if the route has no cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<String>,
-    /// Which of the route's requests go where, by shares or a map, in words; `None` where all go to one.
+    /// How the route splits its requests, by shares or a map, in words; `None` if all go to one place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<String>,
-    /// Where copies of the route's requests go, in words; `None` where none are made.
+    /// Where the route's requests are mirrored to, in words; `None` if they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror: Option<String>,
-    /// What is held back for slow clients, in words; `None` where nothing is.
+    /// What is buffered for slow clients, in words; `None` if nothing is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffered: Option<String>,
-    /// What backends are asked in, where they pick it.
+    /// The HTTP version towards backends, if backends choose it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
-    /// How the pool's breaker stands, in words; `None` where it has none.
+    /// The state of the pool's breaker, in words; `None` if it has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub breaker: Option<String>,
-    /// The cookie that keeps a client on its backend, with its attributes, as one without it is told; `None`
-    /// where the pool has none.
+    /// The sticky cookie with its attributes, as a client without one would get it; `None` if the pool has
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sticky: Option<String>,
-    /// When a failed attempt is made again, in words; `None` for what goes to no pool.
+    /// When a failed attempt is retried, in words; `None` if the request goes to no pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<String>,
-    /// When a second backend is asked beside the first, in words; `None` where none ever is.
+    /// When the request is also sent to a second backend (hedged), in words; `None` if it never is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hedge: Option<String>,
-    /// The timers of what goes to a pool, and who says each; empty for the rest.
+    /// The timeouts that apply on the way to a pool, and where each is set; otherwise empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timers: Vec<Timer>,
     /// The choice among the pool's backends; `None` when the request goes to no pool.
     pub pool: Option<Choice>,
 }
 
-/// A timer in force.
+/// A timeout in force.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Timer {
     /// Its key below `timeout`.
@@ -191,7 +191,7 @@ pub struct Timer {
 pub struct ExplainedRoute {
     /// Its name.
     pub route: String,
-    /// Whether it took the request.
+    /// Whether it matched the request.
     pub taken: bool,
     /// Why, or why not.
     pub reason: String,
@@ -200,21 +200,21 @@ pub struct ExplainedRoute {
 /// One change to a header field.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HeaderChange {
-    /// Who gets the message: `backend` or `client`.
+    /// The receiver of the message: `backend` or `client`.
     pub to: String,
-    /// Whose rule it is: `listener`, `pool` or `route`.
+    /// The owner of the rule: `listener`, `pool` or `route`.
     pub of: String,
     /// `set`, `add` or `remove`.
     pub action: String,
     /// Name of the field.
     pub name: String,
-    /// Its value; `None` where it is taken out, and where it comes out empty and is left out. What may be
-    /// secret is masked.
+    /// The new value; `None` if the field is removed, or left out because the value is empty. Possible
+    /// secrets are masked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }
 
-/// One question that a listener or a route asks of a request, and the answer.
+/// One check that a listener or a route makes on a request, and its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Screened {
     /// `listener` or `route`.
@@ -232,7 +232,7 @@ pub struct Screened {
 pub struct Choice {
     /// Name of the pool.
     pub pool: String,
-    /// The algorithm's word.
+    /// The algorithm's name.
     pub balance: String,
     /// The backend that would be chosen now; `None` when none can be.
     pub backend: Option<String>,
@@ -247,23 +247,23 @@ pub struct Choice {
 pub struct Candidate {
     /// As configured.
     pub address: String,
-    /// Its state's word.
+    /// Its state as a word.
     pub state: String,
-    /// `primary` or `secondary`; `None` where backends have no roles, or nobody knows this one's.
+    /// `primary` or `secondary`; `None` if backends have no roles, or its role is unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Being worked on now.
+    /// Requests in flight now.
     pub in_flight: u32,
-    /// In force.
+    /// Weight in force.
     pub weight: u32,
-    /// Why it was out of the question; empty when it could have been chosen.
+    /// Why it could not be chosen; empty if it could.
     pub refusal: String,
-    /// Why it is not ready: what its probe got, the failure that ejected it; empty where it is.
+    /// Why it is not ready: the result of its probe, or the failure that ejected it; empty if it is.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
 }
 
-/// Answers, or says what is wrong with the question.
+/// Answers the question, or says what is wrong with it.
 pub async fn explain(
     compiled: &CompiledSnapshot,
     kernel: &KernelPlane,
@@ -285,7 +285,7 @@ pub async fn explain(
     Ok(answer)
 }
 
-/// What the kernel's own program says, beside how the backends of its pool stand.
+/// The verdict of the kernel's own program, and the state of the pool's backends.
 fn in_kernel(
     snapshot: &Snapshot,
     listener: &Listener,
@@ -306,7 +306,7 @@ fn in_kernel(
     answer
 }
 
-/// Answers from the proxy's own functions.
+/// Answers by the proxy's own functions.
 fn on_the_proxy_plane(compiled: &CompiledSnapshot, question: &Question) -> Result<Answer, String> {
     match question {
         Question::Http { method, url, from, headers, listener, server_name } => {
@@ -322,7 +322,7 @@ fn on_the_proxy_plane(compiled: &CompiledSnapshot, question: &Question) -> Resul
     }
 }
 
-/// The listener of a protocol at an address.
+/// The listener for a protocol at an address.
 fn listener_at(
     snapshot: &Snapshot,
     protocol: Protocol,
@@ -341,13 +341,13 @@ fn listener_at(
     })
 }
 
-/// ` by eth0` where a listener accepts what comes by that interface only: another may accept the rest.
+/// ` by eth0` if a listener accepts only from that interface: another listener may accept the rest.
 fn by_interfaces(config: &weir_config::Listener) -> String {
     let names: Vec<_> = sockets::interfaces_of(config).collect();
     if names.is_empty() { String::new() } else { format!(" by {}", names.join(" and ")) }
 }
 
-/// What the lists of addresses and limits of rate of a listener that speaks no HTTP say of a client.
+/// The verdicts of address lists and rate limits on a client, for a listener that does not speak HTTP.
 fn of_client(compiled: &CompiledSnapshot, listener: &Listener, client: IpAddr) -> Vec<Screened> {
     let screen = compiled.listener(&listener.config.name).and_then(|listener| listener.screen.as_deref());
     let checks = screen.map(|screen| screen.explain_client(client, clock::now())).unwrap_or_default();
@@ -360,7 +360,7 @@ fn of_client(compiled: &CompiledSnapshot, listener: &Listener, client: IpAddr) -
     checks.into_iter().map(screened).collect()
 }
 
-/// Has a client refused that did not pass one of the screens; whether that is so.
+/// Marks the answer as refused if a check failed; returns whether one did.
 fn refuse_by_screens(answer: &mut Answer) -> bool {
     let Some(refused) = answer.screens.iter().find(|it| !it.passes) else { return false };
     let word = if refused.name == "rate_limit" { "rate_limited" } else { "denied_address" };
@@ -369,7 +369,7 @@ fn refuse_by_screens(answer: &mut Answer) -> bool {
     true
 }
 
-/// The timers in force, for people.
+/// The timeouts in force, in words.
 fn timers(all: [TimerInForce; 6]) -> Vec<Timer> {
     let told = |it: TimerInForce| Timer {
         name: it.name.to_owned(),
@@ -380,7 +380,7 @@ fn timers(all: [TimerInForce; 6]) -> Vec<Timer> {
 }
 
 impl Answer {
-    /// Says of each backend of the pool why it is not ready, as the status does.
+    /// Adds to each backend of the pool the reason why it is not ready, as in the status.
     pub fn say_why(&mut self, control: &Control) {
         let snapshot = control.snapshot();
         let Some(choice) = &mut self.pool else { return };
@@ -391,7 +391,7 @@ impl Answer {
         }
     }
 
-    /// Nothing but which listener it comes to.
+    /// An answer that names only the listener.
     fn of(listener: &Listener, listener_reason: String) -> Answer {
         Answer { listener: listener.config.name.clone(), listener_reason, ..Answer::default() }
     }
@@ -401,9 +401,9 @@ fn choose(pool: &Pool, key: Option<u64>, sticky: Option<u64>) -> Choice {
     choose_in(pool, key, sticky, None)
 }
 
-/// The same among the backends that have a role.
+/// The same, among the backends with a role.
 fn choose_in(pool: &Pool, key: Option<u64>, sticky: Option<u64>, role: Option<WantedRole>) -> Choice {
-    // The middle of the range for both draws: an explanation should not change when nothing else does.
+    // Both draws are in the middle of the range, so that an explanation changes only if something else does.
     let input = PickInput { now: clock::now(), draw: [u32::MAX / 2; 2], key, sticky, exclude: &[], role };
     let explanation = Picker::new(pool.balance.clone()).explain(&input);
     let (backend, reason) = match &explanation.outcome {

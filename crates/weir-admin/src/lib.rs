@@ -1,11 +1,11 @@
-//! What does the operator see and ask?
+//! The admin API: what the operator can see and change.
 //!
-//! The admin API over HTTP: status, metrics, events, the config in force, a page for people, `weir explain`,
-//! and the calls that change something. Reads what [`weir_control::control::Control`] knows and asks it for
-//! changes; decides nothing itself and never touches a client's bytes.
+//! It serves, over HTTP: status, metrics, events, the config in force, a status page, `weir explain`, and the
+//! calls that change something. It reads the state of [`weir_control::control::Control`] and asks it for
+//! changes; it decides nothing itself and never touches a client's bytes.
 //!
-//! Start reading at [`endpoints`] (every call, in one table), then `api.rs` (what each answers) and [`auth`]
-//! (who may ask).
+//! Start reading at [`endpoints`] (every call, in one table), then `api.rs` (the implementation of each) and
+//! [`auth`] (who may call).
 #![forbid(unsafe_code)]
 
 mod api;

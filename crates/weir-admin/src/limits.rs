@@ -13,23 +13,23 @@ use weir_proxy::compiled::{CompiledSnapshot, Debtor, LimitRule, LimitStatus, Ref
 
 use crate::api::{Error, ok};
 
-/// Whose debts are forgotten, and where.
+/// Which debts to clear, and in which limits.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClearLimits {
-    /// The client at this address.
+    /// Those of the client at this address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<IpAddr>,
-    /// Who has this as the header, the cookie or the text that the limit goes by.
+    /// Those of the key with this header, cookie or template value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// Everybody.
+    /// All of them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
-    /// At this listener only.
+    /// Only in limits of this listener.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listener: Option<String>,
-    /// By the limits of routes of this name only.
+    /// Only in limits of routes with this name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
 }
@@ -59,10 +59,10 @@ fn nowhere(what: &str) -> Error {
     Error(StatusCode::NOT_FOUND, "not_found", format!("no such listener or route has a {what}"))
 }
 
-/// Keys of each limit that are shown where nobody says how many (count).
+/// Keys shown per limit by default (count).
 const USUAL_KEYS: usize = 20;
 
-/// Which limits are listed, and how much of them.
+/// Which limits to list, and how many keys of each.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WhichLimits {
@@ -71,10 +71,10 @@ pub(crate) struct WhichLimits {
     keys: Option<usize>,
 }
 
-/// Limits as they stand.
+/// The current state of limits.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LimitList {
-    /// By listener as the config has them, its own limits first.
+    /// By listener in the order of the config, the listener's own limits first.
     pub limits: Vec<LimitEntry>,
 }
 
@@ -83,59 +83,59 @@ pub struct LimitList {
 pub struct LimitEntry {
     /// Name of its listener.
     pub listener: String,
-    /// Name of its route; `None` for one of the listener's own.
+    /// Name of its route; `None` for a limit of the listener itself.
     pub route: Option<String>,
     /// `rate_limit` or `concurrency_limit`.
     pub limit: String,
-    /// By which key it counts.
+    /// The key by which it counts.
     pub key: String,
-    /// Of a limit of rate: how many in which time.
+    /// Of a rate limit: the count and the time.
     pub rate: Option<String>,
-    /// Of a limit of rate: how many at once.
+    /// Of a rate limit: the burst.
     pub burst: Option<u32>,
-    /// Statuses of the answers that it counts; empty where it counts requests or connections.
+    /// Statuses of the answers that it counts; empty if it counts requests or connections.
     pub statuses: Vec<String>,
-    /// Of a limit of requests under way: how many may be now.
+    /// Of a concurrency limit: the current maximum.
     pub max: Option<u32>,
     /// `edge` or `origin`.
     pub at: String,
-    /// Whether it refuses nobody.
+    /// Whether it only counts and refuses nothing.
     pub dry_run: bool,
-    /// Keys that owe it something, or have requests under way.
+    /// Keys that have debts, or requests in progress.
     pub tracked_count: u64,
-    /// Keys that it tells apart at most; `None` where it counts all together, or requests under way.
+    /// Most keys that it distinguishes; `None` if it counts all together, or counts requests in progress.
     pub keys: Option<u32>,
-    /// Times a key found no bucket of its own.
+    /// How often a key found no bucket of its own.
     pub overflow_total: u64,
-    /// Times it refused, or would have in a dry run.
+    /// How often it refused, or would have in a dry run.
     pub refused_total: u64,
-    /// Whom it refused, those most often first.
+    /// The keys it refused, most often refused first.
     pub refused: Vec<LimitedKey>,
 }
 
 /// A key that a limit has refused.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LimitedKey {
-    /// The client that is counted, or its network.
+    /// The counted client, or its network.
     pub client: Option<String>,
-    /// The value of a header, a cookie or a text that is counted; `None` beside no `client` where all are
-    /// counted together.
+    /// The counted value of a header, cookie or template; `None`, as is `client`, if all are counted
+    /// together.
     pub key: Option<String>,
-    /// Whether `key` shows `[hidden …]` in the place of what may be secret.
+    /// Whether possible secrets in `key` are replaced by `[hidden …]`.
     pub hidden: bool,
-    /// Whether `key` is only the beginning.
+    /// Whether `key` is cut off.
     pub cut: bool,
-    /// Times it was refused since it is in the list.
+    /// How often it was refused since it entered the list.
     pub refused_total: u64,
-    /// Since the last time.
+    /// Seconds since the last refusal.
     pub refused_ago_seconds: f64,
-    /// Of a limit of rate: after which time it is let in again; 0 where it is now.
+    /// Of a rate limit: seconds until it is let in again; 0 if it is now.
     pub let_in_after_seconds: Option<f64>,
-    /// Of a limit of requests under way: how many it has.
+    /// Of a concurrency limit: its requests in progress.
     pub under_way: Option<u32>,
 }
 
-/// Lists limits. On a thread of its own: a limit of millions of keys takes a while to count them.
+/// Lists limits. Runs on a thread of its own, since counting millions of keys takes a while.
 pub(crate) async fn list(control: &Control, which: WhichLimits) -> Result<Response, Error> {
     let compiled = control.compiled();
     let is_narrow = which.listener.is_some() || which.route.is_some();

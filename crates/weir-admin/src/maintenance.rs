@@ -8,7 +8,7 @@ use crate::api::{Error, ok};
 use weir_control::control::Control;
 use weir_state::maintenance::Scope;
 
-/// What to switch.
+/// What to switch on or off.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Switch {
@@ -46,7 +46,7 @@ pub(crate) fn switch(control: &Control, request: Switch) -> Result<Response, Err
     Ok(show(control))
 }
 
-/// What is in maintenance.
+/// Shows what is in maintenance.
 pub(crate) fn show(control: &Control) -> Response {
     let parts: Vec<Value> = control.maintenance().iter().map(|scope| shown(control, scope)).collect();
     ok(&json!({ "maintenance": parts, "note": "lasts over reloads and upgrades, until it is switched off" }))

@@ -1,4 +1,4 @@
-//! `/v1/maps/{map}`: what a map has and says, and lines of it changed.
+//! `/v1/maps/{map}`: shows a map, looks values up, and changes lines.
 
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -10,12 +10,12 @@ use weir_control::control::{Control, MapLineError};
 use crate::api::{Error, ok};
 use crate::maps::{LookedUp, status, text};
 
-/// Lines that are shown where nobody says how many (count).
+/// Lines shown by default (count).
 const USUAL_LINES: usize = 1000;
 /// Most lines that are shown.
 const MOST_LINES: usize = 100_000;
 
-/// What is asked of one map.
+/// What to show of a map.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Asked {
@@ -23,7 +23,7 @@ pub(crate) struct Asked {
     limit: Option<usize>,
 }
 
-/// Which line is meant.
+/// Which line to change.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Meant {
@@ -48,7 +48,7 @@ impl From<MapLineError> for Error {
     }
 }
 
-/// Changes a line, adds it, or takes it out.
+/// Changes, adds or removes a line.
 pub(crate) async fn change(
     control: &Control,
     name: &str,

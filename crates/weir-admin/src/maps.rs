@@ -1,4 +1,4 @@
-//! What maps stand for, as the admin API says it.
+//! The state of maps, for the admin API.
 
 use serde::{Deserialize, Serialize};
 use weir_control::control::Control;
@@ -13,30 +13,30 @@ pub struct MapStatus {
     pub file: String,
     /// `exact`, `prefix` or `network`.
     pub kind: String,
-    /// What is looked up.
+    /// The template of the text to look up.
     pub key: String,
     /// Lines in force.
     pub line_count: usize,
-    /// Versions of the file that were taken over since the process began, but for those of reloads.
+    /// Versions of the file put in force since the process began, except by reloads.
     pub applied: u64,
     /// Versions that had mistakes, or could not be read.
     pub refused: u64,
-    /// Why the file as it is now is not in force; `None` where it is.
+    /// Why the file's current content is not in force; `None` if it is.
     pub error: Option<String>,
 }
 
-/// What a map says, for `weir explain`.
+/// The result of a lookup in a map, for `weir explain`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LookedUp {
     /// Name of the map.
     pub map: String,
-    /// What was looked up.
+    /// The text that was looked up.
     pub asked: String,
-    /// The key of the line that has it; `None` where no line does.
+    /// The key of the matching line; `None` if no line matches.
     pub key: Option<String>,
     /// `FILE:LINE` of that line.
     pub line: Option<String>,
-    /// Its value, or the map's default; empty where there is none.
+    /// The line's value, or the map's default; empty if there is neither.
     pub value: String,
 }
 
@@ -53,7 +53,7 @@ impl LookedUp {
     }
 }
 
-/// How all maps stand.
+/// The state of all maps.
 pub(crate) fn of(control: &Control) -> Vec<MapStatus> {
     let snapshot = control.snapshot();
     snapshot.maps.iter().flat_map(|maps| maps.all()).map(|map| status(map)).collect()

@@ -1,4 +1,4 @@
-//! Fills the table of metrics from the cells.
+//! Fills the metrics from the counters.
 
 mod kernel;
 mod mysql;
@@ -27,7 +27,7 @@ use weir_control::control::Control;
 use weir_control::reload::ReloadVerdict;
 use weir_state::{Backend, Listener, Pool};
 
-/// One scrape.
+/// The text of one scrape.
 pub(crate) fn text(control: &Control) -> String {
     let compiled = control.compiled();
     let snapshot = &compiled.snapshot;
@@ -52,8 +52,7 @@ fn about_weir(out: &mut Exposition, control: &Control, generation: u64) {
     out.family(&expose::BUILD_INFO).sample(&[env!("CARGO_PKG_VERSION")], 1.0);
     out.single(&expose::CONFIG_GENERATION, generation as f64);
     let last = control.last_reload();
-    // Before the first reload the config that the process was started with is in force: that counts as a
-    // success.
+    // Until the first reload, the config from the start of the process is in force: that counts as a success.
     out.single(
         &expose::LAST_RELOAD_SUCCESSFUL,
         f64::from(u8::from(last.as_ref().is_none_or(|last| last.result.is_good()))),
@@ -142,11 +141,11 @@ fn quic(out: &mut Exposition, workers: &[QuicCounts]) {
     out.single(&expose::QUIC_EARLY, sum(|counts| &counts.early_count));
 }
 
-/// Objects that have cells, each by the labels that name it.
+/// Objects with counters, each with its label values.
 struct Counted<'c, C>(Vec<(Vec<&'c str>, &'c PerWorker<C>)>);
 
 impl<C: Default> Counted<'_, C> {
-    /// A sample for each object.
+    /// Writes one sample per object.
     fn totals(&self, out: &mut Exposition, metric: &'static Metric, count: fn(&C) -> &Counter) {
         let mut family = out.family(metric);
         for (labels, cells) in &self.0 {
@@ -154,7 +153,7 @@ impl<C: Default> Counted<'_, C> {
         }
     }
 
-    /// A sample for each object and word; `count` names the counter of a word by its index.
+    /// Writes one sample per object and word; `count` returns the counter of the word with an index.
     fn worded(
         &self,
         out: &mut Exposition,
@@ -171,7 +170,7 @@ impl<C: Default> Counted<'_, C> {
         }
     }
 
-    /// A sample for each object and word of a closed set.
+    /// Writes one sample per object and word of a closed set.
     fn by_word(
         &self,
         out: &mut Exposition,
@@ -182,12 +181,12 @@ impl<C: Default> Counted<'_, C> {
         self.worded(out, metric, words.iter().copied(), |cells, index| &counts(cells)[index]);
     }
 
-    /// A sample for each object and each of these counters, by its word.
+    /// Writes one sample per object and counter, with the counter's word.
     fn each(&self, out: &mut Exposition, metric: &'static Metric, counts: &[(&'static str, Count<C>)]) {
         self.worded(out, metric, counts.iter().map(|(word, _)| *word), |cells, index| counts[index].1(cells));
     }
 
-    /// A histogram for each object.
+    /// Writes one histogram per object.
     fn histograms(&self, out: &mut Exposition, metric: &'static Metric, of: fn(&C) -> &Histogram) {
         let mut family = out.family(metric);
         for (labels, cells) in &self.0 {
@@ -196,10 +195,10 @@ impl<C: Default> Counted<'_, C> {
     }
 }
 
-/// What reads a counter.
+/// Reads a counter from a cell.
 type Count<C> = fn(&C) -> &Counter;
 
-/// A sample of each.
+/// Writes one sample of each.
 fn gauge<'l, const LABELS: usize>(
     out: &mut Exposition,
     metric: &'static Metric,
@@ -215,8 +214,8 @@ fn counted<'l>(listeners: impl Iterator<Item = &'l Arc<Listener>>) -> Counted<'l
     Counted(listeners.map(|it| (vec![&*it.config.name], &*it.cells)).collect())
 }
 
-/// Those that speak HTTP: what counts requests would be zeros for the others, and a quantile of nothing is no
-/// number.
+/// The listeners that speak HTTP: request counters would be zero for the others, and a quantile of nothing is
+/// no number.
 fn of_http(listeners: &[Arc<Listener>]) -> impl Iterator<Item = &Arc<Listener>> {
     listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Http)
 }
@@ -258,7 +257,7 @@ fn listeners(out: &mut Exposition, control: &Control, compiled: &CompiledSnapsho
     all.totals(out, &expose::LOG_DROPPED, |cells| &cells.log_dropped);
 }
 
-/// Of listeners that ask for it.
+/// Metrics of routes, for listeners that ask for them.
 fn routes(out: &mut Exposition, compiled: &CompiledSnapshot) {
     let of_listener =
         compiled.listeners().filter_map(|(it, compiled)| Some((it, compiled.by_route.as_deref()?)));
@@ -304,7 +303,7 @@ fn screens(out: &mut Exposition, compiled: &CompiledSnapshot, listeners: &[Arc<L
     copying.by_word(out, &expose::MIRRORED, MirrorResult::WORDS, |cells| &cells.mirrored[..]);
 }
 
-/// Of listeners that have one; nothing where there is none.
+/// Metrics of adaptive limits; nothing if there is none.
 fn adaptive_limits(out: &mut Exposition, compiled: &CompiledSnapshot) {
     let of_listener = compiled.listeners().flat_map(|(listener, compiled)| {
         compiled.adaptive_limits().map(move |(route, state)| ([&*listener.config.name, route], state))
@@ -316,7 +315,7 @@ fn adaptive_limits(out: &mut Exposition, compiled: &CompiledSnapshot) {
 }
 
 fn compression(out: &mut Exposition, listeners: &[Arc<Listener>]) {
-    // Zeros of listeners that never compress would tell nobody anything.
+    // Zeros from listeners that never compress would be useless.
     let compressing = counted(listeners.iter().filter(|listener| {
         let config = &listener.config;
         config.http().compress.is_some() || config.routes.iter().any(|route| route.compress.is_some())
@@ -428,7 +427,7 @@ fn backends(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>]
     every.totals(out, &expose::BACKEND_ENDED, |cells| &cells.ended);
 }
 
-/// What agents answered, and whom comparison ejected.
+/// The answers of agents, and ejections by comparison.
 fn agents(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     let all = || pools.iter().flat_map(|pool| pool.backends.iter().map(move |backend| (pool, backend)));
     let mut outliers = out.family(&expose::BACKEND_OUTLIERS);
@@ -443,7 +442,7 @@ fn agents(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     }
 }
 
-/// Requests that were, or were due to be, sent to a second backend beside the first.
+/// Hedged requests, and those that were due to be.
 fn hedges(out: &mut Exposition, pools: &[Arc<Pool>]) {
     let counted = Counted(pools.iter().map(|it| (vec![&*it.config.name], &*it.cells)).collect());
     counted.totals(out, &expose::HEDGES, |cells: &PoolCells| &cells.hedges);

@@ -1,4 +1,4 @@
-//! Certificates that are ordered on demand, as the operator sees them.
+//! The state of certificates ordered on demand, for the operator.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,38 +10,38 @@ use weir_stats::expose::{self, Exposition};
 use weir_tls::ServerTls;
 use weir_tls::on_demand::{NameResult, NameVerdict, OnDemand, WaitResult};
 
-/// Failed names in the status (count): a hostile client may have had thousands fail.
+/// Most failed names in the status (count): a hostile client may have caused thousands.
 const FAILURES: usize = 20;
 
-/// One `acme` with `on_demand` of a listener.
+/// The state of one `acme` with `on_demand` of a listener.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OnDemandStatus {
     /// The certificate authority's directory.
     pub directory: String,
-    /// Handshakes that wait for a certificate that is not in the store.
+    /// Handshakes that wait for a certificate not in the store.
     pub waiting: usize,
-    /// Names that are asked about or ordered now.
+    /// Names that are being checked or ordered now.
     pub names: usize,
     /// Certificates in memory; more may be in the store.
     pub certificates: usize,
-    /// Names that could not be got and are left alone for now, those that are the longest first; at most 20.
+    /// Names whose order failed and that are not retried for now, longest wait first; at most 20.
     pub failures: Vec<FailedName>,
 }
 
-/// A name that no certificate could be got for.
+/// A name for which no certificate could be obtained.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FailedName {
     /// The name.
     pub name: String,
-    /// Attempts that failed in a row.
+    /// Consecutive failed attempts.
     pub count: u32,
-    /// Why the last one did.
+    /// Why the last one failed.
     pub error: String,
-    /// Until it is tried again, if it is asked for then.
+    /// Seconds until it is tried again, if it is asked for then.
     pub again_in_seconds: f64,
 }
 
-/// All of one listener, in the order of the config.
+/// All of a listener, in the order of the config.
 pub(crate) fn status(listener: &Listener) -> Vec<OnDemandStatus> {
     of(listener).iter().map(one).collect()
 }
@@ -68,7 +68,7 @@ fn of(listener: &Listener) -> &[Arc<OnDemand>] {
     listener.tls.as_ref().map_or(&[], |tls| tls.on_demand())
 }
 
-/// By directory; nothing where there is none.
+/// Metrics by directory; nothing if there is none.
 pub(crate) fn metrics(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     let mut all: Vec<&Arc<OnDemand>> = Vec::new();
     for each in listeners.iter().flat_map(|listener| of(listener)) {
@@ -108,19 +108,18 @@ pub(crate) fn metrics(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     }
 }
 
-/// What becomes of a handshake for a name that none comes for.
+/// What happens to a handshake whose name gets no certificate.
 const OTHERWISE: &str = "the handshake is served as one for an unknown name";
 
-/// What a handshake that asks for `name` (lower case) would come to.
+/// What would happen to a handshake for `name` (lower case).
 pub(crate) struct OnDemandHandshake {
     /// In words.
     pub words: String,
-    /// Whether it is served as one for a name that nobody orders for.
+    /// Whether it is served like one for an unknown name.
     pub is_served_otherwise: bool,
 }
 
-/// What a handshake that asks for `name` (lower case) would come to; `None` where that is for no on-demand
-/// certificate.
+/// What would happen to a handshake for `name` (lower case); `None` if no on-demand certificate applies.
 pub(crate) fn explain(tls: &ServerTls, name: &str) -> Option<OnDemandHandshake> {
     let on_demand = tls.orders(name)?;
     let wait = on_demand.settings().wait;

@@ -51,7 +51,7 @@ pub(crate) fn render(status: &Status, events: &[Event]) -> String {
     out
 }
 
-/// For the browser's tab: whether everything is well.
+/// The title in the browser's tab: whether everything is well.
 fn headline(status: &Status) -> String {
     let all = status.pools.iter().flat_map(|pool| &pool.backends);
     let down = all.filter(|backend| !matches!(backend.state.as_str(), "ready" | "weight-zero")).count();
@@ -158,7 +158,7 @@ fn certificates(out: &mut String, listeners: &[ListenerStatus]) {
     out.push_str("</table></div>");
 }
 
-/// What is ordered when clients ask for it, and the names that could not be got.
+/// Certificates ordered on demand, and the names whose order failed.
 fn on_demand(out: &mut String, listeners: &[ListenerStatus]) {
     if listeners.iter().all(|listener| listener.on_demand.is_empty()) {
         return;
@@ -185,7 +185,7 @@ fn on_demand(out: &mut String, listeners: &[ListenerStatus]) {
     out.push_str("</table></div>");
 }
 
-/// The first few names, and how many more there are.
+/// The first few names, and the number of the others.
 fn some(names: &[String]) -> String {
     match names.get(..3).filter(|_| names.len() > 3) {
         Some(first) => format!("{} and {} more", first.join(", "), names.len() - 3),
@@ -193,7 +193,7 @@ fn some(names: &[String]) -> String {
     }
 }
 
-/// To the minute: nobody renews by the second.
+/// Formats a time to the minute: nobody renews by the second.
 fn day(time: Timestamp) -> String {
     time.rfc3339()[..16].replace('T', " ")
 }
@@ -339,7 +339,7 @@ fn words(counts: &BTreeMap<String, u64>) -> String {
     counts.iter().map(|(word, many)| format!("{word} {}", count(*many))).collect::<Vec<_>>().join(", ")
 }
 
-/// `12 345 678` with thin spaces; 0 as a dot that does not catch the eye.
+/// Formats a count as `12 345 678` with thin spaces; 0 becomes an unobtrusive dot.
 fn count(count: u64) -> String {
     if count == 0 {
         return "·".to_owned();
@@ -376,7 +376,7 @@ fn span(seconds: f64) -> String {
     }
 }
 
-/// Names come from the config and reasons from backends: none of it may become markup.
+/// Names come from the config and reasons from backends: neither may become markup.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,23 +1,23 @@
-//! What the process itself uses, from `/proc/self` (proc(5)).
+//! Resource usage of the process, from `/proc/self` (proc(5)).
 
-/// Each `None` where the kernel does not say.
+/// Each field is `None` if the kernel does not report it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// User and system time.
+    /// User and system CPU time.
     pub cpu_seconds: Option<f64>,
     /// Resident memory.
     pub resident_bytes: Option<f64>,
     /// Virtual memory.
     pub virtual_bytes: Option<f64>,
-    /// Open descriptors.
+    /// Open file descriptors.
     pub open_fds: Option<f64>,
-    /// Most descriptors.
+    /// Limit of file descriptors.
     pub max_fds: Option<f64>,
-    /// Threads.
+    /// Number of threads.
     pub threads: Option<f64>,
 }
 
-/// Reads it now.
+/// Reads the current usage.
 pub fn usage() -> Usage {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let open_fds = std::fs::read_dir("/proc/self/fd").ok().map(|all| all.count().saturating_sub(1) as f64);
@@ -27,11 +27,12 @@ pub fn usage() -> Usage {
     Usage { open_fds, max_fds, ..of_stat(&stat, ticks, rustix::param::page_size() as f64) }
 }
 
-/// The fields of `/proc/self/stat` after the command, which stands in parentheses and may hold anything.
+/// Parses the fields of `/proc/self/stat` after the command, which is in parentheses and may contain
+/// anything.
 fn of_stat(stat: &str, ticks: f64, page_bytes: f64) -> Usage {
     let fields: Vec<&str> =
         stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace().collect();
-    // Numbered as in proc(5), where the state, first after the command, is field 3.
+    // Numbered as in proc(5), where the first field after the command, the state, is field 3.
     let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<f64>().ok());
     Usage {
         cpu_seconds: field(14).zip(field(15)).map(|(user, system)| (user + system) / ticks),

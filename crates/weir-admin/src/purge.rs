@@ -9,7 +9,7 @@ use weir_proxy::http::cache::Purge;
 use crate::api::{Error, ok};
 use weir_control::control::Control;
 
-/// What to take out.
+/// What to purge.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PurgeRequest {

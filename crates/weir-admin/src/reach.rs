@@ -1,4 +1,4 @@
-//! The way to the admin API of another process, for the command line.
+//! Connects to the admin API of another process, for the command line.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use weir_io::at::{At, UnixName};
 use weir_io::handshake;
 use weir_tls::ClientTls;
 
-/// What TLS is spoken with.
+/// The TLS configuration of the connection.
 pub use weir_tls::ClientTls as Tls;
 
 /// A connection.
@@ -18,16 +18,16 @@ pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 
-/// Whom to believe, and what to show, where the admin API is served over TLS.
+/// Which certificates to trust, and which to present, when the admin API is served over TLS.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
-    /// Authorities that its certificate must come from; those of the system without.
+    /// Certificate authorities to trust; the system's by default.
     pub ca: Option<PathBuf>,
-    /// Name that its certificate must be for; the host of its address without.
+    /// Name that the certificate must match; the host of the address by default.
     pub name: Option<String>,
-    /// Certificates that are taken for themselves, as the config of the process names them.
+    /// Certificates that are trusted themselves, as named in the config of the process.
     pub own: Option<PathBuf>,
-    /// The certificate that is shown, and its key.
+    /// The client certificate to present, and its key.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
@@ -35,7 +35,7 @@ impl Trust {
     /// Reads the files.
     ///
     /// # Errors
-    /// One that can't be used, in words.
+    /// A file can't be used; says why.
     pub fn load(&self) -> Result<ClientTls, String> {
         let verify = if self.ca.is_none() && self.own.is_some() { Verify::Authority } else { Verify::Name };
         let (cert, key) = self.client.clone().unzip();
@@ -51,10 +51,10 @@ impl Trust {
     }
 }
 
-/// Connects, over TLS where `tls` says with what.
+/// Connects; with TLS if `tls` is given.
 ///
 /// # Errors
-/// Nobody listens there, or no TLS came about.
+/// Nothing listens there, or the TLS handshake failed.
 pub async fn connect(bind: &AdminBind, tls: Option<&ClientTls>) -> io::Result<Box<dyn Wire>> {
     let at = match bind {
         AdminBind::Inet(address) => At::Inet(*address),

@@ -1,4 +1,4 @@
-//! Serves the admin API on the control thread: bounded in connections, in bytes and in time.
+//! Serves the admin API on the control thread, with limits on connections, bytes and time.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -32,17 +32,17 @@ use weir_io::listener::Listener;
 use weir_io::unix_socket::{self, Listening, Permissions, SocketFile};
 use weir_tls::ServerTls;
 
-/// For the head of a request, and between two requests.
+/// Time for the head of a request, and between two requests.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest head of a request, in bytes.
 const HEADER_BYTES: usize = 16 * 1024;
-/// Before accepting again after descriptors ran out.
+/// Pause before accepting again after descriptors ran out.
 const PAUSE: Duration = Duration::from_millis(100);
-/// For what was asked here to be answered once another process serves.
+/// Time to finish answering requests once another process serves.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-/// Connections that wait at a Unix socket to be accepted.
+/// Accept queue length of a Unix socket.
 const BACKLOG: i32 = 128;
-/// That connections are closed for newcomers is said at most this often.
+/// Shortest time between log lines saying that connections were closed to make room.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The admin API's listening socket.
@@ -50,16 +50,16 @@ pub struct Admin {
     listener: Listener,
     bind: AdminBind,
     files: Arc<AdminFiles>,
-    /// The file that the socket is, and who may connect to it.
+    /// The Unix socket's file, and who may connect to it.
     file: Option<SocketFile>,
     permissions: Permissions,
 }
 
-/// What the admin API goes by that stands in files: the token, and what TLS needs.
+/// What the admin API reads from files: the token, and what TLS needs.
 pub struct AdminFiles {
     config: weir_config::Admin,
     auth: Arc<Auth>,
-    /// For connections from now on.
+    /// For new connections.
     tls: Mutex<Option<TlsAcceptor>>,
 }
 
@@ -90,18 +90,18 @@ fn acceptor(config: &weir_config::Admin) -> Result<Option<TlsAcceptor>, String> 
     Ok(tls.map(TlsAcceptor::from))
 }
 
-/// What to do when somebody else listens at the admin API's address.
+/// What to do if the admin API's address is already in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenTaken {
-    /// Don't start: scripts and monitors expect it there.
+    /// Don't start: scripts and monitors expect the API there.
     Refuse,
-    /// Listen at a free port of the same address, and say which: nobody asked for that one.
+    /// Listen on a free port of the same address, and say which: nobody asked for the default one.
     TakeFreePort,
 }
 
 impl Admin {
-    /// Opens the socket, or takes over `inherited`, to whose file [`Self::allow`] is to be called. Refuses an
-    /// address that others can reach when there is no token.
+    /// Opens the socket, or takes over `inherited` (then call [`Self::allow`] for its file). Refuses an
+    /// address that other machines can reach if there is no token.
     pub fn bind(
         config: &weir_config::Admin,
         inherited: Option<Listening>,
@@ -129,8 +129,8 @@ impl Admin {
         Ok(Admin { listener, bind: config.bind.clone(), files, file, permissions })
     }
 
-    /// Changes who may connect to a Unix socket that was taken over, to what the config says. Until then they
-    /// are those whom the process before, which may have to serve on, lets in.
+    /// Changes who may connect to an inherited Unix socket to what the config says. Until then the previous
+    /// process's permissions stay, because that process may have to continue serving.
     pub fn allow(&mut self) -> Result<(), String> {
         let Some(file) = &mut self.file else { return Ok(()) };
         file.allow(&self.permissions).map_err(|error| cannot_allow(&self.bind, &error))?;
@@ -143,12 +143,12 @@ impl Admin {
         Ok(())
     }
 
-    /// What a reload reads anew.
+    /// The files that a reload reads again.
     pub fn files(&self) -> Arc<AdminFiles> {
         self.files.clone()
     }
 
-    /// Where it listens: for port 0 what the kernel chose.
+    /// Where it listens: for port 0 the port that the kernel chose.
     pub fn place(&self) -> AdminBind {
         match &self.listener {
             Listener::Inet(listener) => listener.local_addr().map_or(self.bind.clone(), AdminBind::Inet),
@@ -156,15 +156,15 @@ impl Admin {
         }
     }
 
-    /// A duplicate of the socket, for a new process, and the file that it is.
+    /// A duplicate of the socket and its file, for a new process.
     pub fn listening(&self) -> io::Result<Listening> {
         use std::os::fd::AsFd as _;
         let socket = self.listener.as_fd().try_clone_to_owned()?;
         Ok(Listening { socket, file: self.file.clone() })
     }
 
-    /// Serves until `leaving` says that another process does, which accepts from then on; what was asked here
-    /// is answered first, in [`LAST_ANSWERS`] at most. When the future is dropped connections end with it.
+    /// Serves until `leaving` says that another process has taken over accepting; requests in progress are
+    /// then answered within [`LAST_ANSWERS`]. Dropping the future ends its connections.
     pub async fn serve(self, control: Arc<Control>, mut leaving: watch::Receiver<bool>) {
         let router = router(control, self.files.auth.clone());
         let slots = Arc::new(Slots::default());
@@ -236,7 +236,7 @@ fn open(
     Ok(Listening { socket: listener.into(), file: None })
 }
 
-/// A free port where `taken` is not, with the option that a client needs to find it.
+/// Listens on a free port where `taken` is in use; says which option a client needs to find it.
 fn elsewhere(taken: SocketAddr) -> io::Result<std::net::TcpListener> {
     let listener = std::net::TcpListener::bind(SocketAddr::new(taken.ip(), 0))?;
     let address = listener.local_addr()?;
@@ -244,7 +244,7 @@ fn elsewhere(taken: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(listener)
 }
 
-/// One route per entry of the table, so that neither can have what the other lacks.
+/// One route per entry of the table, so that neither can have an endpoint that the other lacks.
 pub(crate) fn router(control: Arc<Control>, auth: Arc<Auth>) -> Router {
     let mut router = Router::new();
     for endpoint in ENDPOINTS {
@@ -262,7 +262,7 @@ pub(crate) fn router(control: Arc<Control>, auth: Arc<Auth>) -> Router {
     router.fallback(api::no_such_path).method_not_allowed_fallback(api::no_such_method)
 }
 
-/// Serves over TLS, once there is some.
+/// Serves a connection over TLS, once TLS is available.
 async fn serve_secured(
     tls: TlsAcceptor,
     stream: TcpStream,

@@ -1,9 +1,9 @@
-//! Who holds a connection to the admin API, and who must give it up when all are taken.
+//! Decides who may hold a connection to the admin API, and who must give it up when all are taken.
 //!
-//! An operator has to get in while somebody else holds every connection. So a newcomer is always let in, and
-//! one that is of less use goes: first those that have not sent a whole request, then those that are being
-//! answered without a token. Whoever has shown the token is never closed for another. Among equals the
-//! address that holds most gives one up, the oldest.
+//! An operator has to get in even while somebody else holds every connection. So a new connection is always
+//! let in, and a less useful one is closed: first those that have not sent a whole request, then those whose
+//! request came without the token. A call with the token is never closed for another. Among equals, the
+//! address with the most connections loses its oldest.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,15 +16,15 @@ use hyper::body::{Frame, SizeHint};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-/// Connections at once.
+/// Most connections at once.
 pub(crate) const CONNECTIONS: usize = 256;
 
-/// How much it would harm to close a connection; the least is closed first.
+/// How harmful it would be to close a connection; the least harmful is closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// No whole head has come, or the next one not yet.
+    /// Its first or next request head is incomplete.
     Waiting,
-    /// A request is being answered that did not carry the token.
+    /// A request without the token is being answered.
     Answered,
     /// A request with the token is being answered.
     Trusted,
@@ -37,7 +37,7 @@ struct Seat {
     task: Option<AbortHandle>,
 }
 
-/// All connections, by number: lower ones are older.
+/// All connections, by number; older ones have lower numbers.
 #[derive(Default)]
 pub(crate) struct Slots {
     table: Mutex<Table>,
@@ -52,7 +52,7 @@ struct Table {
 
 impl Slots {
     /// A slot for a connection from `peer`; waits only while every slot is held by a call with the token.
-    /// Gives, too, whether another connection was closed for it.
+    /// Also returns whether another connection was closed for it.
     pub(crate) async fn take(self: &Arc<Self>, peer: IpAddr) -> (Slot, bool) {
         loop {
             if let Some(taken) = self.try_take(peer) {
@@ -91,7 +91,7 @@ impl Slots {
     }
 }
 
-/// The connection that is closed when room is needed; `None` when every one is a call with the token.
+/// The connection to close when room is needed; `None` when every one is a call with the token.
 fn victim(seats: &BTreeMap<u64, Seat>) -> Option<u64> {
     let rank = seats.values().map(|seat| seat.rank).min().filter(|rank| *rank < Rank::Trusted)?;
     let mut held: BTreeMap<IpAddr, (usize, u64)> = BTreeMap::new();
@@ -103,24 +103,24 @@ fn victim(seats: &BTreeMap<u64, Seat>) -> Option<u64> {
     Some(most.1)
 }
 
-/// One connection's slot; given back when dropped.
+/// The slot of one connection; given back when dropped.
 pub(crate) struct Slot {
     slots: Arc<Slots>,
     number: u64,
 }
 
 impl Slot {
-    /// Names the task to end when the slot is needed.
+    /// Sets the task to abort when the slot is needed.
     pub(crate) fn belongs_to(&self, task: AbortHandle) {
         if let Some(seat) = self.slots.lock().seats.get_mut(&self.number) {
             seat.task = Some(task);
         } else {
-            // Taken away again before the task had a name.
+            // The slot was taken away before the task was set.
             task.abort();
         }
     }
 
-    /// A request has arrived whole; it lasts until what this gives is dropped.
+    /// Records that a whole request has arrived; it is in progress until the result is dropped.
     pub(crate) fn begin(&self, trusted: bool) -> Call {
         self.slots.set_rank(self.number, if trusted { Rank::Trusted } else { Rank::Answered });
         Call { slots: self.slots.clone(), number: self.number }
@@ -146,7 +146,7 @@ impl Drop for Call {
     }
 }
 
-/// A response body that keeps its call until the last of it has been handed over.
+/// A response body that keeps its call in progress until the body has been handed over.
 pub(crate) struct During {
     body: Body,
     _call: Call,

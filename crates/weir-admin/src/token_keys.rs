@@ -1,4 +1,4 @@
-//! Keys for signed tokens that are fetched, as the operator sees them.
+//! The state of fetched keys for signed tokens, for the operator.
 
 use std::collections::BTreeMap;
 
@@ -9,24 +9,24 @@ use weir_state::Snapshot;
 use weir_state::token_keys::{Counts, FetchedSet};
 use weir_stats::expose::{self, Exposition};
 
-/// One JWK set that is fetched.
+/// One fetched JWK set.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TokenKeysStatus {
-    /// From where, without the query.
+    /// Its source, without the query.
     pub source: String,
     /// Keys at hand.
     pub key_count: usize,
-    /// Keys of the last answer that can't be used.
+    /// Keys of the last answer that are unusable.
     pub skipped: usize,
-    /// For how long no fetch has confirmed them; `None` where none were fetched yet.
+    /// Seconds since a fetch last confirmed them; `None` if none were fetched yet.
     pub age_seconds: Option<f64>,
-    /// Whether tokens are held against them: not before the first fetch, and not once they are stale.
+    /// Whether tokens are checked against them: not before the first fetch, and not when they are stale.
     pub hold: bool,
-    /// Why the last fetch brought nothing; `None` where it did, or there was none.
+    /// Why the last fetch failed; `None` if it succeeded, or there was none.
     pub error: Option<String>,
 }
 
-/// How all of them stand, in the order of the config.
+/// The state of all sets, in the order of the config.
 pub(crate) fn of(control: &Control) -> Vec<TokenKeysStatus> {
     all(&control.snapshot()).map(status).collect()
 }
@@ -47,7 +47,7 @@ fn status(set: &FetchedSet) -> TokenKeysStatus {
     }
 }
 
-/// In words, for who looks whether all is well; `None` where it is.
+/// What is wrong with a set, in words, for health checks; `None` if nothing is.
 pub fn complaint(status: &TokenKeysStatus) -> Option<String> {
     let TokenKeysStatus { source, key_count, age_seconds, hold, error, .. } = status;
     let error = error.as_deref().unwrap_or("no answer yet");
@@ -59,9 +59,9 @@ pub fn complaint(status: &TokenKeysStatus) -> Option<String> {
     }
 }
 
-/// By source; nothing where there is none.
+/// Metrics by source; nothing if there is none.
 pub(crate) fn metrics(out: &mut Exposition, snapshot: &Snapshot) {
-    // Sets that differ in the query, or in the rules alone, have one name.
+    // Sets that differ only in the query or in the rules share a name.
     let mut by_source: BTreeMap<&str, Vec<(TokenKeysStatus, Counts)>> = BTreeMap::new();
     for set in all(snapshot) {
         by_source.entry(set.config.shown()).or_default().push((status(set), set.counts()));

@@ -29,11 +29,11 @@ impl Counter {
     }
 }
 
-/// A counter for each word of a closed set, by its number.
+/// One counter for each word of a closed set, by its number.
 #[derive(Debug)]
 pub struct Counters<const COUNT: usize>([Counter; COUNT]);
 
-// Longer arrays than 32 have no default of their own.
+// Arrays longer than 32 have no `Default` of their own.
 impl<const COUNT: usize> Default for Counters<COUNT> {
     fn default() -> Self {
         Counters(std::array::from_fn(|_| Counter::default()))
@@ -48,15 +48,15 @@ impl<const COUNT: usize> std::ops::Deref for Counters<COUNT> {
     }
 }
 
-/// Buckets of a [`Histogram`], the last one unbounded.
+/// Number of buckets of a [`Histogram`]; the last one is unbounded.
 pub const BUCKET_COUNT: usize = 2 * OCTAVES + 2;
 /// Powers of two that the bounded buckets span.
 const OCTAVES: usize = 20;
 /// Upper bound of the first bucket: 2^6 us.
 const FIRST_SHIFT: u32 = 6;
 
-/// Durations in log-linear buckets: two per power of two from 64 us to 67 s, so a quantile read from it is at
-/// most 50 % off and usually a quarter. Written by one thread.
+/// Durations in log-linear buckets: two per power of two from 64 us to 67 s, so that a quantile is at most 50
+/// % off and usually a quarter. Written by one thread.
 #[derive(Debug)]
 pub struct Histogram {
     buckets: [Counter; BUCKET_COUNT],
@@ -170,14 +170,14 @@ impl<T: Default> PerWorker<T> {
         PerWorker { copies: (0..workers.max(1)).map(|_| Padded::default()).collect() }
     }
 
-    /// The copy that worker number `worker` writes. Panics when there are not so many workers: that is our
-    /// mistake, not a peer's.
+    /// The copy that worker number `worker` writes. Panics if there are not that many workers: that is a bug
+    /// of ours, not the fault of a peer.
     #[inline]
     pub fn of(&self, worker: usize) -> &T {
         &self.copies[worker].0
     }
 
-    /// The copy behind those of the workers: the kernel plane's, which counts without one.
+    /// The last copy, after those of the workers: the kernel plane counts in it.
     pub fn last(&self) -> &T {
         self.of(self.copies.len() - 1)
     }
@@ -187,12 +187,12 @@ impl<T: Default> PerWorker<T> {
         self.copies.iter().map(|copy| &copy.0)
     }
 
-    /// Sum over all workers of the counter that `count` names.
+    /// The sum of one counter over all workers; `count` selects it.
     pub fn total(&self, count: impl Fn(&T) -> &Counter) -> u64 {
         self.iter().map(|copy| count(copy).total()).sum()
     }
 
-    /// The histogram that `histogram` names, over all workers.
+    /// The sum of one histogram over all workers; `histogram` selects it.
     pub fn histogram(&self, histogram: impl Fn(&T) -> &Histogram) -> HistogramSum {
         let mut sum = HistogramSum::default();
         self.iter().for_each(|copy| histogram(copy).add_to(&mut sum));

@@ -10,10 +10,10 @@ use std::fmt::Write as _;
 
 use crate::cells::{BUCKET_COUNT, HistogramSum};
 
-/// The `content-type` of what [`Exposition::into_text`] gives.
+/// The `content-type` for the result of [`Exposition::into_text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Kinds of number that a metric is.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Only grows; starts at 0 with the process.
@@ -40,9 +40,9 @@ impl Kind {
 pub struct Metric {
     /// Full name with unit and `_total`.
     pub name: &'static str,
-    /// The kind of number that it is.
+    /// Its type.
     pub kind: Kind,
-    /// Label names, in the order in which values are given.
+    /// Label names, in the order in which the values are passed.
     pub labels: &'static [&'static str],
     /// One sentence.
     pub help: &'static str,
@@ -214,7 +214,8 @@ metrics! {
     PROCESS_START = "process_start_time_seconds" Gauge [] "When the process started, Unix time.";
 }
 
-/// The text of one scrape, while it is written. All samples of a metric must follow its [`Self::family`].
+/// The text of one scrape while it is being written. All samples of a metric must follow its
+/// [`Self::family`].
 #[derive(Default)]
 pub struct Exposition {
     text: String,
@@ -227,14 +228,14 @@ pub struct Family<'a> {
 }
 
 impl Exposition {
-    /// Writes the head of a metric; the samples come through what is returned.
+    /// Writes the head of a metric; write the samples to the returned family.
     pub fn family(&mut self, metric: &'static Metric) -> Family<'_> {
         let _ = writeln!(self.text, "# HELP {} {}", metric.name, metric.help.replace('\\', "\\\\"));
         let _ = writeln!(self.text, "# TYPE {} {}", metric.name, metric.kind.word());
         Family { text: &mut self.text, metric }
     }
 
-    /// A metric without labels and its one sample.
+    /// Writes a metric without labels and its one sample.
     pub fn single(&mut self, metric: &'static Metric, value: f64) {
         self.family(metric).sample(&[], value);
     }
@@ -246,14 +247,14 @@ impl Exposition {
 }
 
 impl Family<'_> {
-    /// Writes one sample. `values` are those of the metric's labels, in its order.
+    /// Writes one sample. `values` are the values of the metric's labels, in its order.
     pub fn sample(&mut self, values: &[&str], value: f64) {
         debug_assert_eq!(values.len(), self.metric.labels.len(), "{} has other labels", self.metric.name);
         self.line("", values, None, value);
     }
 
-    /// Writes the buckets, sum and count of a histogram: one bucket per power of two, which is half of what
-    /// is kept, so that a thousand backends stay readable.
+    /// Writes the buckets, sum and count of a histogram: one bucket per power of two, half of those that are
+    /// kept, so that a thousand backends stay readable.
     pub fn histogram(&mut self, values: &[&str], sum: &HistogramSum) {
         let mut below = 0;
         for (index, count) in sum.counts.iter().enumerate() {
@@ -301,7 +302,7 @@ fn escape(text: &mut String, value: &str) {
     }
 }
 
-/// Counts are written whole, others with as many digits as they need.
+/// Counts are written as integers, other values with as many digits as they need.
 fn number(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 9e15 { format!("{}", value as i64) } else { format!("{value}") }
 }

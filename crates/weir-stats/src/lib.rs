@@ -1,8 +1,9 @@
-//! What happened, how often, how long?
+//! Counters and histograms: what happened, how often, and how long it took.
 //!
-//! Counting without locks: every worker owns its copy of each cell and is the only one who writes it, so that
-//! a count is a plain load and store; a reader sums the copies ([`PerWorker`]). Knows no protocols. Metric
-//! names, help texts and the sets of label values are declared once, in [`table`] and [`expose`].
+//! Counting takes no locks: every worker has its own copy of each cell and alone writes to it, so that
+//! counting is a plain load and store; a reader sums the copies ([`PerWorker`]). The crate depends on no
+//! protocol. Metric names, help texts and the sets of label values are declared once, in [`table`] and
+//! [`expose`].
 #![forbid(unsafe_code)]
 
 mod cells;

@@ -1,8 +1,8 @@
-//! The cells of each object and the closed sets of label values.
+//! The counters of each kind of object, and the closed sets of label values.
 
 use crate::cells::{Counter, Counters, Histogram};
 
-/// Declares a closed set of label values: the enum, its words and what each means (which the reference page
+/// Declares a closed set of label values: the enum, its words and their meanings (which the reference page
 /// prints).
 macro_rules! words {
     ($(#[$outer:meta])* $name:ident { $($variant:ident = $word:literal, $meaning:literal;)* }) => {
@@ -15,7 +15,7 @@ macro_rules! words {
             /// Every value, in the order of declaration.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
-            /// Their words, each at the index that its value is as a number.
+            /// Their words, indexed by the numeric value.
             pub const WORDS: &'static [&'static str] = &[$($word,)*];
 
             /// The word used in metrics and logs.
@@ -146,7 +146,7 @@ words! {
 }
 
 words! {
-    /// What came of asking who a client is: label `result` of `weir_auth_requests_total`.
+    /// The result of authenticating a client: label `result` of `weir_auth_requests_total`.
     AuthResult {
         Passed = "passed", "It may pass.";
         Remembered = "remembered", "It may pass by an answer that the service gave before (`remember`).";
@@ -157,7 +157,7 @@ words! {
 }
 
 words! {
-    /// What became of requests that were to be copied: label `result` of `weir_mirrored_requests_total`.
+    /// The result of mirroring a request: label `result` of `weir_mirrored_requests_total`.
     MirrorResult {
         Answered = "answered", "A copy was sent, and a backend of the mirror answered, whatever it said.";
         Failed = "failed", "A copy was sent, or was to be, and no answer came in time.";
@@ -170,7 +170,7 @@ words! {
 }
 
 words! {
-    /// Why bytes of buffered bodies were not put into a file, or not found there: label `reason` of
+    /// Why bytes of a buffered body were not written to a file, or could not be read back: label `reason` of
     /// `weir_buffer_file_refusals_total`.
     FileRefusal {
         Full = "full", "All files together have as many bytes as `runtime.buffer_files` lets them: the body streams.";
@@ -201,8 +201,7 @@ words! {
 }
 
 words! {
-    /// Ways in which a MySQL client showed who it is, and what became of those that did not get in: label
-    /// `result` of `weir_mysql_logins_total`.
+    /// How a MySQL client logged in, or why it was not let in: label `result` of `weir_mysql_logins_total`.
     Login {
         Fast = "fast", "Let in: the proof was of a password that is known.";
         FullTls = "full_tls", "Let in: the password came within TLS.";
@@ -218,7 +217,7 @@ words! {
 }
 
 words! {
-    /// Outcomes of a request on a route with a cache: label `result` of `weir_cache_requests_total`, and
+    /// Results of a request on a route with a cache: label `result` of `weir_cache_requests_total`, and
     /// `cache` in the access log.
     CacheResult {
         Hit = "hit", "Answered from memory.";
@@ -233,7 +232,7 @@ words! {
 }
 
 words! {
-    /// Why an attempt was made again: label `reason` of `weir_retry_reasons_total`.
+    /// Why a request was retried: label `reason` of `weir_retry_reasons_total`.
     RetryReason {
         Connect = "connect", "No connection came about.";
         RefusedStream = "refused-stream", "The backend promised not to have looked at it (HTTP/2).";
@@ -249,8 +248,8 @@ words! {
 }
 
 words! {
-    /// What became of a request that was due to be sent to a second backend as well: label `result` of
-    /// `weir_hedge_results_total`, and the first three `hedge` in the access log.
+    /// The result of hedging a request: label `result` of `weir_hedge_results_total`, and the first three of
+    /// them `hedge` in the access log.
     HedgeResult {
         Won = "won", "Sent, and the second backend's answer counted.";
         Lost = "lost", "Sent, and the first backend's answer counted.";
@@ -264,9 +263,9 @@ words! {
 }
 
 impl End {
-    /// The counter of refusals that what ended so belongs to, of every protocol; `None` for what is a
-    /// backend's or the client's own doing. Who knows more of an end than its word says so instead: that
-    /// descriptors ran short, say, where the end is [`End::Overload`].
+    /// The refusal that an end counts as, for all protocols; `None` if a backend or the client itself caused
+    /// the end. A caller that knows the cause better reports it instead, for example that descriptors ran
+    /// short when the end is [`End::Overload`].
     pub fn rejected(self) -> Option<Rejected> {
         Some(match self {
             End::BadRequest => Rejected::BadRequest,
@@ -303,13 +302,12 @@ impl End {
 }
 
 impl Rejected {
-    /// Reasons for which something can be let pass and only counted: label `reason` of
-    /// `weir_would_reject_total`.
+    /// Reasons that a dry run can count without refusing: label `reason` of `weir_would_reject_total`.
     pub const WOULD: &'static [Rejected] = &[Rejected::RateLimited, Rejected::ConcurrencyLimited];
 }
 
 words! {
-    /// How a response that could be compressed left: label `coding` of `weir_compressed_responses_total`.
+    /// How a compressible response was sent: label `coding` of `weir_compressed_responses_total`.
     Compressed {
         Zstd = "zstd", "In Zstandard.";
         Brotli = "br", "In Brotli.";
@@ -321,9 +319,9 @@ words! {
 /// Classes of status codes: index `status / 100`, 0 for none.
 pub const CODE_CLASSES: [&str; 6] = ["none", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// Room for the reasons why statements go where they go.
+/// Capacity for the reasons that decide where statements go.
 pub const STATEMENT_REASONS: usize = 48;
-/// Room for what ties a session to its connection.
+/// Capacity for the reasons that pin a session to its connection.
 pub const PIN_REASONS: usize = 16;
 
 /// Counters of one worker for one listener.
@@ -331,7 +329,7 @@ pub const PIN_REASONS: usize = 16;
 pub struct ListenerCells {
     /// Client connections (UDP: flows) accepted.
     pub connections: Counter,
-    /// Of these, ended.
+    /// Of these, those that have ended.
     pub connections_ended: Counter,
     /// Requests answered, by class of status.
     pub requests: [Counter; 6],
@@ -343,16 +341,15 @@ pub struct ListenerCells {
     pub bytes_sent: Counter,
     /// Refusals by [`Rejected`].
     pub rejected: Counters<{ Rejected::ALL.len() }>,
-    /// Requests that would have been refused, but for a dry run, by [`Rejected`].
+    /// Requests that a dry run would have refused, by [`Rejected`].
     pub would_reject: Counters<{ Rejected::ALL.len() }>,
-    /// Requests looked at, by [`SqliVerdict`].
+    /// Requests screened for SQL injection, by [`SqliVerdict`].
     pub sqli: Counters<{ SqliVerdict::ALL.len() }>,
     /// Requests on routes with `auth`, by [`AuthResult`].
     pub auth: [Counter; AuthResult::ALL.len()],
-    /// Answers of services that were forgotten before their time, for there were too many.
+    /// Remembered answers of authentication services that were evicted early, because there were too many.
     pub auth_forgotten: Counter,
-    /// Clients that senders of datagrams had named and that were forgotten before their time, for there were
-    /// too many.
+    /// Names given by senders of datagrams that were evicted early, because there were too many.
     pub names_forgotten: Counter,
     /// Requests on routes with `mirror`, by [`MirrorResult`].
     pub mirrored: [Counter; MirrorResult::ALL.len()],
@@ -362,40 +359,41 @@ pub struct ListenerCells {
     pub handshakes: [Counter; Handshake::ALL.len()],
     /// MySQL logins by [`Login`].
     pub logins: [Counter; Login::ALL.len()],
-    /// MySQL statements by why they went where they went, by number of the reason.
+    /// MySQL statements by the reason that decided where they went, by its number.
     pub statements: Counters<STATEMENT_REASONS>,
-    /// MySQL sessions that began to keep their connection to a server, by number of what they left there.
+    /// MySQL sessions that were pinned to their connection, by the number of the reason.
     pub pins: [Counter; PIN_REASONS],
-    /// MySQL sessions that keep their connection because the account's plugin takes no password.
+    /// MySQL sessions pinned to their connection because the account's plugin takes no password.
     pub pinned_by_plugin: Counter,
     /// MySQL statements that ran again because their server was lost.
     pub rerun_lost: Counter,
     /// MySQL statements that ran again because their server had refused them as read-only.
     pub rerun_read_only: Counter,
-    /// Reads of MySQL for which a server had to wait for what their session had written.
+    /// MySQL reads for which a server first had to catch up with their session's writes.
     pub catch_ups: Counter,
-    /// Reads of MySQL that went to the primary because a server was too far behind.
+    /// MySQL reads that went to the primary because a server was too far behind.
     pub behind: Counter,
-    /// MySQL logins in full that had to wait for their turn.
+    /// Full MySQL logins that had to wait for their turn.
     pub logins_waited: Counter,
     /// Requests on routes with a cache by [`CacheResult`].
     pub cache: [Counter; CacheResult::ALL.len()],
     /// Responses by [`Compressed`].
     pub compressed: [Counter; Compressed::ALL.len()],
-    /// Content that encoders took, bytes.
+    /// Bytes of content before compression.
     pub compression_plain_bytes: Counter,
-    /// Content that they gave, bytes.
+    /// Bytes of content after compression.
     pub compression_encoded_bytes: Counter,
-    /// Answers of backends that a page took the place of.
+    /// Answers of backends that were replaced by an error page.
     pub replaced: Counter,
-    /// Times a connection waited, or a datagram was dropped, for `bandwidth`: to the client, from it.
+    /// How often a connection waited, or a datagram was dropped, because of `bandwidth`: to the client, from
+    /// it.
     pub throttled: [Counter; 2],
     /// Access-log lines dropped because the queue to the writer was full.
     pub log_dropped: Counter,
 }
 
 impl ListenerCells {
-    /// Counts a refusal. One plain load and store, as all of these.
+    /// Counts a refusal. One plain load and store, like all of these.
     #[inline]
     pub fn count_rejected(&self, reason: Rejected) {
         self.rejected[reason as usize].increment();
@@ -407,7 +405,7 @@ impl ListenerCells {
         self.ends[end as usize].increment();
     }
 
-    /// Counts what ended a session that had no request, or none any more, and the refusal that it is.
+    /// Counts the end of a session without a request in progress, and the refusal that the end counts as.
     pub fn count_ended(&self, end: End) {
         self.count_end(end);
         if let Some(reason) = end.rejected() {
@@ -416,7 +414,7 @@ impl ListenerCells {
     }
 }
 
-/// Counters of one worker for one route, or for what no route took.
+/// Counters of one worker for one route, or for requests that matched no route.
 #[derive(Debug, Default)]
 pub struct RouteCells {
     /// Requests by class of the status sent; index 0 for those without one.
@@ -432,27 +430,27 @@ pub struct BackendCells {
     pub requests: [Counter; 6],
     /// Connections opened.
     pub connections: Counter,
-    /// Connections opened and ended.
+    /// Of these, those that have ended.
     pub connections_ended: Counter,
-    /// Connections that did not come about.
+    /// Connections that failed.
     pub connect_failures: Counter,
-    /// TLS handshakes, full.
+    /// Full TLS handshakes.
     pub tls_full: Counter,
     /// TLS handshakes that resumed a session.
     pub tls_resumed: Counter,
     /// TLS handshakes that failed.
     pub tls_failures: Counter,
-    /// Connections for which the backend was free to pick, and picked HTTP/2.
+    /// Connections for which the backend could choose, and chose HTTP/2.
     pub picked_h2: Counter,
-    /// The same for HTTP/1.1.
+    /// Connections for which the backend could choose, and chose HTTP/1.1.
     pub picked_h1: Counter,
-    /// Connections of HTTP/3.
+    /// HTTP/3 connections.
     pub picked_h3: Counter,
-    /// Times that none of HTTP/3 came about, and TCP was taken.
+    /// How often HTTP/3 failed and TCP was used instead.
     pub fell_back: Counter,
-    /// Requests that used a connection kept from before.
+    /// Requests on a reused connection.
     pub reused: Counter,
-    /// From the request sent to the response's head received.
+    /// From sending the request to receiving the head of the response.
     pub response_seconds: Histogram,
     /// Bytes from the backend.
     pub bytes_received: Counter,
@@ -464,7 +462,7 @@ pub struct BackendCells {
     pub ejections: Counter,
     /// Connections ended because it went down.
     pub ended: Counter,
-    /// Statements of MySQL that were closed to make room for others.
+    /// Prepared MySQL statements that were closed to make room for others.
     pub statements_closed: Counter,
 }
 
@@ -473,39 +471,39 @@ pub struct BackendCells {
 pub struct PoolCells {
     /// Attempts after the first.
     pub retries: Counter,
-    /// The same by [`RetryReason`].
+    /// Retries by [`RetryReason`].
     pub retry_reasons: [Counter; RetryReason::ALL.len()],
-    /// Of these, on another backend than the first.
+    /// Retries on another backend than the first.
     pub redispatches: Counter,
     /// Requests sent to a second backend beside the first.
     pub hedges: Counter,
-    /// What became of those that were due to be, by [`HedgeResult`].
+    /// Results of hedged requests, by [`HedgeResult`].
     pub hedge_results: [Counter; HedgeResult::ALL.len()],
     /// Exchanges that waited in the queue.
     pub queued: Counter,
-    /// Exchanges that waited because no backend had the role that they asked for.
+    /// Exchanges that waited because no backend had the requested role.
     pub parked: Counter,
-    /// Of those that would have, such as found as many waiting as may.
+    /// Exchanges that found too many others waiting for a role.
     pub park_full: Counter,
-    /// Of those that waited, such as did so in vain.
+    /// Exchanges that waited for a role in vain.
     pub park_timeouts: Counter,
-    /// Statements of MySQL that went on at another server: theirs was lost, or took no writes any more.
+    /// MySQL sessions that continued on another server, because theirs was lost or stopped taking writes.
     pub moved: Counter,
-    /// Clients of MySQL that were told, by an error or the end of their connection, that their server was
-    /// lost or took no writes any more, or that none was in the role that they needed.
+    /// MySQL clients that got an error, or lost their connection, because their server was lost or stopped
+    /// taking writes, or because no server had the role that they needed.
     pub failed: Counter,
     /// Times its breaker opened.
     pub breaker_opened: Counter,
-    /// Requests whose body was whole before a backend was asked.
+    /// Requests whose body was buffered whole before a backend was asked.
     pub buffered_requests: Counter,
-    /// Requests whose body was to be and was not.
+    /// Requests whose body was to be buffered and was not.
     pub unbuffered_requests: Counter,
-    /// Responses that had left their backend before their client had all of them.
+    /// Responses that were read from the backend completely before the client had received them.
     pub read_ahead: Counter,
-    /// Choices of a backend that is out, because no other was left.
+    /// Picks of a backend that is out, because no other was left.
     pub last_resort: Counter,
-    /// Choices among all backends, because few are healthy.
+    /// Picks among all backends, because few are healthy.
     pub panics: Counter,
-    /// Requests that another pool got because none of this one's backends could serve.
+    /// Requests that went to the fallback pool because none of this pool's backends could serve.
     pub fallbacks: Counter,
 }

@@ -1,8 +1,8 @@
-//! What a rendered value must not have where it becomes the value of a header field.
+//! Removes from a rendered value what must not stand in the value of a header field.
 
-/// Makes what stands in `out` from `start` on fit for a field's value (RFC 9110 section 5.5): each control
-/// byte becomes a space, and whitespace at either end goes. A peer whose bytes are in a value can so neither
-/// end the field nor begin another (threat A27), whatever they were taken from.
+/// Makes the part of `out` from `start` on fit for a field value (RFC 9110 section 5.5): each control byte
+/// becomes a space, and whitespace at either end is removed. So bytes that a peer controls can neither end
+/// the field nor begin another one (threat A27), wherever they were taken from.
 #[inline]
 pub fn clean_field_value(out: &mut Vec<u8>, start: usize) {
     let value = out.get(start..).unwrap_or_default();
@@ -23,7 +23,7 @@ fn mend(out: &mut Vec<u8>, start: usize) {
     out.truncate(start + end - begin);
 }
 
-/// Bytes of a control character; a tab is one too, for nothing needs it here.
+/// Whether a byte is a control character. Tab counts as one too, since no value here needs it.
 fn is_control(byte: u8) -> bool {
     byte < b' ' || byte == 0x7f
 }

@@ -1,9 +1,9 @@
-//! **What does this text say, once a request is known?**
+//! **Templates: text with variables that are filled in once a request is known.**
 //!
 //! The one language for values: text with variables such as `$client_ip` or `$header.x-tenant`, compiled once
-//! to a list of pieces and filled in per request. Header fields, redirects, hosts towards backends, keys of
-//! hashes and of limits are all written in it. This crate does no I/O, knows no request (a [`Source`] gives
-//! the values), and never says what a value is used for.
+//! to a list of pieces and rendered per request. Header fields, redirects, hosts towards backends, and keys
+//! of hashes and limits are all written in it. This crate does no I/O, does not depend on requests (a
+//! [`Source`] supplies the values), and does not decide what a value is used for.
 //!
 //! Where to start reading: [`Template::parse`], then [`Template::render`]; the names are in [`Variable`].
 #![forbid(unsafe_code)]
@@ -16,24 +16,24 @@ pub use clean::clean_field_value;
 pub use outcome::Outcome;
 pub use parse::Mistake;
 
-/// Something that is filled in.
+/// A variable.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Variable {
-    /// `$client_ip`: who asks, as every limit and the log have it.
+    /// `$client_ip`: the client's address, the same that limits and the log use.
     ClientIp,
-    /// `$client_port`: its port; empty where a proxy named none.
+    /// `$client_port`: the client's port; empty if a proxy reported none.
     ClientPort,
     /// `$scheme`: `http` or `https`.
     Scheme,
-    /// `$host`: the host that is asked for, without its port.
+    /// `$host`: the requested host, without its port.
     Host,
     /// `$method`: as sent.
     Method,
-    /// `$path`: in its normal form, as routes compare it.
+    /// `$path`: in the normal form in which routes compare it.
     Path,
-    /// `$query`: as sent, with its `?`; empty where there is none.
+    /// `$query`: as sent, with its `?`; empty if there is none.
     Query,
-    /// `$request_id`: what `x-request-id` says.
+    /// `$request_id`: the value of `x-request-id`.
     RequestId,
     /// `$listener_port`: the port that the client connected to.
     ListenerPort,
@@ -43,29 +43,28 @@ pub enum Variable {
     TlsVersion,
     /// `$client_cert_subject`: the subject of the client's certificate (RFC 4514).
     ClientCertSubject,
-    /// `$user`: who has shown who it is; empty before anybody has asked, and where nobody does.
+    /// `$user`: the authenticated user; empty before authentication, and where there is none.
     User,
-    /// `$header.NAME`: the field's value; several lines of it are one, separated by `, `. In lower case.
+    /// `$header.NAME`: the value of the field; several lines are joined by `, `. The name is in lower case.
     Header(Box<str>),
     /// `$cookie.NAME`: the value of the first cookie of that name.
     Cookie(Box<str>),
     /// `$query.NAME`: the value of the first parameter of that name, as sent: nothing is decoded.
     Parameter(Box<str>),
-    /// `$map.NAME`: what the map of that name has for the request.
+    /// `$map.NAME`: the value that the map of that name gives for the request.
     Map(Box<str>),
-    /// `$claim.NAME`: what the token says that the request was let pass by; `a.b` is the claim `b` within
-    /// `a`.
+    /// `$claim.NAME`: a claim of the token that authorised the request; `a.b` is the claim `b` within `a`.
     Claim(Box<str>),
-    /// `$1` to `$9`: what a group of an expression matched.
+    /// `$1` to `$9`: the match of a capture group.
     Capture(u8),
-    /// What is known when it is over: in lines of a log only.
+    /// A fact that is known only at the end; in log lines only.
     Outcome(Outcome),
-    /// `$response_header.NAME`: the field's value in the response that came of it, in lines of a log only. In
+    /// `$response_header.NAME`: the value of the field in the response; in log lines only. The name is in
     /// lower case.
     ResponseHeader(Box<str>),
 }
 
-/// The names of all variables that stand alone, for messages.
+/// The names of all variables without a family, for messages.
 pub const NAMES: [&str; 13] = [
     "client_ip",
     "client_port",
@@ -85,11 +84,11 @@ pub const NAMES: [&str; 13] = [
 /// The families of variables: each is followed by a dot and a name.
 pub const FAMILIES: [&str; 5] = ["header", "cookie", "query", "map", "claim"];
 
-/// The family that only lines of a log have.
+/// The family that exists only in log lines.
 pub const LINE_FAMILY: &str = "response_header";
 
 impl Variable {
-    /// As it is written, without the `$`.
+    /// The name as written in a template, without the `$`.
     pub fn name(&self) -> String {
         match self {
             Variable::Header(name) => format!("header.{name}"),
@@ -104,12 +103,12 @@ impl Variable {
         }
     }
 
-    /// The one of [`NAMES`].
+    /// The variable with a name of [`NAMES`].
     fn of_name(name: &str) -> Option<Variable> {
         ALONE.iter().find(|variable| NAMES[variable.place()] == name).cloned()
     }
 
-    /// Its place in [`NAMES`]; 0 for those that do not stand alone.
+    /// Its index in [`NAMES`]; 0 for those that are not in it.
     fn place(&self) -> usize {
         ALONE.iter().position(|other| other == self).unwrap_or(0)
     }
@@ -135,74 +134,74 @@ static ALONE: [Variable; 13] = [
 /// A part of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// Stands as it is.
+    /// Fixed text.
     Text(Box<str>),
-    /// Is filled in.
+    /// A variable to fill in.
     Value(Variable),
 }
 
-/// Text with variables, checked and compiled.
+/// A text with variables, checked and compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
     written: Box<str>,
     pieces: Box<[Piece]>,
 }
 
-/// Which variables there are.
+/// Which variables a template may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// Those of a request.
+    /// The variables of a request.
     Request,
-    /// What is known when it is over, too.
+    /// Those known only at the end, too.
     Line,
 }
 
-/// Where values come from.
+/// Supplies the values of variables.
 pub trait Source {
-    /// Appends the value of `variable`; nothing where there is none. It may hold any bytes.
+    /// Appends the value of `variable`; nothing if it has none. The value may hold any bytes.
     fn put(&self, variable: &Variable, out: &mut Vec<u8>);
 }
 
-/// One that has no value for anything.
+/// A source without any values.
 impl Source for () {
     fn put(&self, _: &Variable, _: &mut Vec<u8>) {}
 }
 
 impl Template {
-    /// Compiles a text. A `$` itself is written `$$`. `captures` is how many groups there are for `$1` and so
-    /// on: 0 where nothing is matched, 9 where that is not known yet ([`Self::captures`]).
+    /// Compiles a text. A literal `$` is written `$$`. `captures` is the number of groups for `$1` and so on:
+    /// 0 without an expression, 9 if the number is not known yet ([`Self::captures`]).
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first mistake in it.
     pub fn parse(text: &str, captures: u8) -> Result<Template, Mistake> {
         Ok(Template { written: text.into(), pieces: parse::pieces(text, captures, Scope::Request)?.into() })
     }
 
-    /// Compiles a text that is written when all is over: a line of a log, or a field of it.
+    /// Compiles a text that is rendered at the end: a log line, or a field of one.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first mistake in it.
     pub fn parse_line(text: &str) -> Result<Template, Mistake> {
         Ok(Template { written: text.into(), pieces: parse::pieces(text, 0, Scope::Line)?.into() })
     }
 
-    /// One that says this text, whatever is in it.
+    /// A template that always renders to this text, whatever characters are in it.
     pub fn constant(text: &str) -> Template {
         let pieces = if text.is_empty() { Vec::new() } else { vec![Piece::Text(text.into())] };
         Template { written: text.replace('$', "$$").into(), pieces: pieces.into() }
     }
 
-    /// As it was written.
+    /// The text as written.
     pub fn as_written(&self) -> &str {
         &self.written
     }
 
-    /// Its pieces, in order; no two texts are neighbours.
+    /// Its pieces, in order; two texts are never adjacent.
     pub fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
 
-    /// What it always says; `None` where something is filled in.
+    /// The constant text that it renders to; `None` if it has variables.
     pub fn as_constant(&self) -> Option<&str> {
         match &*self.pieces {
             [] => Some(""),
@@ -211,7 +210,7 @@ impl Template {
         }
     }
 
-    /// What is filled in, in order.
+    /// Its variables, in order.
     pub fn variables(&self) -> impl Iterator<Item = &Variable> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Value(variable) => Some(variable),
@@ -219,7 +218,7 @@ impl Template {
         })
     }
 
-    /// The highest number of a group that it names; 0 without any.
+    /// The highest group number that it uses; 0 if none.
     pub fn captures(&self) -> u8 {
         let number = |variable: &Variable| match variable {
             Variable::Capture(number) => *number,
@@ -228,8 +227,8 @@ impl Template {
         self.variables().map(number).max().unwrap_or(0)
     }
 
-    /// Appends what it says of a request. Takes time in proportion to what it appends, and allocates nothing
-    /// where `out` has room.
+    /// Appends the rendered text. Takes time in proportion to what it appends, and allocates nothing if `out`
+    /// has capacity.
     #[inline]
     pub fn render(&self, source: &(impl Source + ?Sized), out: &mut Vec<u8>) {
         for piece in &self.pieces {
@@ -242,8 +241,8 @@ impl Template {
 }
 
 impl Template {
-    /// As [`Self::render`]; `mend` gets each variable behind its value, which stands in the text from the
-    /// place that it is told on.
+    /// Like [`Self::render`], but calls `mend` after each variable: it gets the variable, and the position in
+    /// the text at which the value begins.
     pub fn render_mended(
         &self,
         source: &(impl Source + ?Sized),
@@ -262,7 +261,7 @@ impl Template {
         }
     }
 
-    /// As [`Self::render`]; whether anything was filled in, and not only the text around it.
+    /// Like [`Self::render`]; returns whether any variable had a value.
     pub fn render_any(&self, source: &(impl Source + ?Sized), out: &mut Vec<u8>) -> bool {
         let mut any = false;
         for piece in &self.pieces {

@@ -1,18 +1,18 @@
-//! What is known of an exchange, a session or a flow when it is over.
+//! Variables that are known only when an exchange, a session or a flow is over.
 
 macro_rules! outcomes {
     ($($(#[doc = $doc:literal])+ $Variant:ident = $name:literal,)+) => {
-        /// A fact that only lines of a log can say.
+        /// A fact that only log lines can contain.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Outcome {
             $($(#[doc = $doc])+ $Variant,)+
         }
 
         impl Outcome {
-            /// All, in the order in which they are listed.
+            /// All of them, in the order of the list.
             pub const ALL: [Outcome; [$($name),+].len()] = [$(Outcome::$Variant),+];
 
-            /// As it is written, without the `$`.
+            /// The name as written in a template, without the `$`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Outcome::$Variant => $name,)+
@@ -31,15 +31,15 @@ outcomes! {
     TimeUnix = "time_unix",
     /// Name of the listener.
     Listener = "listener",
-    /// Name of the route that took it.
+    /// Name of the route that matched.
     Route = "route",
     /// Name of the pool.
     Pool = "pool",
     /// The backend that was used last.
     Backend = "backend",
-    /// What was spoken: `HTTP/1.1`, `TCP`.
+    /// The client's protocol: `HTTP/1.1`, `TCP`.
     Protocol = "protocol",
-    /// What the backend was asked in: `HTTP/1.1`, `HTTP/2.0`.
+    /// The protocol towards the backend: `HTTP/1.1`, `HTTP/2.0`.
     BackendProtocol = "backend_protocol",
     /// Path and query, as sent.
     Target = "target",
@@ -49,27 +49,27 @@ outcomes! {
     BytesReceived = "bytes_received",
     /// Bytes to the client.
     BytesSent = "bytes_sent",
-    /// Bytes of the content to the client.
+    /// Bytes of content to the client.
     BodyBytesSent = "body_bytes_sent",
-    /// What the cache did, in one word.
+    /// The result of the cache, as one word.
     Cache = "cache",
-    /// Tries after the first.
+    /// Attempts after the first.
     Retries = "retries",
-    /// What became of a second backend that was asked beside the first (`hedge`), in one word.
+    /// The result of a hedged request (`hedge`), as one word.
     Hedge = "hedge",
     /// Seconds from the first byte of the request to the end of its head.
     ClientHeader = "client_header",
-    /// Seconds spent waiting for a backend with room.
+    /// Seconds spent in the queue for a backend with room.
     Queue = "queue",
-    /// Seconds until a backend had accepted.
+    /// Seconds until a backend accepted the connection.
     Connect = "connect",
-    /// Seconds from the request sent to the head of the response.
+    /// Seconds from sending the request to the head of the response.
     BackendHeader = "backend_header",
-    /// Seconds, everything.
+    /// Seconds in total.
     Total = "total",
-    /// Why it ended, in one word.
+    /// Why it ended, as one word.
     End = "end",
-    /// What would have refused it, but for a dry run.
+    /// The reason for which a limit with dry run would have refused it.
     WouldReject = "would_reject",
     /// What the screen for SQL injection found.
     Sqli = "sqli",
@@ -78,12 +78,12 @@ outcomes! {
 }
 
 impl Outcome {
-    /// The one of that name.
+    /// The variable with this name.
     pub fn of_name(name: &str) -> Option<Outcome> {
         Outcome::ALL.into_iter().find(|outcome| outcome.name() == name)
     }
 
-    /// Whether its value is a number, wherever it has one.
+    /// Whether its value, if any, is a number.
     pub const fn is_number(self) -> bool {
         matches!(
             self,

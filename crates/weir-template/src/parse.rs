@@ -1,29 +1,29 @@
-//! From text to pieces.
+//! Compiles text to pieces.
 
 use std::fmt;
 
 use crate::{FAMILIES, LINE_FAMILY, Outcome, Piece, Scope, Variable};
 
-/// What is wrong with a template.
+/// A mistake in a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mistake {
-    /// A `$` that no name follows.
+    /// A `$` without a name after it.
     Bare,
-    /// A name that stands for nothing.
+    /// An unknown variable.
     Unknown {
         /// Without the `$`.
         name: String,
     },
-    /// `$header`, or `$cookie`, of which it is not said which one.
+    /// `$header`, `$cookie` or another family without a name.
     Nameless {
-        /// Without the `$`.
+        /// The family, without the `$`.
         family: &'static str,
     },
-    /// `$3` where there are fewer groups.
+    /// `$3` if there are fewer groups.
     NoCapture {
         /// The number.
         number: u8,
-        /// How many there are.
+        /// The number of groups.
         captures: u8,
     },
 }
@@ -46,7 +46,7 @@ impl fmt::Display for Mistake {
 
 impl std::error::Error for Mistake {}
 
-/// Compiles; neighbouring texts become one piece.
+/// Compiles a text; adjacent texts become one piece.
 pub(crate) fn pieces(text: &str, captures: u8, scope: Scope) -> Result<Vec<Piece>, Mistake> {
     let mut pieces = Vec::new();
     let mut plain = String::new();
@@ -73,13 +73,13 @@ pub(crate) fn pieces(text: &str, captures: u8, scope: Scope) -> Result<Vec<Piece
     Ok(pieces)
 }
 
-/// The variable that `text` begins with, and what stands behind it.
+/// The variable at the beginning of `text`, and the text after it.
 fn variable(text: &str, captures: u8, scope: Scope) -> Result<(Variable, &str), Mistake> {
     let (name, behind) = text.split_at(length(text, |byte| byte == b'_' || byte.is_ascii_alphanumeric()));
     if name.is_empty() {
         return Err(Mistake::Bare);
     }
-    // One digit, so that `$10` is a group and a zero.
+    // One digit only, so that `$10` is group 1 followed by a zero.
     if let Some(number @ 1..=9) = name.chars().next().and_then(|digit| digit.to_digit(10)) {
         let number = number as u8;
         return match number <= captures {
@@ -108,7 +108,7 @@ fn variable(text: &str, captures: u8, scope: Scope) -> Result<(Variable, &str), 
             (family, true) => return Err(Mistake::Nameless { family }),
         }
     }
-    // What is known when it is over says all that is known before.
+    // In log lines the facts known at the end come first; where names coincide they mean the same.
     let outcome = Outcome::of_name(name).filter(|_| scope == Scope::Line).map(Variable::Outcome);
     match outcome.or_else(|| Variable::of_name(name)) {
         Some(variable) => Ok((variable, behind)),
@@ -116,7 +116,7 @@ fn variable(text: &str, captures: u8, scope: Scope) -> Result<(Variable, &str), 
     }
 }
 
-/// The path of a claim that `text` begins with, and what stands behind it: a dot belongs to it where a name
+/// The path of a claim at the beginning of `text`, and the text after it. A dot is part of the path if a name
 /// follows.
 fn claim(text: &str) -> (&str, &str) {
     let is_such = |byte: u8| matches!(byte, b'_' | b'-') || byte.is_ascii_alphanumeric();
@@ -129,7 +129,7 @@ fn claim(text: &str) -> (&str, &str) {
     text.split_at(end)
 }
 
-/// How many bytes at the beginning are such.
+/// The number of leading bytes for which `is_such` holds.
 fn length(text: &str, is_such: impl Fn(u8) -> bool) -> usize {
     text.bytes().take_while(|byte| is_such(*byte)).count()
 }

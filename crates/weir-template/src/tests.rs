@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Answers each variable with its own name in brackets, and some with nothing.
+/// Gives each variable its own name in brackets as its value, and some no value.
 struct Named;
 
 impl Source for Named {

@@ -1,4 +1,4 @@
-//! What the kernel plane counts of packets, and where it takes them.
+//! The kernel plane's packet counters, and the interfaces where it takes packets.
 
 use weir_control::control::Control;
 use weir_stats::expose::{self, Exposition};

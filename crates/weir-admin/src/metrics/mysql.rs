@@ -1,4 +1,4 @@
-//! Metrics of MySQL: of listeners that speak it, and of servers that have roles.
+//! MySQL metrics: of listeners, and of servers with roles.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use weir_stats::table::{Login, PoolCells};
 
 use super::{Counted, counted, gauge};
 
-/// Of listeners that speak it.
+/// Metrics of MySQL listeners.
 pub(super) fn logins(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     let mysql = counted(listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Mysql));
     mysql.by_word(out, &expose::MYSQL_LOGINS, Login::WORDS, |cells| &cells.logins[..]);
@@ -37,7 +37,7 @@ pub(super) fn logins(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     mysql.totals(out, &expose::MYSQL_LOGINS_WAITED, |cells| &cells.logins_waited);
 }
 
-/// Of pools of its servers: what waited for one in its role, and what came of that.
+/// Metrics of MySQL pools: waits for a server in a role, and their results.
 pub(super) fn waits(out: &mut Exposition, pools: &[Arc<Pool>]) {
     let of_mysql = pools.iter().filter(|it| it.config.mysql.is_some());
     let of_mysql = Counted(of_mysql.map(|it| (vec![&*it.config.name], &*it.cells)).collect());
@@ -54,7 +54,7 @@ pub(super) fn waits(out: &mut Exposition, pools: &[Arc<Pool>]) {
     );
 }
 
-/// Only reasons that have come up: most listeners see a few of them.
+/// Only reasons that have occurred: most listeners see few of them.
 fn statements(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     let mut family = out.family(&expose::MYSQL_STATEMENTS);
     for listener in listeners.iter().filter(|listener| listener.config.protocol() == Protocol::Mysql) {
@@ -68,7 +68,7 @@ fn statements(out: &mut Exposition, listeners: &[Arc<Listener>]) {
     }
 }
 
-/// What is prepared at servers.
+/// Prepared statements at servers.
 fn prepared(out: &mut Exposition, pools: &[Arc<Pool>]) {
     let servers = || {
         let pools = pools.iter().filter(|pool| pool.config.mysql.is_some());
@@ -84,7 +84,7 @@ fn prepared(out: &mut Exposition, pools: &[Arc<Pool>]) {
     }
 }
 
-/// What is found out of MySQL servers that have roles.
+/// The monitored state of MySQL servers with roles.
 pub(super) fn clusters(out: &mut Exposition, control: &Control, pools: &[Arc<Pool>]) {
     let mut roles = out.family(&expose::MYSQL_ROLE);
     for pool in pools.iter().filter(|pool| pool.config.mysql.is_some()) {

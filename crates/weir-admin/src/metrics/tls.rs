@@ -1,4 +1,4 @@
-//! What has to do with certificates and keys.
+//! Metrics of certificates and keys.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use weir_stats::table::Handshake;
 
 use super::counted;
 
-/// Everything about the TLS of these listeners and pools.
+/// All TLS metrics of these listeners and pools.
 pub(super) fn tls(out: &mut Exposition, control: &Control, listeners: &[Arc<Listener>], pools: &[Arc<Pool>]) {
     handshakes(out, listeners);
     revocation_lists(out, listeners, pools);
