@@ -1,7 +1,7 @@
-//! What a text of statements wants, does and leaves behind.
+//! Classifies a text of one or several statements: what it needs, does and leaves behind.
 //!
-//! Unknown means primary: a statement runs elsewhere only if all of it is known to be a read. What is found
-//! about several statements in one text is said of the whole.
+//! Unknown means primary: a statement runs elsewhere only if all of it is known to be a read. For several
+//! statements in one text, the verdict covers the whole text.
 
 use crate::hint;
 use crate::lexer::ExecutableComment;
@@ -12,7 +12,7 @@ use crate::verdict::{
     SessionFacts, SplitAccess, StatementKind, StatementVerdict, TableUse, TransactionStep,
 };
 
-/// Judges a whole text, as it came in `COM_QUERY` or `COM_STMT_PREPARE`.
+/// Classifies a whole text from `COM_QUERY` or `COM_STMT_PREPARE`.
 ///
 /// Time grows with the text's length (a small statement takes well under a microsecond); does not allocate.
 pub fn classify(text: &[u8], facts: &SessionFacts) -> StatementVerdict {
@@ -24,7 +24,7 @@ pub fn classify(text: &[u8], facts: &SessionFacts) -> StatementVerdict {
         add(&mut total, &next, statements);
         statements = statements.saturating_add(1);
     }
-    // Asked here too, so that no verb whose words are passed over can miss it.
+    // Checked here too, so that a verb whose words are skipped cannot miss it.
     if at.lexer.is_irregular() {
         total.unreadable();
     }
@@ -39,7 +39,7 @@ pub fn classify(text: &[u8], facts: &SessionFacts) -> StatementVerdict {
     judge(&total, statements, facts).hinted(hint::of_comment(text)).under(facts)
 }
 
-/// Judges a text of which only the front is at hand, because it is longer than the session holds.
+/// Classifies a text of which only the beginning is available, because it is longer than the session buffers.
 pub fn classify_head(head: &[u8], facts: &SessionFacts) -> StatementVerdict {
     let mut verdict = classify(head, facts);
     verdict.own_reason = RouteReason::NotWhole;
@@ -57,7 +57,7 @@ fn empty() -> Part {
     Part::new(StatementKind::Empty, RouteReason::Empty, Resend::Never)
 }
 
-/// Adds a further statement of the same text, behind `statements` others.
+/// Adds the next statement of the same text; `statements` is how many come before it.
 fn add(total: &mut Part, next: &Part, statements: u32) {
     if total.blurs_the_rest {
         total.leaves |= LeftBehind::ANYTHING;
@@ -81,11 +81,12 @@ fn add(total: &mut Part, next: &Part, statements: u32) {
     total.leaves |= next.leaves;
     total.reads_back |= match statements {
         0 => next.reads_back,
-        // What else it asks about is the statement before it in this text.
+        // The rest of what it asks is about the preceding statement in this same text.
         _ => next.reads_back.without(ReadsBack::ABOUT_THE_LAST),
     };
     if next.step.may_switch_autocommit_on() && total.step != TransactionStep::None {
-        // What a transaction that ends in this way said of itself, as READ ONLY, is kept for what comes next.
+        // The next statement keeps the characteristics (such as READ ONLY) of a transaction that ends this
+        // way.
         total.leaves |= LeftBehind::NEXT_TRANSACTION;
     }
     if next.step != TransactionStep::None || total.step != TransactionStep::None {
@@ -103,7 +104,7 @@ fn add(total: &mut Part, next: &Part, statements: u32) {
     total.blurs_the_rest |= next.blurs_the_rest;
 }
 
-/// What of a text is beyond a READ ONLY transaction, where `next` comes behind the statements of `total`.
+/// How far a text goes beyond a READ ONLY transaction if `next` follows the statements of `total`.
 fn beyond(total: &Part, next: &Part) -> BeyondReadOnly {
     let is_open = !total.leaves_read_only && next.beyond_read_only() == BeyondReadOnly::Nothing;
     match total.beyond_read_only() {
@@ -114,8 +115,8 @@ fn beyond(total: &Part, next: &Part) -> BeyondReadOnly {
     }
 }
 
-/// Whether a statement may end a READ ONLY transaction, and not only begin the next as the one before: that
-/// do AND CHAIN, and BEGIN without a word of it.
+/// Whether a statement may end READ ONLY mode. AND CHAIN, and BEGIN without an access mode, only begin the
+/// next transaction in the same mode as the one before.
 fn leaves_read_only(part: &Part) -> bool {
     match part.step {
         TransactionStep::None => false,
@@ -159,18 +160,18 @@ fn is_repeatable(total: &Part) -> bool {
     total.reason.wants() == RoleWanted::AnyMember && total.leaves.is_empty() && total.reads_back.is_empty()
 }
 
-/// Where a statement may run by its own reason, the session's state and the listener.
+/// Where a statement may run, given its own reason, the session's state and the listener.
 fn place(own: RouteReason, beyond: BeyondReadOnly, facts: &SessionFacts) -> (RoleWanted, RouteReason) {
     let own = if facts.is_in_own_schema { among_own_tables(own) } else { own };
     let reason = match (facts.access, facts.transaction) {
         (SplitAccess::ReadWrite, _) => RouteReason::ReadWriteListener,
         (SplitAccess::ReadOnly, _) => RouteReason::ReadOnlyListener,
         (SplitAccess::Auto, OpenTransaction::ReadWrite) => RouteReason::InTransaction,
-        // The transaction is over when it does what it is for.
+        // The transaction has ended by the time the statement does its main work.
         (SplitAccess::Auto, OpenTransaction::ReadOnly) if beyond == BeyondReadOnly::AtOnce => own,
         (SplitAccess::Auto, OpenTransaction::ReadOnly) => RouteReason::InReadOnlyTransaction,
         (SplitAccess::Auto, OpenTransaction::None) if own.wants() == RoleWanted::Primary => own,
-        // It opens one anyway, that says READ ONLY itself.
+        // It opens a transaction in any case, and that one is explicitly READ ONLY.
         (SplitAccess::Auto, OpenTransaction::None) if own == RouteReason::ReadOnlyTransaction => own,
         (SplitAccess::Auto, OpenTransaction::None) if !facts.autocommit => RouteReason::AutocommitOff,
         (SplitAccess::Auto, OpenTransaction::None) => own,
@@ -178,20 +179,20 @@ fn place(own: RouteReason, beyond: BeyondReadOnly, facts: &SessionFacts) -> (Rol
     (reason.wants(), reason)
 }
 
-/// The reason of a text whose names without a schema may be of tables that each server has of its own.
+/// The reason of a text if its names without a schema may be tables with state of the individual server.
 fn among_own_tables(own: RouteReason) -> RouteReason {
     if own == RouteReason::PlainRead { RouteReason::ServerState } else { own }
 }
 
 impl StatementVerdict {
-    /// The verdict on the same text in a schema whose tables show what each server has of its own, whatever
-    /// schema its session is in by then.
+    /// The verdict on the same text if it was read in a schema whose tables show state of the individual
+    /// server, whatever schema the session is in by now.
     pub fn among_own_tables(&self) -> StatementVerdict {
         StatementVerdict { own_reason: among_own_tables(self.own_reason), ..*self }
     }
 
-    /// The verdict on the same text with other facts of its session; one that was found with
-    /// [`SessionFacts::default`] and the same dialect.
+    /// The verdict on the same text with other session facts. `self` must come from [`SessionFacts::default`]
+    /// with the same dialect.
     pub fn under(&self, facts: &SessionFacts) -> StatementVerdict {
         let (wants, reason) = place(self.own_reason, self.beyond_read_only, facts);
         let is_alone = facts.transaction == OpenTransaction::None && facts.autocommit;
@@ -201,7 +202,7 @@ impl StatementVerdict {
 }
 
 impl RouteReason {
-    /// Where a statement may run that has this reason.
+    /// The role of the servers where a statement with this reason may run.
     pub const fn wants(self) -> RoleWanted {
         match self {
             RouteReason::ReadOnlyListener
@@ -214,8 +215,8 @@ impl RouteReason {
         }
     }
 
-    /// Whether what has this reason changes, or locks, more than what is its connection's own. Of a function
-    /// or a routine that is not known, what a statement leaves says so.
+    /// Whether a statement with this reason changes, or locks, more than the state of its own connection. For
+    /// an unknown function or routine, [`StatementVerdict::leaves`] says so instead.
     pub(crate) const fn changes(self) -> bool {
         match self {
             RouteReason::UserVariable

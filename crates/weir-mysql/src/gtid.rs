@@ -1,23 +1,23 @@
-//! Sets of transactions by their global identifiers, as far as reading one's own writes needs them.
+//! GTID sets, as far as reading one's own writes needs them.
 //!
 //! Source: MySQL 8.4 Reference Manual, section 19.1.3.1, "GTID Format and Storage".
 
 use std::collections::HashMap;
 
-/// Most intervals of a set, over all sources: beyond them what is known is forgotten, which costs a wait.
+/// Most intervals of a set, over all sources. A set that reaches it is emptied, which costs a wait.
 const MOST_INTERVALS: usize = 4096;
 
-/// Transactions, by their source (a UUID, with a tag where there is one) and number.
+/// A set of transactions by source (a UUID, with a tag if there is one) and number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GtidSet {
-    /// Intervals of numbers, both ends included, in order and apart from each other.
+    /// Intervals of transaction numbers, both ends inclusive, sorted, neither overlapping nor adjacent.
     sources: HashMap<Box<str>, Vec<(u64, u64)>>,
     intervals: usize,
 }
 
 impl GtidSet {
-    /// Reads a set as servers write it: `uuid:1-5:7, uuid:tag:1-3`; `None` where it is none. The same source
-    /// may come again.
+    /// Parses a set as servers write it: `uuid:1-5:7, uuid:tag:1-3`; `None` if the text is not a GTID set. A
+    /// source may occur several times.
     pub fn parse(text: &str) -> Option<GtidSet> {
         let mut set = GtidSet::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -37,12 +37,12 @@ impl GtidSet {
         Some(set)
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.sources.is_empty()
     }
 
-    /// Whether all of `other` is in it.
+    /// Whether the set contains all of `other`.
     pub fn contains(&self, other: &GtidSet) -> bool {
         other.sources.iter().all(|(source, intervals)| {
             let own = self.sources.get(source).map_or(&[][..], Vec::as_slice);
@@ -53,7 +53,7 @@ impl GtidSet {
         })
     }
 
-    /// How many of its transactions are not in `other`. Linear in the intervals of both.
+    /// How many transactions of this set are not in `other`. Linear in the intervals of both.
     pub fn count_beyond(&self, other: &GtidSet) -> u64 {
         let width = |first: u64, last: u64| last.saturating_add(1).saturating_sub(first);
         let beyond = self.sources.iter().flat_map(|(source, intervals)| {
@@ -66,7 +66,7 @@ impl GtidSet {
         beyond.fold(0, u64::saturating_add)
     }
 
-    /// Adds all of `other`.
+    /// Adds all transactions of `other`.
     pub fn add(&mut self, other: &GtidSet) {
         for (source, intervals) in &other.sources {
             intervals.iter().for_each(|(first, last)| self.insert(source, *first, *last));
@@ -82,7 +82,7 @@ impl GtidSet {
             None => self.sources.entry(source.into()).or_default(),
         };
         let before = own.len();
-        // What touches the new interval becomes one with it.
+        // Intervals that overlap or touch the new one are merged with it.
         let begin = own.partition_point(|(_, own_last)| own_last.saturating_add(1) < first);
         let end = own.partition_point(|(own_first, _)| *own_first <= last.saturating_add(1));
         let (mut first, mut last) = (first, last);

@@ -1,24 +1,24 @@
-//! How far copies are behind their primary, by the transactions that each has executed.
+//! Measures how far secondaries lag behind their primary, by the GTIDs that each has executed.
 //!
-//! What the primary had executed at some moment, and a copy has not now, that copy has lacked since then at
-//! least. So no table of heartbeats is needed, no clock of a server is compared with another's, and a primary
-//! that writes nothing leaves nobody behind.
+//! If the primary had executed a transaction at some moment and a secondary has not executed it now, the
+//! secondary has lacked it at least since then. So no heartbeat table is needed, clocks of servers are not
+//! compared, and an idle primary causes no lag.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::gtid::GtidSet;
 
-/// Most characters of a set that are asked for: beyond them a set is not known.
+/// Most characters of a GTID set that are asked for (count). A longer set counts as unknown.
 const MOST_TEXT: usize = 60_000;
 /// Most intervals: fewer than a [`GtidSet`] keeps.
 const MOST_INTERVALS: usize = 4000;
 
-/// Asks a server for the transactions that it has executed. Every account may ask this; MariaDB has no such
-/// variable, and a server without GTIDs answers with nothing.
+/// Asks a server for the transactions that it has executed. Any account may ask this. MariaDB has no such
+/// variable, and a server without GTIDs answers with an empty set.
 pub const EXECUTED_SQL: &str = "SELECT LEFT(@@GLOBAL.gtid_executed, 60000)";
 
-/// The set in the answer to [`EXECUTED_SQL`]; `None` where it is empty, too long or no set.
+/// The set in the answer to [`EXECUTED_SQL`]; `None` if it is empty, too long or not a GTID set.
 pub fn executed(rows: &[crate::topology::TextRow]) -> Option<GtidSet> {
     let text = rows.first()?.first()?.as_deref()?;
     let is_short = |text: &[u8]| {
@@ -29,32 +29,32 @@ pub fn executed(rows: &[crate::topology::TextRow]) -> Option<GtidSet> {
     (!set.is_empty()).then_some(set)
 }
 
-/// Most moments of the primary that are kept.
+/// Most samples of the primary's GTID set that are kept.
 const MOST_MOMENTS: usize = 512;
-/// Beyond that those are forgotten that lie closer to each other than this share of their age: what is said
-/// of the time is right by about as much, and months need fewer moments than there may be.
+/// When there are too many samples, those are dropped that are closer together than their age divided by
+/// this. So reported times are accurate to about that share, and months of samples fit.
 const SHARE_OF_AGE: u32 = 32;
 
-/// What a primary had executed, and when.
+/// Samples of the primary's executed GTIDs, with the time of each.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// In order; each set has all of the one before, and more.
+    /// In order of time; each set contains the one before, and more.
     moments: VecDeque<(Duration, GtidSet)>,
 }
 
-/// How far a copy is behind.
+/// How far a secondary is behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lag {
-    /// Transactions that the primary had executed when it was last asked and the copy has not (count).
+    /// Transactions that the primary had executed when last asked and the secondary has not (count).
     pub transactions: u64,
-    /// For how long it has lacked one of them, at least; zero where it lacks none. Too short by the time
-    /// between two questions to the primary.
+    /// How long the secondary has lacked one of them, at least; zero if it lacks none. Too short by up to the
+    /// interval between two questions to the primary.
     pub time: Duration,
 }
 
 impl Progress {
-    /// Takes what the primary had executed at `now`. Where that lacks some of what it had before, it is
-    /// another server or begins anew, and what was before is forgotten.
+    /// Takes the primary's GTID set at `now`. If that lacks some of the previous set, the primary is another
+    /// server or was reset, and all earlier samples are dropped.
     pub fn note(&mut self, executed: GtidSet, now: Duration) {
         match self.moments.back() {
             Some((_, last)) if *last == executed => return,
@@ -83,7 +83,8 @@ impl Progress {
         }
     }
 
-    /// How far one is behind that has executed this at `now`; `None` where nothing is known of a primary.
+    /// How far a secondary is behind that has executed this set at `now`; `None` if there is no sample of a
+    /// primary.
     pub fn lag(&self, executed: &GtidSet, now: Duration) -> Option<Lag> {
         let (_, last) = self.moments.back()?;
         let had = self.moments.partition_point(|(_, set)| executed.contains(set));

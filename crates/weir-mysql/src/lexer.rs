@@ -1,7 +1,7 @@
-//! Reads a statement as the tokens that one MySQL server takes it for.
+//! Splits a statement into tokens the way a MySQL server does.
 //!
-//! A text that the server could read otherwise than this lexer does ends in [`SqlToken::Irregular`]: whoever
-//! decides by tokens then knows that he does not know. Comments and white space give no token. Nothing is
+//! If a server could read a text differently from this lexer, the tokens end in [`SqlToken::Irregular`], so
+//! that the caller never relies on a doubtful reading. Comments and white space give no token. Nothing is
 //! copied or allocated, and each byte is looked at a bounded number of times.
 //!
 //! Source: MySQL 9.x reference manual, "Language Structure" (literals, names, comments), "Server SQL Modes".
@@ -9,32 +9,31 @@
 use crate::charset::ClientCharset;
 use crate::sql_mode::SqlMode;
 
-/// By which rules a text is read: facts of the session that sends it.
+/// The session settings that decide how a text is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SqlDialect {
     /// `character_set_client`.
     pub charset: ClientCharset,
-    /// `sql_mode`, as far as it changes how a text is read.
+    /// The part of `sql_mode` that changes how a text is read.
     pub mode: SqlMode,
 }
 
 /// One token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SqlToken<'t> {
-    /// A keyword, or a name without quotes; also `_utf8` before a string.
+    /// A keyword, or a name without quotes; also a character set introducer such as `_utf8`.
     Word(&'t [u8]),
-    /// A name directly behind a dot: never a keyword.
+    /// A name directly after a dot, which is never a keyword.
     Member(&'t [u8]),
-    /// A quoted name, what is between its quotes.
+    /// A quoted name, without its quotes.
     Name(&'t [u8]),
-    /// A string or a literal of hexadecimal digits or bits in quotes; what is between its quotes, escapes
-    /// as they came.
+    /// A string, or a hexadecimal or bit literal in quotes, without its quotes. Escapes are not decoded.
     Text(&'t [u8]),
     /// A number in any notation.
     Number(&'t [u8]),
-    /// `@name`, without its `@` and quotes. The host of an account (`'u'@'host'`) looks the same.
+    /// `@name`, without its `@` and quotes. The host part of an account (`'u'@'host'`) gives the same token.
     UserVariable(&'t [u8]),
-    /// `@@name`, without its `@@` and quotes; of `@@session.name` it is `session`.
+    /// `@@name`, without its `@@` and quotes; for `@@session.name` it is `session`.
     SystemVariable(&'t [u8]),
     /// `?`.
     Parameter,
@@ -52,7 +51,7 @@ pub enum SqlToken<'t> {
     Semicolon,
     /// Any other character.
     Symbol(u8),
-    /// From here on the server may read something else, or refuse the text. The last token.
+    /// From here on a server may read the text differently, or refuse it. Always the last token.
     Irregular(Irregularity),
 }
 
@@ -61,18 +60,18 @@ pub enum SqlToken<'t> {
 pub enum Irregularity {
     /// A string, a quoted name or a comment has no end.
     Unclosed,
-    /// A zero byte outside of strings: some readers end there.
+    /// A zero byte outside of strings: some parsers stop there.
     ZeroByte,
-    /// Bytes beyond ASCII that are no characters, or whose meaning outside of quotes depends on tables that
-    /// are not here.
+    /// Bytes beyond ASCII that are no valid characters, or whose meaning outside of quotes depends on
+    /// character set tables that Weir does not have.
     Character,
-    /// `1.e(`, a number that stops being one.
+    /// `1.e(`: it starts like a number but is not one.
     Number,
-    /// `$tag$` with more behind it: a name to old servers, a quote to new ones.
+    /// `$tag$` followed by more text: old servers read a name, new ones a dollar quote.
     Dollar,
     /// `x'0g'`, `@@` without a name, a lone backslash.
     Literal,
-    /// A session's character set or SQL mode by which nothing can be read.
+    /// The session has a character set or SQL mode whose rules this lexer does not implement.
     Dialect,
 }
 
@@ -82,9 +81,9 @@ pub enum ExecutableComment {
     /// None so far.
     #[default]
     None,
-    /// `/*! ... */`, run by every MySQL.
+    /// `/*! ... */`, which every MySQL server runs.
     Always,
-    /// `/*!80013 ... */`, `/*M! ... */`: run, or not, depending on the server. Its content gives tokens.
+    /// `/*!80013 ... */`, `/*M! ... */`: whether it runs depends on the server. Its content gives tokens.
     Sometimes,
 }
 
@@ -119,12 +118,12 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    /// Whether white space or a comment stands before the token read last.
+    /// Whether white space or a comment precedes the last token.
     pub fn spaced(&self) -> bool {
         self.spaced
     }
 
-    /// Which executable comments were met so far.
+    /// The kind of executable comments met so far.
     pub fn executable(&self) -> ExecutableComment {
         self.executable
     }
@@ -153,14 +152,15 @@ impl<'t> Lexer<'t> {
         SqlToken::Irregular(why)
     }
 
-    /// Goes past white space and comments; says where that cannot be done.
+    /// Skips white space and comments; Err if the text cannot be read there.
     fn skip_blank(&mut self) -> Result<(), Irregularity> {
         loop {
             match self.peek(0) {
                 b' ' | b'\t'..=b'\r' => self.at += 1,
                 b'#' => self.skip_line()?,
                 b'-' if self.peek(1) == b'-' => match self.peek(2) {
-                    // At the end of the text the server sees a zero byte, a control character.
+                    // At the end of the text the server sees a zero byte, which counts as a control
+                    // character.
                     0..=b' ' | 0x7f => self.skip_line()?,
                     0x80.. => return Err(Irregularity::Character),
                     _ => return Ok(()),
@@ -216,12 +216,13 @@ impl<'t> Lexer<'t> {
         }
         let content = self.text.get(start..self.at - 1).unwrap_or_default();
         self.at += 1;
-        // A server reads a hint by its own rules, in which a quote could hide the comment's end.
+        // A server reads the inside of a hint by its own rules, where a quote could hide the end of the
+        // comment.
         if is_hint && !quotes_close(content) { Err(Irregularity::Unclosed) } else { Ok(()) }
     }
 
-    /// The next token where it is a word of ASCII alone, behind one space at most: most of a statement. What
-    /// may be anything else is left to [`Self::any`], which finds the same word.
+    /// The next token if it is an ASCII word after at most one space, as most tokens are. Everything else is
+    /// left to [`Self::any`], which would find the same word.
     #[inline]
     fn plain_word(&mut self) -> Option<&'t [u8]> {
         let is_spaced = self.peek(0) == b' ';
@@ -233,7 +234,7 @@ impl<'t> Lexer<'t> {
         }
         let length = rest.iter().position(|byte| !is_ascii_word(*byte)).unwrap_or(rest.len());
         let (word, behind) = rest.split_at_checked(length)?;
-        // The letter may be a string's, as in `x'0f'`.
+        // The word may be the prefix of a literal, as in `x'0f'`.
         if matches!(behind.first(), Some(b'\'' | 0x80..)) {
             return None;
         }
@@ -257,7 +258,7 @@ impl<'t> Lexer<'t> {
     fn token(&mut self) -> Option<SqlToken<'t>> {
         let behind_dot = std::mem::take(&mut self.behind_dot);
         let before = self.at;
-        // Most tokens have one space before them, or nothing.
+        // Most tokens have one space before them, or none.
         if self.peek(0) == b' ' {
             self.at += 1;
         }
@@ -277,7 +278,7 @@ impl<'t> Lexer<'t> {
             b',' => self.single(SqlToken::Comma),
             b'=' => self.single(SqlToken::Symbol(byte)),
             b'`' => self.name(byte, SqlToken::Name),
-            // Directly behind a dot comes a name, were it made of digits.
+            // What follows a dot directly is a name, even if it consists of digits.
             _ if behind_dot && !self.spaced && is_word(byte) => match self.word() {
                 SqlToken::Word(word) => SqlToken::Member(word),
                 other => other,
@@ -320,7 +321,8 @@ impl<'t> Lexer<'t> {
             if self.peek(0) < 0x80 {
                 break;
             }
-            // What a single byte beyond ASCII is (in latin1 0xa0 is white space) needs the server's tables.
+            // The meaning of a single byte beyond ASCII needs the server's tables: 0xa0 is white space in
+            // latin1.
             match self.dialect.charset.length(self.rest()) {
                 Some(length) if length > 1 => self.at += length,
                 _ => return self.irregular(Irregularity::Character),
@@ -329,8 +331,8 @@ impl<'t> Lexer<'t> {
         SqlToken::Word(self.since(start))
     }
 
-    /// A word with a dollar in front. To servers of 9.x it may open a quote, which can hide only what is
-    /// behind it: with nothing there, no server takes it for more than one name or string.
+    /// A word that begins with a dollar sign. Servers from 9.x on may read it as the start of a dollar quote.
+    /// That matters only if text follows: with nothing behind it, every server reads a single name or string.
     fn dollar(&mut self) -> SqlToken<'t> {
         let token = self.word();
         if self.at == self.text.len() { token } else { self.irregular(Irregularity::Dollar) }
@@ -384,13 +386,13 @@ impl<'t> Lexer<'t> {
         self.fraction_from(self.at)
     }
 
-    /// The rest of a number from its point on.
+    /// The rest of a number, from its decimal point on.
     fn fraction_from(&mut self, start: usize) -> SqlToken<'t> {
         self.at += 1;
         self.digits();
         if matches!(self.peek(0), b'e' | b'E') {
             let sign = usize::from(matches!(self.peek(1), b'+' | b'-'));
-            // The server forgets such a number and goes on behind it: `sleep 1.e(5)` is a call.
+            // The server drops such a number and continues after it: `sleep 1.e(5)` is a function call.
             if !self.peek(1 + sign).is_ascii_digit() {
                 return self.irregular(Irregularity::Number);
             }
@@ -413,7 +415,7 @@ impl<'t> Lexer<'t> {
         if is_whole { token } else { self.irregular(Irregularity::Literal) }
     }
 
-    /// A string, with its first quote at the front.
+    /// A string; the lexer is at its opening quote.
     fn quoted(&mut self, quote: u8, token: fn(&'t [u8]) -> SqlToken<'t>) -> SqlToken<'t> {
         let escapes = !self.dialect.mode.no_backslash_escapes();
         let charset = self.dialect.charset;
@@ -441,7 +443,7 @@ impl<'t> Lexer<'t> {
                 }
                 self.at += 2;
             } else {
-                // One byte is escaped, not one character.
+                // The backslash escapes one byte, even in a multi-byte character.
                 self.at += 2;
                 if self.at > self.text.len() {
                     return self.irregular(Irregularity::Unclosed);
@@ -453,7 +455,7 @@ impl<'t> Lexer<'t> {
         token(content)
     }
 
-    /// Goes to the next quote or backslash that is a character of its own.
+    /// Moves to the next quote or backslash that is not part of a multi-byte character.
     fn step_to(&mut self, charset: ClientCharset, quote: u8, backslash: u8) -> Option<()> {
         loop {
             let rest = self.rest();
@@ -461,12 +463,12 @@ impl<'t> Lexer<'t> {
             if byte == quote || byte == backslash {
                 return Some(());
             }
-            // In a string a byte that begins no character stands for itself.
+            // In a string, a byte that begins no character counts as a character.
             self.at += charset.length(rest).unwrap_or(1);
         }
     }
 
-    /// A quoted name, with its first quote at the front.
+    /// A quoted name; the lexer is at its opening quote.
     fn name(&mut self, quote: u8, token: fn(&'t [u8]) -> SqlToken<'t>) -> SqlToken<'t> {
         self.at += 1;
         let start = self.at;
@@ -485,7 +487,7 @@ impl<'t> Lexer<'t> {
                     let is_plain = |byte: &u8| *byte != quote && matches!(*byte, 1..0x80);
                     self.at += rest.iter().position(|byte| !is_plain(byte)).unwrap_or(rest.len());
                 }
-                // The server goes by the first byte alone, and over a quote if need be.
+                // The server takes the length from the first byte alone, and may skip a quote that way.
                 Some(_) => match self.dialect.charset.length(rest) {
                     Some(length) => self.at += length,
                     None => return self.irregular(Irregularity::Character),
@@ -497,7 +499,7 @@ impl<'t> Lexer<'t> {
         token(content)
     }
 
-    /// `@name` and `@@name`, with its `@` at the front.
+    /// `@name` and `@@name`; the lexer is at the first `@`.
     fn variable(&mut self) -> SqlToken<'t> {
         self.at += 1;
         match self.peek(0) {
@@ -541,7 +543,7 @@ impl<'t> Iterator for Lexer<'t> {
     }
 }
 
-/// Whether a byte can be the first of white space, of a comment, or of an executable comment's end.
+/// Whether a byte can begin white space, a comment, or the end of an executable comment.
 fn may_be_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r' | b'#' | b'-' | b'/' | b'*')
 }
@@ -551,7 +553,7 @@ const fn is_word(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'_' | b'$' | 0x80..)
 }
 
-/// The same of ASCII, by a table: most of a statement is words.
+/// The same for ASCII bytes, by a table, because most of a statement is words.
 fn is_ascii_word(byte: u8) -> bool {
     const TABLE: [bool; 256] = {
         let mut table = [false; 256];
@@ -565,7 +567,8 @@ fn is_ascii_word(byte: u8) -> bool {
     TABLE[usize::from(byte)]
 }
 
-/// Where the first of three bytes is. Looks at 32 bytes at a time: long statements are long strings.
+/// The position of the first of any of three bytes. Looks at 32 bytes at a time, because long statements are
+/// mostly long strings.
 fn find(bytes: &[u8], wanted: [u8; 3]) -> Option<usize> {
     let [a, b, c] = wanted;
     let is_wanted = |byte: &u8| (*byte == a) | (*byte == b) | (*byte == c);
@@ -580,7 +583,7 @@ fn find(bytes: &[u8], wanted: [u8; 3]) -> Option<usize> {
     rest.iter().position(is_wanted).map(|at| from + at)
 }
 
-/// Whether each quote in a hint has its second one.
+/// Whether every quote in a hint is closed.
 fn quotes_close(content: &[u8]) -> bool {
     let mut open = None;
     for byte in content {

@@ -1,12 +1,13 @@
-//! **What does this statement want, what does it leave behind, and who is primary?**
+//! **What does a statement need, what state does it leave on its connection, and which member is the
+//! primary?**
 //!
-//! This crate reads and writes MySQL's client/server protocol, tells what a statement needs and changes, and
-//! judges what the members of a cluster say about it. It never does I/O, reads a clock, draws randomness,
-//! picks a backend, or panics on input.
+//! This crate reads and writes MySQL's client/server protocol, classifies statements by what they need and
+//! change, and works out a cluster's topology from what its members report. It never does I/O, reads a clock,
+//! draws randomness, picks a backend, or panics on input.
 //!
-//! Where to start reading: [`packet`] finds packets in a stream of bytes, [`greeting`] and [`login`] begin a
-//! connection, [`command`] is what a client asks for, and [`answer`] says where the answer ends. What
-//! statements mean and who is primary is in the second group of modules.
+//! Where to start reading: [`packet`] finds packets in a stream of bytes, [`greeting`] and [`login`] cover
+//! the connection phase, [`command`] holds the commands that a client sends, and [`answer`] finds the end of
+//! a server's answer. The second group of modules classifies statements and finds the primary.
 #![forbid(unsafe_code)]
 
 // The protocol: bytes to typed values and back.

@@ -1,4 +1,4 @@
-//! What OK packets tell of changes in a session.
+//! The session state changes that OK packets report.
 //!
 //! Source: MySQL internals, "OK_Packet: Session State Information"; MySQL manual, "Server Tracking of Client
 //! Session State".
@@ -6,22 +6,22 @@
 use crate::value::{PayloadCursor, write_string};
 use crate::wire_error::WireError;
 
-/// One change that a server tells of.
+/// One change that a server reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TrackedChange<'a> {
-    /// A system variable of the list in `session_track_system_variables` has this value now.
+    /// A system variable listed in `session_track_system_variables` now has this value.
     SystemVariable {
         /// Its name, in lower case.
         name: &'a [u8],
         /// Its value, as text.
         value: &'a [u8],
     },
-    /// The default schema; empty where there is none.
+    /// The new default schema; empty if there is none.
     Schema(&'a [u8]),
-    /// Something changed that is followed by `session_track_state_change`: a variable, user variable,
-    /// temporary table, prepared statement or the schema.
+    /// Whether anything has changed that `session_track_state_change` covers: a system variable, user
+    /// variable, temporary table, prepared statement or the schema.
     State(bool),
-    /// The transactions of `session_track_gtids`: what this statement committed.
+    /// The GTIDs that this statement committed (`session_track_gtids`).
     Gtids(&'a [u8]),
     /// Statements that would begin the same transaction elsewhere (`SET TRANSACTION …; START …;`).
     TransactionCharacteristics(&'a [u8]),
@@ -29,9 +29,9 @@ pub enum TrackedChange<'a> {
     TransactionState(&'a [u8]),
     /// A change of a kind that this crate does not know.
     Other {
-        /// The kind.
+        /// The type byte.
         kind: u8,
-        /// What was told.
+        /// The payload.
         bytes: &'a [u8],
     },
 }
@@ -43,16 +43,16 @@ const GTIDS: u8 = 3;
 const TRANSACTION_CHARACTERISTICS: u8 = 4;
 const TRANSACTION_STATE: u8 = 5;
 
-/// The changes that an OK packet tells, one after another; ends after the first error.
+/// Iterates over the changes in an OK packet; ends after the first error.
 #[derive(Clone, Debug)]
 pub struct TrackedChanges<'a> {
     changes: PayloadCursor<'a>,
-    /// What is left of an item with several variables, as MariaDB sends them.
+    /// The rest of an item with several variables, which MariaDB sends.
     variables: PayloadCursor<'a>,
 }
 
 impl<'a> TrackedChanges<'a> {
-    /// Those of `told`, which is what [`crate::outcome::SessionChanges::Told`] has.
+    /// The changes in `told`, as in [`crate::outcome::SessionChanges::Told`].
     pub fn new(told: &'a [u8]) -> TrackedChanges<'a> {
         TrackedChanges { changes: PayloadCursor::new(told), variables: PayloadCursor::new(b"") }
     }
@@ -70,10 +70,10 @@ impl<'a> TrackedChanges<'a> {
                 return self.variable();
             }
             SCHEMA => TrackedChange::Schema(item.string()?),
-            // The one kind whose item is no string of its own: the character stands alone.
+            // The only kind whose payload is not a length-encoded string: it is a single character.
             STATE_CHANGE => TrackedChange::State(item.rest() == b"1"),
             GTIDS => {
-                // The encoding; there is one, text.
+                // The encoding specification; 0 (text) is the only one.
                 item.u8()?;
                 TrackedChange::Gtids(item.string()?)
             }
@@ -105,7 +105,7 @@ impl<'a> Iterator for TrackedChanges<'a> {
     }
 }
 
-/// Appends one change as a server tells it, for an OK packet that Weir writes.
+/// Appends one change in the server's format, for an OK packet that Weir writes.
 pub fn write_change(out: &mut Vec<u8>, change: &TrackedChange<'_>) {
     let mut item = Vec::new();
     let kind = match change {

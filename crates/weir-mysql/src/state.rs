@@ -1,6 +1,6 @@
-//! What of a session its servers tell of, so that another connection can be brought to the same: the default
-//! schema and a list of system variables. A list, never `*`, which costs a server a quarter more at each
-//! point read.
+//! The part of a session's state that servers report through session trackers: the default schema and a list
+//! of system variables. With it, another connection can be brought to the same state. The tracker gets a list
+//! of names rather than `*`, because `*` makes each point read a quarter more expensive for the server.
 
 mod steps;
 
@@ -20,14 +20,15 @@ use crate::wire_error::WireError;
 enum ValueForm {
     Text,
     Number,
-    /// ON or OFF, which a server that is asked for the value calls 1 and 0.
+    /// ON or OFF. A server reports these words in a tracker, but 1 and 0 when the value is selected.
     Switch,
-    /// Text, or NULL, which servers tell as nothing.
+    /// Text or NULL. Servers report NULL as an empty value.
     TextOrNull,
 }
 
-/// System variables that are tracked by name and value, all of them of MySQL 8.0 and later. What one of them
-/// sets beside itself stands behind it, so that a SET in this order leaves each as it is said.
+/// The system variables that are tracked by name and value. MySQL 8.0 and later has all of them. If setting
+/// one variable also changes others, those come after it, so that one SET in this order gives each variable
+/// its value.
 ///
 /// Source: MySQL 9.x reference manual, "Server Tracking of Client Session State",
 /// `session_track_system_variables`.
@@ -60,7 +61,7 @@ const TRACKED: [(&str, ValueForm); VARIABLES] = [
 
 const VARIABLES: usize = 24;
 
-/// Those of [`TRACKED`] that say how transactions begin and end.
+/// The variables of [`TRACKED`] that control how transactions begin and end.
 const OF_TRANSACTIONS: [&str; 4] =
     ["autocommit", "completion_type", "transaction_isolation", "transaction_read_only"];
 
@@ -87,23 +88,25 @@ const _: () = {
     }
 };
 
-/// How long a server waits for its client. That is Weir, so the value of each connection is its own until a
-/// client sets one: no session is bound by what a connection of another day began with.
+/// Timeouts of a server that waits for its client. The server's client is Weir, so each connection keeps its
+/// own values until a client sets one: a session does not inherit the timeouts that an older connection
+/// started with.
 const OF_WAITS: [&str; 4] = ["interactive_timeout", "net_read_timeout", "net_write_timeout", "wait_timeout"];
 
-/// The variables whose values a login or a reset settles: the client's collation, `init_connect` and the
-/// server's settings make them, which may be others at another server, and at another time.
+/// The variables whose values are fixed by a login or a reset. They follow from the client's collation,
+/// `init_connect` and the server's settings, so they may differ between servers and change over time.
 fn settled() -> impl Iterator<Item = (&'static str, ValueForm)> {
     TRACKED.into_iter().filter(|(name, _)| !OF_WAITS.contains(name))
 }
 
-/// Whether a system variable is among the tracked ones; its name in any case.
+/// Whether a system variable is tracked. The case of `name` does not matter.
 pub fn is_tracked(name: &[u8]) -> bool {
     TRACKED.iter().any(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// Asks a server for what a login settles: one row, for [`TrackedState::settle`], and behind it what the
-/// server runs for new sessions. Text is told as bytes of UTF-8, for results may be in any character set.
+/// The query that asks a server for the values that a login fixes. It gives one row, for
+/// [`TrackedState::settle`], followed by the server's `init_connect`. Text is cast to binary, so it comes as
+/// UTF-8 whatever character set results are in.
 pub fn settled_sql() -> &'static str {
     static SQL: LazyLock<String> = LazyLock::new(|| {
         let asked = |(name, form)| match form {
@@ -119,8 +122,8 @@ pub fn settled_sql() -> &'static str {
     &SQL
 }
 
-/// Has a server tell of changes, and of the transactions that a statement has committed. After
-/// COM_RESET_CONNECTION and COM_CHANGE_USER a server must be told again.
+/// The SET that turns on session trackers for state changes and for the GTIDs that a statement has committed.
+/// It must be sent again after COM_RESET_CONNECTION and COM_CHANGE_USER.
 pub fn trackers_sql() -> &'static str {
     static SQL: LazyLock<String> = LazyLock::new(|| {
         let names = TRACKED.map(|(name, _)| name).join(",");
@@ -137,54 +140,54 @@ pub fn trackers_sql() -> &'static str {
 pub struct TrackedState {
     /// The default schema, in UTF-8; `None` where there is none.
     schema: Option<Box<[u8]>>,
-    /// The roles that are on, as a server names them, in UTF-8: those that the login came with. No server
-    /// tells when they change, so that a session that changes them keeps its connection.
+    /// The active roles, in UTF-8 and as the server writes them: those of the login. No session tracker
+    /// reports a change of roles, so a session that changes them keeps its connection.
     roles: Option<Box<[u8]>>,
-    /// By place in the list; `None` is what the server gives a new session: of a connection that is settled
-    /// those of [`OF_WAITS`] alone. An empty collation is the one that SET NAMES gives the connection's
-    /// character set.
+    /// The values, in the order of [`TRACKED`]. `None` is the value that the server gives a new session; on a
+    /// settled connection only those of [`OF_WAITS`] can be `None`. An empty collation is the one that SET
+    /// NAMES gives to the connection's character set.
     variables: [Option<Box<[u8]>>; VARIABLES],
-    /// The collation that columns of results are said to have; `None` is that of their character set. No
-    /// variable shows it: a login and SET NAMES set it.
+    /// The collation that the column definitions of results report; `None` is the default collation of their
+    /// character set. No variable shows it: a login and SET NAMES set it.
     results_collation: Option<Box<[u8]>>,
 }
 
-/// What an OK packet told of changes.
+/// The state changes that an OK packet reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ToldChanges<'a> {
-    /// Whether the tracked state is another now.
+    /// Whether the packet reported the schema or a tracked variable.
     pub changed: bool,
-    /// Whether the server says that something has changed, which may be what is tracked, and anything else
-    /// beside it: a user variable, temporary table, prepared statement or other variable. It says so once for
-    /// all, so that a trigger which sets two variables is not told from one that sets one.
+    /// Whether the server reported that some session state has changed (`session_track_state_change`). That
+    /// may be tracked state or something else: a user variable, temporary table, prepared statement or
+    /// untracked variable. The server reports it once per packet, so a trigger that sets two variables looks
+    /// the same as one that sets one.
     pub state_changed: bool,
-    /// Whether the connection's collation may be another, which servers do not tell where it follows from a
-    /// character set: [`TrackedState::set_collation`] is to be called.
+    /// Whether the connection's collation may have changed. Servers do not report a collation that follows
+    /// from a change of character set, so the caller must call [`TrackedState::set_collation`].
     pub opens_collation: bool,
-    /// The transactions that were committed.
+    /// The GTIDs of the transactions that were committed.
     pub gtids: Option<&'a [u8]>,
 }
 
 impl ToldChanges<'_> {
-    /// Whether something may have changed that is not among the tracked. `runs_no_stored_code` says of the
-    /// text behind which this was told that it changes what it names: then a change of what is tracked is all
-    /// that the server means.
+    /// Whether untracked state may have changed. `runs_no_stored_code` means that the statement text names
+    /// everything that it changes; then a reported change of tracked state is the only change.
     pub fn is_beyond_tracked(&self, runs_no_stored_code: bool) -> bool {
         self.state_changed && !(self.changed && runs_no_stored_code)
     }
 }
 
 impl TrackedState {
-    /// In this schema, and by default in all else.
+    /// A state with this default schema and a server's defaults for everything else.
     pub fn of_schema(schema: Option<&[u8]>) -> TrackedState {
         TrackedState { schema: schema.map(Into::into), ..TrackedState::default() }
     }
 
-    /// Takes the values that [`settled_sql`] asks for, from the first to the roles; `None` is NULL.
+    /// Takes the values that [`settled_sql`] selects, from the first up to the roles; `None` is NULL.
     pub fn settle<'v>(&mut self, values: impl IntoIterator<Item = Option<&'v [u8]>>) {
         let mut values = values.into_iter();
         for ((name, form), value) in settled().zip(values.by_ref()) {
-            // As trackers tell it.
+            // The same words that session trackers use.
             let value = match (form, value.unwrap_or_default()) {
                 (ValueForm::Switch, b"0") => &b"OFF"[..],
                 (ValueForm::Switch, b"1") => b"ON",
@@ -202,13 +205,14 @@ impl TrackedState {
         self.variables.get(index)?.as_deref()
     }
 
-    /// Whether the tables of the default schema show what each server has of its own.
+    /// Whether the tables of the default schema show state of the individual server.
     pub fn is_in_own_schema(&self) -> bool {
         let is = |name: &[u8]| self.schema.as_deref().is_some_and(|schema| schema.eq_ignore_ascii_case(name));
         is(b"performance_schema") || is(b"sys") || is(b"information_schema")
     }
 
-    /// By which rules a server in this state reads a text; `ignores_space` says that the login asked for it.
+    /// The rules by which a server in this state reads statements. `ignores_space` is whether the login set
+    /// CLIENT_IGNORE_SPACE.
     pub fn dialect(&self, ignores_space: bool) -> SqlDialect {
         let mode = self.variable("sql_mode").map(String::from_utf8_lossy);
         let mode = mode.map_or_else(SqlMode::default, |value| SqlMode::read(&value));
@@ -226,41 +230,41 @@ impl TrackedState {
         self.schema.as_deref()
     }
 
-    /// The same for a login, which servers read in a character set that is not known before: `None` also for
-    /// a name that does not mean the same in all of them.
+    /// The default schema for a login packet. Servers read it in a character set that is not known in
+    /// advance, so this is also `None` for a name that differs between character sets.
     pub fn schema_for_login(&self) -> Option<&[u8]> {
         self.schema().filter(|name| is_plain(name))
     }
 
-    /// The roles that are on, as a server names them.
+    /// The active roles, as the server writes them.
     pub fn roles(&self) -> Option<&[u8]> {
         self.roles.as_deref()
     }
 
-    /// Whether the next transaction begins behind the end of one that does not say so (`completion_type`).
+    /// Whether COMMIT and ROLLBACK without [NO] CHAIN begin the next transaction at once (`completion_type`).
     pub fn chains(&self) -> bool {
         matches!(self.value(COMPLETION), Some(b"CHAIN" | b"1"))
     }
 
-    /// Whether the server closes the connection behind the end of a transaction that does not say so.
+    /// Whether the server closes the connection after a COMMIT or ROLLBACK without [NO] RELEASE.
     pub fn releases(&self) -> bool {
         matches!(self.value(COMPLETION), Some(b"RELEASE" | b"2"))
     }
 
-    /// A tracked variable's value, as the server told it; `None` for a server's default, and for others.
+    /// The value of a tracked variable, as the server reported it. `None` means the server's default, or that
+    /// the variable is not tracked.
     pub fn variable(&self, name: &str) -> Option<&[u8]> {
         let index = TRACKED.iter().position(|(known, _)| *known == name)?;
         self.variables.get(index)?.as_deref()
     }
 
-    /// The longest time between two statements as the session itself has set it (`wait_timeout`); `None`
-    /// where it has not.
+    /// The longest idle time that the session itself has set (`wait_timeout`); `None` if it has not set one.
     pub fn longest_idle(&self) -> Option<Duration> {
         let seconds = std::str::from_utf8(self.variable("wait_timeout")?).ok()?.parse().ok()?;
         Some(Duration::from_secs(seconds))
     }
 
-    /// Takes what an OK packet told. After an error the state is not known.
+    /// Applies the changes that an OK packet reported. After an error the state is unknown.
     pub fn apply<'a>(&mut self, told: &'a [u8]) -> Result<ToldChanges<'a>, WireError> {
         let mut changes = ToldChanges::default();
         for change in TrackedChanges::new(told) {
@@ -288,12 +292,12 @@ impl TrackedState {
         Ok(changes)
     }
 
-    /// Takes the connection's collation as a server tells it when it is asked.
+    /// Takes the connection's collation from a server's answer to a query for it.
     pub fn set_collation(&mut self, collation: &[u8]) {
         self.put(b"collation_connection", collation);
     }
 
-    /// Takes the collation of a SET NAMES; `None` is the one that it gives its character set.
+    /// Takes the collation of a SET NAMES; `None` is the default collation of its character set.
     pub fn set_names_collation(&mut self, collation: Option<&[u8]>) {
         let collation = collation.map(<[u8]>::to_ascii_lowercase);
         self.set_collation(collation.as_deref().unwrap_or_default());
@@ -311,35 +315,36 @@ impl TrackedState {
         }
     }
 
-    /// Whether another connection in `from` can be brought here: a schema can be changed, and not be left.
+    /// Whether a connection in state `from` can be brought to this state. A connection can change its default
+    /// schema but cannot go back to having none.
     pub fn is_reachable_from(&self, from: &TrackedState) -> bool {
         self.schema.is_some() || from.schema.is_none()
     }
 
-    /// The same in the schema of `other`.
+    /// This state, with the schema of `other`.
     pub fn in_schema_of(&self, other: &TrackedState) -> TrackedState {
         TrackedState { schema: other.schema.clone(), ..self.clone() }
     }
 
-    /// The same in no schema.
+    /// This state, without a default schema.
     pub fn without_schema(&self) -> TrackedState {
         TrackedState { schema: None, ..self.clone() }
     }
 
-    /// The same, with transactions that are READ ONLY, or not, unless they say otherwise.
+    /// This state, with `transaction_read_only` on or off.
     pub fn with_read_only(&self, is_on: bool) -> TrackedState {
         let mut state = self.clone();
         state.put(b"transaction_read_only", if is_on { b"ON" } else { b"OFF" });
         state
     }
 
-    /// Whether transactions are READ ONLY unless they say otherwise.
+    /// Whether transactions are READ ONLY by default (`transaction_read_only`).
     pub fn is_read_only(&self) -> bool {
         self.value(READ_ONLY) == Some(b"ON")
     }
 
-    /// The same, with what `other` says of transactions: a text is read alike whatever that is, and to set it
-    /// may commit one.
+    /// This state, with the transaction variables of `other`. Those do not affect how a statement is read,
+    /// and setting them may commit a transaction.
     pub fn with_transactions_of(&self, other: &TrackedState) -> TrackedState {
         let mut state = self.clone();
         let both = state.variables.iter_mut().zip(&other.variables).zip(&TRACKED);

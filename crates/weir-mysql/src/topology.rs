@@ -1,35 +1,36 @@
-//! Who is the primary, who has a copy fit to be read, and who else belongs to the cluster: judged from what
-//! its members say of themselves and of each other.
+//! Finds the primary, the secondaries that are fit for reads, and the other members of the cluster, from what
+//! the members report about themselves and each other.
 //!
-//! A server takes writes only by its own word: it sees itself as the primary of a view most of whose members
-//! are there, and is not read-only. What others say of it is never enough. So a primary that was cut off from
-//! its group is none, nor is one that still applies what its predecessor left, nor that of a replica cluster.
+//! Only a server's own report makes it writable: it must see itself as the primary in a view with a majority,
+//! and not be read-only. What other members say about it is never enough. So none of these counts as a
+//! primary: one that was partitioned from its group, one that still applies its predecessor's backlog, and
+//! the primary of a replica cluster.
 //!
 //! Source: MySQL 8.4 Reference Manual, sections 29.12.11.17 (`replication_group_members`), 20.1.4.2 ("Failure
 //! Detection") and 7.1.8 (`super_read_only`).
 
-/// Asks a member of a group how it sees the group: one row for each member that it sees, and one with NULLs
-/// where it is in no group.
+/// Asks a member for its view of the group. It gives one row for each member in the view, or one row with
+/// NULLs if the server is in no group.
 pub const GROUP_SQL: &str = "SELECT @@server_uuid, @@super_read_only, member_id, member_host, member_port, \
      member_state, member_role FROM (SELECT 1) AS one \
      LEFT JOIN performance_schema.replication_group_members ON member_id <> ''";
 
-/// Asks a server whether it is read-only: MariaDB knows this one, too.
+/// Asks a server whether it is read-only. MariaDB has this variable, too.
 pub const READ_ONLY_SQL: &str = "SELECT @@read_only";
 
-/// Most members that a group can have (MySQL 8.4 Reference Manual section 20.3.2). A view of more is none.
+/// Most members that a group can have (MySQL 8.4 Reference Manual section 20.3.2). A larger view is rejected.
 pub const MOST_MEMBERS: usize = 9;
 
 /// The state of a member as another sees it, `MEMBER_STATE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// Takes part.
+    /// Takes part in the group.
     Online,
-    /// Takes part, and is still fetching what it missed.
+    /// Takes part, and is still catching up by distributed recovery.
     Recovering,
-    /// Belongs to the group and is not heard of.
+    /// Belongs to the group but does not respond.
     Unreachable,
-    /// In no group, or no more: `OFFLINE`, `ERROR`, or a state that a later version may have.
+    /// Not in the group, or no longer: `OFFLINE`, `ERROR`, or a state added by a later version.
     Out,
 }
 
@@ -43,7 +44,7 @@ impl MemberState {
         }
     }
 
-    /// The state in a word, for people.
+    /// The state as a word, for people.
     pub const fn word(self) -> &'static str {
         match self {
             MemberState::Online => "online",
@@ -53,7 +54,7 @@ impl MemberState {
         }
     }
 
-    /// Whether the member counts for the majority.
+    /// Whether the member counts towards the majority.
     fn takes_part(self) -> bool {
         matches!(self, MemberState::Online | MemberState::Recovering)
     }
@@ -64,7 +65,7 @@ impl MemberState {
 pub struct ViewMember {
     /// `server_uuid`.
     pub uuid: String,
-    /// `report_host`, or what the server calls its host: clients may know it by another name.
+    /// `report_host`, or the server's own host name; clients may know it by another name.
     pub host: String,
     /// `report_port`.
     pub port: u16,
@@ -74,14 +75,14 @@ pub struct ViewMember {
     pub is_primary: bool,
 }
 
-/// What a server said of itself and of its group.
+/// What a server reported about itself and its group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberReport {
-    /// `server_uuid`; empty where nobody asked for it.
+    /// `server_uuid`; empty if it was not asked for.
     pub uuid: String,
-    /// `super_read_only`, or outside groups `read_only`.
+    /// `super_read_only`; outside of groups, `read_only`.
     pub is_read_only: bool,
-    /// The members that it sees; empty where it is in no group.
+    /// The members in its view; empty if it is in no group.
     pub view: Vec<ViewMember>,
 }
 
@@ -89,7 +90,7 @@ pub struct MemberReport {
 pub type TextRow = Vec<Option<Vec<u8>>>;
 
 impl MemberReport {
-    /// Of the answer to [`GROUP_SQL`]; `None` when it is not such an answer.
+    /// Reads the answer to [`GROUP_SQL`]; `None` if the rows do not fit that query.
     pub fn of_group(rows: &[TextRow]) -> Option<MemberReport> {
         let [Some(uuid), Some(read_only), ..] = rows.first()?.as_slice() else { return None };
         if rows.len() > MOST_MEMBERS {
@@ -103,25 +104,25 @@ impl MemberReport {
         Some(MemberReport { uuid: text(uuid)?, is_read_only: flag(read_only)?, view: view? })
     }
 
-    /// Of the answer to [`READ_ONLY_SQL`]; `None` when it is not such an answer.
+    /// Reads the answer to [`READ_ONLY_SQL`]; `None` if the rows do not fit that query.
     pub fn of_read_only(rows: &[TextRow]) -> Option<MemberReport> {
         let [row] = rows else { return None };
         let [Some(read_only)] = row.as_slice() else { return None };
         Some(MemberReport { uuid: String::new(), is_read_only: flag(read_only)?, view: Vec::new() })
     }
 
-    /// How it sees itself; `None` when it is not in its own view.
+    /// Its own entry in its view; `None` if it is not in the view.
     pub fn own(&self) -> Option<&ViewMember> {
         self.view.iter().find(|member| member.uuid == self.uuid)
     }
 
-    /// Whether more than half of the members that it sees take part, itself among them.
+    /// Whether it takes part itself and more than half of the members in its view take part.
     pub fn has_majority(&self) -> bool {
         let count = self.view.iter().filter(|member| member.state.takes_part()).count();
         self.own().is_some_and(|own| own.state.takes_part()) && count * 2 > self.view.len()
     }
 
-    /// Whether it takes writes, by its own word.
+    /// Whether it accepts writes according to its own report.
     fn is_writable(&self, topology: Topology) -> bool {
         let is_primary = self.own().is_some_and(|own| own.is_primary && own.state == MemberState::Online);
         !self.is_read_only
@@ -131,10 +132,10 @@ impl MemberReport {
             }
     }
 
-    /// Whether a majority has gone on without `other`, which has yet to notice: it still sees this one, which
-    /// sees it no more. A member that is told to end leaves its group first, and for seconds after, until it
-    /// has closed its connections, it may go on to say that it is the primary and not read-only. One that was
-    /// stopped and goes on says so until it finds that it was expelled.
+    /// Whether a majority has continued without `other`, which has not noticed yet: `other` still sees this
+    /// member, but this member no longer sees `other`. A member that shuts down leaves its group first; for
+    /// seconds after that, until it has closed its connections, it may still report itself as the writable
+    /// primary. A member that was suspended and resumes does the same until it notices its expulsion.
     fn went_on_without(&self, other: &MemberReport) -> bool {
         self.has_majority() && !self.sees(&other.uuid) && other.sees(&self.uuid)
     }
@@ -157,7 +158,7 @@ impl ViewMember {
     }
 }
 
-/// Text of a peer that may go to logs: printable, and no longer than a host name can be.
+/// Text from a peer that may go to logs: printable, and no longer than a host name can be.
 fn text(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes).ok()?;
     let is_fit = text.len() <= 255 && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -172,16 +173,16 @@ fn flag(bytes: &[u8]) -> Option<bool> {
     }
 }
 
-/// By what the primary is known.
+/// How the primary is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// Group Replication.
+    /// By its state in Group Replication.
     Group,
-    /// The one that is not read-only.
+    /// It is the one server that is not read-only.
     ReadOnly,
 }
 
-/// What a member is good for.
+/// What a member can be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberRole {
     /// Takes writes.
@@ -190,22 +191,22 @@ pub enum MemberRole {
     Secondary,
 }
 
-/// Why nobody takes writes.
+/// Why there is no primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoPrimary {
     /// No member answered.
     NobodyAnswers,
     /// No member that answered is in a group.
     NoGroup,
-    /// Those that answered see fewer than half of their group.
+    /// The members that answered see no majority of their group.
     NoMajority,
-    /// The primary is read-only: it is just being made the primary, or its cluster is a replica of another.
+    /// The primary is read-only: its election is not complete, or its cluster is a replica of another.
     ReadOnly,
-    /// The group has a primary, which does not answer Weir.
+    /// The group has a primary, but it does not answer Weir.
     Silent,
-    /// No member says that it is the primary.
+    /// No member reports that it is the primary.
     NoneElected,
-    /// There are several groups, or several primaries that are not of one: whom to believe can't be told.
+    /// There are several groups, or several primaries that are not in one group, so none can be trusted.
     Several,
 }
 
@@ -224,25 +225,26 @@ impl NoPrimary {
     }
 }
 
-/// What follows from the reports of all members.
+/// The conclusion from the reports of all members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopologyVerdict {
     /// Index of the primary among the reports.
     pub primary: Result<usize, NoPrimary>,
-    /// By index; `None` for one that is good for nothing now.
+    /// The roles, by index of the report; `None` for a member that cannot be used now.
     pub roles: Vec<Option<MemberRole>>,
-    /// The group as it is believed to be; empty where there is none, or nobody is to be believed.
+    /// The group's members in the view that is trusted; empty if there is no group, or no trusted view.
     pub group: Vec<ViewMember>,
 }
 
-/// Judges what members say, each at its last answer; `None` is one that does not answer. `before` is the
-/// primary so far: of several it stays, so that in a group with several primaries all writes go to one.
+/// Works out the topology from the members' latest reports; `None` is a member that does not answer. `before`
+/// is the primary so far. If there are several primaries, it stays the primary, so that all writes to a
+/// multi-primary group go to one server.
 pub fn judge(topology: Topology, reports: &[Option<MemberReport>], before: Option<usize>) -> TopologyVerdict {
     let reports = without_those_left_behind(reports);
     let reports = reports.as_slice();
     let primary = primary(topology, reports, before);
     let leader = primary.ok().and_then(|index| reports.get(index)?.as_ref());
-    // Without a primary any view of a majority will do: those of one group agree.
+    // Without a primary, any view with a majority will do: the views of one group agree.
     let mut believed = reports.iter().flatten().filter(|report| report.has_majority());
     let believed = leader.or_else(|| believed.next());
     let role = |(index, report): (usize, &Option<MemberReport>)| {
@@ -253,8 +255,8 @@ pub fn judge(topology: Topology, reports: &[Option<MemberReport>], before: Optio
         can_be_read(topology, report, believed).then_some(MemberRole::Secondary)
     };
     let mut roles: Vec<Option<MemberRole>> = reports.iter().enumerate().map(role).collect();
-    // A primary that is read-only holds reads up while it applies what its predecessor left: others are asked
-    // as long as there are any.
+    // A primary that is still read-only delays reads while it applies its predecessor's backlog. So it serves
+    // reads only if no other member can.
     if roles.iter().all(Option::is_none) {
         for (role, report) in roles.iter_mut().zip(reports) {
             let is_there = report.as_ref().is_some_and(|report| is_online(report, believed));
@@ -270,12 +272,13 @@ fn without_those_left_behind(reports: &[Option<MemberReport>]) -> Vec<Option<Mem
     reports.iter().map(|report| report.clone().filter(|report| !is_left_behind(report))).collect()
 }
 
-/// Who is of another group than the one that was believed so far, whose members are `believed`, by
-/// `server_uuid`: one that sees fewer than half of them, while a member that it does not see still takes part
-/// in a group. So is who was made to begin a group of its own (`group_replication_bootstrap_group`), whatever
-/// became of the primary: what that group has not, it never gets. Where nobody of the group is left but those
-/// seen, it is the group that was begun again. Who takes part in no group is of no other: it was told to
-/// leave or was put out, and sees itself alone from then on.
+/// For each report, whether its server belongs to a different group than the one trusted so far. `believed`
+/// has the members of that group by `server_uuid`. A server is in a different group if it sees fewer than
+/// half of these members while one that it does not see still takes part in a group. This covers a server
+/// that was made to bootstrap a group of its own (`group_replication_bootstrap_group`), whatever happened to
+/// the primary: it never receives what its own group lacks. If only members that it sees are left of the old
+/// group, then the old group was bootstrapped again. A server that takes part in no group is not in a
+/// different one: it was told to leave or was expelled, and sees only itself from then on.
 pub fn of_other_groups(reports: &[Option<MemberReport>], believed: &[String]) -> Vec<bool> {
     let current = without_those_left_behind(reports);
     let takes_part = |report: &MemberReport| report.own().is_some_and(|own| own.state.takes_part());
@@ -311,7 +314,7 @@ fn primary(
             if let Some(same) = before.filter(|before| writable.iter().any(|(index, _)| index == before)) {
                 return Ok(same);
             }
-            // Several primaries of one group see each other; those of two groups don't.
+            // Several primaries of one group see each other; those of two groups do not.
             let is_one_group =
                 topology == Topology::Group && others.iter().all(|(_, other)| report.sees(&other.uuid));
             if is_one_group { Ok(*first) } else { Err(NoPrimary::Several) }
@@ -342,7 +345,7 @@ fn why_none(topology: Topology, reports: &[Option<MemberReport>]) -> NoPrimary {
     }
 }
 
-/// Whether a member that is not the primary has a copy to be read.
+/// Whether a member that is not the primary can serve reads.
 fn can_be_read(topology: Topology, report: &MemberReport, believed: Option<&MemberReport>) -> bool {
     match topology {
         Topology::ReadOnly => report.is_read_only,
@@ -350,8 +353,8 @@ fn can_be_read(topology: Topology, report: &MemberReport, believed: Option<&Memb
     }
 }
 
-/// Whether a member is online in the group that is believed. One without a majority is not as long as others
-/// have one, who go on without it; when nobody has, nobody knows better.
+/// Whether a member is online in the trusted group. A member without a majority does not count while others
+/// have a majority and continue without it. If no member has a majority, its own report is the best there is.
 fn is_online(report: &MemberReport, believed: Option<&MemberReport>) -> bool {
     let is_member = believed.is_none_or(|view| report.has_majority() && view.sees(&report.uuid));
     is_member && report.own().is_some_and(|own| own.state == MemberState::Online)

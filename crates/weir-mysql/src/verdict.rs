@@ -1,4 +1,4 @@
-//! What is found out about a statement: closed sets, each with the words that `weir explain sql` prints.
+//! The properties of a statement: closed sets, each with the words that `weir explain sql` prints.
 
 /// Declares an enum whose values have a word and a meaning.
 macro_rules! worded {
@@ -33,34 +33,34 @@ macro_rules! flags {
         pub struct $name(u16);
 
         impl $name {
-            /// None of them.
+            /// The empty set.
             pub const NONE: $name = $name(0);
             $(#[doc = $meaning] pub const $flag: $name = $name(1 << $bit);)*
             /// Each flag with its word and its meaning.
             pub const ALL: &'static [($name, &'static str, &'static str)] =
                 &[$(($name::$flag, $word, $meaning),)*];
 
-            /// Whether there is none.
+            /// Whether the set is empty.
             pub const fn is_empty(self) -> bool {
                 self.0 == 0
             }
 
-            /// Whether any of `others` is there.
+            /// Whether the set has any of `others`.
             pub const fn has(self, others: $name) -> bool {
                 self.0 & others.0 != 0
             }
 
-            /// Those of both.
+            /// The union of both sets.
             pub const fn and(self, others: $name) -> $name {
                 $name(self.0 | others.0)
             }
 
-            /// Those that `others` has not.
+            /// The flags of this set that are not in `others`.
             pub const fn without(self, others: $name) -> $name {
                 $name(self.0 & !others.0)
             }
 
-            /// The words of those that are there.
+            /// The words of the flags in the set.
             pub fn words(self) -> impl Iterator<Item = &'static str> {
                 $name::ALL.iter().filter(move |(flag, ..)| self.has(*flag)).map(|(_, word, _)| *word)
             }
@@ -83,7 +83,7 @@ worded! {
 }
 
 worded! {
-    /// What kind of statement it is.
+    /// The kind of a statement.
     StatementKind {
         Empty = "empty", "Nothing but white space, comments and semicolons.";
         Select = "select", "SELECT, TABLE, VALUES, WITH.";
@@ -111,7 +111,7 @@ worded! {
 }
 
 worded! {
-    /// Why a statement wants the member it wants. The first that holds, from the top.
+    /// Why a statement needs the role that it needs: the first reason, from the top, that applies.
     RouteReason {
         ReadWriteListener = "read_write_listener", "The listener has `access = \"read-write\"`.";
         ReadOnlyListener = "read_only_listener", "The listener has `access = \"read-only\"`.";
@@ -159,8 +159,8 @@ worded! {
 }
 
 flags! {
-    /// What a statement leaves on its connection that session trackers do not tell, or tell without what
-    /// would be needed to say it again elsewhere.
+    /// State that a statement leaves on its connection and that session trackers do not report, or do not
+    /// report fully enough to recreate it on another connection.
     LeftBehind {
         USER_VARIABLE = 0, "user_variable", "A user variable.";
         TEMPORARY_TABLE = 1, "temporary_table", "A temporary table.";
@@ -181,34 +181,34 @@ flags! {
 }
 
 impl LeftBehind {
-    /// What only the next statement can ask for; all else stays until the connection is reset.
+    /// State that only the next statement can ask for. All other state stays until the connection is reset.
     pub const FOR_THE_NEXT: LeftBehind = LeftBehind::FOUND_ROWS.and(LeftBehind::INSERT_ID);
 
-    /// What a single statement leaves only where it succeeds.
+    /// State that a single statement leaves only if it succeeds.
     pub const OF_SUCCESS: LeftBehind = LeftBehind::TEMPORARY_TABLE
         .and(LeftBehind::PREPARED)
         .and(LeftBehind::TABLE_LOCK)
         .and(LeftBehind::HANDLER)
         .and(LeftBehind::XA);
 
-    /// What COM_RESET_CONNECTION leaves as it is (mysqld 9.7.4): such a connection is never another
-    /// session's.
+    /// State that COM_RESET_CONNECTION does not remove (mysqld 9.7.4). A connection with such state is never
+    /// given to another session.
     pub const BEYOND_RESET: LeftBehind =
         LeftBehind::ROLE.and(LeftBehind::RESOURCE_GROUP).and(LeftBehind::OPTION);
 
-    /// What of it a reset does not undo.
+    /// The part of this state that survives a reset.
     pub const fn behind_reset(self) -> LeftBehind {
         self.without(self.without(LeftBehind::BEYOND_RESET))
     }
 
-    /// Whether the session must keep its connection until a reset.
+    /// Whether the session must keep its connection until it is reset.
     pub const fn pins(self) -> bool {
         !self.without(LeftBehind::FOR_THE_NEXT).is_empty()
     }
 }
 
 flags! {
-    /// What a statement asks about its connection that a statement before left there.
+    /// State of its connection that a statement asks for and that an earlier statement left there.
     ReadsBack {
         INSERT_ID = 0, "last_insert_id", "LAST_INSERT_ID(), @@last_insert_id.";
         FOUND_ROWS = 1, "found_rows", "FOUND_ROWS().";
@@ -220,52 +220,52 @@ flags! {
 }
 
 impl ReadsBack {
-    /// What each statement replaces.
+    /// State that every statement replaces.
     pub const ABOUT_THE_LAST: ReadsBack =
         ReadsBack::FOUND_ROWS.and(ReadsBack::ROW_COUNT).and(ReadsBack::WARNINGS);
 }
 
-/// What a statement does to the session's transaction.
+/// The effect of a statement on the session's transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransactionStep {
-    /// Nothing by itself.
+    /// None by itself.
     #[default]
     None,
-    /// Begins one, and commits the one before.
+    /// Begins a transaction, and commits the one before.
     Begin {
-        /// It said READ ONLY.
+        /// Whether it says READ ONLY.
         read_only: bool,
     },
-    /// Ends it.
+    /// Commits the transaction.
     Commit {
-        /// The next one begins at once.
+        /// Whether the next transaction begins at once.
         chain: Completion,
-        /// The server then closes the connection.
+        /// Whether the server then closes the connection.
         release: Completion,
     },
-    /// Ends it without effect.
+    /// Rolls the transaction back.
     Rollback {
-        /// The next one begins at once.
+        /// Whether the next transaction begins at once.
         chain: Completion,
-        /// The server then closes the connection.
+        /// Whether the server then closes the connection.
         release: Completion,
     },
-    /// Commits it on the way.
+    /// Commits the transaction implicitly.
     ImplicitCommit,
-    /// `SET autocommit`; `None` where the value is no literal. Switching it on commits.
+    /// `SET autocommit`; `None` if the value is not a literal. Turning it on commits.
     Autocommit(Option<bool>),
-    /// Several of these, or nobody knows: the server's status flags tell.
+    /// Several of these, or unknown: the server's status flags show the outcome.
     Unclear {
-        /// Autocommit may be switched on.
+        /// Whether it may turn autocommit on.
         autocommit: bool,
-        /// One of them says that the server is to close the connection.
+        /// Whether one of the steps makes the server close the connection.
         releases: bool,
     },
 }
 
 impl TransactionStep {
-    /// Whether the server closes the connection behind it, unless it refuses it; `as_set` says that it does
-    /// where the statement does not say.
+    /// Whether the server closes the connection after the statement, unless the statement fails. `as_set` is
+    /// whether `completion_type` is RELEASE, which decides if the statement says nothing.
     pub fn releases(&self, as_set: bool) -> bool {
         match self {
             Self::Commit { release, .. } | Self::Rollback { release, .. } => release.holds(as_set),
@@ -274,28 +274,28 @@ impl TransactionStep {
         }
     }
 
-    /// Whether it may switch autocommit on, which ends a transaction but keeps what that said of itself, as
-    /// READ ONLY, for the next statement.
+    /// Whether it may turn autocommit on. That ends a transaction, but the next statement keeps its
+    /// characteristics, such as READ ONLY.
     pub fn may_switch_autocommit_on(&self) -> bool {
         matches!(self, Self::Autocommit(Some(true) | None) | Self::Unclear { autocommit: true, .. })
     }
 }
 
-/// What a statement that ends a transaction says of AND CHAIN, or of RELEASE.
+/// Whether a statement that ends a transaction has AND CHAIN, or RELEASE.
 ///
 /// Source: MySQL 8.4 Reference Manual, "START TRANSACTION, COMMIT, and ROLLBACK Statements".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// That it is not to be.
+    /// It has NO CHAIN, or NO RELEASE.
     No,
-    /// Nothing: `completion_type` decides.
+    /// It has neither: `completion_type` decides.
     AsSet,
-    /// That it is to be.
+    /// It has CHAIN, or RELEASE.
     Yes,
 }
 
 impl Completion {
-    /// Whether it comes to that, where `as_set` is what `completion_type` decides.
+    /// Whether the option is in effect; `as_set` is what `completion_type` says.
     pub fn holds(self, as_set: bool) -> bool {
         match self {
             Self::No => false,
@@ -305,37 +305,37 @@ impl Completion {
     }
 }
 
-/// Whether a text goes beyond a READ ONLY transaction that it comes in.
+/// Whether a text that arrives in a READ ONLY transaction has an effect outside of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BeyondReadOnly {
-    /// It changes nothing, or the transaction that it comes in is open meanwhile and refuses that.
+    /// It changes nothing, or it stays in the open transaction, which refuses changes.
     #[default]
     Nothing,
-    /// It ends the transaction before anything else, and then may change something.
+    /// It ends the transaction first, and then may change something.
     AtOnce,
-    /// It does something else in the transaction first.
+    /// It first does something in the transaction, then ends it and may change something.
     Later,
 }
 
-/// What a text does to the tables that its connection holds. One that was looked at is locked against
-/// definitions until the transaction ends (MySQL 8.4 Reference Manual section 10.11.4), whatever the status
-/// flags say: they tell only of engines that have transactions.
+/// The effect of a text on the metadata locks of its connection. A table that was used stays locked against
+/// DDL until the transaction ends (MySQL 8.4 Reference Manual section 10.11.4). The status flags do not show
+/// this: they cover only transactional engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableUse {
-    /// It looks at none.
+    /// It uses no table.
     Unused,
-    /// It may look at some, or sets a savepoint, which lasts as long.
+    /// It may use tables, or sets a savepoint, which lasts as long.
     Used,
-    /// It ends the transaction, and looks at none behind that.
+    /// It ends the transaction and uses no table after that.
     Freed,
 }
 
-/// What `KILL` is to end.
+/// The target of `KILL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KillTarget {
-    /// Only the running statement (`KILL QUERY`), not the connection.
+    /// Whether only the running statement ends (`KILL QUERY`), not the connection.
     pub query_only: bool,
-    /// The connection's number; `None` where it is an expression.
+    /// The connection id; `None` if it is an expression.
     pub id: Option<u64>,
 }
 
@@ -348,7 +348,7 @@ worded! {
     }
 }
 
-/// What a listener's `access` says.
+/// A listener's `access` setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SplitAccess {
     /// `read-write`: all goes to the primary.
@@ -356,40 +356,40 @@ pub enum SplitAccess {
     ReadWrite,
     /// `read-only`: all goes to secondaries.
     ReadOnly,
-    /// `auto`: each statement where it may run.
+    /// `auto`: each statement goes where it may run.
     Auto,
 }
 
-/// The transaction a session is in.
+/// The session's open transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OpenTransaction {
     /// None.
     #[default]
     None,
-    /// One that may write.
+    /// It may write.
     ReadWrite,
-    /// One that began with READ ONLY (`SERVER_STATUS_IN_TRANS_READONLY`).
+    /// It began as READ ONLY (`SERVER_STATUS_IN_TRANS_READONLY`).
     ReadOnly,
 }
 
-/// What must be known of the session to judge its next statement.
+/// The facts about a session that decide how its next statement is classified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionFacts {
-    /// The listener's.
+    /// The listener's setting.
     pub access: SplitAccess,
     /// From the server's last status flags.
     pub transaction: OpenTransaction,
     /// From the server's last status flags, or the tracked variable.
     pub autocommit: bool,
-    /// By which rules its texts are read.
+    /// The rules by which its statements are read.
     pub dialect: crate::SqlDialect,
-    /// Whether the tables of the default schema show what each server has of its own (`performance_schema`,
-    /// `sys`): then a name without a schema may be one of those.
+    /// Whether the tables of the default schema show state of the individual server (`performance_schema`,
+    /// `sys`). Then a name without a schema may be one of those tables.
     pub is_in_own_schema: bool,
 }
 
 impl Default for SessionFacts {
-    /// A new session by a server's own defaults on a listener with `access = "auto"`.
+    /// A new session with a server's defaults, on a listener with `access = "auto"`.
     fn default() -> SessionFacts {
         SessionFacts {
             access: SplitAccess::Auto,
@@ -401,55 +401,56 @@ impl Default for SessionFacts {
     }
 }
 
-/// What a text wants, does and leaves behind.
+/// The result of classifying a text: what it needs, does and leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatementVerdict {
-    /// Where it may run.
+    /// The role of the servers where it may run.
     pub wants: RoleWanted,
-    /// Why there.
+    /// The reason for `wants`.
     pub reason: RouteReason,
-    /// Why its own text wants what it wants, whatever the session's state and the listener say.
+    /// The reason from the text alone, regardless of the session's state and the listener.
     pub own_reason: RouteReason,
-    /// What kind it is.
+    /// The kind of statement.
     pub kind: StatementKind,
-    /// Statements in the text, those that are not empty.
+    /// The number of statements in the text, not counting empty ones.
     pub statements: u32,
-    /// What it leaves on its connection.
+    /// The state that it leaves on its connection.
     pub leaves: LeftBehind,
-    /// What it asks about the statement before it.
+    /// What it asks about earlier statements on its connection.
     pub reads_back: ReadsBack,
-    /// What it does to the transaction.
+    /// Its effect on the transaction.
     pub transaction: TransactionStep,
-    /// Whether the server may ask the client for a file: it said `LOAD DATA LOCAL`.
+    /// Whether it contains `LOAD DATA LOCAL`, so that the server may ask the client for a file.
     pub local_infile: bool,
-    /// What it is to end.
+    /// The target, if it is a `KILL`.
     pub kill: Option<KillTarget>,
     /// Whether it may be sent again.
     pub resend: Resend,
-    /// Whether its text says that it changes, or locks, more than what is its connection's own. Of what it
-    /// calls it says nothing: see [`StatementVerdict::may_change`].
+    /// Whether its text shows that it changes, or locks, more than the state of its own connection. This does
+    /// not cover the functions and routines that it calls: see [`StatementVerdict::may_change`].
     pub changes: bool,
-    /// Whether it does so behind a READ ONLY transaction that is open before it.
+    /// Whether it does so outside of a READ ONLY transaction that is open when it arrives.
     pub beyond_read_only: BeyondReadOnly,
-    /// Whether, of several statements, the first is a COMMIT or ROLLBACK that does not say whether the next
-    /// transaction begins behind it, READ ONLY as the one before: `completion_type` decides.
+    /// Whether the first of several statements is a COMMIT or ROLLBACK without [NO] CHAIN. Then
+    /// `completion_type` decides whether the next transaction begins at once, READ ONLY like the one before.
     pub ends_as_set: bool,
-    /// What it does to the tables that its connection holds.
+    /// Its effect on the metadata locks of its connection.
     pub tables: TableUse,
 }
 
 impl StatementVerdict {
-    /// Whether it may change, or lock, more than what is its connection's own: what only the primary is to
-    /// do.
+    /// Whether it may change, or lock, more than the state of its own connection, so that it must run on the
+    /// primary.
     pub const fn may_change(&self) -> bool {
         self.changes || self.leaves.has(LeftBehind::ANYTHING)
     }
 
-    /// Whether it can write nothing where transactions are READ ONLY unless a text says otherwise, whatever
-    /// stored code it calls: that runs in the transaction of its statement, and can end none. It does not say
-    /// otherwise itself, nor runs statements that are not in it, as CALL and EXECUTE do.
+    /// Whether it can write nothing while transactions are READ ONLY by default, whatever stored code it
+    /// calls: stored code runs in the transaction of its statement and cannot end it. The statement itself
+    /// must not override the default, and must not run statements that are not in its text, as CALL and
+    /// EXECUTE do.
     ///
-    /// A SET that reads a table is no such: it may say otherwise of the read that is in it.
+    /// False for a SET that reads a table: it may override the default for the read that it contains.
     pub fn keeps_read_only(&self) -> bool {
         if self.statements > 1 || self.beyond_read_only != BeyondReadOnly::Nothing {
             return false;
@@ -478,14 +479,15 @@ impl StatementVerdict {
         }
     }
 
-    /// Whether all that runs is in its text: it looks at no table, behind which there may be a view or a
-    /// trigger, and calls no function that is not built in.
+    /// Whether everything that runs is in its text. It then uses no table, which could be a view or have a
+    /// trigger, and calls only built-in functions.
     pub const fn runs_no_stored_code(&self) -> bool {
         matches!(self.tables, TableUse::Unused) && !self.leaves.has(LeftBehind::ANYTHING)
     }
 
-    /// Whether it is refused to a session that is kept, by `pins`, at a server that is not the primary. A
-    /// lock of GET_LOCK is asked for where all ask, unless the session has one there.
+    /// Whether a server that is not the primary must not run it for a session that is kept on its connection
+    /// by `pins`. GET_LOCK belongs on the primary, where all sessions take locks, unless the session already
+    /// holds one here.
     pub const fn is_for_the_primary_alone(&self, pins: LeftBehind) -> bool {
         let locks = self.leaves.has(LeftBehind::USER_LOCK) && !pins.has(LeftBehind::USER_LOCK);
         self.may_change() || locks

@@ -1,9 +1,9 @@
-//! What brings a connection from one state to another.
+//! The statements and commands that bring a connection from one state to another.
 
 use super::{CLIENT_SET, COLLATION, CONNECTION_SET, RESULTS_SET, TRACKED, TrackedState, ValueForm};
 use crate::charset::ClientCharset;
 
-/// One thing that brings a connection towards a state.
+/// One step on the way to a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StateStep<'a> {
     /// A statement.
@@ -13,9 +13,9 @@ pub enum StateStep<'a> {
 }
 
 impl TrackedState {
-    /// What brings a connection in `from` here, in this order. Servers read a name in the client's character
-    /// set, so that this is UTF-8 first where the name has to be; and a role may give the right to the
-    /// schema.
+    /// The steps that bring a connection from state `from` to this state, in order. Servers read names in the
+    /// client's character set, so that is set to UTF-8 first if a name needs it. Roles come before the
+    /// schema, because a role may grant access to the schema.
     pub fn steps_from(&self, from: &TrackedState) -> Vec<StateStep<'_>> {
         let schema = self.schema().filter(|_| self.schema != from.schema);
         let roles = self.roles().filter(|_| self.roles != from.roles);
@@ -34,12 +34,12 @@ impl TrackedState {
         steps
     }
 
-    /// The SET that brings the variables of `from` here; `None` where they are the same.
+    /// The SET that changes the variables of `from` to those of this state; `None` if they are equal.
     pub(super) fn set_from(&self, from: &TrackedState) -> Option<Vec<u8>> {
         let mut sql = Vec::new();
         let differs = |index: usize| self.variables.get(index) != from.variables.get(index);
         let results_differ = differs(RESULTS_SET) || self.results_collation != from.results_collation;
-        // Either may change the other.
+        // Setting either one may change the other.
         let connection_differs = differs(CONNECTION_SET) || differs(COLLATION);
         let names = self.names_to_set(results_differ, connection_differs);
         if let Some((set, collation)) = names {
@@ -66,8 +66,8 @@ impl TrackedState {
             sql.extend_from_slice(name.as_bytes());
             sql.extend_from_slice(b" = ");
             match (value, form) {
-                // Not DEFAULT: mysqld 9.7.4 leaves `foreign_key_checks` and `unique_checks` as they
-                // were.
+                // DEFAULT does not work: mysqld 9.7.4 leaves `foreign_key_checks` and `unique_checks`
+                // unchanged.
                 (None, _) => {
                     sql.extend_from_slice(b"@@GLOBAL.");
                     sql.extend_from_slice(name.as_bytes());
@@ -80,7 +80,7 @@ impl TrackedState {
         (!sql.is_empty()).then_some(sql)
     }
 
-    /// The character set and the collation of the SET NAMES that must come first; `None` where none must.
+    /// The character set and collation of the SET NAMES that must come first; `None` if none is needed.
     fn names_to_set(&self, results_differ: bool, connection_differs: bool) -> Option<(&[u8], Option<&[u8]>)> {
         if results_differ && let Some(collation) = self.results_collation.as_deref() {
             return Some((self.value(RESULTS_SET)?, Some(collation)));
@@ -94,21 +94,22 @@ fn is_number(value: &[u8]) -> bool {
     !value.is_empty() && value.iter().all(u8::is_ascii_digit)
 }
 
-/// Whether text means the same in every character set of a client, and has no quotes.
+/// Whether text has the same bytes in every client character set, and contains no quotes.
 pub(super) fn is_plain(text: &[u8]) -> bool {
     text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"_-+:,./$ ".contains(byte))
 }
 
-/// Appends the name of a character set or a collation, which the grammar has in its place and nothing else.
+/// Appends the name of a character set or collation in quotes, without any characters that such names never
+/// have.
 fn quote_name(sql: &mut Vec<u8>, name: &[u8]) {
     sql.push(b'\'');
     sql.extend(name.iter().filter(|byte| is_plain(&[**byte])));
     sql.push(b'\'');
 }
 
-/// Appends text in quotes that every `sql_mode` and character set reads alike: as hexadecimal, where it has
-/// anything but plain characters. It says what set it is in: in utf16, as that of a connection can be,
-/// servers take no value of a variable.
+/// Appends a string literal that every `sql_mode` and character set reads alike. It is hexadecimal if the
+/// text has anything but plain characters. It names its character set, because servers reject variable values
+/// in utf16, which may be the connection's character set.
 fn quote(sql: &mut Vec<u8>, value: &[u8]) {
     sql.extend_from_slice(b"_utf8mb4");
     if is_plain(value) {
