@@ -1,17 +1,17 @@
-//! Connection IDs: they say which worker of which process has the connection, to us and to the kernel, and to
-//! nobody else.
+//! Connection IDs: they name the process and worker that have the connection, in a form that only we and the
+//! kernel can read.
 //!
-//! Twelve bytes: five random ones, the process and the worker, masked, and four that prove that we made it:
+//! They have twelve bytes: five random ones, process and worker (masked), and four that authenticate the ID:
 //!
 //! ```text
 //! 0        5         6        8       12
 //! | random | process | worker |  tag  |
 //! ```
 //!
-//! The mask is a keyed hash of the random bytes, of a kind that a classic BPF program can compute
-//! ([`steering_program`]). It hides from an observer which IDs lead to the same worker; it is not meant to
-//! resist one who can choose IDs, who gains nothing by it: a packet with an ID that is not ours is never
-//! forwarded. The tag is a truncated HMAC-SHA256.
+//! The mask is a keyed hash of the random bytes that a classic BPF program can compute
+//! ([`steering_program`]). It hides from observers which IDs lead to the same worker. It is not meant to
+//! resist an attacker who can choose IDs, who would gain nothing: a packet with an ID that is not ours is
+//! never forwarded. The tag is a truncated HMAC-SHA256.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub struct Owner {
     pub worker: u16,
 }
 
-/// The keyed hash, in the steps of [`emit_steering`].
+/// The keyed hash, in the same steps as [`emit_steering`].
 fn mask(keys: &[u32; 4], id: &[u8]) -> u32 {
     let first = u32::from_be_bytes([id[0], id[1], id[2], id[3]]);
     let mut mixed = (first ^ keys[0]).wrapping_mul(keys[1]);
@@ -52,8 +52,8 @@ fn tag(keys: &Keys, id: &[u8]) -> [u8; BYTES - SIGNED_BYTES] {
     std::array::from_fn(|index| signature.as_ref()[index])
 }
 
-/// Owner of the connection of `id`, if the ID is ours, which [`is_genuine`] tells. `None` when it can't be by
-/// its length.
+/// The owner of the connection with this `id`, provided the ID is ours, which [`is_genuine`] checks. `None`
+/// if its length is wrong.
 #[inline]
 pub fn owner(keys: &Keys, id: &[u8]) -> Option<Owner> {
     if id.len() != BYTES {
@@ -64,13 +64,13 @@ pub fn owner(keys: &Keys, id: &[u8]) -> Option<Owner> {
     Some(Owner { process: id[5] ^ (mask >> 16) as u8, worker })
 }
 
-/// Whether we, or the process before us, made this ID. About half a microsecond.
+/// Whether this process or an earlier one with the same keys made this ID. About half a microsecond.
 pub fn is_genuine(keys: &Keys, id: &[u8]) -> bool {
     id.len() == BYTES && id[SIGNED_BYTES..] == tag(keys, id)
 }
 
-/// The destination connection ID of a datagram's first packet (RFC 8999 §5), if it is long enough to have
-/// one. Short headers do not say how long it is: all of ours have the same length.
+/// The destination connection ID of a datagram's first packet (RFC 8999 §5); `None` if the datagram is too
+/// short. A short header does not contain the length: all our IDs have the same one.
 #[inline]
 pub fn destination(datagram: &[u8]) -> Option<&[u8]> {
     if datagram.first()? & 0x80 == 0 {
@@ -87,7 +87,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// For the worker of that number.
+    /// For the worker with that number.
     pub fn new(keys: Arc<Keys>, worker: u16) -> Generator {
         Generator { keys, worker }
     }
@@ -96,7 +96,7 @@ impl Generator {
 impl ConnectionIdGenerator for Generator {
     fn generate_cid(&mut self) -> ConnectionId {
         let mut id = [0; BYTES];
-        // aws-lc aborts rather than give bytes that are not random.
+        // aws-lc aborts rather than return bytes that are not random.
         let _ = rand::fill(&mut id[..RANDOM_BYTES]);
         let mask = mask(self.keys.steering(), &id);
         id[5] = self.keys.process() ^ (mask >> 16) as u8;
@@ -119,12 +119,12 @@ impl ConnectionIdGenerator for Generator {
     }
 }
 
-/// A program for [`weir_io::system::datagrams::steer_group`] that gives the worker's number of a datagram
-/// whose connection ID has the length of ours, and of any other a number that no socket has, upon which the
-/// kernel goes by the addresses.
+/// A program for [`weir_io::system::datagrams::steer_group`] that returns the worker's number for a datagram
+/// whose connection ID is as long as ours. For any other it returns a number that no socket has, so that the
+/// kernel chooses by the addresses.
 ///
-/// A client's first packets have an ID of its own choice. If that is as long as ours it decides the worker
-/// all the same: each of those packets carries the same one.
+/// A client's first packets have an ID of its own choice. If that is as long as ours it also determines the
+/// worker, which does no harm: all of those packets carry the same ID.
 pub fn steering_program(keys: &Keys) -> Vec<libc::sock_filter> {
     use libc::{BPF_ABS, BPF_B, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET};
     let steering = keys.steering();
@@ -142,7 +142,7 @@ pub fn steering_program(keys: &Keys) -> Vec<libc::sock_filter> {
     program
 }
 
-/// [`mask`] and what follows from it as instructions, for an ID that begins at `base`.
+/// [`mask`] and the steps after it as instructions, for an ID that begins at `base`.
 fn emit_steering(keys: &[u32; 4], base: u32) -> Vec<libc::sock_filter> {
     use libc::{BPF_A, BPF_ABS, BPF_ADD, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_K, BPF_LD, BPF_MEM, BPF_MISC};
     use libc::{BPF_MUL, BPF_RET, BPF_RSH, BPF_ST, BPF_TAX, BPF_W, BPF_X, BPF_XOR};

@@ -1,5 +1,5 @@
-//! One QUIC connection: the protocol's state, who waits for which stream, and whether it has something to
-//! send.
+//! One QUIC connection: the protocol's state, the tasks that wait for its streams, and whether it has
+//! something to send.
 
 mod given_up;
 mod silence;
@@ -26,7 +26,7 @@ use crate::port::Port;
 use crate::timers::Timer;
 use crate::wakers::{wake, watch};
 
-/// A connection of a client's, or one to a server.
+/// A connection from a client, or one to a server.
 pub struct Connection {
     pub(crate) handle: ConnectionHandle,
     pub(crate) port: Rc<Port>,
@@ -37,26 +37,26 @@ pub struct Connection {
     pub(crate) driver: Rc<Driver>,
     /// The last address that the client has proved.
     pub(crate) client: Cell<SocketAddr>,
-    /// Counted among the handshakes under way.
+    /// Whether it is counted among the handshakes in progress.
     pub(crate) is_half_open: Cell<bool>,
-    /// The client proved its address before it began.
+    /// Whether the client had proved its address before it began.
     is_proved: bool,
-    /// Its handshake is over.
+    /// Whether its handshake is complete.
     pub(crate) is_confirmed: Cell<bool>,
-    /// This side began it: the peer is a server.
+    /// Whether this side opened it, so that the peer is a server.
     pub(crate) is_ours: Cell<bool>,
-    /// Handed to the listener.
+    /// Whether it was handed to the listener.
     is_served: Cell<bool>,
-    /// Counts the connection; dropped when it is over.
+    /// The listener's guard, which counts the connection until it is dropped.
     guard: RefCell<Option<Box<dyn Any>>>,
     idle_timeout: Duration,
     flood_budget: RefCell<FloodBudget>,
-    /// When the handshake must be over, later when a silent client is asked whether it is there.
+    /// When the handshake must be complete; afterwards, when to probe a silent client.
     pub(crate) own_due: Cell<Option<Instant>>,
     requests: Cell<u32>,
-    /// When something last came from the client.
+    /// When something was last received from the client.
     pub(crate) heard_at: Cell<Instant>,
-    /// When the peer was asked last whether it is there.
+    /// When the peer was last probed.
     asked_at: Cell<Option<Instant>>,
     pub(crate) paths: RefCell<ClientPaths>,
 }
@@ -65,52 +65,53 @@ pub struct Connection {
 pub(crate) struct Inner {
     pub(crate) quic: quinn_proto::Connection,
     watches: HashMap<StreamId, Watch, foldhash::fast::RandomState>,
-    /// Streams that we have ended and whose end the client has not acknowledged, with all bytes of each.
+    /// Streams that we have ended and whose end the client has not acknowledged, with their total bytes.
     ending: HashMap<StreamId, u64, foldhash::fast::RandomState>,
-    /// All bytes of the streams that have not ended so far. No more of it than the window is still here.
+    /// Total bytes written to the streams that have not ended. At most the send window of them is still in
+    /// memory.
     pub(crate) unended_bytes: u64,
     pub(crate) held: Held,
     ended: Option<Waker>,
     accepting: [Option<Waker>; 2],
-    /// Who waits for the end of the connection, and for what concerns all its streams.
+    /// The task that waits for the end of the connection, and for events of all its streams.
     pub(crate) closed: Option<Waker>,
     pub(crate) lost: Option<ConnectionError>,
     pub(crate) send_window: u64,
 }
 
-/// Tasks that wait for one stream.
+/// Tasks that wait for events of one stream.
 #[derive(Default)]
 struct Watch {
     readable: Option<Waker>,
     writable: Option<Waker>,
-    /// Woken when the client has lost interest in the answer.
+    /// Woken when the client no longer wants the answer.
     stopped: Option<Waker>,
-    /// Woken when the handshake is over.
+    /// Woken when the handshake is complete.
     confirmed: Option<Waker>,
-    /// Bytes given to be sent, until the end is.
+    /// Bytes written so far, until the stream ends.
     written_bytes: u64,
 }
 
-/// Early end of a stream.
+/// Why a stream ended early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamError {
-    /// The client gave up its side, or refuses ours, with this code.
+    /// The client reset its side, or asked us to stop sending, with this code.
     Reset(u64),
     /// The connection is gone.
     ConnectionLost,
 }
 
-/// Leave for a connection to begin.
+/// Permission for a connection to begin.
 pub(crate) struct Admission {
-    /// What the endpoint knows it by.
+    /// The endpoint's handle for it.
     pub(crate) handle: ConnectionHandle,
     /// The client has proved its address.
     pub(crate) is_proved: bool,
-    /// Counts the connection; dropped when it is over.
+    /// Counts the connection until it is dropped.
     pub(crate) guard: Box<dyn Any>,
-    /// Longest silence of the connection.
+    /// Idle timeout of the connection.
     pub(crate) idle_timeout: Duration,
-    /// Frames without content that the peer may send ahead of what earns it more.
+    /// Frames without content that the peer may send before it has earned any.
     pub(crate) control_frames: u32,
 }
 
@@ -159,8 +160,8 @@ impl Connection {
         }
     }
 
-    /// A datagram was given to the protocol: closes the connection when its frames were too many for what
-    /// they brought (threat C5).
+    /// Call this when a datagram was passed to the protocol: closes the connection if it had too many frames
+    /// for its content (threat C5).
     pub(crate) fn charge_frames(self: &Rc<Self>, now: Instant) {
         let has_room = {
             let budget = &mut *self.flood_budget.borrow_mut();
@@ -172,20 +173,20 @@ impl Connection {
         }
     }
 
-    /// The client's address: the last one from which it has answered a challenge (RFC 9000 §8.2), not where
-    /// its last packet says it came from (row C8).
+    /// The client's address: the last one from which it has answered a challenge (RFC 9000 §8.2), not the
+    /// source address of its last packet (row C8).
     pub fn client(&self) -> SocketAddr {
         self.client.get()
     }
 
-    /// Our address that the client uses.
+    /// Our address, as the client uses it.
     pub fn local(&self) -> SocketAddr {
         let bound = self.port.socket.address();
         let local = self.inner.borrow().quic.local_ip();
         local.map_or(bound, |ip| SocketAddr::new(ip, bound.port()))
     }
 
-    /// Outcome of the TLS handshake.
+    /// Result of the TLS handshake.
     pub fn handshake(&self) -> Option<Box<quinn_proto::crypto::rustls::HandshakeData>> {
         self.inner.borrow().quic.crypto_session().handshake_data()?.downcast().ok()
     }
@@ -195,14 +196,13 @@ impl Connection {
         self.inner.borrow().quic.crypto_session().peer_identity()?.downcast().ok()
     }
 
-    /// Whether the client's requests may be copies that somebody sends again (RFC 8470): the handshake is not
-    /// over.
+    /// Whether the client's requests may be replays (RFC 8470), because the handshake is not complete.
     pub fn is_early(&self) -> bool {
         self.inner.borrow().quic.is_handshaking()
     }
 
-    /// Ready once the handshake is over: then the client's requests are its own. False when the connection
-    /// has ended before.
+    /// Ready once the handshake is complete, so that the client's requests can't be replays. False when the
+    /// connection ended before that.
     pub fn poll_confirmed(&self, id: StreamId, context: &mut Context<'_>) -> Poll<bool> {
         let inner = &mut *self.inner.borrow_mut();
         if inner.is_over() {
@@ -217,20 +217,20 @@ impl Connection {
         Poll::Pending
     }
 
-    /// A request is served although the handshake is not over.
+    /// Counts a request that is served before the handshake is complete.
     pub fn note_early(&self) {
         self.driver.counts().served_early();
     }
 
-    /// Whether it is time to hand the connection to the listener: its handshake is over, or the client
-    /// resumes a session with early data and is where it says it is. True once.
+    /// Whether it is time to hand the connection to the listener: its handshake is complete, or the client
+    /// resumes a session with early data and has proved its address. Returns true only once.
     pub(crate) fn is_to_be_served(&self) -> bool {
         let is_time = !self.is_served.get()
             && (self.is_confirmed.get() || (self.is_proved && self.inner.borrow().takes_early_data()));
         is_time && !self.is_served.replace(true)
     }
 
-    /// The handshake is over.
+    /// Call this when the handshake is complete.
     pub(crate) fn confirm(self: &Rc<Self>) {
         self.is_confirmed.set(true);
         self.driver.leave_handshake(self);
@@ -248,18 +248,18 @@ impl Connection {
         }
     }
 
-    /// Round trip to the client.
+    /// Round-trip time to the client.
     pub fn round_trip(&self) -> Duration {
         self.inner.borrow().quic.rtt()
     }
 
-    /// Pieces of streams sent so far. While there is something to send they become more as far as the client
-    /// has room.
+    /// Number of stream frames sent so far. While there is something to send, it increases as long as the
+    /// client's windows have room.
     pub fn pieces_sent(&self) -> u64 {
         self.inner.borrow().quic.stats().frame_tx.stream
     }
 
-    /// Ready once the connection is over, by whatever cause.
+    /// Ready once the connection is over, for whatever reason.
     pub fn poll_lost(&self, context: &mut Context<'_>) -> Poll<()> {
         let inner = &mut *self.inner.borrow_mut();
         if inner.is_over() {
@@ -283,7 +283,7 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Opens a stream towards the client; `None` while the client allows no more.
+    /// Opens a stream to the client; `None` while the client allows no more.
     pub fn open(self: &Rc<Self>, dir: Dir) -> Option<StreamId> {
         let inner = &mut *self.inner.borrow_mut();
         let id = inner.quic.streams().open(dir)?;
@@ -291,8 +291,8 @@ impl Connection {
         Some(id)
     }
 
-    /// The next bytes of a stream, at most `limit`; `None` is its end. What is not asked for stays in the
-    /// window, which is what holds the client back.
+    /// The next bytes of a stream, at most `limit`; `None` is its end. Bytes that are not read count against
+    /// the flow-control window, which is what slows the client down.
     pub fn poll_read(
         self: &Rc<Self>,
         id: StreamId,
@@ -327,8 +327,8 @@ impl Connection {
         outcome
     }
 
-    /// Takes as much from the front of `bytes` as the windows have room for, at least one byte when ready.
-    /// Nothing is copied.
+    /// Accepts bytes from the front of `bytes` as far as the windows have room, at least one when ready. Does
+    /// not copy.
     pub fn poll_write(
         self: &Rc<Self>,
         id: StreamId,
@@ -347,7 +347,7 @@ impl Connection {
             entry.written_bytes += written.bytes as u64;
             inner.unended_bytes += written.bytes as u64;
         }
-        // Being blocked may have to be told, too.
+        // If we are blocked by a window, the peer may have to be told so.
         self.touch();
         match written {
             Ok(_) => Poll::Ready(Ok(())),
@@ -362,7 +362,7 @@ impl Connection {
         }
     }
 
-    /// Ends our side of a stream in order.
+    /// Ends our side of a stream in an orderly way.
     pub fn finish(self: &Rc<Self>, id: StreamId) -> Result<(), StreamError> {
         let inner = &mut *self.inner.borrow_mut();
         let finished = inner.quic.send_stream(id).finish();
@@ -379,23 +379,23 @@ impl Connection {
         }
     }
 
-    /// Gives up our side of a stream: the client learns that what it got is not whole.
+    /// Resets our side of a stream: the client learns that what it received is incomplete.
     pub fn reset(self: &Rc<Self>, id: StreamId, code: u64) {
         let inner = &mut *self.inner.borrow_mut();
-        // A stream that has ended needs none.
+        // A stream that has ended needs no reset.
         let _ = inner.quic.send_stream(id).reset(code_of(code));
         inner.has_ended(id);
         self.touch();
     }
 
-    /// Asks the client to send no more on a stream; what has come is forgotten.
+    /// Asks the client to stop sending on a stream; what was received is discarded.
     pub fn stop(self: &Rc<Self>, id: StreamId, code: u64) {
         let _ = self.inner.borrow_mut().quic.recv_stream(id).stop(code_of(code));
         self.touch();
     }
 
-    /// Ready while the client has everything of the streams that we have ended, as far as it wants it: what
-    /// it has not acknowledged is lost when the connection is closed.
+    /// Ready once the client has acknowledged everything, as far as it wants it, on the streams that we have
+    /// ended: closing the connection would lose the rest.
     pub fn poll_acknowledged(&self, context: &mut Context<'_>) -> Poll<()> {
         let inner = &mut *self.inner.borrow_mut();
         if inner.ending.is_empty() || inner.is_over() {
@@ -405,7 +405,7 @@ impl Connection {
         Poll::Pending
     }
 
-    /// Says that nobody will ask about the stream again.
+    /// Call this when nothing more will be asked about the stream.
     pub fn forget(&self, id: StreamId) {
         let inner = &mut *self.inner.borrow_mut();
         if let Some(entry) = inner.watches.remove(&id) {
@@ -413,7 +413,7 @@ impl Connection {
         }
     }
 
-    /// Closes the connection with an application's code (RFC 9000 §10.2).
+    /// Closes the connection with an application error code (RFC 9000 §10.2).
     pub fn close(self: &Rc<Self>, code: u64, reason: &'static str) {
         {
             let inner = &mut *self.inner.borrow_mut();
@@ -424,8 +424,8 @@ impl Connection {
         self.touch();
     }
 
-    /// Counts a request in that is being served: the client is asked now and then whether it is there, so
-    /// that a slow backend does not make the connection look idle.
+    /// Counts a request that begins. As long as there are any, the client is probed now and then, so that a
+    /// slow backend does not let the connection reach its idle timeout.
     pub fn enter_request(self: &Rc<Self>) {
         self.requests.set(self.requests.get() + 1);
         if self.requests.get() == 1 && !self.is_half_open.get() {
@@ -433,12 +433,12 @@ impl Connection {
         }
     }
 
-    /// A piece of an answer was sent, all that there was of it.
+    /// Call this when a piece of an answer was sent whole, not cut to fit a window.
     pub fn gave_piece(&self) {
         self.flood_budget.borrow_mut().sent_piece();
     }
 
-    /// Counts a request out.
+    /// Counts a request that has ended.
     pub fn leave_request(&self) {
         self.flood_budget.borrow_mut().request_ended();
         self.requests.set(self.requests.get().saturating_sub(1));
@@ -449,7 +449,7 @@ impl Connection {
         self.touch();
     }
 
-    /// A moment of ours has come, not one of the protocol's.
+    /// Handles our own timer, not one of the protocol's.
     pub(crate) fn own_timeout(self: &Rc<Self>, now: Instant) {
         if self.own_due.get().is_none_or(|due| due > now) {
             return;
@@ -467,12 +467,12 @@ impl Connection {
         }
     }
 
-    /// Puts the connection in line to send what it has.
+    /// Queues the connection to send what it has.
     pub(crate) fn touch(self: &Rc<Self>) {
         self.driver.queue(self);
     }
 
-    /// Hands out the protocol's events. The first that tells that the handshake is over makes it `true`.
+    /// Distributes the protocol's events. Returns `true` if one of them says that the handshake is complete.
     pub(crate) fn dispatch(self: &Rc<Self>) -> bool {
         let mut connected = false;
         let mut lost = false;
@@ -496,13 +496,13 @@ impl Connection {
         connected
     }
 
-    /// What `look` finds in what the listener let it in with ([`crate::port::Front::admit`]); `None` once it
-    /// is over.
+    /// Calls `look` with the listener's guard for the connection ([`crate::port::Front::admit`]); `None` once
+    /// the connection is over.
     pub fn look_at_guard<T>(&self, look: impl FnOnce(&dyn Any) -> T) -> Option<T> {
         self.guard.borrow().as_deref().map(look)
     }
 
-    /// The connection counts no more.
+    /// The connection is over and no longer counts.
     pub(crate) fn end(&self) {
         self.driver.leave_handshake(self);
         drop(self.guard.take());
@@ -545,7 +545,7 @@ impl Inner {
         }
     }
 
-    /// The client has all of a stream, or wants no more of it.
+    /// The client has acknowledged all of a stream, or wants no more of it.
     fn has_ended(&mut self, id: StreamId) {
         if let Some(entry) = self.watches.get_mut(&id) {
             self.unended_bytes -= std::mem::take(&mut entry.written_bytes);

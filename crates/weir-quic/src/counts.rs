@@ -1,32 +1,32 @@
-//! Counts of QUIC on one worker. Only the worker writes; anybody may read.
+//! QUIC counters of one worker. Only the worker writes them; any thread may read them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drop {
-    /// No connection has it and it begins none: malformed, too short, not ours, or from a connection long
-    /// gone.
+    /// It belongs to no connection and begins none: malformed, too short, not ours, or from a connection that
+    /// is long gone.
     Unknown,
     /// The queue to the worker or process that has its connection was full.
     QueueFull,
-    /// Forwarded to us for a socket that we do not have.
+    /// It was forwarded to us for a socket that we do not have.
     NoSocket,
     /// Its connection belongs to another listener.
     OtherListener,
-    /// First of a connection, beyond the most that may begin.
+    /// First of a connection, while the limit on handshakes was reached.
     NoRoom,
 }
 
 /// Number of [`Drop`]'s values.
 pub const DROPS: usize = 5;
 
-/// Names of [`Drop`]'s values, in order, as metrics have them.
+/// Names of [`Drop`]'s values in metrics, in order.
 pub const DROP_NAMES: [&str; DROPS] = ["unknown", "queue_full", "no_socket", "other_listener", "no_room"];
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $field:ident, $verb:ident;)*) => {
-        /// Counters of one worker; all only grow.
+        /// Counters of one worker; they only increase.
         #[derive(Debug, Default)]
         pub struct Counts {
             $($(#[$doc])* pub $field: AtomicU64,)*
@@ -43,25 +43,26 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Connections that began their handshake.
+    /// Connections whose handshake began.
     begun_count, began;
-    /// Handshakes that ended well.
+    /// Handshakes that succeeded.
     established_count, established;
-    /// Handshakes cut off because they took too long.
+    /// Handshakes that timed out.
     timed_out_count, handshakes_timed_out;
     /// Connections refused with an answer.
     refused_count, refused;
-    /// Clients asked to prove their address first.
+    /// Clients that were sent a Retry, to prove their address first.
     retried_count, retried;
-    /// Answers without a connection: version negotiation, stateless resets, refusals of bad first packets.
+    /// Answers without a connection: version negotiation, stateless resets, refusals of malformed first
+    /// packets.
     responded_count, responded;
     /// Datagrams forwarded to another worker or process.
     forwarded_count, forwarded;
     /// Clients that moved to another address and proved it.
     migrated_count, migrated;
-    /// Datagrams not sent to an address that is not proved, for too little came from there.
+    /// Datagrams not sent to an unproved address, because too little had come from there.
     withheld_count, withheld;
-    /// Requests served although the handshake was not over.
+    /// Requests served before the handshake was complete.
     early_count, served_early;
 }
 
@@ -71,7 +72,7 @@ impl Counts {
     }
 }
 
-/// One writer, so that no locked instruction is needed.
+/// There is only one writer, so no atomic read-modify-write is needed.
 fn add(count: &AtomicU64) {
     count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }

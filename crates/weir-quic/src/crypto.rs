@@ -1,4 +1,4 @@
-//! TLS as `quinn-proto` drives it, but for packets that have no padding left once they are decrypted: see
+//! TLS for `quinn-proto`, with the padding removed from packets after they are decrypted: see
 //! [`padding`](crate::padding).
 
 use std::any::Any;
@@ -14,11 +14,11 @@ use quinn_proto::{ConnectionId, Side, TransportError};
 
 use crate::padding;
 
-/// Settings whose sessions remove padding; all else is left to those within.
+/// Settings whose sessions remove padding; everything else is delegated to the inner ones.
 pub struct Unpadded(Arc<dyn ServerConfig>);
 
 impl Unpadded {
-    /// Around `config`.
+    /// Wraps `config`.
     pub fn new(config: Arc<dyn ServerConfig>) -> Unpadded {
         Unpadded(config)
     }

@@ -1,8 +1,8 @@
-//! QUIC on one worker: datagrams in, connections moved on, datagrams out.
+//! QUIC on one worker: receives datagrams, drives connections, sends datagrams.
 //!
-//! One [`Driver`] per worker holds the protocol's state for all its connections. Three kinds of task move it:
-//! one per socket receives, one sends for all, one keeps the time. A connection that has something to do is
-//! put in line once, however many packets and answers there were, so that what belongs together leaves
+//! One [`Driver`] per worker holds the protocol's state for all its connections. Three kinds of task drive
+//! it: one per socket that receives, one that sends for all, and one for timers. A connection with something
+//! to do is queued once, however many packets and answers there were, so that related frames are sent
 //! together.
 
 pub mod connect;
@@ -35,32 +35,32 @@ use crate::socket::{Arrived, each_datagram};
 use crate::timers::Timers;
 use crate::windows::SendWindows;
 
-/// Handshakes under way on one worker, from addresses that are not proved, above which the next clients must
-/// prove theirs first (RFC 9000 §8.1.2). A handshake costs a signature and some kilobytes until it ends or
-/// times out; a Retry costs neither (row C2).
+/// Handshakes in progress on one worker, from unproved addresses, above which further clients must first
+/// prove theirs (RFC 9000 §8.1.2). A handshake costs a signature, and some kilobytes until it ends or times
+/// out; a Retry costs neither (row C2).
 pub const RETRY_ABOVE: usize = 100;
-/// Handshakes under way on one worker above which no more begin, proved address or not.
+/// Handshakes in progress on one worker above which no more begin, whether or not the address is proved.
 const REFUSE_ABOVE: usize = 4096;
-/// Messages from another process before other tasks get their turn.
+/// Messages taken from another process before other tasks get their turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// All of QUIC on one worker.
+/// All QUIC state of one worker.
 pub struct Driver {
     keys: Arc<Keys>,
-    /// Owner that the connection IDs of this worker name.
+    /// The owner that this worker's connection IDs name.
     owner: Owner,
     endpoint: RefCell<quinn_proto::Endpoint>,
-    /// By handle.
+    /// Indexed by handle.
     connections: RefCell<Vec<Option<Rc<Connection>>>>,
     half_open: Cell<usize>,
     pub(crate) send_windows: SendWindows,
-    /// Budget that counts bytes waiting to be acknowledged.
+    /// Budget that counts unacknowledged bytes.
     pub(crate) buffers: Rc<Buffers>,
     queue: RefCell<VecDeque<Rc<Connection>>>,
     sender: RefCell<Option<Waker>>,
     ports: RefCell<Vec<Rc<Port>>>,
     timers: Timers,
-    /// Sent to addresses that were not proved, of hosts where their clients have proved nothing.
+    /// Free datagrams sent to unproved addresses of hosts where their clients have proved nothing.
     pub(crate) free_datagrams: Cell<FreeDatagrams>,
     siblings: Arc<[ForwardSender]>,
     others: Arc<OtherProcesses>,
@@ -68,7 +68,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// For worker number `worker`, one of as many as there are `siblings` and `counts`.
+    /// For worker number `worker`; `siblings` and `counts` have an element for each worker.
     pub fn new(
         keys: Arc<Keys>,
         worker: u16,
@@ -102,32 +102,32 @@ impl Driver {
         })
     }
 
-    /// Counts so far.
+    /// This worker's counters.
     pub fn counts(&self) -> &Counts {
         &self.counts[usize::from(self.owner.worker)]
     }
 
-    /// Connections that have not ended, those in their handshake included.
+    /// Connections that have not ended, including those in their handshake.
     #[cfg(test)]
     pub fn connections(&self) -> usize {
         self.endpoint.borrow().open_connections()
     }
 
-    /// Begins to serve a socket; [`Self::run_socket`] receives on it.
+    /// Begins to serve a socket; [`Self::run_socket`] receives from it.
     pub fn open(&self, port: &Rc<Port>) {
         self.ports.borrow_mut().push(port.clone());
     }
 
-    /// Has the kernel hand the datagrams of a port's `SO_REUSEPORT` group to the sockets of the workers that
-    /// their connection IDs name.
+    /// Lets the kernel deliver the datagrams of a port's `SO_REUSEPORT` group to the workers that their
+    /// connection IDs name.
     pub fn steer(&self, port: &Port) {
         if let Err(error) = port.socket.steer(&cid::steering_program(&self.keys)) {
-            // Everything still arrives, some of it by way of another worker.
+            // Everything still arrives, but some datagrams take the way through another worker.
             tracing::info!(address = %port.socket.address(), %error, "quic connections are not steered by the kernel");
         }
     }
 
-    /// Connections that are established.
+    /// Established connections.
     #[cfg(test)]
     pub fn established(&self) -> Vec<Rc<Connection>> {
         let connections = self.connections.borrow();
@@ -135,14 +135,14 @@ impl Driver {
         connections.iter().flatten().filter(is_established).cloned().collect()
     }
 
-    /// Where each client is and where its packets come from, of the connections that are established.
+    /// For each established connection, the client's address and where its packets come from.
     #[cfg(test)]
     pub fn addresses(&self) -> Vec<(std::net::SocketAddr, std::net::SocketAddr)> {
         let addresses = |it: &Rc<Connection>| (it.client(), it.inner.borrow().quic.remote_address());
         self.established().iter().map(addresses).collect()
     }
 
-    /// A socket receives no more. Its connections go on sending on it, and receive what others forward.
+    /// Stops receiving from a socket. Its connections still send on it, and receive what others forward.
     pub fn retire(&self, port: &Port) {
         port.is_open.set(false);
         self.close_unused();
@@ -152,8 +152,8 @@ impl Driver {
         self.ports.borrow_mut().retain(|port| port.is_open.get() || port.connections.get() > 0);
     }
 
-    /// Receives on a socket until it is closed and its last connection is over, or another process receives
-    /// for them. One such task runs per socket.
+    /// Receives from a socket until it is closed and its last connection is over, or another process receives
+    /// for those connections. One such task runs per socket.
     pub async fn run_socket(self: Rc<Self>, port: Rc<Port>, serving: impl Fn(&Waker) -> Serving) {
         let mut inbox = Inbox::empty();
         loop {
@@ -194,7 +194,7 @@ impl Driver {
         self.others.knows(self.keys.of_successor().process())
     }
 
-    /// Takes datagrams that have just arrived at `port`.
+    /// Handles datagrams that have just arrived at `port`.
     fn receive(self: &Rc<Self>, port: &Rc<Port>, inbox: &Inbox) {
         let now = Instant::now();
         let mut touched = Vec::new();
@@ -202,10 +202,10 @@ impl Driver {
         self.settle_all(touched);
     }
 
-    /// Takes what another process forwards to this worker, until that process ends. One such task runs per
+    /// Handles what another process forwards to this worker, until that process ends. One such task runs per
     /// socket.
     pub async fn run_forward_socket(self: Rc<Self>, socket: ForwardSocket) -> std::io::Result<()> {
-        // Tokio has no type for sockets of its kind (SOCK_SEQPACKET); to wait for it, this one does as well.
+        // Tokio has no type for SOCK_SEQPACKET sockets; this one can also wait for readiness.
         let waiting = UnixDatagram::from_std(socket.try_clone()?.into_socket().into())?;
         let mut room = vec![0; forward::MESSAGE_BYTES];
         loop {
@@ -225,7 +225,7 @@ impl Driver {
         }
     }
 
-    /// Takes datagrams that other workers have forwarded.
+    /// Handles datagrams that other workers have forwarded.
     fn take_all_forwarded(self: &Rc<Self>, first: Forwarded, receiver: &mut ForwardReceiver) {
         let now = Instant::now();
         let mut touched = Vec::new();
@@ -237,7 +237,7 @@ impl Driver {
         self.settle_all(touched);
     }
 
-    /// Takes one forwarded datagram.
+    /// Handles one forwarded datagram.
     fn take_forwarded(
         self: &Rc<Self>,
         datagram: &Forwarded,
@@ -250,10 +250,11 @@ impl Driver {
         self.take(&port, &datagram.arrived(), now, touched);
     }
 
-    /// Moves on the connections that something has arrived for.
+    /// Drives the connections that received something.
     fn settle_all(self: &Rc<Self>, touched: Vec<Rc<Connection>>) {
         touched.iter().for_each(|connection| self.settle(connection));
-        // Only now: whoever was woken writes first, and what it writes goes out with the acknowledgements.
+        // Not earlier: woken tasks write first, and what they write is sent together with the
+        // acknowledgements.
         self.wake_sender();
     }
 
@@ -271,12 +272,12 @@ impl Driver {
         }
     }
 
-    /// Forwards a datagram to whom it belongs; `false` when there is nobody else.
+    /// Forwards a datagram to its owner; `false` when there is no other owner.
     fn forward(&self, port: &Port, arrived: &Arrived<'_>, id: &[u8], owner: Owner) -> bool {
         let datagram = || Forwarded::of(port.socket.place(), arrived);
         let sent = if owner.process == self.owner.process {
             let Some(sibling) = self.siblings.get(usize::from(owner.worker)) else { return false };
-            // Asked late: few datagrams come this far by chance.
+            // Checked this late because few datagrams get here by chance.
             if !cid::is_genuine(&self.keys, id) {
                 return false;
             }
@@ -287,8 +288,7 @@ impl Driver {
             }
             match self.others.send(owner, datagram) {
                 Some(sent) => sent,
-                // The process has ended: its connections have too, and the client is told so by a stateless
-                // reset.
+                // The process has ended, and its connections with it; a stateless reset tells the client.
                 None => return false,
             }
         };
@@ -300,7 +300,7 @@ impl Driver {
         true
     }
 
-    /// Gives a datagram to the protocol.
+    /// Passes a datagram to the protocol.
     fn handle(
         self: &Rc<Self>,
         port: &Rc<Port>,
@@ -330,7 +330,7 @@ impl Driver {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 port.socket.put_back(buffer);
                 let Some(connection) = self.connection(handle) else { return };
-                // A connection stays with the listener that it began with, and with its rules.
+                // A connection stays with the listener that it began with, and with that listener's rules.
                 if !Rc::ptr_eq(&connection.port, port)
                     && !connection.port.socket.place().meets(port.socket.place())
                 {
@@ -344,7 +344,7 @@ impl Driver {
         }
     }
 
-    /// Lets a client in, has it prove its address first, or turns it away.
+    /// Admits a new client, has it prove its address first, or refuses it.
     fn begin(
         self: &Rc<Self>,
         endpoint: &mut quinn_proto::Endpoint,
@@ -354,7 +354,7 @@ impl Driver {
         now: Instant,
         touched: &mut Vec<Rc<Connection>>,
     ) {
-        // At an address that was given up, and that nothing was opened at since, nobody listens.
+        // The address was given up and no other listener has taken it over.
         let Some(settings) = port.front.settings().filter(|_| port.is_open.get()) else {
             let transmit = endpoint.refuse(incoming, &mut buffer);
             self.counts().refused();
@@ -372,7 +372,7 @@ impl Driver {
         let remote = incoming.remote_address();
         let guard = if self.half_open.get() < REFUSE_ABOVE { port.front.admit(remote) } else { None };
         let Some(guard) = guard else {
-            // Without a word: it will ask again, by when there may be room, and a flood gets no answer.
+            // Ignored silently: the client retries, and there may be room then; a flood gets no answers.
             endpoint.ignore(incoming);
             self.counts().dropped(Dropped::NoRoom);
             return port.socket.put_back(buffer);
@@ -401,7 +401,7 @@ impl Driver {
         }
     }
 
-    /// Knows a new connection by its handle.
+    /// Registers a new connection under its handle.
     fn enrol(&self, connection: &Rc<Connection>) {
         let (connections, handle) = (&mut *self.connections.borrow_mut(), connection.handle);
         if connections.len() <= handle.0 {
@@ -421,7 +421,7 @@ impl Driver {
         }
     }
 
-    /// Exchanges what the connection and the endpoint have for each other, and hands out events.
+    /// Exchanges events between the connection and the endpoint, and distributes the connection's own.
     fn settle(self: &Rc<Self>, connection: &Rc<Connection>) {
         connection.is_queued.set(true);
         self.queue.borrow_mut().push_back(connection.clone());
@@ -459,7 +459,7 @@ impl Driver {
         }
     }
 
-    /// Puts a connection in line to send, unless it is.
+    /// Queues a connection to send, unless it is queued already.
     pub(crate) fn queue(&self, connection: &Rc<Connection>) {
         if !connection.is_queued.replace(true) {
             self.queue.borrow_mut().push_back(connection.clone());
@@ -491,7 +491,7 @@ impl Driver {
         }
     }
 
-    /// Keeps the time for all connections, for ever. One such task runs per worker.
+    /// Runs the timers of all connections, for ever. One such task runs per worker.
     pub async fn run_timers(self: Rc<Self>) {
         loop {
             self.timers.wait().await;
@@ -522,7 +522,7 @@ impl Driver {
         }
     }
 
-    /// Takes what other workers forward, for ever. One such task runs per worker.
+    /// Handles what other workers forward, for ever. One such task runs per worker.
     pub async fn run_forwarded(self: Rc<Self>, mut receiver: ForwardReceiver) {
         while let Some(first) = receiver.recv().await {
             self.take_all_forwarded(first, &mut receiver);
@@ -530,7 +530,7 @@ impl Driver {
         }
     }
 
-    /// Closes what is left, so that clients need not find out by waiting.
+    /// Closes the remaining connections, so that clients need not wait for a timeout to notice.
     pub fn close_all(self: &Rc<Self>, code: u64, reason: &'static str) {
         let all: Vec<Rc<Connection>> = self.connections.borrow().iter().flatten().cloned().collect();
         all.iter().for_each(|connection| connection.close(code, reason));
@@ -546,7 +546,7 @@ impl Driver {
 }
 
 fn note_touched(connection: &Rc<Connection>, touched: &mut Vec<Rc<Connection>>) {
-    // Datagrams of one connection mostly follow one another.
+    // Datagrams of one connection mostly arrive in a row.
     if !touched.last().is_some_and(|last| Rc::ptr_eq(last, connection)) {
         touched.push(connection.clone());
     }

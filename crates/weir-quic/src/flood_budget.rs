@@ -1,38 +1,39 @@
-//! Which frames of QUIC are charged to the flood budget of a connection (threat C5).
+//! Which QUIC frames are charged to the flood budget of a connection (threat C5).
 //!
-//! QUIC bounds what a frame can make us hold, and not how many come: `PING`, `PATH_CHALLENGE`,
-//! `RETIRE_CONNECTION_ID`, windows and the rest are answered for ever, up to a thousand of them in a
-//! datagram. The protocol counts frames anyway; its counters are looked at once in some datagrams.
+//! QUIC limits what a frame can make us store, but not the number of frames: `PING`, `PATH_CHALLENGE`,
+//! `RETIRE_CONNECTION_ID`, window updates and others are answered without limit, up to a thousand of them in
+//! a datagram. `quinn-proto` counts frames anyway, so its counters are checked once per some number of
+//! datagrams.
 
 use std::time::{Duration, Instant};
 
 use quinn_proto::ConnectionStats;
 use weir_io::flood::Budget;
 
-/// Datagrams between two looks.
+/// Datagrams between two checks.
 const DATAGRAMS: u32 = 64;
-/// Bytes received for which there may be a piece of a stream, besides one in each datagram and one for each
-/// piece of an answer: as little as a small message.
+/// Received bytes that justify one stream frame, besides one for each datagram and one for each piece of an
+/// answer: as little as a small message.
 const BYTES_PER_PIECE: u64 = 64;
 
-/// Frames without content that one connection may still receive.
+/// The frames without content that one connection may still receive.
 pub struct FloodBudget {
     budget: Budget,
     start: Instant,
-    /// Datagrams since the last look.
+    /// Datagrams since the last check.
     datagrams: u32,
-    /// Charged so far: frames, and bytes that moved.
+    /// Charged so far: frames, and bytes of content.
     charged: f64,
     moved_bytes: u64,
-    /// Counted at the last look: pieces of streams, and those that there may have been.
+    /// As of the last check: stream frames received, and how many were justified.
     pieces: u64,
     allowed_pieces: u64,
-    /// Pieces of answers.
+    /// Pieces of answers sent.
     given_pieces: u64,
 }
 
 impl FloodBudget {
-    /// For a new connection whose client may send `most` frames without content ahead of what earns more.
+    /// For a new connection whose client may send `most` frames without content before it has earned any.
     pub fn new(most: u32, now: Instant) -> FloodBudget {
         FloodBudget {
             budget: Budget::new(most, Duration::ZERO),
@@ -46,36 +47,36 @@ impl FloodBudget {
         }
     }
 
-    /// A datagram was taken; true when it is time to look at what was counted.
+    /// Counts a received datagram; true when it is time to check the counters.
     pub fn is_due(&mut self) -> bool {
         self.datagrams += 1;
         self.datagrams >= DATAGRAMS
     }
 
-    /// A request has ended.
+    /// Call this when a request has ended.
     pub fn request_ended(&mut self) {
         self.budget.request_answered();
     }
 
-    /// A piece of an answer was given to be sent, all that there was of it.
+    /// Call this when a piece of an answer was sent whole, not cut to fit a window.
     pub fn sent_piece(&mut self) {
         self.given_pieces += 1;
     }
 
-    /// Charges what came since the last look. False once the budget is used up.
+    /// Charges what was received since the last check. False once the budget is used up.
     pub fn charge(&mut self, stats: &ConnectionStats, now: Instant) -> bool {
         self.datagrams = 0;
         let moved_bytes = stats.udp_rx.bytes + stats.udp_tx.bytes;
         self.budget.moved(moved_bytes - std::mem::replace(&mut self.moved_bytes, moved_bytes));
         let cost = cost(stats);
-        // The cost falls when acknowledged packets follow on acknowledgements.
+        // The cost falls when packets that we sent are counted after the acknowledgements for them.
         let owed = (cost - self.charged).max(0.0) + self.surplus_pieces(stats) as f64;
         self.charged = cost.max(self.charged);
         self.budget.charge(owed, || now.saturating_duration_since(self.start))
     }
 
-    /// How many more pieces of streams came since the last look than its bytes were worth. Those of one look
-    /// pay for no other's.
+    /// How many more stream frames were received since the last check than its bytes justify. A surplus of
+    /// one check can't be used in another.
     fn surplus_pieces(&mut self, stats: &ConnectionStats) -> u64 {
         let received = stats.udp_rx;
         let allowed_pieces = received.datagrams + received.bytes / BYTES_PER_PIECE + self.given_pieces;
@@ -85,7 +86,7 @@ impl FloodBudget {
     }
 }
 
-/// Cost of all frames so far, but for pieces of streams.
+/// Cost of all frames so far, except stream frames.
 fn cost(stats: &ConnectionStats) -> f64 {
     let frames = &stats.frame_rx;
     let control: u64 = [
@@ -110,7 +111,7 @@ fn cost(stats: &ConnectionStats) -> f64 {
     ]
     .iter()
     .sum();
-    // Every packet of ours may be acknowledged once.
+    // Each of our packets may be acknowledged once for free.
     let acks = frames.acks.saturating_sub(stats.udp_tx.datagrams);
     (control + acks) as f64
 }

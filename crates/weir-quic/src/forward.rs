@@ -1,11 +1,11 @@
-//! Datagrams that reached the wrong worker or the wrong process, on their way to the right one.
+//! Forwarding of datagrams that reached the wrong worker or process.
 //!
-//! The kernel steers by connection ID where it may ([`crate::cid::steering_program`]), so within a process
-//! this is for the machines where it may not. Between processes it is the rule for as long as an old process
+//! Where it can, the kernel steers by connection ID ([`crate::cid::steering_program`]), so within a process
+//! this is only for machines where it can't. Between processes forwarding is normal as long as an old process
 //! drains after an upgrade: both hold the same sockets, only the new one receives from them, and it forwards
-//! what belongs to the old one's connections. The old one sends by itself.
+//! the datagrams of the old one's connections. The old process sends its answers itself.
 //!
-//! Datagrams that do not fit the queue are dropped, as a network would.
+//! Datagrams that do not fit into the queue are dropped, as by a network.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -17,38 +17,38 @@ use tokio::sync::mpsc;
 
 use crate::socket::{Arrived, BoundAt};
 
-/// Datagrams that may wait for one worker.
+/// Most datagrams waiting for one worker.
 const QUEUE: usize = 1024;
-/// Bytes that the kernel keeps for a process that is slow to receive.
+/// Bytes that the kernel queues for a process that is slow to receive.
 const KERNEL_QUEUE_BYTES: usize = 1 << 20;
 /// Bytes before the payload in a message to another process.
 const HEADER_BYTES: usize = 1 + 3 * ADDRESS_BYTES + 4;
 const ADDRESS_BYTES: usize = 16 + 2 + 4 + 1;
-/// In the first byte, beside the two bits of congestion: whether `local` is known.
+/// A bit of the first byte, besides the two ECN bits: whether `local` is known.
 const HAS_LOCAL: u8 = 4;
-/// And whether an interface's index follows the addresses. Processes of versions that know no interfaces have
-/// no socket that is bound to one, and neither send this nor are sent it.
+/// Another: whether an interface index follows the addresses. Processes of versions without interfaces have
+/// no socket bound to one, so they neither send nor get this.
 const HAS_INTERFACE: u8 = 8;
-/// Longest message: a datagram and the header.
+/// Longest message: a header and the longest datagram.
 pub const MESSAGE_BYTES: usize = HEADER_BYTES + (64 << 10);
 
 /// A forwarded datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forwarded {
-    /// Where the socket is that received it.
+    /// The address and interface of the socket that received it.
     pub place: BoundAt,
     /// Its sender.
     pub remote: SocketAddr,
     /// Which of our addresses it was sent to.
     pub local: Option<IpAddr>,
-    /// The two bits of explicit congestion notification.
+    /// The two ECN bits.
     pub ecn: u8,
     /// Its payload.
     pub bytes: Box<[u8]>,
 }
 
 impl Forwarded {
-    /// A copy of what arrived at the socket at `place`.
+    /// Copies a datagram that arrived at the socket at `place`.
     pub fn of(place: BoundAt, arrived: &Arrived<'_>) -> Forwarded {
         let Arrived { bytes, remote, local, ecn } = *arrived;
         Forwarded { place, remote, local, ecn, bytes: bytes.into() }
@@ -59,7 +59,7 @@ impl Forwarded {
         Arrived { bytes: &self.bytes, remote: self.remote, local: self.local, ecn: self.ecn }
     }
 
-    /// As a message to another process.
+    /// Encodes it as a message to another process.
     fn encode(&self) -> Vec<u8> {
         let mut message = Vec::with_capacity(HEADER_BYTES + self.bytes.len());
         let local = if self.local.is_some() { HAS_LOCAL } else { 0 };
@@ -76,7 +76,7 @@ impl Forwarded {
         message
     }
 
-    /// Reads [`Self::encode`]; `None` when it is something else.
+    /// Decodes [`Self::encode`]; `None` for anything else.
     fn decode(message: &[u8]) -> Option<Forwarded> {
         let (&flags, rest) = message.split_first()?;
         let (address, rest) = read_address(rest)?;
@@ -118,36 +118,37 @@ fn read_address(bytes: &[u8]) -> Option<(SocketAddr, &[u8])> {
     Some((address, rest))
 }
 
-/// Queue into one worker of this process: its entrance.
+/// Sending end of the queue to one worker of this process.
 pub type ForwardSender = mpsc::Sender<Forwarded>;
-/// Queue into one worker of this process: its exit.
+/// Receiving end of the queue to one worker of this process.
 pub type ForwardReceiver = mpsc::Receiver<Forwarded>;
 
-/// A queue of [`QUEUE`] datagrams.
+/// Creates a queue for [`QUEUE`] datagrams.
 pub fn forward_queue() -> (ForwardSender, ForwardReceiver) {
     mpsc::channel(QUEUE)
 }
 
-/// The socket to one worker of another process, older or newer than this one.
+/// A socket to one worker of an older or newer process.
 #[derive(Debug)]
 pub struct ForwardSocket {
     socket: OwnedFd,
 }
 
 impl ForwardSocket {
-    /// Both ends of a new pair.
+    /// Creates a connected pair.
     pub fn pair() -> io::Result<(ForwardSocket, ForwardSocket)> {
-        // Messages keep their limits and neither end can be connected to by anybody else.
+        // Such sockets preserve message boundaries, and no one else can connect to them.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         for end in [&ours, &theirs] {
-            // The kernel's own limit is for a few datagrams; what it does not grant is done without.
+            // The kernel's default is enough only for a few datagrams; we ask for more and take what it
+            // grants.
             let _ = sockopt::set_socket_send_buffer_size(end, KERNEL_QUEUE_BYTES);
         }
         Ok((ForwardSocket { socket: ours }, ForwardSocket { socket: theirs }))
     }
 
-    /// An end that another process handed over.
+    /// Wraps an end that another process handed over.
     pub fn adopt(socket: OwnedFd) -> ForwardSocket {
         ForwardSocket { socket }
     }

@@ -1,6 +1,6 @@
-//! The secrets behind connection IDs, stateless resets and address tokens: one set for all workers, kept over
-//! reloads and handed to the next process on an upgrade, so that what one has given out the others understand
-//! (RFC 9000 §10.3.2; row C9).
+//! The secrets for connection IDs, stateless resets and address tokens. All workers share one set, which is
+//! kept across reloads and handed to the next process on an upgrade, so that each understands what the others
+//! have issued (RFC 9000 §10.3.2; row C9).
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use quinn_proto::ValidationTokenConfig;
 
 use crate::proofs::{self, Proofs};
 
-/// Bytes of the secret from which all keys are derived.
+/// Length of the secret from which all keys are derived.
 const SECRET_BYTES: usize = 32;
 
-/// Time between two stateless resets of a worker, at least: who draws them out of it learns and costs little
-/// (RFC 9000 §21.11, row C9).
+/// Least time between two stateless resets of a worker, so that provoking them yields little information and
+/// costs little (RFC 9000 §21.11, row C9).
 pub const RESET_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The keys of a process.
 pub struct Keys {
     secret: [u8; SECRET_BYTES],
-    /// Counts processes, modulo 256: tells the connections of this process from those of the one before.
+    /// Number of the process, modulo 256, which distinguishes its connections from its predecessor's.
     process: u8,
     steering: [u32; 4],
     tag: hmac::Key,
@@ -29,14 +29,14 @@ pub struct Keys {
 }
 
 impl fmt::Debug for Keys {
-    /// Shows no secret.
+    /// Does not print secrets.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Keys {{ process: {} }}", self.process)
     }
 }
 
 impl Keys {
-    /// Keys that nobody else has. Err when the kernel has no randomness to give.
+    /// New random keys. `Err` when the kernel has no randomness.
     pub fn random() -> std::io::Result<Keys> {
         let mut secret = [0; SECRET_BYTES + 1];
         rand::fill(&mut secret).map_err(|_| std::io::Error::other("the kernel gave no random bytes"))?;
@@ -48,7 +48,7 @@ impl Keys {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &secret);
         let steering = hmac::sign(&key, b"weir quic steering");
         let mut words = steering.as_ref().chunks_exact(4).map(|word| {
-            // Odd, so that multiplying by it loses nothing.
+            // Odd, so that multiplication by it is invertible.
             u32::from_be_bytes([word[0], word[1], word[2], word[3]]) | 1
         });
         let steering = std::array::from_fn(|_| words.next().unwrap_or(1));
@@ -56,7 +56,7 @@ impl Keys {
         Keys { secret, process, steering, tag, proofs: Arc::new(Proofs::new(SystemTime::now())) }
     }
 
-    /// The same keys for the process that follows this one.
+    /// The same keys for the next process.
     pub fn of_successor(&self) -> Keys {
         Keys::derive(self.secret, self.process.wrapping_add(1))
     }
@@ -66,42 +66,43 @@ impl Keys {
         self.process
     }
 
-    /// Keys of the mask in connection IDs; see [`crate::cid`].
+    /// Keys for the mask in connection IDs; see [`crate::cid`].
     pub(crate) fn steering(&self) -> &[u32; 4] {
         &self.steering
     }
 
-    /// Key of the tag that tells our connection IDs from others'.
+    /// Key for the tag that authenticates our connection IDs.
     pub(crate) fn tag(&self) -> &hmac::Key {
         &self.tag
     }
 
-    /// The key of stateless resets.
+    /// The key for stateless resets.
     pub fn reset(&self) -> Arc<dyn quinn_proto::crypto::HmacKey> {
         let secret = hmac::Key::new(hmac::HMAC_SHA256, &self.secret);
         Arc::new(hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&secret, b"weir quic reset").as_ref()))
     }
 
-    /// The key of the tokens that prove an address.
+    /// The key for the tokens that prove an address.
     pub fn token(&self) -> Arc<dyn quinn_proto::crypto::HandshakeTokenKey> {
         Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, b"weir quic token").extract(&self.secret))
     }
 
-    /// Settings by which clients prove their address when they come back.
+    /// Settings for the tokens by which returning clients prove their address.
     pub fn proofs(&self) -> ValidationTokenConfig {
         let mut config = ValidationTokenConfig::default();
         config.lifetime(proofs::LIFETIME).sent(proofs::TOKENS).log(self.proofs.clone());
         config
     }
 
-    /// As text for the next process, without a line end. Secret: to be sent over a private channel only.
+    /// Encodes the keys as text for the next process, without a line end. Secret: send it only over a private
+    /// channel.
     pub fn to_text(&self) -> String {
         let mut text = format!("{} ", self.process);
         self.secret.iter().for_each(|byte| text.push_str(&format!("{byte:02x}")));
         text
     }
 
-    /// Reads [`Self::to_text`]; `None` when it is something else.
+    /// Decodes [`Self::to_text`]; `None` for anything else.
     pub fn of_text(text: &str) -> Option<Keys> {
         let (process, digits) = text.trim_end().split_once(' ')?;
         if digits.len() != 2 * SECRET_BYTES || !digits.is_ascii() {

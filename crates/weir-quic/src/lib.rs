@@ -1,12 +1,12 @@
 //! How do QUIC connections (RFC 9000) live on datagram sockets that several workers and processes share?
 //!
-//! The protocol itself is `quinn-proto`'s, which does no I/O. This crate receives and sends for it, steers
-//! datagrams to the worker that has their connection, decides who may begin one and when a client has to
-//! prove its address, bounds what clients make it hold or do, and offers streams. It never knows what is said
-//! on them, nor which listeners there are: whoever serves connections brings a [`port::Front`], with the
-//! settings and the error codes of his own protocol.
+//! The protocol itself is in `quinn-proto`, which does no I/O. This crate receives and sends for it, steers
+//! datagrams to the worker that has their connection, decides which clients may open a connection and when
+//! they must prove their address, limits what clients can make it store or do, and offers streams. It does
+//! not know what is sent on the streams, nor which listeners exist: the code that serves connections provides
+//! a [`port::Front`], with the settings and error codes of its protocol.
 //!
-//! Start reading at [`endpoint`], which moves everything, then [`connection`].
+//! Start reading at [`endpoint`], which drives everything, then [`connection`].
 #![forbid(unsafe_code)]
 
 pub mod cid;

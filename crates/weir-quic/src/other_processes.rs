@@ -1,5 +1,4 @@
-//! The processes before and after this one, while they still have connections on the sockets that all of them
-//! hold.
+//! Earlier and later processes, as long as they have connections on the sockets that all of them share.
 
 use std::io;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
@@ -24,14 +23,14 @@ impl OtherProcesses {
         self.read().iter().any(|(owner, _)| owner.process == process)
     }
 
-    /// Takes out the sockets to a process that has not come about.
+    /// Removes the sockets to a process that failed to start.
     pub fn remove(&self, process: u8) {
         let mut sockets = self.sockets.write().unwrap_or_else(PoisonError::into_inner);
         sockets.retain(|(owner, _)| owner.process != process);
     }
 
-    /// Forwards a datagram to its worker or, where there is no socket to that one, to any worker of its
-    /// process: whether it went. `None` when the process has ended.
+    /// Forwards a datagram to its worker, or to any worker of its process if there is no socket to that one;
+    /// returns whether it was sent. `None` when the process has ended.
     pub fn send(&self, to: Owner, datagram: impl FnOnce() -> Forwarded) -> Option<bool> {
         let sockets = self.read();
         let exact = sockets.iter().find(|(owner, _)| *owner == to);
@@ -52,7 +51,7 @@ impl OtherProcesses {
         }
     }
 
-    /// Second descriptors of all sockets, to be handed to the next process.
+    /// Duplicates of all sockets, to hand to the next process.
     pub fn duplicates(&self) -> io::Result<Vec<(Owner, ForwardSocket)>> {
         self.read().iter().map(|(owner, socket)| Ok((*owner, socket.try_clone()?))).collect()
     }

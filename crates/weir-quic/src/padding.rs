@@ -1,24 +1,24 @@
-//! Takes PADDING frames out of packets before the protocol looks at them.
+//! Removes PADDING frames from packets before the protocol processes them.
 //!
-//! A packet may be nearly all padding: clients fill up what they send in one call with `UDP_SEGMENT`, and
-//! probe the path with it. To `quinn-proto` each byte of it is a frame like any other, some fifty
-//! instructions; a packet full of them takes it longer than a request takes all of Weir, and an attacker
-//! needs no second hint. Frames are found here by their lengths alone, and what does not look like frames is
+//! A packet may be nearly all padding: clients use it to fill up what they send in one call with
+//! `UDP_SEGMENT`, and to probe the path. `quinn-proto` treats each byte of it as a frame, which takes some
+//! fifty instructions. A packet full of them takes it longer than Weir needs for a whole request, which an
+//! attacker could exploit. Here frames are skipped by their lengths alone; what does not look like frames is
 //! left for `quinn-proto` to refuse.
 
 use bytes::BytesMut;
 
-/// Fewest bytes of padding worth moving the others for.
+/// Fewest bytes of padding that are worth moving the other bytes for.
 const WORTHWHILE_BYTES: usize = 16;
 
-/// Takes the padding out of a decrypted payload; one byte of it stays where there is nothing else, as no
-/// payload may be empty (RFC 9000 §12.4). What is left is in memory of its own size, since those who hold
-/// parts of it count by its length.
+/// Removes the padding from a decrypted payload. If there is nothing else one byte of it stays, as no payload
+/// may be empty (RFC 9000 §12.4). The result is in an allocation of its own size, since code that holds parts
+/// of it counts their length as memory.
 pub fn remove(payload: &mut BytesMut) {
     let (padding, mut rest) = leading_padding(payload);
     let mut removed = padding;
     let mut kept = 0;
-    // First only looked at: most packets have no padding, and are not copied.
+    // The first pass only reads: most packets have no padding, and are not copied.
     while let Some(length) = frame_length(rest) {
         let (padding, behind) = leading_padding(&rest[length..]);
         (kept, removed, rest) = (kept + length, removed + padding, behind);
@@ -47,8 +47,8 @@ fn leading_padding(bytes: &[u8]) -> (usize, &[u8]) {
     (count, &bytes[count..])
 }
 
-/// Bytes of the frame that `bytes` begin with (RFC 9000 §19, RFC 9221 §4, the acknowledgement frequency
-/// draft); `None` when there is none that is known and whole.
+/// Length of the frame that `bytes` begin with (RFC 9000 §19, RFC 9221 §4, the acknowledgement frequency
+/// draft); `None` if it is unknown or incomplete.
 fn frame_length(bytes: &[u8]) -> Option<usize> {
     let mut rest = Rest(bytes);
     match rest.number()? {
@@ -58,7 +58,7 @@ fn frame_length(bytes: &[u8]) -> Option<usize> {
         kind @ (0x02 | 0x03) => {
             rest.numbers(2)?;
             let ranges = rest.number()?;
-            // Each takes two bytes at least, so that a count that lies ends soon.
+            // Each takes at least two bytes, so a false count soon runs out of bytes.
             rest.numbers(ranges.checked_mul(2)?.checked_add(1)?)?;
             rest.numbers(3 * (kind - 0x02))?;
         }
@@ -102,7 +102,7 @@ fn frame_length(bytes: &[u8]) -> Option<usize> {
     Some(bytes.len() - rest.0.len())
 }
 
-/// Bytes of a frame that were not looked at yet.
+/// The bytes of a frame that are yet to be parsed.
 struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {
@@ -129,7 +129,7 @@ impl Rest<'_> {
         Some(())
     }
 
-    /// Steps over a length and as many bytes.
+    /// Skips a length and that many bytes.
     fn counted(&mut self) -> Option<()> {
         let length = self.number()?;
         self.skip(usize::try_from(length).ok()?)

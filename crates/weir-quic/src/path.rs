@@ -1,5 +1,4 @@
-//! Address of a connection's client: those that it has proved, and those that it has not (RFC 9000 §8.2,
-//! §9; row C8).
+//! Addresses of a connection's client: those it has proved and those it has not (RFC 9000 §8.2, §9; row C8).
 
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
@@ -7,50 +6,50 @@ use std::time::{Duration, Instant};
 
 use crate::connection::{Connection, Inner};
 
-/// A path that is still to be proved gets no more than three times what came from it, but for a few datagrams
-/// in this time: the protocol pads its challenge to 1,200 bytes, which short packets of a client behind a new
-/// address translation would not allow, and any of them may be lost on the way.
+/// On an unproved path we send at most three times what was received from it, plus a few free datagrams in
+/// each such interval. The protocol pads its path challenge to 1,200 bytes, for which short packets from a
+/// client behind a new NAT mapping would not suffice, and any of them may be lost.
 const FREE_INTERVAL: Duration = Duration::from_secs(10);
-/// Free datagrams in an interval to a host that the client has proved to be at, until it proves a port there
-/// once more: a translation that forgets it gives it another again and again.
+/// Free datagrams per interval to a host that the client has proved, until it proves a port there again: a
+/// NAT that keeps forgetting the mapping assigns new ports again and again.
 const FREE_TO_PROVED_HOST: u32 = 8;
-/// Free datagrams of one connection in an interval to hosts where the client has proved nothing. The protocol
-/// spaces those to one that does not answer: by three probe timeouts, or by 400 bytes more from there.
+/// Free datagrams per interval, for one connection, to hosts where the client has proved nothing. The
+/// protocol spaces those to a host that does not answer by three probe timeouts, or by 400 more bytes
+/// received from there.
 const FREE_TO_OTHERS: u32 = 4;
-/// The same of all connections of a worker together in a second, 240 kB: whoever names addresses of others
-/// has no use of it, however many connections he has.
+/// The same for all connections of a worker together, per second; 240 kB. It makes naming other hosts'
+/// addresses useless to an attacker, however many connections it has.
 const FREE_PER_WORKER: u32 = 200;
 const WORKER_INTERVAL: Duration = Duration::from_secs(1);
-/// Hosts that a client has proved to be at, and that are remembered: who goes back and forth between two
-/// networks is challenged at once.
+/// Proved hosts to remember per client: a client that switches between two networks is challenged at once.
 const PROVED_HOSTS: usize = 4;
 
-/// Datagrams that were sent for nothing in return.
+/// Datagrams sent beyond what was received from an address.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct FreeDatagrams {
     since: Option<Instant>,
     count: u32,
 }
 
-/// An address that packets come from and nobody has answered from yet.
+/// An address that packets came from, but from which no challenge has been answered.
 struct UnprovedPath {
     address: SocketAddr,
     received_bytes: u64,
     sent_bytes: u64,
 }
 
-/// A host at which the client has answered.
+/// A host from which the client has answered a challenge.
 struct ProvedHost {
     host: IpAddr,
-    /// Sent to ports of it that are not proved, since it answered last.
+    /// Sent to unproved ports of the host since the last answer from there.
     free: FreeDatagrams,
 }
 
-/// Where a connection's client has been, or is said to be.
+/// Where a connection's client has been, or claims to be.
 #[derive(Default)]
 pub(crate) struct ClientPaths {
     unproved: Option<UnprovedPath>,
-    /// The last one is at the end. Empty for a client that never moved.
+    /// The most recent one is last. Empty for a client that never moved.
     proved: Vec<ProvedHost>,
     free_to_others: FreeDatagrams,
 }
@@ -67,7 +66,7 @@ impl FreeDatagrams {
 }
 
 impl ClientPaths {
-    /// A datagram came from an address that is not the client's.
+    /// Counts a datagram that came from an address other than the client's.
     fn note_received(&mut self, remote: SocketAddr, bytes: usize) {
         match &mut self.unproved {
             Some(path) if path.address == remote => path.received_bytes += bytes as u64,
@@ -77,9 +76,9 @@ impl ClientPaths {
         }
     }
 
-    /// Whether an address gets `bytes` that is not `client`'s, which counts them. `None` where it is none
-    /// that something came from last: the one before, which was proved, or one that sent nothing that
-    /// counted.
+    /// Whether `bytes` may be sent to an address other than `client`; if so they are counted. `None` if it is
+    /// not the address that something last came from: it may be the previous, proved one, or one from which
+    /// no valid packet came.
     fn may_send(
         &mut self,
         client: IpAddr,
@@ -98,7 +97,7 @@ impl ClientPaths {
         Some(may)
     }
 
-    /// Takes leave for a datagram beyond what came from there; false where there is none left.
+    /// Uses one of the free datagrams; false if none is left.
     fn take_free(
         &mut self,
         client: IpAddr,
@@ -127,13 +126,13 @@ impl ClientPaths {
         may
     }
 
-    /// A client that was at `before` has answered at `host`.
+    /// A client that was at `before` has answered a challenge from `host`.
     fn note_proved(&mut self, before: IpAddr, host: IpAddr) {
         self.remember(before);
         self.remember(host).free = FreeDatagrams::default();
     }
 
-    /// Makes sure that a host is the last one of those that are proved.
+    /// Makes a host the last of the proved ones.
     fn remember(&mut self, host: IpAddr) -> &mut ProvedHost {
         let known = self.proved.iter().position(|proved| proved.host == host);
         let proved = match known {
@@ -150,7 +149,7 @@ impl ClientPaths {
 }
 
 impl Connection {
-    /// A datagram came from `remote`.
+    /// Counts a datagram from `remote`.
     pub(crate) fn note_received(&self, remote: SocketAddr, bytes: usize, now: Instant) {
         self.heard_at.set(now);
         if remote != self.client.get() {
@@ -158,8 +157,8 @@ impl Connection {
         }
     }
 
-    /// Whether `bytes` may go to `destination`, which counts them. What may not is as good as lost on the
-    /// way.
+    /// Whether `bytes` may be sent to `destination`; if so they are counted. A datagram that may not be sent
+    /// is treated as lost.
     pub(crate) fn may_send(&self, destination: SocketAddr, bytes: usize, now: Instant) -> bool {
         let client = self.client.get();
         if destination == client {
@@ -173,8 +172,8 @@ impl Connection {
         may.unwrap_or(false)
     }
 
-    /// Counts that would have to change for a packet to prove nothing about the path: challenges and probes
-    /// sent so far. `None` when the path is the one that is proved already.
+    /// The numbers of challenges and probes sent so far: if neither changes with the next packet, the path is
+    /// proved. `None` when the path was already proved.
     pub(crate) fn unproved(&self, inner: &Inner) -> Option<(u64, u64)> {
         if inner.quic.remote_address() == self.client.get() {
             return None;
@@ -183,9 +182,8 @@ impl Connection {
         Some((stats.frame_tx.path_challenge, stats.path.sent_plpmtud_probes))
     }
 
-    /// A packet was sent to `destination` while the path was not proved, with `before` from just before it.
-    /// Every packet on a path that is still to be proved carries a challenge; one without tells that the
-    /// client has answered.
+    /// A packet was sent to `destination` while the path was unproved; `before` is from just before it. Every
+    /// packet on an unproved path carries a challenge, so one without means that the client has answered.
     pub(crate) fn note_path(&self, inner: &Inner, destination: SocketAddr, before: (u64, u64)) {
         let path = inner.quic.remote_address();
         if destination == path && !inner.quic.is_closed() && self.unproved(inner) == Some(before) {

@@ -1,4 +1,4 @@
-//! A socket together with the listener that decides about its connections.
+//! A socket, together with the listener that makes decisions about its connections.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -13,40 +13,40 @@ use quinn_proto::ServerConfig;
 use crate::connection::Connection;
 use crate::socket::Socket;
 
-/// Decisions of a listener about its connections.
+/// A listener's decisions about its connections.
 pub trait Front {
     /// Settings for a connection that begins now; `None` when none may.
     fn settings(&self) -> Option<Settings>;
-    /// Whether one more may begin from `remote`; what counts it, until dropped.
+    /// Admits one more connection from `remote`, if allowed; returns a guard that counts it until dropped.
     fn admit(&self, remote: SocketAddr) -> Option<Box<dyn Any>>;
-    /// Serves a connection whose handshake is over.
+    /// Serves a connection whose handshake is complete.
     fn serve(&self, connection: Rc<Connection>);
-    /// Counts a client that sent more frames without content than it may, and gives the code that its
-    /// connection is closed with.
+    /// Counts a client that sent too many frames without content, and returns the code to close its
+    /// connection with.
     fn flooded(&self) -> u64;
 }
 
 /// See [`Front::settings`].
 pub struct Settings {
-    /// The protocol's.
+    /// The protocol's settings.
     pub server: Arc<ServerConfig>,
     /// Longest handshake.
     pub handshake_timeout: Duration,
-    /// Longest silence of a connection.
+    /// Idle timeout of a connection.
     pub idle_timeout: Duration,
-    /// Frames without content that a client may send ahead of what earns it more.
+    /// Frames without content that a client may send before it has earned any.
     pub control_frames: u32,
-    /// Whether a client proves its address before it takes a place, since places are becoming few.
+    /// Whether clients must prove their address before they are admitted, because the limit is near.
     pub wants_proof: bool,
 }
 
-/// A socket and the listener that it is for.
+/// A socket and its listener.
 pub struct Port {
     /// The socket.
     pub socket: Socket,
     /// The listener.
     pub front: Rc<dyn Front>,
-    /// Whether it takes new connections.
+    /// Whether it accepts new connections.
     pub(crate) is_open: Cell<bool>,
     /// Connections that send on it.
     pub(crate) connections: Cell<usize>,
@@ -57,11 +57,11 @@ pub struct Port {
 /// Whether a socket is still served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Serving {
-    /// It is.
+    /// Yes.
     Open,
-    /// It is given up: what comes to it until it is closed comes to this process alone.
+    /// No longer; until it is closed, only this process receives from it.
     Closing,
-    /// It is given up, and the next process, if there is one, has it too.
+    /// No longer; the next process, if there is one, has the socket too.
     HandedOver,
 }
 
@@ -72,8 +72,8 @@ impl Port {
         Rc::new(Port { socket, front, is_open, connections, unused: RefCell::default() })
     }
 
-    /// For a socket that is being closed: whether nobody needs what arrives at it, because it has no
-    /// connections, or because the next process has it too, receives, and passes on what is theirs. `waker`
+    /// For a socket that is being closed: whether it no longer has to receive, because it has no connections,
+    /// or because the next process also has the socket, receives, and forwards what belongs to them. `waker`
     /// is woken when that may have changed.
     pub(crate) fn is_released(&self, has_another_receiver: bool, waker: &Waker) -> bool {
         self.is_open.set(false);
@@ -84,8 +84,8 @@ impl Port {
         false
     }
 
-    /// The port that takes new connections that come to this one: itself, or one of `ports` that was opened
-    /// in its place since it began to close.
+    /// The port for new connections that arrive at this one: itself, or the one of `ports` that has replaced
+    /// it since it began to close.
     pub(crate) fn replacement(self: &Rc<Self>, ports: &[Rc<Port>]) -> Rc<Port> {
         let place = self.socket.place();
         let is_replacement = |other: &&Rc<Port>| other.is_open.get() && other.socket.place().meets(place);
@@ -93,7 +93,7 @@ impl Port {
         replacement.unwrap_or(self).clone()
     }
 
-    /// One of its connections is over.
+    /// Call this when one of its connections is over.
     pub(crate) fn leave(&self) {
         self.connections.set(self.connections.get() - 1);
         if self.connections.get() == 0

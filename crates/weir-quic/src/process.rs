@@ -1,4 +1,4 @@
-//! QUIC in a process and on each of its workers, whether or not a listener speaks it.
+//! The QUIC state of a process and of each of its workers, whether or not a listener uses QUIC.
 
 use std::cell::{OnceCell, RefCell};
 use std::io;
@@ -18,7 +18,7 @@ use crate::other_processes::OtherProcesses;
 use crate::port::{Port, Serving};
 use crate::socket::Socket;
 
-/// Things that a process hands to the next one; empty when there was none before.
+/// What a process hands to the next one; empty if there was none before.
 #[derive(Default)]
 pub struct HandOver {
     /// Keys of the next process.
@@ -27,7 +27,7 @@ pub struct HandOver {
     pub sockets: Vec<(Owner, ForwardSocket)>,
 }
 
-/// State that all workers of a process share.
+/// State shared by all workers of a process.
 pub struct Process {
     keys: Arc<Keys>,
     others: Arc<OtherProcesses>,
@@ -47,10 +47,10 @@ pub struct WorkerSetup {
 }
 
 impl Process {
-    /// With a setup for each of `workers`.
+    /// The state of the process, with a setup for each of `workers`.
     ///
     /// # Errors
-    /// The kernel gives no random bytes, or no further descriptors.
+    /// The kernel has no random bytes or no more descriptors.
     pub fn open(hand_over: HandOver, workers: usize) -> io::Result<(Process, Vec<WorkerSetup>)> {
         let keys = Arc::new(hand_over.keys.map_or_else(Keys::random, Ok)?);
         let others = Arc::new(OtherProcesses::default());
@@ -78,7 +78,7 @@ impl Process {
         Ok((Process { keys, others, siblings, counts }, setups))
     }
 
-    /// Things to hand to the next process, and for each worker its end of a new socket to it.
+    /// What to hand to the next process, and for each worker its end of a new socket to that process.
     ///
     /// # Errors
     /// The kernel has no descriptors left.
@@ -90,36 +90,36 @@ impl Process {
         for worker in 0..self.siblings.len() as u16 {
             let (ours, theirs) = ForwardSocket::pair()?;
             sockets.push((Owner { process: self.keys.process(), worker }, theirs));
-            // For the moment in which both processes receive.
+            // Used while both processes receive.
             self.others.add(Owner { process: keys.process(), worker }, ours.try_clone()?);
             own.push(ours);
         }
         Ok((HandOver { keys: Some(keys), sockets }, own))
     }
 
-    /// Forgets the next process, which has not come about.
+    /// Removes the next process, which has failed to start.
     pub fn cancel_hand_over(&self) {
         self.others.remove(self.keys.of_successor().process());
     }
 
-    /// Counts of the workers, each worker's own.
+    /// The counters of all workers, one element per worker.
     pub fn counts(&self) -> &[Counts] {
         &self.counts
     }
 }
 
-/// QUIC on one worker: nothing runs before a listener needs it.
+/// QUIC on one worker: no task runs before a listener needs it.
 pub struct WorkerEndpoint {
     keys: Arc<Keys>,
     setup: RefCell<Option<WorkerSetup>>,
     buffers: Rc<Buffers>,
     driver: OnceCell<Rc<Driver>>,
-    /// Sockets for connections that this side begins, of IPv4 and of IPv6.
+    /// Sockets for outgoing connections, for IPv4 and IPv6.
     own_ports: [OnceCell<Rc<Port>>; 2],
 }
 
 impl WorkerEndpoint {
-    /// The worker's own, which counts memory against `buffers`.
+    /// For one worker; memory is counted against `buffers`.
     pub fn new(setup: WorkerSetup, buffers: &Rc<Buffers>) -> WorkerEndpoint {
         let keys = setup.keys.clone();
         let setup = RefCell::new(Some(setup));
@@ -137,7 +137,7 @@ impl WorkerEndpoint {
         self.keys.clone()
     }
 
-    /// The driver, which is set going when it is first asked for.
+    /// The driver, which is started when first asked for.
     pub fn driver(&self) -> Rc<Driver> {
         if let Some(setup) = self.setup.take() {
             let WorkerSetup { number, keys, others, siblings, counts, forwarded, sockets } = setup;
@@ -151,11 +151,11 @@ impl WorkerEndpoint {
         self.driver.get().cloned().expect("set when the setup was taken")
     }
 
-    /// The socket for connections that this side begins to addresses of a family; opened when it is first
-    /// asked for. `flooded` is the code for a server that sends too many frames without content.
+    /// The socket for outgoing connections to addresses of one family; opened when first asked for. `flooded`
+    /// is the error code for a server that sends too many frames without content.
     ///
     /// # Errors
-    /// The kernel gives no socket.
+    /// The kernel could not open a socket.
     pub fn own_port(&self, is_ipv6: bool, flooded: u64) -> io::Result<Rc<Port>> {
         let place = &self.own_ports[usize::from(is_ipv6)];
         if let Some(port) = place.get() {
@@ -172,15 +172,15 @@ impl WorkerEndpoint {
         Ok(place.get_or_init(|| port).clone())
     }
 
-    /// Receives what another process forwards over `socket`, as long as there may be connections that it is
-    /// for.
+    /// Receives what another process forwards over `socket`, as long as this process may still have
+    /// connections.
     pub fn receive_from(&self, socket: ForwardSocket) {
         if let Some(driver) = self.driver.get() {
             receive_from(driver, socket);
         }
     }
 
-    /// Closes the connections that are left, with an application's code (RFC 9000 section 10.2).
+    /// Closes the remaining connections with an application error code (RFC 9000 section 10.2).
     pub fn close(&self, code: u64) {
         if let Some(driver) = self.driver.get() {
             driver.close_all(code, "");

@@ -1,8 +1,8 @@
-//! Tokens by which clients that come back prove their address (RFC 9000 §8.1.3), each good for once (§8.1.4).
+//! Tokens by which returning clients prove their address (RFC 9000 §8.1.3), each valid once (§8.1.4).
 //!
-//! Without a proof a client gets nothing served before its handshake is over: whoever names somebody else's
-//! address could have requests done in that one's name. What is remembered is bounded. The oldest is
-//! forgotten first, and with it every token as old: one that may have been used proves nothing.
+//! Without a proof a client is served nothing before its handshake is complete: otherwise it could name
+//! another host's address and have requests made in that host's name. The memory of used tokens is limited.
+//! The oldest are forgotten first, and then all tokens as old are rejected, since they may have been used.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -10,11 +10,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use quinn_proto::{TokenLog, TokenReuseError};
 
-/// Lifetime of a token: as long as a session is remembered.
+/// Lifetime of a token: the same as that of a session.
 pub const LIFETIME: Duration = Duration::from_secs(24 * 3600);
-/// Tokens given to a client: as many as it gets tickets.
+/// Tokens given to a client: as many as it gets session tickets.
 pub const TOKENS: u32 = 2;
-/// Most tokens remembered: 2 MiB.
+/// Most used tokens to remember: 2 MiB.
 const MOST: usize = 1 << 16;
 
 /// The tokens that were used in this process.
@@ -23,15 +23,15 @@ pub struct Proofs(Mutex<Used>);
 
 #[derive(Debug)]
 struct Used {
-    /// Seconds since 1970 at which each was given out, and its number.
+    /// For each, the time it was issued, in seconds since 1970, and its number.
     tokens: BTreeSet<(u64, u128)>,
-    /// Tokens given out until then prove nothing.
+    /// Tokens issued up to then are rejected.
     until: u64,
 }
 
 impl Proofs {
-    /// None is used. Those of a process before, up to the second before `now`, are not believed: it alone
-    /// knows which were used.
+    /// No token is used yet. Tokens issued by an earlier process, up to the second before `now`, are
+    /// rejected, as only that process knew which were used.
     pub fn new(now: SystemTime) -> Proofs {
         Proofs(Mutex::new(Used { tokens: BTreeSet::new(), until: seconds(now).saturating_sub(1) }))
     }

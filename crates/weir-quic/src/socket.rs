@@ -1,5 +1,4 @@
-//! A UDP socket as QUIC uses it: many datagrams per call in both directions, with congestion marks and our
-//! own address.
+//! A UDP socket for QUIC: many datagrams per call in both directions, with ECN marks and our own address.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -12,28 +11,27 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use weir_io::system::datagrams::{self, BATCH, Inbox, Outgoing, Route};
 
-/// Sends gathered before they go out in one call.
+/// Sends collected before they are made in one call.
 const SENDS: usize = 8;
-/// Datagrams in one send at most. With the largest packets that a path of 1,500 bytes takes they stay below
-/// the 64 KiB that one call takes.
+/// Most datagrams in one send. With the largest packets for a path MTU of 1,500 bytes they stay below the 64
+/// KiB limit of one call.
 const SEGMENTS: usize = 40;
-/// Bytes of buffer that a send may leave behind for the next; what a large one took goes back to the
-/// allocator.
+/// Capacity of a send buffer that is kept for reuse; larger ones are freed.
 const KEPT_BYTES: usize = 16 << 10;
 
-/// Where a socket receives: two of one address may be bound to two interfaces.
+/// Where a socket receives: two sockets on one address may be bound to two interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoundAt {
-    /// The address that it is bound to.
+    /// The address that the socket is bound to.
     pub address: SocketAddr,
-    /// Index of the interface that it is bound to; `None` when datagrams may come by any.
+    /// Index of the interface that it is bound to; `None` if datagrams may arrive on any.
     pub interface: Option<NonZeroU32>,
 }
 
 impl BoundAt {
-    /// Whether what arrives at the one may be for connections of the other: of one address, a socket of an
-    /// interface and one of any follow each other when a reload changes it, and the kernel takes either. No
-    /// config has both for long, and what comes by one interface is never for another.
+    /// Whether what arrives at one may belong to connections of the other. When a reload binds a listener to
+    /// an interface, or unbinds it, a socket with an interface and one without exist for the same address for
+    /// a while, and the kernel may choose either. What arrives on one interface is never for another.
     pub fn meets(self, other: BoundAt) -> bool {
         let is_any = self.interface.is_none() || other.interface.is_none();
         self.address == other.address && (is_any || self.interface == other.interface)
@@ -48,14 +46,14 @@ impl From<SocketAddr> for BoundAt {
 
 /// One socket of one worker.
 pub struct Socket {
-    /// Waited for to receive only: to whoever waits for room as well, the kernel tells of it behind every
-    /// datagram that has left.
+    /// Registered for reading only: if it were registered for writing too, the kernel would notify us after
+    /// every datagram sent.
     socket: AsyncFd<UdpSocket>,
-    /// The same socket, waited for to send; there while the kernel takes no more.
+    /// The same socket, registered for writing; present while the kernel accepts no more.
     blocked: RefCell<Option<AsyncFd<UdpSocket>>>,
     place: BoundAt,
     outbox: RefCell<Outbox>,
-    /// Whether the kernel cuts what we send into datagrams; found out by trying.
+    /// Whether the kernel supports cutting what we send into datagrams; found out by trying.
     segments: Cell<bool>,
 }
 
@@ -65,25 +63,25 @@ struct Outbox {
     spare: Vec<Vec<u8>>,
 }
 
-/// A datagram on its way in.
+/// A received datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived<'a> {
     /// Its payload.
     pub bytes: &'a [u8],
     /// Its sender.
     pub remote: SocketAddr,
-    /// Which of our addresses it was sent to, if the kernel said so.
+    /// Which of our addresses it was sent to, if the kernel reported that.
     pub local: Option<IpAddr>,
-    /// The two bits of explicit congestion notification.
+    /// The two ECN bits.
     pub ecn: u8,
 }
 
 impl Socket {
-    /// Prepares `socket`, bound at `place` and never blocking. What the kernel does not offer is done
-    /// without.
+    /// Prepares the non-blocking `socket`, bound at `place`. Features that the kernel does not offer are not
+    /// used.
     ///
     /// # Errors
-    /// The runtime can't wait for it.
+    /// The runtime can't watch it.
     pub fn new(socket: UdpSocket, place: impl Into<BoundAt>) -> io::Result<Socket> {
         let place = place.into();
         let address = place.address;
@@ -113,24 +111,24 @@ impl Socket {
         self.place.address
     }
 
-    /// Where it receives: no other socket of its process does there.
+    /// Where it receives; no other socket of the process has the same place.
     pub fn place(&self) -> BoundAt {
         self.place
     }
 
-    /// Has the kernel hand each datagram to the worker that its connection ID names.
+    /// Lets the kernel deliver each datagram to the worker named by its connection ID.
     pub fn steer(&self, program: &[libc::sock_filter]) -> io::Result<()> {
         datagrams::steer_group(self.socket.get_ref(), program)
     }
 
-    /// Receives a batch when the socket has one; gives how many messages it holds.
+    /// Receives a batch when there is one; returns how many messages it has.
     pub fn poll_receive(&self, inbox: &mut Inbox, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
         loop {
             let mut ready = ready!(self.socket.poll_read_ready(context))?;
             match inbox.receive(self.socket.get_ref()) {
                 Ok(count) => {
-                    // A batch that is not full has emptied the socket. Saying so to tokio saves the call that
-                    // would only find out.
+                    // A batch that is not full has drained the socket. Telling tokio saves the call that
+                    // would only find that out.
                     if count < BATCH {
                         ready.clear_ready();
                     }
@@ -142,7 +140,7 @@ impl Socket {
         }
     }
 
-    /// Datagrams that one transmit may hold.
+    /// Most datagrams in one transmit.
     pub fn segments(&self) -> usize {
         if self.segments.get() { SEGMENTS } else { 1 }
     }
@@ -152,7 +150,7 @@ impl Socket {
         self.outbox.borrow_mut().spare.pop().unwrap_or_default()
     }
 
-    /// Gives a buffer back that nothing was put in.
+    /// Returns an unused buffer.
     pub fn put_back(&self, mut buffer: Vec<u8>) {
         buffer.clear();
         buffer.shrink_to(KEPT_BYTES);
@@ -162,17 +160,17 @@ impl Socket {
         }
     }
 
-    /// Puts a transmit in line.
+    /// Queues a transmit.
     pub fn enqueue(&self, transmit: Transmit, bytes: Vec<u8>) {
         self.outbox.borrow_mut().waiting.push((transmit, bytes));
     }
 
-    /// Whether enough is in line to be sent in one call.
+    /// Whether enough is queued to be sent in one call.
     pub fn is_full(&self) -> bool {
         self.outbox.borrow().waiting.len() >= SENDS
     }
 
-    /// Sends what is in line. `Pending` when the kernel takes no more for now; the task is woken when it
+    /// Sends what is queued. `Pending` when the kernel accepts no more for now; the task is woken when it
     /// does.
     pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<()> {
         loop {
@@ -193,7 +191,7 @@ impl Socket {
         }
     }
 
-    /// Ready when the kernel may take more.
+    /// Ready when the kernel may accept more.
     fn poll_room(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let blocked = &mut *self.blocked.borrow_mut();
         let socket = match blocked {
@@ -207,7 +205,7 @@ impl Socket {
         Poll::Ready(Ok(()))
     }
 
-    /// One call's worth.
+    /// Sends what fits into one call.
     fn send_some(&self) -> io::Result<()> {
         let outbox = &mut *self.outbox.borrow_mut();
         let count = outbox.waiting.len().min(SENDS);
@@ -231,8 +229,8 @@ impl Socket {
         Ok(())
     }
 
-    /// The kernel refused the first in line, which is as good as lost on the way: QUIC sends again what
-    /// matters.
+    /// Drops the first queued transmit, which the kernel refused. It is treated as lost: QUIC retransmits
+    /// what matters.
     fn drop_first(&self, error: &io::Error) {
         let outbox = &mut *self.outbox.borrow_mut();
         let (transmit, bytes) = outbox.waiting.remove(0);
@@ -248,7 +246,7 @@ impl Socket {
             }
             return;
         }
-        // A probe for a larger path that does not fit ends here by design.
+        // This is how a probe for a larger path MTU that does not fit is meant to end.
         tracing::trace!(address = %self.address(), to = %transmit.destination, %error, "quic send");
     }
 }
@@ -264,7 +262,8 @@ fn copy(transmit: &Transmit) -> Transmit {
 }
 
 fn outgoing<'a>(transmit: &Transmit, bytes: &'a [u8]) -> Outgoing<'a> {
-    // One segment is an ordinary datagram; the kernel refuses to cut what is no longer than the cut.
+    // A single segment is an ordinary datagram; the kernel rejects a segment size that is not below the
+    // length.
     let segment = transmit.segment_size.filter(|&size| size < transmit.size);
     Outgoing {
         bytes: &bytes[..transmit.size],
@@ -274,7 +273,7 @@ fn outgoing<'a>(transmit: &Transmit, bytes: &'a [u8]) -> Outgoing<'a> {
     }
 }
 
-/// Calls `take` for every datagram in `inbox`, those that the kernel had put together one by one again.
+/// Calls `take` for every datagram in `inbox`; those that the kernel merged are split again.
 pub fn each_datagram(inbox: &Inbox, mut take: impl FnMut(Arrived<'_>)) {
     for index in 0..inbox.count() {
         let message = inbox.datagram(index);

@@ -1,10 +1,10 @@
-//! When each connection of a worker wants to be looked at next.
+//! Timers: when each connection of a worker is due next.
 //!
-//! A connection's next moment changes with nearly every packet, and mostly moves back. So a moment that has
-//! become later stays where it is: when it comes, the connection is asked anew. Only an earlier one is
-//! entered, before the one that there is. Of those that wait behind, the last is remembered, so that it
-//! serves again: mostly the end of a long silence, which else would be entered once more behind each
-//! acknowledgement that is put off for some milliseconds.
+//! A connection's due time changes with nearly every packet, and mostly becomes later. So an entry whose time
+//! has become later stays where it is; when it comes up, the connection is asked for its due time again. Only
+//! an earlier time adds an entry. Of a connection's later entries, the last one is remembered so that it can
+//! be reused: it is mostly the idle timeout, which would otherwise be added again after each delayed
+//! acknowledgement.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -13,25 +13,25 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
-/// Entries above which those that serve nobody any more are looked for.
+/// The queue is searched for obsolete entries only above this number.
 const FEW_ENTRIES: usize = 64;
 
 /// Entries in order of time.
 pub struct Timers {
     entries: RefCell<BinaryHeap<Reverse<(Instant, usize)>>>,
-    /// So many entries are looked through for those that serve nobody: twice as many as there were after the
-    /// last time, so that the look costs each entry no more than entering it.
+    /// Number of entries at which to search for obsolete ones: twice as many as were left by the last search,
+    /// so that the search costs each entry no more than its insertion.
     most: Cell<usize>,
-    /// Told when the first entry has become another.
+    /// Notified when the first entry changes.
     earlier: Notify,
 }
 
 /// The timer of one connection.
 #[derive(Default)]
 pub struct Timer {
-    /// When its earliest entry comes up, if it has one.
+    /// Time of its earliest entry, if it has one.
     next: Cell<Option<Instant>>,
-    /// An entry behind that one.
+    /// Time of an entry after that one.
     last: Cell<Option<Instant>>,
 }
 
@@ -42,8 +42,8 @@ impl Default for Timers {
 }
 
 impl Timers {
-    /// Makes sure that `key`, whose timer is `timer`, comes up at `at` or before. True where there are now so
-    /// many entries that [`Self::clear_out`] is to be called.
+    /// Makes sure that `key`, whose timer is `timer`, comes up at `at` or before. True when there are so many
+    /// entries that [`Self::clear_out`] should be called.
     pub fn arm(&self, key: usize, timer: &Timer, at: Instant) -> bool {
         let next = timer.next.get();
         if next.is_some_and(|next| next <= at) {
@@ -60,15 +60,15 @@ impl Timers {
         entries.len() > self.most.get()
     }
 
-    /// Forgets the entries that are nobody's, as `is_served` says of each: those of connections that are
-    /// over, and those that came to stand between the earliest and the last of one.
+    /// Removes obsolete entries, for which `is_served` is false: those of closed connections, and those
+    /// between the earliest and the last of a connection.
     pub fn clear_out(&self, is_served: impl Fn(usize, Instant) -> bool) {
         let mut entries = self.entries.borrow_mut();
         entries.retain(|Reverse((at, key))| is_served(*key, *at));
         self.most.set((2 * entries.len()).max(FEW_ENTRIES));
     }
 
-    /// Takes out the first entry if its time has come.
+    /// Removes and returns the first entry if it is due.
     pub fn take_due(&self, now: Instant) -> Option<(Instant, usize)> {
         let mut entries = self.entries.borrow_mut();
         match entries.peek() {
@@ -93,8 +93,8 @@ impl Timers {
 }
 
 impl Timer {
-    /// Whether the entry that came up at `at` is the connection's earliest. It is gone after that, and the
-    /// one behind it is the next.
+    /// Whether the entry that came up at `at` is the connection's earliest. If so it is removed, and the
+    /// later one becomes the next.
     pub fn take(&self, at: Instant) -> bool {
         let is_next = self.next.get() == Some(at);
         if is_next {
@@ -103,7 +103,7 @@ impl Timer {
         is_next
     }
 
-    /// Whether an entry at `at` is still the connection's.
+    /// Whether an entry at `at` is still needed by the connection.
     pub fn has(&self, at: Instant) -> bool {
         [self.next.get(), self.last.get()].contains(&Some(at))
     }

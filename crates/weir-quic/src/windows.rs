@@ -1,27 +1,28 @@
-//! Bounds on what waits to be acknowledged, per connection and in all (threat S4).
+//! Limits on unacknowledged bytes, per connection and in total (threat S4).
 
 use std::cell::Cell;
 
 use crate::connection::{Connection, Inner};
 
-/// Smallest and largest number of bytes that wait to be acknowledged, per connection. In between it is twice
-/// what the path carries at once: a client that acknowledges nothing, or slowly, makes us hold little.
+/// Smallest and largest number of unacknowledged bytes per connection. In between it is twice the congestion
+/// window: a client that acknowledges nothing, or slowly, makes us hold little.
 pub(crate) const SEND_WINDOW: (u64, u64) = (128 << 10, 8 << 20);
 
-/// Most bytes of send windows beyond the smallest that all connections of a worker have (threat S4): a client
-/// that first takes much and then acknowledges nothing keeps its window until it is given up.
+/// Most bytes of send windows, beyond the smallest, that all connections of a worker have together (threat
+/// S4): a client that first takes a lot and then acknowledges nothing keeps its window until its connection
+/// is given up.
 const SEND_WINDOWS_BYTES: u64 = 64 << 20;
 
 /// The send windows of all connections of a worker.
 #[derive(Default)]
 pub(crate) struct SendWindows {
-    /// Bytes beyond the smallest window, in all.
+    /// Bytes granted beyond the smallest window, in total.
     granted: Cell<u64>,
 }
 
 impl SendWindows {
-    /// Takes back a window of `before` (0: none yet) and gives one of `wanted`, or what there is; never less
-    /// than the smallest.
+    /// Returns a window of `before` bytes (0: none yet) and grants one of `wanted` bytes, or what is
+    /// available; never less than the smallest.
     pub(crate) fn exchange(&self, before: u64, wanted: u64) -> u64 {
         let others = self.granted.get() - before.saturating_sub(SEND_WINDOW.0);
         let granted = (wanted - SEND_WINDOW.0).min(SEND_WINDOWS_BYTES.saturating_sub(others));
@@ -31,8 +32,8 @@ impl SendWindows {
 }
 
 impl Connection {
-    /// Bounds what waits to be acknowledged by what the path carries, and by what all connections of the
-    /// worker may hold together.
+    /// Limits unacknowledged bytes to what the path can carry, and to what all connections of the worker may
+    /// hold together.
     pub(crate) fn fit_send_window(&self, inner: &mut Inner) {
         let wanted = (2 * inner.quic.congestion_state().window()).clamp(SEND_WINDOW.0, SEND_WINDOW.1);
         if wanted != inner.send_window {

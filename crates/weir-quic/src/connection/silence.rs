@@ -1,28 +1,29 @@
-//! Whether the peer at the other end is still there.
+//! Detects whether the peer is still there.
 //!
-//! QUIC acknowledges what asks for it at once, however long an answer takes: a peer that was asked and says
-//! nothing at all is gone, or the way to it is. One that nobody asks may be silent for as long as it likes.
+//! QUIC acknowledges packets that ask for it at once, however long an answer takes: a peer that was probed
+//! and does not respond at all is gone, or unreachable. Without a probe a peer may be silent for any length
+//! of time.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::Connection;
 
-/// Silence after which a peer is asked whether it is there (`PING`) by [`Connection::seems_gone`].
+/// Silence after which [`Connection::seems_gone`] sends a `PING`.
 const ASK_AFTER: Duration = Duration::from_millis(500);
-/// What a peer that was asked has at least to say anything, and in round trips: three probe timeouts where
-/// the round trip varies by half, so that it is asked three times where that is lost on the way.
+/// Least time that a probed peer has to respond, and the number of round trips that it has: three probe
+/// timeouts if the round-trip time varies by half, so that up to three probes are sent if packets are lost.
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 const PATIENCE_ROUND_TRIPS: u32 = 9;
 
 impl Connection {
-    /// Time since something last came from the peer.
+    /// Time since something was last received from the peer.
     pub fn silence(&self) -> Duration {
         self.heard_at.get().elapsed()
     }
 
-    /// Whether the peer was asked whether it is there, and has said nothing for longer than that takes. Asks
-    /// it where it has been silent for some time; false until the answer is overdue.
+    /// Whether the peer was probed and has not responded in time. Sends a probe if it has been silent for
+    /// some time; returns false until the response is overdue.
     pub fn seems_gone(self: &Rc<Self>) -> bool {
         self.seems_gone_at(Instant::now())
     }
@@ -41,8 +42,8 @@ impl Connection {
         }
     }
 
-    /// Whether nothing has come although something was sent, `waited` ago, that asks for an acknowledgement,
-    /// and that is overdue.
+    /// Whether nothing was received although something that asks for an acknowledgement was sent `waited`
+    /// ago, so that the acknowledgement is overdue.
     pub fn is_unheard_for(&self, waited: Duration) -> bool {
         waited >= PATIENCE_ROUND_TRIPS * self.round_trip() && self.silence() >= waited
     }
@@ -51,7 +52,7 @@ impl Connection {
         LEAST_PATIENCE.max(PATIENCE_ROUND_TRIPS * self.round_trip())
     }
 
-    /// Has the peer say whether it is there.
+    /// Probes the peer with a `PING`.
     pub fn probe(self: &Rc<Self>) {
         self.inner.borrow_mut().quic.ping();
         self.touch();

@@ -1,5 +1,5 @@
-//! Connections that this side begins: to backends. They live on the same driver as those of clients, on
-//! sockets of their own at which nobody is let in.
+//! Outgoing connections, to backends. They use the same driver as those from clients, and sockets of their
+//! own that admit no clients.
 
 use std::any::Any;
 use std::net::SocketAddr;
@@ -14,25 +14,25 @@ use crate::connection::{Admission, Connection};
 use crate::port::{Front, Port, Settings};
 use crate::wakers::watch;
 
-/// Frames without content that a server may send ahead of what its answers earn it: many more than a client,
-/// whom nobody chose.
+/// Frames without content that a server may send before its answers have earned any: many more than for a
+/// client, as the operator chose the server.
 const CONTROL_FRAMES: u32 = 100_000;
 
-/// How one connection is to be made.
+/// Parameters of an outgoing connection.
 pub struct Wanted<'a> {
     /// The protocol's settings.
     pub config: ClientConfig,
-    /// Where to.
+    /// The address to connect to.
     pub remote: SocketAddr,
-    /// Whom the server must prove to be.
+    /// The name that the server must prove.
     pub name: &'a str,
-    /// Longest silence of the connection, while nothing is asked on it.
+    /// Idle timeout of the connection while there is no request on it.
     pub idle_timeout: Duration,
 }
 
-/// The front of a socket at which nobody is let in.
+/// The front of a socket that admits no clients.
 pub(crate) struct Nobody {
-    /// What a connection is closed with whose server sent too many frames without content.
+    /// The code to close a connection with if its server sent too many frames without content.
     pub flooded: u64,
 }
 
@@ -53,11 +53,11 @@ impl Front for Nobody {
 }
 
 impl Driver {
-    /// Begins a connection; [`Connection::poll_established`] tells when it has come about. Who no longer
-    /// wants it closes it.
+    /// Begins a connection; [`Connection::poll_established`] reports when it is established. Close it if it
+    /// is no longer wanted.
     ///
     /// # Errors
-    /// It can't begin: the name or the address is none that can be connected to. Nothing was sent.
+    /// It can't begin, because the name or the address is unusable. Nothing was sent.
     pub fn connect(
         self: &Rc<Self>,
         port: &Rc<Port>,
@@ -78,12 +78,12 @@ impl Driver {
 }
 
 impl Connection {
-    /// Whether it has ended, by whatever cause.
+    /// Whether it has ended, for whatever reason.
     pub fn is_over(&self) -> bool {
         self.inner.borrow().is_over()
     }
 
-    /// Ready once the handshake is over, with why not where nothing came of it.
+    /// Ready once the handshake has ended; `Err` with the reason if it failed.
     pub fn poll_established(&self, context: &mut Context<'_>) -> Poll<Result<(), String>> {
         let inner = &mut *self.inner.borrow_mut();
         if inner.is_over() {

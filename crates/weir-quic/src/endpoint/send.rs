@@ -1,4 +1,4 @@
-//! Datagrams out: what connections have to send, each in its turn.
+//! Sends datagrams for all connections, in turn.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -8,9 +8,9 @@ use std::time::Instant;
 use crate::connection::Connection;
 use crate::endpoint::Driver;
 
-/// Transmits of one connection before the next gets its turn.
+/// Transmits for one connection before the next gets its turn.
 const TRANSMITS_PER_TURN: usize = 4;
-/// Transmits of all before other tasks get theirs.
+/// Transmits for all connections before other tasks get their turn.
 const TRANSMITS_PER_ROUND: usize = 64;
 
 impl Driver {
@@ -46,7 +46,7 @@ impl Driver {
         Poll::Pending
     }
 
-    /// Sends what one connection has, as far as its turn goes.
+    /// Sends what one connection has, up to the limit of its turn.
     fn transmit(
         self: &Rc<Self>,
         connection: &Rc<Connection>,
@@ -87,12 +87,12 @@ impl Driver {
     }
 }
 
-/// Outcome of a connection's turn.
+/// Result of a connection's turn.
 enum Sent {
-    /// Nothing more to send; so many transmits.
+    /// Nothing more to send; the number of transmits.
     All(usize),
-    /// Perhaps more to send; so many transmits.
+    /// There may be more to send; the number of transmits.
     Some(usize),
-    /// The kernel takes no more on its socket for now.
+    /// The kernel accepts no more on its socket for now.
     Blocked,
 }
