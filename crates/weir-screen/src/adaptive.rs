@@ -1,76 +1,78 @@
-//! How many requests at once a service takes without getting slower, found from how long its answers take.
+//! The adaptive concurrency limit: how many requests a service can handle at once without getting slower,
+//! found from its response times.
 //!
-//! As long as few are under way, answers take as long as the work does. Beyond what the service can do at
-//! once, each further request only makes all of them wait. So the limit goes by the ratio of what answers
-//! take now to what they take without a wait (the gradient, as Netflix's concurrency-limits and Envoy's
-//! adaptive concurrency have it). What they take without a wait is measured: for a moment half as many may be
-//! under way, and half of that, as long as it makes answers faster. An average of what comes by would take a
-//! long overload for the way things are.
+//! While few requests are in flight, answers take as long as the work does. Beyond what the service can do at
+//! once, each further request only makes all of them wait. So the limit follows the ratio of the unloaded
+//! response time to the current one (the gradient, as in Netflix's concurrency-limits and Envoy's adaptive
+//! concurrency). The unloaded time is measured: for a moment half as many requests may be in flight, then
+//! half of that, as long as this makes answers faster. A mere average over time would take a long overload
+//! for the normal state.
 
 use std::time::Duration;
 
 use crate::settings::AdaptiveLimit;
 
-/// Answers that a decision goes by: of their median, which a few slow ones do not move.
+/// Answers per decision. It uses their median, which a few slow ones do not move.
 const SAMPLES: usize = 16;
-/// Time that a decision looks back on, at the least.
+/// Least time between decisions.
 const WINDOW: Duration = Duration::from_millis(100);
-/// Time after which answers are measured again, where they are slow.
+/// Time after which the unloaded response time is measured again, if answers are slow.
 const MEASURED_EVERY: Duration = Duration::from_secs(60);
-/// Time after which they are measured first.
+/// Time after which it is measured first.
 const FIRST_MEASURED: Duration = Duration::from_secs(5);
-/// Longest time that a measurement takes: nobody may answer.
+/// Longest time for a measurement: the service may not answer at all.
 const MEASURED_MOST: Duration = Duration::from_secs(10);
-/// Longest time of it in which nobody gets in, beside that of four answers: what is under way may be streams
-/// that go on for hours, or clients that take their time to read.
+/// Longest phase of a measurement in which no request gets in, in addition to the time of four answers: the
+/// requests in flight may be streams that go on for hours, or belong to clients that read slowly.
 const EMPTYING_MOST: Duration = Duration::from_secs(1);
-/// Time without any answer, beside that of four, after which one more gets in: where all that may be under
-/// way are streams, no answer would ever come that the limit could go by.
+/// Time without any answer, in addition to the time of four answers, after which one more request gets in. If
+/// all requests in flight are streams, there would never be an answer to adjust the limit by.
 const SILENCE: Duration = Duration::from_secs(1);
-/// Part of what an answer took before at which halving what is under way has helped: without a wait it would
-/// take the same, and half where all of it is wait.
+/// Halving the requests in flight has helped if answers then take at most this share of their time before.
+/// Without waiting they would take the same time; if all of it were waiting, half.
 const HELPED: f64 = 0.75;
-/// Part of the way that one decision goes, so that one odd window changes little.
+/// The share of the way to its target that one decision moves the limit, so that one odd window changes
+/// little.
 const STEP: f64 = 0.2;
-/// The least that one decision aims at, of the limit there is.
+/// The lowest target of one decision, as a share of the current limit.
 const LEAST_GRADIENT: f64 = 0.5;
 
-/// The state of a limit.
+/// The state of an adaptive limit.
 #[derive(Debug)]
 pub(crate) struct Gradient {
     settings: AdaptiveLimit,
     most: f64,
     limit: f64,
-    /// What an answer takes when nothing waits, in seconds.
+    /// The unloaded response time, in seconds.
     unloaded: Option<f64>,
     window: Window,
     phase: Phase,
-    /// When answers are to be measured, should they be slow or have never been.
+    /// When to measure next, if answers are slow then or the time was never measured.
     measure_at: Option<Duration>,
     was_measured: bool,
-    /// When a measurement that is under way is given up.
+    /// When the current measurement is abandoned.
     give_up_at: Duration,
-    /// When an answer was last heard of, or one more let in for want of any.
+    /// Time of the last answer, or of the last request let in for lack of answers.
     last_word: Duration,
 }
 
-/// What is going on.
+/// The current phase.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     /// The limit follows the answers.
     Adapting,
-    /// No more than `level` may be under way, and more still are; until `until`. Answers took so many seconds
-    /// `before`.
+    /// At most `level` may be in flight, and more still are; lasts until `until`. Answers took `before`
+    /// seconds.
     Emptying { level: f64, before: f64, until: Duration },
-    /// No more than `level` may be under way until enough answers are known of requests that began since.
+    /// At most `level` may be in flight, until enough requests that began after `since` were answered.
     Measuring { level: f64, before: f64, since: Duration },
 }
 
-/// Answers since the last decision.
+/// The answers since the last decision.
 #[derive(Debug, Default)]
 struct Window {
     began: Duration,
-    /// Seconds, of the last [`SAMPLES`].
+    /// Times in seconds of the last [`SAMPLES`].
     took: Vec<f64>,
     next: usize,
     most_under_way: u32,
@@ -103,7 +105,7 @@ impl Window {
 }
 
 impl Gradient {
-    /// Begins at `most`, which is at least 1, and knows nothing.
+    /// Begins with limit `most`, at least 1, and no measurements.
     pub fn new(settings: &AdaptiveLimit, most: u32) -> Gradient {
         Gradient {
             settings: settings.clone(),
@@ -119,8 +121,8 @@ impl Gradient {
         }
     }
 
-    /// An answer that took so long began to come at `now`, when so many were under way; `None` for one that
-    /// says nothing of how long the work takes. Gives the limit that holds from now on.
+    /// Records that an answer began at `now` after `took`, with `under_way` requests in flight. `took` is
+    /// `None` for an answer that says nothing about how long the work takes. Returns the limit from now on.
     pub fn answered(&mut self, now: Duration, took: Option<Duration>, under_way: u32) -> u32 {
         self.last_word = now;
         if self.is_given_up(now) {
@@ -132,8 +134,8 @@ impl Gradient {
         self.in_force()
     }
 
-    /// A request is refused at `now`, since as many are under way as may be. Gives the limit that holds from
-    /// now on: those that hold it may never be answered, or were long ago.
+    /// Records a refusal at `now` because the limit is reached. Returns the limit from now on: the requests
+    /// that fill it may never be answered, or were answered long ago.
     pub fn refused(&mut self, now: Duration) -> u32 {
         let patience = SILENCE.saturating_add(times_four(self.unloaded.unwrap_or_default()));
         if self.is_given_up(now) {
@@ -178,7 +180,7 @@ impl Gradient {
         }
     }
 
-    /// The limit that holds.
+    /// The current limit.
     pub fn in_force(&self) -> u32 {
         let limit = match self.phase {
             Phase::Adapting => self.limit,
@@ -187,12 +189,12 @@ impl Gradient {
         limit.clamp(self.least(), self.most) as u32
     }
 
-    /// What an answer takes when nothing waits; `None` until it is known.
+    /// The unloaded response time; `None` until it is known.
     pub fn unloaded(&self) -> Option<Duration> {
         self.unloaded.map(Duration::from_secs_f64)
     }
 
-    /// With this limit, for tests.
+    /// Sets this limit, for tests.
     #[cfg(test)]
     pub fn lowered_to(&mut self, limit: u32) -> u32 {
         self.limit = f64::from(limit);
@@ -206,11 +208,11 @@ impl Gradient {
 
     fn decide(&mut self, now: Duration) {
         let (took, under_way) = (self.window.median(), f64::from(self.window.most_under_way));
-        // The best that was seen: what was measured while something else made answers slow holds no longer
-        // than that.
+        // Keep the fastest time seen: a measurement made while something else slowed answers down applies
+        // only until a faster one.
         let unloaded = self.unloaded.map_or(took, |known| known.min(took));
         self.unloaded = Some(unloaded);
-        // Answers without any time are as good as it gets.
+        // Answers that take no time at all are as good as possible.
         let ratio = self.settings.tolerance * unloaded / took.max(f64::MIN_POSITIVE);
         let measure_at = *self.measure_at.get_or_insert(now + FIRST_MEASURED);
         if now >= measure_at && (ratio < 1.0 || !self.was_measured) && under_way > self.least() {
@@ -218,10 +220,10 @@ impl Gradient {
             return self.begin_to_measure(now, under_way / 2.0, took);
         }
         if ratio < 1.0 {
-            // A limit that nobody comes near to would take long to be felt.
+            // A limit far above the load would take long to take effect.
             self.limit = self.limit.min(2.0 * under_way);
         } else if under_way * 2.0 < self.limit {
-            // Of such a limit it can't be told whether more would be well.
+            // With such a limit it is unknown whether more requests would be fine.
             return;
         }
         let aim = self.limit * ratio.clamp(LEAST_GRADIENT, 1.0) + self.limit.sqrt();
@@ -234,7 +236,7 @@ impl Gradient {
         self.phase = Phase::Emptying { level: level.max(self.least()), before, until };
     }
 
-    /// So many answers are known with `level` under way.
+    /// Enough answers were measured with `level` in flight.
     fn measured(&mut self, now: Duration, level: f64, before: f64) {
         let took = self.window.median();
         if took < before * HELPED && level > self.least() {
@@ -250,7 +252,7 @@ impl Gradient {
     }
 }
 
-/// Four times so many seconds; nothing where that is no time.
+/// Four times as many seconds; zero if that is not a valid time.
 fn times_four(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(4.0 * seconds).unwrap_or_default()
 }
@@ -261,18 +263,18 @@ mod tests {
 
     use super::*;
 
-    /// A service of so many workers before a crowd that asks again as soon as it was answered or, refused,
-    /// a little later. Times are in microseconds.
+    /// A service with this many workers, facing clients that send the next request as soon as they were
+    /// answered or, if refused, a little later. Times are in microseconds.
     struct Service {
         gradient: Gradient,
         workers: usize,
         work: u64,
         crowd: usize,
         now: u64,
-        /// Ends of work under way, as negative numbers: the heap gives the greatest.
+        /// Ends of work in progress, negated, since the heap returns the greatest.
         busy: BinaryHeap<(i64, u64)>,
         waiting: std::collections::VecDeque<u64>,
-        /// Clients that wait before they ask again.
+        /// Clients that pause before their next request.
         pausing: BinaryHeap<i64>,
         refused: u64,
         took: Vec<u64>,
@@ -319,7 +321,7 @@ mod tests {
             }
         }
 
-        /// Lets so many seconds pass.
+        /// Simulates this many seconds.
         fn runs(&mut self, seconds: u64) {
             let until = self.now + seconds * 1_000_000;
             (self.refused, self.took) = (0, Vec::new());
@@ -346,7 +348,7 @@ mod tests {
                 self.took.push(took);
                 let micros = Duration::from_micros;
                 self.gradient.answered(micros(self.now), Some(micros(took)), self.under_way() as u32 + 1);
-                // A hair later, so that not all that are answered together ask together for ever.
+                // Slightly later, so that clients answered together do not stay together for ever.
                 self.pausing.push(-((self.now + 1 + took % 97) as i64));
             }
         }
@@ -443,11 +445,11 @@ mod tests {
             let limit = gradient.answered(Duration::from_millis(step * 7), took, (seed >> 33) as u32 % 70);
             assert!((5..=50).contains(&limit), "{gradient:?}");
         }
-        // A largest number that is below the smallest holds.
+        // A maximum below the minimum wins.
         assert_eq!(Gradient::new(&settings, 2).in_force(), 2);
     }
 
-    /// What was measured while clients sent slowly, say, would let the limit stand far above what is well.
+    /// A measurement made while clients sent slowly, say, would keep the limit far too high.
     #[test]
     fn a_time_that_was_measured_too_high_is_corrected_by_the_answers_that_come() {
         let mut gradient = Gradient::new(&AdaptiveLimit { min: 3, tolerance: 1.5 }, 200);

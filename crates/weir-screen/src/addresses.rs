@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use ipnet::{IpNet, Ipv4Net};
 
-/// Networks that are allowed and denied, flattened into disjoint ranges: one binary search per look-up,
-/// whatever their number.
+/// Allowed and denied networks, flattened into disjoint ranges: one binary search per lookup, whatever their
+/// number.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     allow: Box<[IpNet]>,
@@ -21,7 +21,7 @@ pub(crate) enum Standing {
     Allowed(IpNet),
     /// This entry of the deny list is the most specific one.
     Denied(IpNet),
-    /// No entry holds it.
+    /// No entry contains it.
     Unlisted,
 }
 
@@ -41,21 +41,21 @@ impl Networks {
         Addresses::compile(networks, &[]).map(Networks)
     }
 
-    /// The place in the list of the smallest network that an address is in; `None` where it is in none. As
-    /// [`Self::have`].
+    /// The index of the smallest network of the list that contains an address; `None` if none does. Treats
+    /// IPv4 addresses like [`Self::have`].
     pub fn place_of(&self, address: IpAddr) -> Option<usize> {
         let mark = self.0.mark(address);
         (mark != NOTHING).then_some((mark >> 1) as usize)
     }
 
-    /// Whether an address is in one of them. An IPv4 address is the same when it is written as one of IPv6.
-    /// O(log n); does not allocate.
+    /// Whether one of them contains an address. An IPv4-mapped IPv6 address counts as the IPv4 address. O(log
+    /// n); does not allocate.
     pub fn have(&self, address: IpAddr) -> bool {
         self.0.standing(address) != Standing::Unlisted
     }
 }
 
-/// Whether an address is in one of a few networks, which are looked at one by one. As [`Networks::have`].
+/// Whether one of a few networks contains an address, compared one by one. Like [`Networks::have`].
 pub fn contains(networks: &[IpNet], address: IpAddr) -> bool {
     let address = address.to_canonical();
     networks.iter().any(|network| canonical(*network).contains(&address))
@@ -63,13 +63,13 @@ pub fn contains(networks: &[IpNet], address: IpAddr) -> bool {
 
 #[derive(Debug)]
 struct Ranges<T> {
-    /// Where each range begins; the first at 0. It ends where the next begins.
+    /// The start of each range; the first is 0. A range ends where the next begins.
     starts: Box<[T]>,
-    /// The verdict that holds in it.
+    /// The mark of each range.
     marks: Box<[u32]>,
 }
 
-/// No entry holds the range.
+/// Mark of a range that no entry contains.
 const NOTHING: u32 = u32::MAX;
 
 /// One network, as numbers.
@@ -111,7 +111,7 @@ impl Addresses {
         })
     }
 
-    /// The verdict that holds for an address. O(log n); does not allocate.
+    /// The verdict on an address. O(log n); does not allocate.
     pub fn standing(&self, address: IpAddr) -> Standing {
         let mark = self.mark(address);
         let entry = |list: &[IpNet]| list.get((mark >> 1) as usize).copied();
@@ -122,7 +122,7 @@ impl Addresses {
         }
     }
 
-    /// The mark of the most specific entry; [`NOTHING`] where none holds it.
+    /// The mark of the most specific entry; [`NOTHING`] if no entry contains the address.
     fn mark(&self, address: IpAddr) -> u32 {
         match address.to_canonical() {
             IpAddr::V4(address) => self.v4.mark(address.into()),
@@ -130,8 +130,8 @@ impl Addresses {
         }
     }
 
-    /// Whether an address may pass: the most specific entry says so, or no entry holds it and there is no
-    /// allow list.
+    /// Whether an address may pass: the most specific entry decides; without one, addresses pass if there is
+    /// no allow list.
     pub fn passes(&self, address: IpAddr) -> bool {
         match self.standing(address) {
             Standing::Allowed(_) => true,
@@ -140,13 +140,13 @@ impl Addresses {
         }
     }
 
-    /// Entries of the allow list and of the deny list, counts.
+    /// Counts of entries in the allow list and in the deny list.
     pub fn counts(&self) -> (usize, usize) {
         (self.allow.len(), self.deny.len())
     }
 }
 
-/// An IPv4 network that is written as one of IPv6 (`::ffff:10.0.0.0/104`) is one of IPv4, as addresses are.
+/// Turns an IPv4 network written as IPv6 (`::ffff:10.0.0.0/104`) into IPv4, as is done with addresses.
 fn canonical(network: IpNet) -> IpNet {
     match network {
         IpNet::V6(net) if net.prefix_len() >= 96 => match net.addr().to_ipv4_mapped() {
@@ -158,10 +158,10 @@ fn canonical(network: IpNet) -> IpNet {
 }
 
 impl<T: Copy + Ord> Ranges<T> {
-    /// Networks lie in one another or apart, never across; so a stack of those that are open tells what holds
-    /// between any two edges.
+    /// Two networks are nested or disjoint and never overlap partially; so a stack of the open ones gives the
+    /// mark between any two edges.
     fn flatten(mut blocks: Vec<Block>, highest: u128, narrow: impl Fn(u128) -> T) -> Ranges<T> {
-        // Stable: of two equal ones the later, denied, lies on top.
+        // A stable sort: of two equal networks the later one, denied, ends up on top.
         blocks.sort_by_key(|block| (block.first, std::cmp::Reverse(block.last)));
         let mut edges: Vec<(u128, u32)> = vec![(0, NOTHING)];
         let mut put = |start: u128, mark: u32| match edges.last_mut() {
@@ -257,7 +257,7 @@ mod tests {
             entries in prop::collection::vec((any::<u32>(), 0u8..=32, any::<bool>()), 1..60),
             tried in prop::collection::vec(any::<u32>(), 20),
         ) {
-            // Few distinct bits, so that networks lie in one another.
+            // Few distinct bits, so that many networks are nested.
             let squeeze = |number: u32| number & 0xe000_e0ff;
             let net = |number: u32, length: u8| IpNet::new(IpAddr::V4(squeeze(number).into()), length).unwrap().trunc();
             let pick = |denied: bool| -> Vec<IpNet> {

@@ -1,18 +1,18 @@
-//! Statuses by which answers are chosen.
+//! Status codes and classes by which answers are selected.
 
 use std::fmt;
 
 /// A status, or a class of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerStatus {
-    /// This one.
+    /// This status.
     One(u16),
-    /// All with this first digit: 1 to 5.
+    /// All statuses with this first digit: 1 to 5.
     Class(u16),
 }
 
 impl AnswerStatus {
-    /// Reads `"404"` and `"4xx"`; `None` for what is neither.
+    /// Parses `"404"` and `"4xx"`; `None` for anything else.
     pub fn parse(text: &str) -> Option<AnswerStatus> {
         let digit = |text: &str| text.parse().ok().filter(|class| (1..=5).contains(class));
         match text.strip_suffix("xx") {
@@ -21,7 +21,7 @@ impl AnswerStatus {
         }
     }
 
-    /// Whether it is this status, or in this class.
+    /// Whether `status` is this one, or in this class.
     pub fn takes(self, status: u16) -> bool {
         match self {
             AnswerStatus::One(one) => one == status,

@@ -1,8 +1,8 @@
-//! A token bucket in one number: the generic cell rate algorithm.
+//! A token bucket in one number: the generic cell rate algorithm (GCRA).
 //!
-//! A bucket is the time at which it will be full again. Taking a token moves that time one interval ahead;
-//! where this would put it further ahead than the whole bucket takes to fill, the bucket is empty. So a
-//! bucket needs no timer that fills it, one that is full need not be kept, and the long-term rate is exact
+//! A bucket is represented by the time at which it will be full again. Taking a token moves that time ahead
+//! by one interval; if it would then be further ahead than the time to fill the whole bucket, the bucket is
+//! empty. So no timer has to fill buckets, full ones need not be stored, and the long-term rate is exact
 //! whatever the order in which threads come.
 //!
 //! Source: ITU-T Recommendation I.371, annex A.
@@ -17,8 +17,8 @@ pub(crate) type Ticks = u64;
 
 const TICKS_PER_NS: u64 = 16;
 
-/// A bucket owes no longer than this, or than it takes to fill where that is longer: one moment in which much
-/// went wrong keeps nobody out for days.
+/// A bucket's debt is capped at this time, or at its fill time if that is longer, so that a moment in which
+/// much went wrong keeps nobody out for days.
 const LONGEST_DEBT: Ticks = 3_600 * 1_000_000_000 * TICKS_PER_NS;
 
 /// `now` as a number.
@@ -31,24 +31,24 @@ pub(crate) fn duration(ticks: Ticks) -> Duration {
     Duration::from_nanos(ticks.div_ceil(TICKS_PER_NS))
 }
 
-/// The measures that all buckets of a limit have in common.
+/// The parameters that all buckets of a limit share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
-    /// Time in which one token comes.
+    /// Time for one token.
     interval: Ticks,
-    /// Time in which an empty bucket is full again.
+    /// Time to fill an empty bucket.
     depth: Ticks,
 }
 
 impl Bucket {
-    /// A bucket that holds `burst` tokens (at least one) and gets them at `rate`.
+    /// A bucket with a capacity of `burst` tokens (at least one), refilled at `rate`.
     pub fn new(rate: Rate, burst: u32) -> Bucket {
         let interval = (ticks(rate.per) / u64::from(rate.count)).max(1);
         Bucket { interval, depth: interval.saturating_mul(u64::from(burst.max(1))) }
     }
 
-    /// Takes a token from a bucket that is full at `full_at`: when it is full now, or how long until there is
-    /// a token.
+    /// Takes a token from a bucket that is full at `full_at`. Returns its new `full_at`, or as the error how
+    /// long until there is a token.
     #[inline]
     pub fn take(&self, full_at: Ticks, now: Ticks) -> Result<Ticks, Ticks> {
         let after = full_at.max(now).saturating_add(self.interval);
@@ -58,19 +58,19 @@ impl Bucket {
         }
     }
 
-    /// Takes a token whether there is one or not: when the bucket is full then. What it owes has to come in
-    /// before there is a token again.
+    /// Takes a token even if there is none, and returns the new `full_at`. A debt has to be filled up before
+    /// there are tokens again.
     pub fn charge(&self, full_at: Ticks, now: Ticks) -> Ticks {
         let latest = now.saturating_add(self.depth).saturating_add(self.depth.max(LONGEST_DEBT));
         full_at.max(now).saturating_add(self.interval).min(latest)
     }
 
-    /// Puts back a token that was taken and not used.
+    /// Returns an unused token.
     pub fn give_back(&self, full_at: Ticks) -> Ticks {
         full_at.saturating_sub(self.interval)
     }
 
-    /// Whole tokens in a bucket.
+    /// Number of whole tokens in a bucket.
     pub fn tokens(&self, full_at: Ticks, now: Ticks) -> u64 {
         self.depth.saturating_sub(full_at.saturating_sub(now)) / self.interval
     }

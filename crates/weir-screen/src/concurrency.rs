@@ -1,4 +1,4 @@
-//! How many requests are under way at once.
+//! Limits how many requests are in progress at once.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,15 +13,15 @@ use crate::refused_keys::{RefusedKey, RefusedKeys};
 use crate::screen::Facts;
 use crate::settings::ConcurrencyLimit;
 
-/// Shards of the counts by key, each with a lock of its own.
+/// Shards of the counts by key, each with its own lock.
 const SHARDS: usize = 32;
-/// A shard that has room for more than this, and uses less than an eighth of it, gives the rest back.
+/// A shard with capacity for more than this that uses less than an eighth of it shrinks.
 const KEPT: usize = 256;
 
 type Counts = HashMap<Digest, u32, BuildHasherDefault<Already>>;
 
-/// A limit with its counts, shared by all workers. Only keys with requests under way are remembered, so that
-/// memory is bounded by what bounds those: connections and streams.
+/// A limit with its counts, shared by all workers. Only keys with requests in progress are stored, so memory
+/// is bounded by whatever bounds those: connections and streams.
 pub(crate) struct ConcurrencyLimiter {
     pub settings: ConcurrencyLimit,
     counts: Shares,
@@ -30,10 +30,10 @@ pub(crate) struct ConcurrencyLimiter {
     seed: [u64; 2],
 }
 
-/// A limit that finds its size itself.
+/// A limit that adapts its size.
 struct Adaptive {
     gradient: Mutex<Gradient>,
-    /// What it says, for those who only ask.
+    /// The current limit, for readers without the lock.
     limit: AtomicU32,
 }
 
@@ -42,7 +42,7 @@ enum Shares {
     Each(Box<[Mutex<Counts>]>),
 }
 
-/// A request under way, counted until this is dropped.
+/// A request in progress, counted until this is dropped.
 pub struct Slot {
     limiter: Arc<ConcurrencyLimiter>,
     key: Option<Digest>,
@@ -62,12 +62,12 @@ impl ConcurrencyLimiter {
         ConcurrencyLimiter { settings: settings.clone(), counts, adaptive, refused, seed }
     }
 
-    /// As many as may be under way now.
+    /// The current limit.
     pub fn limit(&self) -> u32 {
         self.adaptive.as_ref().map_or(self.settings.max, |adaptive| adaptive.limit.load(Relaxed))
     }
 
-    /// What an answer takes when nothing waits, of an adaptive limit that knows it.
+    /// The unloaded response time, if the limit is adaptive and it is known.
     pub fn unloaded(&self) -> Option<Duration> {
         self.adaptive.as_ref()?.gradient.lock().unwrap_or_else(PoisonError::into_inner).unloaded()
     }
@@ -78,7 +78,7 @@ impl ConcurrencyLimiter {
         adaptive.limit.store(gradient.answered(now, took, count.load(Relaxed)), Relaxed);
     }
 
-    /// Counts a request in; `None` when as many as may be are under way.
+    /// Counts a request in; `None` when the limit is reached.
     fn enter(self: &Arc<Self>, facts: &Facts<'_>) -> Option<Slot> {
         let key = self.settings.key.digest(self.seed, facts);
         let max = self.limit();
@@ -93,17 +93,17 @@ impl ConcurrencyLimiter {
             (Shares::One(count), _) => {
                 count.fetch_update(Relaxed, Relaxed, |count| (count < max).then_some(count + 1)).is_ok()
             }
-            // No limit by key gives no digest.
+            // Unreachable: a limit by key always gives a digest.
             (Shares::Each(_), None) => true,
         };
         entered.then(|| Slot { limiter: self.clone(), key })
     }
 
-    /// [`Self::enter`] at `now`; where an adaptive limit refuses, it is asked whether it still holds.
+    /// [`Self::enter`] at `now`; before an adaptive limit refuses, it is asked whether it still applies.
     pub fn enter_at(self: &Arc<Self>, facts: &Facts<'_>, now: Duration) -> Option<Slot> {
         self.enter(facts).or_else(|| {
             let adaptive = self.adaptive.as_ref()?;
-            // Whoever has it looks anyway.
+            // If another thread holds the lock, it adjusts the limit anyway.
             let mut gradient = adaptive.gradient.try_lock().ok()?;
             let before = adaptive.limit.load(Relaxed);
             let limit = gradient.refused(now);
@@ -113,14 +113,14 @@ impl ConcurrencyLimiter {
         })
     }
 
-    /// A request found no place: notes whose it was.
+    /// Records the key of a refused request.
     pub fn note_refusal(&self, facts: &Facts<'_>, now: Duration) {
         let key = &self.settings.key;
         let digest = key.digest(self.seed, facts).unwrap_or_default();
         self.refused.note(digest, now, || key.remembered(facts));
     }
 
-    /// How often it refused, and the keys that it refused most, at most `most`.
+    /// The number of refusals, and the keys refused most often, at most `most`.
     pub fn refused_keys(&self, most: usize, now: Duration) -> (u64, Vec<RefusedKey>) {
         self.refused.list(most, now, |digest, key| {
             let under_way = Some(self.under_way_of(Some(digest)));
@@ -128,7 +128,7 @@ impl ConcurrencyLimiter {
         })
     }
 
-    /// Keys that have requests under way, count.
+    /// Number of keys with requests in progress.
     pub fn counted(&self) -> u64 {
         match &self.counts {
             Shares::One(count) => u64::from(count.load(Relaxed) > 0),
@@ -139,7 +139,7 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Requests of this key that are under way.
+    /// Number of requests of this key in progress.
     pub fn under_way(&self, facts: &Facts<'_>) -> u32 {
         self.under_way_of(self.settings.key.digest(self.seed, facts))
     }
@@ -157,7 +157,7 @@ impl ConcurrencyLimiter {
 }
 
 impl Slot {
-    /// As [`Passage::answered`](crate::Passage::answered) says.
+    /// See [`Passage::answered`](crate::Passage::answered).
     pub(crate) fn answered(&self, now: Duration, took: Option<Duration>) {
         self.limiter.answered(now, took);
     }
@@ -191,7 +191,8 @@ impl Drop for Slot {
     }
 }
 
-/// Keys are digests already: their second half, which the choice of a shard has left whole.
+/// A hasher for keys that are digests already: it uses their second half, which the choice of a shard does
+/// not.
 #[derive(Default)]
 struct Already(u64);
 
@@ -248,7 +249,7 @@ mod tests {
         }
     }
 
-    /// Threat D1: whoever reads slowly, and a stream without end, is under way all the time.
+    /// Threat D1: a client that reads slowly, or a stream without end, is in progress all the time.
     #[test]
     fn streams_that_never_end_keep_others_out_for_a_moment_and_not_for_ever() {
         use crate::settings::AdaptiveLimit;
@@ -274,7 +275,7 @@ mod tests {
         }
         assert!(longest > Duration::ZERO, "it was measured");
         assert!(longest <= Duration::from_secs(2), "for {longest:?} nobody got in");
-        // A limit below the number of streams grows by one every other second until somebody gets in.
+        // A limit below the number of streams grows by one every other second until a request gets in.
         let Some(adaptive) = &limiter.adaptive else { panic!() };
         adaptive.limit.store(adaptive.gradient.lock().unwrap().lowered_to(57), Relaxed);
         let late = step * 60_000;

@@ -1,5 +1,5 @@
-//! Digests that stand for keys in a table: SipHash-2-4 with 128 bits, seeded, so that nobody outside can make
-//! two keys meet.
+//! Digests that stand for keys in a table: SipHash-2-4 with 128 bits, seeded, so that nobody outside can
+//! produce collisions.
 //!
 //! Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012, and its reference code for the
 //! longer output.
@@ -7,7 +7,7 @@
 /// A digest that stands for a key.
 pub(crate) type Digest = [u64; 2];
 
-/// The digest of `data`, as one of the kind `tag`. 20 ns for an address.
+/// The digest of `data`, in the domain `tag`. 20 ns for an address.
 pub(crate) fn digest(seed: [u64; 2], tag: u64, data: &[u8]) -> Digest {
     let mut state = SipState::new(seed);
     state.absorb(tag);
@@ -49,7 +49,7 @@ impl SipState {
         self.0[0] ^= word;
     }
 
-    /// `before` are the bytes that were absorbed before `data`.
+    /// `before` is the number of bytes absorbed before `data`.
     fn finish(mut self, data: &[u8], before: usize) -> Digest {
         let (words, rest) = data.as_chunks::<8>();
         for word in words {

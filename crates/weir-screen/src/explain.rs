@@ -1,4 +1,4 @@
-//! The answer of a screen to a request, check by check, without counting it.
+//! The verdict of a screen on a request, check by check, without counting the request.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::rate_limiter::RateLimiter;
 use crate::screen::{Facts, Reason, Screen, Texts, with_client};
 use crate::settings::Checkpoint;
 
-/// One question that a screen asks of a request, and the answer.
+/// One check that a screen makes, and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScreenCheck {
     /// The key of the config.
@@ -18,11 +18,11 @@ pub struct ScreenCheck {
     pub passes: bool,
     /// Why, in words.
     pub reason: String,
-    /// Where it is asked.
+    /// Where it is made.
     pub at: Checkpoint,
-    /// What it is refused for when it does not pass.
+    /// The reason for the refusal if it does not pass.
     pub refused_as: Reason,
-    /// Status of the answer to a request that does not pass.
+    /// Status of the answer if it does not pass.
     pub status: u16,
 }
 
@@ -34,8 +34,8 @@ impl ScreenCheck {
 }
 
 impl Screen {
-    /// What lists of addresses and limits of rate say of a connection or flow of a client, in the order in
-    /// which they are asked. Nothing is counted.
+    /// The verdicts of address lists and rate limits on a connection or flow of a client, in the order of the
+    /// checks. Counts nothing.
     pub fn explain_client(&self, client: IpAddr, now: Duration) -> Vec<ScreenCheck> {
         let of_address = self.addresses.as_ref().map(|addresses| of_address(addresses, client));
         let of_rates = with_client(client, |facts| {
@@ -44,8 +44,8 @@ impl Screen {
         of_address.into_iter().chain(of_rates).collect()
     }
 
-    /// Every step, in the order in which they are taken; a request that is refused takes none after the first
-    /// that says so. Nothing is counted.
+    /// The result of every check, in order; for a refused request only the first refusal has an effect.
+    /// Counts nothing.
     pub fn explain(&self, facts: &Facts<'_>, now: Duration) -> Vec<ScreenCheck> {
         let mut steps = Vec::new();
         if let Some(addresses) = &self.addresses {

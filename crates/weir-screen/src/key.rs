@@ -10,35 +10,35 @@ use crate::network::Network;
 use crate::screen::Facts;
 use crate::shown::{Masked, Remembered, is_secret, is_secret_name};
 
-/// What a digest was made of, so that no text stands for a client.
+/// Digest domains by the source of the key, so that no text collides with a client.
 const BY_CLIENT: u64 = 0;
 /// The value of a header or a cookie.
 const BY_VALUE: u64 = 1;
-/// A text with variables.
+/// A template's text.
 const BY_TEXT: u64 = 2;
 
 /// A key by which requests are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Key {
-    /// The client's network: its address, cut to so many bits.
+    /// The client's network: its address, cut to this many bits.
     ClientIp {
         /// Bits of an IPv4 address, up to 32.
         v4_bits: u8,
-        /// Bits of an IPv6 address, up to 128. One customer has at least a /64, and can come from each of its
+        /// Bits of an IPv6 address, up to 128. One customer has at least a /64, and can use each of its
         /// addresses.
         v6_bits: u8,
     },
-    /// All of the route together.
+    /// One count for the whole route.
     Route,
-    /// All of the listener together.
+    /// One count for the whole listener.
     Listener,
-    /// The whole value of a header field (lower case).
+    /// The whole value of a header field (name in lower case).
     Header(Box<str>),
     /// The value of a cookie.
     Cookie(Box<str>),
-    /// A text with variables, in which `$client_ip` stands for the client's network.
+    /// A template, in which `$client_ip` stands for the client's network.
     Value {
-        /// The text.
+        /// The template.
         template: Template,
         /// As in [`Key::ClientIp`].
         v4_bits: u8,
@@ -48,7 +48,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// By client, as it is where nothing else is said.
+    /// By client: the default.
     pub const CLIENT: Key = Key::ClientIp { v4_bits: 32, v6_bits: 64 };
 
     /// Whether there is only one count.
@@ -56,8 +56,8 @@ impl Key {
         matches!(self, Key::Route | Key::Listener)
     }
 
-    /// Digest of the key of a request; `None` where there is only one count. A request without the header or
-    /// cookie is counted by its client: otherwise leaving it out would be the way around the limit.
+    /// Digest of a request's key; `None` if there is only one count. A request without the header or cookie
+    /// is counted by its client, or leaving it out would evade the limit.
     pub(crate) fn digest(&self, seed: [u64; 2], facts: &Facts<'_>) -> Option<Digest> {
         Some(match self {
             Key::Route | Key::Listener => return None,
@@ -75,7 +75,7 @@ impl Key {
         })
     }
 
-    /// Digest of a key that says this; `None` where clients are counted, or all together.
+    /// Digest of a key with this text; `None` if clients are counted, or all requests together.
     pub(crate) fn digest_of_text(&self, seed: [u64; 2], text: &[u8]) -> Option<Digest> {
         match self {
             Key::Route | Key::Listener | Key::ClientIp { .. } => None,
@@ -84,7 +84,7 @@ impl Key {
         }
     }
 
-    /// What is to be remembered of the key of a request. Allocates for a text.
+    /// What to remember of a request's key for display. Allocates if it is a text.
     pub(crate) fn remembered(&self, facts: &Facts<'_>) -> Remembered {
         let of_client = |v4_bits, v6_bits| Remembered::Client(Network::of(facts.client, v4_bits, v6_bits));
         let of_value = |value: Option<&[u8]>, is_secret: bool| match (value, is_secret) {
@@ -108,7 +108,7 @@ impl Key {
         }
     }
 
-    /// The key of a request, in words.
+    /// A request's key, in words.
     pub(crate) fn describe(&self, facts: &Facts<'_>) -> String {
         let of_client = || format!("client {} (it has no such value)", Network::of(facts.client, 32, 64));
         let of_value = |name: &str, value: Option<&[u8]>| {
@@ -133,7 +133,7 @@ impl Key {
 }
 
 impl fmt::Display for Key {
-    /// As it is written in the config.
+    /// The form in the config.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Key::ClientIp { .. } => write!(out, "client_ip"),
@@ -146,8 +146,8 @@ impl fmt::Display for Key {
     }
 }
 
-/// The values of a request, but for its client: one customer of IPv6 has many addresses, and would have a
-/// count with each.
+/// The values of a request, except that the client is its network: an IPv6 customer has many addresses, and
+/// would get one count for each.
 struct Counted<'a> {
     values: &'a dyn Source,
     client: Network,
@@ -162,13 +162,12 @@ impl Source for Counted<'_> {
     }
 }
 
-/// Appends what the text says of a request of this client; whether anything was filled in.
+/// Appends the template's text for a request of this client; returns whether any variable had a value.
 fn fill_in(values: &dyn Source, client: Network, template: &Template, out: &mut Vec<u8>) -> bool {
     template.render_any(&Counted { values, client }, out)
 }
 
-/// What stands for a client at this address where clients are counted and nothing else is said: an IPv4
-/// address, an IPv6 /64.
+/// The default key of a client with this address: an IPv4 address, or an IPv6 /64.
 pub fn address_key(client: IpAddr) -> IpAddr {
     Network::of(client, 32, 64).address
 }
@@ -207,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Each variable says its own name, but for cookies.
+    /// Gives each variable its own name as its value, except cookies.
     struct Named;
 
     impl Source for Named {

@@ -1,20 +1,20 @@
-//! May this request pass?
+//! Decides whether a request may pass.
 //!
-//! A [`Screen`] is what a listener or a route asks of its requests: lists of addresses, methods, paths and
-//! user agents that are denied or alone allowed, limits of rate (of requests, or of answers of certain
-//! statuses), and limits of requests at once. It answers
-//! with a [`Refusal`] that says why, and [`Screen::explain`] says the same without counting anything. This
-//! crate does no I/O, reads no clock and draws no randomness: `now` is a [`Duration`](std::time::Duration)
-//! since any monotonic origin, and the seed of its hashes is an argument.
+//! A [`Screen`] holds the checks that a listener or a route makes on its requests: allow and deny lists of
+//! addresses, methods, paths and user agents, rate limits (of requests, or of answers with certain statuses),
+//! and concurrency limits. It answers with a [`Refusal`] that says why, and [`Screen::explain`] gives the
+//! same verdict without counting anything. This crate does no I/O, reads no clock and draws no randomness:
+//! `now` is a [`Duration`](std::time::Duration) since any monotonic origin, and the seed of its hashes is an
+//! argument.
 //!
 //! A screen is shared by all workers: lists are immutable, and limits are atomics or short critical sections
-//! of one shard, touched once per request. What a client can make it remember is bounded
-//! ([`RateLimit::keys`]), and nobody loses a debt because others make new ones. Whom its limits have refused
-//! is listed by [`Screen::limits`].
+//! of one shard, entered once per request. The memory that clients can make it use is bounded
+//! ([`RateLimit::keys`]), and no key loses its debt because others make new ones. [`Screen::limits`] lists
+//! the keys that its limits have refused.
 //!
 //! Start reading in `screen.rs`; then `pattern.rs` and `addresses.rs` (lists), `bucket.rs` and `table.rs`
-//! (rates), `concurrency.rs` and `adaptive.rs`. Whether a text carries SQL is answered in [`sqli`], which
-//! stands alone.
+//! (rates), `concurrency.rs` and `adaptive.rs`. [`sqli`] decides whether a text carries SQL; it is
+//! independent of the rest.
 #![forbid(unsafe_code)]
 
 mod adaptive;

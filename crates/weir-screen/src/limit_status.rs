@@ -1,4 +1,4 @@
-//! How a limit stands, for people.
+//! The state of a limit, for display.
 
 use std::time::Duration;
 
@@ -8,40 +8,40 @@ use crate::refused_keys::RefusedKey;
 use crate::screen::Screen;
 use crate::settings::{ConcurrencyLimit, RateLimit};
 
-/// How a limit stands.
+/// The state of a limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimitStatus {
-    /// What it says.
+    /// Its settings.
     pub rule: LimitRule,
-    /// Keys that owe it something, or have requests under way (count).
+    /// Keys with debts, or with requests in progress (count).
     pub tracked: u64,
-    /// Keys that it tells apart at most; `None` where it counts all together, or requests under way.
+    /// Most keys that it distinguishes; `None` if it counts all together, or counts requests in progress.
     pub room: Option<u32>,
-    /// Times a key found no bucket of its own, count.
+    /// How often a key found no bucket of its own (count).
     pub overflowed: u64,
-    /// Times it refused, or would have in a dry run, count.
+    /// How often it refused, or would have in a dry run (count).
     pub refused: u64,
-    /// Whom it refused, those most often first.
+    /// The keys it refused, most often refused first.
     pub refused_keys: Vec<RefusedKey>,
 }
 
-/// What a limit says.
+/// The settings of a limit.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LimitRule {
-    /// How many in which time.
+    /// A rate limit.
     Rate(RateLimit),
-    /// How many at once.
+    /// A concurrency limit.
     Concurrency {
-        /// As the config says it.
+        /// As configured.
         settings: ConcurrencyLimit,
-        /// As many as may be under way now.
+        /// The current limit.
         max: u32,
     },
 }
 
 impl Screen {
-    /// How each of its limits stands, those of rate first, each with at most `most` of the keys that it has
-    /// refused. Takes milliseconds where a limit has room for a million keys.
+    /// The state of each of its limits, rate limits first, each with at most `most` of the keys it has
+    /// refused. Takes milliseconds if a limit has room for a million keys.
     pub fn limits(&self, most: usize, now: Duration) -> Vec<LimitStatus> {
         let rates = self.rates.iter().map(|limiter| of_rate(limiter, most, now));
         rates.chain(self.concurrencies.iter().map(|limiter| of_concurrency(limiter, most, now))).collect()

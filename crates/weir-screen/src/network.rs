@@ -1,9 +1,9 @@
-//! Networks that clients are counted by.
+//! The networks by which clients are counted.
 
 use std::fmt;
 use std::net::IpAddr;
 
-/// The network that a client is counted by.
+/// The network of a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Network {
     pub address: IpAddr,

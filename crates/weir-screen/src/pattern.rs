@@ -1,54 +1,53 @@
-//! Lists of texts: exact, prefix, suffix, contained, regular expression, and the negation of each.
+//! Lists of text patterns: exact, prefix, suffix, contained, regular expression, and the negation of each.
 
 use std::fmt;
 
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder};
 
-/// Patterns up to this many are compared one after the other; more are joined into one automaton, whose time
-/// does not grow with their number.
+/// Up to this many patterns are compared one by one; more are joined into one automaton, whose time does not
+/// grow with their number.
 const FEW: usize = 8;
 
-/// Memory that the automaton of one list may take, bytes. A list that needs more is compared one by one.
+/// Memory limit of one list's automaton, in bytes. A list that needs more is compared one by one.
 const LIST_BYTES: usize = 64 << 20;
 
-/// Memory that the automaton of one entry may take, bytes.
+/// Memory limit of one entry's automaton, in bytes.
 const ENTRY_BYTES: usize = 4 << 20;
 
-/// Whether upper and lower case ASCII letters are the same.
+/// Whether ASCII letters match in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
-    /// They differ: paths, methods.
+    /// They don't: paths, methods.
     Sensitive,
-    /// They do not: user agents.
+    /// They do: user agents.
     Ignored,
 }
 
 /// One entry of a list.
 ///
-/// Written `text` (exactly this), `text*` (begins so), `*text` (ends so), `*text*` (contains it), `*`
 /// (everything), `~regex` (a regular expression that matches anywhere), each with a leading `!` for its
-/// negation. [`fmt::Display`] writes it so again.
+/// negation. [`fmt::Display`] writes it in the same form.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     negated: bool,
     form: Form,
     case: Case,
-    /// The expression, where comparing bytes is not enough.
+    /// The expression, if comparing bytes is not enough.
     regex: Option<Regex>,
 }
 
-/// Groups of an expression that can be named: `$1` to `$9` (count).
+/// Capture groups that templates can use: `$1` to `$9` (count).
 const NAMED_GROUPS: usize = 9;
 
-/// What the groups of a regular expression matched in a text, by places in it.
+/// The matches of a regular expression's groups, as positions in the text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Groups {
     places: [(u32, u32); NAMED_GROUPS],
 }
 
 impl Groups {
-    /// What the group of that number matched in `text`, the one that they were found in; empty for a group
-    /// that took no part, and for a number that is none.
+    /// The match of the group with that number in `text`, which must be the searched text; empty if the group
+    /// took no part or does not exist.
     pub fn of<'t>(&self, number: u8, text: &'t [u8]) -> &'t [u8] {
         let place = usize::from(number).checked_sub(1).and_then(|index| self.places.get(index));
         let (start, end) = place.copied().unwrap_or_default();
@@ -87,10 +86,10 @@ impl fmt::Display for Pattern {
 }
 
 impl Pattern {
-    /// Reads an entry as it is written in the config.
+    /// Parses an entry as written in the config.
     ///
     /// # Errors
-    /// It is not a pattern; the text says what to write instead.
+    /// It is not a pattern; the message says what to write instead.
     pub fn parse(text: &str, case: Case) -> Result<Pattern, String> {
         let (negated, form) = read(text)?;
         let regex = match &form {
@@ -103,14 +102,13 @@ impl Pattern {
         Ok(Pattern { negated, form, case, regex })
     }
 
-    /// The entry that means every text with `part` in it, whatever stands in `part`.
+    /// The entry for every text that contains `part`, whatever characters are in `part`.
     pub fn containing(part: &str, case: Case) -> Pattern {
         let regex = build(&regex::escape(part), case, ENTRY_BYTES).ok();
         Pattern { negated: false, form: Form::Contains(part.into()), case, regex }
     }
 
-    /// Whether `text` can be read, as [`Self::parse`] says it, without making what it is matched by: a list
-    /// may have thousands of entries.
+    /// Whether `text` would parse, without building the automaton: a list may have thousands of entries.
     pub fn check(text: &str, case: Case) -> Result<(), String> {
         match read(text)? {
             (_, Form::Regex(_)) => Pattern::parse(text, case).map(drop),
@@ -118,26 +116,27 @@ impl Pattern {
         }
     }
 
-    /// Whether `text` is one that the entry means. Linear in the length of `text`; does not allocate.
+    /// Whether the entry matches `text`. Linear in the length of `text`; does not allocate.
     pub fn matches(&self, text: &[u8]) -> bool {
         self.matches_unnegated(text) != self.negated
     }
 
-    /// Where the first match of a regular expression ends; `None` where it has none, and for every other
-    /// form. Negation is not regarded. Linear in the length of `text`; does not allocate.
+    /// The end of the first match of a regular expression; `None` if there is none, and for every other form.
+    /// Ignores negation. Linear in the length of `text`; does not allocate.
     pub fn end_in(&self, text: &[u8]) -> Option<usize> {
         let expression = self.regex.as_ref().filter(|_| matches!(self.form, Form::Regex(_)))?;
         expression.find(text).map(|found| found.end())
     }
 
-    /// How many groups a regular expression has, up to the nine that can be named; 0 for every other form.
+    /// The number of groups of a regular expression, at most the nine that can be used; 0 for every other
+    /// form.
     pub fn group_count(&self) -> u8 {
         let expression = self.regex.as_ref().filter(|_| matches!(self.form, Form::Regex(_)));
         expression.map_or(0, |regex| (regex.captures_len() - 1).min(NAMED_GROUPS) as u8)
     }
 
-    /// What the groups of a regular expression matched in `text`, at its first match; `None` where it has
-    /// none, and for every other form. Linear in the length of `text`; allocates once.
+    /// The groups of a regular expression's first match in `text`; `None` if there is none, and for every
+    /// other form. Linear in the length of `text`; allocates once.
     pub fn groups_in(&self, text: &[u8]) -> Option<Groups> {
         let expression = self.regex.as_ref().filter(|_| matches!(self.form, Form::Regex(_)))?;
         let found = expression.captures(text)?;
@@ -150,12 +149,12 @@ impl Pattern {
         Some(groups)
     }
 
-    /// Whether it takes everything: `*`.
+    /// Whether it matches everything: `*`.
     pub fn is_everything(&self) -> bool {
         !self.negated && matches!(&self.form, Form::Prefix(text) if text.is_empty())
     }
 
-    /// Whether it is the negation of what it says.
+    /// Whether it is negated.
     pub fn is_negated(&self) -> bool {
         self.negated
     }
@@ -179,7 +178,7 @@ impl Pattern {
         }
     }
 
-    /// The same, without its negation, as a regular expression.
+    /// The same without negation, as a regular expression.
     fn expression(&self) -> String {
         match &self.form {
             Form::Exact(text) => format!(r"\A(?:{})\z", regex::escape(text)),
@@ -191,7 +190,7 @@ impl Pattern {
     }
 }
 
-/// Whether an entry is negated, and what the rest of it is.
+/// Whether an entry is negated, and its form.
 fn read(text: &str) -> Result<(bool, Form), String> {
     let (negated, rest) = match text.strip_prefix('!') {
         Some(rest) => (true, rest),
@@ -229,7 +228,7 @@ fn simple(text: &str) -> Result<Form, String> {
     })
 }
 
-/// Bytes, because header values need not be UTF-8; and ASCII classes, because `\w` of all Unicode makes
+/// For bytes, because header values need not be UTF-8; with ASCII classes, because the Unicode `\w` makes
 /// automata a hundred times larger.
 fn build(expression: &str, case: Case, most_bytes: usize) -> Result<Regex, regex::Error> {
     RegexBuilder::new(expression)
@@ -239,7 +238,7 @@ fn build(expression: &str, case: Case, most_bytes: usize) -> Result<Regex, regex
         .build()
 }
 
-/// The last line of the engine's explanation, which says what is wrong; those before it draw where.
+/// The last line of the regex crate's message, which says what is wrong; the lines before it show where.
 fn reason(error: &regex::Error) -> String {
     let text = error.to_string();
     let last = text.lines().last().unwrap_or_default();
@@ -247,11 +246,11 @@ fn reason(error: &regex::Error) -> String {
     format!("not a regular expression of linear time: {what}")
 }
 
-/// A list, ready for use.
+/// A compiled list.
 #[derive(Debug)]
 pub(crate) struct Patterns {
     list: Box<[Pattern]>,
-    /// All that are not negated, joined; `None` where there are few.
+    /// All entries that are not negated, joined; `None` if there are few.
     joined: Option<Regex>,
 }
 
@@ -283,16 +282,16 @@ impl Patterns {
     }
 }
 
-/// Entries of which the first that means a text counts. None of them is negated.
+/// A list of which the first matching entry counts. None is negated.
 #[derive(Debug)]
 pub struct PatternSet {
     list: Box<[Pattern]>,
-    /// All at once; `None` where there are few, or where one automaton would take too much memory.
+    /// All entries in one automaton; `None` if there are few, or if it would take too much memory.
     set: Option<RegexSet>,
 }
 
 impl PatternSet {
-    /// All of `list` are of one [`Case`].
+    /// All entries of `list` must have the same [`Case`].
     pub fn compile(list: Vec<Pattern>) -> PatternSet {
         let is_ignored = list.first().is_some_and(|first| first.case == Case::Ignored);
         let set = (list.len() > FEW)
@@ -307,8 +306,8 @@ impl PatternSet {
         PatternSet { list: list.into(), set }
     }
 
-    /// The place of the first entry that means `text`, and itself; `None` where none does. Linear in the
-    /// length of `text`, whatever the number of entries, but for a list too large for one automaton.
+    /// The index of the first entry that matches `text`, and the entry; `None` if none does. Linear in the
+    /// length of `text`, whatever the number of entries, except for a list too large for one automaton.
     pub fn first(&self, text: &[u8]) -> Option<(usize, &Pattern)> {
         let place = match &self.set {
             Some(set) => set.matches(text).iter().next()?,
@@ -391,7 +390,7 @@ mod tests {
         assert_eq!(pattern("~(.)(.)(.)(.)(.)(.)(.)(.)(.)(.)").group_count(), 9);
     }
 
-    /// What takes a backtracking engine longer than the age of the universe.
+    /// Expressions that take a backtracking engine longer than the age of the universe.
     #[test]
     fn a28_expressions_that_explode_elsewhere_cost_time_in_proportion_to_the_text() {
         let text = [b"/".as_slice(), &b"a".repeat(8_000), b"!"].concat();

@@ -1,9 +1,9 @@
-//! How many in which time.
+//! Rates: a count per time.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A rate: so many in that time.
+/// A rate: `count` per `per`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
     /// At least 1.
@@ -14,16 +14,16 @@ pub struct Rate {
 
 const UNITS: [(&str, u64); 4] = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)];
 
-/// Longest time of a rate, seconds.
+/// Longest time of a rate, in seconds.
 const LONGEST: u64 = 7 * 86_400;
 /// Largest count of a rate.
 const MOST: u32 = 10_000_000;
 
 impl Rate {
-    /// Reads `"100/s"`, `"30/m"`, `"1000/h"`, `"10000/d"`, `"5/10s"`.
+    /// Parses `"100/s"`, `"30/m"`, `"1000/h"`, `"10000/d"`, `"5/10s"`.
     ///
     /// # Errors
-    /// It is not a rate; the text says what to write instead.
+    /// It is not a rate; the message says what to write instead.
     pub fn parse(text: &str) -> Result<Rate, String> {
         const EXPECTED: &str = "expected a count and a time, such as \"100/s\", \"30/m\" or \"5/10s\"";
         let Some((count, per)) = text.split_once('/') else {
@@ -65,7 +65,7 @@ impl Rate {
         }
     }
 
-    /// How many come in one second, rounded up: what a burst is where nothing is said.
+    /// Tokens that come in one second, rounded up: the default burst.
     pub fn in_a_second(&self) -> u32 {
         u32::try_from(u64::from(self.count).div_ceil(self.per.as_secs().max(1))).unwrap_or(u32::MAX)
     }

@@ -1,15 +1,14 @@
-//! The keys that a limit has refused, so that an operator can see whom it keeps out.
+//! The keys that a limit has refused, so that an operator can see whom the limit keeps out.
 //!
-//! Only a refusal writes here: a request that is let in neither reads nor touches it. Memory is bounded by
-//! [`GROUPS`], [`GROUP_KEYS`] and the length of a key, whatever is refused. Keys are counted as
-//! "space-saving" has it: where there is no room, a newcomer takes the place of the key that was refused
-//! least, and its weight too. So a key that makes more than one in [`GROUP_KEYS`] of its group's refusals is
-//! always here, however many others come, where a ring of the last refusals would have lost it to any flood
-//! of new keys. A key that was not refused for [`STALE`] gives up its place first.
+//! Only refusals write here; requests that pass don't touch it. Memory is bounded by [`GROUPS`],
+//! [`GROUP_KEYS`] and the length of a key, whatever is refused. Keys are counted by the "space-saving"
+//! algorithm: when a group is full, a new key replaces the one with the least refusals and inherits its
+//! weight. So a key with more than one in [`GROUP_KEYS`] of its group's refusals is always listed, however
+//! many others come, whereas a ring of the last refusals would lose it in any flood of new keys. A key
+//! without refusals for [`STALE`] is replaced first.
 //!
-//! A key belongs to one group, by its digest, which only those outside who know the seed could choose; each
-//! group has a lock of its own. A refusal costs a comparison with 16 digests, and where its key is new the
-//! text that shows it.
+//! A key's digest determines its group, and outsiders can't choose digests without the seed; each group has
+//! its own lock. A refusal costs a comparison with 16 digests and, for a new key, the text that displays it.
 //!
 //! Source: Metwally, Agrawal, El Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data
 //! Streams", 2005.
@@ -22,47 +21,46 @@ use crate::shown::{Remembered, Whose};
 
 /// Groups of keys of one limit.
 const GROUPS: usize = 16;
-/// Most keys in a group. With all groups 256 keys of a limit are remembered, in some 50 KiB.
+/// Most keys in a group. All groups together remember 256 keys of a limit, in some 50 KiB.
 const GROUP_KEYS: usize = 16;
-/// Whoever was not refused for so long gives up its place to any other.
+/// A key without refusals for this long may be replaced by any other.
 const STALE: Duration = Duration::from_secs(3_600);
 
-/// Keys that one limit has refused, shared by all workers.
+/// The keys that one limit has refused, shared by all workers.
 pub(crate) struct RefusedKeys {
     groups: Box<[Mutex<RefusedGroup>]>,
 }
 
 #[derive(Default)]
 struct RefusedGroup {
-    /// All refusals, also of keys that are not here any more.
+    /// All refusals, including those of keys no longer listed.
     refused: u64,
     keys: Vec<KeptKey>,
 }
 
-/// A key that was refused.
+/// A refused key.
 pub(crate) struct KeptKey {
     digest: Digest,
-    /// Refusals since it is here, and all that the key had whose place it took: at least as many as it ever
-    /// had.
+    /// Refusals since it entered, plus the weight of the key it replaced: at least all of its refusals ever.
     weight: u64,
-    /// Refusals since it is here.
+    /// Refusals since it entered.
     refused: u64,
     last: Duration,
     shown: Remembered,
 }
 
-/// A key that a limit has refused, for people.
+/// A key that a limit has refused, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedKey {
-    /// Whose it is.
+    /// Whose key it is.
     pub whose: Whose,
-    /// How often since it is in the list: a key that was crowded out begins anew.
+    /// Refusals since it entered the list; a key that was replaced starts again.
     pub refused: u64,
-    /// Since the last time.
+    /// Time since the last refusal.
     pub since: Duration,
-    /// Of a limit of rate: after which time it is let in again; zero where it is now.
+    /// Of a rate limit: time until it is let in again; zero if it is now.
     pub wait: Option<Duration>,
-    /// Of a limit of requests under way: how many it has.
+    /// Of a concurrency limit: its requests in progress.
     pub under_way: Option<u32>,
 }
 
@@ -71,7 +69,8 @@ impl RefusedKeys {
         RefusedKeys { groups: (0..GROUPS).map(|_| Mutex::default()).collect() }
     }
 
-    /// The key was refused; `shown` says what shows it, and is asked only where it was not here.
+    /// Records a refusal of the key; `shown` gives what to display, and is called only if the key is new
+    /// here.
     pub fn note(&self, digest: Digest, now: Duration, shown: impl FnOnce() -> Remembered) {
         let mut group = self.group(digest).lock().unwrap_or_else(PoisonError::into_inner);
         group.refused += 1;
@@ -95,21 +94,21 @@ impl RefusedKeys {
         *place = key;
     }
 
-    /// The key is as if it had never been refused.
+    /// Removes the key, as if it had never been refused.
     pub fn forget(&self, digest: Digest) {
         let mut group = self.group(digest).lock().unwrap_or_else(PoisonError::into_inner);
         group.keys.retain(|key| key.digest != digest);
     }
 
-    /// All keys are.
+    /// Removes all keys.
     pub fn forget_all(&self) {
         for group in &self.groups {
             group.lock().unwrap_or_else(PoisonError::into_inner).keys.clear();
         }
     }
 
-    /// All refusals (count), and the keys that were refused most, at most `most`, those refused more often
-    /// first. `describe` gets each key's digest and what is known of it so far.
+    /// The number of refusals, and the keys refused most often, at most `most`, in descending order.
+    /// `describe` gets each key's digest and its entry so far, and completes the entry.
     pub fn list(
         &self,
         most: usize,
@@ -135,7 +134,7 @@ impl RefusedKeys {
     }
 
     fn group(&self, [low, _]: Digest) -> &Mutex<RefusedGroup> {
-        // Tables choose their shards by the lowest bits, and counts too.
+        // Tables and counts choose their shards by the lowest bits, so use others.
         &self.groups[(low >> 32) as usize % GROUPS]
     }
 }
@@ -156,7 +155,7 @@ mod tests {
         keys.note(key(number), now, || Remembered::Text { text, hidden: false, cut: false });
     }
 
-    /// Number, refusals and the time since the last one of those that are listed.
+    /// Number, refusals and time since the last refusal of the listed keys.
     fn listed(keys: &RefusedKeys, most: usize, now: Duration) -> Vec<(u64, u64, u64)> {
         let listed = keys.list(most, now, |_, key| key).1;
         let row = |key: RefusedKey| match key.whose {
@@ -187,7 +186,7 @@ mod tests {
         let keys = RefusedKeys::new();
         for number in 0..500_000 {
             note(&keys, 1_000_000 + number, NOW);
-            // Eight clients make a quarter of all refusals.
+            // Eight clients cause a quarter of all refusals.
             if number % 3 == 0 {
                 note(&keys, number / 3 % 8, NOW);
             }

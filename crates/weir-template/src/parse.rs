@@ -108,7 +108,7 @@ fn variable(text: &str, captures: u8, scope: Scope) -> Result<(Variable, &str), 
             (family, true) => return Err(Mistake::Nameless { family }),
         }
     }
-    // In log lines the facts known at the end come first; where names coincide they mean the same.
+    // A log line may use all variables of a request too.
     let outcome = Outcome::of_name(name).filter(|_| scope == Scope::Line).map(Variable::Outcome);
     match outcome.or_else(|| Variable::of_name(name)) {
         Some(variable) => Ok((variable, behind)),
