@@ -1,4 +1,5 @@
-//! A server's answer in the bytes of a connection: what may be passed on, and where the answer ends.
+//! Reads a server's answer from the bytes of a connection: which bytes may be forwarded, and where the answer
+//! ends.
 
 use crate::capability::Capabilities;
 use crate::command::ClientCommand;
@@ -7,27 +8,27 @@ use crate::packet::{HEADER_BYTES, PacketEvent, PacketHead, PacketHeader, PacketR
 use crate::response::{AnswerPart, ResponseFraming};
 use crate::wire_error::WireError;
 
-/// Reads the answer to one command. Holds no bytes: what has to be in one piece is asked for, all else goes
-/// by, a row of 1 GiB too.
+/// Reads the answer to one command. It buffers nothing: it asks the caller to keep only those packets in one
+/// piece that it must read, and lets the rest pass, even a row of 1 GiB.
 #[derive(Clone, Debug)]
 pub struct AnswerReader {
     packets: PacketReader,
     framing: ResponseFraming,
-    /// The sequence id that the server's next packet has.
+    /// The sequence id of the server's next packet.
     sequence: u8,
-    /// What is told when the packet under way, longer than the limit, has ended.
+    /// The part to report at the end of the current packet, which is longer than the limit.
     deferred: Option<AnswerPart<'static>>,
 }
 
 /// What [`AnswerReader::advance`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerStep<'a> {
-    /// Bytes of the input that belong to packets before the one that `event` is about: they may be passed on.
+    /// Bytes of the input that belong to packets before the one in `event`. They may be forwarded.
     pub before: usize,
-    /// Bytes of the input that are done with, those of the event's packet included. More than `before` when
-    /// something is told.
+    /// Bytes of the input that have been read, including the packet in `event`. More than `before` if there
+    /// is a part to report.
     pub consumed: usize,
-    /// What is told.
+    /// What was found there.
     pub event: AnswerEvent<'a>,
 }
 
@@ -37,16 +38,16 @@ pub enum AnswerEvent<'a> {
     /// Nothing to be told: read on. What `consumed` leaves of the input must be there again, in one piece and
     /// with at least `needs` bytes in all.
     More {
-        /// Bytes (count) that the input must have next time, counted behind `consumed`.
+        /// Bytes (count) that the next input must have, counted from `consumed`.
         needs: usize,
     },
-    /// A packet that is not just the middle of something.
+    /// A packet other than a column or row in the middle of a result.
     Part(AnswerPart<'a>),
 }
 
 impl AnswerReader {
-    /// The answer to `command`, whose last packet had the sequence id `sent`; `None` where
-    /// [`ResponseFraming::new`] says so.
+    /// A reader for the answer to `command`, whose last packet had the sequence id `sent`; `None` in the
+    /// cases of [`ResponseFraming::new`].
     pub fn new(
         command: ClientCommand,
         sent: u8,
@@ -63,26 +64,26 @@ impl AnswerReader {
         AnswerReader { framing: self.framing.telling_definitions(tells), ..self }
     }
 
-    /// The sequence id that the server's next packet has.
+    /// The sequence id of the server's next packet.
     pub fn next_sequence(&self) -> u8 {
         self.sequence
     }
 
-    /// Whether the answer is over, to its last byte.
+    /// Whether the answer has ended, including its last byte.
     pub fn is_over(&self) -> bool {
         self.framing.is_over() && self.packets.is_between_packets()
     }
 
-    /// After [`AnswerPart::LocalInfile`]: the client has sent its file, the empty packet at its end with the
-    /// sequence id `sent`.
+    /// To be called after [`AnswerPart::LocalInfile`], once the client has sent its file. `sent` is the
+    /// sequence id of the empty packet that ends the file.
     pub fn infile_sent(&mut self, sent: u8) {
         self.sequence = sent.wrapping_add(1);
     }
 
-    /// Looks at `input` up to the first packet that is to be told of, or to its end. O(packets), without
+    /// Reads `input` up to the first packet that must be reported, or to its end. O(packets), without
     /// allocation.
     ///
-    /// Must not be called once [`Self::is_over`]: what a server says unasked is an error.
+    /// Must not be called once [`Self::is_over`]: anything that a server sends after the end is an error.
     pub fn advance<'a>(&mut self, input: &'a [u8]) -> Result<AnswerStep<'a>, WireError> {
         let mut consumed = 0;
         loop {
@@ -115,9 +116,8 @@ impl AnswerReader {
         }
     }
 
-    /// Goes past packets that are whole here, and of which all that counts is that they are columns or rows;
-    /// gives their bytes (count). Most of an answer is those; what is anything else, or wrong, is left to be
-    /// judged.
+    /// Skips whole packets that are certainly columns or rows, which is most of an answer, and returns their
+    /// length in bytes. Stops at any other packet, and at one with an error; [`Self::advance`] handles those.
     fn pass_middle(&mut self, input: &[u8]) -> usize {
         let mut passed = 0;
         if !self.packets.is_between_packets() {
@@ -136,9 +136,10 @@ impl AnswerReader {
         passed
     }
 
-    /// Judges a packet's beginning; what it says is deferred to its end, if that is not here.
+    /// Interprets the beginning of a packet. If the packet continues beyond the input, its part is reported
+    /// at its end.
     fn head<'a>(&mut self, head: &PacketHead<'a>) -> Result<Option<AnswerPart<'a>>, WireError> {
-        // An error may have been sent before the command came, as 4031 to an idle connection.
+        // A server may have sent an error before the command arrived, such as 4031 to an idle connection.
         if head.header.sequence != self.sequence && head.bytes.first() != Some(&ERR) {
             return Err(WireError::SequenceId);
         }
@@ -151,7 +152,7 @@ impl AnswerReader {
             AnswerPart::Over(end) => Some(AnswerPart::Over(end.numbers())),
             AnswerPart::ResultOver(end) => Some(AnswerPart::ResultOver(end.numbers())),
             AnswerPart::DefinitionsOver => Some(AnswerPart::DefinitionsOver),
-            // Their packets are judged only when they are whole.
+            // The framing accepts these packets only if they are whole.
             AnswerPart::Middle | AnswerPart::Prepared(_) | AnswerPart::LocalInfile { .. } => None,
         };
         Ok(None)

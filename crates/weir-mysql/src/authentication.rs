@@ -1,4 +1,4 @@
-//! What goes to and fro between a login and its end: another plugin, more data, further factors.
+//! The packets between a login and its result: authentication switch, more data, further factors.
 //!
 //! Source: MySQL internals, "Connection Phase: Authentication Method Switch Request Packet", "Authentication
 //! More Data", "Authentication Next Factor", and "Caching_sha2_password information".
@@ -8,46 +8,46 @@ use crate::outcome::{EOF, ERR, ErrPacket, OK, OkPacket};
 use crate::value::{PayloadCursor, write_string_to_nul};
 use crate::wire_error::WireError;
 
-/// First byte of a packet with more data for the plugin.
+/// First byte of an AuthMoreData packet.
 pub const MORE_DATA: u8 = 0x01;
-/// First byte of a packet that asks for a further factor.
+/// First byte of an AuthNextFactor packet.
 pub const NEXT_FACTOR: u8 = 0x02;
 
-/// Of `caching_sha2_password`: a client asks for the server's RSA key.
+/// `caching_sha2_password`: the client asks for the server's RSA key.
 pub const REQUEST_PUBLIC_KEY: u8 = 0x02;
-/// Of `sha256_password`: the same.
+/// `sha256_password`: the client asks for the server's RSA key.
 pub const SHA256_REQUEST_PUBLIC_KEY: u8 = 0x01;
-/// Of `caching_sha2_password`, as more data: the proof was right.
+/// `caching_sha2_password`, in AuthMoreData: the fast proof was correct.
 pub const FAST_AUTH_SUCCESS: u8 = 0x03;
-/// Of `caching_sha2_password`, as more data: the password itself is needed.
+/// `caching_sha2_password`, in AuthMoreData: the server needs the password itself.
 pub const PERFORM_FULL_AUTHENTICATION: u8 = 0x04;
 
-/// A server's wish for another plugin, or for a further factor.
+/// A server's request for another plugin, or for a further factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuthSwitch<'a> {
     /// The plugin's name.
     pub plugin: &'a [u8],
-    /// What it needs, without a NUL at its end: a nonce, for those that prove a password.
+    /// The data for the plugin, without the NUL at its end: a nonce, for plugins that prove a password.
     pub data: &'a [u8],
 }
 
-/// What a server says during a login.
+/// A server's packet during a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoginAnswer<'a> {
     /// Logged in.
     Ok(OkPacket<'a>),
-    /// Not let in.
+    /// The login is refused.
     Err(ErrPacket<'a>),
-    /// Go on by another plugin, or with another nonce: the answer is a packet of what that plugin says.
+    /// Continue with another plugin or another nonce. The client answers with a packet of that plugin's data.
     Switch(AuthSwitch<'a>),
     /// Data for the plugin: [`FAST_AUTH_SUCCESS`], [`PERFORM_FULL_AUTHENTICATION`], a public key as PEM …
     MoreData(&'a [u8]),
-    /// One factor is proved, another is needed.
+    /// One factor is proved, and another one is required.
     NextFactor(AuthSwitch<'a>),
 }
 
 impl<'a> LoginAnswer<'a> {
-    /// Reads the payload of a server's packet. `capabilities` are those of the login.
+    /// Parses the payload of a server's packet. `capabilities` are those of the login.
     pub fn parse(payload: &'a [u8], capabilities: Capabilities) -> Result<LoginAnswer<'a>, WireError> {
         match payload.first() {
             Some(&OK) => OkPacket::parse(payload, capabilities).map(LoginAnswer::Ok),
@@ -66,7 +66,7 @@ impl<'a> AuthSwitch<'a> {
         let mut cursor = PayloadCursor::new(payload);
         cursor.u8()?;
         if cursor.is_at_end() {
-            // A single byte asks for the passwords of servers before 4.1.
+            // A single byte asks for the password hash of servers before 4.1.
             return Err(WireError::OldProtocol);
         }
         let plugin = cursor.string_to_nul()?;
@@ -92,13 +92,14 @@ impl<'a> AuthSwitch<'a> {
     }
 }
 
-/// Appends the payload of a packet with more data for the plugin.
+/// Appends the payload of an AuthMoreData packet.
 pub fn write_more_data(out: &mut Vec<u8>, data: &[u8]) {
     out.push(MORE_DATA);
     out.extend_from_slice(data);
 }
 
-/// The password in what a client sends as it is, over TLS: without the NUL that ends it.
+/// The password in a clear-text answer of `mysql_clear_password`, or of one over TLS, without the NUL that
+/// ends it.
 pub fn cleartext_password(payload: &[u8]) -> &[u8] {
     payload.strip_suffix(b"\0").unwrap_or(payload)
 }

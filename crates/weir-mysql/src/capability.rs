@@ -1,7 +1,7 @@
-//! What a client and a server may say to each other: capability flags, and the status flags of answers.
+//! Capability flags of clients and servers, and the status flags of answers.
 //!
-//! Source: MySQL manual, "Capabilities Flags" (`mysql_com.h`); MariaDB's documentation, "Connecting", for
-//! what only its servers know.
+//! Source: MySQL manual, "Capabilities Flags" (`mysql_com.h`); MariaDB's documentation, "Connecting", for the
+//! flags that only MariaDB has.
 
 use std::ops::{BitAnd, BitOr, Not};
 
@@ -18,11 +18,11 @@ macro_rules! flags {
 }
 
 flags! { Capabilities:
-    /// `CLIENT_LONG_PASSWORD`, in MariaDB `CLIENT_MYSQL`: a MariaDB server without it has extended flags.
+    /// `CLIENT_LONG_PASSWORD`, in MariaDB `CLIENT_MYSQL`: without it, a MariaDB server has extended flags.
     LONG_PASSWORD = 0;
-    /// `CLIENT_FOUND_ROWS`: rows found are told as rows affected.
+    /// `CLIENT_FOUND_ROWS`: affected rows counts the rows found rather than changed.
     FOUND_ROWS = 1;
-    /// `CLIENT_LONG_FLAG`: columns have flags of two bytes.
+    /// `CLIENT_LONG_FLAG`: column definitions have two bytes of flags.
     LONG_FLAG = 2;
     /// `CLIENT_CONNECT_WITH_DB`: a login may name a schema.
     CONNECT_WITH_DB = 3;
@@ -30,69 +30,69 @@ flags! { Capabilities:
     NO_SCHEMA = 4;
     /// `CLIENT_COMPRESS`: zlib.
     COMPRESS = 5;
-    /// `CLIENT_ODBC`: of no effect.
+    /// `CLIENT_ODBC`: no effect.
     ODBC = 6;
     /// `CLIENT_LOCAL_FILES`: LOAD DATA LOCAL INFILE.
     LOCAL_FILES = 7;
-    /// `CLIENT_IGNORE_SPACE`: blanks may stand before `(`, as with the SQL mode of that name.
+    /// `CLIENT_IGNORE_SPACE`: spaces are allowed before `(`, as with the SQL mode IGNORE_SPACE.
     IGNORE_SPACE = 8;
     /// `CLIENT_PROTOCOL_41`: the protocol that this crate speaks.
     PROTOCOL_41 = 9;
-    /// `CLIENT_INTERACTIVE`: `interactive_timeout` instead of `wait_timeout`.
+    /// `CLIENT_INTERACTIVE`: `interactive_timeout` applies instead of `wait_timeout`.
     INTERACTIVE = 10;
     /// `CLIENT_SSL`: TLS after the greeting.
     SSL = 11;
-    /// `CLIENT_IGNORE_SIGPIPE`: of no effect for a server.
+    /// `CLIENT_IGNORE_SIGPIPE`: no effect on a server.
     IGNORE_SIGPIPE = 12;
     /// `CLIENT_TRANSACTIONS`: answers have status flags.
     TRANSACTIONS = 13;
-    /// `CLIENT_RESERVED`: of no effect.
+    /// `CLIENT_RESERVED`: no effect.
     RESERVED = 14;
-    /// `CLIENT_RESERVED2`, once `CLIENT_SECURE_CONNECTION`: passwords are proved by a nonce.
+    /// `CLIENT_RESERVED2`, formerly `CLIENT_SECURE_CONNECTION`: passwords are proved with a nonce.
     SECURE_CONNECTION = 15;
     /// `CLIENT_MULTI_STATEMENTS`: several statements in one COM_QUERY.
     MULTI_STATEMENTS = 16;
-    /// `CLIENT_MULTI_RESULTS`: several results to one statement.
+    /// `CLIENT_MULTI_RESULTS`: a statement may have several results.
     MULTI_RESULTS = 17;
     /// `CLIENT_PS_MULTI_RESULTS`: the same for prepared statements.
     PS_MULTI_RESULTS = 18;
-    /// `CLIENT_PLUGIN_AUTH`: logins name the plugin they are made for.
+    /// `CLIENT_PLUGIN_AUTH`: logins name their authentication plugin.
     PLUGIN_AUTH = 19;
     /// `CLIENT_CONNECT_ATTRS`: logins have attributes.
     CONNECT_ATTRS = 20;
-    /// `CLIENT_PLUGIN_AUTH_LENENC_CLIENT_DATA`: a login's proof may be longer than 255 bytes.
+    /// `CLIENT_PLUGIN_AUTH_LENENC_CLIENT_DATA`: the auth response may be longer than 255 bytes.
     PLUGIN_AUTH_LENENC_CLIENT_DATA = 21;
-    /// `CLIENT_CAN_HANDLE_EXPIRED_PASSWORDS`: an expired password lets in, to be changed.
+    /// `CLIENT_CAN_HANDLE_EXPIRED_PASSWORDS`: an account with an expired password may log in to change it.
     CAN_HANDLE_EXPIRED_PASSWORDS = 22;
-    /// `CLIENT_SESSION_TRACK`: OK packets say what changed in the session.
+    /// `CLIENT_SESSION_TRACK`: OK packets report session state changes.
     SESSION_TRACK = 23;
-    /// `CLIENT_DEPRECATE_EOF`: an OK packet ends rows, and nothing stands between columns and rows.
+    /// `CLIENT_DEPRECATE_EOF`: rows end with an OK packet, and no packet separates columns from rows.
     DEPRECATE_EOF = 24;
-    /// `CLIENT_OPTIONAL_RESULTSET_METADATA`: results may come without columns. Not spoken here.
+    /// `CLIENT_OPTIONAL_RESULTSET_METADATA`: results may omit column definitions. Weir never uses it.
     OPTIONAL_RESULTSET_METADATA = 25;
-    /// `CLIENT_ZSTD_COMPRESSION_ALGORITHM`: zstd, at a level that the login names.
+    /// `CLIENT_ZSTD_COMPRESSION_ALGORITHM`: zstd, at a level given in the login.
     ZSTD_COMPRESSION_ALGORITHM = 26;
     /// `CLIENT_QUERY_ATTRIBUTES`: statements have attributes.
     QUERY_ATTRIBUTES = 27;
-    /// `MULTI_FACTOR_AUTHENTICATION`: a login may have further factors.
+    /// `MULTI_FACTOR_AUTHENTICATION`: a login may need further factors.
     MULTI_FACTOR_AUTHENTICATION = 28;
-    /// `CLIENT_CAPABILITY_EXTENSION`, in older MariaDB `CLIENT_PROGRESS`. Not spoken here.
+    /// `CLIENT_CAPABILITY_EXTENSION`, in older MariaDB `CLIENT_PROGRESS`. Weir never uses it.
     CAPABILITY_EXTENSION = 29;
-    /// `CLIENT_SSL_VERIFY_SERVER_CERT`: a client's own note, of no meaning on the wire.
+    /// `CLIENT_SSL_VERIFY_SERVER_CERT`: internal to clients, without meaning on the wire.
     SSL_VERIFY_SERVER_CERT = 30;
-    /// `CLIENT_REMEMBER_OPTIONS`: a client's own note, of no meaning on the wire.
+    /// `CLIENT_REMEMBER_OPTIONS`: internal to clients, without meaning on the wire.
     REMEMBER_OPTIONS = 31;
-    /// `MARIADB_CLIENT_PROGRESS`: reports of progress as ERR packets of code 0xFFFF. Not spoken here.
+    /// `MARIADB_CLIENT_PROGRESS`: progress reports as ERR packets of code 0xFFFF. Weir never uses it.
     MARIADB_PROGRESS = 32;
-    /// `MARIADB_CLIENT_COM_MULTI`. Not spoken here.
+    /// `MARIADB_CLIENT_COM_MULTI`. Weir never uses it.
     MARIADB_COM_MULTI = 33;
-    /// `MARIADB_CLIENT_STMT_BULK_OPERATIONS`: COM_STMT_BULK_EXECUTE. Not spoken here.
+    /// `MARIADB_CLIENT_STMT_BULK_OPERATIONS`: COM_STMT_BULK_EXECUTE. Weir never uses it.
     MARIADB_STMT_BULK_OPERATIONS = 34;
-    /// `MARIADB_CLIENT_EXTENDED_METADATA`: columns have further fields. Not spoken here.
+    /// `MARIADB_CLIENT_EXTENDED_METADATA`: column definitions have further fields. Weir never uses it.
     MARIADB_EXTENDED_METADATA = 35;
-    /// `MARIADB_CLIENT_CACHE_METADATA`: results may come without columns. Not spoken here.
+    /// `MARIADB_CLIENT_CACHE_METADATA`: results may omit column definitions. Weir never uses it.
     MARIADB_CACHE_METADATA = 36;
-    /// `MARIADB_CLIENT_BULK_UNIT_RESULTS`. Not spoken here.
+    /// `MARIADB_CLIENT_BULK_UNIT_RESULTS`. Weir never uses it.
     MARIADB_BULK_UNIT_RESULTS = 37;
 }
 
@@ -100,10 +100,10 @@ impl Capabilities {
     /// No capability.
     pub const NONE: Capabilities = Capabilities(0);
 
-    /// What Weir can offer to clients, and may ask of servers, whatever is configured. [`Self::SSL`],
-    /// [`Self::COMPRESS`], [`Self::ZSTD_COMPRESSION_ALGORITHM`] and, where logins are relayed,
-    /// [`Self::MULTI_FACTOR_AUTHENTICATION`] are added by who decides about them. All else that changes how
-    /// answers are framed is left out: nobody is told of it, so nobody does it.
+    /// The flags that Weir can offer to clients and ask of servers with any configuration. The code that
+    /// handles them adds [`Self::SSL`], [`Self::COMPRESS`], [`Self::ZSTD_COMPRESSION_ALGORITHM`] and, for
+    /// relayed logins, [`Self::MULTI_FACTOR_AUTHENTICATION`]. All other flags that change the framing of
+    /// answers are left out: Weir never offers them, so neither side uses them.
     pub const SPOKEN: Capabilities = Capabilities(
         Self::LONG_PASSWORD.0
             | Self::FOUND_ROWS.0
@@ -131,7 +131,7 @@ impl Capabilities {
             | Self::QUERY_ATTRIBUTES.0,
     );
 
-    /// What every server that Weir speaks to must have: without them a login can not be made.
+    /// The flags that every server must have: without them Weir cannot log in.
     pub const REQUIRED: Capabilities =
         Capabilities(Self::PROTOCOL_41.0 | Self::SECURE_CONNECTION.0 | Self::PLUGIN_AUTH.0);
 
@@ -185,7 +185,7 @@ impl Not for Capabilities {
     }
 }
 
-/// The status of a session, as OK and EOF packets say it.
+/// The session's status flags in OK and EOF packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StatusFlags(pub u16);
 
@@ -200,7 +200,7 @@ flags! { StatusFlags:
     NO_GOOD_INDEX_USED = 4;
     /// The statement used no index.
     NO_INDEX_USED = 5;
-    /// A cursor was opened: rows come when they are fetched.
+    /// A cursor was opened: rows are sent when they are fetched.
     CURSOR_EXISTS = 6;
     /// The cursor has no further row.
     LAST_ROW_SENT = 7;
@@ -208,20 +208,20 @@ flags! { StatusFlags:
     DB_DROPPED = 8;
     /// The SQL mode `NO_BACKSLASH_ESCAPES` is on.
     NO_BACKSLASH_ESCAPES = 9;
-    /// A prepared statement was prepared anew and has other columns.
+    /// A prepared statement was re-prepared and its columns changed.
     METADATA_CHANGED = 10;
-    /// The statement was slow.
+    /// The statement was slow (`SERVER_QUERY_WAS_SLOW`).
     QUERY_WAS_SLOW = 11;
     /// The result holds the OUT parameters of a procedure.
     PS_OUT_PARAMS = 12;
     /// The open transaction is read-only.
     IN_TRANS_READONLY = 13;
-    /// The OK packet says what changed in the session.
+    /// The OK packet has session state information.
     SESSION_STATE_CHANGED = 14;
 }
 
 impl StatusFlags {
-    /// Those that last from one statement to the next.
+    /// The flags that carry over from one statement to the next.
     pub const LASTING: StatusFlags = StatusFlags(
         Self::IN_TRANS.0 | Self::AUTOCOMMIT.0 | Self::NO_BACKSLASH_ESCAPES.0 | Self::IN_TRANS_READONLY.0,
     );

@@ -1,31 +1,31 @@
-//! What a client asks for: commands by their first byte, and where in them stand the ids that Weir changes.
+//! The commands of a client by their first byte, and the position of the ids in them that Weir rewrites.
 //!
 //! Source: MySQL internals, "Command Phase"; `my_command.h` for the numbers.
 
 use crate::wire_error::WireError;
 
-/// What the server answers to a command, as far as framing goes.
+/// The kind of answer to a command, as far as framing needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerShape {
     /// Nothing at all.
     Nothing,
     /// An OK, EOF or ERR packet.
     Simple,
-    /// A packet of text.
+    /// One packet of text.
     Text,
-    /// Results with rows of text, or OK, or ERR.
+    /// Results with text rows, or OK, or ERR.
     TextResults,
-    /// Results with rows in binary, or OK, or ERR.
+    /// Results with binary rows, or OK, or ERR.
     BinaryResults,
-    /// Rows in binary without columns before them.
+    /// Binary rows without column definitions before them.
     BinaryRows,
-    /// Columns alone.
+    /// Column definitions alone.
     Columns,
-    /// A prepared statement's number, parameters and columns.
+    /// A prepared statement's id, parameters and columns.
     Prepared,
     /// A login: see [`crate::authentication::LoginAnswer`].
     Login,
-    /// Whatever both sides agree on: the server connection serves nothing else any more.
+    /// Not defined here: after this command, the connection to the server is used for nothing else.
     Dedicated,
 }
 
@@ -38,11 +38,11 @@ macro_rules! commands {
         }
 
         impl ClientCommand {
-            /// All of them.
+            /// All commands.
             pub const ALL: &[ClientCommand] = &[$(ClientCommand::$name),*];
 
-            /// The command that a payload's first byte names; `None` for what no server serves, and for
-            /// MariaDB's own commands, which nobody was offered: error 1047 is the answer.
+            /// The command that a payload's first byte names. `None` for commands that no server supports,
+            /// and for MariaDB's own commands, which Weir does not offer; the answer to both is error 1047.
             pub fn of(byte: u8) -> Option<ClientCommand> {
                 match byte {
                     $($byte => Some(ClientCommand::$name),)*
@@ -50,21 +50,21 @@ macro_rules! commands {
                 }
             }
 
-            /// The byte that it begins with.
+            /// Its command byte.
             pub const fn byte(self) -> u8 {
                 match self {
                     $(ClientCommand::$name => $byte,)*
                 }
             }
 
-            /// The manual's name.
+            /// Its name in the manual.
             pub fn name(self) -> &'static str {
                 match self {
                     $(ClientCommand::$name => $manual,)*
                 }
             }
 
-            /// What the server answers.
+            /// The kind of answer that the server gives.
             pub fn answer(self) -> AnswerShape {
                 match self {
                     $(ClientCommand::$name => AnswerShape::$answer,)*
@@ -75,66 +75,66 @@ macro_rules! commands {
 }
 
 commands! {
-    /// The client leaves.
+    /// Ends the connection.
     Quit = 0x01, "COM_QUIT", Nothing;
-    /// Another default schema.
+    /// Changes the default schema.
     InitDb = 0x02, "COM_INIT_DB", Simple;
-    /// Statements as text.
+    /// Runs one or more statements as text.
     Query = 0x03, "COM_QUERY", TextResults;
-    /// The columns of a table.
+    /// Lists the columns of a table.
     FieldList = 0x04, "COM_FIELD_LIST", Columns;
-    /// CREATE DATABASE, of servers before 5.7.
+    /// CREATE DATABASE, on servers before 5.7.
     CreateDb = 0x05, "COM_CREATE_DB", Simple;
-    /// DROP DATABASE, of servers before 5.7.
+    /// DROP DATABASE, on servers before 5.7.
     DropDb = 0x06, "COM_DROP_DB", Simple;
     /// FLUSH.
     Refresh = 0x07, "COM_REFRESH", Simple;
     /// SHUTDOWN.
     Shutdown = 0x08, "COM_SHUTDOWN", Simple;
-    /// A line about the server.
+    /// Asks for a line of text about the server.
     Statistics = 0x09, "COM_STATISTICS", Text;
     /// SHOW PROCESSLIST.
     ProcessInfo = 0x0A, "COM_PROCESS_INFO", TextResults;
     /// KILL CONNECTION.
     ProcessKill = 0x0C, "COM_PROCESS_KILL", Simple;
-    /// The server writes what it knows into its log.
+    /// Makes the server write debug information to its log.
     Debug = 0x0D, "COM_DEBUG", Simple;
-    /// Is the server there?
+    /// Checks that the server is alive.
     Ping = 0x0E, "COM_PING", Simple;
-    /// Another account.
+    /// Changes the account.
     ChangeUser = 0x11, "COM_CHANGE_USER", Login;
-    /// The binary log from a file and position on.
+    /// Streams the binary log from a file and position.
     BinlogDump = 0x12, "COM_BINLOG_DUMP", Dedicated;
-    /// A table, of servers before 5.
+    /// Dumps a table, on servers before 5.
     TableDump = 0x13, "COM_TABLE_DUMP", Dedicated;
-    /// A replica names itself.
+    /// Registers a replica.
     RegisterSlave = 0x15, "COM_REGISTER_SLAVE", Simple;
     /// Prepares a statement.
     StmtPrepare = 0x16, "COM_STMT_PREPARE", Prepared;
     /// Executes a prepared statement.
     StmtExecute = 0x17, "COM_STMT_EXECUTE", BinaryResults;
-    /// A piece of a parameter.
+    /// Sends a piece of a parameter.
     StmtSendLongData = 0x18, "COM_STMT_SEND_LONG_DATA", Nothing;
-    /// Forgets a prepared statement.
+    /// Closes a prepared statement.
     StmtClose = 0x19, "COM_STMT_CLOSE", Nothing;
-    /// Closes a statement's cursor, and forgets the pieces of its parameters.
+    /// Closes a statement's cursor, and drops the pieces of its parameters.
     StmtReset = 0x1A, "COM_STMT_RESET", Simple;
-    /// Multi-statements on or off.
+    /// Turns multi-statements on or off.
     SetOption = 0x1B, "COM_SET_OPTION", Simple;
-    /// Rows of a statement's cursor.
+    /// Fetches rows from a statement's cursor.
     StmtFetch = 0x1C, "COM_STMT_FETCH", BinaryRows;
-    /// The binary log, but for a set of transactions.
+    /// Streams the binary log without a given set of transactions.
     BinlogDumpGtid = 0x1E, "COM_BINLOG_DUMP_GTID", Dedicated;
-    /// A new session of the same account.
+    /// Starts a new session of the same account.
     ResetConnection = 0x1F, "COM_RESET_CONNECTION", Simple;
-    /// A copy of the server's data.
+    /// Copies the server's data.
     Clone = 0x20, "COM_CLONE", Dedicated;
-    /// Group Replication among members.
+    /// Streams Group Replication between members.
     SubscribeGroupReplicationStream = 0x21, "COM_SUBSCRIBE_GROUP_REPLICATION_STREAM", Dedicated;
 }
 
 impl ClientCommand {
-    /// Whether its payload has a statement's id behind the first byte.
+    /// Whether its payload has a statement id after the first byte.
     pub fn has_statement_id(self) -> bool {
         matches!(
             self,
@@ -147,24 +147,24 @@ impl ClientCommand {
     }
 }
 
-/// Where a statement's id stands in the commands that have one, and in the first packet of the answer to
+/// The position of the statement id in the commands that have one, and in the first packet of the answer to
 /// COM_STMT_PREPARE.
 pub const STATEMENT_ID: std::ops::Range<usize> = 1..5;
 
-/// The id of a statement, in the payload of a command that has one, or of the answer to COM_STMT_PREPARE.
+/// The statement id in the payload of a command that has one, or of the answer to COM_STMT_PREPARE.
 pub fn statement_id(payload: &[u8]) -> Result<u32, WireError> {
     let bytes = payload.get(STATEMENT_ID).and_then(|bytes| bytes.try_into().ok());
     bytes.map(u32::from_le_bytes).ok_or(WireError::Truncated)
 }
 
-/// Puts another id there.
+/// Replaces that statement id.
 pub fn set_statement_id(payload: &mut [u8], id: u32) -> Result<(), WireError> {
     let place = payload.get_mut(STATEMENT_ID).ok_or(WireError::Truncated)?;
     place.copy_from_slice(&id.to_le_bytes());
     Ok(())
 }
 
-/// Multi-statements on or off, as COM_SET_OPTION asks; `None` for options that no server knows.
+/// Whether COM_SET_OPTION turns multi-statements on or off; `None` for options that no server supports.
 pub fn multi_statements_option(payload: &[u8]) -> Result<Option<bool>, WireError> {
     let option = payload.get(1..3).and_then(|bytes| bytes.try_into().ok()).ok_or(WireError::Truncated)?;
     Ok(match u16::from_le_bytes(option) {
@@ -174,7 +174,7 @@ pub fn multi_statements_option(payload: &[u8]) -> Result<Option<bool>, WireError
     })
 }
 
-/// The connection that COM_PROCESS_KILL names.
+/// The connection id in a COM_PROCESS_KILL.
 pub fn killed_connection(payload: &[u8]) -> Result<u32, WireError> {
     statement_id(payload)
 }

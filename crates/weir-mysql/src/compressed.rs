@@ -1,28 +1,28 @@
 //! The compressed protocol: packets within compressed packets.
 //!
-//! Once a login that agreed on it is over, both sides send their packets as one stream of bytes, and cut it
-//! into compressed packets wherever they like. This module reads and writes their headers and keeps count of
-//! both kinds of sequence ids; who inflates and deflates is somebody else.
+//! After a login that agreed on compression, both sides send their packets as one stream of bytes, split into
+//! compressed packets at any point. This module reads and writes the headers of compressed packets and counts
+//! both kinds of sequence ids. It does not inflate or deflate.
 //!
-//! Source: MySQL internals, "Compression"; for what counts as in order, `net_serv.cc` of the server.
+//! Source: MySQL internals, "Compression"; for the checks of sequence ids, `net_serv.cc` of the server.
 
 use crate::packet::{HEADER_BYTES, MAX_PAYLOAD_BYTES};
 use crate::wire_error::WireError;
 
-/// Bytes before the payload of a compressed packet.
+/// Bytes of a compressed packet's header.
 pub const COMPRESSED_HEADER_BYTES: usize = 7;
 
-/// Content shorter than this goes as it is, as servers and clients have it (`MIN_COMPRESS_LENGTH`), in bytes.
+/// Content shorter than this (bytes) is sent uncompressed, as servers and clients do (`MIN_COMPRESS_LENGTH`).
 pub const LEAST_COMPRESSED_BYTES: usize = 50;
 
-/// What stands before the payload of a compressed packet.
+/// The header of a compressed packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompressedHeader {
     /// Bytes that follow the header, at most [`MAX_PAYLOAD_BYTES`].
     pub payload_bytes: u32,
-    /// One more than that of the compressed packet before, whoever sent it; 0 begins a command.
+    /// One more than that of the previous compressed packet, from either side; 0 begins a command.
     pub sequence: u8,
-    /// Bytes that the payload has when it is inflated; 0 where it is the content as it is.
+    /// Bytes of the payload after it is inflated; 0 if it is not compressed.
     pub content_bytes: u32,
 }
 
@@ -37,7 +37,7 @@ impl CompressedHeader {
         }
     }
 
-    /// The header's seven bytes. Of both lengths only the lower 24 bits can be said.
+    /// The header's seven bytes. Only the lower 24 bits of both lengths fit.
     pub fn to_bytes(self) -> [u8; COMPRESSED_HEADER_BYTES] {
         let [a, b, c, _] = self.payload_bytes.to_le_bytes();
         let [d, e, f, _] = self.content_bytes.to_le_bytes();
@@ -45,31 +45,31 @@ impl CompressedHeader {
     }
 }
 
-/// Counts the compressed packets of a connection, and the packets within them, as the side that answers.
+/// Counts the compressed packets of a connection, and the packets within them, on the server's side.
 ///
-/// The ids of a client's packets within are worth nothing: both sides set them to those of the compressed
-/// packets whenever they send (`net_flush`), and servers do not look at them. What is received is numbered
-/// anew, as it would be without compression, so that whoever comes next can go by it; what is sent is
-/// numbered as a server would, for there are clients that look: an answer's first packet, and that of each
-/// further result, has the id of the compressed packet that it begins, and the others go on from there.
+/// The ids of a client's inner packets carry no information: both sides set them to those of the compressed
+/// packets whenever they flush (`net_flush`), and servers do not check them. Received packets are renumbered
+/// as without compression, so that later stages can rely on the ids. Sent packets are numbered as a server
+/// does, because some clients check: the first packet of an answer, and of each further result, has the id of
+/// the compressed packet that it begins, and the others count on from there.
 #[derive(Clone, Debug)]
 pub struct CompressedTurns {
-    /// That the next compressed packet has, of either side, within the same command.
+    /// The id of the next compressed packet, from either side, within the same command.
     next: u8,
-    /// That the next packet within has, of either side.
+    /// The id of the next inner packet, from either side.
     next_within: u8,
-    /// Whether we were the last to send.
+    /// Whether Weir was the last to send.
     has_answered: bool,
-    /// Whether what is sent next begins a further result of the same answer.
+    /// Whether the next content to be sent begins a further result of the same answer.
     begins_result: bool,
-    /// By how much ids within the answer are above those that they would have without compression.
+    /// How far the inner ids of the answer are above those without compression.
     shift: u8,
     received: Boundaries,
     sent: Boundaries,
 }
 
 impl CompressedTurns {
-    /// Of a client whose login has just been answered: it begins a command.
+    /// The state right after a login was answered: the client sends next, and begins a command.
     pub fn after_login() -> CompressedTurns {
         CompressedTurns {
             next: 0,
@@ -82,13 +82,10 @@ impl CompressedTurns {
         }
     }
 
-    /// Takes the id of a compressed packet that the client has sent; its content goes through
+    /// Checks the id of a compressed packet that the client has sent; its content must then go through
     /// [`Self::received`].
-    ///
-    /// # Errors
-    /// [`WireError::SequenceId`]: it neither begins a command, nor follows the one before.
     pub fn receive(&mut self, sequence: u8) -> Result<(), WireError> {
-        // After 255 of the client's own comes 0, and is no beginning.
+        // After 255 packets from the client itself the id wraps to 0 without beginning a command.
         let may_begin = self.received.is_between() && (self.has_answered || self.next != 0);
         if sequence == 0 && may_begin {
             self.next_within = 0;
@@ -101,7 +98,7 @@ impl CompressedTurns {
         Ok(())
     }
 
-    /// Numbers the packets within what was received, in the order in which it came.
+    /// Numbers the inner packets of received content. Must be called in the order of arrival.
     pub fn received(&mut self, content: &mut [u8]) {
         let mut at = 0;
         while let Some(place) = self.received.next_id(content, &mut at) {
@@ -112,11 +109,11 @@ impl CompressedTurns {
         }
     }
 
-    /// Whether packets within what is sent next have to be numbered by [`Self::send`]: seldom.
+    /// Whether [`Self::send`] must renumber the inner packets of the next content; rarely true.
     pub fn is_renumbered(&mut self, content: &[u8]) -> bool {
         if let Some(first) = content.get(HEADER_BYTES - 1).filter(|_| self.sent.is_between()) {
             if *first == 0 && self.next_within != 0 {
-                // Said unasked, as a server does before it closes an idle connection: no answer to anything.
+                // An unsolicited error, as a server sends before it closes an idle connection: not an answer.
                 (self.next, self.shift) = (0, 0);
             } else if !self.has_answered || self.begins_result {
                 self.shift = self.next.wrapping_sub(*first);
@@ -125,9 +122,9 @@ impl CompressedTurns {
         self.shift != 0
     }
 
-    /// Takes what is about to be sent in one compressed packet, after [`Self::is_renumbered`] was asked about
-    /// it; gives that packet's id. `numbered` is the same content again, which gets the ids that the client
-    /// expects; it may be empty where none has to change.
+    /// Takes the content of one compressed packet that is about to be sent, after a call of
+    /// [`Self::is_renumbered`] with it; returns the id of the compressed packet. `numbered` is a copy of the
+    /// content, which gets the ids that the client expects; it may be empty if none has to change.
     pub fn send(&mut self, content: &[u8], numbered: &mut [u8]) -> u8 {
         let mut at = 0;
         while let Some(place) = self.sent.next_id(content, &mut at) {
@@ -140,18 +137,18 @@ impl CompressedTurns {
         self.end_part()
     }
 
-    /// Bytes that are still to be sent of the payload within that is under way; 0 between two.
+    /// Bytes still to be sent of the current inner payload; 0 between two.
     pub fn unsent_of_packet(&self) -> usize {
         self.sent.left as usize
     }
 
-    /// Takes `content` of that payload, of which more follows in the same compressed packet.
+    /// Takes a part (`content`) of that payload; more of it follows in the same compressed packet.
     pub fn send_part(&mut self, content: &[u8]) {
         let within = content.get(..self.unsent_of_packet()).unwrap_or(content);
         self.sent.next_id(within, &mut 0);
     }
 
-    /// Ends a compressed packet of such parts; gives its id.
+    /// Ends a compressed packet that was sent in parts; returns its id.
     pub fn end_part(&mut self) -> u8 {
         let sequence = self.next;
         self.next = sequence.wrapping_add(1);
@@ -160,35 +157,35 @@ impl CompressedTurns {
         sequence
     }
 
-    /// Notes that all of a result was sent, and another follows: its first packet has the id of the
-    /// compressed packet that it begins, because servers flush behind each result (`net_flush`). There are
-    /// clients that go by it (mysql_common), and take ids that just go on for packets out of order.
+    /// Notes that a whole result was sent and another follows. Its first packet has the id of the compressed
+    /// packet that it begins, because servers flush after each result (`net_flush`). Some clients rely on
+    /// this (mysql_common) and reject ids that simply count on as out of order.
     pub fn end_result(&mut self) {
         self.begins_result = true;
     }
 }
 
-/// Finds where packets begin in a stream of bytes, however it is cut.
+/// Finds where packets begin in a stream of bytes, however it is split.
 #[derive(Clone, Debug, Default)]
 struct Boundaries {
-    /// Bytes of the header that went by; 0 within a payload.
+    /// Bytes of the header that have passed; 0 within a payload.
     header_seen: usize,
-    /// The length, as far as it went by.
+    /// The length, from the header bytes that have passed.
     length: u32,
     /// Bytes of the payload that are still to come.
     left: u32,
-    /// Whether the payload goes on in the next packet.
+    /// Whether the payload continues in the next packet.
     goes_on: bool,
 }
 
 impl Boundaries {
-    /// Whether the last byte seen ended a payload, or none was seen yet.
+    /// Whether the last byte that passed ended a payload, or none has passed yet.
     fn is_between(&self) -> bool {
         self.header_seen == 0 && self.left == 0 && !self.goes_on
     }
 
-    /// The place of the next sequence id in `bytes`, of which those before `at` went by already. `None` when
-    /// all have gone by. O(1) for each header and each call.
+    /// The position of the next sequence id in `bytes`; those before `at` have been handled. `None` if there
+    /// is no further one. O(1) for each header and each call.
     fn next_id(&mut self, bytes: &[u8], at: &mut usize) -> Option<usize> {
         loop {
             let rest = bytes.get(*at..).unwrap_or_default();

@@ -1,45 +1,45 @@
-//! EOF packets for clients that wait for them, in answers of servers that send none.
+//! Inserts the EOF packets that older clients expect into the answers of servers that send none.
 //!
-//! An EOF packet says nothing of what changed in a session, and the OK packet in its place does. So Weir has
-//! [`Capabilities::DEPRECATE_EOF`](crate::capability::Capabilities::DEPRECATE_EOF) of its servers whatever
-//! its clients have. For a client without, an EOF packet is put behind the definitions of columns and
-//! parameters, and stands for the OK packet that ends rows. Each that is put in moves the sequence ids of all
-//! that comes behind it in the answer.
+//! An EOF packet has no session state information; the OK packet that replaces it does. So Weir always uses
+//! [`Capabilities::DEPRECATE_EOF`](crate::capability::Capabilities::DEPRECATE_EOF) with its servers. For a
+//! client without that flag, Weir inserts an EOF packet after the definitions of columns and parameters, and
+//! replaces the OK packet that ends rows by an EOF packet. Each inserted packet shifts the sequence ids of
+//! all later packets of the answer.
 
 use crate::capability::StatusFlags;
 use crate::outcome::{EOF, ERR, EofPacket, OkPacket};
 use crate::packet::{HEADER_BYTES, MAX_PAYLOAD_BYTES, PacketHeader, write_packet_with};
 
-/// Most bytes of an OK packet up to its warnings.
+/// Most bytes of an OK packet up to and including its warnings.
 const MOST_NUMBERS: usize = 1 + 9 + 9 + 2 + 2;
 
-/// By how much the sequence ids of packets differ from those that they came with, where others were put in
-/// before them. Changes them in the bytes that are passed on, wherever these are cut.
+/// How far sequence ids are shifted because packets were inserted before them. Adjusts the ids in the bytes
+/// that are forwarded, however those are split.
 #[derive(Clone, Debug, Default)]
 pub struct SequenceShift {
     added: u8,
-    /// Bytes of payload that are still to come of the packet whose header was seen last.
+    /// Bytes of payload still to come of the last packet whose header was seen.
     left: usize,
 }
 
 impl SequenceShift {
-    /// Packets that were put in (count, of which 256 are none).
+    /// Inserted packets (count, modulo 256).
     pub fn added(&self) -> u8 {
         self.added
     }
 
-    /// One more packet stands before what comes next, which is the beginning of another.
+    /// Counts one more inserted packet. The next bytes must begin a packet.
     pub fn add(&mut self) {
         self.added = self.added.wrapping_add(1);
     }
 
-    /// The way back, for what the other side says in the middle of the answer.
+    /// The reverse shift, for packets that the other side sends in the middle of the answer.
     pub fn back(&self) -> SequenceShift {
         SequenceShift { added: self.added.wrapping_neg(), left: 0 }
     }
 
-    /// Changes the sequence ids of the packets that begin in `bytes`, which go on where those given before
-    /// have ended, and do not end within a header. O(packets).
+    /// Shifts the sequence ids of the packets that begin in `bytes`. These must continue the bytes of the
+    /// previous call, and must not end within a header. O(packets).
     pub fn apply(&mut self, bytes: &mut [u8]) {
         if self.added == 0 {
             return;
@@ -54,7 +54,7 @@ impl SequenceShift {
     }
 }
 
-/// The status that an EOF packet says where an OK packet of a server says this one.
+/// The status of the EOF packet that replaces a server's OK packet with this status.
 pub fn status_of(ok: StatusFlags) -> StatusFlags {
     StatusFlags(ok.0 & !StatusFlags::SESSION_STATE_CHANGED.0)
 }
@@ -66,9 +66,9 @@ pub fn packet(sequence: u8, status: StatusFlags, warnings: u16) -> Vec<u8> {
     out
 }
 
-/// Whether the next packet, behind columns, says that rows are to be fetched from a cursor: then the one EOF
-/// packet stands behind the columns and ends the answer. An error in its place counts as that where a cursor
-/// `is_asked` for: no EOF packet stands before it. `None` while too little of it is here.
+/// Whether the next packet, after the columns, says that rows must be fetched from a cursor. Then the only
+/// EOF packet of the answer comes after the columns and ends it. If a cursor `is_asked` for, an error here
+/// counts as yes, too: no EOF packet comes before it. `None` if too little of the packet is available.
 pub fn opens_cursor(input: &[u8], is_asked: bool) -> Option<bool> {
     let (header, payload) = input.split_first_chunk()?;
     let payload_bytes = PacketHeader::parse(*header).payload_bytes as usize;

@@ -1,4 +1,4 @@
-//! The first packet of a connection: the server's greeting, or why it does not serve.
+//! The first packet of a connection: the server's greeting, or an error.
 //!
 //! Source: MySQL internals, "Connection Phase: Protocol::HandshakeV10"; MariaDB's documentation, "Connecting:
 //! Initial Handshake Packet", for the extended capabilities.
@@ -8,30 +8,30 @@ use crate::outcome::{ERR, ErrPacket};
 use crate::value::{PayloadCursor, write_string_to_nul};
 use crate::wire_error::WireError;
 
-/// The plugin that MySQL's servers use since 8.0.
+/// The default plugin of MySQL servers since 8.0.
 pub const CACHING_SHA2_PASSWORD: &[u8] = b"caching_sha2_password";
 /// The plugin of servers before 8.0, and of MariaDB.
 pub const MYSQL_NATIVE_PASSWORD: &[u8] = b"mysql_native_password";
-/// The slower elder of `caching_sha2_password`.
+/// The slower predecessor of `caching_sha2_password`.
 pub const SHA256_PASSWORD: &[u8] = b"sha256_password";
-/// The plugin by which a client sends its password as it is.
+/// The plugin with which a client sends its password in clear text.
 pub const MYSQL_CLEAR_PASSWORD: &[u8] = b"mysql_clear_password";
-/// The plugin of MariaDB's accounts whose passwords are Ed25519 keys: it signs a nonce.
+/// The plugin of MariaDB accounts with Ed25519 keys: the client signs a nonce.
 pub const CLIENT_ED25519: &[u8] = b"client_ed25519";
 
 /// Bytes of a nonce.
 pub const NONCE_BYTES: usize = 20;
 
-/// What a login proves its password against. Its bytes are none of them 0, so that a client that takes it
-/// for a string has all of it.
+/// The challenge for the password proof of a login. None of its bytes is 0, because some clients treat it as
+/// a C string.
 pub type Nonce = [u8; NONCE_BYTES];
 
 const VERSION: u8 = 10;
-/// Bytes of the nonce that stand apart from the rest, where the first servers had them.
+/// Bytes of the nonce's first part, which stands apart from the rest since the first servers.
 const NONCE_FIRST_BYTES: usize = 8;
 
-/// Whether this is a version of MariaDB's, as `5.5.5-10.11.6-MariaDB`. Its servers speak the same protocol,
-/// and tell of sessions and transactions in other words.
+/// Whether this is the version of a MariaDB server, such as `5.5.5-10.11.6-MariaDB`. MariaDB speaks the same
+/// protocol, but reports session state and transactions differently.
 pub fn is_mariadb(server_version: &[u8]) -> bool {
     server_version.windows(MARIADB.len()).any(|text| text.eq_ignore_ascii_case(MARIADB))
 }
@@ -41,29 +41,29 @@ const MARIADB: &[u8] = b"MariaDB";
 /// A server's greeting (`Protocol::HandshakeV10`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerGreeting<'a> {
-    /// As `8.4.3` or `5.5.5-10.11.6-MariaDB`.
+    /// Such as `8.4.3` or `5.5.5-10.11.6-MariaDB`.
     pub server_version: &'a [u8],
-    /// What SHOW PROCESSLIST and KILL call the connection; larger ids of a server are cut to 32 bits.
+    /// The connection id in SHOW PROCESSLIST and KILL; larger ids of a server are cut to 32 bits.
     pub connection_id: u32,
-    /// What the server can.
+    /// The server's capabilities.
     pub capabilities: Capabilities,
-    /// The server's collation, by number; of larger numbers the lower byte.
+    /// The server's collation id; of larger ids the lower byte.
     pub collation: u8,
-    /// The state of a new session.
+    /// The status of a new session.
     pub status: StatusFlags,
-    /// What the plugin needs, without a NUL at its end: a [`Nonce`] for all that are known here.
+    /// The data for the plugin, without the NUL at its end: a [`Nonce`] for all plugins known here.
     pub auth_data: Vec<u8>,
-    /// The plugin that the server would like to be logged in by; empty without [`Capabilities::PLUGIN_AUTH`].
+    /// The server's default plugin; empty without [`Capabilities::PLUGIN_AUTH`].
     pub plugin: &'a [u8],
 }
 
-/// What a server says first.
+/// The server's first packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FirstWord<'a> {
-    /// It may be logged in to.
+    /// A greeting: the client may log in.
     Greeting(ServerGreeting<'a>),
-    /// It does not serve: too many connections (1040), host not allowed (1130) or locked out (1129), or about
-    /// to end (1053).
+    /// An error: too many connections (1040), host not allowed (1130) or blocked (1129), or shutdown in
+    /// progress (1053).
     Refused(ErrPacket<'a>),
 }
 
@@ -78,12 +78,12 @@ impl<'a> FirstWord<'a> {
 }
 
 impl<'a> ServerGreeting<'a> {
-    /// The nonce, where the data for the plugin are one.
+    /// The plugin data as a nonce, if it has the length of one.
     pub fn nonce(&self) -> Option<Nonce> {
         self.auth_data.as_slice().try_into().ok()
     }
 
-    /// Reads a greeting. What is not protocol 10 with [`Capabilities::PROTOCOL_41`] is an error.
+    /// Parses a greeting. Err unless it is protocol 10 with [`Capabilities::PROTOCOL_41`].
     pub fn parse(payload: &'a [u8]) -> Result<ServerGreeting<'a>, WireError> {
         let mut cursor = PayloadCursor::new(payload);
         if cursor.u8()? != VERSION {
@@ -102,7 +102,7 @@ impl<'a> ServerGreeting<'a> {
         let extended = cursor.u32()?;
         let lower = Capabilities::of(u32::from(lower) | u32::from(upper) << 16, 0);
         let capabilities = match lower.has(Capabilities::LONG_PASSWORD) {
-            // The place is reserved in MySQL's greeting.
+            // MySQL reserves these bytes of its greeting.
             true => lower,
             false => lower | Capabilities::of(0, extended),
         };
@@ -111,7 +111,7 @@ impl<'a> ServerGreeting<'a> {
         }
         let mut plugin: &[u8] = b"";
         if capabilities.has(Capabilities::SECURE_CONNECTION) {
-            // "max(13, length - 8)", the last of it a NUL.
+            // "max(13, length - 8)"; the last byte is a NUL.
             let second = cursor.bytes(auth_data_bytes.saturating_sub(NONCE_FIRST_BYTES).max(13))?;
             auth_data.extend_from_slice(second.strip_suffix(b"\0").unwrap_or(second));
         }
@@ -129,8 +129,8 @@ impl<'a> ServerGreeting<'a> {
         })
     }
 
-    /// Appends the payload. `auth_data` should have [`NONCE_BYTES`] bytes: fewer are filled up with NULs, and
-    /// of more than 246 the rest is left out.
+    /// Appends the payload. `auth_data` should have [`NONCE_BYTES`] bytes: fewer are padded with NULs, and
+    /// bytes beyond 246 are dropped.
     pub fn write(&self, out: &mut Vec<u8>) {
         let padded = |at: usize| self.auth_data.get(at).copied().unwrap_or(0);
         let length = self.auth_data.len().clamp(NONCE_BYTES, 246);
@@ -142,7 +142,7 @@ impl<'a> ServerGreeting<'a> {
         out.extend_from_slice(&[0, a, b, self.collation]);
         out.extend_from_slice(&self.status.0.to_le_bytes());
         out.extend_from_slice(&[c, d]);
-        // The NUL at its end counts.
+        // The length includes the NUL at the end.
         out.push((length + 1) as u8);
         out.extend_from_slice(&[0; 6]);
         out.extend_from_slice(&self.capabilities.extended().to_le_bytes());

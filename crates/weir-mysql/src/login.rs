@@ -1,5 +1,4 @@
-//! What a client sends after the greeting, and later in COM_CHANGE_USER: who it is, for which schema, and
-//! what proves it.
+//! What a client sends to log in, after the greeting or in COM_CHANGE_USER: user, schema and proof.
 //!
 //! Source: MySQL internals, "Connection Phase: Protocol::HandshakeResponse41", "Protocol::SSLRequest" and
 //! "COM_CHANGE_USER".
@@ -8,51 +7,50 @@ use crate::capability::Capabilities;
 use crate::value::{PayloadCursor, write_string, write_string_to_nul};
 use crate::wire_error::WireError;
 
-/// What a client may say first.
+/// The client's first packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientFirst<'a> {
-    /// TLS follows, and then a login.
+    /// A request for TLS; the login follows within TLS.
     Ssl(SslRequest),
     /// The login.
     Login(ClientLogin<'a>),
 }
 
-/// A client's wish to go on in TLS (`Protocol::SSLRequest`). All that follows it is TLS, in the same segment
-/// too.
+/// A client's request for TLS (`Protocol::SSLRequest`). Everything after it is TLS, even in the same segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SslRequest {
-    /// What the client can; said again within TLS, and only that counts.
+    /// The client's capabilities. It repeats them within TLS, and only those count.
     pub capabilities: Capabilities,
-    /// The longest packet the client would like (bytes).
+    /// The longest packet that the client wants (bytes).
     pub max_packet_bytes: u32,
-    /// The collation, by number.
+    /// The collation id.
     pub collation: u8,
 }
 
 /// A login (`Protocol::HandshakeResponse41`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientLogin<'a> {
-    /// What the client can and wants.
+    /// The client's capabilities.
     pub capabilities: Capabilities,
-    /// The longest packet the client would like (bytes).
+    /// The longest packet that the client wants (bytes).
     pub max_packet_bytes: u32,
-    /// The collation of the connection, by number; of larger numbers the lower byte.
+    /// The collation id of the connection; of larger ids the lower byte.
     pub collation: u8,
     /// The user's name.
     pub user: &'a [u8],
-    /// What proves the password to the plugin. Empty may mean an empty password, or none yet.
+    /// The proof of the password for the plugin. Empty means an empty password, or no proof yet.
     pub auth_response: &'a [u8],
-    /// The default schema; `None` where none is named.
+    /// The default schema; `None` if none is named.
     pub database: Option<&'a [u8]>,
     /// The plugin that `auth_response` is made for; empty without [`Capabilities::PLUGIN_AUTH`].
     pub plugin: &'a [u8],
-    /// Attributes as they were sent, for [`ConnectAttributes`].
+    /// The connection attributes as sent, for [`ConnectAttributes`].
     pub attributes: &'a [u8],
-    /// The level of zstd, 1 to 22, with [`Capabilities::ZSTD_COMPRESSION_ALGORITHM`].
+    /// The zstd compression level, 1 to 22, with [`Capabilities::ZSTD_COMPRESSION_ALGORITHM`].
     pub zstd_level: Option<u8>,
 }
 
-/// Bytes of an SSLRequest's payload, with which every login begins too.
+/// Bytes of the payload of an SSLRequest. Every login begins with the same fields.
 pub const SSL_REQUEST_BYTES: usize = 32;
 
 impl SslRequest {
@@ -93,7 +91,7 @@ impl<'a> ClientFirst<'a> {
 }
 
 impl<'a> ClientLogin<'a> {
-    /// Reads a login. What follows the fields of its capabilities is passed over, as servers do.
+    /// Parses a login. Like servers, it ignores anything after the fields of its capabilities.
     pub fn parse(payload: &'a [u8]) -> Result<ClientLogin<'a>, WireError> {
         let mut cursor = PayloadCursor::new(payload);
         let SslRequest { capabilities, max_packet_bytes, collation } = SslRequest::parse(&mut cursor)?;
@@ -130,8 +128,8 @@ impl<'a> ClientLogin<'a> {
         })
     }
 
-    /// Appends the payload: the fields that `capabilities` announces, and no others. A proof longer than 255
-    /// bytes is cut without [`Capabilities::PLUGIN_AUTH_LENENC_CLIENT_DATA`].
+    /// Appends the payload: the fields that `capabilities` announces, and no others. Without
+    /// [`Capabilities::PLUGIN_AUTH_LENENC_CLIENT_DATA`], a proof longer than 255 bytes is cut.
     pub fn write(&self, out: &mut Vec<u8>) {
         let ClientLogin { capabilities, max_packet_bytes, collation, .. } = *self;
         SslRequest { capabilities, max_packet_bytes, collation }.write(out);
@@ -158,28 +156,29 @@ impl<'a> ClientLogin<'a> {
     }
 }
 
-/// The account, schema and proof that a session goes on with (COM_CHANGE_USER).
+/// A change of account on an open connection (COM_CHANGE_USER).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeUser<'a> {
     /// The user's name.
     pub user: &'a [u8],
-    /// What proves the password to the plugin; a server gives a new nonce all the same.
+    /// The proof of the password for the plugin; a server sends a new nonce in any case.
     pub auth_response: &'a [u8],
     /// The default schema; `None` for none.
     pub database: Option<&'a [u8]>,
-    /// The collation, by number; `None` where the packet ends before it.
+    /// The collation id; `None` if the packet ends before it.
     pub collation: Option<u16>,
-    /// The plugin that `auth_response` is made for; empty where none is named.
+    /// The plugin that `auth_response` is made for; empty if none is named.
     pub plugin: &'a [u8],
-    /// Attributes as they were sent, for [`ConnectAttributes`].
+    /// The connection attributes as sent, for [`ConnectAttributes`].
     pub attributes: &'a [u8],
 }
 
-/// The byte that COM_CHANGE_USER begins with.
+/// The command byte of COM_CHANGE_USER.
 const CHANGE_USER: u8 = 0x11;
 
 impl<'a> ChangeUser<'a> {
-    /// Reads the payload of a COM_CHANGE_USER, first byte included. `capabilities` are the connection's.
+    /// Parses the payload of a COM_CHANGE_USER, including its first byte. `capabilities` are the
+    /// connection's.
     pub fn parse(payload: &'a [u8], capabilities: Capabilities) -> Result<ChangeUser<'a>, WireError> {
         let mut cursor = PayloadCursor::new(payload);
         if cursor.u8()? != CHANGE_USER {
@@ -207,7 +206,7 @@ impl<'a> ChangeUser<'a> {
         Ok(change)
     }
 
-    /// Appends the payload, first byte included. A proof longer than 255 bytes is cut.
+    /// Appends the payload, including its first byte. A proof longer than 255 bytes is cut.
     pub fn write(&self, out: &mut Vec<u8>, capabilities: Capabilities) {
         out.push(CHANGE_USER);
         write_string_to_nul(out, self.user);
@@ -227,12 +226,12 @@ impl<'a> ChangeUser<'a> {
     }
 }
 
-/// The attributes of a login, name and value; ends after the first error.
+/// Iterates over the connection attributes of a login (name and value); ends after the first error.
 #[derive(Clone, Debug)]
 pub struct ConnectAttributes<'a>(PayloadCursor<'a>);
 
 impl<'a> ConnectAttributes<'a> {
-    /// Those in a login's field `attributes`.
+    /// Reads the `attributes` field of a login.
     pub fn new(attributes: &'a [u8]) -> ConnectAttributes<'a> {
         ConnectAttributes(PayloadCursor::new(attributes))
     }
@@ -253,7 +252,7 @@ impl<'a> Iterator for ConnectAttributes<'a> {
     }
 }
 
-/// Appends one attribute to a login's field `attributes`.
+/// Appends one attribute to the `attributes` field of a login.
 pub fn write_attribute(attributes: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     write_string(attributes, name);
     write_string(attributes, value);
@@ -266,7 +265,7 @@ fn attributes<'a>(cursor: &mut PayloadCursor<'a>, capabilities: Capabilities) ->
     }
 }
 
-/// A string behind its length in one byte.
+/// Appends a string after its length in one byte.
 fn write_short(out: &mut Vec<u8>, bytes: &[u8]) {
     let bytes = bytes.get(..255).unwrap_or(bytes);
     out.push(bytes.len() as u8);

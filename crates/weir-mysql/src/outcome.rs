@@ -10,39 +10,39 @@ use crate::wire_error::WireError;
 
 /// First byte of an OK packet.
 pub const OK: u8 = 0x00;
-/// First byte of an EOF packet, and of the OK packet that stands in its place.
+/// First byte of an EOF packet, and of the OK packet that replaces it.
 pub const EOF: u8 = 0xFE;
 /// First byte of an ERR packet.
 pub const ERR: u8 = 0xFF;
 
-/// The SQL state of errors that have none of their own: "general error".
+/// The SQL state of errors without one of their own: "general error".
 pub const GENERAL_STATE: [u8; 5] = *b"HY000";
 
-/// What an OK packet says of the session.
+/// The session state information of an OK packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionChanges<'a> {
-    /// Nothing changed that is tracked.
+    /// No tracked state has changed.
     None,
     /// The changes, for [`crate::session_track::TrackedChanges`].
     Told(&'a [u8]),
-    /// More was told than the reader was ready to hold: anything may have changed.
+    /// There was more than the reader could hold: anything may have changed.
     TooLong,
 }
 
 /// An OK packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OkPacket<'a> {
-    /// Rows changed, deleted or inserted (count).
+    /// Rows inserted, updated or deleted (count).
     pub affected_rows: u64,
-    /// The first id that AUTO_INCREMENT gave, or 0.
+    /// The first AUTO_INCREMENT value that was generated, or 0.
     pub insert_id: u64,
-    /// The session's state afterwards.
+    /// The session's status after the statement.
     pub status: StatusFlags,
     /// Warnings that SHOW WARNINGS would list (count).
     pub warnings: u16,
-    /// Text for people.
+    /// A human-readable message.
     pub info: &'a [u8],
-    /// What changed in the session; only with [`Capabilities::SESSION_TRACK`].
+    /// The session state changes; only with [`Capabilities::SESSION_TRACK`].
     pub changes: SessionChanges<'a>,
 }
 
@@ -51,23 +51,23 @@ pub struct OkPacket<'a> {
 pub struct EofPacket {
     /// Warnings that SHOW WARNINGS would list (count).
     pub warnings: u16,
-    /// The session's state afterwards.
+    /// The session's status after the statement.
     pub status: StatusFlags,
 }
 
 /// An ERR packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrPacket<'a> {
-    /// The server's number of the error, as 1290.
+    /// The server's error number, such as 1290.
     pub code: u16,
-    /// The SQL state, five characters; [`GENERAL_STATE`] where the packet has none, as before a login.
+    /// The SQL state, five characters; [`GENERAL_STATE`] if the packet has none, as during the handshake.
     pub state: [u8; 5],
-    /// Text for people.
+    /// A human-readable message.
     pub message: &'a [u8],
 }
 
 impl<'a> OkPacket<'a> {
-    /// An OK packet that says nothing but the session's status.
+    /// An OK packet with nothing but a status.
     pub fn of(status: StatusFlags) -> OkPacket<'static> {
         OkPacket {
             affected_rows: 0,
@@ -79,11 +79,11 @@ impl<'a> OkPacket<'a> {
         }
     }
 
-    /// Reads the payload of an OK packet, first byte ([`OK`] or [`EOF`]) included. `capabilities` are those
-    /// of the connection that it came by.
+    /// Parses the payload of an OK packet, including its first byte ([`OK`] or [`EOF`]). `capabilities` are
+    /// those of the connection.
     pub fn parse(payload: &'a [u8], capabilities: Capabilities) -> Result<OkPacket<'a>, WireError> {
         let (ok, mut cursor) = OkPacket::parse_numbers(payload)?;
-        // A server leaves the text out where it and the changes are empty.
+        // A server omits the text if both it and the changes are empty.
         let info = if cursor.is_at_end() { b"" } else { cursor.string()? };
         let is_told = capabilities.has(Capabilities::SESSION_TRACK)
             && ok.status.has(StatusFlags::SESSION_STATE_CHANGED);
@@ -95,7 +95,7 @@ impl<'a> OkPacket<'a> {
         Ok(OkPacket { info, changes, ..ok })
     }
 
-    /// Reads what stands before the text, of a packet of which only the beginning is there.
+    /// Parses the fields before the text, if only the beginning of the packet is available.
     pub(crate) fn parse_beginning(beginning: &[u8]) -> Result<OkPacket<'static>, WireError> {
         let (ok, _) = OkPacket::parse_numbers(beginning)?;
         Ok(OkPacket { changes: SessionChanges::TooLong, info: b"", ..ok })
@@ -111,8 +111,8 @@ impl<'a> OkPacket<'a> {
         Ok((OkPacket { affected_rows, insert_id, warnings, ..OkPacket::of(status) }, cursor))
     }
 
-    /// Appends the payload, as answer to a client with these capabilities. `first` is [`OK`], or [`EOF`]
-    /// where rows end. Changes that are [`SessionChanges::TooLong`] can not be written, and are left out.
+    /// Appends the payload for a client with these capabilities. `first` is [`OK`], or [`EOF`] at the end of
+    /// rows. [`SessionChanges::TooLong`] cannot be written and is left out.
     pub fn write(&self, out: &mut Vec<u8>, first: u8, capabilities: Capabilities) {
         let told = match self.changes {
             SessionChanges::Told(told) if capabilities.has(Capabilities::SESSION_TRACK) => Some(told),
@@ -127,8 +127,8 @@ impl<'a> OkPacket<'a> {
         write_integer(out, self.insert_id);
         out.extend_from_slice(&status.to_le_bytes());
         out.extend_from_slice(&self.warnings.to_le_bytes());
-        // Servers write the text's length also where the protocol's description has none
-        // (CLIENT_SESSION_TRACK is not agreed on), and clients read it so.
+        // Servers write the length of the text even without CLIENT_SESSION_TRACK, where the protocol
+        // documentation has none, and clients expect it.
         if told.is_some() || !self.info.is_empty() {
             write_string(out, self.info);
             if let Some(told) = told {
@@ -167,7 +167,7 @@ impl EofPacket {
 }
 
 impl<'a> ErrPacket<'a> {
-    /// Reads the payload of an ERR packet, with or without SQL state: before a login servers leave it out.
+    /// Parses the payload of an ERR packet. The SQL state is optional: servers omit it before the login.
     pub fn parse(payload: &'a [u8]) -> Result<ErrPacket<'a>, WireError> {
         let mut cursor = PayloadCursor::new(payload);
         if cursor.u8()? != ERR {
@@ -182,7 +182,7 @@ impl<'a> ErrPacket<'a> {
         Ok(ErrPacket { code, state, message: cursor.rest() })
     }
 
-    /// Appends the payload, with its SQL state.
+    /// Appends the payload, including the SQL state.
     pub fn write(&self, out: &mut Vec<u8>) {
         out.push(ERR);
         out.extend_from_slice(&self.code.to_le_bytes());
@@ -191,8 +191,8 @@ impl<'a> ErrPacket<'a> {
         out.extend_from_slice(self.message);
     }
 
-    /// Appends the payload as it is in place of a greeting, when nothing is known of the client: without SQL
-    /// state.
+    /// Appends the payload for an ERR packet sent in place of a greeting: without SQL state, because nothing
+    /// is known of the client yet.
     pub fn write_as_greeting(&self, out: &mut Vec<u8>) {
         out.push(ERR);
         out.extend_from_slice(&self.code.to_le_bytes());
@@ -201,17 +201,17 @@ impl<'a> ErrPacket<'a> {
 }
 
 impl fmt::Display for ErrPacket<'_> {
-    /// For logs: its number, and its text as [`printable`].
+    /// For logs: the error number, and the message as [`printable`].
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} {}", self.code, printable(self.message))
     }
 }
 
-/// Most characters of what a peer says that are shown.
+/// Most characters of a peer's text that are shown.
 const SHOWN_CHARACTERS: usize = 200;
 
-/// What a peer says, for a line of a log or a status: its control characters are blanks, for they would end
-/// the line, or do worse to a terminal, what is no UTF-8 is U+FFFD, and what is long is cut.
+/// Makes a peer's text safe for a log line or a status. Control characters become spaces, because they would
+/// end the line or affect a terminal; bytes that are not UTF-8 become U+FFFD; long texts are cut.
 pub fn printable(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     text.chars().take(SHOWN_CHARACTERS).map(|it| if it.is_control() { ' ' } else { it }).collect()

@@ -1,8 +1,8 @@
-//! Packets: a header of four bytes, a payload of up to 16 MiB - 1, and the rule by which longer ones go on in
-//! the next.
+//! Packets: a header of four bytes and a payload of up to 16 MiB - 1; longer payloads continue in the next
+//! packet.
 //!
-//! [`PacketReader`] keeps no bytes: it works on the slices that came, asks for the beginning of each packet
-//! to be in one piece, and lets the rest go by. So a packet of 1 GiB passes in the buffer of a small one.
+//! [`PacketReader`] buffers nothing: it works on the slices it is given, asks for the beginning of each
+//! packet in one piece, and lets the rest pass. So a packet of 1 GiB needs no more buffer than a small one.
 //!
 //! Source: MySQL internals, "Protocol Basics: MySQL Packets".
 
@@ -11,8 +11,8 @@ use crate::wire_error::WireError;
 /// Bytes of a packet's header: three of length, one of sequence id.
 pub const HEADER_BYTES: usize = 4;
 
-/// The longest payload of one packet. A payload of this length goes on in the next packet, which is empty
-/// where nothing is left.
+/// The longest payload of one packet. A payload of this length continues in the next packet, which is empty
+/// if nothing is left.
 pub const MAX_PAYLOAD_BYTES: usize = 0xFF_FFFF;
 
 /// A packet's header.
@@ -20,67 +20,68 @@ pub const MAX_PAYLOAD_BYTES: usize = 0xFF_FFFF;
 pub struct PacketHeader {
     /// Bytes of payload in this packet, 0 to [`MAX_PAYLOAD_BYTES`].
     pub payload_bytes: u32,
-    /// Counts the packets of both sides from 0 at each command, and begins anew after 255.
+    /// The sequence id. It counts the packets of both sides, starts at 0 for each command, and wraps after
+    /// 255.
     pub sequence: u8,
 }
 
 impl PacketHeader {
-    /// Reads a header; every four bytes are one.
+    /// Parses a header; any four bytes are valid.
     pub fn parse([low, middle, high, sequence]: [u8; HEADER_BYTES]) -> PacketHeader {
         PacketHeader { payload_bytes: u32::from_le_bytes([low, middle, high, 0]), sequence }
     }
 
-    /// The header's four bytes. Of `payload_bytes` only the lower 24 bits can be said.
+    /// The header's four bytes. Only the lower 24 bits of `payload_bytes` fit.
     pub fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let [low, middle, high, _] = self.payload_bytes.to_le_bytes();
         [low, middle, high, self.sequence]
     }
 
-    /// Whether the payload goes on in the next packet.
+    /// Whether the payload continues in the next packet.
     pub fn goes_on(self) -> bool {
         self.payload_bytes as usize == MAX_PAYLOAD_BYTES
     }
 }
 
-/// Follows packets in a stream of bytes; a payload that goes on in further packets is one.
+/// Follows packets in a stream of bytes. A payload that spans several packets counts as one.
 #[derive(Clone, Debug, Default)]
 pub struct PacketReader {
     within: Option<Within>,
     next_sequence: u8,
 }
 
-/// Where in a payload the reader is.
+/// The reader's position within a payload.
 #[derive(Clone, Copy, Debug)]
 struct Within {
-    /// Bytes that are still to come of the packet begun last.
+    /// Bytes still to come of the current packet.
     left: u32,
     goes_on: bool,
-    /// Bytes of payload that went by, of all its packets.
+    /// Bytes of the payload that have passed, over all its packets.
     seen_bytes: u64,
 }
 
 /// What [`PacketReader::advance`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketStep<'a> {
-    /// Bytes of the input that are done with; more than 0 but for [`PacketEvent::Partial`].
+    /// Bytes of the input that have been read; more than 0 except for [`PacketEvent::Partial`].
     pub consumed: usize,
-    /// What ended there.
+    /// What was found there.
     pub event: PacketEvent<'a>,
 }
 
 /// What happened in a stream of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketEvent<'a> {
-    /// The next packet's beginning is not all there: give the same bytes again with at least `needs`.
+    /// The beginning of the next packet is incomplete: pass the same bytes again with at least `needs`.
     Partial {
-        /// Bytes that the input must have, header included; more than it had.
+        /// Bytes that the input must have, including the header; more than it had.
         needs: usize,
     },
     /// A packet began.
     Head(PacketHead<'a>),
-    /// Bytes of a payload whose head was told; more of it are to come.
+    /// Bytes of a payload whose head was reported; more follow.
     Middle,
-    /// The last bytes of a payload whose head was told and was not all of it.
+    /// The last bytes of a payload whose head was reported but did not contain all of it.
     End {
         /// Bytes of the whole payload.
         payload_bytes: u64,
@@ -92,35 +93,35 @@ pub enum PacketEvent<'a> {
 pub struct PacketHead<'a> {
     /// The header of its first packet.
     pub header: PacketHeader,
-    /// As many bytes as were wanted, or all there are in the first packet.
+    /// As many bytes as `wanted` asked for, or all bytes of the first packet if those are fewer.
     pub bytes: &'a [u8],
-    /// Whether `bytes` is all of it. Then no [`PacketEvent::End`] follows.
+    /// Whether `bytes` is the whole payload. Then no [`PacketEvent::End`] follows.
     pub is_whole: bool,
 }
 
 impl PacketReader {
-    /// A reader between two packets.
+    /// A reader that is between two packets.
     pub fn new() -> PacketReader {
         PacketReader::default()
     }
 
-    /// Whether the last byte seen ended a payload, or none was seen yet.
+    /// Whether the last byte read ended a payload, or none was read yet.
     pub fn is_between_packets(&self) -> bool {
         self.within.is_none()
     }
 
-    /// The sequence id that the packet after the last one has, if it belongs to the same command.
+    /// The sequence id of the next packet, if it belongs to the same command.
     pub fn next_sequence(&self) -> u8 {
         self.next_sequence
     }
 
-    /// Looks at the first packet of `input`, or at what is left of the one that is under way.
+    /// Reads the first packet of `input`, or the rest of the current one.
     ///
-    /// `wanted` says how many bytes of a payload are to be in one piece, by its first byte (`None` if it has
-    /// none) and its header; called for each payload once its first byte is there, perhaps repeatedly. O(1);
-    /// keeps nothing and copies nothing.
+    /// `wanted` returns how many bytes of a payload must be in one piece, given its first byte (`None` if it
+    /// is empty) and its header. It is called for each payload once its first byte is available, perhaps
+    /// repeatedly. O(1); keeps and copies nothing.
     ///
-    /// `Err` is [`WireError::SequenceId`]: a payload goes on in a packet that is not the next one.
+    /// `Err` is [`WireError::SequenceId`]: a payload continues in a packet with the wrong sequence id.
     pub fn advance<'a>(
         &mut self,
         input: &'a [u8],
@@ -194,8 +195,8 @@ impl PacketStep<'_> {
     }
 }
 
-/// Appends `payload` in as many packets as it needs, the first with the sequence id `sequence`; gives the one
-/// after the last.
+/// Appends `payload` in as many packets as it needs, the first with the sequence id `sequence`; returns the
+/// sequence id after the last one.
 pub fn write_packets(out: &mut Vec<u8>, sequence: u8, payload: &[u8]) -> u8 {
     let (mut sequence, mut rest) = (sequence, payload);
     loop {
@@ -211,8 +212,8 @@ pub fn write_packets(out: &mut Vec<u8>, sequence: u8, payload: &[u8]) -> u8 {
     }
 }
 
-/// Appends the payload that `fill` writes, with its header before it; gives the next sequence id. One longer
-/// than [`MAX_PAYLOAD_BYTES`] is moved once, to be cut.
+/// Appends the payload that `fill` writes, after its header; returns the next sequence id. A payload longer
+/// than [`MAX_PAYLOAD_BYTES`] is moved once, to be split.
 pub fn write_packet_with(out: &mut Vec<u8>, sequence: u8, fill: impl FnOnce(&mut Vec<u8>)) -> u8 {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER_BYTES]);

@@ -1,7 +1,7 @@
-//! Where a server's answer to one command ends, and what each of its packets is.
+//! Finds where a server's answer to one command ends, and what each of its packets is.
 //!
-//! [`ResponseFraming`] judges packets by their first bytes; [`crate::answer::AnswerReader`] runs it over the
-//! bytes of a connection.
+//! [`ResponseFraming`] decides by the first bytes of a packet; [`crate::answer::AnswerReader`] applies it to
+//! the bytes of a connection.
 //!
 //! Source: MySQL internals, "Text Resultset", "Binary Protocol Resultset", "COM_STMT_PREPARE Response",
 //! "LOCAL INFILE Request", and the pages of each command.
@@ -13,25 +13,25 @@ use crate::packet::{MAX_PAYLOAD_BYTES, PacketHead};
 use crate::value::PayloadCursor;
 use crate::wire_error::WireError;
 
-/// The most columns of a result: their number has two bytes where the server keeps it (count).
+/// Most columns of a result (count): servers keep the number in two bytes.
 pub const MAX_COLUMNS: u64 = 0xFFFF;
 
-/// First byte of a request for a local file.
+/// The first byte of a LOCAL INFILE request.
 pub const LOCAL_INFILE: u8 = 0xFB;
 
-/// The most bytes of a packet that must be in one piece, when nothing else is said: an OK packet with more of
-/// changes than this is told as [`SessionChanges::TooLong`].
+/// The default limit for the bytes of a packet that must be in one piece. An OK packet whose session state
+/// information exceeds it is reported as [`SessionChanges::TooLong`].
 pub const DEFAULT_HEAD_BYTES: usize = 16 * 1024 - 4;
 
-/// The fewest that can be: numbers of an OK packet, or of an answer to COM_STMT_PREPARE.
+/// The smallest limit: enough for the numbers of an OK packet, or of an answer to COM_STMT_PREPARE.
 pub const LEAST_HEAD_BYTES: usize = 64;
 
-/// What the first packet of the answer to COM_STMT_PREPARE says.
+/// The content of COM_STMT_PREPARE_OK, the first packet of the answer to COM_STMT_PREPARE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PreparedStatement {
-    /// The statement's number on this connection; in the payload at [`crate::command::STATEMENT_ID`].
+    /// The statement's id on this connection; it is in the payload at [`crate::command::STATEMENT_ID`].
     pub statement_id: u32,
-    /// Columns of its result (count); 0 where it has none.
+    /// Columns of its result (count); 0 if it has no result.
     pub column_count: u16,
     /// Its parameters (count).
     pub parameter_count: u16,
@@ -42,37 +42,37 @@ pub struct PreparedStatement {
 /// How a result, or an answer, ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerEnd<'a> {
-    /// With an OK packet; rows too, with [`Capabilities::DEPRECATE_EOF`].
+    /// With an OK packet. With [`Capabilities::DEPRECATE_EOF`], rows end this way, too.
     Ok(OkPacket<'a>),
     /// With an EOF packet.
     Eof(EofPacket),
     /// With an error. Nothing follows, whatever came before.
     Err(ErrPacket<'a>),
-    /// A statement is prepared, and its parameters and columns are told.
+    /// With the last parameter or column definition of a prepared statement.
     Prepared(PreparedStatement),
     /// With the text that COM_STATISTICS asked for.
     Text,
 }
 
-/// What a packet of an answer is.
+/// The meaning of a packet in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerPart<'a> {
-    /// Something in the middle: a column, a row.
+    /// A packet in the middle: a column or a row.
     Middle,
     /// A statement is prepared; its parameters and columns follow.
     Prepared(PreparedStatement),
-    /// The last parameter, or the last column, and the answer goes on. Told only where that is asked for:
+    /// The last parameter or column definition, if the answer continues after it. Reported only on request:
     /// [`ResponseFraming::telling_definitions`].
     DefinitionsOver,
-    /// The server wants a file of the client's. The client's packets follow, up to an empty one; then the
-    /// server's again.
+    /// The server asks for a local file of the client. The client's packets follow, up to an empty one, and
+    /// then the server's continue.
     LocalInfile {
-        /// The file's name, as the client's statement should have said it.
+        /// The name of the file, which should be the one in the client's statement.
         name: &'a [u8],
     },
-    /// A result is over, and another follows.
+    /// The end of a result that is followed by another.
     ResultOver(AnswerEnd<'a>),
-    /// The answer is over with this packet.
+    /// The end of the answer.
     Over(AnswerEnd<'a>),
 }
 
@@ -88,9 +88,9 @@ pub struct ResponseFraming {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AnswerPhase {
-    /// The first packet of a result, or of the answer.
+    /// The first packet of the answer or of a result.
     First,
-    /// The end of LOAD DATA LOCAL, once the client's file has been sent.
+    /// The packet that ends LOAD DATA LOCAL, after the client's file.
     AfterInfile,
     Columns {
         left: u64,
@@ -98,7 +98,7 @@ enum AnswerPhase {
     /// The EOF packet between columns and rows.
     AfterColumns,
     Rows,
-    /// Columns of COM_FIELD_LIST, of which nobody says how many.
+    /// The columns of COM_FIELD_LIST, whose number is not announced.
     FieldList,
     Definitions {
         prepared: PreparedStatement,
@@ -112,7 +112,7 @@ enum AnswerPhase {
     Over,
 }
 
-/// What COM_STMT_PREPARE tells of, in this order.
+/// The definitions in the answer to COM_STMT_PREPARE, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DefinitionGroup {
     Parameters,
@@ -120,11 +120,11 @@ enum DefinitionGroup {
 }
 
 impl ResponseFraming {
-    /// The answer to `command` on a connection with these capabilities; `None` for commands without answer,
-    /// and for those whose answer is not framed by this machine: [`AnswerShape::Login`] and
+    /// Framing for the answer to `command` on a connection with these capabilities. `None` for commands
+    /// without an answer, and for those whose answer is not framed here: [`AnswerShape::Login`] and
     /// [`AnswerShape::Dedicated`].
     ///
-    /// At most `head_limit` bytes of a packet are asked for in one piece, and never fewer than
+    /// At most `head_limit` bytes of a packet must be in one piece, and never fewer than
     /// [`LEAST_HEAD_BYTES`]; [`DEFAULT_HEAD_BYTES`] is a good choice.
     pub fn new(
         command: ClientCommand,
@@ -142,19 +142,19 @@ impl ResponseFraming {
         Some(ResponseFraming { capabilities, shape, phase, head_limit, tells_definitions: false })
     }
 
-    /// Tells where definitions end, and has what ends rows in one piece: for who makes the answer one for a
-    /// client without [`Capabilities::DEPRECATE_EOF`].
+    /// Also reports where definitions end, and requires the packet that ends rows to be in one piece. The
+    /// caller needs this to rewrite the answer for a client without [`Capabilities::DEPRECATE_EOF`].
     pub fn telling_definitions(self, tells_definitions: bool) -> ResponseFraming {
         ResponseFraming { tells_definitions, ..self }
     }
 
-    /// Whether the answer's last packet was judged.
+    /// Whether the last packet of the answer has been read.
     pub fn is_over(&self) -> bool {
         self.phase == AnswerPhase::Over
     }
 
-    /// How many bytes of the next packet must be there in one piece for [`Self::packet`], by its first byte
-    /// and the length in its first header.
+    /// How many bytes of the next packet [`Self::packet`] needs in one piece, given its first byte and the
+    /// length in its first header.
     pub fn head_bytes(&self, first: Option<u8>, payload_bytes: u32) -> usize {
         let whole = (payload_bytes as usize).min(self.head_limit);
         match (self.phase, first) {
@@ -167,8 +167,8 @@ impl ResponseFraming {
         }
     }
 
-    /// Judges the next packet. After [`AnswerPart::Over`] no packet belongs to the answer, and each is an
-    /// error; so is what the protocol does not allow here.
+    /// Interprets the next packet. Err if the protocol does not allow it here. After [`AnswerPart::Over`]
+    /// every packet is an error.
     pub fn packet<'a>(&mut self, head: &PacketHead<'a>) -> Result<AnswerPart<'a>, WireError> {
         let first = *head.bytes.first().ok_or(WireError::UnexpectedPacket)?;
         if first == ERR && self.phase != AnswerPhase::Over {
@@ -184,7 +184,7 @@ impl ResponseFraming {
             }
             AnswerPhase::AfterColumns => {
                 let eof = whole_eof(head)?;
-                // Rows of a cursor are fetched by a command of their own.
+                // The rows of a cursor are fetched by COM_STMT_FETCH.
                 if self.shape == AnswerShape::BinaryResults && eof.status.has(StatusFlags::CURSOR_EXISTS) {
                     return Ok(self.over(AnswerEnd::Eof(eof)));
                 }
@@ -211,8 +211,9 @@ impl ResponseFraming {
         }
     }
 
-    /// Whether the next packet, whole and with this first byte, is a column or a row; notes that it came. It
-    /// says yes only where [`Self::packet`] says [`AnswerPart::Middle`], and not always there.
+    /// Whether the next packet, which is whole and has this first byte, is a column or a row; if so, counts
+    /// it. It is true only if [`Self::packet`] would return [`AnswerPart::Middle`], but not in every such
+    /// case.
     #[inline]
     pub fn passes(&mut self, first: u8) -> bool {
         match self.phase {
@@ -233,7 +234,7 @@ impl ResponseFraming {
         if is_last && self.tells_definitions { AnswerPart::DefinitionsOver } else { AnswerPart::Middle }
     }
 
-    /// One of `left` columns came.
+    /// Counts a column; `left` includes it.
     fn after_column(&mut self, left: u64) {
         self.phase = match left.saturating_sub(1) {
             0 if self.has_eof() => AnswerPhase::AfterColumns,
@@ -309,7 +310,8 @@ impl ResponseFraming {
     }
 
     fn row<'a>(&mut self, first: u8, head: &PacketHead<'a>) -> Result<AnswerPart<'a>, WireError> {
-        // A row of text whose first value is longer than 16 MiB begins with 0xFE too, and is longer itself.
+        // A text row whose first value is longer than 16 MiB also begins with 0xFE, but its packet is longer
+        // as well.
         if first == EOF && (head.header.payload_bytes as usize) < MAX_PAYLOAD_BYTES {
             return self.end_of_rows(head);
         }
@@ -321,7 +323,7 @@ impl ResponseFraming {
         }
     }
 
-    /// An EOF packet, or the OK packet in its place.
+    /// An EOF packet, or the OK packet that replaces it.
     fn end_of_rows<'a>(&mut self, head: &PacketHead<'a>) -> Result<AnswerPart<'a>, WireError> {
         if self.tells_definitions && !head.is_whole {
             return Err(WireError::TrailingBytes);
@@ -360,14 +362,14 @@ impl ResponseFraming {
         AnswerPart::Over(end)
     }
 
-    /// Whether EOF packets stand where the client's generation expects them.
+    /// Whether the answer has EOF packets (no [`Capabilities::DEPRECATE_EOF`]).
     fn has_eof(&self) -> bool {
         !self.capabilities.has(Capabilities::DEPRECATE_EOF)
     }
 }
 
 impl<'a> AnswerEnd<'a> {
-    /// The session's state afterwards, where the packet says it.
+    /// The status flags after the answer, if the packet has any.
     pub fn status(&self) -> Option<StatusFlags> {
         match self {
             AnswerEnd::Ok(ok) => Some(ok.status),
@@ -376,7 +378,7 @@ impl<'a> AnswerEnd<'a> {
         }
     }
 
-    /// What changed in the session, as an OK packet told it.
+    /// The session state changes, if an OK packet reported any.
     pub fn changes(&self) -> SessionChanges<'a> {
         match self {
             AnswerEnd::Ok(ok) => ok.changes,
@@ -384,7 +386,8 @@ impl<'a> AnswerEnd<'a> {
         }
     }
 
-    /// The same without texts, which are gone when a packet longer than the limit has ended.
+    /// The same without its texts, which are no longer available at the end of a packet longer than the
+    /// limit.
     pub(crate) fn numbers(self) -> AnswerEnd<'static> {
         match self {
             AnswerEnd::Ok(ok) => AnswerEnd::Ok(ok.numbers()),
@@ -398,7 +401,7 @@ impl<'a> AnswerEnd<'a> {
     }
 }
 
-/// Whether a packet can be a column's definition: its first byte is the length of a catalog's name.
+/// Whether a packet can be a column definition: its first byte is then the length of the catalog name.
 fn definition(first: u8) -> Result<(), WireError> {
     if (1..=0xFA).contains(&first) { Ok(()) } else { Err(WireError::UnexpectedPacket) }
 }

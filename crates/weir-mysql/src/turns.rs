@@ -1,5 +1,5 @@
-//! Whose turn it is on a connection of which nothing is read but the headers of its packets: so that a client
-//! in whose login Weir has no part can be told why it is closed.
+//! Follows whose turn it is to send on a connection, from packet headers alone. With this, Weir can send a
+//! client an error before it closes a connection whose login it only relayed.
 
 use crate::compressed::COMPRESSED_HEADER_BYTES;
 use crate::packet::{HEADER_BYTES, PacketHeader};
@@ -7,58 +7,59 @@ use crate::packet::{HEADER_BYTES, PacketHeader};
 /// `COM_STMT_SEND_LONG_DATA` and `COM_STMT_CLOSE`, which have no answer.
 const WITHOUT_ANSWER: [u8; 2] = [0x18, 0x19];
 
-/// What a client expects next.
+/// The packet that a client expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// Nothing: it is between two commands. What it is told unasked has the sequence id 0.
+    /// None: it is between two commands. An error sent now must have the sequence id 0.
     Between,
-    /// The answer to what it has said, of which nothing was passed on. It has this sequence id.
+    /// The answer to what it has sent, of which nothing has been forwarded. Its first packet has this
+    /// sequence id.
     Answer(u8),
 }
 
-/// Follows the packets of both sides behind a login. Costs a few operations for each packet; keeps nothing of
+/// Follows the packets of both sides after a login. Costs a few operations for each packet, and keeps none of
 /// their content.
 #[derive(Clone, Debug)]
 pub struct Turns {
     client: Packets,
     server: Packets,
-    /// Who has spoken last.
+    /// Whether the server was the last to send.
     is_servers: bool,
-    /// The sequence id of the packet after the last one.
+    /// The expected sequence id of the next packet.
     next: u8,
     is_compressed: bool,
 }
 
-/// One side's packets, compressed or not.
+/// The packets of one side, compressed or not.
 #[derive(Clone, Copy, Debug)]
 struct Packets {
     header: [u8; COMPRESSED_HEADER_BYTES],
     header_bytes: usize,
-    /// Bytes of the next header that are there.
+    /// Bytes of the next header that have been received.
     have: usize,
-    /// Bytes of the payload that are still to come.
+    /// Bytes of the current payload that are still to come.
     left: u32,
     /// The first byte of the payload.
     first: Option<u8>,
-    /// The sequence id of the packet begun last.
+    /// The sequence id of the last packet that began.
     sequence: u8,
-    /// Its payload goes on in the next one.
+    /// Whether its payload continues in the next packet.
     goes_on: bool,
-    /// Whether it is known where packets begin.
+    /// Whether the packet boundaries are known.
     is_known: bool,
 }
 
 impl Turns {
-    /// Behind the OK packet of a login. With compression, packets are those that hold the compressed ones.
+    /// Starts after the OK packet of a login. With compression, the packets followed are the compressed ones.
     pub fn new(is_compressed: bool) -> Turns {
         let side = Packets::new(if is_compressed { COMPRESSED_HEADER_BYTES } else { HEADER_BYTES });
         Turns { client: side, server: side, is_servers: true, next: 0, is_compressed }
     }
 
-    /// The client has said this; `None` where it went by unseen.
+    /// Reads bytes from the client; `None` if they were relayed without being seen.
     pub fn client_said(&mut self, bytes: Option<&[u8]>) {
         if self.is_servers {
-            // A command begins, and whatever was not seen before it is over.
+            // A command begins here, so anything before it that was not seen has ended.
             self.client.find();
             self.server.find();
         }
@@ -71,20 +72,20 @@ impl Turns {
         });
     }
 
-    /// The server has said this; `None` where it went by unseen.
+    /// Reads bytes from the server; `None` if they were relayed without being seen.
     pub fn server_said(&mut self, bytes: Option<&[u8]>) {
         self.is_servers = true;
         let Turns { server, next, .. } = self;
         server.go_over(bytes, |sequence| {
-            // The answer to a command that came in the same write as the one before begins anew.
+            // The ids start again for the answer to a command that was sent together with the one before.
             let is_right = sequence == *next || sequence == 1;
             *next = sequence.wrapping_add(1);
             is_right
         });
     }
 
-    /// What the client expects next; `None` while a packet is under way, or where that is not known: then a
-    /// further word would be taken for something else.
+    /// The packet that the client expects next. `None` in the middle of a packet, or if that is unknown: then
+    /// an error from Weir would be misread.
     pub fn turn(&self) -> Option<Turn> {
         if !self.client.is_between() || !self.server.is_between() {
             return None;
@@ -94,7 +95,7 @@ impl Turns {
             && self.client.first.is_some_and(|command| WITHOUT_ANSWER.contains(&command));
         match self.is_servers || has_no_answer {
             true => Some(Turn::Between),
-            // What is within a compressed packet has an id of its own.
+            // The packet within the compressed packet has a sequence id of its own.
             false if self.is_compressed => None,
             false => Some(Turn::Answer(self.next)),
         }
@@ -115,7 +116,7 @@ impl Packets {
         }
     }
 
-    /// Takes what comes next for the beginning of a packet, where nothing better is known.
+    /// Assumes that the next byte begins a packet, if the boundaries are unknown.
     fn find(&mut self) {
         if !self.is_known {
             *self = Packets::new(self.header_bytes);
@@ -126,7 +127,8 @@ impl Packets {
         self.is_known && self.have == 0 && self.left == 0 && !self.goes_on
     }
 
-    /// `begins` is told the sequence id of each packet and says whether that may be.
+    /// Goes through `bytes`. `begins` receives the sequence id of each packet and returns whether it is
+    /// plausible.
     fn go_over(&mut self, bytes: Option<&[u8]>, mut begins: impl FnMut(u8) -> bool) {
         let Some(mut rest) = bytes else {
             self.is_known = false;
