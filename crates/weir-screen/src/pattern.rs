@@ -25,6 +25,7 @@ pub enum Case {
 
 /// One entry of a list.
 ///
+/// Written `text` (exactly this), `text*` (begins so), `*text` (ends so), `*text*` (contains it), `*`
 /// (everything), `~regex` (a regular expression that matches anywhere), each with a leading `!` for its
 /// negation. [`fmt::Display`] writes it in the same form.
 #[derive(Clone, Debug)]
@@ -108,7 +109,8 @@ impl Pattern {
         Pattern { negated: false, form: Form::Contains(part.into()), case, regex }
     }
 
-    /// Whether `text` would parse, without building the automaton: a list may have thousands of entries.
+    /// Whether [`Self::parse`] would accept `text`, found without building the automaton: a list may have
+    /// thousands of entries.
     pub fn check(text: &str, case: Case) -> Result<(), String> {
         match read(text)? {
             (_, Form::Regex(_)) => Pattern::parse(text, case).map(drop),

@@ -1,4 +1,4 @@
-//! One rate limit at work.
+//! A rate limit in operation.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ pub(crate) struct RateLimiter {
     seed: [u64; 2],
 }
 
-/// Who owes tokens.
+/// Whose debts to clear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Debtor<'a> {
-    /// The client at this address, or its network where the limit counts by that; with limits by a header,
-    /// a cookie or a text, who has no such value.
+    /// Those of the client at this address, or of its network if the limit counts by that. In limits by a
+    /// header, a cookie or a template: requests of the client without such a value.
     Client(IpAddr),
-    /// Who has this text as the limit's header, cookie or text.
+    /// The key with this text as header, cookie or template value.
     Key(&'a [u8]),
-    /// Everybody, the one count of all together included.
+    /// Everybody, including the one count of a limit that counts all together.
     All,
 }
 
 enum Buckets {
-    /// One for all.
+    /// One bucket for all.
     One(AtomicU64),
-    /// One for each key.
+    /// One bucket per key.
     Each(Table),
 }
 
@@ -50,20 +50,20 @@ impl RateLimiter {
         RateLimiter { settings: settings.clone(), bucket, buckets, refused: RefusedKeys::new(), seed }
     }
 
-    /// Takes a token; `Err` says after which time there will be one. Does not allocate; one short critical
-    /// section at most.
+    /// Takes a token; `Err` says how long until there is one. Does not allocate; at most one short critical
+    /// section.
     pub fn take(&self, facts: &Facts<'_>, now: Duration) -> Result<(), Duration> {
         let now = ticks(now);
         let taken = match (&self.buckets, self.settings.key.digest(self.seed, facts)) {
             (Buckets::Each(table), Some(digest)) => table.take(digest, &self.bucket, now),
             (Buckets::One(full_at), _) => change_shared(full_at, |full_at| self.bucket.take(full_at, now)),
-            // No limit by key gives no digest.
+            // Unreachable: a limit by key always gives a digest.
             (Buckets::Each(_), None) => Ok(()),
         };
         taken.map_err(duration)
     }
 
-    /// Puts a token back that was not used.
+    /// Returns an unused token.
     pub fn give_back(&self, facts: &Facts<'_>, now: Duration) {
         match (&self.buckets, self.settings.key.digest(self.seed, facts)) {
             (Buckets::Each(table), Some(digest)) => table.give_back(digest, &self.bucket, ticks(now)),
@@ -75,8 +75,8 @@ impl RateLimiter {
         }
     }
 
-    /// Has what a debtor owes be as if it had never asked; whether it owed anything. The one count of all
-    /// together is no client's and no key's.
+    /// Clears a debtor's debt, as if it had never sent a request; returns whether there was any. The one
+    /// count of a limit that counts all together belongs to no client and no key.
     pub fn clear(&self, debtor: &Debtor<'_>, now: Duration) -> bool {
         let now = ticks(now);
         let key = &self.settings.key;
@@ -96,14 +96,14 @@ impl RateLimiter {
         table.clear(digest, now)
     }
 
-    /// A request found no token: notes whose it was.
+    /// Records the key of a refused request.
     pub fn note_refusal(&self, facts: &Facts<'_>, now: Duration) {
         let key = &self.settings.key;
         let digest = key.digest(self.seed, facts).unwrap_or_default();
         self.refused.note(digest, now, || key.remembered(facts));
     }
 
-    /// How often it refused, and the keys that it refused most, at most `most`.
+    /// The number of refusals, and the keys refused most often, at most `most`.
     pub fn refused_keys(&self, most: usize, now: Duration) -> (u64, Vec<RefusedKey>) {
         let at = ticks(now);
         self.refused.list(most, now, |digest, key| {
@@ -113,8 +113,7 @@ impl RateLimiter {
         })
     }
 
-    /// Keys that owe it something, count. Looks at every bucket: some milliseconds where it has room for a
-    /// million.
+    /// Number of keys with debts. Looks at every bucket: some milliseconds if it has room for a million.
     pub fn owing(&self, now: Duration) -> u64 {
         match &self.buckets {
             Buckets::One(full_at) => u64::from(full_at.load(Relaxed) > ticks(now)),
@@ -122,8 +121,8 @@ impl RateLimiter {
         }
     }
 
-    /// What the answer to a request will be counted by, where there is a token; `Err` says after which time
-    /// there will be one. Takes none.
+    /// The charge to make once the request is answered, if there is a token; `Err` says how long until there
+    /// is one. Takes no token.
     pub fn foresee(self: &Arc<Self>, facts: &Facts<'_>, now: Duration) -> Result<Charge, Duration> {
         let key = self.settings.key.digest(self.seed, facts);
         let now = ticks(now);
@@ -131,7 +130,7 @@ impl RateLimiter {
         Ok(Charge { limiter: self.clone(), key })
     }
 
-    /// Whole tokens that a request would find.
+    /// Whole tokens available to a request.
     pub fn tokens(&self, facts: &Facts<'_>, now: Duration) -> u64 {
         let now = ticks(now);
         self.bucket.tokens(self.full_at(self.settings.key.digest(self.seed, facts), now), now)
@@ -145,7 +144,7 @@ impl RateLimiter {
         }
     }
 
-    /// Times a key found no bucket of its own, count.
+    /// How often a key found no bucket of its own (count).
     pub fn overflowed(&self) -> u64 {
         match &self.buckets {
             Buckets::One(_) => 0,
@@ -154,15 +153,15 @@ impl RateLimiter {
     }
 }
 
-/// A request whose answer is counted once its status is known.
+/// A request whose answer will be counted once its status is known.
 pub(crate) struct Charge {
     limiter: Arc<RateLimiter>,
     key: Option<Digest>,
 }
 
 impl Charge {
-    /// The answer has this status: takes a token where the limit counts such. Where others took the last ones
-    /// meanwhile, it is owed.
+    /// Takes a token if the limit counts answers with this status. If others have taken the last ones
+    /// meanwhile, it becomes a debt.
     pub fn answered(self, status: u16, now: Duration) {
         let RateLimiter { settings, bucket, buckets, .. } = &*self.limiter;
         if !settings.counts(status) {

@@ -1,5 +1,4 @@
-//! The screen of a listener or of a route: the one place that decides whether a request may pass, and why
-//! not.
+//! The screen of a listener or a route: the one place that decides whether a request may pass, and why not.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -14,24 +13,24 @@ use crate::pattern::Patterns;
 use crate::rate_limiter::{Charge, Debtor, RateLimiter};
 use crate::settings::{Checkpoint, Settings};
 
-/// Finds the whole value of the header field of a name, all of its lines.
+/// Looks up the whole value of a header field by name, all of its lines joined.
 pub type FieldLookup<'a> = dyn Fn(&[u8]) -> Option<Cow<'a, [u8]>> + 'a;
 
-/// The facts of a request that a screen looks at.
+/// The facts of a request that a screen examines.
 pub struct Facts<'a> {
-    /// The client, as far as it is believed.
+    /// The client's address, taken from headers only if they are trusted.
     pub client: IpAddr,
     /// The normalised path.
     pub path: &'a [u8],
     /// The method, as sent.
     pub method: &'a [u8],
-    /// Whole value of `user-agent`; empty where there is none.
+    /// Whole value of `user-agent`; empty if there is none.
     pub user_agent: &'a [u8],
-    /// Whole value of the header field of a name (given in lower case).
+    /// Looks up the whole value of a header field by name (in lower case).
     pub header: &'a FieldLookup<'a>,
-    /// Value of the first cookie of a name.
+    /// Looks up the value of the first cookie with a name.
     pub cookie: &'a dyn Fn(&[u8]) -> Option<&'a [u8]>,
-    /// The values of a text with variables.
+    /// The values of the variables in a template.
     pub values: &'a dyn Source,
 }
 
@@ -54,7 +53,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Every reason, in the order in which they are looked at.
+    /// Every reason, in the order of the checks.
     pub const ALL: [Reason; 6] =
         [Reason::Address, Reason::Method, Reason::Path, Reason::UserAgent, Reason::Rate, Reason::Concurrency];
 }
@@ -64,9 +63,9 @@ impl Reason {
 pub struct Refusal {
     /// Why.
     pub reason: Reason,
-    /// 403, or what the limit says.
+    /// 403, or the limit's status.
     pub status: u16,
-    /// When it may try again; `None` where trying again is of no use.
+    /// When the client may try again; `None` if that would not help.
     pub retry_after: Option<Duration>,
 }
 
@@ -78,23 +77,23 @@ impl Refusal {
     }
 }
 
-/// After which time those may try again who found too many requests under way: nobody knows when one ends.
+/// `retry-after` of a concurrency limit: nobody knows when a request in progress ends.
 const CONCURRENCY_RETRY: Duration = Duration::from_secs(1);
 
-/// Slots that a request under way holds, what its answer will be counted by, and the refusals that dry runs
-/// spared it.
+/// What a passing request holds: its concurrency slots, the limits that will count its answer, and the
+/// refusals that dry runs spared it.
 #[derive(Default)]
 pub struct Passage {
-    /// Requests counted as under way until this is dropped.
+    /// Slots that count it as in progress until this is dropped.
     slots: Vec<Slot>,
-    /// Limits that count its answer, as long as its status is not known.
+    /// Limits that will count its answer, until its status is known.
     charges: Vec<Charge>,
-    /// Bits of [`Reason`].
+    /// A set of [`Reason`]s as bits.
     would_refuse: u8,
 }
 
 impl Passage {
-    /// The request is over.
+    /// Ends the request.
     pub fn end(&mut self) {
         self.slots.clear();
         self.charges.clear();
@@ -106,25 +105,25 @@ impl Passage {
         !self.charges.is_empty()
     }
 
-    /// An answer with this status goes to the client: limits that count such take a token. Once for each
-    /// request.
+    /// Records that an answer with this status goes to the client: limits that count such answers take a
+    /// token. Call it once per request.
     pub fn charge(&mut self, status: u16, now: Duration) {
         self.charges.drain(..).for_each(|charge| charge.answered(status, now));
     }
 
-    /// Its answer is not counted, since it is the refusal by a limit: who keeps asking would never be let in
-    /// again.
+    /// Does not count the answer, because it is a limit's own refusal: a client that keeps asking would never
+    /// be let in again.
     pub fn forget_charges(&mut self) {
         self.charges.clear();
     }
 
-    /// Whether it is counted anywhere as under way.
+    /// Whether it counts as in progress anywhere.
     pub fn is_counted(&self) -> bool {
         !self.slots.is_empty()
     }
 
-    /// The answer began to come at `now`, so long after a backend was to be asked: adaptive limits go by
-    /// that. `None` for one that says nothing of how long the work takes, such as a refusal.
+    /// Records that the answer began at `now`, `took` after Weir turned to the backend; adaptive limits use
+    /// that. `None` for an answer that says nothing about how long the work takes, such as a refusal.
     pub fn answered(&self, now: Duration, took: Option<Duration>) {
         self.slots.iter().for_each(|slot| slot.answered(now, took));
     }
@@ -154,8 +153,8 @@ impl Texts {
     }
 }
 
-/// The limiters of `limits`. One of `old` with the same settings goes on where it is; of several that are
-/// alike the n-th goes on as the n-th.
+/// The limiters of `limits`. A limiter in `old` with the same settings is kept; of several equal ones the
+/// n-th is kept as the n-th.
 fn limiters<L, S: PartialEq>(
     limits: &[S],
     old: &[Arc<L>],
@@ -170,21 +169,21 @@ fn limiters<L, S: PartialEq>(
     limits.iter().enumerate().map(limiter).collect()
 }
 
-/// Tokens that a request took of a screen's limits of rate: a bit for each by its place in the config, which
-/// allows no more than there are bits.
+/// The tokens that a request took from a screen's rate limits: one bit per limit, by its index in the config,
+/// which allows no more limits than there are bits.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Taken(u64);
 
-/// Whether a request may pass at this checkpoint, by the screens of a listener and of its route, in this
-/// order. Lists are looked at on the edge. What the request then holds is in `passage`.
+/// Whether a request may pass this checkpoint, by the screens of its listener and of its route, in this
+/// order. Lists are checked on the edge. `passage` collects what the request then holds.
 ///
-/// Linear in the length of what is compared; allocates only where requests under way or answers are counted.
-/// A request that is refused takes nothing from any limit that is asked at the same time: otherwise who
-/// hammers one route would use up what all others share. What its answer is counted by is in `passage` even
-/// where it is refused, for a refusal by a list is an answer as well.
+/// Linear in the length of the compared texts; allocates only if requests in progress or answers are counted.
+/// A refused request takes nothing from any limit checked at the same time; otherwise a client that hammers
+/// one route would use up what all others share. `passage` gets the limits that will count the answer even if
+/// the request is refused, since a refusal by a list is an answer too.
 ///
 /// # Errors
-/// It may not; `http/failure` of weir-proxy makes an answer of it.
+/// It may not pass; `http/failure` of weir-proxy turns the refusal into an answer.
 pub fn admit(
     [listener, route]: [Option<&Screen>; 2],
     checkpoint: Checkpoint,
@@ -207,12 +206,12 @@ pub fn admit(
     Err(refusal)
 }
 
-/// What an adaptive limit has found.
+/// The findings of an adaptive limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdaptiveState {
-    /// Requests that may be under way now.
+    /// The current limit of requests in progress.
     pub limit: u32,
-    /// What an answer takes when nothing waits; `None` until it is known.
+    /// The unloaded response time; `None` until it is known.
     pub unloaded: Option<Duration>,
 }
 
@@ -228,10 +227,10 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Makes a screen of what the config says; `None` when it asks nothing.
+    /// Makes a screen from the config; `None` if the config has no checks.
     ///
-    /// Limits that `before` has with the same settings go on where they are. `seed` is secret and drawn once
-    /// per process; a screen of `before` keeps its own.
+    /// Limits in `before` with the same settings are kept with their state. `seed` is secret and drawn once
+    /// per process; a screen from `before` keeps its own.
     pub fn compile(settings: &Settings, seed: [u64; 2], before: Option<&Screen>) -> Option<Screen> {
         if settings.is_empty() {
             return None;
@@ -262,14 +261,14 @@ impl Screen {
         })
     }
 
-    /// Whether the lists of addresses let a client pass.
+    /// Whether the address lists let a client pass.
     pub fn passes(&self, client: IpAddr) -> bool {
         self.addresses.as_ref().is_none_or(|addresses| addresses.passes(client.to_canonical()))
     }
 
-    /// Whether a connection or flow of this client may begin now; takes a token of each limit of rate when it
-    /// may. `Ok(true)` says that a limit with `dry_run` would have refused it. As [`admit`] of a request that
-    /// has nothing but its client.
+    /// Whether a connection or flow of this client may begin now; if it may, takes a token from each rate
+    /// limit. `Ok(true)` says that a limit with `dry_run` would have refused it. Like [`admit`] for a request
+    /// of which only the client is known.
     ///
     /// # Errors
     /// It may not: [`Reason::Address`] or [`Reason::Rate`].
@@ -279,41 +278,43 @@ impl Screen {
         admitted.map(|_| passage.would_refuse != 0).map_err(|refusal| refusal.reason)
     }
 
-    /// A request is answered without being asked anything, or by a list: what its answer will be counted by.
-    /// Where there is no token there is nothing to take, so that such answers make no debts.
+    /// Records in `passage` the limits that will count the answer of a request that is answered without
+    /// further checks, or by a list. Without a token left there is nothing to take, so that such answers make
+    /// no debts.
     pub fn count_unasked(&self, facts: &Facts<'_>, now: Duration, passage: &mut Passage) {
         let limiters = self.rates.iter().filter(|limiter| limiter.settings.counts_answers());
         passage.charges.extend(limiters.filter_map(|limiter| limiter.foresee(facts, now).ok()));
     }
 
-    /// Whether it counts answers.
+    /// Whether any limit counts answers.
     pub fn counts_answers(&self) -> bool {
         self.rates.iter().any(|limiter| limiter.settings.counts_answers())
     }
 
-    /// Whether anything is asked of requests that go to a backend.
+    /// Whether there are checks for requests that go to a backend.
     pub fn asks_at_origin(&self) -> bool {
         self.asks_at_origin
     }
 
-    /// What its adaptive limit has found; `None` where it has none.
+    /// The findings of its adaptive limit; `None` if it has none.
     pub fn adaptive(&self) -> Option<AdaptiveState> {
         let limiter = self.concurrencies.iter().find(|limiter| limiter.settings.adaptive.is_some())?;
         Some(AdaptiveState { limit: limiter.limit(), unloaded: limiter.unloaded() })
     }
 
-    /// Has the limits of rate forget what a debtor owes: how many it owed something, of how many there are.
+    /// Clears a debtor's debts in the rate limits; returns in how many limits there were any, and the number
+    /// of limits.
     pub fn clear_debts(&self, debtor: &Debtor<'_>, now: Duration) -> (usize, usize) {
         let owed = self.rates.iter().filter(|limiter| limiter.clear(debtor, now)).count();
         (owed, self.rates.len())
     }
 
-    /// Times a key found no bucket of its own, over all limits, count.
+    /// How often a key found no bucket of its own, over all limits (count).
     pub fn overflowed(&self) -> u64 {
         self.rates.iter().map(|limiter| limiter.overflowed()).sum()
     }
 
-    /// [`admit`] of this screen alone.
+    /// [`admit`] for this screen alone.
     fn admit(
         &self,
         checkpoint: Checkpoint,
@@ -331,7 +332,7 @@ impl Screen {
         self.count(checkpoint, facts, now, passage).inspect_err(|_| passage.slots.truncate(held))
     }
 
-    /// The reason for which a list refuses a request.
+    /// The reason why a list refuses a request.
     fn listed(&self, facts: &Facts<'_>) -> Option<Reason> {
         if self.addresses.as_ref().is_some_and(|addresses| !addresses.passes(facts.client)) {
             return Some(Reason::Address);
@@ -351,7 +352,7 @@ impl Screen {
         now: Duration,
         passage: &mut Passage,
     ) -> Result<Taken, Refusal> {
-        // Requests under way first: what is counted there is given back by itself.
+        // Concurrency first: its slots are given back automatically.
         for limiter in self.concurrencies.iter().filter(|limiter| limiter.settings.at == checkpoint) {
             let settings = &limiter.settings;
             match limiter.enter_at(facts, now) {
@@ -409,7 +410,7 @@ impl Screen {
     }
 }
 
-/// The facts of whom nothing is known but the client.
+/// Calls `ask` with facts that contain only the client.
 pub(crate) fn with_client<T>(client: IpAddr, ask: impl FnOnce(&Facts<'_>) -> T) -> T {
     ask(&Facts {
         client: client.to_canonical(),

@@ -1,4 +1,4 @@
-//! Lists and limits, as the config says them.
+//! Lists and limits as configured.
 
 use ipnet::IpNet;
 
@@ -12,34 +12,33 @@ use crate::rate::Rate;
 pub struct Settings {
     /// Networks whose clients are refused.
     pub deny_address: Vec<IpNet>,
-    /// Where not empty: the only networks whose clients pass.
+    /// If not empty: the only networks whose clients pass.
     pub allow_address: Vec<IpNet>,
     /// Methods that are refused.
     pub deny_method: Vec<Pattern>,
-    /// Where not empty: the only methods that pass.
+    /// If not empty: the only methods that pass.
     pub allow_method: Vec<Pattern>,
     /// Normalised paths that are refused.
     pub deny_path: Vec<Pattern>,
-    /// Where not empty: the only normalised paths that pass.
+    /// If not empty: the only normalised paths that pass.
     pub allow_path: Vec<Pattern>,
-    /// User agents that are refused; a request without one has the empty one.
+    /// User agents that are refused; a request without one counts as having an empty one.
     pub deny_user_agent: Vec<Pattern>,
-    /// Where not empty: the only user agents that pass.
+    /// If not empty: the only user agents that pass.
     pub allow_user_agent: Vec<Pattern>,
-    /// All of them hold.
+    /// Rate limits; all of them apply.
     pub rate_limit: Vec<RateLimit>,
-    /// All of them hold.
+    /// Concurrency limits; all of them apply.
     pub concurrency_limit: Vec<ConcurrencyLimit>,
 }
 
 impl Settings {
-    /// Whether nothing is asked.
+    /// Whether there are no checks.
     pub fn is_empty(&self) -> bool {
         *self == Settings::default()
     }
 
-    /// The lists of networks and texts by their keys in the file, each as it is written there; empty ones
-    /// too.
+    /// The lists of networks and texts by their keys in the config, as written there; empty ones too.
     pub fn lists(&self) -> impl Iterator<Item = (&'static str, Vec<String>)> {
         let written = |patterns: &[Pattern]| patterns.iter().map(Pattern::to_string).collect();
         let networks = |networks: &[IpNet]| networks.iter().map(IpNet::to_string).collect();
@@ -63,12 +62,12 @@ pub enum Checkpoint {
     /// Every request.
     #[default]
     Edge,
-    /// Only requests that go to a backend; not what is answered from memory or from the config.
+    /// Only requests that go to a backend, not those answered from the cache or from the config.
     Origin,
 }
 
 impl Checkpoint {
-    /// As it is written in the config.
+    /// The word in the config.
     pub fn word(self) -> &'static str {
         match self {
             Checkpoint::Edge => "edge",
@@ -80,26 +79,26 @@ impl Checkpoint {
 /// `rate_limit = { … }`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RateLimit {
-    /// In the long run.
+    /// The long-term rate.
     pub rate: Rate,
-    /// At once, after a pause; at least 1.
+    /// Requests at once after a pause; at least 1.
     pub burst: u32,
-    /// Where not empty: answers with these statuses are counted, and not requests.
+    /// If not empty: counts answers with these statuses instead of requests.
     pub statuses: Vec<AnswerStatus>,
     /// The key of the count.
     pub key: Key,
-    /// Which requests are counted; on the edge where answers are.
+    /// Which requests are counted; always the edge if answers are counted.
     pub at: Checkpoint,
-    /// Only says what it would refuse.
+    /// Only logs and counts what it would refuse.
     pub dry_run: bool,
     /// 429 or 503.
     pub status: u16,
-    /// Keys that are told apart at once, at most; 32 bytes each. Those beyond share buckets.
+    /// Most keys that it distinguishes at once; 32 bytes each. Further ones share buckets.
     pub keys: u32,
 }
 
 impl RateLimit {
-    /// Whether answers are counted, and not requests.
+    /// Whether answers are counted instead of requests.
     pub fn counts_answers(&self) -> bool {
         !self.statuses.is_empty()
     }
@@ -113,24 +112,25 @@ impl RateLimit {
 /// `adaptive = { … }` of a limit of requests under way.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdaptiveLimit {
-    /// The limit never falls below; at least 1. The first time, answers are measured with so many under way.
+    /// The limit never falls below this; at least 1. The first measurement is made with this many in
+    /// progress.
     pub min: u32,
-    /// How many times as long as without a wait answers may take; at least 1.
+    /// By what factor answers may exceed the unloaded response time; at least 1.
     pub tolerance: f64,
 }
 
 /// `concurrency_limit = { … }`
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConcurrencyLimit {
-    /// Requests under way at once; at least 1.
+    /// Requests in progress at once; at least 1.
     pub max: u32,
-    /// The limit finds its size itself, up to `max`. Only where all requests are counted together.
+    /// Lets the limit adapt itself, up to `max`. Only if all requests are counted together.
     pub adaptive: Option<AdaptiveLimit>,
     /// The key of the count.
     pub key: Key,
     /// Which requests are counted.
     pub at: Checkpoint,
-    /// Only says what it would refuse.
+    /// Only logs and counts what it would refuse.
     pub dry_run: bool,
     /// 429 or 503.
     pub status: u16,

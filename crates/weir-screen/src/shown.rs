@@ -1,5 +1,5 @@
-//! Keys of limits, for people to read: in clear where nothing secret is in them, bounded in length, and with
-//! nothing in them that a terminal or a reader of lines would take for its own.
+//! Displays keys of limits: in clear if nothing in them is secret, bounded in length, and without anything
+//! that a terminal or a line-based reader would interpret.
 
 use std::fmt::Write as _;
 
@@ -8,38 +8,38 @@ use weir_template::{Source, Variable};
 use crate::digest::Digest;
 use crate::network::Network;
 
-/// Most bytes of a key that are remembered; of a longer one those that come first.
+/// Most bytes of a key that are remembered; the beginning of a longer one is kept.
 const TEXT_BYTES: usize = 128;
 
-/// What stands in a text in the place of something secret, before it is known whose key it is.
+/// Replaces a secret in a text until the key's digest is known.
 const HIDDEN: &[u8] = b"[hidden]";
 
-/// Parts of names of header fields, parameters, maps and claims whose values may prove who somebody is. One
-/// too many hides a harmless value; one too few shows a secret.
+/// Parts of the names of header fields, parameters, maps and claims whose values may be credentials. One too
+/// many hides a harmless value; one too few reveals a secret.
 const SECRET_NAMES: [&str; 11] =
     ["auth", "cookie", "credential", "jwt", "key", "pass", "secret", "session", "sid", "sig", "token"];
 
 /// Whose key it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// A client's: its address, or its network where the limit counts by that.
+    /// A client: its address, or its network if the limit counts by that.
     Client(String),
-    /// Who has this text as a header, a cookie or a text.
+    /// A header, cookie or template value.
     Text {
-        /// What of it may be shown. Characters that steer a terminal are escaped, and in the place of what
-        /// may be secret stands `[hidden 1f3a9c2e]`: the number tells one key from another, and says nothing
-        /// of the secret.
+        /// The part that may be shown. Characters that control a terminal are escaped, and possible secrets
+        /// are replaced by `[hidden 1f3a9c2e]`: the number distinguishes keys and reveals nothing about the
+        /// secret.
         text: String,
         /// Whether anything is hidden.
         hidden: bool,
-        /// Whether it went on.
+        /// Whether it was cut off.
         cut: bool,
     },
-    /// Everybody's together.
+    /// All requests together.
     All,
 }
 
-/// What is remembered to show whose key it is.
+/// What is remembered to display a key.
 #[derive(Clone, Debug)]
 pub(crate) enum Remembered {
     Client(Network),
@@ -48,10 +48,10 @@ pub(crate) enum Remembered {
 }
 
 impl Remembered {
-    /// A text, in which [`Masked`] has hidden something or not.
+    /// A text; `hidden` says whether [`Masked`] has hidden anything in it.
     pub fn of_text(text: &[u8], hidden: bool) -> Remembered {
         let cut = text.len() > TEXT_BYTES;
-        // No character is cut in two.
+        // Don't cut a character in two.
         let is_inside = |at: &usize| text.get(*at).is_some_and(|byte| byte & 0xc0 == 0x80);
         let end = match cut {
             true => (TEXT_BYTES - 3..=TEXT_BYTES).rev().find(|at| !is_inside(at)).unwrap_or(TEXT_BYTES),
@@ -65,7 +65,7 @@ impl Remembered {
         Remembered::of_text(HIDDEN, true)
     }
 
-    /// For people; `digest` is the key's.
+    /// The form for display; `digest` is the key's.
     pub fn whose(&self, digest: Digest) -> Whose {
         match self {
             Remembered::Client(network) => Whose::Client(network.to_string()),
@@ -73,7 +73,8 @@ impl Remembered {
             Remembered::Text { text, hidden, cut } => {
                 let mut shown = harmless(text);
                 if *hidden {
-                    // The seed of digests is secret, so that nobody can try secrets against this.
+                    // The seed of the digests is secret, so nobody can test guesses of the secret against
+                    // this number.
                     shown = shown.replace("[hidden]", &format!("[hidden {:08x}]", digest[1] >> 32));
                 }
                 Whose::Text { text: shown, hidden: *hidden, cut: *cut }
@@ -82,7 +83,7 @@ impl Remembered {
     }
 }
 
-/// The values of a request, but for those that may be secret.
+/// The values of a request, with possible secrets hidden.
 pub(crate) struct Masked<'a>(pub &'a dyn Source);
 
 impl Source for Masked<'_> {
@@ -96,10 +97,10 @@ impl Source for Masked<'_> {
     }
 }
 
-/// Whether a value of this may be secret.
+/// Whether the value of this variable may be secret.
 pub(crate) fn is_secret(variable: &Variable) -> bool {
     match variable {
-        // Any parameter may be in it.
+        // A query may contain any parameter.
         Variable::Cookie(_) | Variable::Query => true,
         Variable::Header(name)
         | Variable::Parameter(name)
@@ -110,14 +111,14 @@ pub(crate) fn is_secret(variable: &Variable) -> bool {
     }
 }
 
-/// Whether the value of what has this name may be secret.
+/// Whether a value with this name may be secret.
 pub(crate) fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     SECRET_NAMES.iter().any(|part| name.contains(part))
 }
 
-/// A text with each character escaped that steers a terminal, ends a line, or makes a line read differently
-/// from what it says; bytes that are no text are escaped too.
+/// A text in which every character is escaped that controls a terminal, ends a line, or changes how a line
+/// reads; invalid bytes are escaped too.
 fn harmless(text: &[u8]) -> String {
     let mut out = String::with_capacity(text.len());
     for chunk in text.utf8_chunks() {
@@ -128,7 +129,7 @@ fn harmless(text: &[u8]) -> String {
             }
         }
         for byte in chunk.invalid() {
-            // Writing to a string does not fail.
+            // Writing to a string can't fail.
             let _ = write!(out, "\\x{byte:02x}");
         }
     }
@@ -151,7 +152,7 @@ mod tests {
     use crate::key::Key;
     use crate::screen::{Facts, FieldLookup};
 
-    /// Each variable says its own name, with the word `secret` before it.
+    /// Gives each variable `secret` and its own name as its value.
     struct Named;
 
     impl Source for Named {

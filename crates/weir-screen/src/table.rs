@@ -1,9 +1,9 @@
-//! Buckets by key: bounded memory, constant time, and nobody loses a debt because others make new ones.
+//! Buckets by key: bounded memory, constant time, and no key loses its debt because others make new ones.
 //!
-//! Each key has two places of eight cells, and lives in whichever was emptier when it came. A bucket that is
-//! full says nothing, so its cell is free for the next key: nothing is swept, grown or moved. Where both
-//! places hold sixteen debts, the newcomer shares one of a fixed number of overflow buckets with others like
-//! it: it is never allowed more than its rate, though it may get less, and it is counted.
+//! Each key has two places of eight cells, and uses whichever was emptier when it came. A full bucket carries
+//! no information, so its cell is free for the next key: nothing is swept, grown or moved. If both places
+//! hold sixteen debts, the new key shares one of a fixed number of overflow buckets with others: it never
+//! gets more than its rate, though it may get less, and this is counted.
 //!
 //! Source: Azar, Broder, Karlin, Upfal, "Balanced Allocations", 1999.
 
@@ -15,17 +15,17 @@ use crate::digest::Digest;
 
 /// Cells of one place, count.
 const WAYS: usize = 8;
-/// Most shards of a table, count: each has a lock of its own, held for some dozens of nanoseconds.
+/// Most shards of a table (count). Each has its own lock, held for some dozens of nanoseconds.
 const SHARDS: usize = 64;
-/// Keys that make another shard worth while, count.
+/// Keys that justify another shard (count).
 const SHARD_KEYS: usize = 256;
-/// Buckets shared by those for whom there is no room, count.
+/// Overflow buckets, shared by keys without room (count).
 const OVERFLOW: usize = 1024;
 
-/// Cells that are looked at under one lock where they are counted: a few microseconds' worth.
+/// Cells examined under one lock when counting: a few microseconds' worth.
 const COUNTED_AT_ONCE: usize = 2_048;
 
-/// Digest, and when the bucket is full; all zero for none.
+/// Digest, and the time when the bucket is full; all zero for a free cell.
 type Cell = [u64; 3];
 
 /// The buckets of one limit.
@@ -45,18 +45,18 @@ struct Shard {
 enum Found {
     /// In this cell.
     There(usize),
-    /// Nowhere; this cell is free.
+    /// Nowhere, but this cell is free.
     Room(usize),
-    /// Nowhere, and nothing is free.
+    /// Nowhere, and no cell is free.
     Full,
 }
 
 impl Table {
-    /// For so many keys at once. Memory that is never touched is never used.
+    /// A table for this many keys at once. Untouched memory is never allocated by the kernel.
     pub fn new(keys: u32) -> Table {
         let keys = keys.max(1) as usize;
         let shards = (keys / SHARD_KEYS).next_power_of_two().clamp(1, SHARDS);
-        // A third more than asked for: then two places of eight have room for all.
+        // A third more than requested: then two places of eight have room for all.
         let places = (keys + keys / 3).div_ceil(shards * WAYS) + 1;
         let shard = || Shard { cells: Mutex::new(vec![[0; 3]; places * WAYS].into_boxed_slice()) };
         Table {
@@ -67,18 +67,18 @@ impl Table {
         }
     }
 
-    /// Takes a token of the key's bucket; `Err` says how long until there is one.
+    /// Takes a token from the key's bucket; `Err` says how long until there is one.
     pub fn take(&self, digest: Digest, bucket: &Bucket, now: Ticks) -> Result<(), Ticks> {
         self.change(digest, now, |full_at| bucket.take(full_at, now))
     }
 
-    /// Takes a token of the key's bucket, which owes it where there is none.
+    /// Takes a token from the key's bucket, as a debt if there is none.
     pub fn charge(&self, digest: Digest, bucket: &Bucket, now: Ticks) {
-        // It is always taken.
+        // It never fails.
         let _ = self.change(digest, now, |full_at| Ok(bucket.charge(full_at, now)));
     }
 
-    /// Has the key's bucket full when `next` says, who is told when it would be.
+    /// Sets the time when the key's bucket is full to the result of `next`, which gets the present one.
     fn change(
         &self,
         [low, high]: Digest,
@@ -92,7 +92,7 @@ impl Table {
                 Ok(())
             }
             Found::Room(at) => {
-                // Debts from when there was no room for it, or of others with whom it shared.
+                // A debt from when there was no room for the key, or of others that shared the bucket.
                 let owed = self.shared(high).load(Relaxed);
                 cells[at] = [low, high, next(owed)?];
                 Ok(())
@@ -105,7 +105,7 @@ impl Table {
         }
     }
 
-    /// Puts a token back.
+    /// Returns a token.
     pub fn give_back(&self, [low, high]: Digest, bucket: &Bucket, now: Ticks) {
         let mut cells = self.shard(low).lock().unwrap_or_else(PoisonError::into_inner);
         if let Found::There(at) = self.find(&cells, [low, high], now) {
@@ -113,20 +113,20 @@ impl Table {
         }
     }
 
-    /// Has the key's own bucket full; whether it was not. A bucket that it shares with others is left as it
-    /// is, for they owe it too.
+    /// Fills the key's own bucket; returns whether it was not full. A shared bucket stays as it is, because
+    /// others owe that debt too.
     pub fn clear(&self, [low, high]: Digest, now: Ticks) -> bool {
         let mut cells = self.shard(low).lock().unwrap_or_else(PoisonError::into_inner);
         let Found::There(at) = self.find(&cells, [low, high], now) else { return false };
         std::mem::take(&mut cells[at])[2] > now
     }
 
-    /// Has all buckets full, the shared ones too; whether any was not.
+    /// Fills all buckets, shared ones too; returns whether any was not full.
     pub fn clear_all(&self, now: Ticks) -> bool {
         let mut any = false;
         for shard in &self.shards {
             let mut cells = shard.cells.lock().unwrap_or_else(PoisonError::into_inner);
-            // What was never written stays memory that is never used.
+            // Don't write to untouched memory, so that the kernel need not allocate it.
             for cell in cells.iter_mut().filter(|cell| cell[2] > 0) {
                 any |= std::mem::take(cell)[2] > now;
             }
@@ -137,7 +137,7 @@ impl Table {
         any
     }
 
-    /// Keys that owe something, count. Looks at every cell, at so few at once that nobody waits for long.
+    /// Number of keys with debts. Looks at every cell, a few at a time so that nobody waits for long.
     pub fn owing(&self, now: Ticks) -> u64 {
         let owing = |shard: &Shard, begin: usize| {
             let cells = shard.cells.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,7 +148,7 @@ impl Table {
         self.shards.iter().flat_map(|shard| begins().map(|begin| owing(shard, begin))).sum()
     }
 
-    /// When the key's bucket is full.
+    /// The time when the key's bucket is full.
     pub fn full_at(&self, [low, high]: Digest, now: Ticks) -> Ticks {
         let cells = self.shard(low).lock().unwrap_or_else(PoisonError::into_inner);
         match self.find(&cells, [low, high], now) {
@@ -157,7 +157,7 @@ impl Table {
         }
     }
 
-    /// Times a key found no room of its own, count.
+    /// How often a key found no room of its own (count).
     pub fn overflowed(&self) -> u64 {
         self.overflowed.load(Relaxed)
     }
@@ -171,7 +171,7 @@ impl Table {
     }
 
     fn find(&self, cells: &[Cell], [low, high]: Digest, now: Ticks) -> Found {
-        // The upper halves choose the places, the lower ones the shard and the shared bucket.
+        // The upper halves determine the places, the lower ones the shard and the shared bucket.
         let place = |bits: u64| (((bits >> 32) * self.places) >> 32) as usize * WAYS;
         let (first, second) = (place(low), place(high));
         let mut best = (None, 0);
@@ -194,7 +194,7 @@ impl Table {
     }
 }
 
-/// [`Table::change`] of a bucket that several threads use.
+/// [`Table::change`] for a bucket that several threads share.
 pub(crate) fn change_shared(
     full_at: &AtomicU64,
     next: impl Fn(Ticks) -> Result<Ticks, Ticks>,
@@ -232,7 +232,7 @@ mod tests {
             for number in 0..u64::from(keys) {
                 assert!(table.take(key(number), &slow(), ticks(Duration::from_secs(1))).is_ok());
             }
-            // A few may be unlucky: fewer than one in a thousand.
+            // A few keys may be unlucky: fewer than one in a thousand.
             assert!(table.overflowed() <= u64::from(keys) / 1_000, "{} of {keys}", table.overflowed());
         }
     }
@@ -279,13 +279,13 @@ mod tests {
         let (table, now) = (Table::new(100), ticks(Duration::from_secs(1)));
         let quick = Bucket::new(Rate::parse("1/s").unwrap(), 1);
         (0..500).for_each(|number| _ = table.take(key(number), &quick, now));
-        // One that finds no room and shares a bucket in which there still is something.
+        // A key without room that shares a bucket in which there are still tokens.
         let shares = |number: &u64| {
             let before = table.overflowed();
             table.take(key(*number), &slow(), now).is_ok() && table.overflowed() > before
         };
         let newcomer = key((1_000_000..).find(shares).unwrap());
-        // All the others' debts are paid by now, and their cells free.
+        // By now all other debts are paid, and their cells free.
         let later = now + ticks(Duration::from_secs(2));
         let overflowed = table.overflowed();
         assert!(table.take(newcomer, &slow(), later).is_err(), "an hour is not over");

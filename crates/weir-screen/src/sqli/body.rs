@@ -1,34 +1,34 @@
-//! The kind of body that a request announces, and whether it can be read as that.
+//! The kind of body that a request declares, and whether the body can be read as that kind.
 //!
-//! A screen that reads a body in another way than the application does sees nothing of what the application
-//! sees. So whatever readers are known to take differently is [`Unreadable`] here, and not guessed at.
+//! A screen that reads a body differently from the application sees nothing of what the application sees. So
+//! anything that readers are known to interpret differently is [`Unreadable`] here; nothing is guessed.
 
 use std::fmt;
 
 use crate::sqli::media_type::{Malformed, Parameterized};
 
-/// A body that the screen reads.
+/// A kind of body that the screen reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BodyKind {
     /// `application/x-www-form-urlencoded`.
     Form,
     /// `multipart/form-data` and its like, with the boundary.
     Multipart(Box<[u8]>),
-    /// `application/json`, all that ends in `+json`, and other words for it.
+    /// `application/json`, everything ending in `+json`, and other names for it.
     Json,
-    /// No type, none that is one, or plain text, which browsers send to other sites without asking:
-    /// applications guess then.
+    /// No type, an invalid type, or plain text, which browsers may send across sites without asking:
+    /// applications then guess.
     Unstated,
 }
 
-/// Why a body cannot be read as its type says.
+/// Why a body cannot be read as its type declares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
     /// It has a content coding.
     Encoded,
-    /// It is in a character set that writes ASCII in other bytes.
+    /// It is in a character set that encodes ASCII in other bytes.
     Charset,
-    /// Its type is given twice, or not by the grammar.
+    /// Its type is given twice, or malformed.
     Type,
     /// The boundaries of its parts are not where they must be.
     Multipart,
@@ -72,11 +72,11 @@ impl From<Malformed> for Unreadable {
 }
 
 impl BodyKind {
-    /// The kind that all `content-type` and `content-encoding` lines of a request announce; `None` for one
-    /// that is not looked at.
+    /// The kind declared by all `content-type` and `content-encoding` lines of a request; `None` for a kind
+    /// that is not examined.
     ///
     /// # Errors
-    /// The body would have to be looked at, and cannot be read.
+    /// The body would have to be examined, but cannot be read.
     pub fn of<'b>(
         mut types: impl Iterator<Item = &'b [u8]>,
         mut codings: impl Iterator<Item = &'b [u8]>,
@@ -101,7 +101,7 @@ impl BodyKind {
     }
 }
 
-/// The kind that one `content-type` announces.
+/// The kind declared by one `content-type`.
 fn one(content_type: &[u8]) -> Result<Option<BodyKind>, Unreadable> {
     let Ok(read) = Parameterized::of(content_type) else { return of_no_type(content_type) };
     let kind = read.value.to_ascii_lowercase();
@@ -123,8 +123,8 @@ fn one(content_type: &[u8]) -> Result<Option<BodyKind>, Unreadable> {
     Ok(Some(kind))
 }
 
-/// A value that is no media type leaves the kind to the application, unless it holds the name of a type that
-/// is read here.
+/// An invalid media type leaves the kind to the application, unless it contains the name of a type that is
+/// read here.
 fn of_no_type(content_type: &[u8]) -> Result<Option<BodyKind>, Unreadable> {
     let text = content_type.to_ascii_lowercase();
     let names: [&[u8]; 3] = [b"json", b"multipart", b"urlencoded"];
@@ -137,10 +137,10 @@ fn of_no_type(content_type: &[u8]) -> Result<Option<BodyKind>, Unreadable> {
 /// Longest boundary (RFC 2046 §5.1.1), bytes.
 const LONGEST_BOUNDARY: usize = 70;
 
-/// The one boundary of a multipart type.
+/// The boundary of a multipart type.
 ///
-/// Some readers undo escapes in quotes and some do not, some end at a comma, some take the first of two, and
-/// some look for the word anywhere (PHP): where they would differ there is none.
+/// Some readers undo escapes in quotes and some don't, some stop at a comma, some take the first of two, and
+/// some search for the word anywhere (PHP). If they would differ, this is an error.
 fn boundary<'b>(content_type: &[u8], read: &Parameterized<'b>) -> Result<&'b [u8], Unreadable> {
     let mut found = None;
     for parameter in read.parameters() {
@@ -157,8 +157,8 @@ fn boundary<'b>(content_type: &[u8], read: &Parameterized<'b>) -> Result<&'b [u8
     if is_first_said(content_type, boundary) { Ok(boundary) } else { Err(Unreadable::Type) }
 }
 
-/// Whether who looks for the word `boundary`, wherever it stands, finds this one. (It often stands in the
-/// value, too.)
+/// Whether a reader that searches for the word `boundary` anywhere finds this one. (The boundary itself often
+/// contains the word, too.)
 fn is_first_said(content_type: &[u8], boundary: &[u8]) -> bool {
     let word = b"boundary";
     let first = content_type.windows(word.len()).position(|text| text.eq_ignore_ascii_case(word));
@@ -170,8 +170,7 @@ fn is_first_said(content_type: &[u8], boundary: &[u8]) -> bool {
         && value.strip_prefix(b"\"").unwrap_or(value).starts_with(boundary)
 }
 
-/// `Err` for a character set in which a quote need not be the byte that it is in ASCII, and for one that is
-/// given twice.
+/// `Err` for a character set in which a quote need not be the ASCII byte, and for one that is given twice.
 pub fn charset(read: &Parameterized<'_>) -> Result<(), Unreadable> {
     let mut is_said = false;
     for parameter in read.parameters() {
@@ -180,7 +179,7 @@ pub fn charset(read: &Parameterized<'_>) -> Result<(), Unreadable> {
         if !name.eq_ignore_ascii_case(b"charset") {
             continue;
         }
-        // `charset*` and `charset*0` are other ways to say it (RFC 2231).
+        // `charset*` and `charset*0` are other ways to write it (RFC 2231).
         if std::mem::replace(&mut is_said, true) || parameter.name.len() > 7 {
             return Err(Unreadable::Type);
         }
@@ -191,7 +190,7 @@ pub fn charset(read: &Parameterized<'_>) -> Result<(), Unreadable> {
     Ok(())
 }
 
-/// Whether every byte below 128 of text in this character set, on its own, is the ASCII character.
+/// Whether every byte below 128 in this character set is, by itself, the ASCII character.
 pub fn writes_ascii_as_ascii(charset: &[u8]) -> bool {
     const NAMES: [&[u8]; 13] = [
         b"ascii",

@@ -1,4 +1,4 @@
-//! Meanings of a word behind an operand.
+//! What a word after an operand means.
 
 use crate::sqli::facts::{Context, Ending};
 use crate::sqli::grammar::{Kind, Part, Reader, Stop, Whose};
@@ -41,7 +41,7 @@ impl<'v> Reader<'v, '_> {
             }
             Word::Branch | Word::Link => self.due(),
             Word::End if self.frame.cased => Ok(()),
-            // The application's own `case`.
+            // The end of a `case` of the application.
             Word::End if self.below.is_empty() && self.frame.kind == Kind::Root => {
                 self.facts.popped_count += 1;
                 self.settle();
@@ -50,7 +50,7 @@ impl<'v> Reader<'v, '_> {
             }
             Word::Suffix => Ok(()),
             Word::As => match self.tokens.next_token() {
-                // `as` names an item; in cast(… as …) it names a type.
+                // `as` names an item; in `cast(… as …)` it names a type.
                 Token::Word(..) | Token::Name | Token::Text { .. } => {
                     self.frame.named = true;
                     Ok(())
@@ -68,7 +68,7 @@ impl<'v> Reader<'v, '_> {
                     false => self.broken(),
                 }
             }
-            // An operator that was lost on the way: `+` is a space in forms.
+            // An operator that got lost on the way: `+` is a space in forms.
             Word::Delay | Word::Hostile
                 if self.is_quoted() && self.below.is_empty() && self.tokens.opens_next() =>
             {
@@ -86,12 +86,12 @@ impl<'v> Reader<'v, '_> {
         matches!(self.context, Context::Quoted(_))
     }
 
-    /// Whether `verb` can begin a statement without a `;` before it, which only SQL Server takes. `insert`,
-    /// `create` and such do not count: they are words of every shop and forum.
+    /// Whether `verb` can begin a statement without a `;` before it, which only SQL Server accepts. `insert`,
+    /// `create` and the like don't count: they are common words in shops and forums.
     fn may_begin(&self, verb: Verb) -> bool {
         let may_bare = matches!(verb, Verb::Update | Verb::Execute | Verb::Declare | Verb::If);
         let may_quoted = self.is_quoted() && !matches!(verb, Verb::Define | Verb::Delete);
-        // Right behind a quote these are how programs write a statement, or prose names a function:
+        // Right after a quote, these are how programs write a statement, or how prose names a function:
         // `f'insert into …`, `'execute()'`.
         let is_text = self.is_stuck()
             && (verb == Verb::Insert || (verb == Verb::Execute && self.tokens.peek() == Token::Open));
@@ -149,7 +149,7 @@ impl<'v> Reader<'v, '_> {
                     Some(list) => list.condition = true,
                     None => {
                         self.facts.condition = true;
-                        // The comparison before it may be anything: `1+1=2 having fun`.
+                        // Whatever the comparison before it was: `1+1=2 having fun`.
                         self.facts.compares_count = 0;
                     }
                 }

@@ -1,7 +1,7 @@
-//! Undoes the encodings behind which a value may be what it is for the application.
+//! Undoes the encodings in which a value may reach the application.
 
-/// Writes `text` into `out` (cleared first) with percent escapes undone, `%u0027` too; `plus` says whether
-/// `+` is a space. An escape that is none stays as it is. True when anything changed. O(n).
+/// Writes `text` into `out` (cleared first) with percent escapes decoded, `%u0027` too; `plus` says whether
+/// `+` is a space. An invalid escape stays as it is. True when anything changed. O(n).
 pub fn percent_into(text: &[u8], plus: bool, out: &mut Vec<u8>) -> bool {
     out.clear();
     let mut changed = false;
@@ -28,8 +28,8 @@ pub fn percent_into(text: &[u8], plus: bool, out: &mut Vec<u8>) -> bool {
     changed
 }
 
-/// As [`percent_into`], without any `%` that begins no escape: IIS leaves it out, so that `s%elect` becomes a
-/// word there. True when there was one.
+/// Like [`percent_into`], but drops every `%` that begins no escape: IIS does so, which turns `s%elect` into
+/// a word. True when there was one.
 pub fn percent_without_strays_into(text: &[u8], plus: bool, out: &mut Vec<u8>) -> bool {
     let is_stray = |at: usize| text.get(at) == Some(&b'%') && escape(text, at + 1).is_none();
     if !(0..text.len()).any(is_stray) {
@@ -41,7 +41,7 @@ pub fn percent_without_strays_into(text: &[u8], plus: bool, out: &mut Vec<u8>) -
     true
 }
 
-/// The escape behind a `%`: a byte, or `uXXXX`; with the bytes that it takes.
+/// The escape after a `%`: a byte, or `uXXXX`; and its length in bytes.
 fn escape(text: &[u8], at: usize) -> Option<(Code, usize)> {
     if let Some(byte) = hex(text.get(at..at + 2)?) {
         return Some((Code::Byte(byte as u8), 2));
@@ -72,9 +72,9 @@ fn push_code(code: Code, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes `text` into `out` (cleared first) with one more layer undone: percent escapes, character references
-/// of HTML, escapes of JSON and JavaScript, full-width forms, and UTF-8 that is longer than it must be. True
-/// when anything changed. O(n).
+/// Writes `text` into `out` (cleared first) with one more layer decoded: percent escapes, HTML character
+/// references, escapes of JSON and JavaScript, full-width forms, and overlong UTF-8. True when anything
+/// changed. O(n).
 pub fn fold_into(text: &[u8], out: &mut Vec<u8>) -> bool {
     out.clear();
     let mut changed = false;
@@ -116,20 +116,20 @@ fn layer(text: &[u8], at: usize, byte: u8) -> Option<(Code, usize)> {
             let is_wide = matches!(second, 0xbc | 0xbd) && (0xff01..=0xff5e).contains(&code);
             is_wide.then(|| (Code::Byte((code - 0xff01 + 0x21) as u8), 3))
         }
-        // U+02BC and U+02B9: some conversions make apostrophes of them.
+        // U+02BC and U+02B9: some conversions turn them into apostrophes.
         0xca => matches!(text.get(at + 1)?, 0xbc | 0xb9).then_some((Code::Byte(b'\''), 2)),
         0xc0 | 0xc1 => {
             let second = *text.get(at + 1)?;
             (second & 0xc0 == 0x80).then_some((Code::Byte(((byte & 1) << 6) | (second & 0x3f)), 2))
         }
-        // The same in three and four bytes.
+        // The same in three and four bytes (overlong UTF-8).
         0xe0 => too_long(text.get(at + 1..at + 3)?),
         0xf0 => too_long(text.get(at + 1..at + 4)?),
         _ => None,
     }
 }
 
-/// A character of ASCII in UTF-8 that is longer than it must be; `behind` is what follows its first byte.
+/// An ASCII character in overlong UTF-8; `behind` is what follows its first byte.
 fn too_long(behind: &[u8]) -> Option<(Code, usize)> {
     let code = behind
         .iter()
@@ -137,7 +137,7 @@ fn too_long(behind: &[u8]) -> Option<(Code, usize)> {
     (code < 0x80).then_some((Code::Byte(code as u8), 1 + behind.len()))
 }
 
-/// A character reference whose `&` has been read.
+/// A character reference after its `&`.
 fn reference(text: &[u8]) -> Option<(Code, usize)> {
     const NAMED: [(&[u8], u8); 11] = [
         (b"quot;", b'"'),

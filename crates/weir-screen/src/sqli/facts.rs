@@ -1,24 +1,24 @@
-//! Facts that reading a value brings out.
+//! The facts found by parsing a value.
 
-/// Where in a statement the value is taken to stand.
+/// The assumed place of the value in a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Context {
     /// In place of a number or another bare operand.
     Bare,
-    /// Right behind an operand.
+    /// Right after an operand.
     Behind,
-    /// Within a string in these quotes.
+    /// Inside a string in these quotes.
     Quoted(u8),
 }
 
-/// How reading ended.
+/// How parsing ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ending<'v> {
-    /// The value is over, and an operand was the last of it.
+    /// The value ended after an operand.
     Whole,
-    /// The value is over, and an operand was due.
+    /// The value ended where an operand was due.
     Unfinished,
-    /// A comment hides what the application has behind the value.
+    /// A comment hides the rest of the application's statement.
     Comment {
         /// Content of the comment.
         rest: &'v [u8],
@@ -27,52 +27,52 @@ pub enum Ending<'v> {
         /// Whether an operand was due.
         unfinished: bool,
     },
-    /// The value ends within a string whose second quote is the application's own.
+    /// The value ends inside a string that the application's own quote closes.
     Reopened {
         /// Content of that string.
         content: &'v [u8],
     },
-    /// The value is over but for the quote that would begin a string behind an operand.
+    /// The value ended, except for a quote that would begin a string after an operand.
     Dangling,
-    /// The statement is over: `;`.
+    /// The statement ended: `;`.
     Semicolon,
-    /// This is not SQL, from some token on.
+    /// From some token on it is not SQL.
     #[default]
     Broken,
 }
 
-/// Effects of a value on the statement that it is put into.
+/// What a value does to the statement into which it is inserted.
 #[derive(Clone, Debug, Default)]
 pub struct Facts<'v> {
-    /// How reading ended.
+    /// How parsing ended.
     pub ending: Ending<'v>,
-    /// Tokens read.
+    /// Tokens read (count).
     pub tokens_count: u32,
-    /// `and`, `or` and the like.
+    /// `and`, `or` and the like (count).
     pub logic_count: u32,
-    /// `||`.
+    /// `||` (count).
     pub pipes_count: u32,
-    /// Comparisons whose both sides were read.
+    /// Comparisons of which both sides were read (count).
     pub compares_count: u32,
-    /// Of those, the ones of constants.
+    /// Of these, comparisons of constants.
     pub constant_compares_count: u32,
-    /// Of those, the ones that an `and`, `or`, `where` or `having` brings in.
+    /// Of those, the ones introduced by `and`, `or`, `where` or `having`.
     pub tautologies_count: u32,
-    /// Comparisons of constants in parentheses.
+    /// Comparisons of constants in parentheses (count).
     pub grouped_compares_count: u32,
-    /// Whether something is compared with a string that begins or ends in `%`.
+    /// Whether there is a comparison with a string that begins or ends in `%`.
     pub wildcard: bool,
-    /// Comparison signs.
+    /// Comparison operators (count).
     pub signs_count: u32,
-    /// Conditions that are a constant.
+    /// Conditions that consist of a constant (count).
     pub constants_count: u32,
-    /// Arithmetic.
+    /// Arithmetic operators (count).
     pub arithmetic_count: u32,
-    /// Parentheses closed that the application has opened.
+    /// Closing parentheses for which the application had the opening ones (count).
     pub popped_count: u32,
-    /// Strings in other quotes than the ones that the value stands in.
+    /// Strings in quotes other than those around the value (count).
     pub other_texts_count: u32,
-    /// Names read as operands.
+    /// Names read as operands (count).
     pub names_count: u32,
     /// Whether the first operand of a bare value is a number or the like.
     pub begins_number: bool,
@@ -90,9 +90,9 @@ pub struct Facts<'v> {
     pub stacked_list: List,
     /// Whether a statement of its own was begun that is not a `select`.
     pub stacked: bool,
-    /// Whether there was a `;` between statements.
+    /// Whether a `;` separated statements.
     pub semicolon: bool,
-    /// Whether another statement begins behind it.
+    /// Whether another statement begins after it.
     pub separated: bool,
     /// Tokens before the first `;`.
     pub before_semicolon_count: u32,
@@ -100,27 +100,27 @@ pub struct Facts<'v> {
     pub begins_bracket: bool,
     /// Whether the last operator is `>`.
     pub ends_bracket: bool,
-    /// Whether an operator is missing before a query, or its parentheses are.
+    /// Whether an operator before a query is missing, or the query's parentheses are.
     pub lacking: bool,
-    /// Whether the value ends within a string.
+    /// Whether the value ends inside a string.
     pub cut_text: bool,
-    /// A function that waits, writes or leaks.
+    /// A function that waits, writes or leaks data.
     pub hostile: bool,
     /// `sleep`.
     pub delay: bool,
-    /// A function or variable that tells of the server.
+    /// A function or variable that reveals something about the server.
     pub telling: bool,
-    /// Ordinary functions of SQL.
+    /// Ordinary SQL functions (count).
     pub functions_count: u32,
-    /// Names of the database's own dictionary.
+    /// Names from the database's own dictionary.
     pub dictionary: bool,
     /// `order by`, `group by`.
     pub sort: bool,
-    /// Of what is sorted or grouped by, the constants.
+    /// Constants in `order by` and `group by` (count).
     pub sort_constants_count: u32,
-    /// `where`, `having`.
+    /// `where` or `having`.
     pub condition: bool,
-    /// `limit` and such.
+    /// `limit` and the like.
     pub limit: bool,
     /// `into outfile`.
     pub into_file: bool,
@@ -128,9 +128,9 @@ pub struct Facts<'v> {
     pub procedure: bool,
     /// `in boolean mode`.
     pub full_text: bool,
-    /// `is null`, `in (…)`, `between`, `like`.
+    /// `is null`, `in (…)`, `between`, `like` (count).
     pub predicates_count: u32,
-    /// Comments between tokens, and MySQL's hidden ones.
+    /// Comments between tokens, and MySQL's executable ones (count).
     pub obfuscation_count: u32,
     /// Numbers in hexadecimal notation.
     pub hex_count: u32,
@@ -139,13 +139,12 @@ pub struct Facts<'v> {
 /// Columns and tables of a `select`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct List {
-    /// Items.
+    /// Items (count).
     pub items_count: u32,
-    /// Whether one of them is not just a name: count of what shows it, such as numbers and calls, finished or
-    /// not.
+    /// Signs that an item is more than a name, such as numbers and calls, finished or not (count).
     pub rich_count: u32,
-    /// Whether it says from where.
+    /// Whether it has a `from`.
     pub from: bool,
-    /// Whether it says under which condition.
+    /// Whether it has a condition.
     pub condition: bool,
 }

@@ -1,9 +1,9 @@
-//! Reads a value as what stands behind the place of a literal in a statement, and notes what it would change
-//! there.
+//! Parses a value as the text that follows the place of a literal in a statement, and records what it would
+//! change there.
 //!
 //! Two states are enough: an operand is due, or an operand has just been read. Almost every sentence of a
-//! natural language fails here at its second or third word, because two words in a row are no expression.
-//! Parentheses are kept on a stack that is as deep as they are.
+//! natural language fails here at its second or third word, because two words in a row are not an expression.
+//! Parentheses are kept on a stack that is as deep as they are nested.
 
 use crate::sqli::facts::{Context, Ending, Facts, List};
 use crate::sqli::statement::begins_statement;
@@ -26,7 +26,7 @@ pub(super) enum Part {
     Sort,
 }
 
-/// Whose `select` a query is.
+/// To whom the `select` of a query belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     Nobody,
@@ -35,24 +35,24 @@ pub(super) enum Whose {
     Stacked,
 }
 
-/// Parentheses, or the statement itself.
+/// A pair of parentheses, or the statement itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
     pub(super) kind: Kind,
     pub(super) whose: Whose,
     /// Whether an operand is due.
     pub(super) due: bool,
-    /// Whether nothing was read in it yet.
+    /// Whether nothing has been read in it yet.
     fresh: bool,
-    /// Whether all operands since the last border were constants.
+    /// Whether all operands since the last boundary were constants.
     pub(super) constant: bool,
-    /// Whether what stood before a comparison was one.
+    /// Whether the left side of a comparison was constant; `None` without a comparison.
     compared: Option<bool>,
-    /// Whether anything stood behind it.
+    /// Whether anything followed the comparison operator.
     answered: bool,
-    /// Borders (`and`) that belong to `between`.
+    /// Boundaries (`and`) that belong to `between`.
     pub(super) betweens: u8,
-    /// Whether the item has its other name already.
+    /// Whether the item already has an alias.
     pub(super) named: bool,
     /// Whether `case` was read.
     pub(super) cased: bool,
@@ -86,27 +86,27 @@ enum Operand {
     Other,
 }
 
-/// Stops reading.
+/// Stops parsing.
 pub(crate) struct Stop;
 
-/// Reads.
+/// The parser.
 pub(crate) struct Reader<'v, 's> {
     pub(crate) tokens: Tokens<'v>,
     pub(super) context: Context,
-    /// Whether a letter stands right behind the quote.
+    /// Whether a letter comes right after the quote.
     stuck: bool,
     pub(super) below: &'s mut Vec<Frame>,
     pub(super) frame: Frame,
     pub(crate) facts: Facts<'v>,
 }
 
-/// Reads `value` from `at` on, as it would be read in `context`. O(n) in time; `stack` is room that is used
-/// again, at most one entry per byte.
+/// Parses `value` from `at` on, as it would be read in `context`. O(n) in time; `stack` is a reusable buffer,
+/// with at most one entry per byte.
 pub fn read<'v>(value: &'v [u8], at: usize, context: Context, stack: &mut Vec<Frame>) -> Facts<'v> {
     stack.clear();
     let mut root = Frame::new(Kind::Root);
     root.due = context == Context::Bare;
-    // The operand that the application compares the value with is no constant.
+    // The operand with which the application compares the value is not a constant.
     root.constant = context == Context::Bare;
     let tokens = Tokens::new(value, at);
     let stuck = value.get(at).is_some_and(u8::is_ascii_alphabetic);
@@ -163,7 +163,7 @@ impl<'v> Reader<'v, '_> {
             }
             Token::Sign => {
                 self.facts.arithmetic_count += 1;
-                // A sign is not what makes a frame: `(-1)`.
+                // A sign does not count as content of a frame: `(-1)`.
                 self.frame.fresh = fresh;
                 Ok(())
             }
@@ -187,7 +187,7 @@ impl<'v> Reader<'v, '_> {
                 self.begin_query(Whose::Inner);
                 Ok(())
             }
-            // Without its parentheses, as who tries does: `1 and select …`.
+            // Without its parentheses, as in a first attempt: `1 and select …`.
             Word::Select if self.frame.kind == Kind::Root && self.facts.begins_number => {
                 self.facts.lacking = true;
                 self.begin_query(Whose::Inner);
@@ -213,7 +213,7 @@ impl<'v> Reader<'v, '_> {
                 Ok(())
             }
             Word::Branch if self.frame.cased => Ok(()),
-            // A sign alone before it: `-union(select …)`.
+            // Only a sign before it: `-union(select …)`.
             Word::Union if self.frame.kind == Kind::Root && self.facts.arithmetic_count > 0 => self.union(),
             Word::Quantifier if fresh && matches!(self.frame.kind, Kind::Call(_)) => Ok(()),
             Word::Literal if !self.tokens.opens_next() => {
@@ -231,7 +231,7 @@ impl<'v> Reader<'v, '_> {
             | Word::FullText
             | Word::Suffix => self.name(word),
             Word::Verb(Verb::Other) => self.name(Word::Name),
-            // Words with a meaning of their own that are functions too: left(…), if(…), replace(…).
+            // Words with another meaning that are functions too: left(…), if(…), replace(…).
             Word::Join | Word::Verb(_) | Word::Arithmetic | Word::Values | Word::Compare
                 if self.tokens.opens_next() =>
             {
@@ -246,7 +246,7 @@ impl<'v> Reader<'v, '_> {
         self.facts.wildcard |= has_wildcard && self.frame.compared.is_some();
     }
 
-    /// A name with all its parts, and the call it may be.
+    /// A name with all its parts, and the call that it may begin.
     pub(super) fn name(&mut self, word: Word) -> Result<(), Stop> {
         let mut last = word;
         let mut is_qualified = false;
@@ -310,7 +310,7 @@ impl<'v> Reader<'v, '_> {
         self.push(Kind::Group);
     }
 
-    /// Makes the frame a query whose items follow.
+    /// Turns the frame into a query whose items follow.
     pub(crate) fn begin_select(&mut self, stacked: bool) {
         self.begin_query(if stacked { Whose::Stacked } else { Whose::Union });
     }
@@ -373,11 +373,11 @@ impl<'v> Reader<'v, '_> {
         }
     }
 
-    /// A condition or an item is over.
+    /// A condition or an item has ended.
     pub(super) fn settle(&mut self) {
         let frame = &mut self.frame;
         if frame.due && !frame.answered {
-            // Nothing was compared with what did not come.
+            // A comparison without its right side does not count.
         } else if let Some(left) = frame.compared {
             self.facts.compares_count += 1;
             let is_constant = left && frame.constant;
@@ -395,7 +395,7 @@ impl<'v> Reader<'v, '_> {
         frame.named = false;
     }
 
-    /// Parentheses end.
+    /// Parentheses close.
     fn close(&mut self) -> Result<(), Stop> {
         let is_constant = self.frame.constant;
         self.settle();
@@ -485,14 +485,14 @@ impl<'v> Reader<'v, '_> {
                 self.other_name()
             }
             Token::Text { content, quote, closed: false } if self.context == Context::Quoted(quote) => {
-                // The application's own quote behind an operand is an error, but not one that the sender must
-                // have meant.
+                // The application's own quote after an operand is an error, but not necessarily one that the
+                // sender intended.
                 match content.is_empty() {
                     true => self.stop(Ending::Dangling),
                     false => self.broken(),
                 }
             }
-            // An operator that was lost on the way, or is a comment.
+            // An operator that got lost on the way, or is a comment.
             Token::Open if self.may_lack_operator() => {
                 self.facts.lacking = true;
                 self.push(Kind::Group);
@@ -505,7 +505,7 @@ impl<'v> Reader<'v, '_> {
         }
     }
 
-    /// Whether the word that was just read stands right behind the quote.
+    /// Whether the word just read comes right after the quote.
     pub(super) fn is_stuck(&self) -> bool {
         self.stuck && self.facts.tokens_count == 1
     }
@@ -516,7 +516,7 @@ impl<'v> Reader<'v, '_> {
         is_query && begins && self.below.is_empty() && self.frame.kind == Kind::Root
     }
 
-    /// Another name for an item or a table.
+    /// An alias of an item or a table.
     pub(super) fn other_name(&mut self) -> Result<(), Stop> {
         let may = matches!(self.frame.kind, Kind::Query(Part::List | Part::From)) && !self.frame.named;
         if !may {

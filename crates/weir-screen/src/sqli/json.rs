@@ -1,10 +1,10 @@
-//! Finds the strings in JSON, and says whether it is JSON, both without a tree and without recursion: the
-//! depth of a body must not become the depth of our stack.
+//! Finds the strings in JSON, and checks whether a text is JSON, both without a tree and without recursion:
+//! the depth of a body must not become the depth of our stack.
 
-/// Calls `each` with every string of `text`, its escapes undone, and the key it belongs to (empty outside of
-/// objects); `is_key` says whether it is one. A string without its second quote counts: the body may have
-/// been cut. Stops when `each` gives something, and gives that. O(n); `key` and `value` are room that is used
-/// again.
+/// Calls `each` with every string of `text`, unescaped, and the key it belongs to (empty outside objects);
+/// `is_key` says whether the string is a key. A string without its closing quote counts too, since the body
+/// may have been cut off. Stops at the first `Some` from `each`, and returns it. O(n); `key` and `value` are
+/// reusable buffers.
 pub fn strings<T>(
     text: &[u8],
     key: &mut Vec<u8>,
@@ -27,7 +27,7 @@ pub fn strings<T>(
     None
 }
 
-/// Writes the string that begins at `at` into `out` and gives where it ends, behind its quote.
+/// Writes the string that begins at `at` into `out`, and returns the position after its closing quote.
 fn unescape(text: &[u8], mut at: usize, out: &mut Vec<u8>) -> usize {
     out.clear();
     while let Some(&byte) = text.get(at) {
@@ -52,17 +52,17 @@ fn unescape(text: &[u8], mut at: usize, out: &mut Vec<u8>) -> usize {
     at
 }
 
-/// Writes the character of `XXXX` at `at`; gives the bytes it took.
+/// Writes the character of the `XXXX` at `at`; returns the bytes consumed.
 fn character(text: &[u8], at: usize, out: &mut Vec<u8>) -> usize {
     let digits = text.get(at..at + 4).and_then(|digits| std::str::from_utf8(digits).ok());
     let Some(code) = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()) else { return 0 };
-    // Halves of a pair are not put together: no SQL is written with what they stand for.
+    // Surrogate pairs are not combined: no SQL needs the characters they stand for.
     let character = char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER);
     out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
     4
 }
 
-/// Arrays and objects within each other, at most; parsers stop between 100 and 1,000.
+/// Deepest nesting of arrays and objects; parsers stop between 100 and 1,000.
 const DEEPEST: usize = 500;
 
 /// The token that may come next.
@@ -76,17 +76,18 @@ enum Due {
     CommaOrEnd,
 }
 
-/// Whether `text` is JSON (RFC 8259), one text or several in a row, or would be if it went on: a body may
-/// have been cut.
+/// Whether `text` is JSON (RFC 8259), one text or several in a row, or the beginning of it, since a body may
+/// have been cut off.
 ///
-/// Lenient parsers take strings in single quotes or in none, in which [`strings`] finds nothing. Control
-/// characters in strings are let pass, since they hide nothing. O(n); `open` is room that is used again.
+/// Lenient parsers accept strings in single quotes or without quotes, in which [`strings`] finds nothing.
+/// Control characters in strings are accepted here, since they hide nothing. O(n); `open` is a reusable
+/// buffer.
 pub fn is_json(text: &[u8], open: &mut Vec<u8>) -> bool {
     open.clear();
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let (mut at, mut due) = (0, Due::Value);
     loop {
-        // Record separators stand between the texts of `application/json-seq` (RFC 7464).
+        // Record separators come between the texts of `application/json-seq` (RFC 7464).
         let is_blank =
             |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n') || (*byte == 0x1e && open.is_empty());
         at += text.get(at..).unwrap_or_default().iter().take_while(|byte| is_blank(byte)).count();
@@ -121,8 +122,8 @@ pub fn is_json(text: &[u8], open: &mut Vec<u8>) -> bool {
     }
 }
 
-/// Where the string ends whose first quote stands before `at`; the end of the text when it goes on behind
-/// that.
+/// The end of the string whose opening quote is just before `at`; the end of the text if the string does not
+/// end before.
 fn string_end(text: &[u8], mut at: usize) -> Option<usize> {
     loop {
         match text.get(at) {
@@ -147,7 +148,7 @@ fn string_end(text: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// Where the number or word at `at` ends.
+/// The end of the number or word at `at`.
 fn scalar_end(text: &[u8], at: usize) -> Option<usize> {
     let rest = text.get(at..)?;
     let is_end = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b']' | b'}' | 0x1e);

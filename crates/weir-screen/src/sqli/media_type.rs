@@ -1,5 +1,5 @@
-//! The grammar of `content-type` and `content-disposition`, to the letter (RFC 9110 §5.6.6): where a value
-//! departs from it, readers differ.
+//! The grammar of `content-type` and `content-disposition`, to the letter (RFC 9110 §5.6.6): readers differ
+//! on values that depart from it.
 
 /// A value with parameters.
 pub struct Parameterized<'b> {
@@ -11,19 +11,19 @@ pub struct Parameterized<'b> {
 /// One parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter<'b> {
-    /// The name, in the case it came in.
+    /// The name, in the case in which it was sent.
     pub name: &'b [u8],
-    /// The value without its quotes; escapes stay.
+    /// The value without its quotes, but with its escapes.
     pub value: &'b [u8],
 }
 
-/// A value that does not keep to the grammar.
+/// A value that violates the grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
 impl<'b> Parameterized<'b> {
-    /// Splits a field's value. `Err` when what stands before the first `;` is not tokens with at most one `/`
-    /// between them.
+    /// Splits a field value. `Err` if the part before the first `;` is anything but tokens with at most one
+    /// `/` between them.
     pub fn of(text: &'b [u8]) -> Result<Parameterized<'b>, Malformed> {
         let text = trimmed(text);
         let end = text.iter().position(|&byte| byte == b';').unwrap_or(text.len());
@@ -34,7 +34,7 @@ impl<'b> Parameterized<'b> {
         if is_good { Ok(Parameterized { value, parameters }) } else { Err(Malformed) }
     }
 
-    /// Every parameter, in order; ends behind the first that is malformed.
+    /// Every parameter, in order; ends after the first malformed one.
     pub fn parameters(&self) -> impl Iterator<Item = Result<Parameter<'b>, Malformed>> + use<'b> {
         let mut rest = self.parameters;
         std::iter::from_fn(move || {
@@ -48,7 +48,7 @@ impl<'b> Parameterized<'b> {
                     return Some(Err(Malformed));
                 };
                 rest = trimmed_start(behind);
-                // A semicolon with nothing behind it is allowed.
+                // A semicolon with nothing after it is allowed.
                 if rest.is_empty() || rest.starts_with(b";") {
                     continue;
                 }
@@ -62,7 +62,7 @@ impl<'b> Parameterized<'b> {
     }
 }
 
-/// Takes one parameter off the front.
+/// Takes one parameter from the front.
 fn take_parameter<'b>(rest: &mut &'b [u8]) -> Option<Parameter<'b>> {
     let equals = rest.iter().position(|&byte| byte == b'=')?;
     let (name, behind) = (rest.get(..equals)?, rest.get(equals + 1..)?);
@@ -83,7 +83,7 @@ fn take_parameter<'b>(rest: &mut &'b [u8]) -> Option<Parameter<'b>> {
     Some(Parameter { name, value })
 }
 
-/// Where the quoted string ends whose first quote stands before `quoted`.
+/// The end of the quoted string whose opening quote is just before `quoted`.
 fn quoted_end(quoted: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -105,7 +105,7 @@ fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// `text` without the white space that HTTP knows at both ends.
+/// `text` without HTTP's whitespace at both ends.
 fn trimmed(text: &[u8]) -> &[u8] {
     let text = trimmed_start(text);
     let end = text.iter().rposition(|&byte| !is_blank(byte)).map_or(0, |last| last + 1);

@@ -1,14 +1,14 @@
 //! **Would this value change the statement it is put into?** A screen for SQL injection.
 //!
-//! An injection is a value that does not stay the literal that the application took it for: put into the
-//! statement, it changes the statement's structure. So that is what is asked, of each value on its own: it is
-//! read as what stands in place of a number, right behind an operand, and within single and double quotes
-//! ([`grammar`]); what was read is noted as facts, and [`rules`] decides from them. There is no list of bad
+//! An injection is a value that does not stay the literal for which the application takes it: inserted into
+//! the statement, it changes the statement's structure. So the screen examines each value for that: it parses
+//! the value as if it stood in place of a number, right after an operand, and within single and double quotes
+//! ([`grammar`]). The result is recorded as facts, from which [`rules`] decides. There is no list of bad
 //! words: `O'Reilly`, `1 or 2 items` and a question about `union select` stop being SQL at their second or
 //! third word.
 //!
-//! [`decode`] undoes the encodings behind which values hide; [`request`] finds the values of a request,
-//! [`body`] says how its body is read.
+//! [`decode`] undoes the encodings that can hide a value; [`request`] finds the values of a request, and
+//! [`body`] decides how to read its body.
 
 pub mod body;
 mod clause;
@@ -31,7 +31,7 @@ pub use rules::Reason;
 use facts::Context;
 use grammar::Frame;
 
-/// Room that is used again from value to value.
+/// Buffers reused from value to value.
 #[derive(Default)]
 pub struct Scratch {
     stack: Vec<Frame>,
@@ -42,14 +42,14 @@ pub struct Scratch {
 /// An injection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The rule that makes it one.
+    /// The rule that found it.
     pub reason: Reason,
-    /// Where in a statement it works.
+    /// The place in a statement where it works.
     pub context: Context,
 }
 
 impl Finding {
-    /// Where in a statement the value works, in words.
+    /// The place in a statement where the value works, in words.
     pub fn context_sentence(&self) -> &'static str {
         match self.context {
             Context::Bare => "in place of a number",
@@ -62,8 +62,7 @@ impl Finding {
     }
 }
 
-/// Judges one value as the application sees it, with its encodings undone. `None`: it stays what it is. O(n)
-/// in time.
+/// Judges one value as the application sees it, after decoding. `None`: it stays a literal. O(n) in time.
 pub fn judge(value: &[u8], scratch: &mut Scratch) -> Option<Finding> {
     if value
         .iter()
@@ -93,11 +92,11 @@ pub fn judge(value: &[u8], scratch: &mut Scratch) -> Option<Finding> {
     found.or_else(|| read(behind_front(value)?, Context::Behind))
 }
 
-/// Longest text that stands for a number, in bytes.
+/// Longest text that can stand for a number, in bytes.
 const LONGEST_FRONT: usize = 64;
 
-/// Where a statement goes on behind something that stands for a number and may be written in a way that is
-/// not known here: `{d '2026-01-01'} union select …`. What begins with a letter is text.
+/// Where the statement may continue after something that stands for a number and may have a notation unknown
+/// here: `{d '2026-01-01'} union select …`. A value that begins with a letter is text.
 fn behind_front(value: &[u8]) -> Option<usize> {
     const WORDS: [&[u8]; 2] = [b"union", b"waitfor"];
     if value.first().is_none_or(u8::is_ascii_alphabetic) {
@@ -113,8 +112,8 @@ fn behind_front(value: &[u8]) -> Option<usize> {
     })
 }
 
-/// Where a string that begins before `value` may end: behind its first quote; behind the first that is not
-/// written twice; behind the first without a backslash. Databases differ in what of this is an escape.
+/// Where a string that begins before `value` may end: after its first quote; after the first that is not
+/// doubled; after the first without a backslash. Databases differ in which of these are escapes.
 fn ends_of_string(value: &[u8], quote: u8) -> [Option<usize>; 3] {
     let Some(first) = value.iter().position(|&byte| byte == quote) else { return [None; 3] };
     let mut ends = [Some(first + 1), None, None];

@@ -1,8 +1,8 @@
 //! Finds the fields of `multipart/form-data` (RFC 7578) and its like.
 //!
-//! Readers of multipart differ in nearly everything that RFC 2046 leaves to them: what stands before a
-//! boundary, whether a line feed ends a line, what follows the last part, what makes a part a file. Only what
-//! all of them read alike is read here.
+//! Readers of multipart differ in nearly everything that RFC 2046 leaves to them: what may precede a
+//! boundary, whether a line feed ends a line, what follows the last part, what makes a part a file. This
+//! module accepts only what all of them read alike.
 
 use crate::sqli::body::{self, Unreadable};
 use crate::sqli::media_type::{self, Malformed, Parameterized};
@@ -12,17 +12,17 @@ use crate::sqli::media_type::{self, Malformed, Parameterized};
 pub struct Part<'b> {
     /// The field's name.
     pub name: &'b [u8],
-    /// The name of a file; empty when there is none.
+    /// The file name; empty if there is none.
     pub filename: &'b [u8],
-    /// The name of a file by RFC 8187, percent-encoded, without its character set and language.
+    /// The file name in RFC 8187 form, percent-encoded, without its character set and language.
     pub extended_filename: &'b [u8],
-    /// Whether every reader takes the content for that of a file.
+    /// Whether every reader treats the content as that of a file.
     pub is_file: bool,
-    /// The content; cut where the body was.
+    /// The content; cut off where the body was.
     pub content: &'b [u8],
 }
 
-/// The parts of `body`, which may be cut at any place. Ends behind the first error. O(n).
+/// The parts of `body`, which may be cut off anywhere. Ends after the first error. O(n).
 pub fn parts<'b>(body: &'b [u8], boundary: &'b [u8]) -> impl Iterator<Item = Result<Part<'b>, Unreadable>> {
     let mut ahead = Some(first(body, boundary));
     std::iter::from_fn(move || {
@@ -36,9 +36,9 @@ pub fn parts<'b>(body: &'b [u8], boundary: &'b [u8]) -> impl Iterator<Item = Res
     })
 }
 
-/// The text behind a boundary.
+/// What follows a boundary.
 enum Ahead<'b> {
-    /// A part, from its head on.
+    /// A part, beginning with its head.
     Section(&'b [u8]),
     /// Nothing more.
     End,
@@ -46,13 +46,13 @@ enum Ahead<'b> {
 
 type Next<'b> = Option<Result<Ahead<'b>, Unreadable>>;
 
-/// The first boundary stands at the very beginning: some readers learn it from there.
+/// The first boundary is at the very beginning: some readers learn the boundary from there.
 fn first<'b>(body: &'b [u8], boundary: &[u8]) -> Result<Ahead<'b>, Unreadable> {
     let body = body.strip_prefix(b"\r\n").unwrap_or(body);
     match find_dashed(body, boundary) {
         Some(0) => behind(body, boundary),
         Some(_) => Err(Unreadable::Multipart),
-        // Shorter than one line of it, the body may have been cut.
+        // Shorter than one boundary line: the body may have been cut off.
         None if body.len() < 2 + boundary.len() && [b"--", boundary].concat().starts_with(body) => {
             Ok(Ahead::End)
         }
@@ -60,11 +60,11 @@ fn first<'b>(body: &'b [u8], boundary: &[u8]) -> Result<Ahead<'b>, Unreadable> {
     }
 }
 
-/// The part that `from` begins with, and what follows it.
+/// The part at the beginning of `from`, and what follows it.
 fn section<'b>(from: &'b [u8], boundary: &[u8]) -> (Result<Part<'b>, Unreadable>, Next<'b>) {
     let Some(at) = find_dashed(from, boundary) else { return (part_of(from, true), None) };
     let (content, rest) = from.split_at(at);
-    // A part without any line has the line break of its boundary before it only.
+    // A part without any lines has only the line break that belongs to its boundary.
     let content = match content.strip_suffix(b"\r\n") {
         Some(content) => content,
         None if content.is_empty() => content,
@@ -73,7 +73,7 @@ fn section<'b>(from: &'b [u8], boundary: &[u8]) -> (Result<Part<'b>, Unreadable>
     (part_of(content, false), Some(behind(rest, boundary)))
 }
 
-/// Where `--` and `boundary` stand next, whatever is around them.
+/// The next position of `--` and `boundary`, whatever is around them.
 fn find_dashed(text: &[u8], boundary: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -85,7 +85,7 @@ fn find_dashed(text: &[u8], boundary: &[u8]) -> Option<usize> {
     }
 }
 
-/// The text behind the boundary at the beginning of `text`: a line break, or two dashes and the end.
+/// What follows the boundary at the beginning of `text`: a line break, or two dashes and the end.
 fn behind<'b>(text: &'b [u8], boundary: &[u8]) -> Result<Ahead<'b>, Unreadable> {
     let text = text.get(2 + boundary.len()..).unwrap_or_default();
     match text {
@@ -95,19 +95,19 @@ fn behind<'b>(text: &'b [u8], boundary: &[u8]) -> Result<Ahead<'b>, Unreadable> 
     if let Some(section) = text.strip_prefix(b"\r\n") {
         return Ok(Ahead::Section(section));
     }
-    // Readers that do not stop at the last boundary go on in what is behind it.
+    // Readers that do not stop at the last boundary continue with what follows it.
     let is_end =
         text.strip_prefix(b"--").is_some_and(|rest| rest.iter().all(|&byte| matches!(byte, b'\r' | b'\n')));
     if is_end { Ok(Ahead::End) } else { Err(Unreadable::Multipart) }
 }
 
-/// Reads one part; `is_cut` when the body ends within it.
+/// Parses one part; `is_cut` when the body ends inside it.
 fn part_of(section: &[u8], is_cut: bool) -> Result<Part<'_>, Unreadable> {
     let (head, content) = match section.strip_prefix(b"\r\n") {
         Some(content) => (&b""[..], content),
         None => match section.windows(4).position(|four| four == b"\r\n\r\n") {
             Some(at) => (section.get(..at).unwrap_or_default(), section.get(at + 4..).unwrap_or_default()),
-            // A head that is cut has no content behind it.
+            // A head that was cut off has no content after it.
             None if is_cut => return Ok(Part::default()),
             None => return Err(Unreadable::Part),
         },
@@ -139,7 +139,7 @@ fn part_of(section: &[u8], is_cut: bool) -> Result<Part<'_>, Unreadable> {
         }
     }
     if head.windows(2).any(|pair| pair[1] == b'\n' && pair[0] != b'\r') {
-        // A bare line feed ends a line, and two of them a head, for some.
+        // Some readers end a line at a bare line feed, and a head at two of them.
         return Err(Unreadable::Part);
     }
     Ok(part)
@@ -154,7 +154,7 @@ fn disposition<'b>(value: &'b [u8], part: &mut Part<'b>) -> Result<(), Malformed
             b"name" => (0, &mut part.name),
             b"filename" => (1, &mut part.filename),
             b"filename*" => (2, &mut part.extended_filename),
-            // Other ways to write a name in pieces (RFC 2231).
+            // Other ways to write a name, in pieces (RFC 2231).
             name if name.starts_with(b"name*") || name.starts_with(b"filename*") => return Err(Malformed),
             _ => continue,
         };
@@ -167,15 +167,15 @@ fn disposition<'b>(value: &'b [u8], part: &mut Part<'b>) -> Result<(), Malformed
     let behind = |text: &'b [u8]| text.get(quote(text)? + 1..);
     part.extended_filename =
         behind(part.extended_filename).and_then(behind).unwrap_or(part.extended_filename);
-    // An empty name of a file makes a field for many, and so does one that only `filename*` gives. Where a
-    // string has an escaped quote, who knows no escapes sees it end there.
+    // For many readers an empty file name makes a plain field, and so does one given only by `filename*`. In
+    // a string with an escaped quote, a reader that does not know escapes sees the end there.
     part.is_file = !part.filename.is_empty()
         && read.value.eq_ignore_ascii_case(b"form-data")
         && !value.windows(2).any(|pair| pair == b"\\\"");
     Ok(())
 }
 
-/// Parts within parts are taken apart by some readers, and in some character sets a quote is another byte.
+/// Some readers split up nested parts, and in some character sets a quote is another byte.
 fn content_type(value: &[u8]) -> Result<(), Unreadable> {
     let read = Parameterized::of(value).map_err(|Malformed| Unreadable::Part)?;
     if read.value.get(..10).is_some_and(|of| of.eq_ignore_ascii_case(b"multipart/")) {

@@ -1,11 +1,11 @@
-//! Finds the values of a request, and has each of them judged.
+//! Finds the values of a request, and judges each of them.
 
 use std::fmt;
 
 use crate::sqli::body::{self, BodyKind, Unreadable};
 use crate::sqli::{Finding, Scratch, decode, json, judge, multipart};
 
-/// Where in a request a value stands.
+/// The place of a value in a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// A segment of the path.
@@ -18,9 +18,9 @@ pub enum Location {
     Header(Box<[u8]>),
     /// A cookie.
     Cookie(Box<[u8]>),
-    /// A field of a form.
+    /// A form field.
     Form(Box<[u8]>),
-    /// The name of a form's field, or of its file.
+    /// The name of a form field, or of its file.
     FormName,
     /// A string in JSON, with its key.
     Json(Box<[u8]>),
@@ -44,17 +44,17 @@ impl fmt::Display for Location {
     }
 }
 
-/// As much of a name as tells it apart.
+/// The beginning of a name, enough to recognise it.
 fn shown(name: &[u8]) -> impl fmt::Display {
     name.get(..name.len().min(LONGEST_NAME)).unwrap_or_default().escape_ascii()
 }
 
-/// An injection, and where.
+/// An injection, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Where in the request.
     pub location: Location,
-    /// What.
+    /// What was found.
     pub finding: Finding,
 }
 
@@ -70,8 +70,8 @@ impl fmt::Display for Found {
     }
 }
 
-/// Header fields that are not judged: their values have a grammar of their own that servers read, are opaque,
-/// or are Weir's to check.
+/// Header fields that are not judged: their values have a grammar of their own that servers parse, are
+/// opaque, or are checked by Weir.
 const SKIPPED: [&[u8]; 30] = [
     b"accept",
     b"accept-charset",
@@ -105,14 +105,14 @@ const SKIPPED: [&[u8]; 30] = [
     b"upgrade-insecure-requests",
 ];
 
-/// Layers of encoding that are undone at most, after the first.
+/// Most further layers of encoding that are undone after the first.
 const LAYERS: usize = 2;
-/// Names of header fields that are longer are none that this screen knows.
+/// Longest name of a header field that this screen looks up.
 const LONGEST_NAME: usize = 64;
-/// Places in a path from which on it is read as a whole.
+/// Positions in a path from which the rest is read as a whole.
 const PATH_STARTS: usize = 4;
 
-/// Judges requests, one after another. Keeps its room from one to the next.
+/// Judges requests, one after another. Reuses its buffers.
 #[derive(Default)]
 pub struct Screen {
     scratch: Scratch,
@@ -121,20 +121,20 @@ pub struct Screen {
     raw: Vec<u8>,
 }
 
-/// How a value is written where it stands.
+/// How a value is encoded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Written {
     /// Percent-encoded, `+` for spaces.
     Form,
     /// Percent-encoded.
     Percent,
-    /// As it is.
+    /// Not encoded.
     Plain,
 }
 
 impl Screen {
-    /// The first injection in a path. A payload may have slashes of its own, so the path is also read on from
-    /// where a number begins.
+    /// The first injection in a path. A payload may contain slashes, so the path is also read as a whole from
+    /// each place where a number begins.
     pub fn path(&mut self, path: &[u8]) -> Option<Found> {
         let found = |finding| Found { location: Location::Path, finding };
         let mut starts = 0;
@@ -167,7 +167,7 @@ impl Screen {
         })
     }
 
-    /// The first injection in a header field. Names are compared without regard to case.
+    /// The first injection in a header field. Names match in any case.
     pub fn header(&mut self, name: &[u8], value: &[u8]) -> Option<Found> {
         let mut lower = [0; LONGEST_NAME];
         let name = match lower.get_mut(..name.len()) {
@@ -218,15 +218,16 @@ impl Screen {
                 return Some(Found { location: Location::Cookie(name.into()), finding });
             }
         }
-        // A payload may have semicolons of its own.
+        // A payload may contain semicolons.
         let finding = value.contains(&b'\'').then(|| self.examine(value, Written::Percent)).flatten()?;
         Some(Found { location: Location::Cookie(Box::default()), finding })
     }
 
-    /// The first injection in what was received of a body; it may have been cut anywhere.
+    /// The first injection in the part of a body received; the body may have been cut off anywhere.
     ///
     /// # Errors
-    /// Nothing was found, and the body is not what `kind` says: another reader may find something.
+    /// Nothing was found, but the body is not of the declared `kind`: another reader may find something in
+    /// it.
     pub fn body(&mut self, kind: &BodyKind, body: &[u8]) -> Result<Option<Found>, Unreadable> {
         match kind {
             BodyKind::Form => Ok(self.form(body)),
@@ -270,7 +271,7 @@ impl Screen {
         if part.is_file {
             return Ok(None);
         }
-        // The character set of all the other fields (RFC 7578 §4.6).
+        // The character set of all other fields (RFC 7578 §4.6).
         if part.name == b"_charset_" && !body::writes_ascii_as_ascii(part.content.trim_ascii()) {
             return Err(Unreadable::Charset);
         }
@@ -294,7 +295,7 @@ impl Screen {
             if let Some(found) = self.pair(whole, &location) {
                 return Some(found);
             }
-            // Some readers take a semicolon for an ampersand (HTML 4, appendix B.2.2).
+            // Some readers treat a semicolon like an ampersand (HTML 4, appendix B.2.2).
             let mut pieces =
                 whole.split(|&byte| byte == b';').skip(1).filter(|piece| begins_with_name(piece));
             if let Some(found) = pieces.find_map(|piece| self.pair(piece, &location)) {
@@ -317,8 +318,8 @@ impl Screen {
         }
     }
 
-    /// Judges a value as it is written, and with up to two more layers of encoding undone. What looks like
-    /// JSON is read as that too.
+    /// Judges a value as encoded, and with up to two more layers of encoding undone. If it looks like JSON it
+    /// is read as JSON too.
     fn examine(&mut self, text: &[u8], written: Written) -> Option<Finding> {
         if text.len() < 2 || text.iter().all(u8::is_ascii_alphanumeric) {
             return None;
@@ -370,7 +371,7 @@ impl Screen {
     }
 }
 
-/// Whether `piece` could be a pair: text between semicolons mostly is not.
+/// Whether `piece` could be a pair: text between semicolons usually is not.
 fn begins_with_name(piece: &[u8]) -> bool {
     let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.[]%".contains(byte);
     let name = piece.iter().take_while(|byte| is_of_name(byte)).count();

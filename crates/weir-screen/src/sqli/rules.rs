@@ -1,17 +1,17 @@
-//! Decides from what was read whether a value is an injection, and says why.
+//! Decides from the facts whether a value is an injection, and says why.
 //!
-//! Each rule wants two things: that the value plausibly leaves its place (it closes a quote or a parenthesis
-//! of the application's, or stands where a number should), and that what it adds has a meaning that ordinary
-//! text does not come to by chance.
+//! Each rule requires two things: that the value plausibly leaves its place (it closes a quote or parenthesis
+//! of the application, or stands where a number should), and that what it adds has a meaning that ordinary
+//! text does not have by chance.
 
 use crate::sqli::facts::{Context, Ending, Facts, List};
 
-/// Rules by which a value is an injection.
+/// The rules by which a value is an injection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// It adds another query's rows.
+    /// It adds the rows of another query.
     Union,
-    /// It makes a condition of constants.
+    /// It makes a condition out of constants.
     Tautology,
     /// It adds a condition of its own.
     Condition,
@@ -19,17 +19,17 @@ pub enum Reason {
     Comment,
     /// It begins another statement.
     Stacked,
-    /// It asks with a query within the query.
+    /// It uses a query within the query.
     Subquery,
-    /// It calls a function that waits, writes, runs programs or leaks.
+    /// It calls a function that waits, writes, runs programs or leaks data.
     Hostile,
-    /// It asks for names of the database's own dictionary, or for the server's version and such.
+    /// It asks for names from the database's own dictionary, or for the server's version and the like.
     Dictionary,
     /// It counts columns with `order by`, or groups.
     Sort,
-    /// It writes a file, or analyses a procedure.
+    /// It writes a file, or uses `procedure analyse`.
     File,
-    /// It makes an expression of the string it stands in.
+    /// It turns the string in which it stands into an expression.
     Expression,
 }
 
@@ -66,7 +66,7 @@ impl Reason {
         }
     }
 
-    /// The effect of the value, for explanations.
+    /// What the value does, for explanations.
     pub fn sentence(self) -> &'static str {
         match self {
             Reason::Union => "adds the rows of another query with union select",
@@ -84,7 +84,7 @@ impl Reason {
     }
 }
 
-/// The facts that the rules look at.
+/// The facts that the rules examine.
 struct Case<'f, 'v> {
     facts: &'f Facts<'v>,
     context: Context,
@@ -92,8 +92,8 @@ struct Case<'f, 'v> {
     head: &'v [u8],
 }
 
-/// The reason why a value is an injection, of which `facts` were read in `context`; `None` when there is
-/// none. `head` is what stands before the quote that the value closes; empty elsewhere.
+/// Why a value is an injection, given the `facts` parsed in `context`; `None` if it is not. `head` is the
+/// text before the quote that the value closes, or empty.
 pub fn decide<'v>(facts: &Facts<'v>, context: Context, head: &'v [u8]) -> Option<Reason> {
     let case = Case { facts, context, head };
     let rules: [(bool, Reason); 11] = [
@@ -110,7 +110,7 @@ pub fn decide<'v>(facts: &Facts<'v>, context: Context, head: &'v [u8]) -> Option
         (case.is_expression(), Reason::Expression),
     ];
     let found = rules.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason);
-    // Brackets close in all that is written; only a query or a call behind them is no accident.
+    // Closing brackets occur in any text; only a query or a call after one is no accident.
     let is_accident = |reason: &Reason| !matches!(reason, Reason::Union | Reason::Subquery | Reason::Hostile);
     found.filter(|reason| context != Context::Quoted(b']') || !is_accident(reason))
 }
@@ -119,7 +119,7 @@ fn words_count(text: &[u8]) -> usize {
     text.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty()).count()
 }
 
-/// Whether a comment holds what attackers put there, at most a word, and not a sentence.
+/// Whether a comment contains what attackers write there, at most a word, and not a sentence.
 fn is_short(rest: &[u8]) -> bool {
     words_count(rest) <= 1
         && rest.len() <= 24
@@ -128,7 +128,7 @@ fn is_short(rest: &[u8]) -> bool {
         })
 }
 
-/// Whether the string at the end is a word at most.
+/// Whether the string at the end is at most one word.
 fn is_plain(content: &[u8]) -> bool {
     words_count(content) <= 1 && !content.iter().any(|byte| matches!(byte, b'\'' | b'"'))
 }
@@ -143,7 +143,7 @@ impl Case<'_, '_> {
         self.is_quoted() || self.facts.begins_number || self.facts.popped_count > 0
     }
 
-    /// Before the quote there is one word at most, such as an account's name.
+    /// At most one word comes before the quote, such as an account's name.
     fn is_terse(&self) -> bool {
         words_count(self.head) <= 1
             && !self
@@ -152,7 +152,7 @@ impl Case<'_, '_> {
                 .any(|byte| matches!(byte, b'=' | b'<' | b'>' | b'{' | b'[' | b'(' | b',' | b'$'))
     }
 
-    /// Nothing stands before the quote.
+    /// Nothing comes before the quote.
     fn is_blank(&self) -> bool {
         self.head.trim_ascii().is_empty()
     }
@@ -210,7 +210,7 @@ impl Case<'_, '_> {
             self.facts.separated && (self.is_anchored() || self.facts.before_semicolon_count <= 2);
         let is_query = match is_separated {
             true => list.rich_count > 0 || (list.from && self.is_clean()),
-            // SQL in quotes is how programs are written; only what goes on behind it is odd.
+            // SQL in quotes is how programs are written; only what follows the quotes is suspicious.
             false => is_close && list.rich_count > 0 && (self.is_commented() || self.facts.stacked),
         };
         let is_begun =
@@ -304,7 +304,7 @@ impl Case<'_, '_> {
             || (facts.full_text && self.is_quoted() && (self.is_clean() || facts.popped_count > 0))
     }
 
-    /// A condition that is not one of constants.
+    /// A condition that does not consist of constants.
     fn is_condition(&self) -> bool {
         let facts = self.facts;
         if self.joins() == 0 {
@@ -353,7 +353,7 @@ impl Case<'_, '_> {
         {
             return true;
         }
-        // Functions of constants alone: `and isnull(1/0)`.
+        // Functions of constants only: `and isnull(1/0)`.
         if self.context == Context::Behind
             && self.is_clean()
             && facts.logic_count > 0
@@ -384,7 +384,7 @@ impl Case<'_, '_> {
                 && self.facts.predicates_count + self.facts.logic_count == 0)
     }
 
-    /// A quote, perhaps parentheses, and a comment.
+    /// A quote, possibly parentheses, and a comment.
     fn is_comment(&self) -> bool {
         let facts = self.facts;
         let Ending::Comment { rest, mark, unfinished: false } = facts.ending else { return false };
@@ -392,7 +392,7 @@ impl Case<'_, '_> {
             if !is_short(rest) || (mark == b'#' && !rest.is_empty() && !rest.starts_with(b" ")) {
                 return false;
             }
-            // `--help` in quotes is no comment.
+            // `--help` in quotes is not a comment.
             let is_dashed = self.head.is_empty()
                 && mark == b'-'
                 && rest.first().is_some_and(|byte| !matches!(byte, b' ' | b'-' | b'+'));
@@ -421,11 +421,11 @@ impl Case<'_, '_> {
                     || facts.tokens_count >= 6
                     || facts.functions_count + facts.compares_count > 0
                     || (is_number(self.head.last()) && is_number(content.first()));
-                // A string of another language: `'| "a" | '`.
+                // A string in another language: `'| "a" | '`.
                 let is_foreign =
                     facts.other_texts_count > 0 && facts.functions_count + facts.compares_count == 0;
                 let is_bracketed = facts.begins_bracket && facts.ends_bracket;
-                // Within a sentence the quotes have spaces on their outer sides.
+                // Within a sentence, quotes have spaces on their outer sides.
                 let is_apart = (self.head.ends_with(b" ") && !self.is_blank())
                     || (content.starts_with(b" ") && facts.predicates_count == 0);
                 works > 0

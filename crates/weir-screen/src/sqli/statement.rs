@@ -1,4 +1,4 @@
-//! Beginnings of another statement behind the one that the value is put into.
+//! Recognises another statement that begins after the one into which the value is inserted.
 
 use crate::sqli::facts::Ending;
 use crate::sqli::grammar::{Reader, Stop};
@@ -6,7 +6,7 @@ use crate::sqli::token::{Token, Tokens};
 use crate::sqli::words::{Verb, Word};
 
 impl<'v> Reader<'v, '_> {
-    /// Behind `;`: nothing, a comment, or another statement.
+    /// After `;`: nothing, a comment, or another statement.
     pub(crate) fn semicolon(&mut self) -> Result<(), Stop> {
         if !self.facts.semicolon {
             self.facts.before_semicolon_count = self.facts.tokens_count - 1;
@@ -50,8 +50,8 @@ impl<'v> Reader<'v, '_> {
     }
 }
 
-/// Whether `verb` begins a statement, of which `tokens` is the rest. Without a `;` before it, which only SQL
-/// Server does without, more must follow.
+/// Whether `verb` begins a statement; `tokens` is what follows. Without a `;` before it, which only SQL
+/// Server accepts, more must follow.
 pub(super) fn begins_statement(tokens: &Tokens<'_>, verb: Verb, text: &[u8], separated: bool) -> bool {
     let mut tokens = tokens.clone();
     match verb {
@@ -97,7 +97,7 @@ fn names(tokens: &mut Tokens<'_>) -> bool {
     matches!(token, Token::Word(..) | Token::Name | Token::Text { closed: true, .. } | Token::Variable { .. })
 }
 
-/// `into name`; behind `;` also `name (… values (…`.
+/// `into name`; after `;` also `name (… values (…`.
 fn inserts(tokens: &mut Tokens<'_>, separated: bool) -> bool {
     match tokens.next_token() {
         Token::Word(Word::Into, _) => names(tokens),
@@ -112,7 +112,7 @@ fn inserts(tokens: &mut Tokens<'_>, separated: bool) -> bool {
     }
 }
 
-/// `create or replace`, `drop table name`; behind `;` also `drop name --`.
+/// `create or replace`, `drop table name`; after `;` also `drop name --`.
 fn defines(tokens: &mut Tokens<'_>, separated: bool) -> bool {
     match tokens.next_token() {
         Token::Word(Word::Object | Word::Telling | Word::Procedure, _) => names(tokens),
@@ -146,7 +146,8 @@ fn updates(tokens: &mut Tokens<'_>) -> bool {
     }
 }
 
-/// A procedure that is plainly one: with several parts, in parentheses, in a variable, or known.
+/// Something that is clearly a procedure: its name has several parts, or is in parentheses, in a variable, or
+/// well-known.
 fn executes(tokens: &mut Tokens<'_>) -> bool {
     match tokens.next_token() {
         Token::Word(Word::Hostile, _)
@@ -163,8 +164,8 @@ fn executes(tokens: &mut Tokens<'_>) -> bool {
     }
 }
 
-/// A statement, `try`, `transaction`; behind `;` also a procedure of a package:
-/// `begin user_lock.sleep(5); end`.
+/// A statement, `try`, `transaction`; after `;` also a procedure of a package: `begin user_lock.sleep(5);
+/// end`.
 fn begins(tokens: &mut Tokens<'_>, separated: bool) -> bool {
     match tokens.next_token() {
         Token::Word(Word::Verb(_) | Word::Select, _) => true,
@@ -180,7 +181,7 @@ fn begins(tokens: &mut Tokens<'_>, separated: bool) -> bool {
     }
 }
 
-/// `if (…) statement`: what stands behind the parentheses begins one. `if exists (select …`.
+/// `if (…) statement`, if a statement begins after the parentheses. `if exists (select …`.
 fn conditional(tokens: &mut Tokens<'_>) -> bool {
     let mut depth = 0_u32;
     match tokens.peek() {
@@ -209,7 +210,7 @@ fn conditional(tokens: &mut Tokens<'_>) -> bool {
     }
 }
 
-/// `from`, perhaps behind `low_priority`.
+/// `from`, possibly after `low_priority`.
 fn deletes(tokens: &mut Tokens<'_>, separated: bool) -> bool {
     match tokens.next_token() {
         Token::Word(Word::From, _) => true,

@@ -1,14 +1,14 @@
-//! Reads a value as the tokens of SQL, in the sum of what MySQL, PostgreSQL, SQL Server, Oracle and SQLite
-//! take for a token.
+//! Splits a value into SQL tokens: everything that any of MySQL, PostgreSQL, SQL Server, Oracle and SQLite
+//! accepts as a token.
 //!
-//! A value is read once from front to back; nothing is copied.
+//! A value is read once from beginning to end; nothing is copied.
 
 use crate::sqli::words::{self, Word};
 
 /// One token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token<'v> {
-    /// Nothing more.
+    /// The end of the value.
     End,
     /// A number in any notation.
     Number,
@@ -18,21 +18,21 @@ pub enum Token<'v> {
         content: &'v [u8],
         /// `'` or `"`.
         quote: u8,
-        /// Whether its second quote is there too.
+        /// Whether its closing quote is there too.
         closed: bool,
     },
-    /// A word, and what it is.
+    /// A word, and its role.
     Word(Word, &'v [u8]),
     /// A name in backticks or brackets.
     Name,
     /// `@name`, `@@name`.
     Variable {
-        /// Whether it tells of the server.
+        /// Whether it reveals something about the server.
         of_server: bool,
     },
     /// `+ - * / % & | ^ <<` and others.
     Arithmetic,
-    /// `+`, `-`, `~`, `!`: also stand before an operand.
+    /// `+`, `-`, `~`, `!`: may also precede an operand.
     Sign,
     /// `*`: also stands for all columns.
     Star,
@@ -56,25 +56,25 @@ pub enum Token<'v> {
     Semicolon,
     /// A comment up to the end of the value.
     Comment {
-        /// Behind its mark.
+        /// The text after its mark.
         rest: &'v [u8],
         /// `-`, `#`, `/` or NUL.
         mark: u8,
     },
-    /// A byte that no SQL holds.
+    /// A byte that never occurs in SQL.
     Garbage,
 }
 
-/// A place within a value.
+/// A position within a value.
 #[derive(Clone)]
 pub struct Tokens<'v> {
     value: &'v [u8],
     at: usize,
-    /// Comments that stood between tokens.
+    /// Comments between tokens (count).
     pub comments_count: u32,
-    /// MySQL's `/*! … */`, whose content counts.
+    /// MySQL's executable comments `/*! … */`, whose content is read (count).
     pub hidden_count: u32,
-    /// Numbers in hexadecimal notation.
+    /// Hexadecimal numbers (count).
     pub hex_count: u32,
 }
 
@@ -104,27 +104,27 @@ impl<'v> Tokens<'v> {
         self.value.get(from..self.at).unwrap_or_default()
     }
 
-    /// The last byte that was taken.
+    /// The last byte that was consumed.
     pub fn last_byte(&self) -> Option<u8> {
         self.at.checked_sub(1).and_then(|at| self.value.get(at)).copied()
     }
 
-    /// Whether `(` comes next, spaces aside.
+    /// Whether `(` comes next, ignoring spaces.
     pub fn opens_next(&self) -> bool {
         self.clone().next_token() == Token::Open
     }
 
-    /// The next token, without taking it.
+    /// The next token, without consuming it.
     pub fn peek(&self) -> Token<'v> {
         self.clone().next_token()
     }
 
-    /// Steps over spaces and comments that end within the value. `Some` is a comment that does not.
+    /// Skips spaces and comments that end within the value. `Some` is a comment that does not.
     fn skip(&mut self) -> Option<Token<'v>> {
         loop {
             match (self.byte(0)?, self.byte(1)) {
                 (byte, _) if is_space(byte) => self.at += 1,
-                // A space that does not break, alone in Latin-1 or in UTF-8.
+                // A non-breaking space, in Latin-1 or in UTF-8.
                 (0xa0, _) => self.at += 1,
                 (0xc2, Some(0xa0)) => self.at += 2,
                 (b'-', Some(b'-')) => {
@@ -175,7 +175,7 @@ impl<'v> Tokens<'v> {
         None
     }
 
-    /// The next token. Each byte is looked at a bounded number of times.
+    /// Consumes the next token. Looks at each byte a bounded number of times.
     pub fn next_token(&mut self) -> Token<'v> {
         if let Some(comment) = self.skip() {
             self.at = self.value.len();
@@ -244,8 +244,8 @@ impl<'v> Tokens<'v> {
         count
     }
 
-    /// A number; a word that begins with digits; or a number with a word stuck to it, as in `1or 1=1`, which
-    /// MySQL takes.
+    /// A number; a word that begins with digits; or a number with a word attached, as in `1or 1=1`, which
+    /// MySQL accepts.
     fn number(&mut self) -> Token<'v> {
         let from = self.at;
         if self.byte(0) == Some(b'0') && matches!(self.byte(1), Some(b'x' | b'X' | b'b' | b'B')) {
@@ -296,7 +296,7 @@ impl<'v> Tokens<'v> {
         Token::Word(Word::Name, self.span(from))
     }
 
-    /// A string whose first quote has been taken. Quotes are written within as two, or behind a backslash.
+    /// A string after its opening quote. Inside it, quotes are doubled or preceded by a backslash.
     fn text(&mut self, quote: u8) -> Token<'v> {
         let from = self.at;
         while let Some(byte) = self.byte(0) {
@@ -316,12 +316,12 @@ impl<'v> Tokens<'v> {
         Token::Text { content: self.span(from), quote, closed: false }
     }
 
-    /// A name between backticks or brackets. Names are short: what is longer is something else.
+    /// A name between backticks or brackets. Names are short: anything longer is something else.
     fn delimited(&mut self, end: u8) -> Token<'v> {
         let inner = self.rest(self.at + 1);
         match inner.iter().take(130).position(|&byte| byte == end) {
             Some(length) => self.take(length + 2, Token::Name),
-            // The other backtick may be the application's.
+            // The closing backtick may be the application's.
             None if end == b'`' => {
                 self.at = self.value.len();
                 Token::Text { content: inner, quote: b'`', closed: false }
@@ -364,7 +364,7 @@ impl<'v> Tokens<'v> {
         let from = self.at;
         self.run(is_name);
         let word = self.span(from);
-        // Strings with a mark before them: N'…', X'…', E'…', _utf8'…'.
+        // Strings with a prefix: N'…', X'…', E'…', _utf8'…'.
         if let Some(quote @ (b'\'' | b'"')) = self.byte(0)
             && (word.first() == Some(&b'_')
                 || (word.len() == 1 && matches!(word, b"n" | b"N" | b"x" | b"X" | b"e" | b"E" | b"b" | b"B")))

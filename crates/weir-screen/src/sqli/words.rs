@@ -1,8 +1,8 @@
-//! The words of SQL, in the classes that the grammar tells apart.
+//! The words of SQL, in the classes that the grammar distinguishes.
 //!
-//! A word alone never decides anything: it decides what may stand behind it.
+//! A word alone never decides anything: it determines what may follow.
 
-/// Roles of a word in a statement.
+/// The role of a word in a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// `and`, `or`, `xor`: joins conditions.
@@ -19,7 +19,7 @@ pub enum Word {
     Between,
     /// `div`, `mod`, `collate`: joins two operands.
     Arithmetic,
-    /// `binary`, `exists`, `any` and others: stands before an operand.
+    /// `binary`, `exists`, `any` and others: comes before an operand.
     Prefix,
     /// `case`.
     Case,
@@ -27,11 +27,11 @@ pub enum Word {
     Branch,
     /// `end`.
     End,
-    /// `null`, `true` and others: an operand of its own.
+    /// `null`, `true` and others: an operand by itself.
     Literal,
     /// `union`, `except`, `intersect`, `minus`.
     Union,
-    /// `all`, `distinct` and others, behind `union` and `select`.
+    /// `all`, `distinct` and others, after `union` and `select`.
     Quantifier,
     /// `select`.
     Select,
@@ -39,11 +39,11 @@ pub enum Word {
     From,
     /// `where`, `having`.
     Condition,
-    /// `group`, `order`, `partition`: wants `by`.
+    /// `group`, `order`, `partition`: requires `by`.
     Sort,
     /// `by`.
     By,
-    /// `asc`, `desc`, `nulls`, `first`, `last`: stands behind an operand and changes nothing.
+    /// `asc`, `desc`, `nulls`, `first`, `last`: follows an operand and changes nothing.
     Suffix,
     /// `limit`, `offset`, `fetch`, `top`.
     Limit,
@@ -53,7 +53,7 @@ pub enum Word {
     OutFile,
     /// `procedure`.
     Procedure,
-    /// `join` and what may stand before it.
+    /// `join` and the words that may precede it.
     Join,
     /// `on`, `using`, `for`, `separator`, `escape`: joins operands in some places.
     Link,
@@ -68,15 +68,15 @@ pub enum Word {
     Verb(Verb),
     /// The kind of thing that `create`, `drop`, `alter` and `truncate` name.
     Object,
-    /// A name that only a database's own dictionary has.
+    /// A name that exists only in a database's own dictionary.
     Dictionary,
-    /// A function that waits, writes, runs programs or leaks through errors; nothing else is called so.
+    /// A function that waits, writes, runs programs or leaks through errors, and whose name has no other use.
     Hostile,
-    /// `sleep` and others: a function that waits, whose name other languages have too.
+    /// `sleep` and others: a function that waits, whose name also exists in other languages.
     Delay,
-    /// A function that tells of the database, or of its files.
+    /// A function that reveals something about the database, or its files.
     Telling,
-    /// An ordinary function of SQL.
+    /// An ordinary SQL function.
     Function,
     /// Any other word.
     Name,
@@ -85,19 +85,19 @@ pub enum Word {
 /// A statement's first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// `create`, `drop`, `alter`, `truncate`: wants an object.
+    /// `create`, `drop`, `alter`, `truncate`: requires an object.
     Define,
-    /// `insert`, `replace`, `merge`: wants `into`.
+    /// `insert`, `replace`, `merge`: requires `into`.
     Insert,
-    /// `update`: wants a name and `set`.
+    /// `update`: requires a name and `set`.
     Update,
-    /// `delete`: wants `from`.
+    /// `delete`: requires `from`.
     Delete,
-    /// `exec`, `execute`, `call`: wants a name.
+    /// `exec`, `execute`, `call`: requires a name.
     Execute,
-    /// `declare`, `set`: wants a variable.
+    /// `declare`, `set`: requires a variable.
     Declare,
-    /// `begin`: wants a statement or `try`.
+    /// `begin`: requires a statement or `try`.
     Begin,
     /// `goto`.
     Goto,
@@ -115,7 +115,7 @@ pub enum Verb {
 /// Longest word of the table, in bytes.
 const LONGEST: usize = 27;
 
-/// The role of `word`, in any case of letters. O(log n) in the size of the table; does not allocate.
+/// The role of `word`, in any letter case. O(log n) in the size of the table; does not allocate.
 pub fn class_of(word: &[u8]) -> Word {
     let mut lower = [0_u8; LONGEST];
     let Some(room) = lower.get_mut(..word.len()) else {
@@ -151,7 +151,7 @@ fn special(word: &[u8]) -> Word {
     }
 }
 
-/// Where in the table the words of each first letter begin.
+/// Where the words with each first letter begin in the table.
 static STARTS: [usize; 27] = {
     let mut starts = [TABLE.len(); 27];
     let mut at = TABLE.len();
@@ -167,7 +167,7 @@ static STARTS: [usize; 27] = {
     starts
 };
 
-/// Short, for the table.
+/// Short name for the table.
 type V = Verb;
 
 /// Sorted, lower case.
