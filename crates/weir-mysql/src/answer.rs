@@ -35,8 +35,8 @@ pub struct AnswerStep<'a> {
 /// What happened in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerEvent<'a> {
-    /// Nothing to be told: read on. What `consumed` leaves of the input must be there again, in one piece and
-    /// with at least `needs` bytes in all.
+    /// No part to report: read more. The input that remains after `consumed` must be passed again, in one
+    /// piece and with at least `needs` bytes in all.
     More {
         /// Bytes (count) that the next input must have, counted from `consumed`.
         needs: usize,

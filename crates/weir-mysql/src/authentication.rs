@@ -98,8 +98,7 @@ pub fn write_more_data(out: &mut Vec<u8>, data: &[u8]) {
     out.extend_from_slice(data);
 }
 
-/// The password in a clear-text answer of `mysql_clear_password`, or of one over TLS, without the NUL that
-/// ends it.
+/// The password that a client sends in clear text within TLS, without the NUL that ends it.
 pub fn cleartext_password(payload: &[u8]) -> &[u8] {
     payload.strip_suffix(b"\0").unwrap_or(payload)
 }

@@ -1,15 +1,15 @@
-//! Client character sets, as far as the lexer must know them: which bytes belong to one character.
+//! Client character sets, as far as the lexer needs them: which bytes belong to one character.
 //!
-//! In some sets the second byte of a character may be a backslash, a backtick or a letter. Whoever reads such
-//! a text byte by byte sees the end of a string where the server sees none.
+//! In some character sets, the second byte of a character may be a backslash, a backtick or a letter. A
+//! parser that reads such a text byte by byte sees the end of a string where the server does not.
 
-/// What bytes make a character in the client's character set (`character_set_client`).
+/// How `character_set_client` encodes characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientCharset {
     /// `utf8mb4`, `utf8mb3`.
     #[default]
     Utf8,
-    /// One byte a character, and ASCII below 0x80: `latin1`, `binary`, `cp1251` …
+    /// One byte per character, with ASCII below 0x80: `latin1`, `binary`, `cp1251` …
     SingleByte,
     /// `gbk`.
     Gbk,
@@ -25,11 +25,11 @@ pub enum ClientCharset {
     EucKr,
     /// `ujis`, `eucjpms`.
     EucJp,
-    /// Any other, such as `swe7`, where a backtick is a letter: no text in it is read.
+    /// Any other, such as `swe7`, where a backtick is a letter. Texts in it are not read.
     Unknown,
 }
 
-/// Character sets of one byte a character that hold ASCII whole.
+/// Single-byte character sets that contain all of ASCII.
 const SINGLE_BYTE: [&str; 25] = [
     "armscii8", "ascii", "binary", "cp1250", "cp1251", "cp1256", "cp1257", "cp850", "cp852", "cp866", "dec8",
     "geostd8", "greek", "hebrew", "hp8", "keybcs2", "koi8r", "koi8u", "latin1", "latin2", "latin5", "latin7",
@@ -37,8 +37,8 @@ const SINGLE_BYTE: [&str; 25] = [
 ];
 
 impl ClientCharset {
-    /// The set that a server calls `name`, in any case (`SHOW CHARACTER SET`, the tracked
-    /// `character_set_client`). A name not known is [`ClientCharset::Unknown`].
+    /// The character set with this server name, in any case (`SHOW CHARACTER SET`, the tracked
+    /// `character_set_client`). An unknown name gives [`ClientCharset::Unknown`].
     pub fn named(name: &str) -> ClientCharset {
         let name = name.trim().to_ascii_lowercase();
         match name.as_str() {
@@ -55,7 +55,7 @@ impl ClientCharset {
         }
     }
 
-    /// The set of a collation's number, as a client names it when it logs in
+    /// The character set of a collation id, as a client sends it in its login
     /// (`information_schema.collations`, column `ID`).
     pub fn of_collation(id: u16) -> ClientCharset {
         match id {
@@ -71,7 +71,7 @@ impl ClientCharset {
             12 | 91 | 97 | 98 => ClientCharset::EucJp,
             // swe7.
             10 | 82 => ClientCharset::Unknown,
-            // ucs2, utf16, utf16le and utf32 cannot be a client's.
+            // ucs2, utf16, utf16le and utf32 are not allowed as client character sets.
             35 | 54..=56 | 60..=62 | 90 | 101..=124 | 128..=151 | 159..=183 => ClientCharset::Unknown,
             2..=9 | 11 | 14..=18 | 20..=23 | 25..=27 | 29..=32 | 34 | 36..=44 | 47..=53 | 57..=59 => {
                 ClientCharset::SingleByte
@@ -81,8 +81,8 @@ impl ClientCharset {
         }
     }
 
-    /// How many bytes the character at the front of `bytes` has, or `None` where they begin no character.
-    /// ASCII is 1 in every set.
+    /// Bytes of the character at the front of `bytes`; `None` if they begin no character. ASCII is 1 in every
+    /// set.
     pub fn length(self, bytes: &[u8]) -> Option<usize> {
         let (&first, rest) = bytes.split_first()?;
         if first < 0x80 {
@@ -124,8 +124,8 @@ impl ClientCharset {
         }
     }
 
-    /// Whether a byte that stands for `'`, `"`, `` ` `` or `\` can be part of a longer character, so that
-    /// strings must be read character by character.
+    /// Whether the byte of `'`, `"`, `` ` `` or `\` can be part of a longer character, so that strings must
+    /// be read character by character.
     pub(crate) fn hides_ascii(self) -> bool {
         use ClientCharset::{Big5, EucKr, Gb18030, Gbk, ShiftJis};
         matches!(self, Big5 | EucKr | Gb18030 | Gbk | ShiftJis)

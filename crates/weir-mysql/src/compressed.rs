@@ -27,7 +27,7 @@ pub struct CompressedHeader {
 }
 
 impl CompressedHeader {
-    /// Reads a header. Whatever the bytes, they are one.
+    /// Parses a header; any seven bytes are valid.
     pub fn parse(bytes: [u8; COMPRESSED_HEADER_BYTES]) -> CompressedHeader {
         let [a, b, c, sequence, d, e, f] = bytes;
         CompressedHeader {

@@ -1,93 +1,93 @@
-//! Numbers of errors, by MySQL's names for them: those that Weir says itself, and those by which it knows
-//! what a server's error is about.
+//! Error numbers under MySQL's names: those that Weir sends itself, and those by which it interprets a
+//! server's errors.
 //!
 //! Source: MySQL's "Error Message Reference", server and client errors.
 
-/// There is no memory left.
+/// Out of memory.
 pub const ER_OUTOFMEMORY: u16 = 1037;
-/// There is no room for another connection.
+/// Too many connections.
 pub const ER_CON_COUNT_ERROR: u16 = 1040;
-/// A server has no memory left for a connection.
+/// The server has no memory for a connection.
 pub const ER_OUT_OF_RESOURCES: u16 = 1041;
-/// A login can not be read.
+/// The login packet is malformed.
 pub const ER_HANDSHAKE_ERROR: u16 = 1043;
-/// The account has no right to the schema.
+/// The account has no access to the schema.
 pub const ER_DBACCESS_DENIED_ERROR: u16 = 1044;
-/// There is no such account, or its password is another.
+/// There is no such account, or the password is wrong.
 pub const ER_ACCESS_DENIED_ERROR: u16 = 1045;
-/// No server serves the command.
+/// The command is unknown.
 pub const ER_UNKNOWN_COM_ERROR: u16 = 1047;
-/// There is no such schema.
+/// The schema does not exist.
 pub const ER_BAD_DB_ERROR: u16 = 1049;
-/// The server goes away; the connection ends behind it.
+/// The server is shutting down; the connection ends after this error.
 pub const ER_SERVER_SHUTDOWN: u16 = 1053;
-/// The text can not be read, and nothing of it was done.
+/// Syntax error; nothing was executed.
 pub const ER_PARSE_ERROR: u16 = 1064;
-/// No connection has the number that KILL names.
+/// KILL names a connection id that does not exist.
 pub const ER_NO_SUCH_THREAD: u16 = 1094;
-/// The connection that KILL names is another account's.
+/// KILL names a connection of another account.
 pub const ER_KILL_DENIED_ERROR: u16 = 1095;
-/// What has no number of its own; the text says what is meant.
+/// An error without a number of its own; its text says what is meant.
 pub const ER_UNKNOWN_ERROR: u16 = 1105;
-/// The server blocks the client's address, for too many connections from there have failed.
+/// The server blocks the client's address after too many failed connections from it.
 pub const ER_HOST_IS_BLOCKED: u16 = 1129;
-/// No account may come from the client's address.
+/// No account may connect from the client's address.
 pub const ER_HOST_NOT_PRIVILEGED: u16 = 1130;
-/// The server can start no thread for a connection.
+/// The server cannot create a thread for the connection.
 pub const ER_CANT_CREATE_THREAD: u16 = 1135;
-/// A packet is longer than it may be; the connection ends behind it.
+/// A packet is too long; the connection ends after this error.
 pub const ER_NET_PACKET_TOO_LARGE: u16 = 1153;
-/// A packet is not the one after its predecessor.
+/// A packet has the wrong sequence id.
 pub const ER_NET_PACKETS_OUT_OF_ORDER: u16 = 1156;
-/// A packet can not be inflated.
+/// A compressed packet cannot be inflated.
 pub const ER_NET_UNCOMPRESS_ERROR: u16 = 1157;
-/// The account has as many connections as it may.
+/// The account has reached its limit of connections.
 pub const ER_TOO_MANY_USER_CONNECTIONS: u16 = 1203;
-/// A function, or an execution, has arguments that it can not have.
+/// A function or an execution has invalid arguments.
 pub const ER_WRONG_ARGUMENTS: u16 = 1210;
-/// The transaction was rolled back, and is to be begun anew.
+/// The transaction was rolled back and must be restarted.
 pub const ER_LOCK_DEADLOCK: u16 = 1213;
-/// The account has done as much as it may within the hour, or has as many connections as it may.
+/// The account has reached its hourly limit, or its limit of connections.
 pub const ER_USER_LIMIT_REACHED: u16 = 1226;
-/// No prepared statement has the number.
+/// No prepared statement has this id.
 pub const ER_UNKNOWN_STMT_HANDLER: u16 = 1243;
-/// The client does not know the account's plugin.
+/// The client does not support the account's authentication plugin.
 pub const ER_NOT_SUPPORTED_AUTH_MODE: u16 = 1251;
-/// An option forbids the statement: `--super-read-only`, and others that have nothing to do with it.
+/// An option forbids the statement: `--super-read-only`, or an unrelated one.
 pub const ER_OPTION_PREVENTS_STATEMENT: u16 = 1290;
-/// The statement was ended by KILL.
+/// KILL has interrupted the statement.
 pub const ER_QUERY_INTERRUPTED: u16 = 1317;
-/// Rows are asked for where no cursor is open.
+/// COM_STMT_FETCH for a statement without an open cursor.
 pub const ER_STMT_HAS_NO_OPEN_CURSOR: u16 = 1421;
-/// There are as many prepared statements as there may be.
+/// The limit of prepared statements is reached.
 pub const ER_MAX_PREPARED_STMT_COUNT_REACHED: u16 = 1461;
-/// The next transaction's characteristics can not be said within one.
+/// Transaction characteristics cannot be set while a transaction is open.
 pub const ER_CANT_CHANGE_TX_CHARACTERISTICS: u16 = 1568;
-/// What a prepared statement was prepared for has changed.
+/// The prepared statement is outdated and must be prepared again.
 pub const ER_NEED_REPREPARE: u16 = 1615;
 /// A write in a READ ONLY transaction.
 pub const ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION: u16 = 1792;
-/// A packet can not be read.
+/// A packet is malformed.
 pub const ER_MALFORMED_PACKET: u16 = 1835;
-/// The server takes no writes.
+/// The server is read-only.
 pub const ER_READ_ONLY_MODE: u16 = 1836;
-/// A client's own number: no server could be connected to.
+/// A client-side error: no connection to the server could be opened.
 pub const CR_CONN_HOST_ERROR: u16 = 2003;
-/// The statement took longer than it may.
+/// The statement exceeded its time limit.
 pub const ER_QUERY_TIMEOUT: u16 = 3024;
-/// The server lets in nobody but who administers it.
+/// The server is in offline mode and admits only administrators.
 pub const ER_SERVER_OFFLINE_MODE: u16 = 3032;
 /// The account is locked.
 pub const ER_ACCOUNT_HAS_BEEN_LOCKED: u16 = 3118;
-/// Nobody is let in without TLS.
+/// Connections without TLS are not allowed.
 pub const ER_SECURE_TRANSPORT_REQUIRED: u16 = 3159;
-/// A role that the account has not.
+/// The role is not granted to the account.
 pub const ER_ROLE_NOT_GRANTED: u16 = 3530;
-/// The client asks for a way to compress that it may not use.
+/// The client asks for a compression algorithm that it may not use.
 pub const ER_WRONG_COMPRESSION_ALGORITHM_CLIENT: u16 = 3922;
-/// The client asks for a level of compression that there is not.
+/// The client asks for a compression level that does not exist.
 pub const ER_WRONG_COMPRESSION_LEVEL_CLIENT: u16 = 3923;
-/// A client's files may not be read.
+/// Local files of the client may not be read.
 pub const ER_CLIENT_LOCAL_FILES_DISABLED: u16 = 3948;
-/// The client was idle for too long; the connection ends behind it.
+/// The client was idle for too long; the connection ends after this error.
 pub const ER_CLIENT_INTERACTION_TIMEOUT: u16 = 4031;

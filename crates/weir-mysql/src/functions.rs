@@ -1,17 +1,18 @@
-//! What is known of the functions that a statement calls.
+//! What is known about the functions that a statement calls.
 //!
-//! A name that is not here may be a stored or a loaded function, which can write, lock or set anything.
+//! A name that is not listed here may be a stored or loadable function, which can write, lock or set
+//! anything.
 
-/// What a name before a bracket is.
+/// The meaning of a name before a parenthesis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Called {
-    /// A built-in function that changes nothing and whose answer is right on every member.
+    /// A built-in function that changes nothing and gives the right answer on every member.
     Pure,
-    /// A word of the grammar, or a type: no call.
+    /// A keyword or a type, not a call.
     Grammar,
-    /// `GET_LOCK`: takes a lock that belongs to a connection.
+    /// `GET_LOCK`, which takes a lock that belongs to a connection.
     UserLock,
-    /// Functions about one server: its locks, its files, how far it has come.
+    /// A function about the individual server: its locks, files or replication position.
     OneServer,
     /// `LAST_INSERT_ID`.
     LastInsertId,
@@ -21,15 +22,16 @@ pub(crate) enum Called {
     RowCount,
     /// `CONNECTION_ID`, `PS_CURRENT_THREAD_ID`.
     ConnectionId,
-    /// Any other.
+    /// Any other function.
     Unknown,
 }
 
 /// Longest name in the tables, in bytes.
 const LONGEST: usize = 33;
 
-/// What `name(` is, in any case. `is_tight` says that no white space stands between name and bracket, or that
-/// the session's SQL mode allows it: without, some names are not their functions but a stored one's.
+/// Classifies `name(`; the case does not matter. `is_tight` means that no white space separates name and
+/// parenthesis, or that the session's SQL mode allows it. Otherwise some names do not mean the built-in
+/// function but a stored one.
 ///
 /// Source: MySQL 9.x reference manual, "Built-In Function and Operator Reference", "Function Name Parsing and
 /// Resolution".
@@ -58,7 +60,7 @@ pub(crate) fn called(name: &[u8], is_tight: bool) -> Called {
     }
 }
 
-/// Words of the grammar and types that a bracket may follow. None can be called as a function without quotes.
+/// Keywords and types that a parenthesis may follow. Unquoted, none of them can be called as a function.
 const GRAMMAR: [&[u8]; 79] = [
     b"AGAINST",
     b"ALL",
@@ -141,7 +143,7 @@ const GRAMMAR: [&[u8]; 79] = [
     b"XOR",
 ];
 
-/// Functions whose bracket must follow at once, unless the SQL mode has `IGNORE_SPACE`.
+/// Functions whose parenthesis must follow without white space, unless the SQL mode has `IGNORE_SPACE`.
 const TIGHT: [&[u8]; 35] = [
     b"ADDDATE",
     b"BIT_AND",
@@ -180,9 +182,9 @@ const TIGHT: [&[u8]; 35] = [
     b"VAR_SAMP",
 ];
 
-/// Built-in functions that change nothing but their own answer. Those that answer differently each time are
-/// among them: a secondary's clock or random number is as good as the primary's. MD5, SHA and SHA1 are not:
-/// server 9.7.4 has them no more, so that the name is a stored or a loaded function's.
+/// Built-in functions without side effects. Functions with varying results are included, because a
+/// secondary's clock or random number is as good as the primary's. MD5, SHA and SHA1 are left out: server
+/// 9.7.4 no longer has them, so the name may be a stored or loadable function.
 const PURE: [&[u8]; 377] = [
     b"ABS",
     b"ACOS",

@@ -1,9 +1,8 @@
-//! Tables and views behind which stored code leaves something on a connection that neither the text of a
-//! statement nor the server's session trackers tell: a view calls a function that takes a user lock, say, or
-//! a trigger does.
+//! Tables and views whose stored code leaves state on a connection that shows neither in the statement text
+//! nor in session trackers. For example, a view calls a function that takes a user lock, or a trigger does.
 //!
-//! Which they are is found out elsewhere; here a statement that names one is judged as if it called an
-//! unknown function.
+//! The caller finds out which tables and views these are. A statement that names one is treated as if it
+//! called an unknown function.
 
 use std::collections::HashSet;
 
@@ -11,7 +10,8 @@ use crate::lexer::{Lexer, SqlDialect, SqlToken};
 use crate::topology::TextRow;
 use crate::verdict::{LeftBehind, Resend, RoleWanted, RouteReason, SessionFacts, StatementVerdict};
 
-/// Whether a text names one of these, with or without quotes and a schema. Time grows with the text's length.
+/// Whether a text contains one of these names, with or without quotes and a schema. Time grows with the
+/// text's length.
 pub fn names_any(text: &[u8], dialect: SqlDialect, is_one: impl Fn(&[u8]) -> bool) -> bool {
     let name = |token| match token {
         SqlToken::Word(name) | SqlToken::Member(name) | SqlToken::Name(name) => Some(name),
@@ -33,28 +33,29 @@ impl StatementVerdict {
     }
 }
 
-/// Most names that one question asks for.
+/// Most names in one query.
 pub const MOST_NAMES: usize = 200;
-/// How deep code behind code is followed: a view over a view over a function is three.
+/// How many levels of code are followed; a view on a view on a function is three.
 const MOST_LEVELS: usize = 6;
-/// What trackers do not tell, as a regular expression: user locks, and user variables that are set otherwise
-/// than by SET.
+/// A regular expression for effects that session trackers do not report: user locks, and user variables set
+/// in other ways than by SET.
 const UNTOLD: &str = "(get|release(_all)?)_lock|into[[:space:]]+@|@[^[:space:]]+[[:space:]]*:=";
 
-/// The search for such tables and views: what to ask a server next, until nothing new is found.
+/// The search for such tables and views. It gives the next query for a server until nothing new is found.
 #[derive(Debug, Default)]
 pub struct HiddenSearch {
-    /// Tables and views. A routine that a statement names itself is an unknown function, or a CALL.
+    /// Tables and views that were found. Routines are not needed: a statement that calls one has an unknown
+    /// function or is a CALL.
     names: HashSet<Box<[u8]>>,
-    /// Those and routines, by which the search goes on.
+    /// These and routines: the names that the search follows.
     followed: HashSet<Box<[u8]>>,
     newest: Vec<Box<[u8]>>,
     levels: usize,
 }
 
 impl HiddenSearch {
-    /// The next question: for routines, views and tables with triggers of which the code has what is searched
-    /// for, or a name that was found before. `None` when the search is over.
+    /// The next query. It looks for routines, views and tables with triggers whose code has such an effect,
+    /// or contains a name that was found before. `None` when the search is over.
     pub fn next_sql(&mut self) -> Option<String> {
         if self.levels == MOST_LEVELS || (self.levels > 0 && self.newest.is_empty()) {
             return None;
@@ -71,7 +72,7 @@ impl HiddenSearch {
         Some(sql(&pattern))
     }
 
-    /// Takes an answer: a name in each row, and whether it is a table's or a view's.
+    /// Takes an answer: each row has a name, and whether it is a table or view.
     pub fn take(&mut self, rows: &[TextRow]) {
         self.newest.clear();
         for row in rows {
@@ -82,7 +83,7 @@ impl HiddenSearch {
             }
             let is_plain =
                 name.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$'));
-            // What is named otherwise is known, and not followed.
+            // Names with other characters are found but not followed.
             if is_plain && self.followed.insert(name.clone()) {
                 self.newest.push(name);
             }
@@ -95,8 +96,8 @@ impl HiddenSearch {
     }
 }
 
-/// Asks for the names of what has code that a pattern matches, as far as the account may see it. The pattern
-/// is written in hexadecimal digits, so that nothing in it ends the text.
+/// A query for the names of all objects whose code matches a pattern, as far as the account may see them. The
+/// pattern is in hexadecimal, so that no character in it can end the literal.
 fn sql(pattern: &str) -> String {
     let digits: String = pattern.bytes().map(|byte| format!("{byte:02x}")).collect();
     let of = |table: &str, (name, is_table): (&str, u8), code: &str, schema: &str| {

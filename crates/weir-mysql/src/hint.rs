@@ -1,18 +1,16 @@
-//! What a client says itself about where a statement may run: in a comment before it, or in an attribute of
-//! the query.
+//! Hints by which a client chooses where a statement may run: a leading comment or a query attribute.
 //!
-//! A hint never sends a write anywhere but to the primary, nor a read away from its transaction: it only says
-//! of a read what its text does not tell.
+//! A hint never sends a write to a server other than the primary, nor a read out of its transaction. It only
+//! adds what the text of a read does not show.
 
 use crate::verdict::{LeftBehind, RoleWanted, RouteReason, StatementKind, StatementVerdict};
 
-/// Name of the attribute.
+/// The name of Weir's query attribute.
 const ATTRIBUTE: &[u8] = b"weir.role";
-/// MySQL Router's name for it, whose values are `read_write`, `read_only` and `auto`.
+/// The name in MySQL Router, with the values `read_write`, `read_only` and `auto`.
 const ROUTER_ATTRIBUTE: &[u8] = b"router.access_mode";
 
-/// The hint of a comment that the text begins with, `/* weir: primary */` or `/* weir: secondary */`; `None`
-/// without one.
+/// The hint in a leading comment, `/* weir: primary */` or `/* weir: secondary */`; `None` if there is none.
 pub fn of_comment(text: &[u8]) -> Option<RoleWanted> {
     let comment = text.trim_ascii_start().strip_prefix(b"/*")?;
     let end = comment.windows(2).position(|two| two == b"*/")?;
@@ -37,7 +35,8 @@ fn role(word: &[u8]) -> Option<RoleWanted> {
 }
 
 impl StatementVerdict {
-    /// With what the client says about it; [`StatementVerdict::under`] then says where it runs.
+    /// The verdict with the client's hint applied; call [`StatementVerdict::under`] on it to find where it
+    /// runs.
     pub fn hinted(self, hint: Option<RoleWanted>) -> StatementVerdict {
         let own_reason = match (hint, self.own_reason) {
             (Some(RoleWanted::Primary), own) if own.wants() == RoleWanted::AnyMember => {

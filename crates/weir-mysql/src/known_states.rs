@@ -1,5 +1,5 @@
-//! States of sessions that one worker has seen, so that equal ones are the same in memory: a connection that
-//! another session has left in the wanted state is known for that by comparing two pointers.
+//! Interns the session states that one worker has seen, so that equal states share one allocation. Whether an
+//! idle connection is in the wanted state is then a comparison of two pointers.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -7,15 +7,16 @@ use std::rc::Rc;
 
 use crate::state::TrackedState;
 
-/// Most states that are kept; the oldest make room. Applications have a handful: one per schema and account.
+/// Most states that are kept; the oldest are dropped first. Applications have a handful: one per schema and
+/// account.
 const MOST: usize = 64;
 
-/// See the module.
+/// The interned states of a worker.
 #[derive(Debug, Default)]
 pub struct KnownStates(RefCell<VecDeque<Rc<TrackedState>>>);
 
 impl KnownStates {
-    /// The state kept that equals this one: this one, where none did.
+    /// The interned state that equals this one; interns this one if there is none.
     pub fn shared(&self, state: &Rc<TrackedState>) -> Rc<TrackedState> {
         let mut known = self.0.borrow_mut();
         if let Some(found) = known.iter().find(|known| Rc::ptr_eq(known, state) || *known == state) {

@@ -1,8 +1,8 @@
-//! Verdicts on texts that one worker has judged before: an application has a handful of statements that it
-//! sends again and again, and reading one costs more than all else that is done about it.
+//! Caches the verdicts on texts that one worker has classified before. An application repeats a handful of
+//! statements, and classifying one costs more than everything else that is done with it.
 //!
-//! A text is remembered whole, and compared whole. What may hold a password, as CREATE USER does, is not
-//! remembered, nor is a text that has come once.
+//! A text is stored and compared as a whole. Texts that may contain a password, such as CREATE USER, are not
+//! stored, nor are texts that have occurred only once.
 
 use std::cell::RefCell;
 
@@ -10,20 +10,20 @@ use crate::classify::classify;
 use crate::lexer::SqlDialect;
 use crate::verdict::{SessionFacts, StatementKind, StatementVerdict};
 
-/// Most texts that are remembered (count).
+/// Most texts that are stored (count).
 const MOST: usize = 256;
-/// The longest that is, in bytes: with [`MOST`] of them 128 KiB.
+/// The longest text that is stored, in bytes; [`MOST`] of them take 128 KiB.
 const LONGEST: usize = 512;
 
-/// See the module.
+/// The cached verdicts of a worker.
 #[derive(Debug, Default)]
 pub struct KnownVerdicts(RefCell<Vec<VerdictSlot>>);
 
-/// One text by its hash has one place, where it may meet others.
+/// A slot. The hash of a text selects its slot, which it may share with other texts.
 #[derive(Debug, Default)]
 struct VerdictSlot {
-    /// Hash of the text that came last and is not the one that is known. A text takes the place when it comes
-    /// twice in a row here, so that those that come once, each with another number in it, turn nothing out.
+    /// The hash of the last text in this slot that is not the stored one. A text is stored only when it comes
+    /// twice in a row here. So texts that occur once, each with a different number in them, evict nothing.
     seen: u64,
     known: Option<KnownVerdict>,
 }
@@ -33,12 +33,12 @@ struct KnownVerdict {
     hash: u64,
     text: Box<[u8]>,
     dialect: SqlDialect,
-    /// Outside of any session, but for the dialect.
+    /// The verdict without any session facts except the dialect.
     verdict: StatementVerdict,
 }
 
 impl KnownVerdicts {
-    /// What [`classify`] says of this text. Allocates when a text is about to be remembered.
+    /// The result of [`classify`] for this text. Allocates when a text is stored.
     pub fn classify(&self, text: &[u8], facts: &SessionFacts) -> StatementVerdict {
         if text.len() > LONGEST {
             return classify(text, facts);
@@ -66,14 +66,14 @@ impl KnownVerdicts {
     }
 }
 
-/// Whether statements of this kind name no password.
+/// Whether statements of this kind never contain a password.
 fn may_be_remembered(kind: StatementKind) -> bool {
     use StatementKind::{Begin, End, Savepoint, Select, Show, Use, Write};
     matches!(kind, Select | Show | Write | Begin | End | Savepoint | Use)
 }
 
-/// A number by which texts are told apart fast. Who makes two that have the same gets them judged anew each
-/// time, as without it.
+/// A fast hash for texts. Someone who constructs collisions only makes the texts be classified each time, as
+/// without the cache.
 fn hash(text: &[u8]) -> u64 {
     const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
     let mix = |hash: u64, next: u64| {

@@ -1,4 +1,4 @@
-//! Values in the binary protocol: a statement's attributes, and the parameters of a prepared one.
+//! Values in the binary protocol: query attributes, and the parameters of prepared statements.
 //!
 //! Source: MySQL internals, "COM_QUERY", "COM_STMT_EXECUTE" and "Binary Protocol Resultset: Binary Value".
 
@@ -8,31 +8,32 @@ use crate::capability::Capabilities;
 use crate::value::{PayloadCursor, write_integer};
 use crate::wire_error::WireError;
 
-/// A COM_QUERY taken apart.
+/// The parts of a COM_QUERY.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryParts<'a> {
-    /// Where the statement's text begins, in bytes from the payload's first; it ends with the payload.
+    /// The offset of the statement text in the payload (bytes); it ends with the payload.
     pub text_start: usize,
-    /// The attributes, in their order.
+    /// The query attributes, in order.
     pub attributes: Vec<QueryAttribute<'a>>,
 }
 
-/// An attribute of a statement (`mysql_bind_param`).
+/// A query attribute (`mysql_bind_param`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueryAttribute<'a> {
-    /// Its name; several may have the same.
+    /// Its name; names may repeat.
     pub name: &'a [u8],
-    /// Its type, as `enum_field_types` has it, with 0x8000 for unsigned ones.
+    /// Its type from `enum_field_types`, plus 0x8000 if it is unsigned.
     pub kind: u16,
-    /// Its value as it was sent, of a string without its length; `None` is NULL.
+    /// Its value as sent, for a string without its length; `None` is NULL.
     pub value: Option<&'a [u8]>,
 }
 
-/// A string, for which this type stands in the binary protocol (`MYSQL_TYPE_STRING`).
+/// The type of a string in the binary protocol (`MYSQL_TYPE_STRING`).
 pub const STRING_TYPE: u16 = 0xFE;
 
 impl<'a> QueryParts<'a> {
-    /// Reads a COM_QUERY's payload, or its beginning: [`WireError::Truncated`] then asks for more of it.
+    /// Parses the payload of a COM_QUERY, or its beginning: then [`WireError::Truncated`] means that more is
+    /// needed.
     pub fn parse(payload: &'a [u8], capabilities: Capabilities) -> Result<QueryParts<'a>, WireError> {
         let mut cursor = PayloadCursor::new(payload);
         cursor.u8()?;
@@ -58,10 +59,11 @@ fn read_attributes<'a>(
     let count = usize::try_from(count).map_err(|_| WireError::Truncated)?;
     let nulls = cursor.bytes(count.div_ceil(8))?;
     if cursor.u8()? != 1 {
-        // Without types the values could not be told apart.
+        // Without types the values cannot be parsed.
         return Err(WireError::UnexpectedPacket);
     }
-    // Each needs two bytes of its type and one of its name's length: none is counted that is not there.
+    // Each attribute takes two bytes of type and one of name length, which limits the allocation to the real
+    // size.
     let mut attributes = Vec::with_capacity(count.min(cursor.remaining().len() / 3));
     for _ in 0..count {
         let kind = cursor.u16()?;
@@ -75,8 +77,8 @@ fn read_attributes<'a>(
     Ok(attributes)
 }
 
-/// Appends the payload of a COM_QUERY: with attributes, all of them strings, where the connection has
-/// [`Capabilities::QUERY_ATTRIBUTES`].
+/// Appends the payload of a COM_QUERY. If the connection has [`Capabilities::QUERY_ATTRIBUTES`], it includes
+/// the attributes, all of them as strings.
 pub fn write_query(
     out: &mut Vec<u8>,
     capabilities: Capabilities,
@@ -109,34 +111,34 @@ pub fn write_query(
     out.extend_from_slice(text);
 }
 
-/// A COM_STMT_EXECUTE taken apart: ranges of its payload.
+/// The parts of a COM_STMT_EXECUTE, as ranges of its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecuteParts {
-    /// The statement.
+    /// The statement id.
     pub statement_id: u32,
-    /// Kinds of cursor (0 is none), and 0x08 with attributes.
+    /// The cursor type (0 is none), plus 0x08 if there are attributes.
     pub flags: u8,
     /// How many parameters and attributes have values here (count).
     pub values_count: usize,
-    /// The bitmap of NULLs.
+    /// The NULL bitmap.
     pub nulls: Range<usize>,
-    /// The byte that says whether types follow, and its place. `None` where there are no values.
+    /// The position of the byte that says whether types follow, and its value. `None` if there are no values.
     pub types_follow: Option<(usize, bool)>,
-    /// Types, with names where attributes are possible. Empty where they stand in an earlier execution: a
-    /// server that did not see that one must be told of them.
+    /// The types, with names if attributes are possible. Empty if the types are those of an earlier
+    /// execution; a server that did not see that one needs them again.
     pub types: Range<usize>,
     /// All values, up to the payload's end.
     pub values: Range<usize>,
 }
 
-/// Of the flags of COM_STMT_EXECUTE: a cursor of some kind is asked for.
+/// Flags of COM_STMT_EXECUTE that ask for any kind of cursor.
 pub const ANY_CURSOR: u8 = 0x07;
-/// Of the flags of COM_STMT_EXECUTE: the number of values is said.
+/// Flag of COM_STMT_EXECUTE: the number of values is given.
 const PARAMETER_COUNT_AVAILABLE: u8 = 0x08;
 
 impl ExecuteParts {
-    /// Takes a payload apart, or its beginning up to the values. `parameter_count` is what the answer to
-    /// COM_STMT_PREPARE said.
+    /// Parses a payload, or its beginning up to the values. `parameter_count` is from the answer to
+    /// COM_STMT_PREPARE.
     pub fn parse(
         payload: &[u8],
         parameter_count: u16,
@@ -148,7 +150,7 @@ impl ExecuteParts {
         cursor.u32()?;
         let has_names = capabilities.has(Capabilities::QUERY_ATTRIBUTES);
         let mut values_count = usize::from(parameter_count);
-        // Said where the statement has parameters, too, whatever the flag is.
+        // It is also given if the statement has parameters, whatever the flag says.
         if has_names && (parameter_count > 0 || flags & PARAMETER_COUNT_AVAILABLE != 0) {
             values_count = usize::try_from(cursor.integer()?).map_err(|_| WireError::Truncated)?;
         }
@@ -185,8 +187,8 @@ impl ExecuteParts {
         Ok(parts)
     }
 
-    /// Appends the payload with `types` in the place of none: as an execution is sent to a server that has
-    /// not seen the types. `types` are the bytes that [`ExecuteParts::types`] named in an earlier payload.
+    /// Appends the payload with `types` inserted if it has none, for a server that has not seen the types.
+    /// `types` are the bytes in the range [`ExecuteParts::types`] of an earlier payload.
     pub fn write_with_types(&self, out: &mut Vec<u8>, payload: &[u8], types: &[u8]) -> Result<(), WireError> {
         let Some((flag_at, false)) = self.types_follow else {
             out.extend_from_slice(payload);
@@ -206,7 +208,7 @@ fn is_null(nulls: &[u8], index: usize) -> bool {
     nulls.get(index / 8).is_some_and(|byte| byte & 1 << (index % 8) != 0)
 }
 
-/// Bytes of a value of a type that has always as many; `None` for those with a length before them.
+/// Bytes of a value of a fixed-size type; `None` for types with a length prefix.
 fn fixed_bytes(kind: u16) -> Option<usize> {
     match kind & 0xFF {
         0x06 => Some(0),
@@ -223,8 +225,9 @@ fn read_value<'a>(cursor: &mut PayloadCursor<'a>, kind: u16) -> Result<&'a [u8],
         return cursor.bytes(bytes);
     }
     match kind & 0xFF {
-        // Dates and times have their length in one byte, which is a length-encoded integer too; DECIMAL,
-        // VARCHAR, BIT, JSON, VECTOR, NEWDECIMAL, ENUM, SET, BLOBs, strings and GEOMETRY are strings.
+        // Dates and times begin with a length byte, which is a valid length-encoded integer. DECIMAL,
+        // VARCHAR, BIT, JSON, VECTOR, NEWDECIMAL, ENUM, SET, BLOBs, strings and GEOMETRY are length-encoded
+        // strings.
         0x00 | 0x07 | 0x0A..=0x0C | 0x0F | 0x10 | 0xF2 | 0xF5..=0xFF => cursor.string(),
         _ => Err(WireError::ValueType),
     }

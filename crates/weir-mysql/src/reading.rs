@@ -1,4 +1,4 @@
-//! Walks over one statement's tokens and notes what they say about it, whatever its verb.
+//! Walks over the tokens of one statement and collects what they imply, whatever its verb.
 
 use crate::functions::{Called, called};
 use crate::lexer::{Lexer, SqlDialect, SqlToken};
@@ -7,7 +7,7 @@ use crate::verdict::{
     TableUse, TransactionStep,
 };
 
-/// What is known of one statement of a text.
+/// What is known about one statement of a text, or about all of them so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub kind: StatementKind,
@@ -18,17 +18,17 @@ pub(crate) struct Part {
     pub local_infile: bool,
     pub kill: Option<KillTarget>,
     pub resend: Resend,
-    /// Whether what follows may be read by other rules, or holds more of the same statement.
+    /// Whether the text after it may follow other rules, or may still belong to this statement.
     pub blurs_the_rest: bool,
     /// See [`crate::StatementVerdict::changes`].
     pub changes: bool,
     /// See [`crate::StatementVerdict::tables`].
     pub tables: TableUse,
-    /// What of it is beyond a READ ONLY transaction, where more than its step says so.
+    /// How far it goes beyond a READ ONLY transaction; `None` if its transaction step decides.
     pub beyond: Option<BeyondReadOnly>,
-    /// Of several statements: one of them may have ended a READ ONLY transaction.
+    /// For several statements: whether one of them may have ended a READ ONLY transaction.
     pub leaves_read_only: bool,
-    /// Of several statements: the first ends the transaction that it comes in.
+    /// For several statements: whether the first ends the transaction that is open when the text arrives.
     pub ends_at_once: bool,
     /// See [`crate::StatementVerdict::ends_as_set`].
     pub ends_as_set: bool,
@@ -55,12 +55,13 @@ impl Part {
         }
     }
 
-    /// Whether it may change, or lock, more than what is its connection's own.
+    /// Whether it may change, or lock, more than the state of its own connection.
     pub fn may_change(&self) -> bool {
         self.changes || self.leaves.has(LeftBehind::ANYTHING)
     }
 
-    /// What of it is beyond a READ ONLY transaction that it comes in. What a routine does there is not seen.
+    /// How far it goes beyond a READ ONLY transaction that is open when it arrives. Effects of a routine on
+    /// the transaction are not visible here.
     pub fn beyond_read_only(&self) -> BeyondReadOnly {
         self.beyond.unwrap_or(match self.step {
             TransactionStep::ImplicitCommit if self.changes => BeyondReadOnly::AtOnce,
@@ -68,7 +69,7 @@ impl Part {
         })
     }
 
-    /// Notes a reason against reading elsewhere; the first one stays.
+    /// Notes a reason for running on the primary; the first one is kept.
     pub fn refuse(&mut self, reason: RouteReason) {
         self.changes |= reason.changes();
         if self.reason.wants() == RoleWanted::AnyMember {
@@ -76,7 +77,7 @@ impl Part {
         }
     }
 
-    /// Notes that nobody can say what the statement does.
+    /// Notes that the effects of the statement are unknown.
     pub fn unreadable(&mut self) {
         self.reason = RouteReason::Unreadable;
         self.changes = true;
@@ -88,27 +89,27 @@ impl Part {
     }
 }
 
-/// How a statement's tokens are to be taken.
+/// How to interpret a statement's tokens.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Walk {
-    /// It is a read unless a word says otherwise.
+    /// It is a read unless a keyword says otherwise.
     pub reads: bool,
-    /// Names before brackets are no calls, until a SELECT, TABLE or VALUES comes.
+    /// Names before parentheses are not calls, until a SELECT, TABLE or VALUES.
     pub defines: bool,
-    /// A table's name comes first, which a bracket may follow.
+    /// A table name comes first, and a parenthesis may follow it.
     pub target: bool,
-    /// User variables in it are assigned to.
+    /// User variables in it are assigned.
     pub assigns: bool,
 }
 
-/// A place in a text: the token at hand, the one before and the one behind it.
+/// A position in a text: the current token, the previous one and the next one.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading<'t> {
     pub lexer: Lexer<'t>,
     pub before: Option<SqlToken<'t>>,
     pub token: Option<SqlToken<'t>>,
     pub next: Option<SqlToken<'t>>,
-    /// Whether white space or a comment stands before `next`.
+    /// Whether white space or a comment precedes `next`.
     next_is_spaced: bool,
     ignores_space: bool,
 }
@@ -130,7 +131,7 @@ impl<'t> Reading<'t> {
         self.next_is_spaced = self.lexer.spaced();
     }
 
-    /// Goes past the token at hand if it is this word, and says whether it was.
+    /// Skips the current token if it is this word, and returns whether it was.
     pub fn take(&mut self, word: &[u8]) -> bool {
         let found = is_word(self.token, word);
         if found {
@@ -139,7 +140,7 @@ impl<'t> Reading<'t> {
         found
     }
 
-    /// Goes to the end of a text that cannot be read from here on.
+    /// Moves to the end of a text that cannot be read any further.
     pub fn give_up(&mut self, part: &mut Part) {
         part.unreadable();
         while self.token.is_some() {
@@ -147,7 +148,7 @@ impl<'t> Reading<'t> {
         }
     }
 
-    /// The word at hand, with its letters as they came.
+    /// The current word, in its original case.
     pub fn word(&self) -> Option<&'t [u8]> {
         match self.token {
             Some(SqlToken::Word(word)) => Some(word),
@@ -160,8 +161,8 @@ impl<'t> Reading<'t> {
         matches!(self.token, None | Some(SqlToken::Semicolon))
     }
 
-    /// Goes to the statement's end and notes what its tokens say. `WITH`, if that was its first word, is
-    /// still at hand.
+    /// Moves to the end of the statement and notes what its tokens imply. If `WITH` is its first word, that
+    /// is still the current token.
     pub fn walk(&mut self, part: &mut Part, how: Walk) {
         let mut target = how.target;
         let mut counts_calls = !how.defines;
@@ -206,7 +207,7 @@ impl<'t> Reading<'t> {
                             target = false;
                         }
                         Keyword::Values => {
-                            // Not of partitions, which are `LESS THAN (1)` and `IN (1)`.
+                            // Not the VALUES of partitions: `LESS THAN (1)` and `IN (1)`.
                             counts_calls |= is_word(self.next, b"ROW");
                             target = false;
                         }
@@ -214,11 +215,11 @@ impl<'t> Reading<'t> {
                         Keyword::Table => {
                             part.tables = TableUse::Used;
                             counts_calls = true;
-                            // LOAD DATA has a list of columns behind the name.
+                            // In LOAD DATA, a column list follows the name.
                             target = is_word(self.before, b"INTO");
                         }
                         Keyword::Into => {
-                            // An INSERT that is explained, not a SELECT.
+                            // EXPLAIN of an INSERT, not a SELECT.
                             target = !how.reads || part.reason == RouteReason::Write;
                             is_assigned |= !target;
                             if !target {
@@ -236,8 +237,8 @@ impl<'t> Reading<'t> {
         }
     }
 
-    /// Whether the name at hand is one that a WITH gives, before names of its columns: `, name (a, b) AS (`.
-    /// Behind no call comes that, so it need not be known where the list of a WITH ends.
+    /// Whether the current name is a common table expression with a column list: `, name (a, b) AS (`. No
+    /// function call is followed by that, so the end of the WITH list need not be known.
     fn has_columns_of_with(&self) -> bool {
         let may_begin = self.before == Some(SqlToken::Comma)
             || is_word(self.before, b"WITH")
@@ -270,7 +271,7 @@ impl<'t> Reading<'t> {
                 part.refuse(RouteReason::LockingRead);
             }
             Keyword::For if is_word(self.next, b"CONNECTION") => part.refuse(RouteReason::ServerState),
-            // MariaDB takes the next number of a sequence so.
+            // MariaDB's NEXT VALUE FOR advances a sequence.
             Keyword::For if is_word(self.before, b"VALUE") => unknown_call(part),
             _ => {}
         }
@@ -290,8 +291,8 @@ impl<'t> Reading<'t> {
         }
     }
 
-    /// A name before a dot may be a schema whose tables show what one server has of its own; behind one, it
-    /// may be such a table.
+    /// A name before a dot may be a schema whose tables show state of the individual server; a name after a
+    /// dot may be such a table.
     fn name(&self, name: &[u8], part: &mut Part) {
         let is_own_table = self.is_behind_dot()
             && (starts_with(name, b"INNODB_") || name.eq_ignore_ascii_case(b"PROCESSLIST"));
@@ -308,7 +309,7 @@ impl<'t> Reading<'t> {
     pub fn system_variable(&self, name: &'t [u8], part: &mut Part) {
         let mut name = name;
         if self.next == Some(SqlToken::Dot) {
-            // Of `@@session.name` the name is two tokens on.
+            // For `@@session.name`, the name is two tokens further.
             match self.lexer.clone().next() {
                 Some(SqlToken::Member(member) | SqlToken::Word(member) | SqlToken::Name(member)) => {
                     name = member
@@ -329,14 +330,14 @@ impl<'t> Reading<'t> {
         }
     }
 
-    /// Whether a dot stands before the token at hand, with or without white space between.
+    /// Whether a dot precedes the current token, with or without white space between.
     fn is_behind_dot(&self) -> bool {
         self.before == Some(SqlToken::Dot)
     }
 
-    /// Notes a call, with the function's name at hand.
+    /// Notes a function call; the current token is the function's name.
     pub fn call(&self, name: &[u8], part: &mut Part) {
-        // What has a schema is a stored function, whatever its name.
+        // A function with a schema is a stored function, whatever its name.
         if self.is_behind_dot() {
             return unknown_call(part);
         }
@@ -370,7 +371,7 @@ pub(crate) fn unknown_call(part: &mut Part) {
     part.leaves |= LeftBehind::ANYTHING;
 }
 
-/// Whether a token is this word, in any case.
+/// Whether a token is this word; the case does not matter.
 pub(crate) fn is_word(token: Option<SqlToken<'_>>, wanted: &[u8]) -> bool {
     matches!(token, Some(SqlToken::Word(word)) if word.eq_ignore_ascii_case(wanted))
 }
@@ -380,7 +381,7 @@ fn starts_with(name: &[u8], prefix: &[u8]) -> bool {
 }
 
 impl StatementKind {
-    /// What such a statement does to tables without a `FROM` or `TABLE` in its text.
+    /// The table use of such a statement if its text has no `FROM` or `TABLE`.
     fn tables_unnamed(self) -> TableUse {
         match self {
             StatementKind::Empty
@@ -393,7 +394,7 @@ impl StatementKind {
             | StatementKind::Diagnostics
             | StatementKind::Kill
             | StatementKind::Xa => TableUse::Unused,
-            // With autocommit off one is kept until the next COMMIT, and no status flag tells of it either.
+            // With autocommit off, a savepoint lasts until the next COMMIT, and no status flag shows it.
             StatementKind::Savepoint
             | StatementKind::Show
             | StatementKind::Write
@@ -410,7 +411,8 @@ impl StatementKind {
     }
 }
 
-/// Words that say something wherever they stand: all but one are reserved, so no name without quotes is one.
+/// Words with the same meaning in every position: all but one are reserved, so an unquoted name cannot be one
+/// of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keyword {
     None,
@@ -429,7 +431,7 @@ enum Keyword {
 }
 
 fn keyword(word: &[u8]) -> Keyword {
-    // By length and first letter at most one is left to be compared.
+    // Length and first letter leave at most one word to compare.
     let first = word.first().map_or(0, u8::to_ascii_uppercase);
     let (found, keyword): (&[u8], Keyword) = match (word.len(), first) {
         (3, b'F') => (b"FOR", Keyword::For),

@@ -1,11 +1,11 @@
-//! What `SET` changes, as far as its text tells.
+//! What `SET` changes, as far as its text shows.
 
 use crate::lexer::{Lexer, SqlDialect, SqlToken};
 use crate::reading::{Part, Reading, Walk, is_word};
 use crate::state::is_tracked;
 use crate::verdict::{LeftBehind, Resend, RouteReason, StatementKind, TableUse, TransactionStep};
 
-/// Reads the rest of a `SET`, whose first word is behind.
+/// Reads the rest of a `SET`, after its first word.
 pub(crate) fn set(at: &mut Reading<'_>, part: &mut Part) {
     let two = |first: &[u8], second: &[u8]| is_word(at.token, first) && is_word(at.next, second);
     if is_word(at.token, b"PASSWORD") || two(b"DEFAULT", b"ROLE") {
@@ -18,7 +18,7 @@ pub(crate) fn set(at: &mut Reading<'_>, part: &mut Part) {
     } else if is_word(at.token, b"TRANSACTION") {
         part.leaves |= LeftBehind::NEXT_TRANSACTION;
     } else if is_word(at.token, b"STATEMENT") {
-        // MariaDB: variables for one statement, which may be any.
+        // MariaDB's SET STATEMENT sets variables for one statement, which may be any statement.
         part.leaves |= LeftBehind::ANYTHING;
         part.resend = Resend::Never;
     } else if is_word(at.token, b"NAMES")
@@ -37,18 +37,18 @@ pub(crate) fn set(at: &mut Reading<'_>, part: &mut Part) {
     at.walk(part, Walk::default());
 }
 
-/// What a `SET NAMES` makes the collation of a connection, and of its results.
+/// The collation that a `SET NAMES` gives to the connection and its results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamesCollation<'t> {
-    /// The one that belongs to its character set.
+    /// The default collation of the character set.
     OfSet,
     /// This one.
     Named(&'t [u8]),
-    /// The server's, as `DEFAULT` asks for.
+    /// The server's, for `DEFAULT`.
     OfServer,
 }
 
-/// Reads a text that is a `SET NAMES` and nothing else; `None` of any other.
+/// Reads a text that consists of one `SET NAMES`; `None` for any other text.
 pub fn collation_of_set_names(text: &[u8], dialect: SqlDialect) -> Option<NamesCollation<'_>> {
     let mut tokens = Lexer::new(text, dialect).filter(|token| *token != SqlToken::Semicolon);
     let mut next = || tokens.next();
@@ -71,7 +71,7 @@ pub fn collation_of_set_names(text: &[u8], dialect: SqlDialect) -> Option<NamesC
     }
 }
 
-/// Goes over assignments with commas between; `at_name` says that the first one begins here.
+/// Reads assignments separated by commas. `at_name` is whether the first one begins here.
 fn assignments(at: &mut Reading<'_>, part: &mut Part, at_name: bool) {
     let mut depth = 0_u32;
     let mut at_name = at_name;
@@ -92,10 +92,10 @@ fn assignments(at: &mut Reading<'_>, part: &mut Part, at_name: bool) {
     }
 }
 
-/// One token of a value: the same as in any expression.
+/// Reads one token of a value, with the same meaning as in any expression.
 pub(crate) fn value_token(at: &mut Reading<'_>, part: &mut Part) {
-    // A walk over a copy that sees this token alone would cost as much as the whole, so a token's own
-    // meaning is asked for here.
+    // A walk over a copy for this token alone would cost as much as a whole walk, so the token is interpreted
+    // here.
     match at.token {
         Some(SqlToken::Irregular(_)) => part.unreadable(),
         Some(SqlToken::Word(word)) if at.next == Some(SqlToken::Open) => at.call(word, part),
@@ -113,18 +113,18 @@ pub(crate) fn value_token(at: &mut Reading<'_>, part: &mut Part) {
     }
 }
 
-/// Whose value is set.
+/// The scope of a variable that is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
-    /// Said with a word or after `@@`: this session.
+    /// The session, given by a word or after `@@`.
     Session,
-    /// `@@name`: for characteristics of transactions, only the next one.
+    /// `@@name`: for transaction characteristics, only the next transaction.
     Bare,
     /// The server, now or after its next start.
     Server,
 }
 
-/// The name of one assignment, up to its `=`, and its value where that says something.
+/// Reads the name of one assignment, up to its `=`, and its value if that matters.
 fn assignment(at: &mut Reading<'_>, part: &mut Part) {
     let mut scope = Scope::Session;
     let name: &[u8] = match at.token {
@@ -149,7 +149,7 @@ fn assignment(at: &mut Reading<'_>, part: &mut Part) {
             scope = scope_of(word).unwrap_or(Scope::Session);
             at.advance();
             if at.take(b"TRANSACTION") {
-                // A characteristic of all of the session's transactions, which is a tracked variable.
+                // Sets a characteristic of all transactions of the session, which is a tracked variable.
                 return;
             }
             let name = name_at_hand(at);
@@ -166,7 +166,7 @@ fn assignment(at: &mut Reading<'_>, part: &mut Part) {
             name
         }
     };
-    // `component.variable`, or what is no name: nothing that is tracked.
+    // Otherwise it is `component.variable` or not a name, neither of which is tracked.
     let is_plain = matches!(at.token, Some(SqlToken::Assign | SqlToken::Symbol(b'=')));
     if scope == Scope::Server {
         part.resend = Resend::IfRefused;
@@ -201,7 +201,7 @@ fn note(at: &Reading<'_>, part: &mut Part, name: &[u8], scope: Scope) {
     }
 }
 
-/// The literal at hand as a switch, if it is the whole value.
+/// The current literal as on or off, if it is the whole value.
 fn switch(at: &Reading<'_>) -> Option<bool> {
     let text = match at.token {
         Some(SqlToken::Word(text) | SqlToken::Number(text) | SqlToken::Text(text)) => text,

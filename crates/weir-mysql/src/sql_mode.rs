@@ -1,6 +1,6 @@
 //! The parts of `sql_mode` that change how a text is read.
 
-/// What `sql_mode` says about reading a text. The default is a server's own default: none of it.
+/// The SQL modes that affect how a text is read. The default is a server's own default: none of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SqlMode {
     bits: u8,
@@ -9,12 +9,12 @@ pub struct SqlMode {
 const ANSI_QUOTES: u8 = 1;
 const NO_BACKSLASH_ESCAPES: u8 = 2;
 const IGNORE_SPACE: u8 = 4;
-/// Other grammars that MariaDB speaks (`ORACLE`, `MSSQL`).
+/// Grammars of MariaDB other than MySQL's (`ORACLE`, `MSSQL`).
 const FOREIGN: u8 = 8;
 
 impl SqlMode {
-    /// Reads the value of the variable: names with commas between, in any case. Names that change nothing
-    /// here, or that are not known, are passed over.
+    /// Parses the variable's value: names separated by commas, in any case. Unknown names, and those without
+    /// effect here, are ignored.
     ///
     /// Source: MySQL 9.x reference manual, "Server SQL Modes"; MariaDB, "SQL_MODE".
     pub fn read(value: &str) -> SqlMode {
@@ -29,19 +29,19 @@ impl SqlMode {
         SqlMode { bits: value.split(',').map(bit).fold(0, |bits, bit| bits | bit) }
     }
 
-    /// The same, with `"` around names instead of strings or not.
+    /// This mode, with or without `ANSI_QUOTES`: `"` quotes names instead of strings.
     pub fn with_ansi_quotes(self, on: bool) -> SqlMode {
         self.with(ANSI_QUOTES, on)
     }
 
-    /// The same, with backslashes in strings that stand for themselves or not. A server tells the state at
-    /// each statement's end (`SERVER_STATUS_NO_BACKSLASH_ESCAPES`).
+    /// This mode, with or without `NO_BACKSLASH_ESCAPES`: a backslash in a string is an ordinary character. A
+    /// server reports this state after each statement (`SERVER_STATUS_NO_BACKSLASH_ESCAPES`).
     pub fn with_no_backslash_escapes(self, on: bool) -> SqlMode {
         self.with(NO_BACKSLASH_ESCAPES, on)
     }
 
-    /// The same, with white space allowed between a function and its bracket or not
-    /// (`CLIENT_IGNORE_SPACE` sets it at login).
+    /// This mode, with or without `IGNORE_SPACE`: white space is allowed between a function name and its
+    /// parenthesis. `CLIENT_IGNORE_SPACE` sets it at login.
     pub fn with_ignore_space(self, on: bool) -> SqlMode {
         self.with(IGNORE_SPACE, on)
     }
@@ -50,22 +50,22 @@ impl SqlMode {
         SqlMode { bits: if on { self.bits | bit } else { self.bits & !bit } }
     }
 
-    /// Whether `"` stands around names.
+    /// Whether `"` quotes names.
     pub fn ansi_quotes(self) -> bool {
         self.bits & ANSI_QUOTES != 0
     }
 
-    /// Whether a backslash in a string stands for itself.
+    /// Whether a backslash in a string is an ordinary character.
     pub fn no_backslash_escapes(self) -> bool {
         self.bits & NO_BACKSLASH_ESCAPES != 0
     }
 
-    /// Whether white space may stand between a function and its bracket.
+    /// Whether white space is allowed between a function name and its parenthesis.
     pub fn ignore_space(self) -> bool {
         self.bits & IGNORE_SPACE != 0
     }
 
-    /// Whether the server reads another grammar than MySQL's.
+    /// Whether the server uses another grammar than MySQL's.
     pub fn is_foreign(self) -> bool {
         self.bits & FOREIGN != 0
     }

@@ -1,14 +1,14 @@
-//! The values that packets are made of: integers, and strings that end by length, by NUL or with the packet.
+//! The basic types in packets: integers, and strings that end by length, by NUL or with the packet.
 //!
 //! Source: MySQL internals, "Protocol Basics: Data Types".
 
 use crate::wire_error::WireError;
 
-/// The first byte of a NULL where a length-encoded string could stand.
+/// The first byte of a NULL in place of a length-encoded string.
 pub const NULL: u8 = 0xFB;
 
-/// A place in a packet's payload, from which fields are read one after another. Reading beyond the end is
-/// [`WireError::Truncated`] and moves nothing.
+/// A position in a packet's payload, from which fields are read in order. Reading beyond the end gives
+/// [`WireError::Truncated`] and does not move the position.
 #[derive(Clone, Copy, Debug)]
 pub struct PayloadCursor<'a> {
     payload: &'a [u8],
@@ -21,17 +21,17 @@ impl<'a> PayloadCursor<'a> {
         PayloadCursor { payload, at: 0 }
     }
 
-    /// How many bytes lie before the cursor.
+    /// The number of bytes before the cursor.
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// The bytes behind the cursor, which stays where it is.
+    /// The bytes after the cursor, which does not move.
     pub fn remaining(&self) -> &'a [u8] {
         self.payload.get(self.at..).unwrap_or_default()
     }
 
-    /// Whether nothing is behind the cursor.
+    /// Whether no bytes are left.
     pub fn is_at_end(&self) -> bool {
         self.at >= self.payload.len()
     }
@@ -54,7 +54,7 @@ impl<'a> PayloadCursor<'a> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    /// An integer of two bytes, little-endian as all of them.
+    /// An integer of two bytes; all integers are little-endian.
     pub fn u16(&mut self) -> Result<u16, WireError> {
         self.array().map(u16::from_le_bytes)
     }
@@ -91,7 +91,7 @@ impl<'a> PayloadCursor<'a> {
         bytes
     }
 
-    /// A string that ends with a NUL, which is read and not given.
+    /// A string up to its NUL, which is read but not returned.
     pub fn string_to_nul(&mut self) -> Result<&'a [u8], WireError> {
         let length = self.remaining().iter().position(|byte| *byte == 0).ok_or(WireError::Truncated)?;
         let bytes = self.bytes(length)?;
@@ -99,19 +99,19 @@ impl<'a> PayloadCursor<'a> {
         Ok(bytes)
     }
 
-    /// A string that ends with a NUL or, as some clients write the last of a packet, with the packet.
+    /// A string that ends with a NUL or with the packet; some clients omit the NUL of the last string.
     pub fn string_to_nul_or_end(&mut self) -> &'a [u8] {
         self.string_to_nul().unwrap_or_else(|_| self.rest())
     }
 
-    /// All that is behind the cursor, which is at the end then.
+    /// All remaining bytes; moves the cursor to the end.
     pub fn rest(&mut self) -> &'a [u8] {
         let rest = self.remaining();
         self.at = self.payload.len();
         rest
     }
 
-    /// Nothing, where the cursor is at the end.
+    /// Err if bytes are left.
     pub fn end(&self) -> Result<(), WireError> {
         if self.is_at_end() { Ok(()) } else { Err(WireError::TrailingBytes) }
     }
@@ -136,8 +136,7 @@ pub fn write_string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Appends a string and the NUL that ends it. A NUL within `bytes` would end it before: such a string is
-/// written up to there.
+/// Appends a string and its terminating NUL. If `bytes` contains a NUL, only the bytes before it are written.
 pub fn write_string_to_nul(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend(bytes.iter().take_while(|byte| **byte != 0));
     out.push(0);

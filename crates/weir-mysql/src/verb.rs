@@ -1,4 +1,5 @@
-//! One statement by its first words. One file, so that whoever adds a statement finds all others beside it.
+//! Classifies one statement by its first words. All verbs are in this one file, so that whoever adds one sees
+//! the others.
 
 use crate::lexer::SqlToken;
 use crate::reading::{Part, Reading, Walk, is_word};
@@ -8,16 +9,16 @@ use crate::verdict::{
     StatementKind as Kind, TableUse, TransactionStep,
 };
 
-/// A walk over a read.
+/// The walk over a read.
 const READ: Walk = Walk { reads: true, defines: false, target: false, assigns: false };
 
-/// Reads the next statement that is not empty, to its end; `None` where there is none.
+/// Classifies the next statement that is not empty, and moves to its end; `None` if there is none.
 pub(crate) fn part(at: &mut Reading<'_>) -> Option<Part> {
     while matches!(at.token, Some(SqlToken::Semicolon)) {
         at.advance();
     }
     at.token?;
-    // `before` is what stands before the statement: nothing.
+    // Nothing precedes the statement, so `before` must be empty.
     at.before = None;
     let is_bracketed = matches!(at.token, Some(SqlToken::Open));
     let mut part = match if is_bracketed { word_in_brackets(at) } else { at.word() } {
@@ -25,11 +26,11 @@ pub(crate) fn part(at: &mut Reading<'_>) -> Option<Part> {
         Some(word) if !is_bracketed => by_verb(at, word),
         _ => unknown(at),
     };
-    // What remains after a verb that is known whole.
+    // The rest of the statement, if the verb's own function has not read all of it.
     at.walk(&mut part, Walk::default());
     let frees = match part.step {
         TransactionStep::Commit { .. } | TransactionStep::Rollback { .. } => true,
-        // UNLOCK commits behind LOCK alone.
+        // UNLOCK commits only after LOCK.
         TransactionStep::ImplicitCommit => part.kind != Kind::Lock,
         _ => false,
     };
@@ -39,7 +40,7 @@ pub(crate) fn part(at: &mut Reading<'_>) -> Option<Part> {
     Some(part)
 }
 
-/// The first word behind opening brackets, where nothing else stands before it.
+/// The first word after opening parentheses, if nothing else precedes it.
 fn word_in_brackets<'t>(at: &Reading<'t>) -> Option<&'t [u8]> {
     let mut inner = at.clone();
     while matches!(inner.token, Some(SqlToken::Open)) {
@@ -73,14 +74,14 @@ fn unknown(at: &mut Reading<'_>) -> Part {
     part
 }
 
-/// Notes of a part that it runs statements that are not in the text.
+/// Marks a part as one that runs statements that are not in the text.
 fn runs_unseen(part: &mut Part) {
     part.leaves |= LeftBehind::ANYTHING;
     part.step = TransactionStep::Unclear { autocommit: true, releases: false };
     part.blurs_the_rest = true;
 }
 
-/// A statement that is no SELECT, with its first word at hand.
+/// A statement other than SELECT; the reading is at its first word.
 fn by_verb(at: &mut Reading<'_>, word: &[u8]) -> Part {
     let mut upper = [0; 12];
     let Some(upper) = upper.get_mut(..word.len()) else { return unknown(at) };
@@ -162,7 +163,7 @@ fn by_verb(at: &mut Reading<'_>, word: &[u8]) -> Part {
     part
 }
 
-/// Handlers: READ and CLOSE need one that is open already.
+/// HANDLER. Only OPEN leaves a handler: READ and CLOSE need one that is already open.
 fn handler(at: &mut Reading<'_>) -> Part {
     let mut part = Part::new(Kind::Handler, RouteReason::Handler, Resend::Never);
     if at.lexer.clone().any(|token| is_word(Some(token), b"OPEN")) {
@@ -173,7 +174,7 @@ fn handler(at: &mut Reading<'_>) -> Part {
     part
 }
 
-/// Verbs whose second word says what they are.
+/// Verbs that need their second word to be classified.
 fn by_two_words(at: &mut Reading<'_>, verb: &[u8]) -> Part {
     let second = |word: &[u8]| is_word(at.next, word);
     let (kind, reason, resend) = match verb {
@@ -224,7 +225,7 @@ fn start_transaction(at: &mut Reading<'_>) -> Part {
     }
     part.step = TransactionStep::Begin { read_only };
     part.changes = !read_only;
-    // Without a word of it, it goes on as READ ONLY where the one before was.
+    // Without an access mode, the new transaction stays READ ONLY if the one before was.
     part.beyond = read_write.then_some(BeyondReadOnly::AtOnce);
     if read_only {
         part.reason = RouteReason::ReadOnlyTransaction;
@@ -233,7 +234,7 @@ fn start_transaction(at: &mut Reading<'_>) -> Part {
     part
 }
 
-/// COMMIT, ROLLBACK and what may follow.
+/// COMMIT, ROLLBACK and their options.
 fn end(at: &mut Reading<'_>, commits: bool) -> Part {
     let mut part = Part::new(Kind::End, RouteReason::Transaction, Resend::Never);
     at.advance();
@@ -242,7 +243,7 @@ fn end(at: &mut Reading<'_>, commits: bool) -> Part {
         part.kind = Kind::Savepoint;
         return part;
     }
-    // `COMMIT PREPARE` is not MySQL's; AND [NO] CHAIN, [NO] RELEASE.
+    // MySQL has no `COMMIT PREPARE`; the options are AND [NO] CHAIN and [NO] RELEASE.
     let (mut chain, mut release) = (Completion::AsSet, Completion::AsSet);
     while !at.is_at_end() {
         let said = if is_word(at.before, b"NO") { Completion::No } else { Completion::Yes };
@@ -267,7 +268,7 @@ fn end(at: &mut Reading<'_>, commits: bool) -> Part {
 
 fn load(at: &mut Reading<'_>) -> Part {
     let mut part = Part::new(Kind::Write, RouteReason::Write, Resend::IfRefused);
-    // Its OK packet says that no id was given, whatever LAST_INSERT_ID() is then.
+    // Its OK packet reports no insert id, whatever LAST_INSERT_ID() returns afterwards.
     part.leaves |= LeftBehind::INSERT_ID;
     at.advance();
     at.advance();
@@ -327,7 +328,7 @@ fn show(at: &mut Reading<'_>) -> Part {
     part
 }
 
-/// Among the variables that SHOW tells are some that tell of the statement before: `LIKE 'last_insert_id'`.
+/// SHOW VARIABLES can show variables about the previous statement: `LIKE 'last_insert_id'`.
 fn variables_named(mut at: Reading<'_>, part: &mut Part) {
     while !at.is_at_end() {
         if let Some(SqlToken::Text(name)) = at.token {
@@ -354,13 +355,13 @@ fn explain(at: &mut Reading<'_>) -> Part {
             break;
         }
     }
-    // ANALYZE runs the statement, so it is as any other read.
+    // ANALYZE runs the statement, so it counts as any other read.
     let reason = if runs { RouteReason::PlainRead } else { RouteReason::Metadata };
     at.before = None;
     read(at, Kind::Show, reason)
 }
 
-/// Whether a token is what `FORMAT = ` may have; what is not is read as part of the statement.
+/// Whether a token is a valid value of `FORMAT = `. Any other token is read as part of the statement.
 fn is_format(token: Option<SqlToken<'_>>) -> bool {
     let words: [&[u8]; 3] = [b"TRADITIONAL", b"JSON", b"TREE"];
     words.iter().any(|word| is_word(token, word))
@@ -416,7 +417,7 @@ fn definition(at: &mut Reading<'_>) -> Part {
         part.leaves |= LeftBehind::PREPARED;
         return part;
     }
-    // The words up to what is defined: OR REPLACE, DEFINER = ..., SQL SECURITY ..., TEMPORARY.
+    // The words before the kind of object: OR REPLACE, DEFINER = ..., SQL SECURITY ..., TEMPORARY.
     for _ in 0..MOST_WORDS_BEFORE_THE_OBJECT {
         let Some(word) = at.word() else {
             if at.is_at_end() || matches!(at.token, Some(SqlToken::Irregular(_) | SqlToken::Open)) {
@@ -449,11 +450,11 @@ fn definition(at: &mut Reading<'_>) -> Part {
     part
 }
 
-/// Most tokens between CREATE and the word that says what is created.
+/// Most tokens between CREATE and the word for the kind of object.
 const MOST_WORDS_BEFORE_THE_OBJECT: usize = 24;
 
-/// The definition of a routine: its body may hold semicolons, and nothing in it runs now. Of an event the
-/// times are asked for now, which stand before the body.
+/// The definition of a routine. Its body may contain semicolons, and nothing in it runs now. The schedule of
+/// an event, which comes before the body, is evaluated now.
 fn routine(at: &mut Reading<'_>, mut part: Part, is_event: bool) -> Part {
     let (mut in_times, mut depth) = (false, 0_u32);
     while let Some(token) = at.token {
@@ -469,7 +470,7 @@ fn routine(at: &mut Reading<'_>, mut part: Part, is_event: bool) -> Part {
         if in_times {
             value_token(at, &mut part);
         }
-        // Whether the routine ends here, nobody knows without its grammar.
+        // Only the full grammar could tell whether the routine ends here.
         if matches!(token, SqlToken::Semicolon) && at.next.is_some() {
             part.leaves |= LeftBehind::ANYTHING;
             part.step = TransactionStep::Unclear { autocommit: true, releases: false };

@@ -1,31 +1,31 @@
-//! What a peer can do wrong in MySQL's protocol.
+//! Violations of MySQL's protocol by a peer.
 
 use std::fmt;
 
-/// Why bytes of a peer are not what the protocol allows at that place. The connection they came by is of no
-/// use any more: where the next packet begins, or whose answer it is, is not known.
+/// Why the bytes of a peer violate the protocol at this point. The connection must then be closed, because it
+/// is unknown where the next packet begins, or which answer it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
-    /// A field reaches beyond the end of its packet. Where only the beginning of a packet was given, more of
+    /// A field extends beyond the end of its packet. If only the beginning of the packet was given, more of
     /// it may be needed.
     Truncated,
-    /// The first byte of a length-encoded integer is 0xFB or 0xFF, which begin no integer.
+    /// A length-encoded integer begins with 0xFB or 0xFF, which is not allowed.
     LengthEncodedInteger,
-    /// Bytes are left where the packet should have ended.
+    /// Bytes are left after the last field of a packet.
     TrailingBytes,
-    /// A greeting of another version than 10.
+    /// The greeting's protocol version is not 10.
     ProtocolVersion,
-    /// The peer lacks `CLIENT_PROTOCOL_41`: it speaks what servers spoke before 2004.
+    /// The peer lacks `CLIENT_PROTOCOL_41`: it speaks the protocol from before 2004.
     OldProtocol,
-    /// A packet's first byte is none that may stand at this place.
+    /// A packet's first byte is not allowed at this point.
     UnexpectedPacket,
-    /// A packet's sequence id is not the one after its predecessor's.
+    /// A packet's sequence id does not follow its predecessor's.
     SequenceId,
     /// A statement's answer has 0 columns or more than [`crate::response::MAX_COLUMNS`].
     ColumnCount,
-    /// A value's type is none of the binary protocol's.
+    /// A value has a type that the binary protocol does not have.
     ValueType,
-    /// A request for a local file from a server that was not told of `CLIENT_LOCAL_FILES`.
+    /// A server asked for a local file although `CLIENT_LOCAL_FILES` was not set.
     LocalInfileNotOffered,
 }
 
