@@ -9,19 +9,19 @@ use crate::accounts::LONGEST_NAME_BYTES;
 use crate::files::{self, LoadError};
 use crate::password::{LONGEST_BYTES, Password};
 
-/// The accounts of a file.
+/// The accounts in a file.
 pub struct AccountFile {
     by_name: HashMap<Box<[u8]>, Password>,
     digest: [u8; 32],
 }
 
 impl AccountFile {
-    /// Reads a file. Empty lines and those that begin with `#` say nothing; a name ends at the first colon,
-    /// and all that follows is the password.
+    /// Reads a file. Empty lines and those that begin with `#` are ignored; a name ends at the first colon,
+    /// and everything after it is the password.
     ///
     /// # Errors
-    /// The file can't be read, others than its owner may read it, or a line says no account, or one said
-    /// before.
+    /// The file can't be read, others than its owner may read it, or a line has no account, or one that was
+    /// already there.
     pub fn load(file: &Path) -> Result<AccountFile, LoadError> {
         files::refuse_if_others_may_read(file)?;
         let bytes = Zeroizing::new(files::read(file)?);
@@ -31,7 +31,7 @@ impl AccountFile {
             if line.is_empty() || line.starts_with(b"#") {
                 continue;
             }
-            // What stands in the line is a secret, and no part of an error.
+            // The line contains a secret, so it is not part of an error.
             let wrong = |what: &str| LoadError::new(file, format!("line {number} {what}"));
             let colon = line.iter().position(|byte| *byte == b':');
             let (user, rest) = line.split_at_checked(colon.unwrap_or(line.len())).unwrap_or((line, b""));
@@ -51,12 +51,12 @@ impl AccountFile {
         Ok(AccountFile { by_name, digest })
     }
 
-    /// The password of `user`; `None` where the file does not have it.
+    /// The password of `user`; `None` if the file does not have it.
     pub fn find(&self, user: &[u8]) -> Option<&Password> {
         self.by_name.get(user)
     }
 
-    /// Whether both say the same.
+    /// Whether both have the same content.
     pub fn is_same(&self, other: &AccountFile) -> bool {
         self.digest == other.digest
     }

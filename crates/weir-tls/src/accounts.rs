@@ -1,8 +1,8 @@
-//! Passwords that clients have shown and a server has confirmed, for as long as they are of use.
+//! Passwords that clients have shown and a server has confirmed, remembered for a while.
 //!
-//! A store is one pool's, over all workers. It is bounded, forgets what nobody has used for an hour, is not
-//! handed over at an upgrade, and wipes what it drops. What it says lets nobody in: it makes a login short,
-//! and a server judges that.
+//! A store belongs to one pool and is shared by all workers. It is limited in size, forgets accounts that
+//! nobody has used for an hour, is not handed over at an upgrade, and wipes what it drops. It does not
+//! authenticate anyone: it makes a login shorter, and a server still decides on that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use crate::password::Password;
 
-/// What nobody has used for as long is forgotten.
+/// Accounts that were not used for this long are forgotten.
 pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
 /// Longest name that is kept, in bytes: 32 characters of four (MySQL 8.4 Reference Manual section 8.2.3).
 pub const LONGEST_NAME_BYTES: usize = 128;
 
-/// Names and passwords of the accounts that have logged in. One short lock for each login.
+/// Names and passwords of the accounts that have logged in. Each login takes one short lock.
 #[derive(Default)]
 pub struct Accounts(Mutex<Store>);
 
 #[derive(Default)]
 struct Store {
     by_name: HashMap<Box<[u8]>, KnownAccount>,
-    /// The names by the time of their last use, the counter making each time one of its own.
+    /// Names by the time of their last use; the counter makes equal times distinct.
     uses: BTreeMap<(Duration, u64), Box<[u8]>>,
     counter: u64,
 }
@@ -33,7 +33,7 @@ struct KnownAccount {
 }
 
 impl Accounts {
-    /// The password that `user` has logged in with; `None` where it is not known. Counts as a use.
+    /// The password with which `user` has logged in; `None` if it is not known. Counts as a use.
     pub fn find(&self, user: &[u8], now: Duration) -> Option<Password> {
         let store = &mut *self.lock();
         store.forget(now);
@@ -42,8 +42,8 @@ impl Accounts {
         Some(password)
     }
 
-    /// Keeps what a server has just confirmed, in the place of what was known of `user`. At most `most` are
-    /// kept: those longest without use go first.
+    /// Stores what a server has just confirmed, replacing the earlier password of `user`. At most `most`
+    /// accounts are kept; the least recently used ones go first.
     pub fn keep(&self, user: &[u8], password: &Password, most: usize, now: Duration) {
         if user.len() > LONGEST_NAME_BYTES {
             return;
@@ -65,10 +65,10 @@ impl Accounts {
         }
     }
 
-    /// Forgets `user` where `password` is what is known of it: a server has refused that.
+    /// Forgets `user` if `password` is the one that is stored: a server has refused it.
     pub fn refuse(&self, user: &[u8], password: &Password) {
         let store = &mut *self.lock();
-        // Somebody may have learned a newer one meanwhile.
+        // Another login may have stored a newer one meanwhile.
         if store.by_name.get(user).is_some_and(|entry| entry.password.is_same(password))
             && let Some(entry) = store.by_name.remove(user)
         {
@@ -76,7 +76,7 @@ impl Accounts {
         }
     }
 
-    /// Accounts that are known now.
+    /// Number of accounts stored now.
     pub fn count(&self) -> usize {
         self.lock().by_name.len()
     }

@@ -1,5 +1,5 @@
-//! Certificates that are got by ACME, as far as handshakes and requests see of it: where they are kept, and
-//! what proves to an authority that a domain is ours while it looks.
+//! Certificates obtained by ACME, as far as handshakes and requests are concerned: where they are stored, and
+//! what proves control of a domain to an authority while it validates.
 
 mod looks;
 mod shared_proof;
@@ -31,13 +31,13 @@ use crate::files::LoadError;
 use crate::on_demand::OnDemand;
 use crate::provider;
 
-/// The ALPN name of the handshake that proves a domain (RFC 8737 section 6.1).
+/// The ALPN name of handshakes that prove a domain (RFC 8737 section 6.1).
 pub const PROTOCOL: &[u8] = b"acme-tls/1";
 
-/// Bytes of a digest that tell names apart in the store.
+/// Bytes of the digest that tells file names apart.
 const DIGEST_BYTES: usize = 4;
 
-/// The folder for everything that one authority gave, to one of its customers where it knows them.
+/// The folder for everything obtained from one authority, per account if the authority has external accounts.
 pub fn folder(acme: &Acme) -> PathBuf {
     let host = acme.directory.strip_prefix("https://").unwrap_or(&acme.directory);
     let host = host.split(['/', '?']).next().unwrap_or_default();
@@ -47,37 +47,37 @@ pub fn folder(acme: &Acme) -> PathBuf {
     acme.store.join(format!("{host}-{}", short_digest(&whose)))
 }
 
-/// The file with the certificate's chain and its key, PEM both: one file, so that there is no moment with one
-/// of them.
+/// The file with the certificate's chain and its key, both PEM: a single file, so that it is never there with
+/// only one of them.
 pub fn file(acme: &Acme) -> PathBuf {
     let mut domains: Vec<&str> = acme.domains.iter().map(String::as_str).collect();
     domains.sort_unstable();
     let first = domains.first().copied().unwrap_or_default();
-    // A domain name has at most 253 bytes and a file name 255.
+    // A domain name has at most 253 bytes, and a file name 255.
     let first = &first[..first.len().min(200)];
-    // A star in the name of a file would mean something else to a shell.
+    // A star in a file name would be a pattern to a shell.
     let first = first.replace('*', "_");
     folder(acme).join(format!("{first}-{}.pem", short_digest(&domains)))
 }
 
-/// Reads what [`file`] has.
+/// Reads the certificate in [`file`].
 ///
 /// # Errors
-/// It is not there, or can't be served.
+/// It does not exist, or can't be used.
 pub fn stored(acme: &Acme) -> Result<Facts, LoadError> {
     load(&file(acme), &provider::of(CipherPolicy::Default)).map(|loaded| loaded.facts)
 }
 
-/// What a chain with its key says, PEM both, that is not stored yet.
+/// Facts about a chain with its key, both PEM, that is not stored yet.
 ///
 /// # Errors
-/// It can't be served; says why.
+/// The reason why it can't be used.
 pub fn look(pem: &str) -> Result<Facts, String> {
     let loaded = read(Path::new(""), pem, &provider::of(CipherPolicy::Default));
     loaded.map(|loaded| loaded.facts).map_err(|error| error.reason)
 }
 
-/// Reads a chain with its key, PEM, that is to be in `file`.
+/// Reads a PEM chain with its key that is meant for `file`.
 pub(crate) fn read(
     file: &Path,
     pem: &str,
@@ -90,7 +90,7 @@ pub(crate) fn read(
     certificate::join(&both, chain.map_err(refuse)?, key, provider)
 }
 
-/// Reads a file with chain and key.
+/// Reads a file with a chain and a key.
 pub(crate) fn load(
     file: &Path,
     provider: &rustls::crypto::CryptoProvider,
@@ -111,41 +111,42 @@ fn short_digest(words: &[&str]) -> String {
     })
 }
 
-/// What authorities are waiting to see. One for a process, shared by its listeners; empty nearly always.
+/// Proofs for the challenges of authorities. One for the process, shared by its listeners; empty nearly
+/// always.
 #[derive(Default)]
 pub struct Challenges {
-    /// What to answer, by the last part of the path that is asked for (RFC 8555 section 8.3).
+    /// The answer for each token, which is the last part of the requested path (RFC 8555 section 8.3).
     tokens: Shelf<Arc<str>>,
-    /// What to show in the handshake, by domain (RFC 8737), and whose turn that is.
+    /// The certificate to present in the handshake, by domain (RFC 8737), and which order's turn it is.
     certificates: Arc<Shelf<Arc<CertifiedKey>>>,
     turns: Turns,
-    /// The same of other Weirs that share a store with this one, as far as it was looked for.
+    /// Proofs of other Weirs that share a store with this one, as far as they were looked up.
     found: Found,
     looks: Looks,
-    /// What such handshakes are made with: nobody is asked for a certificate, and nothing is resumed.
+    /// The config for such handshakes: without client certificates and resumption.
     config: OnceLock<Arc<ServerConfig>>,
-    /// What listeners and reloads share of each `acme` with `on_demand`, as long as one of them has it.
+    /// What listeners and reloads share for each `acme` with `on_demand`, as long as one of them uses it.
     on_demand: Mutex<Vec<Weak<OnDemand>>>,
 }
 
-/// What other Weirs have to show.
+/// Proofs of other Weirs.
 #[derive(Default)]
 struct Found {
     tokens: Shelf<Arc<str>>,
     certificates: Arc<Shelf<FoundProof>>,
 }
 
-/// A proof of another Weir's, made here.
+/// A proof of another Weir, turned into a certificate here.
 #[derive(Clone)]
 struct FoundProof {
     digest: [u8; 32],
     shown: Arc<CertifiedKey>,
 }
 
-/// Things that are there for a while, for many readers.
+/// Items that exist for a while, read by many threads.
 struct Shelf<T> {
     things: ArcSwap<HashMap<String, T>>,
-    /// Whether there is anything; set by whoever holds `changing`.
+    /// Whether there are any; written by the thread that holds `changing`.
     is_used: AtomicBool,
     changing: Mutex<()>,
 }
@@ -171,7 +172,7 @@ impl<T: Clone> Shelf<T> {
     }
 }
 
-/// A challenge that can be met for as long as this is kept.
+/// Keeps the proof for a challenge available until it is dropped.
 #[must_use = "the challenge can be met for as long as this is kept"]
 pub struct Offer {
     challenges: Arc<Challenges>,
@@ -183,8 +184,8 @@ enum What {
     Domain(String, Arc<CertifiedKey>),
 }
 
-/// The turn of one order, among those that share a domain with it, to have handshakes prove its domains: for
-/// as long as this is kept.
+/// The turn of one order to prove its domains by handshakes, among those that have a domain in common with
+/// it. It ends when this is dropped.
 #[must_use = "the turn ends with it"]
 pub struct Turn {
     challenges: Arc<Challenges>,
@@ -199,38 +200,36 @@ impl Drop for Turn {
 }
 
 impl Challenges {
-    /// What a request for this token is answered with; `None` for one that no authority was told of. Costs no
-    /// lock.
+    /// The answer to a request for this token; `None` for a token that no authority was given. Takes no lock.
     pub fn answer(&self, token: &str) -> Option<Arc<str>> {
         self.tokens.find(token).or_else(|| self.found.tokens.find(token))
     }
 
-    /// Whether a request for this token may be for another Weir's order: then [`Self::look`] is to be waited
-    /// for.
+    /// Whether a request for this token may be for another Weir's order: then wait for [`Self::look`].
     pub fn may_be_shared(&self, token: &str) -> bool {
         self.looks.is_open_for(TOKENS) && shared_proof::is_token(token) && self.answer(token).is_none()
     }
 
-    /// Whether proofs by handshakes of other Weirs' orders are looked for. Costs one load.
+    /// Whether handshake proofs of other Weirs are looked up. Costs one load.
     #[inline]
     pub fn shares_handshakes(&self) -> bool {
         self.looks.is_open_for(HANDSHAKES)
     }
 
-    /// Whether a handshake for a challenge of this domain may be for another Weir's order: then
-    /// [`Self::look`] is to be waited for.
+    /// Whether a handshake for a challenge of this domain may be for another Weir's order: then wait for
+    /// [`Self::look`].
     pub fn may_be_shared_handshake(&self, domain: &str) -> bool {
         let is_known =
             || self.certificates.find(domain).is_some() || self.found.certificates.find(domain).is_some();
         self.shares_handshakes() && !is_known()
     }
 
-    /// Has the stores looked into for what other Weirs have to prove. All who ask share one look.
+    /// Looks up the proofs of other Weirs in the stores. Concurrent callers share one look-up.
     pub fn look(&self) -> Look<'_> {
         self.looks.ask()
     }
 
-    /// Says what is looked for from now on.
+    /// Sets what is looked up from now on.
     pub fn look_for(&self, tokens: bool, handshakes: bool) {
         let mask = |is_open, what| if is_open { what } else { 0 };
         self.looks.open_for(mask(tokens, TOKENS) | mask(handshakes, HANDSHAKES));
@@ -239,14 +238,14 @@ impl Challenges {
         }
     }
 
-    /// Waits until a worker asks for a look.
+    /// Waits until a worker asks for a look-up.
     pub async fn asked(&self) -> BegunLook<'_> {
         self.looks.asked().await
     }
 
-    /// Shows what was found in the stores, and nothing of what was found before and is there no more. Of two
-    /// for one domain the later one counts. Makes a key for each new handshake: not for a thread that serves.
-    /// Gives whether anything was found.
+    /// Replaces the proofs found earlier by those found now in the stores. If there are two for one domain,
+    /// the later one counts. Generates a key for each new handshake proof, so do not call it on a worker
+    /// thread. Returns whether anything was found.
     pub fn take_found(&self, proofs: Vec<SharedProof>) -> bool {
         let (mut tokens, mut certificates) = (HashMap::new(), HashMap::new());
         for proof in proofs {
@@ -257,7 +256,8 @@ impl Challenges {
                 SharedProof::Handshake { domain, digest } => {
                     let known = self.found.certificates.find(&domain).filter(|known| known.digest == digest);
                     let shown = known.map_or_else(|| proof_with_config(self, &domain, &digest), Ok);
-                    // One that can't be made is not shown: the authority will say what it missed.
+                    // A certificate that can't be generated is left out; the authority will report what was
+                    // missing.
                     if let Ok(shown) = shown {
                         certificates.insert(domain, shown);
                     }
@@ -270,7 +270,7 @@ impl Challenges {
         is_any
     }
 
-    /// What a handshake for a challenge is made with; `None` while none is expected, which costs one load.
+    /// The config for a challenge's handshake; `None` while no such handshake is expected. Costs one load.
     #[inline]
     pub fn stream_config(&self) -> Option<&Arc<ServerConfig>> {
         let is_used = self.certificates.is_used.load(Ordering::Acquire)
@@ -278,7 +278,7 @@ impl Challenges {
         if is_used { self.config.get() } else { None }
     }
 
-    /// What the process shares of this `acme`; `None` for one without `on_demand`.
+    /// What the process shares for this `acme`; `None` without `on_demand`.
     pub fn on_demand(&self, acme: &Acme) -> Option<Arc<OnDemand>> {
         acme.on_demand.as_ref()?;
         let mut all = self.on_demand.lock().unwrap_or_else(PoisonError::into_inner);
@@ -291,8 +291,7 @@ impl Challenges {
         Some(new)
     }
 
-    /// Has requests for `token` answered with `authorization`, on every listener that speaks HTTP without
-    /// TLS.
+    /// Answers requests for `token` with `authorization`, on every listener for HTTP without TLS.
     pub fn offer_token(self: &Arc<Challenges>, token: &str, authorization: &str) -> Offer {
         self.tokens.change(|tokens| {
             tokens.insert(token.to_owned(), authorization.into());
@@ -300,7 +299,7 @@ impl Challenges {
         Offer { challenges: self.clone(), what: What::Token(token.to_owned()) }
     }
 
-    /// Waits until all orders are done with their turns that came before and have one of `domains` too.
+    /// Waits until all earlier orders that also have one of `domains` have ended their turns.
     pub async fn turn(self: &Arc<Challenges>, domains: &[String]) -> Turn {
         let number = self.turns.begin(domains);
         let turn = Turn { challenges: self.clone(), domains: domains.to_vec(), number };
@@ -308,11 +307,11 @@ impl Challenges {
         turn
     }
 
-    /// Has handshakes of [`PROTOCOL`] for `domain` shown a certificate with `digest` in it, on every listener
-    /// with TLS. One that another order has offered is shown no more: see [`Challenges::turn`].
+    /// Presents a certificate with `digest` in handshakes of [`PROTOCOL`] for `domain`, on every listener
+    /// with TLS. It replaces one that another order has offered: see [`Challenges::turn`].
     ///
     /// # Errors
-    /// The certificate can't be made; says why.
+    /// The reason why the certificate can't be generated.
     pub fn offer_handshake(self: &Arc<Challenges>, domain: &str, digest: &[u8; 32]) -> Result<Offer, String> {
         let shown = Arc::new(proof(domain, digest)?);
         self.make_config()?;
@@ -358,7 +357,7 @@ impl fmt::Debug for Challenges {
     }
 }
 
-/// The certificate that proves a domain: signed by itself, with the digest of the key authorization (RFC 8737
+/// The certificate that proves a domain: self-signed, with the digest of the key authorization (RFC 8737
 /// section 3).
 fn proof(domain: &str, digest: &[u8; 32]) -> Result<CertifiedKey, String> {
     let made = || {
@@ -372,7 +371,7 @@ fn proof(domain: &str, digest: &[u8; 32]) -> Result<CertifiedKey, String> {
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
     let provider = provider::of(CipherPolicy::Default);
     let key = provider.key_provider.load_private_key(key).map_err(|error| error.to_string())?;
-    // Not looked at once more: what makes it a proof is an extension that nobody else may believe.
+    // Not validated again: it has an extension that makes it a proof, and that no one else should trust.
     Ok(CertifiedKey::new(vec![certificate.der().clone()], key))
 }
 
@@ -387,7 +386,7 @@ fn config(certificates: Arc<ShownProofs>) -> Result<ServerConfig, rustls::Error>
     Ok(config)
 }
 
-/// Which proof a handshake is shown.
+/// Selects the proof for a handshake.
 struct ShownProofs {
     own: Arc<Shelf<Arc<CertifiedKey>>>,
     found: Arc<Shelf<FoundProof>>,

@@ -1,4 +1,4 @@
-//! One certificate with its key, and for which names it is good.
+//! One certificate with its key, and facts about it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,50 +14,50 @@ use crate::files::{self, LoadError};
 use crate::ocsp;
 use crate::x509;
 
-/// Certificates in a chain (threat D4).
+/// Most certificates in a chain (threat D4).
 const CHAIN_COUNT: usize = 10;
-/// Bytes of a chain (threat D4).
+/// Most bytes of a chain (threat D4).
 const CHAIN_BYTES: usize = 64 << 10;
 
-/// What people want to know of a certificate.
+/// Facts about a certificate, for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// As configured.
     pub file: PathBuf,
-    /// DNS names, lower case, wildcards among them as `*.example`.
+    /// DNS names, in lower case, including wildcards such as `*.example`.
     pub names: Vec<String>,
-    /// Seconds since 1970; `None` when the certificate does not say it in any form that is known.
+    /// Seconds since 1970; `None` if the certificate has no time in a known form.
     pub not_before: Option<i64>,
     /// As [`Self::not_before`].
     pub not_after: Option<i64>,
     /// Whether an OCSP response is stapled.
     pub is_stapled: bool,
-    /// Until when that may be, in seconds since 1970; `None` when it does not say.
+    /// Until when it may be stapled, in seconds since 1970; `None` when it does not say.
     pub staple_ends: Option<i64>,
-    /// By what its authority knows it; `None` when it does not say.
+    /// The identity that its authority knows it by; `None` when it lacks one.
     pub identity: Option<Identity>,
 }
 
-/// How soon before its end a certificate is spoken of: what renews it should have done so by then, and there
-/// is time to do it by hand.
+/// How long before a certificate expires Weir warns: automatic renewal should have happened by then, and
+/// there is time to renew it by hand.
 pub const ENDS_SOON: Duration = Duration::from_secs(14 * 86_400);
 
-/// Whether a certificate is good at some moment.
+/// Whether a certificate is valid at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validity {
-    /// It is, for a while.
+    /// It is, and for some time.
     Good,
-    /// Not yet: it is from then on.
+    /// Not yet; it will be from this time on.
     NotYet(SystemTime),
-    /// It is good until then, which is soon.
+    /// It is, but expires soon, at this time.
     EndsSoon(SystemTime),
-    /// It was good until then.
+    /// It expired at this time.
     Ended(SystemTime),
 }
 
 impl Facts {
-    /// Whether it is good at `now`. One that says no times is. One that never lasts long ends soon when a
-    /// third of its life is left.
+    /// Whether it is valid at `now`. A certificate without times counts as valid. A short-lived one expires
+    /// soon when a third of its lifetime is left.
     pub fn validity(&self, now: SystemTime) -> Validity {
         let (begins, ends) = (moment(self.not_before), moment(self.not_after));
         if let Some(begins) = begins.filter(|begins| *begins > now) {
@@ -72,7 +72,7 @@ impl Facts {
         }
     }
 
-    /// Of a certificate that is shown to others than clients.
+    /// For a certificate that is not presented to clients.
     pub(crate) fn of_dates(file: &Path, certificate: &CertificateDer<'_>) -> Facts {
         let (not_before, not_after) = x509::validity(certificate).unzip();
         Facts { file: file.to_owned(), not_before, not_after, ..Facts::default() }
@@ -83,27 +83,28 @@ fn moment(seconds: Option<i64>) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(seconds?).ok()?))
 }
 
-/// By what an authority knows a certificate (RFC 9773 section 4.1), both as in its DER, without tag and
-/// length.
+/// The identifiers by which an authority knows a certificate (RFC 9773 section 4.1), each as in its DER,
+/// without tag and length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Of the key that signed it.
+    /// Identifier of the key that signed it.
     pub authority_key: Vec<u8>,
-    /// Given by the authority.
+    /// Serial number, chosen by the authority.
     pub serial: Vec<u8>,
 }
 
-/// A certificate that can be served with.
+/// A certificate that can be served.
 #[derive(Clone)]
 pub(crate) struct Loaded {
     pub key: Arc<CertifiedKey>,
     pub facts: Facts,
-    /// What is stapled while it is in date. Kept also when it is not: the clock may have been wrong.
+    /// The response to staple while it is in date. Also kept when it is not, as the clock may have been
+    /// wrong.
     pub staple: Option<Arc<[u8]>>,
 }
 
 impl Loaded {
-    /// The same as it is to be at `now` (seconds since 1970), where that is stapled otherwise.
+    /// The certificate as it should be at `now` (seconds since 1970), if its stapling changes.
     pub fn restapled(&self, now: i64) -> Option<Loaded> {
         let is_stapled = self.facts.staple_ends.is_none_or(|end| now < end);
         let staple = self.staple.as_ref().filter(|_| is_stapled != self.facts.is_stapled)?;
@@ -113,12 +114,12 @@ impl Loaded {
     }
 }
 
-/// Reads the certificate and its key, and makes sure that they belong together.
+/// Reads the certificate and its key, and checks that they belong together.
 pub(crate) fn load(config: &Certificate, provider: &CryptoProvider) -> Result<Loaded, LoadError> {
     join(config, files::certificates(&config.cert)?, files::private_key(&config.key)?, provider)
 }
 
-/// As [`load`], with all that is wrong.
+/// As [`load`], but returns all errors.
 pub(crate) fn look(config: &Certificate, provider: &CryptoProvider) -> Result<Facts, Vec<LoadError>> {
     let (chain, secret) = (files::certificates(&config.cert), files::private_key(&config.key));
     let staple = config.ocsp.as_deref().map(files::read).transpose();
@@ -133,7 +134,7 @@ pub(crate) fn look(config: &Certificate, provider: &CryptoProvider) -> Result<Fa
     }
 }
 
-/// Makes sure that a chain and a key, which `config` names, belong together and can be served.
+/// Checks that a chain and a key, which `config` names, belong together and can be served.
 pub(crate) fn join(
     config: &Certificate,
     chain: Vec<CertificateDer<'static>>,

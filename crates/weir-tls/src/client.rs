@@ -19,7 +19,7 @@ use crate::files::{self, LoadError};
 use crate::revocations::{ListFacts, Revocations};
 use crate::{provider, server};
 
-/// Where systems keep the public authorities, the first that exists counts.
+/// Where systems keep the public authorities; the first file that exists is used.
 const SYSTEM_FILES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -27,51 +27,51 @@ const SYSTEM_FILES: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Sessions that are remembered for one backend.
+/// Sessions to remember for each backend.
 const SESSIONS: usize = 64;
 
-/// What a pool's backends are spoken to with.
+/// TLS settings for a pool's backends.
 #[derive(Debug)]
 pub struct ClientTls {
     base: ClientConfig,
-    /// Who looks at certificates; `None` where any is taken, at any time.
+    /// The certificate verifier; `None` if every certificate is accepted at any time.
     verifier: Option<Arc<dyn ServerCertVerifier>>,
     revocations: Revocations,
     server_name: Option<String>,
-    /// What the pool speaks.
+    /// The pool's protocol.
     protocol: PoolProtocol,
     /// A digest of everything that was read.
     digest: [u8; 32],
 }
 
-/// What one backend is spoken to with. Sessions are its own: another backend could not resume them.
+/// TLS settings for one backend. It has its own sessions, as another backend could not resume them.
 #[derive(Clone, Debug)]
 pub struct BackendTls {
-    /// With a memory of sessions that is shared by all workers.
+    /// The config, with a session cache shared by all workers.
     pub config: Arc<ClientConfig>,
-    /// As `config`, for those who speak HTTP/1.1 whatever the pool does: probes.
+    /// As `config`, for probes, which use HTTP/1.1 whatever the pool's protocol is.
     pub for_http1: Arc<ClientConfig>,
-    /// As `config`, with the backend free to pick HTTP/2 or HTTP/1.1; `None` where the pool's config says
-    /// which.
+    /// As `config`, but lets the backend choose HTTP/2 or HTTP/1.1; `None` if the pool's config fixes the
+    /// protocol.
     pub for_either: Option<Arc<ClientConfig>>,
-    /// As `config`, for HTTP/3; `None` where the pool speaks none.
+    /// As `config`, for HTTP/3; `None` if the pool does not use it.
     pub for_h3: Option<Arc<ClientConfig>>,
-    /// Whom the backend must prove to be.
+    /// The name that the backend must prove.
     pub name: ServerName<'static>,
     digest: [u8; 32],
 }
 
 impl BackendTls {
-    /// Whether both speak with the same keys, believe the same authorities and ask for the same name.
+    /// Whether both use the same keys, trust the same authorities and expect the same name.
     pub fn is_same(&self, other: &BackendTls) -> bool {
         self.digest == other.digest && self.name == other.name
     }
 
-    /// Whether the backend may be spoken to that agreed on `alpn`: for HTTP/2 it must have (RFC 9113 section
-    /// 3.2).
+    /// Checks the ALPN result of a backend: it must have agreed on HTTP/2 if the pool uses that (RFC 9113
+    /// section 3.2).
     ///
     /// # Errors
-    /// What it did not do, for people.
+    /// A readable description of what the backend failed to do.
     pub fn check_agreed(&self, alpn: Option<&[u8]>) -> Result<(), &'static str> {
         match self.config.alpn_protocols == [b"h2"] && alpn != Some(b"h2") {
             true => Err("it does not agree to HTTP/2 (ALPN)"),
@@ -145,8 +145,8 @@ impl ClientTls {
         Ok(ClientTls { base, verifier, revocations, server_name, protocol, digest: bytes })
     }
 
-    /// Reads everything that `config` names, as [`Self::load`] does, and looks at the names of backends: the
-    /// lists of revoked certificates, and when the own certificate is good; `Err` has all that is wrong.
+    /// Reads everything that `config` names, as [`Self::load`] does, and checks the names of backends.
+    /// Returns the revocation lists and facts about the client certificate; `Err` has all errors.
     pub(crate) fn look(
         config: &PoolTls,
         addresses: &[&str],
@@ -167,36 +167,37 @@ impl ClientTls {
         if !errors.is_empty() {
             return Err(errors);
         }
-        // Which protocol is spoken makes no difference to any file.
+        // The protocol makes no difference to any file.
         let tls = ClientTls::load(config, PoolProtocol::H1).map_err(|error| vec![error])?;
         let nameless: Vec<_> = addresses.iter().filter_map(|address| tls.name_of(address).err()).collect();
         if nameless.is_empty() { Ok((tls.revocations.facts, own)) } else { Err(nameless) }
     }
 
-    /// The lists of revoked certificates that count for backends.
+    /// The revocation lists used for backends.
     pub fn revocations(&self) -> &[ListFacts] {
         &self.revocations.facts
     }
 
-    /// As this, for connections whose protocol is not Weir's business.
+    /// The same without ALPN, for connections whose protocol Weir does not handle.
     pub fn without_alpn(mut self) -> ClientTls {
         self.base.alpn_protocols.clear();
         self.digest[0] ^= 1;
         self
     }
 
-    /// Whether both speak with the same keys, believe the same authorities and ask for the same names.
+    /// Whether both use the same keys, trust the same authorities and expect the same names.
     pub fn is_same(&self, other: &ClientTls) -> bool {
         self.digest == other.digest && self.server_name == other.server_name
     }
 
-    /// The name that the backend at `address`, a host and port as configured, must prove to be.
+    /// The name that the backend at `address`, a host and port as configured, must prove.
     ///
     /// # Errors
-    /// Its host can't be a server name.
+    /// Its host is not a valid server name.
     pub fn name_of(&self, address: &str) -> Result<ServerName<'static>, LoadError> {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host).trim_matches(['[', ']']);
-        // Whoever offers a service proves the name that offers it; who its records name could be anybody.
+        // A service must prove the name that it is looked up by; the targets in its SRV records could be
+        // anyone.
         let host =
             if weir_config::is_service(host) { host.splitn(3, '.').last().unwrap_or(host) } else { host };
         ServerName::try_from(self.server_name.as_deref().unwrap_or(host).to_owned()).map_err(|_| {
@@ -206,7 +207,7 @@ impl ClientTls {
         })
     }
 
-    /// For the backend at `address`. What was `before` is kept with its sessions when nothing has changed.
+    /// Settings for the backend at `address`. `before` is reused, with its sessions, if nothing has changed.
     ///
     /// # Errors
     /// As [`Self::name_of`].
@@ -225,7 +226,7 @@ impl ClientTls {
             Arc::new(offering)
         };
         let for_either = self.protocol.lets_pick().then(|| offering(&[b"h2", b"http/1.1"]));
-        // A session of TCP is none of QUIC's, which has parameters of its own.
+        // A session over TCP can't be resumed over QUIC, which has parameters of its own.
         let for_h3 = (self.protocol == PoolProtocol::H3).then(|| {
             let mut h3 = ClientConfig::clone(&offering(&[b"h3"]));
             self.remember_sessions(&mut h3);
@@ -235,7 +236,7 @@ impl ClientTls {
         Ok(BackendTls { config, for_http1, for_either, for_h3, name, digest: self.digest })
     }
 
-    /// Has sessions remembered, for no longer than the certificate is good that has begun them.
+    /// Enables session resumption, at most for as long as the certificate of the original session is valid.
     fn remember_sessions(&self, config: &mut ClientConfig) {
         let Some(verifier) = &self.verifier else {
             config.resumption = Resumption::in_memory_sessions(SESSIONS);
@@ -249,7 +250,7 @@ impl ClientTls {
     }
 }
 
-/// The file of the configured authorities, or of the system's; `None` when there is none.
+/// The configured authorities file, or the system's; `None` when there is none.
 pub(crate) fn authorities_file(configured: Option<&Path>) -> Option<PathBuf> {
     let said = || std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
     let found = || SYSTEM_FILES.iter().map(PathBuf::from).find(|file| file.exists());
@@ -265,8 +266,9 @@ fn authorities(configured: Option<&Path>) -> Result<(PathBuf, Vec<CertificateDer
     Ok((file, found))
 }
 
-/// Takes a certificate for any name that comes from a known authority: for `verify = "ca"`. The certificates
-/// that a MySQL server makes at its first start name no host (MySQL 8.4 Reference Manual section 8.3.3.1).
+/// Accepts a certificate for any name if a trusted authority issued it: for `verify = "ca"`. The certificates
+/// that a MySQL server generates at its first start contain no host name (MySQL 8.4 Reference Manual section
+/// 8.3.3.1).
 #[derive(Debug)]
 struct AnyName {
     roots: Arc<RootCertStore>,
@@ -311,7 +313,7 @@ impl ServerCertVerifier for AnyName {
     }
 }
 
-/// Takes any certificate: for `verify = false`. What is signed with it must still be signed with its key.
+/// Accepts any certificate: for `verify = false`. Handshake signatures must still be made with its key.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

@@ -1,5 +1,5 @@
-//! What clients of a pool of MySQL servers log in by: the key that their passwords go under, the accounts
-//! that are known, and how many may be asked for their password.
+//! What clients of a pool of MySQL servers log in with: the key that encrypts their passwords, and the known
+//! accounts.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use crate::account_file::AccountFile;
 use crate::files::{self, LoadError};
 use crate::rsa_key::{PasswordKey, ServerKey};
 
-/// What was read of the files that `[pool.NAME.mysql]` names for the logins of clients.
+/// What was read from the files that `[pool.NAME.mysql]` names for client logins.
 pub struct ClientLogin {
     /// Weir's own key.
     pub own_key: Arc<PasswordKey>,
@@ -18,18 +18,18 @@ pub struct ClientLogin {
     pub server_key: Option<ServerKey>,
     /// The accounts of `passwords_file`.
     pub file: Option<AccountFile>,
-    /// What the file of the servers' key said, to compare.
+    /// The content of the servers' key file, for comparison.
     server_pem: Option<Vec<u8>>,
 }
 
-/// The key of a process whose config names no file: made when it is first needed, and the same over reloads.
+/// The key used if the config names no file: made when first needed, and kept across reloads.
 static KEY_OF_THE_PROCESS: OnceLock<Arc<PasswordKey>> = OnceLock::new();
 
 impl ClientLogin {
     /// Reads the files that `config` names.
     ///
     /// # Errors
-    /// A file can't be used, or others than its owner may read what is a secret.
+    /// A file can't be used, or a file with a secret can be read by others than its owner.
     pub(crate) fn load(config: &PoolMysql) -> Result<Arc<ClientLogin>, LoadError> {
         let own_key = match (&config.key_file, KEY_OF_THE_PROCESS.get()) {
             (Some(file), _) => Arc::new(PasswordKey::load(Some(file))?),
@@ -49,7 +49,7 @@ impl ClientLogin {
         Ok(Arc::new(ClientLogin { own_key, server_key, file, server_pem }))
     }
 
-    /// Whether both log clients in alike.
+    /// Whether both log clients in in the same way.
     pub fn is_same(&self, other: &ClientLogin) -> bool {
         let is_same_file = match (&self.file, &other.file) {
             (None, None) => true,

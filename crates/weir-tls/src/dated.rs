@@ -1,9 +1,9 @@
-//! How long a session may be resumed whose other side has shown a certificate: as long as that certificate
-//! and the lists of revoked ones that it was looked up in are good, and no longer.
+//! How long a session may be resumed after the other side has presented a certificate: as long as that
+//! certificate and the revocation lists it was checked against are valid.
 //!
-//! Resuming shows no certificate and each resumed session brings tickets for the next, so that without a
-//! bound one could go on for ever (RFC 8446 section 4.6.1). The bound goes along in the ticket of a client;
-//! of a backend it is kept beside its sessions.
+//! A resumed session presents no certificate, and each brings tickets for the next, so without a limit a
+//! session could be resumed for ever (RFC 8446 section 4.6.1). For clients the limit is part of the ticket;
+//! for backends it is stored with their sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -22,7 +22,7 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, NamedGroup, Signat
 use crate::tickets::BoundTickets;
 use crate::x509;
 
-/// Bytes of a ticket's bound, in front of its content.
+/// Bytes of the limit at the beginning of a ticket's content.
 const BOUND_BYTES: usize = size_of::<i64>();
 
 /// Seconds since 1970.
@@ -31,26 +31,26 @@ fn now() -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// Until when a session may be resumed that a certificate has begun (seconds since 1970), where the lists of
-/// revoked ones are good until `lists_end`.
+/// Until when a session with this certificate may be resumed (seconds since 1970), if the revocation lists
+/// are valid until `lists_end`.
 fn bound_of(certificate: &CertificateDer<'_>, lists_end: Option<i64>) -> i64 {
     let own_end = x509::validity(certificate).map_or(i64::MIN, |(_, end)| end);
     own_end.min(lists_end.unwrap_or(i64::MAX))
 }
 
-/// What the verifier and the tickets of one connection share: until when its session may be resumed (seconds
-/// since 1970). Without end where the client has shown no certificate.
+/// Shared by the verifier and the tickets of one connection: until when its session may be resumed (seconds
+/// since 1970). Unlimited if the client has presented no certificate.
 #[derive(Clone, Debug)]
 pub(crate) struct Bound(Arc<AtomicI64>);
 
 impl Bound {
-    /// Of a connection that begins.
+    /// For a new connection.
     pub fn new() -> Bound {
         Bound(Arc::new(AtomicI64::new(i64::MAX)))
     }
 }
 
-/// The tickets of one connection of a listener that asks clients for certificates.
+/// The tickets for one connection to a listener that asks clients for certificates.
 #[derive(Debug)]
 pub(crate) struct DatedTickets {
     pub tickets: Arc<BoundTickets>,
@@ -83,11 +83,11 @@ impl ProducesTickets for DatedTickets {
     }
 }
 
-/// Verifies the certificate of one connection's client, and notes its end.
+/// Verifies the client certificate of one connection, and records when it expires.
 #[derive(Debug)]
 pub(crate) struct DatingClientVerifier {
     pub verifier: Arc<dyn ClientCertVerifier>,
-    /// When the first of the lists of revoked certificates ends.
+    /// When the first of the revocation lists expires.
     pub lists_end: Option<i64>,
     pub bound: Bound,
 }
@@ -139,7 +139,7 @@ impl ClientCertVerifier for DatingClientVerifier {
     }
 }
 
-/// The sessions with one backend, all of which the certificate has begun that it showed last.
+/// The sessions with one backend, which all began with the certificate that it presented last.
 #[derive(Debug)]
 pub(crate) struct DatedSessions {
     most: usize,
@@ -154,14 +154,14 @@ struct Kept {
 }
 
 impl DatedSessions {
-    /// Room for `most` sessions.
+    /// Stores up to `most` sessions.
     pub fn new(most: usize) -> Arc<DatedSessions> {
         let kept = Kept { bound: i64::MAX, sessions: ClientSessionMemoryCache::new(most) };
         Arc::new(DatedSessions { most, kept: ArcSwap::from_pointee(kept) })
     }
 
-    /// The backend has shown a certificate by which sessions may be resumed until `bound`. Those that another
-    /// has begun are forgotten: how long they are good is not known any more.
+    /// The backend has presented a certificate with which sessions may be resumed until `bound`. Sessions
+    /// from another certificate are discarded, because their limit is no longer known.
     fn note(&self, bound: i64) {
         if self.kept.load().bound != bound {
             let sessions = ClientSessionMemoryCache::new(self.most);
@@ -169,7 +169,7 @@ impl DatedSessions {
         }
     }
 
-    /// Those that may be resumed.
+    /// The sessions, if they may still be resumed.
     fn good(&self) -> Option<Arc<Kept>> {
         Some(self.kept.load_full()).filter(|kept| kept.bound > now())
     }
@@ -205,11 +205,11 @@ impl ClientSessionStore for DatedSessions {
     }
 }
 
-/// Verifies a backend's certificate, and notes its end beside its sessions.
+/// Verifies a backend's certificate, and records with its sessions when it expires.
 #[derive(Debug)]
 pub(crate) struct DatingServerVerifier {
     pub verifier: Arc<dyn ServerCertVerifier>,
-    /// When the first of the lists of revoked certificates ends.
+    /// When the first of the revocation lists expires.
     pub lists_end: Option<i64>,
     pub sessions: Arc<DatedSessions>,
 }

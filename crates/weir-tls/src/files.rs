@@ -10,13 +10,13 @@ use rustix::fs::OFlags;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
-/// Most of a file that is read, in bytes: a bundle of all public authorities has a quarter of a MiB.
+/// Longest file that is read, in bytes: a bundle of all public authorities has a quarter of a MiB.
 const FILE_BYTES: u64 = 8 << 20;
 
 /// A file that can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError {
-    /// Which.
+    /// The file.
     pub file: PathBuf,
     /// Why, and what was expected.
     pub reason: String,
@@ -36,7 +36,7 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
-/// Why a file can't be read, for people: who may not read it learns who tried.
+/// A readable reason why a file can't be read; for a permission error it names the user that tried.
 pub fn why_unread(error: &io::Error) -> String {
     let user = rustix::process::geteuid().as_raw();
     match error.kind() {
@@ -47,19 +47,20 @@ pub fn why_unread(error: &io::Error) -> String {
     }
 }
 
-/// The first `most` bytes of a file that a config names: all such files are read by this.
+/// The first `most` bytes of a file that a config names. All such files are read with this function.
 ///
-/// At a pipe that nobody writes to open(2) would wait, and with it whoever reloads, answers `/livez` and
-/// probes; like this it does not wait, and what is no regular file is not read.
+/// Opening a pipe without a writer would block in open(2), and with it whatever reloads, answers `/livez` and
+/// probes. This function does not block, and refuses what is not a regular file.
 ///
 /// # Errors
-/// It can't be read, or is no regular file.
+/// It can't be read, or is not a regular file.
 pub fn read_regular(file: &Path, most: u64) -> io::Result<Vec<u8>> {
     let regular = |found: std::fs::Metadata| match found.is_file() {
         true => Ok(()),
         false => Err(io::Error::other("it is no regular file")),
     };
-    // To open some devices is to have them do something; the path may lead elsewhere by the second look.
+    // Checked before opening, since opening a device can have effects; and again afterwards, since the path
+    // may lead elsewhere by then.
     regular(std::fs::metadata(file)?)?;
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(file)?;
@@ -69,7 +70,7 @@ pub fn read_regular(file: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What is said of a file that can't be read.
+/// The error for a file that can't be read.
 pub(crate) fn unread(file: &Path, error: &io::Error) -> LoadError {
     LoadError::new(file, format!("can't be read: {}", why_unread(error)))
 }
@@ -85,7 +86,7 @@ pub(crate) fn read(file: &Path) -> Result<Vec<u8>, LoadError> {
     }
 }
 
-/// A file with a secret that others than its owner may read is refused, as ssh(1) does.
+/// Refuses a file with a secret if others than its owner may read it, as ssh(1) does.
 pub(crate) fn refuse_if_others_may_read(file: &Path) -> Result<(), LoadError> {
     let found = std::fs::metadata(file).map_err(|error| unread(file, &error))?;
     let mode = found.permissions().mode() & 0o777;
@@ -96,7 +97,7 @@ pub(crate) fn refuse_if_others_may_read(file: &Path) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Every certificate of a PEM file, at least one.
+/// All certificates in a PEM file, at least one.
 pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, LoadError> {
     let bytes = read(file)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -109,7 +110,7 @@ pub(crate) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-/// The lists of revoked certificates in a PEM file; one at least.
+/// The revocation lists in a PEM file, at least one.
 pub(crate) fn revocations(file: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, LoadError> {
     let bytes = read(file)?;
     let found: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&bytes).collect();
@@ -120,7 +121,7 @@ pub(crate) fn revocations(file: &Path) -> Result<Vec<CertificateRevocationListDe
     Ok(found)
 }
 
-/// The first private key of a PEM file.
+/// The first private key in a PEM file.
 pub(crate) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, LoadError> {
     let bytes = read(file)?;
     if bytes.windows(17).any(|window| window == b"BEGIN ENCRYPTED P") {

@@ -1,4 +1,4 @@
-//! Whether the files that a config names still say the same.
+//! Whether the files that a config names have changed.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use crate::files;
 use crate::folder;
 
 /// A digest of all files with keys that `config` names: certificates, keys, stapled responses, authorities,
-/// secrets of sticky cookies, passwords, what the admin API goes by. Two that are equal were made of
-/// the same files with the same contents.
+/// secrets of sticky cookies, passwords, and those of the admin API. Equal digests mean the same files with
+/// the same contents.
 ///
 /// `None` when a file can't be read; [`crate::Loaded::load`] says which and why. Reads every file.
 pub fn fingerprint(config: &Config) -> Option<[u8; 32]> {

@@ -1,5 +1,5 @@
-//! Certificates of a folder: each in one file, chain and key, so that there is no moment with one of them.
-//! The admin API puts them there.
+//! Certificates in a folder, written by the admin API. Each is a single file with chain and key, so that it
+//! is never there with only one of them.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,22 +16,22 @@ use crate::certificate::{self, Facts, Loaded};
 use crate::files::{LoadError, unread};
 use crate::{acme, provider};
 
-/// Most certificates of a folder (count): which one a client gets is found by a table of all names, which is
-/// made anew with each change.
+/// Most certificates in a folder (count): they are selected by a table of all names, which is rebuilt with
+/// each change.
 pub const MOST_CERTIFICATES: usize = 1000;
 
-/// How files of certificates end.
+/// File name extension of certificates.
 const EXTENSION: &str = "pem";
 
-/// Where the certificate of this name is kept.
+/// The file for the certificate with this name.
 pub fn file(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.{EXTENSION}"))
 }
 
-/// The names of the certificates in a folder, sorted. None where there is no folder yet.
+/// The names of the certificates in a folder, sorted. Empty if the folder does not exist yet.
 ///
 /// # Errors
-/// It can't be read.
+/// The folder can't be read.
 pub fn names(folder: &Path) -> io::Result<Vec<String>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -47,7 +47,8 @@ pub fn names(folder: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether a certificate may have this name: one that leads nowhere else, and hides from nobody.
+/// Whether this is an allowed name for a certificate: it must not lead to another folder or make a hidden
+/// file.
 pub fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     (1..=100).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(plain)
@@ -58,7 +59,7 @@ pub(crate) fn load(folder: &Path, provider: &CryptoProvider) -> Result<Vec<Loade
     files(folder)?.iter().map(|file| acme::load(file, provider)).collect()
 }
 
-/// As [`load`], where no file but `changed` has become another one since `before` was read.
+/// As [`load`], but reads only `changed` and the files that differ from those in `before`.
 pub(crate) fn load_changed(
     folder: &Path,
     changed: &Path,
@@ -83,10 +84,10 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>, LoadError> {
     Ok(names.iter().map(|name| file(folder, name)).collect())
 }
 
-/// What a certificate and its key say, PEM both, and the text of the file that both go into.
+/// Facts about a certificate and its key, both PEM, and the content of the file for both.
 ///
 /// # Errors
-/// They do not belong together, a certificate of the chain is not signed by the next one, or one is not good
+/// They do not belong together, a certificate of the chain is not signed by the next one, or one is not valid
 /// at `now` (since 1970); says which.
 pub fn check(certificate: &str, key: &str, now: Duration) -> Result<(Facts, String), String> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect();
@@ -110,7 +111,7 @@ pub fn check(certificate: &str, key: &str, now: Duration) -> Result<(Facts, Stri
     }
 }
 
-/// The file: written anew of what was checked, since what else stands in either text was not.
+/// The file content, written from what was checked, since other text in the input was not.
 fn text_of(secret: &PrivateKeyDer<'_>, chain: &[CertificateDer<'_>]) -> String {
     let tag = match secret {
         PrivateKeyDer::Pkcs1(_) => "RSA PRIVATE KEY",
@@ -123,8 +124,8 @@ fn text_of(secret: &PrivateKeyDer<'_>, chain: &[CertificateDer<'_>]) -> String {
     std::iter::once(key).chain(certificates).map(|each| pem::encode_config(&each, config)).collect()
 }
 
-/// Whether each certificate of a chain is signed by the next one and good at `now`. The last is believed: who
-/// believes it is for clients to say.
+/// Checks that each certificate of a chain is signed by the next one and valid at `now`. The last one is not
+/// checked further: clients decide whether to trust it.
 fn links(own: &CertificateDer<'_>, rest: &[CertificateDer<'_>], now: UnixTime) -> Result<(), String> {
     let Some((top, between)) = rest.split_last() else { return Ok(()) };
     let broken = |error: webpki::Error| {

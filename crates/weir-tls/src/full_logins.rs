@@ -1,5 +1,5 @@
-//! How many logins in full may begin: each may cost a decryption of about a millisecond, which strangers can
-//! ask for (threat F11).
+//! Limits how many full logins may begin: each may cost a decryption of about a millisecond, which any
+//! stranger can cause (threat F11).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hash, RandomState};
@@ -7,54 +7,54 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Longest time for which a login waits for its turn; who would wait longer is turned away.
+/// Longest time that a login waits for its turn; one that would have to wait longer is refused.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// Most clients, and accounts, that are remembered; beyond them the ones that need no waiting any more go.
+/// Most clients, and most accounts, that are remembered; above that, those without a wait are dropped.
 const MOST_KNOWN: usize = 65_536;
 
-/// Turns for logins in full, over all workers: so many a second in all, for one client, and for one account.
+/// Turns for full logins, for all workers: limited per second in total, per client, and per account.
 ///
-/// A turn is a time: each is `1/rate` after the one before, and a second's worth may be taken at once
+/// A turn is a point in time, `1/rate` after the one before; turns for one second may be taken at once
 /// (generic cell rate algorithm, ITU-T I.371). O(1), one short lock.
 #[derive(Default)]
 pub struct FullLogins(Mutex<Turns>);
 
-/// Logins a second at most, each at least 1.
+/// Most logins per second; each rate is at least 1.
 #[derive(Clone, Copy, Debug)]
 pub struct LoginRates {
-    /// Over all clients.
+    /// In total.
     pub all: u32,
-    /// Of one client.
+    /// Per client.
     pub client: u32,
-    /// To one account, whoever asks; `None` without a limit.
+    /// Per account, for all clients together; `None` without a limit.
     pub account: Option<u32>,
 }
 
-/// Whose turn would have come too late.
+/// Which limit was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooManyLogins {
-    /// Anybody's, or that client's.
+    /// The total limit, or the client's.
     Client,
-    /// That account's.
+    /// The account's limit.
     Account,
 }
 
 #[derive(Default)]
 struct Turns {
-    /// When all turns taken so far are paid for.
+    /// The time up to which turns are taken.
     all: Duration,
     by_client: HashMap<IpAddr, Duration>,
-    /// By a hash of the name: two that share one share their turns.
+    /// By a hash of the name: two names with the same hash share a limit.
     by_account: HashMap<u64, Duration>,
     names: RandomState,
 }
 
 impl FullLogins {
-    /// Takes a turn for `client` (an IPv4 address, or an IPv6 /64) to log in as `user`: how long it has to
+    /// Takes a turn for `client` (an IPv4 address, or an IPv6 /64) to log in as `user`; returns how long to
     /// wait for it.
     ///
     /// # Errors
-    /// It would be more than [`LONGEST_WAIT`]; then nothing was taken.
+    /// The wait would be longer than [`LONGEST_WAIT`]; then no turn was taken.
     pub fn take(
         &self,
         client: IpAddr,
@@ -86,7 +86,7 @@ impl FullLogins {
     }
 }
 
-/// Whether one more may be remembered; those that need no waiting any more make room.
+/// Whether one more may be remembered; entries without a wait are dropped to make room.
 fn has_room<K: Hash + Eq>(known: &mut HashMap<K, Duration>, one: &K, now: Duration) -> bool {
     if known.len() >= MOST_KNOWN && !known.contains_key(one) {
         known.retain(|_, paid| *paid > now);
@@ -94,7 +94,7 @@ fn has_room<K: Hash + Eq>(known: &mut HashMap<K, Duration>, one: &K, now: Durati
     known.len() < MOST_KNOWN || known.contains_key(one)
 }
 
-/// When the turns are paid for with one more, and the wait for it.
+/// The time up to which turns are taken after one more, and the wait for that turn.
 fn next(paid: Duration, per_second: u32, now: Duration) -> (Duration, Duration) {
     let each = Duration::from_secs(1) / per_second.max(1);
     let paid = paid.max(now) + each;

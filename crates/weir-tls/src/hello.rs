@@ -1,24 +1,23 @@
-//! Reads the server name out of a TLS client's greeting without answering it (RFC 8446 section 4.1.2, RFC
-//! 6066 section 3).
+//! Reads the server name from a ClientHello without answering it (RFC 8446 section 4.1.2, RFC 6066 section
+//! 3).
 //!
-//! For listeners that choose a pool by name and pass the connection on as it is, and for handshakes that are
-//! made for one protocol only. Pure; never looks at the same bytes twice in one call, and takes no memory but
-//! for a greeting that is spread over several records.
+//! For listeners that choose a pool by name and pass the connection on unchanged, and for handshakes that are
+//! made for one protocol only. Does no I/O; reads each byte only once per call, and allocates only for a
+//! ClientHello that is spread over several records.
 
-/// Most bytes of a greeting, records included (threat D4): key shares that resist quantum computers take two
-/// KiB.
+/// Most bytes of a ClientHello, including record headers (threat D4): post-quantum key shares take two KiB.
 pub const HELLO_BYTES: usize = 64 << 10;
 
-/// What the first bytes of a connection say.
+/// What the first bytes of a connection are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Greeting {
     /// More must be received.
     Partial,
-    /// A whole greeting; the name in lower case, `None` when it asks for none that is a host name.
+    /// A complete ClientHello; the name in lower case, `None` when it has none that is a host name.
     Hello(Option<String>),
     /// Not TLS.
     NotTls,
-    /// TLS, but against the protocol, or longer than [`HELLO_BYTES`].
+    /// TLS, but it violates the protocol, or is longer than [`HELLO_BYTES`].
     Malformed,
 }
 
@@ -29,7 +28,7 @@ const APPLICATION_PROTOCOLS: u16 = 16;
 /// RFC 8446 section 5.1.
 const RECORD_BYTES: usize = 16 << 10;
 
-/// Reads what was received so far, from the first byte on.
+/// Parses what was received so far, from the first byte on.
 pub fn read(received: &[u8]) -> Greeting {
     match message(received) {
         Ok(hello) => name(&hello).map_or(Greeting::Malformed, Greeting::Hello),
@@ -37,7 +36,7 @@ pub fn read(received: &[u8]) -> Greeting {
     }
 }
 
-/// Whether a whole greeting offers this application protocol (ALPN, RFC 7301) and no other.
+/// Whether a complete ClientHello offers this application protocol (ALPN, RFC 7301) and no other.
 pub fn offers_only(received: &[u8], protocol: &[u8]) -> bool {
     let Ok(hello) = message(received) else { return false };
     let mut only = false;
@@ -51,7 +50,7 @@ pub fn offers_only(received: &[u8], protocol: &[u8]) -> bool {
     whole.is_some() && only
 }
 
-/// The body of a whole greeting, without the records; `Err` when there is none, or not yet.
+/// The body of a complete ClientHello, without the records; `Err` when there is none, or it is incomplete.
 fn message(received: &[u8]) -> Result<Vec<u8>, Greeting> {
     let mut message: Vec<u8> = Vec::new();
     let mut rest = received;
@@ -98,7 +97,7 @@ fn too_long(received: &[u8]) -> Greeting {
     if received.len() >= HELLO_BYTES { Greeting::Malformed } else { Greeting::Partial }
 }
 
-/// Takes a vector with a length of `width` bytes off the front.
+/// Takes a vector with a length field of `width` bytes from the front.
 fn vector<'b>(bytes: &mut &'b [u8], width: usize) -> Option<&'b [u8]> {
     let (length, rest) = bytes.split_at_checked(width)?;
     let length = length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
@@ -107,12 +106,12 @@ fn vector<'b>(bytes: &mut &'b [u8], width: usize) -> Option<&'b [u8]> {
     Some(vector)
 }
 
-/// `None` when the greeting is malformed.
+/// `None` when the ClientHello is malformed.
 fn name(hello: &[u8]) -> Option<Option<String>> {
     let mut found = None;
     each_extension(hello, |kind, body| {
         if kind == SERVER_NAME {
-            // Said twice, two readers may take different ones.
+            // If it occurs twice, two parsers may use different ones.
             if found.is_some() {
                 return None;
             }
@@ -123,7 +122,7 @@ fn name(hello: &[u8]) -> Option<Option<String>> {
     Some(found.flatten())
 }
 
-/// Shows every extension of a greeting; `None` when the greeting is malformed, or `see` says so.
+/// Passes every extension of a ClientHello to `see`; `None` when it is malformed, or `see` returns that.
 fn each_extension<'h>(hello: &'h [u8], mut see: impl FnMut(u16, &'h [u8]) -> Option<()>) -> Option<()> {
     // Version and random.
     let (_, mut rest) = hello.split_at_checked(34)?;
@@ -137,7 +136,7 @@ fn each_extension<'h>(hello: &'h [u8], mut see: impl FnMut(u16, &'h [u8]) -> Opt
     }
     vector(&mut rest, 1)?;
     if rest.is_empty() {
-        // TLS 1.2 knows greetings without extensions.
+        // TLS 1.2 allows a ClientHello without extensions.
         return Some(());
     }
     let mut extensions = vector(&mut rest, 2)?;
@@ -152,7 +151,8 @@ fn each_extension<'h>(hello: &'h [u8], mut see: impl FnMut(u16, &'h [u8]) -> Opt
     Some(())
 }
 
-/// The one host name of the extension; `Some(None)` for an address, which is no name (RFC 6066 section 3).
+/// The only host name in the extension; `Some(None)` for an address, which is not a name (RFC 6066 section
+/// 3).
 fn host_name(mut extension: &[u8]) -> Option<Option<String>> {
     let mut list = vector(&mut extension, 2)?;
     let (&kind, mut entry) = list.split_first()?;
@@ -164,9 +164,8 @@ fn host_name(mut extension: &[u8]) -> Option<Option<String>> {
     server_name(name)
 }
 
-/// The name that a greeting with this in it asks for, lower case and without a dot at its end; `Some(None)`
-/// where it asks for none, for an address is no name (RFC 6066 section 3), and `None` for what no greeting
-/// may have.
+/// The host name for this content of the extension, in lower case and without a trailing dot. `Some(None)`
+/// for an address, which is not a name (RFC 6066 section 3), and `None` if the content is not allowed.
 pub fn server_name(name: &[u8]) -> Option<Option<String>> {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if name.is_empty() || name.len() > 255 {
@@ -176,7 +175,7 @@ pub fn server_name(name: &[u8]) -> Option<Option<String>> {
     if text.parse::<std::net::IpAddr>().is_ok() {
         return Some(None);
     }
-    // A NUL or anything else that no name has would be read differently by different readers (threat D5).
+    // Different parsers would interpret a NUL or other bytes that no name has differently (threat D5).
     name.iter().all(|byte| good(*byte)).then(|| Some(text.trim_end_matches('.').to_ascii_lowercase()))
 }
 

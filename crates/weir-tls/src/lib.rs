@@ -1,9 +1,9 @@
-//! With which keys does Weir speak TLS and seal its cookies, and whom does it believe?
+//! Which keys does Weir use for TLS and for its cookies, and which authorities does it trust?
 //!
-//! Reads the files that a config names (certificates, keys, authorities) and makes of them what rustls serves
-//! with: one [`ServerTls`] for each listener, one [`ClientTls`] for each pool. A file that can't be used is
-//! an error that names it, so that a config is put in force whole or not at all. Moves no bytes and opens no
-//! socket; that is weir-proxy's work.
+//! Reads the files that a config names (certificates, keys, authorities) and turns them into what rustls
+//! needs: one [`ServerTls`] for each listener, one [`ClientTls`] for each pool. A file that can't be used is
+//! an error that names it, so that a config is put in force as a whole or not at all. Sends no bytes and
+//! opens no socket; weir-proxy does that.
 //!
 //! Start reading at [`loaded`].
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Everything that a config names, read at once: all of it can be used, or none of it is put in force.
+//! All files that a config names, read at once: either all of them can be used, or none is put in force.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::server::ServerTls;
 use crate::sticky::StickyKey;
 use crate::tickets::TicketKeys;
 
-/// What listeners and pools speak TLS with, seal their cookies with and log in with, by their names.
+/// The TLS settings, cookie keys and logins of listeners and pools, by name.
 #[derive(Debug, Default)]
 pub struct Loaded {
     listeners: HashMap<String, Arc<ServerTls>>,
@@ -27,10 +27,10 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Reads every file with keys that `config` names. `challenges` is what the process shares of them.
+    /// Reads every file with keys that `config` names. `challenges` is the ACME state of the process.
     ///
     /// # Errors
-    /// All files that can't be used.
+    /// An error for each file that can't be used.
     pub fn load(
         config: &Config,
         tickets: &Arc<TicketKeys>,
@@ -75,7 +75,7 @@ impl Loaded {
                 Err(error) => errors.push(error),
             }
         }
-        // Not when the first token waits for its keys.
+        // Checked now, instead of when the first token waits for its keys.
         for ca in config.fetched_keys().iter().filter_map(|keys| keys.ca.as_ref()) {
             errors.extend(files::certificates(ca).err());
         }
@@ -87,29 +87,29 @@ impl Loaded {
         self.listeners.get(name)
     }
 
-    /// The lists of revoked certificates that count, each with the name of its listener or pool.
+    /// The revocation lists in use, each with the name of its listener or pool.
     pub fn revocations(&self) -> impl Iterator<Item = (&str, &ListFacts)> {
         let of_listeners = self.listeners.iter().map(|(name, tls)| (name, tls.revocations()));
         let of_pools = self.pools.iter().map(|(name, tls)| (name, tls.revocations()));
         of_listeners.chain(of_pools).flat_map(|(name, lists)| lists.iter().map(|list| (name.as_str(), list)))
     }
 
-    /// What certificate authorities are waiting to see.
+    /// Proofs for the challenges of certificate authorities.
     pub fn challenges(&self) -> &Arc<Challenges> {
         &self.challenges
     }
 
-    /// What the pool's sticky cookies are sealed with; `None` where it has none.
+    /// The key of the pool's sticky cookies; `None` if it has none.
     pub fn sticky(&self, pool: &str) -> Option<&Arc<StickyKey>> {
         self.sticky.get(pool)
     }
 
-    /// The account that Weir has on the pool's MySQL servers; `None` where it has none.
+    /// Weir's account on the pool's MySQL servers; `None` if it has none.
     pub fn account(&self, pool: &str) -> Option<&Arc<OwnAccount>> {
         self.accounts.get(pool)
     }
 
-    /// What clients of the pool's MySQL servers log in by; `None` for a pool of others.
+    /// What clients of the pool's MySQL servers log in with; `None` for other pools.
     pub fn client_login(&self, pool: &str) -> Option<&Arc<ClientLogin>> {
         self.client_logins.get(pool)
     }
@@ -120,7 +120,7 @@ impl Loaded {
     }
 }
 
-/// Whether an HTTP listener uses the pool, or nobody does.
+/// Whether an HTTP listener uses the pool, or none does.
 fn speaks_http(config: &Config, pool: &str) -> bool {
     let uses = |listener: &weir_config::Listener| {
         let by_route = listener.routes.iter().any(|route| route.may_go_to(pool));

@@ -1,4 +1,4 @@
-//! Files that are looked at before they are needed.
+//! Checks files before they are needed.
 
 use std::path::Path;
 
@@ -14,18 +14,18 @@ use crate::shared_tickets::SharedKeys;
 use crate::sticky::StickyKey;
 use crate::{acme, folder, own_account, provider, server, token};
 
-/// What files came to that a config names.
+/// Result of checking files that a config names.
 #[derive(Debug, Default)]
 pub struct Looked {
-    /// Those that can't be put to their use.
+    /// Files that can't be used.
     pub errors: Vec<LoadError>,
-    /// Certificates, which may be good no more. Nothing renews them by itself.
+    /// Certificates that nothing renews automatically; they may have expired.
     pub certificates: Vec<Facts>,
-    /// Lists of revoked certificates that count.
+    /// Revocation lists in use.
     pub lists: Vec<ListFacts>,
 }
 
-/// Reads files by what puts them to their use.
+/// Reads files with the same code that will use them.
 pub fn look_at(named: &FileUse<'_>) -> Looked {
     match named {
         FileUse::AdminToken(file) => one(token::read(file)),

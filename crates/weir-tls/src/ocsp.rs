@@ -1,5 +1,5 @@
-//! Whether an OCSP response is one to staple: that it is an answer, for this certificate, and says that it is
-//! good (RFC 6960 section 4.2.1). Who signed it is for clients to find out.
+//! Whether an OCSP response may be stapled: it must be a response, for this certificate, with status good
+//! (RFC 6960 section 4.2.1). Clients check the signature.
 
 use aws_lc_rs::digest;
 use x509_parser::prelude::FromDer;
@@ -7,7 +7,7 @@ use x509_parser::time::ASN1Time;
 
 use crate::x509;
 
-/// Tags of DER.
+/// DER tags.
 const SEQUENCE: u8 = 0x30;
 const INTEGER: u8 = 0x02;
 const OCTETS: u8 = 0x04;
@@ -17,11 +17,11 @@ const EXPLICIT_0: u8 = 0xa0;
 const GOOD: u8 = 0x80;
 const REVOKED: u8 = 0xa1;
 
-/// Until when a response may be stapled for `certificate` (DER both), in seconds since 1970; `None` where it
+/// Until when a response may be stapled for `certificate` (both DER), in seconds since 1970; `None` if it
 /// does not say.
 ///
 /// # Errors
-/// It may not be at all; says why.
+/// The reason why it may not be stapled.
 pub(crate) fn good_until(response: &[u8], certificate: &[u8]) -> Result<Option<i64>, String> {
     let broken = || "is no OCSP response; expected DER".to_owned();
     let mut outer = Der(Der(response).take(SEQUENCE).ok_or_else(broken)?);
@@ -54,7 +54,7 @@ pub(crate) fn good_until(response: &[u8], certificate: &[u8]) -> Result<Option<i
     Err("is for another certificate".to_owned())
 }
 
-/// What a response says of one certificate.
+/// The status of one certificate in a response.
 struct Single<'a> {
     /// Digest of the issuer's name, and the serial number.
     certificate: (&'a [u8], &'a [u8]),
@@ -63,14 +63,14 @@ struct Single<'a> {
     next_update: Option<i64>,
 }
 
-/// What stands behind the status of a response.
+/// The statuses in a response.
 fn singles<'a>(outer: &mut Der<'a>) -> Option<Vec<Single<'a>>> {
     let mut bytes = Der(Der(outer.take(EXPLICIT_0)?).take(SEQUENCE)?);
-    // Its type: there is one only.
+    // The response type: there is only one.
     bytes.any()?;
     let basic = bytes.take(OCTETS)?;
     let mut data = Der(Der(Der(basic).take(SEQUENCE)?).take(SEQUENCE)?);
-    // Version, who answers, and when: whatever comes before the answers, which are the first SEQUENCE.
+    // Skips version, responder and time: everything before the statuses, which are the first SEQUENCE.
     let answers = loop {
         if let (SEQUENCE, answers) = data.any()? {
             break answers;
@@ -104,11 +104,11 @@ fn is_hash_of(hash: &[u8], name: &[u8]) -> bool {
     algorithms.iter().any(|algorithm| digest::digest(algorithm, name).as_ref() == hash)
 }
 
-/// What is left of some DER.
+/// The rest of some DER.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
-    /// The tag and the content of what comes next.
+    /// The tag and content of the next element.
     fn any(&mut self) -> Option<(u8, &'a [u8])> {
         let (&tag, rest) = self.0.split_first()?;
         let (&first, rest) = rest.split_first()?;
@@ -125,7 +125,7 @@ impl<'a> Der<'a> {
         Some((tag, content))
     }
 
-    /// The content of what comes next, if that has this tag; else nothing is taken.
+    /// The content of the next element if it has this tag; otherwise nothing is consumed.
     fn take(&mut self, expected: u8) -> Option<&'a [u8]> {
         let before = self.0;
         match self.any()? {

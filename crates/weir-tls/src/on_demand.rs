@@ -1,9 +1,9 @@
-//! Certificates that are ordered when a client asks for a name that none is for yet: what handshakes see of
-//! it, and where they wait.
+//! Certificates that are ordered when a client asks for a name that has none yet: the part that handshakes
+//! use, and where they wait.
 //!
-//! Workers look into one table for each `acme` with `on_demand`, whatever number of listeners has it, and put
-//! names there; the control side takes them, and says what came of each. Both hold a lock for a look-up or
-//! two, and only for names that no other certificate of the listener is for. Start reading at
+//! For each `acme` with `on_demand` there is one table, however many listeners use it. Workers look names up
+//! in it and add names; the control side takes the names, and records the result for each. Both hold a lock
+//! for a look-up or two, and only for names for which the listener has no other certificate. Start reading at
 //! [`OnDemand::wanted`].
 
 mod begun;
@@ -32,60 +32,59 @@ use crate::certificate::{Facts, Loaded};
 use crate::files::LoadError;
 use crate::provider;
 
-/// Answers and failures that are remembered, each (count). When there are more, those go that end first.
+/// Most answers and most failures to remember (count each). Above that, those that expire first are dropped.
 const REMEMBERED: usize = 10_000;
-/// Names that are looked for in the store, and handshakes that wait for that, each (count): for as long as
-/// the disk takes, whatever is asked about and ordered meanwhile.
+/// Most names being looked up in the store, and most handshakes waiting for that (count each). A look-up only
+/// takes as long as the disk, whatever else is being asked about or ordered.
 const LOOKED_FOR: usize = 10_000;
-/// How often it is noted on the disk that a certificate is used, at most.
+/// Least time between two records on disk that a certificate is used.
 const NOTE_EVERY: Duration = Duration::from_secs(3600);
-/// Longest time for which an authority that can't be spoken with is left alone for all names.
+/// Longest time for which nothing is ordered after the authority could not be reached.
 const AWAY_MOST: Duration = Duration::from_secs(30);
 
-/// One `acme` with `on_demand`, as handshakes and the control side share it.
+/// One `acme` with `on_demand`, shared by handshakes and the control side.
 pub struct OnDemand {
     acme: Acme,
     settings: Settings,
     state: Mutex<DemandState>,
-    /// What became of names and handshakes since the start.
+    /// Outcomes of names and handshakes since the start.
     pub counts: Counts,
 }
 
 struct DemandState {
     kept: Kept,
-    /// Names that are looked for in the store, asked about or ordered.
+    /// Names that are being looked up in the store, asked about or ordered.
     begun: HashMap<Box<str>, UnderWay>,
     /// Those of them that the control side has not taken yet.
     untaken: VecDeque<Box<str>>,
     taker: Option<Waker>,
-    /// What the service has said of a name, and until when that is believed.
+    /// The service's answers by name, and until when they are valid.
     answers: HashMap<Box<str>, Answered>,
     failed: HashMap<Box<str>, Failed>,
-    /// Those whose renewal was refused or failed: they have a certificate, which is no reason not to serve.
+    /// Names whose renewal was refused or failed. They have a certificate, which can still be served.
     held: HashMap<Box<str>, Failed>,
-    /// Until when nothing is ordered because the authority is away.
+    /// Until when nothing is ordered because the authority can't be reached.
     away: Option<Instant>,
-    /// When there will be all of `burst` again.
+    /// When the whole `burst` will be available again.
     full_at: Instant,
-    /// Names that are asked about or ordered now, and those of them that have begun for renewal.
+    /// Number of names being asked about or ordered, and how many of them are renewals.
     asking: u32,
     renewing: u32,
-    /// Handshakes that wait for those, and those that wait while the store is looked into.
+    /// Handshakes waiting for those names, and handshakes waiting for a look-up in the store.
     waiting: usize,
     looking: usize,
     next_waiter: u64,
-    /// Handshakes for which there was no place when the store did not have what they waited for, until they
-    /// have seen it.
+    /// Handshakes that got no place when their name was not in the store, until they have noticed.
     turned_away: HashSet<u64>,
-    /// Whether names are taken; else nobody would serve who waits.
+    /// Whether names are accepted; if not, no one would serve the handshakes that wait.
     is_open: bool,
 }
 
 struct UnderWay {
     waiters: HashMap<u64, Waker>,
     is_renewal: bool,
-    /// Whether it has one of the `max_names` places, and who waits for it one of `max_waiting` each; a look
-    /// into the store takes neither.
+    /// Whether it has one of the `max_names` places, and each handshake that waits for it one of
+    /// `max_waiting`; a look-up in the store takes neither.
     is_asking: bool,
 }
 
@@ -95,47 +94,48 @@ struct Answered {
     until: Instant,
 }
 
-/// A name for which no certificate could be got.
+/// A name for which no certificate could be obtained.
 #[derive(Clone, Debug)]
 pub struct Failed {
-    /// Until then it is not tried again.
+    /// It is not tried again before this time.
     pub until: Instant,
     /// Attempts in a row.
     pub count: u32,
-    /// Why, for people.
+    /// The reason, in readable form.
     pub reason: String,
 }
 
-/// What a handshake that asks for a name comes to. The data path acts by it, and `weir explain` says it.
+/// What happens to a handshake that asks for a name. The data path acts on it, and `weir explain` reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameVerdict {
     /// The certificate is in memory.
     Kept,
-    /// It is asked about, or ordered: the handshake waits along.
+    /// The name is already being asked about or ordered; the handshake waits, too.
     Begun,
-    /// Nothing is known: it is looked for in the store, asked about and ordered, while the handshake waits.
+    /// Nothing is known: the name is looked up in the store, asked about and ordered while the handshake
+    /// waits.
     Unknown,
-    /// The service said no a moment ago.
+    /// The service refused it a moment ago.
     Refused,
-    /// It could not be got a moment ago; says why.
+    /// It could not be obtained a moment ago, for this reason.
     Failed(String),
-    /// It is looked for in the store, while the handshake waits; nothing is ordered, for the authority can't
-    /// be spoken with now.
+    /// The name is looked up in the store while the handshake waits; nothing is ordered, since the authority
+    /// can't be reached now.
     Away,
-    /// As many names as may be are looked for in the store.
+    /// The limit of names being looked up in the store is reached.
     Full,
-    /// The process takes no more names: it is on its way out, or another config is in force.
+    /// The process accepts no more names: it is shutting down, or another config is in force.
     Closed,
 }
 
-/// A certificate of the store that can be served.
+/// A certificate from the store that can be served.
 pub struct Stored(Loaded);
 
 impl Stored {
-    /// Reads the certificate that is kept in `file`.
+    /// Reads the certificate in `file`.
     ///
     /// # Errors
-    /// There is none, it can't be served, or it is good no more.
+    /// There is none, it can't be served, or it is no longer valid.
     pub fn load(file: &Path) -> Result<Stored, LoadError> {
         let loaded = acme::load(file, &provider::of(CipherPolicy::Default))?;
         match loaded.facts.is_good(SystemTime::now()) {
@@ -144,7 +144,7 @@ impl Stored {
         }
     }
 
-    /// What it says.
+    /// Facts about it.
     pub fn facts(&self) -> &Facts {
         &self.0.facts
     }
@@ -178,35 +178,35 @@ impl OnDemand {
         Some(OnDemand { acme: acme.clone(), settings, state: Mutex::new(state), counts: Counts::default() })
     }
 
-    /// As configured.
+    /// The config.
     pub fn acme(&self) -> &Acme {
         &self.acme
     }
 
-    /// As configured.
+    /// The settings in the config.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Whether a certificate for `name` (lower case, without a last dot) may be ordered by this `acme`, if
-    /// the service has nothing against it.
+    /// Whether this `acme` may order a certificate for `name` (lower case, without a trailing dot), provided
+    /// the service does not object.
     pub fn takes(&self, name: &str) -> bool {
         names::is_host_name(name) && names::is_among(&self.acme.domains, name)
     }
 
-    /// The certificate for `name`, if it is in memory and good.
+    /// The certificate for `name`, if it is in memory and valid.
     pub(crate) fn find(&self, name: &str) -> Option<Arc<CertifiedKey>> {
         self.lock().kept.find(name, SystemTime::now())
     }
 
-    /// What a handshake for `name` would come to now.
+    /// What would happen to a handshake for `name` now.
     pub fn verdict(&self, name: &str) -> NameVerdict {
         self.lock().verdict(name, &self.settings)
     }
 
-    /// Has a certificate for `name` got if that is to be, and gives a place to wait for it. `None` when there
-    /// is nothing to wait for: it is here, or will not come; or as many as may wait do, which are
-    /// `max_waiting` once it is known that the store has none.
+    /// Starts to obtain a certificate for `name` if there should be one, and returns a place to wait for it.
+    /// `None` when there is nothing to wait for: it is in memory, or will not be obtained; or no place is
+    /// left. `max_waiting` limits the places once it is known that the store has no certificate.
     pub fn wanted(self: &Arc<OnDemand>, name: &str) -> Option<Waiting> {
         let mut state = self.lock();
         let verdict = state.verdict(name, &self.settings);
@@ -230,7 +230,7 @@ impl OnDemand {
         None
     }
 
-    /// Has a certificate for `name` got if that is to be, without waiting for it.
+    /// Starts to obtain a certificate for `name` if there should be one, without waiting for it.
     pub(crate) fn begin(&self, name: &str) {
         let mut state = self.lock();
         match state.verdict(name, &self.settings) {
@@ -249,14 +249,14 @@ impl OnDemand {
     }
 }
 
-/// For whoever gets the certificates.
+/// For the code that obtains the certificates.
 impl OnDemand {
-    /// Takes names from now on, as it does from the start.
+    /// Accepts names from now on, which is also the initial state.
     pub fn open(&self) {
         self.lock().is_open = true;
     }
 
-    /// Takes no more names. What is under way goes on.
+    /// Accepts no more names. What is in progress continues.
     pub fn close(&self) {
         let mut state = self.lock();
         state.is_open = false;
@@ -268,7 +268,7 @@ impl OnDemand {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// The next name to get a certificate for; `None` when no more are taken.
+    /// The next name to obtain a certificate for; `None` when no more names are accepted.
     pub async fn next(self: &Arc<OnDemand>) -> Option<Begun> {
         let taken = poll_fn(|context| {
             let mut state = self.lock();
@@ -284,8 +284,8 @@ impl OnDemand {
         Some(Begun::new(self.clone(), taken.await?))
     }
 
-    /// Has the certificate for `name` renewed; `false` when that is not to be now. Renewals take half of the
-    /// places for names at most: clients wait for the others.
+    /// Starts to renew the certificate for `name`; `false` when that is not possible now. Renewals take at
+    /// most half of the places for names, since clients wait for the others.
     pub fn renew(&self, name: &str) -> bool {
         let mut state = self.lock();
         let now = Instant::now();
@@ -300,8 +300,8 @@ impl OnDemand {
         is_to_be
     }
 
-    /// Holds a certificate of the store in memory in place of an older one; does nothing where none for
-    /// `name` is there.
+    /// Replaces the certificate for `name` in memory by one from the store; does nothing if none is in
+    /// memory.
     pub fn refresh(&self, name: &str, stored: Stored) {
         let mut state = self.lock();
         if state.kept.facts(name).is_some() {
@@ -309,7 +309,7 @@ impl OnDemand {
         }
     }
 
-    /// Whether the certificate for `name` in memory is another one than that of `facts`.
+    /// Whether the certificate for `name` in memory differs from that of `facts`.
     pub fn is_older(&self, name: &str, facts: &Facts) -> bool {
         self.lock()
             .kept
@@ -317,29 +317,29 @@ impl OnDemand {
             .is_some_and(|own| own.identity != facts.identity || own.not_after != facts.not_after)
     }
 
-    /// Notes that the store has a certificate for `name`, whatever came of it here: another process has got
-    /// it.
+    /// Records that the store has a certificate for `name`, whatever happened here: another process has
+    /// obtained it.
     pub fn found(&self, name: &str) {
         let mut state = self.lock();
         state.failed.remove(name);
         state.answers.remove(name);
     }
 
-    /// Names whose certificates were used, and when, for which that is to be noted.
+    /// Names whose use is to be recorded, and when they were used.
     pub fn take_used(&self) -> Vec<(Box<str>, SystemTime)> {
         self.lock().kept.take_used()
     }
 
-    /// What the service has said of `name`, as long as that is believed.
+    /// The service's answer for `name`, as long as it is valid.
     pub fn answer(&self, name: &str) -> Option<bool> {
         let now = Instant::now();
         self.lock().answers.get(name).filter(|answer| answer.until > now).map(|answer| answer.is_yes)
     }
 
-    /// Takes one of the orders that `rate` and `burst` allow; `Err` says after which time there will be one.
+    /// Takes one of the orders that `rate` and `burst` allow.
     ///
     /// # Errors
-    /// There is none now.
+    /// None is available now; the time until there is one.
     pub fn take_order(&self) -> Result<(), Duration> {
         let (now, between) = (Instant::now(), self.settings.between_orders());
         let mut state = self.lock();
@@ -354,17 +354,18 @@ impl OnDemand {
         }
     }
 
-    /// Notes whether the authority could be spoken with; when not, all names wait for `pause` at most.
+    /// Records whether the authority could be reached; if not, nothing is ordered for `pause`, or
+    /// [`AWAY_MOST`] if that is less.
     pub fn note_authority(&self, pause: Option<Duration>) {
         self.lock().away = pause.map(|pause| Instant::now() + pause.min(AWAY_MOST));
     }
 
-    /// Has names tried again that were refused or failed: an operator has changed something.
+    /// Allows names that were refused or failed to be tried again, since an operator has changed something.
     pub fn forget(&self) {
         let mut state = self.lock();
         state.away = None;
         state.answers.clear();
-        // How often they failed stays: who fails again waits longer.
+        // The number of failures stays: a name that fails again waits longer.
         let now = Instant::now();
         let failed = state.failed.values_mut();
         failed.for_each(|failed| failed.until = now);
@@ -372,17 +373,17 @@ impl OnDemand {
     }
 }
 
-/// For whoever looks at it.
+/// For inspection.
 impl OnDemand {
-    /// Handshakes that wait for what is not in the store, names that are asked about or ordered now,
-    /// certificates in memory (counts).
+    /// Counts of handshakes that wait for what is not in the store, of names being asked about or ordered,
+    /// and of certificates in memory.
     pub fn sizes(&self) -> [usize; 3] {
         let state = self.lock();
         [state.waiting, state.asking as usize, state.kept.len()]
     }
 
-    /// Names that could not be got, or renewed, and are not tried yet: at most `most`, those that are left
-    /// alone the longest first.
+    /// Names that could not be obtained or renewed and are not tried yet: at most `most`, those with the
+    /// longest pause first.
     pub fn failures(&self, most: usize) -> Vec<(String, Failed)> {
         let (state, now) = (self.lock(), Instant::now());
         let failed = state.failed.iter().chain(&state.held).filter(|(_, failed)| failed.until > now);
@@ -422,7 +423,7 @@ impl DemandState {
         }
     }
 
-    /// Why nothing is tried for `name` now, by what is remembered.
+    /// Why nothing is tried for `name` now, according to what is remembered.
     fn refusal(&self, name: &str, now: Instant) -> Option<NameVerdict> {
         if self.answers.get(name).is_some_and(|answer| !answer.is_yes && answer.until > now) {
             return Some(NameVerdict::Refused);
@@ -446,7 +447,7 @@ impl DemandState {
         self.taker.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Whether one more may wait for `name`.
+    /// Whether one more handshake may wait for `name`.
     fn has_place(&self, name: &str, max_waiting: u32) -> bool {
         match self.begun.get(name) {
             Some(under_way) if under_way.is_asking => self.waiting < max_waiting as usize,
@@ -454,12 +455,12 @@ impl DemandState {
         }
     }
 
-    /// How many wait as those do who wait for `name`.
+    /// The counter of waiting handshakes that applies to a name in this state.
     fn waiters_like(&mut self, is_asking: bool) -> &mut usize {
         if is_asking { &mut self.waiting } else { &mut self.looking }
     }
 
-    /// A place among those who wait for `name`, which has begun.
+    /// Takes a place among the handshakes that wait for `name`, which has begun.
     fn take_place(&mut self, name: &str) -> u64 {
         let number = self.next_waiter;
         self.next_waiter += 1;
@@ -471,7 +472,7 @@ impl DemandState {
         number
     }
 
-    /// Takes a place back; gives what was to be woken, if it still waits.
+    /// Releases a place; returns the waker if the handshake is still waiting.
     fn leave_place(&mut self, name: &str, number: u64) -> Option<Waker> {
         self.turned_away.remove(&number);
         let under_way = self.begun.get_mut(name)?;
@@ -480,9 +481,9 @@ impl DemandState {
         Some(waker)
     }
 
-    /// Counts `name` among those that are asked about and ordered, and those who wait for it, in the order in
-    /// which they came. Gives those for whom there is no place: they are to be woken once the lock is given
-    /// back. Where that is everyone who waits, nothing is asked for their sake: `false`.
+    /// Counts `name` among those being asked about and ordered, and its waiting handshakes, in order of
+    /// arrival, against `max_waiting`. Returns the wakers of handshakes without a place, to be woken once the
+    /// lock is released. If no handshake got a place there is no point in asking: `false`.
     fn begin_asking(&mut self, name: &str, max_waiting: u32) -> (bool, Vec<Waker>) {
         let Some(under_way) = self.begun.get_mut(name).filter(|under_way| !under_way.is_asking) else {
             return (true, Vec::new());
@@ -501,7 +502,7 @@ impl DemandState {
         (is_wanted, wakers)
     }
 
-    /// Lets those go who wait for `name`: they are to be woken once the lock is given back.
+    /// Releases the handshakes that wait for `name`; wake them once the lock is released.
     fn release(&mut self, name: &str) -> Vec<Waker> {
         let Some(under_way) = self.begun.get_mut(name) else { return Vec::new() };
         let (waiters, is_asking) = (std::mem::take(&mut under_way.waiters), under_way.is_asking);
@@ -509,7 +510,7 @@ impl DemandState {
         waiters.into_values().collect()
     }
 
-    /// The same, and that is all that is done for `name`.
+    /// The same, and removes `name`, since nothing more is done for it.
     fn end(&mut self, name: &str) -> Vec<Waker> {
         let wakers = self.release(name);
         if let Some(under_way) = self.begun.remove(name) {
@@ -520,8 +521,8 @@ impl DemandState {
     }
 }
 
-/// Room for one more in `map`, by taking out a quarter of it, that which ends first: so that it is not gone
-/// through for each name of somebody who guesses names.
+/// Makes room for one more entry by removing the quarter of `map` that expires first, so that it is not
+/// scanned for each name if somebody tries many names.
 fn make_room<T>(map: &mut HashMap<Box<str>, T>, until: impl Fn(&T) -> Instant) {
     if map.len() < REMEMBERED {
         return;

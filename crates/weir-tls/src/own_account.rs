@@ -1,4 +1,4 @@
-//! The account that Weir itself has on the MySQL servers of a pool: it asks them who is the primary.
+//! Weir's own account on the MySQL servers of a pool, which it uses to find out which one is the primary.
 
 use std::fmt;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::files::{self, LoadError};
 use crate::password::{LONGEST_BYTES, Password};
 use crate::rsa_key::ServerKey;
 
-/// Name and password of an account, and the key that the password goes under without TLS.
+/// Name and password of an account, and the key that encrypts the password when there is no TLS.
 pub struct OwnAccount {
     /// Its name.
     pub user: String,
@@ -18,12 +18,12 @@ pub struct OwnAccount {
     pub password: Password,
     /// The servers' key, where the config pins one.
     pub server_key: Option<ServerKey>,
-    /// What the key's file said, to compare.
+    /// The content of the key's file, for comparison.
     key_file: Option<Vec<u8>>,
 }
 
 impl OwnAccount {
-    /// Reads the files that `config` names; `None` where it names no account.
+    /// Reads the files that `config` names; `None` if it has no account.
     ///
     /// # Errors
     /// A file can't be used, or others than its owner may read the password.
@@ -41,7 +41,7 @@ impl OwnAccount {
         Ok(Some(Arc::new(OwnAccount { user, password, server_key, key_file })))
     }
 
-    /// Whether both log in alike.
+    /// Whether both log in in the same way.
     pub fn is_same(&self, other: &OwnAccount) -> bool {
         self.user == other.user && self.password.is_same(&other.password) && self.key_file == other.key_file
     }
@@ -53,7 +53,7 @@ impl fmt::Debug for OwnAccount {
     }
 }
 
-/// The password of a file: all of it but the end of its line.
+/// The password in a file: the whole content except the line end.
 pub(crate) fn read_password(file: &Path) -> Result<Password, LoadError> {
     files::refuse_if_others_may_read(file)?;
     let bytes = zeroize::Zeroizing::new(files::read(file)?);

@@ -1,21 +1,20 @@
-//! Passwords of MySQL accounts, and how knowing one is shown without saying it.
+//! Passwords of MySQL accounts, and how to prove one without sending it.
 //!
-//! A password and what is made of it is wiped from memory when it is dropped, and has no `Debug`: it is in no
-//! log and no status because it cannot be printed.
+//! A password and values derived from it are wiped from memory when dropped. They have no `Debug`, so they
+//! can't be printed to a log or a status.
 //!
-//! `caching_sha2_password`, the short way: the client sends
-//! `SHA256(password) XOR SHA256(SHA256(SHA256(password)) || nonce)`, MySQL manual, "Caching_sha2_password
-//! information". Whoever knows the inner digest and sees a good answer learns `SHA256(password)`, so that a
-//! nonce must be drawn anew for each login, and an answer is for nobody else to see.
+//! The fast path of `caching_sha2_password`: the client sends `SHA256(password) XOR
+//! SHA256(SHA256(SHA256(password)) || nonce)`, MySQL manual, "Caching_sha2_password information". Whoever
+//! knows the inner digest and sees a correct answer learns `SHA256(password)`. So each login needs a new
+//! nonce, and nobody else may see the answer.
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 use weir_mysql::greeting::Nonce;
 use zeroize::Zeroizing;
 
-/// Longest password that is taken, in bytes: what mysqld takes of one that comes encrypted with a key of
-/// 2,048 bits (214 bytes with OAEP and SHA-1) or over TLS (`MAX_PASSWORD_LENGTH` of
-/// `caching_sha2_password`).
+/// Longest password that is accepted, in bytes: what mysqld accepts encrypted with a 2,048-bit key (214 bytes
+/// with OAEP and SHA-1) or over TLS (`MAX_PASSWORD_LENGTH` of `caching_sha2_password`).
 pub const LONGEST_BYTES: usize = 256;
 
 /// The password of an account.
@@ -23,17 +22,17 @@ pub const LONGEST_BYTES: usize = 256;
 pub struct Password(Zeroizing<Box<[u8]>>);
 
 impl Password {
-    /// Of these bytes; `None` when they are more than [`LONGEST_BYTES`].
+    /// A password with these bytes; `None` when they are more than [`LONGEST_BYTES`].
     pub fn new(bytes: &[u8]) -> Option<Password> {
         (bytes.len() <= LONGEST_BYTES).then(|| Password(Zeroizing::new(bytes.into())))
     }
 
-    /// As it is.
+    /// The bytes of the password.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// With the NUL that ends it, as it is said over a connection that nobody listens to.
+    /// The password with a terminating NUL, as it is sent over a secure connection.
     pub fn ended(&self) -> Zeroizing<Vec<u8>> {
         let mut ended = Zeroizing::new(Vec::with_capacity(self.0.len() + 1));
         ended.extend_from_slice(&self.0);
@@ -41,12 +40,12 @@ impl Password {
         ended
     }
 
-    /// Whether there is none: such an account answers every challenge with nothing.
+    /// Whether it is empty: such an account answers every challenge with nothing.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether both are the same, in a time that tells nothing of where they differ.
+    /// Whether both are equal, compared in constant time.
     pub fn is_same(&self, other: &Password) -> bool {
         verify_slices_are_equal(&self.0, &other.0).is_ok()
     }
@@ -74,33 +73,31 @@ impl Password {
         Zeroizing::new(once.iter().zip(&*mask).map(|(once, mask)| once ^ mask).collect())
     }
 
-    /// Whether `answer` is [`Password::answer_sha2`] to `nonce`, in a time that tells nothing of where it
-    /// differs.
+    /// Whether `answer` is [`Password::answer_sha2`] for `nonce`, compared in constant time.
     pub fn is_shown_by(&self, answer: &[u8], nonce: &Nonce) -> bool {
         verify_slices_are_equal(answer, &self.answer_sha2(nonce)).is_ok()
     }
 
-    /// With the NUL that ends it, each byte XOR the nonce, which is repeated: what is encrypted with an RSA
-    /// key.
+    /// The password with a terminating NUL, XORed with the repeated nonce: the input of RSA encryption.
     pub(crate) fn masked(&self, nonce: &Nonce) -> Zeroizing<Vec<u8>> {
         let ended = self.0.iter().chain(&[0]);
         Zeroizing::new(ended.zip(nonce.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect())
     }
 
-    /// Takes off what [`Password::masked`] put on; `None` when it does not end with a NUL, or is too long.
+    /// Reverses [`Password::masked`]; `None` when the result does not end with a NUL, or is too long.
     pub(crate) fn unmasked(masked: &[u8], nonce: &Nonce) -> Option<Password> {
         let bytes: Zeroizing<Vec<u8>> =
             Zeroizing::new(masked.iter().zip(nonce.iter().cycle()).map(|(byte, mask)| byte ^ mask).collect());
         Password::new(bytes.strip_suffix(&[0])?)
     }
 
-    /// A digest that two passwords share only if they are the same, for keys of tables: without the password
-    /// it is as good as random.
+    /// A digest for keys of tables: equal only for equal passwords, and indistinguishable from random without
+    /// the password.
     pub fn digest(&self) -> [u8; 32] {
         Password::digest_of(&self.0)
     }
 
-    /// The same of any bytes that are a secret.
+    /// The same for any secret bytes.
     pub(crate) fn digest_of(bytes: &[u8]) -> [u8; 32] {
         *sha256(&[b"weir account 1", bytes])
     }

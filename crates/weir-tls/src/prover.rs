@@ -1,9 +1,10 @@
-//! Proving a password to a MySQL server: what a client answers until the server has decided. Whoever logs in
-//! moves the packets.
+//! Proves a password to a MySQL server: the client's answers until the server has decided. The caller sends
+//! and receives the packets.
 //!
-//! A password goes to a server only within TLS, or under the server's RSA key: one that the config pins, or
-//! one that the server was asked for, which anybody in the way could answer. What a server says of its key
-//! without being asked is not believed. What it may ask for before it has decided is bounded.
+//! A password is sent to a server only inside TLS, or encrypted with the server's RSA key: one that the
+//! config pins, or one that we requested from the server, which an attacker in the path could forge. A key
+//! that the server sends without being asked is not accepted. The number of packets before the decision is
+//! limited.
 //!
 //! Source: MySQL internals, "Connection Phase" and "Caching_sha2_password information".
 
@@ -22,44 +23,44 @@ use zeroize::Zeroizing;
 use crate::password::Password;
 use crate::rsa_key::ServerKey;
 
-/// Most packets that a server may send before it has decided.
+/// Most packets that a server may send before it decides.
 const MOST_PACKETS: usize = 8;
 
-/// A login from the server's greeting, or a COM_CHANGE_USER, to the server's decision.
+/// A login, from the server's greeting or a COM_CHANGE_USER up to the server's decision.
 pub struct Prover<'a> {
     password: Option<&'a Password>,
     pinned: Option<&'a ServerKey>,
     is_secure: bool,
     plugin: Vec<u8>,
-    /// `None` where none came that has the length of one.
+    /// `None` if none of the right length was received.
     nonce: Option<Nonce>,
     has_asked_for_key: bool,
     packets: usize,
 }
 
-/// What follows from a server's packet.
+/// What to do after a packet from the server.
 pub enum Proof<'p> {
-    /// The server lets in.
+    /// The server accepted the login.
     Done(OkPacket<'p>),
-    /// The server refuses.
+    /// The server refused the login.
     Refused(ErrPacket<'p>),
-    /// This is the payload of the answer; then the server is to be heard again.
+    /// Send this payload, then read the server's next packet.
     Answer(Zeroizing<Vec<u8>>),
-    /// The server goes on by itself.
+    /// Read the server's next packet.
     Wait,
 }
 
-/// Why a login can not go on.
+/// Why a login can't continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProofError {
-    /// The account is of this plugin, which proves something else than a password, or takes one only within
+    /// The account has this plugin, which needs something other than a password, or accepts one only inside
     /// TLS.
     Plugin(String),
-    /// The server has no RSA key for a password that goes without TLS, or one that it does not fit.
+    /// The server has no RSA key to encrypt a password without TLS, or the password does not fit the key.
     NoKey,
     /// The server broke the protocol.
     Protocol(WireError),
-    /// The server asks on and on.
+    /// The server sends too many packets.
     TooLong,
 }
 
@@ -70,19 +71,19 @@ impl From<WireError> for ProofError {
 }
 
 impl<'a> Prover<'a> {
-    /// Of an account with this password; without one, of somebody whom no server knows, and who sees the
-    /// login through with nothing to show. `pinned` is the servers' key, where the config says one;
-    /// `is_secure` is whether the connection speaks TLS by now.
+    /// For an account with this password. Without one, for a user whom no server knows, who goes through the
+    /// login without proving anything. `pinned` is the servers' key, if the config has one; `is_secure` says
+    /// whether the connection already uses TLS.
     pub fn new(password: Option<&'a Password>, pinned: Option<&'a ServerKey>, is_secure: bool) -> Prover<'a> {
         let plugin = CACHING_SHA2_PASSWORD.to_vec();
         Prover { password, pinned, is_secure, plugin, nonce: None, has_asked_for_key: false, packets: 0 }
     }
 
-    /// What a login begins with, to a server that has greeted with this plugin and nonce; by which plugin it
-    /// is says [`Self::plugin`].
+    /// The first answer to a server that has greeted with this plugin and nonce; [`Self::plugin`] returns the
+    /// plugin that it is for.
     ///
     /// # Errors
-    /// What the plugin asks is no nonce.
+    /// The plugin's data is not a nonce.
     pub fn begin(&mut self, plugin: &[u8], nonce: Option<Nonce>) -> Result<Zeroizing<Vec<u8>>, ProofError> {
         self.nonce = nonce;
         match plugin {
@@ -90,20 +91,20 @@ impl<'a> Prover<'a> {
                 self.plugin = plugin.to_vec();
                 self.answer()
             }
-            // What the server prefers need not be what the account has: it says so.
+            // The server's preferred plugin need not be the account's; the server will request the right one.
             _ => Ok(Zeroizing::default()),
         }
     }
 
-    /// The plugin by which the password is proved now.
+    /// The plugin with which the password is being proved.
     pub fn plugin(&self) -> &[u8] {
         &self.plugin
     }
 
-    /// What follows from what the server says; `capabilities` are those of the login.
+    /// Handles a packet from the server; `capabilities` are those of the login.
     ///
     /// # Errors
-    /// The connection is of no use any more.
+    /// The connection can't be used any more.
     pub fn hear<'p>(
         &mut self,
         packet: &'p [u8],
@@ -127,7 +128,7 @@ impl<'a> Prover<'a> {
             LoginAnswer::MoreData(pem) if has_asked_for_key => {
                 self.sealed(&ServerKey::from_pem(pem).ok_or(ProofError::NoKey)?)?
             }
-            // Whoever is in the way could name a key of his own so, past the one that is pinned.
+            // An attacker in the path could use this to replace the pinned key with another.
             LoginAnswer::MoreData(_) => return Err(WireError::UnexpectedPacket.into()),
             LoginAnswer::NextFactor(_) => return Err(ProofError::Plugin("of a further factor".to_owned())),
         };
@@ -147,7 +148,8 @@ impl<'a> Prover<'a> {
         }
     }
 
-    /// The password itself: within TLS, or under the server's key, which is asked for unless it is pinned.
+    /// The password itself, either inside TLS or encrypted with the server's key, which is requested unless
+    /// it is pinned.
     fn in_full(&mut self) -> Result<Zeroizing<Vec<u8>>, ProofError> {
         let Some(password) = self.password else { return Ok(Zeroizing::default()) };
         if self.is_secure {

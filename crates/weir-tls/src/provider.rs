@@ -1,4 +1,4 @@
-//! The cryptography: which algorithms of aws-lc are spoken, and its first use, which takes long.
+//! The cryptography: which algorithms of aws-lc are used, and a warm-up for their first use, which is slow.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use weir_config::CipherPolicy;
 
 use crate::server::ServerTls;
 
-/// Every suite has forward secrecy and authenticated encryption; rustls knows no others.
+/// Every suite has forward secrecy and authenticated encryption; rustls has no others.
 static STRONG: &[SupportedCipherSuite] = &[
     cipher_suite::TLS13_AES_256_GCM_SHA384,
     cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
@@ -28,7 +28,8 @@ static NIST: &[SupportedCipherSuite] = &[
     cipher_suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
 ];
 
-/// The hybrid with ML-KEM first: what is recorded today must not be readable by tomorrow's machines.
+/// The hybrid with ML-KEM comes first: what is recorded today must not be readable with future quantum
+/// computers.
 static GROUPS: &[&dyn SupportedKxGroup] =
     &[kx_group::X25519MLKEM768, kx_group::X25519, kx_group::SECP256R1, kx_group::SECP384R1];
 
@@ -48,8 +49,8 @@ pub(crate) fn of(policy: CipherPolicy) -> Arc<CryptoProvider> {
     })
 }
 
-/// Uses everything once that a handshake uses: the first use in a thread takes tens of milliseconds, which a
-/// client would otherwise take for the round-trip time of its whole connection.
+/// Runs everything once that a handshake uses: the first use in a thread takes tens of milliseconds, which a
+/// client would otherwise mistake for the round-trip time of its connection.
 pub fn warm_up(server: &ServerTls) {
     let config = server.stream_config();
     let provider = config.crypto_provider();

@@ -1,4 +1,4 @@
-//! Which certificate a client gets: by the name that it asks for, and by the signatures that it takes.
+//! Which certificate a client gets, depending on the name it asks for and the signature schemes it supports.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -12,61 +12,62 @@ use crate::certificate::{Facts, Loaded};
 use crate::on_demand::OnDemand;
 
 thread_local! {
-    /// The name in the greeting that was read last.
+    /// The name in the last ClientHello that was read.
     static ASKED: Cell<Option<Box<str>>> = const { Cell::new(None) };
 }
 
-/// Runs `read`, which lets rustls read records, and gives the server name (lower case) of a greeting that was
+/// Runs `read`, which lets rustls read records, and returns the server name (lower case) of a ClientHello
 /// among them.
 ///
-/// Rustls's unbuffered connections do not tell it, but ask the resolver for a certificate by it, on the same
-/// thread, for each greeting.
+/// rustls's unbuffered connections do not report it, but they ask the resolver for a certificate by that
+/// name, on the same thread, for each ClientHello.
 pub fn observing_name<R>(read: impl FnOnce() -> R) -> (R, Option<Box<str>>) {
     ASKED.set(None);
     let result = read();
     (result, ASKED.take())
 }
 
-/// The certificates of one listener, which one that was renewed joins while they are served.
+/// The certificates of one listener; renewed ones can be added while they are served.
 pub(crate) struct Resolver {
     served: ArcSwap<Served>,
-    /// Where those come from that are ordered when they are asked for; the first that takes a name has it.
+    /// The sources of certificates that are ordered on demand; the first that accepts a name is used.
     on_demand: Vec<Arc<OnDemand>>,
 }
 
-/// The same for QUIC, whose handshakes can't wait: what is missing is got for the next one.
+/// The same for QUIC, whose handshakes can't wait: a missing certificate is obtained for the next handshake.
 #[derive(Debug)]
 pub(crate) struct WithoutWaiting(pub Arc<Resolver>);
 
-/// What a client is shown who asks for some name.
+/// What is presented to a client that asks for some name.
 #[derive(PartialEq, Eq)]
 pub(crate) enum Group<'n> {
     /// A group of [`Served`].
     Served(u32),
-    /// A certificate for this name alone, there or not.
+    /// A certificate for this name only, whether it exists or not.
     OnDemand(&'n str),
 }
 
-/// What a client is shown that asks for some name: the first of these whose signatures it takes.
+/// What is presented to a client that asks for some name: the first of these whose signature scheme it
+/// supports.
 pub struct ShownCertificates {
-    /// Whether they are for that name; those that are for everyone else are for none.
+    /// Whether they are for that name, and not the default for all other names.
     pub are_for_name: bool,
-    /// One or more, in the order in which they are tried.
+    /// At least one, in the order in which they are tried.
     pub certificates: Vec<Facts>,
 }
 
-/// Certificates at one moment, by name.
+/// The certificates at one moment, by name.
 pub(crate) struct Served {
     /// All of them, in order.
     pub certificates: Vec<Loaded>,
     /// Group by name, lower case.
     exact: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
-    /// Group by what stands behind `*.`: one label more is taken, no less and no more (RFC 9525 section 6.3).
+    /// Group by the text after `*.`: exactly one more label matches (RFC 9525 section 6.3).
     wildcard: HashMap<Box<str>, u32, foldhash::fast::RandomState>,
-    /// The certificates that are for the same names, in file order; the first group is for everyone else.
-    /// None without certificates.
+    /// Certificates for the same names, in file order; the first group is the default for all other names.
+    /// Empty without certificates.
     groups: Vec<Vec<Arc<CertifiedKey>>>,
-    /// Whether time may change what is stapled.
+    /// Whether stapling may change with time.
     has_staples: bool,
 }
 
@@ -75,17 +76,17 @@ impl Resolver {
         Resolver { served: ArcSwap::from_pointee(Served::new(certificates)), on_demand }
     }
 
-    /// What is served from now on; handshakes that have begun keep what they were given.
+    /// Serves these certificates from now on; handshakes that have begun keep what they were given.
     pub fn replace(&self, certificates: Vec<Loaded>) {
         self.served.store(Arc::new(Served::new(certificates)));
     }
 
-    /// What is served now.
+    /// The certificates served now.
     pub fn served(&self) -> Arc<Served> {
         self.served.load_full()
     }
 
-    /// What a client is shown who asks for `name`, which must be lower case.
+    /// What is presented to a client that asks for `name`, which must be lower case.
     pub fn group<'n>(&self, name: Option<&'n str>) -> Group<'n> {
         let served = self.served.load().named(name);
         match (served, name) {
@@ -94,13 +95,13 @@ impl Resolver {
         }
     }
 
-    /// All that orders on demand.
+    /// All sources of certificates on demand.
     pub fn on_demand(&self) -> &[Arc<OnDemand>] {
         &self.on_demand
     }
 
-    /// Who gets a certificate for `name` (lower case) when it is asked for; `None` when nobody does, or there
-    /// is one that is always served.
+    /// Which of them orders a certificate for `name` (lower case); `None` when none does, or there is one
+    /// that is always served.
     pub fn orders(&self, name: &str) -> Option<&Arc<OnDemand>> {
         let found = self.taking(name)?;
         self.served.load().named(Some(name)).is_none().then_some(found)
@@ -110,8 +111,8 @@ impl Resolver {
         self.on_demand.iter().find(|each| each.takes(without_dot(name)))
     }
 
-    /// The certificates of which a client is shown one that asks for `name` (lower case), where none is got
-    /// on demand; `None` without any: the handshake is refused.
+    /// The certificates from which one is presented to a client that asks for `name` (lower case), not
+    /// counting those obtained on demand; `None` if there are none: the handshake is refused.
     pub fn shown(&self, name: Option<&str>) -> Option<ShownCertificates> {
         let served = self.served.load();
         let named = served.named(name);
@@ -137,17 +138,17 @@ impl Resolver {
         if got.is_some() {
             return got;
         }
-        // Without any certificate yet the handshake is refused (access_denied).
+        // As long as there is no certificate, the handshake is refused (access_denied).
         let group = group?;
         let taken = group.iter().find(|each| each.key.choose_scheme(hello.signature_schemes()).is_some());
-        // Rustls ends the handshake in its own words when even the first does not fit.
+        // If not even the first suits the client, rustls ends the handshake with its own alert.
         taken.or(group.first()).cloned()
     }
 }
 
 impl Served {
-    /// The certificates as they are to be stapled at `now` (seconds since 1970), and what is known of those
-    /// that change by that; `None` where none does.
+    /// The certificates with their stapling as it should be at `now` (seconds since 1970), and facts about
+    /// those that change; `None` if none does.
     pub fn restapled(&self, now: i64) -> Option<(Vec<Loaded>, Vec<Facts>)> {
         if !self.has_staples {
             return None;
@@ -169,7 +170,7 @@ impl Served {
         let has_staples = certificates.iter().any(|each| each.staple.is_some());
         let mut served =
             Served { certificates: Vec::new(), exact, wildcard, groups: Vec::new(), has_staples };
-        // Names with the same certificates share a group, so that a group says what a client was shown.
+        // Names with the same certificates share a group, so that a group tells what a client was presented.
         let mut groups: HashMap<Vec<usize>, u32> = HashMap::new();
         // There may be a hundred thousand names.
         let mut holders: HashMap<&str, Vec<usize>> = HashMap::new();
@@ -204,14 +205,14 @@ impl Served {
         served
     }
 
-    /// The certificates of a group, of the first where a name has none; `None` when there are no
+    /// The certificates of a group, or of the first group if a name has none; `None` when there are no
     /// certificates.
     fn shown(&self, named: Option<u32>) -> Option<&[Arc<CertifiedKey>]> {
         self.groups.get(named.unwrap_or(0) as usize).map(Vec::as_slice)
     }
 
-    /// The group that is for `name`, which must be lower case; `None` when none is, so that a client gets the
-    /// first.
+    /// The group for `name`, which must be lower case; `None` when there is none, so that the client gets the
+    /// first group.
     fn named(&self, name: Option<&str>) -> Option<u32> {
         let name = without_dot(name?);
         if let Some(group) = self.exact.get(name) {

@@ -1,8 +1,8 @@
-//! Lists of revoked certificates (RFC 5280 section 5): which of those in files count, and until when.
+//! Certificate revocation lists (RFC 5280 section 5): which of those in files are used, and until when.
 //!
-//! Rustls looks a certificate up in the first list of its issuer's name and in no other. So of two lists of
-//! one authority the newer one is handed on alone, and two of one name with different keys are refused: who
-//! the second is about would find nobody let in.
+//! rustls looks a certificate up only in the first list with its issuer's name. So of two lists from one
+//! authority only the newer one is passed on, and two lists with the same issuer name but different keys are
+//! refused: the second one would never be consulted.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,31 +15,31 @@ use x509_parser::revocation_list::CertificateRevocationList;
 use crate::files::{self, LoadError};
 use crate::x509;
 
-/// What a list says of itself.
+/// Facts about a revocation list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListFacts {
-    /// Where it was read.
+    /// The file it was read from.
     pub file: PathBuf,
-    /// Whose it is, as text (RFC 4514).
+    /// The name of its issuer, as text (RFC 4514).
     pub issuer: String,
-    /// When the next one is to be there, in seconds since 1970: from then on it counts no more, and nobody is
-    /// believed whose certificate it would say something of. `None` for one without end.
+    /// When the next list is due, in seconds since 1970. From then on this list is no longer valid, and
+    /// certificates that it covers are rejected. `None` if it does not expire.
     pub next_update: Option<i64>,
 }
 
 impl ListFacts {
-    /// Whether it is out of date.
+    /// Whether it has expired.
     pub fn is_out_of_date(&self, now: SystemTime) -> bool {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         self.next_update.is_some_and(|end| i64::try_from(now).is_ok_and(|now| end <= now))
     }
 }
 
-/// The lists that count.
+/// The lists in use.
 #[derive(Debug, Default)]
 pub(crate) struct Revocations {
     pub lists: Vec<CertificateRevocationListDer<'static>>,
-    /// Of each of them, in the same order.
+    /// Facts about each of them, in the same order.
     pub facts: Vec<ListFacts>,
 }
 
@@ -54,11 +54,11 @@ struct Read {
 }
 
 impl Revocations {
-    /// Reads `files`, for certificates that come from `authorities`.
+    /// Reads `files`, for certificates issued by `authorities`.
     ///
     /// # Errors
-    /// A file that can't be used, or none of the lists is of an authority: nobody's certificate would be
-    /// good.
+    /// A file can't be used, or no list is from one of the authorities: then every certificate would be
+    /// rejected.
     pub fn load(
         files: &[PathBuf],
         authorities: &[CertificateDer<'static>],
@@ -94,7 +94,7 @@ impl Revocations {
         Ok(Revocations { lists, facts })
     }
 
-    /// When the first of them ends; `None` where none does.
+    /// When the first of them expires; `None` if none does.
     pub fn end(&self) -> Option<i64> {
         self.facts.iter().filter_map(|list| list.next_update).min()
     }

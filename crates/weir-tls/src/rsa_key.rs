@@ -1,5 +1,5 @@
-//! RSA keys that a MySQL password goes under where there is no TLS (`caching_sha2_password_public_key_path`
-//! of mysqld): RSAES-OAEP with SHA-1 (RFC 8017 section 7.1), which is what MySQL's clients use.
+//! RSA keys that encrypt MySQL passwords when there is no TLS (`caching_sha2_password_public_key_path` of
+//! mysqld): RSAES-OAEP with SHA-1 (RFC 8017 section 7.1), which is what MySQL's clients use.
 
 use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
@@ -26,11 +26,12 @@ pub struct PasswordKey {
 }
 
 impl PasswordKey {
-    /// The key of a file (PKCS#8 PEM), which is made when it is not there. Without a file, a key that
-    /// lasts as long as the process: clients that have pinned another refuse it.
+    /// The key in a file (PKCS#8 PEM), which is created if it does not exist. Without a file, a new key that
+    /// lasts as long as the process; clients that have pinned another key refuse it.
     ///
     /// # Errors
-    /// The file can't be read or made, is no RSA key of PKCS#8, or others than its owner may read it.
+    /// The file can't be read or created, is not an RSA key in PKCS#8, or can be read by others than its
+    /// owner.
     pub fn load(file: Option<&Path>) -> Result<PasswordKey, LoadError> {
         let nowhere = Path::new("a new RSA key");
         let Some(file) = file else {
@@ -56,13 +57,13 @@ impl PasswordKey {
         Some(PasswordKey { key: OaepPrivateDecryptingKey::new(key).ok()?, public_pem })
     }
 
-    /// The public half as PEM, as clients ask for it.
+    /// The public half as PEM, as clients request it.
     pub fn public_pem(&self) -> &str {
         &self.public_pem
     }
 
-    /// The password that a client encrypted against `nonce`; `None` for anything else. Takes about a
-    /// millisecond of the CPU.
+    /// Decrypts a password that a client encrypted for `nonce`; `None` for anything else. Takes about a
+    /// millisecond of CPU time.
     pub fn open(&self, encrypted: &[u8], nonce: &Nonce) -> Option<Password> {
         let mut room = Zeroizing::new(vec![0; self.key.min_output_size()]);
         let masked = self.key.decrypt(&OAEP_SHA1_MGF1SHA1, encrypted, &mut room, None).ok()?;
@@ -70,27 +71,28 @@ impl PasswordKey {
     }
 }
 
-/// The public key of a server: passwords are encrypted to it.
+/// The public key of a server, with which passwords are encrypted.
 pub struct ServerKey(OaepPublicEncryptingKey);
 
 impl ServerKey {
-    /// Of PEM, as a server sends it or a file has it; `None` for anything else.
+    /// Parses PEM, as a server sends it or a file contains it; `None` for anything else.
     pub fn from_pem(pem: &[u8]) -> Option<ServerKey> {
         let der = SubjectPublicKeyInfoDer::from_pem_slice(pem).ok()?;
         let key = PublicEncryptingKey::from_der(&der).ok()?;
         Some(ServerKey(OaepPublicEncryptingKey::new(key).ok()?))
     }
 
-    /// The key of a file.
+    /// The key in a file.
     ///
     /// # Errors
-    /// The file can't be read, or is no public RSA key.
+    /// The file can't be read, or is not a public RSA key.
     pub fn load(file: &Path) -> Result<ServerKey, LoadError> {
         ServerKey::from_pem(&files::read(file)?)
             .ok_or_else(|| LoadError::new(file, "holds no RSA key; expected `-----BEGIN PUBLIC KEY-----`"))
     }
 
-    /// The password under this key, for the login of `nonce`; `None` when it is too long for the key.
+    /// Encrypts the password with this key, for the login with `nonce`; `None` when it is too long for the
+    /// key.
     pub fn seal(&self, password: &Password, nonce: &Nonce) -> Option<Vec<u8>> {
         let mut room = vec![0; self.0.ciphertext_size()];
         let sealed =
@@ -104,7 +106,7 @@ fn generate() -> Option<PrivateDecryptingKey> {
     PrivateDecryptingKey::generate(KeySize::Rsa2048).ok()
 }
 
-/// Writes a key where there is none yet, for its owner's eyes only.
+/// Creates a key file that only its owner may read; fails if the file exists.
 fn write_new(file: &Path, key: &PrivateDecryptingKey) -> std::io::Result<()> {
     let der: Pkcs8V1Der<'_> = key.as_der().map_err(|_| std::io::Error::other("the key can't be written"))?;
     let pem = Zeroizing::new(pem::encode(&pem::Pem::new("PRIVATE KEY", der.as_ref())));

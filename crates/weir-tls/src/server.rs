@@ -32,23 +32,23 @@ const HTTP_1_1: &[u8] = b"http/1.1";
 const HTTP_2: &[u8] = b"h2";
 const HTTP_3: &[u8] = b"h3";
 
-/// What is spoken, the newest first.
+/// Supported versions, newest first.
 static VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
 
-/// Tickets sent after a full handshake. Each is to be used once (RFC 8446 appendix C.4), and browsers open
-/// several connections.
+/// Tickets sent after a full handshake. Each should be used only once (RFC 8446 appendix C.4), and browsers
+/// open several connections.
 const TICKET_COUNT: usize = 2;
 
-/// Most bytes of early data over TCP that are skipped before the handshake goes on (RFC 8446 §4.2.10),
-/// records included. It is sent by who has a ticket of another server for the same name; OpenSSL's and
-/// BoringSSL's allow up to 16 KiB of content.
+/// Most bytes of early data over TCP that are skipped before the handshake continues (RFC 8446 §4.2.10),
+/// including record headers. Clients send it if they have a ticket of another server for the same name;
+/// OpenSSL and BoringSSL allow up to 16 KiB of content.
 const EARLY_DATA_SKIPPED_BYTES: u32 = 32 << 10;
 
-/// What a listener serves TLS with. Made anew by each reload; connections keep what they began with.
+/// TLS settings of a listener. Each reload makes new ones; connections keep those that they began with.
 #[derive(Debug)]
 pub struct ServerTls {
     stream: Arc<ServerConfig>,
-    /// Where clients are asked for certificates and get tickets, what makes a config for each connection.
+    /// Set if clients are asked for certificates and get tickets: makes a config for each connection.
     dated: Option<Dated>,
     quic: Option<Arc<ServerConfig>>,
     resolver: Arc<Resolver>,
@@ -58,27 +58,27 @@ pub struct ServerTls {
     revocations: Vec<ListFacts>,
 }
 
-/// Certificates that come, are replaced and go while the listener serves. They stand behind those that the
-/// config names: first those that are got by ACME, as far as they are there, then those of a folder.
+/// Certificates that are added, replaced and removed while the listener runs. They come after those that the
+/// config names: first those obtained by ACME, as far as they exist, then those in a folder.
 #[derive(Debug)]
 struct Later {
-    /// Files of those by ACME, in the order of the config.
+    /// Files for ACME certificates, in the order of the config.
     ordered: Vec<PathBuf>,
     folder: Option<PathBuf>,
     provider: Arc<CryptoProvider>,
     /// How many certificates the config names.
     before: usize,
-    /// Held by whoever replaces what is served.
+    /// Held while the served certificates are being replaced.
     replacing: Mutex<()>,
 }
 
 impl Later {
-    /// Reads those that the config names, and those that there are behind them.
+    /// Reads the certificates that the config names, and those that exist after them.
     fn all(&self, named: &[Certificate]) -> Result<Vec<Loaded>, LoadError> {
         let provider = &self.provider;
         let mut all: Vec<Loaded> =
             named.iter().map(|each| certificate::load(each, provider)).collect::<Result<_, _>>()?;
-        // One that is not there yet, or can't be used, is ordered: no reason not to serve what there is.
+        // An ACME certificate that is missing or unusable will be ordered; the others are served meanwhile.
         all.extend(self.ordered.iter().filter_map(|file| acme::load(file, provider).ok()));
         if let Some(folder) = &self.folder {
             all.extend(folder::load(folder, provider)?);
@@ -89,10 +89,10 @@ impl Later {
 
 impl ServerTls {
     /// Reads everything that `config`, the `tls` of `listener`, names. Tickets are bound to the listener's
-    /// name; `challenges` is what the process shares of ACME.
+    /// name; `challenges` is the ACME state of the process.
     ///
     /// # Errors
-    /// A file that can't be used.
+    /// A file can't be used.
     pub fn load(
         listener: &Listener,
         config: &ListenerTls,
@@ -136,7 +136,7 @@ impl ServerTls {
         };
         let keys = shared_keys.clone().map_or_else(|| Source::Own(tickets.clone()), Source::Shared);
         let tickets = config.tickets.then(|| Arc::new(BoundTickets { keys, bound_to: bytes }));
-        // Of a config for all connections none knows whose certificate ends when.
+        // A single config for all connections could not tell whose certificate expires when.
         let (for_all, for_each) = if asks_for_certificate { (None, tickets) } else { (tickets, None) };
         let versions: &'static [&'static SupportedProtocolVersion] = match config.min_version {
             TlsVersion::V12 => &VERSIONS,
@@ -144,8 +144,8 @@ impl ServerTls {
         };
         let tickets = for_all.map(|tickets| tickets as Arc<dyn ProducesTickets>);
         let parts = Parts { listener: listener.to_owned(), provider, verifier, tickets };
-        // Rustls takes the first of ours that the client offers too, and whoever knows HTTP/2 is better off
-        // with it.
+        // rustls selects the first of our protocols that the client also offers; clients that support HTTP/2
+        // should get it.
         let alpn = [(HttpVersion::H2, HTTP_2), (HttpVersion::H1, HTTP_1_1)];
         let alpn =
             alpn.into_iter().filter(|(version, _)| http.contains(version)).map(|(_, name)| name.to_vec());
@@ -172,10 +172,10 @@ impl ServerTls {
         })
     }
 
-    /// What the admin API is served with. Tickets are bound to it, and end with the process.
+    /// The TLS config of the admin API. Tickets are bound to it, and are invalid after the process has ended.
     ///
     /// # Errors
-    /// A file that can't be used.
+    /// A file can't be used.
     pub fn for_admin(config: &AdminTls) -> Result<Arc<ServerConfig>, LoadError> {
         let listener = Listener { name: "the admin API".to_owned(), ..Listener::default() };
         let certificate =
@@ -188,20 +188,20 @@ impl ServerTls {
         Ok(ServerTls::load(&listener, &tls, &TicketKeys::new([]), &Challenges::default())?.stream)
     }
 
-    /// For a connection over TCP: TLS 1.2 and 1.3, ALPN as the listener's `http` says.
+    /// The config for a connection over TCP: TLS 1.2 and 1.3, ALPN according to the listener's `http`.
     pub fn stream_config(&self) -> Arc<ServerConfig> {
         let dated = self.dated.as_ref().and_then(|dated| dated.config().ok());
         dated.unwrap_or_else(|| self.stream.clone())
     }
 
-    /// For QUIC: TLS 1.3, ALPN `h3`, the same certificates, tickets and policy; without tickets where clients
-    /// are asked for certificates. `None` where the listener does not speak h3.
+    /// The config for QUIC: TLS 1.3, ALPN `h3`, the same certificates, tickets and policy; without tickets if
+    /// clients are asked for certificates. `None` if the listener does not use HTTP/3.
     pub fn quic_config(&self) -> Option<&Arc<ServerConfig>> {
         self.quic.as_ref()
     }
 
-    /// Those that are served now, in the order of the config; those that are got by ACME stand behind,
-    /// and then those of the folder.
+    /// The certificates now served, in the order of the config, then those obtained by ACME, then those in
+    /// the folder.
     pub fn certificates(&self) -> Vec<Facts> {
         self.resolver.served().certificates.iter().map(|each| each.facts.clone()).collect()
     }
@@ -210,12 +210,11 @@ impl ServerTls {
         self.resolver.served().certificates.iter().map(|each| each.key.clone()).collect()
     }
 
-    /// Reads a certificate that is got by ACME again, and serves it to whoever connects from now on. Open
-    /// connections keep what they began with. `Ok(false)` when it is the one that is served already, or is
-    /// not this listener's.
+    /// Reads an ACME certificate again, and serves it to new connections. Open connections keep the one that
+    /// they began with. `Ok(false)` when it is already served, or does not belong to this listener.
     ///
     /// # Errors
-    /// It is not there or can't be used; what was served is served on.
+    /// It does not exist or can't be used; what was served remains.
     pub fn take_up_ordered(&self, file: &Path) -> Result<bool, LoadError> {
         if !self.later.ordered.iter().any(|own| own == file) {
             return Ok(false);
@@ -223,10 +222,10 @@ impl ServerTls {
         self.serve_ordered(file, acme::load(file, &self.later.provider)?)
     }
 
-    /// The same of a chain with its key, PEM, that is to be in `file` and could not be written.
+    /// The same for a PEM chain with its key that is meant for `file` but could not be written there.
     ///
     /// # Errors
-    /// It can't be used; what was served is served on.
+    /// It can't be used; what was served remains.
     pub fn take_up_unwritten(&self, file: &Path, pem: &str) -> Result<bool, LoadError> {
         if !self.later.ordered.iter().any(|own| own == file) {
             return Ok(false);
@@ -249,12 +248,12 @@ impl ServerTls {
         Ok(true)
     }
 
-    /// Reads the certificate in `changed` again, which may be gone, and those that have come into the folder
-    /// by other ways, and serves what is there to whoever connects from now on. Does nothing where the folder
-    /// is not this listener's.
+    /// Reads the certificate in `changed` again, which may have been removed, and those that were added to
+    /// the folder by other means, and serves the result to new connections. Does nothing if the folder does
+    /// not belong to this listener.
     ///
     /// # Errors
-    /// One can't be used; what was served is served on.
+    /// One can't be used; what was served remains.
     pub fn take_up_folder(&self, folder: &Path, changed: &Path) -> Result<(), LoadError> {
         if self.later.folder.as_deref() != Some(folder) {
             return Ok(());
@@ -268,8 +267,8 @@ impl ServerTls {
         Ok(())
     }
 
-    /// Staples no more what is out of date at `now` (seconds since 1970), and again what is in date by a
-    /// clock that was set back; gives the certificates of which that is true.
+    /// Stops stapling responses that are out of date at `now` (seconds since 1970), and resumes if the clock
+    /// was set back; returns the certificates affected.
     pub fn restaple(&self, now: i64) -> Vec<Facts> {
         if self.resolver.served().restapled(now).is_none() {
             return Vec::new();
@@ -280,35 +279,35 @@ impl ServerTls {
         changed
     }
 
-    /// Where certificates come from that are ordered when they are asked for.
+    /// The sources of certificates that are ordered on demand.
     pub fn on_demand(&self) -> &[Arc<OnDemand>] {
         self.resolver.on_demand()
     }
 
-    /// Who gets a certificate for `name` (lower case) when it is asked for; `None` when nobody does, or there
-    /// is one that is always served.
+    /// Which of them orders a certificate for `name` (lower case); `None` when none does, or there is one
+    /// that is always served.
     pub fn orders(&self, name: &str) -> Option<&Arc<OnDemand>> {
         self.resolver.orders(name)
     }
 
-    /// The certificates of which a client is shown one that asks for `name` (lower case), where none is got
-    /// on demand; `None` without any: the handshake is refused.
+    /// The certificates from which one is presented to a client that asks for `name` (lower case), not
+    /// counting those obtained on demand; `None` if there are none: the handshake is refused.
     pub fn shown(&self, name: Option<&str>) -> Option<ShownCertificates> {
         self.resolver.shown(name)
     }
 
-    /// Has a certificate for `name` (lower case) got where it is to be, and gives a place to wait for it;
-    /// `None` when there is nothing to wait for.
+    /// Orders a certificate for `name` (lower case) if there should be one, and returns a place to wait for
+    /// it; `None` when there is nothing to wait for.
     pub fn wanted(&self, name: &str) -> Option<Waiting> {
         self.orders(name)?.wanted(name)
     }
 
-    /// The keys of tickets that it shares with other Weirs; `None` where it has keys of this one.
+    /// The ticket keys that are shared with other Weirs; `None` if it uses keys of this one.
     pub fn shared_keys(&self) -> Option<&Arc<SharedKeys>> {
         self.shared_keys.as_ref()
     }
 
-    /// The lists of revoked certificates that count for clients.
+    /// The revocation lists used for clients.
     pub fn revocations(&self) -> &[ListFacts] {
         &self.revocations
     }
@@ -318,22 +317,22 @@ impl ServerTls {
         self.clients.is_some()
     }
 
-    /// Stands for what decides which certificates let clients in: the authorities, the lists of revoked ones,
-    /// and whether one is required. `None` where none is asked for.
+    /// A digest of what decides which client certificates are accepted: the authorities, the revocation
+    /// lists, and whether a certificate is required. `None` if clients are not asked for one.
     pub fn clients(&self) -> Option<&[u8; 32]> {
         self.clients.as_ref()
     }
 
-    /// Whether a client that asked for `server_name` may ask for `host` on that connection: it was shown what
-    /// it would have been shown for that (RFC 9110 section 7.4, threat B14). `host` is without port, in any
-    /// case.
+    /// Whether a client that asked for `server_name` may send requests for `host` on that connection: `host`
+    /// would have got the same certificates (RFC 9110 section 7.4, threat B14). `host` has no port, and may
+    /// be in any case.
     pub fn covers(&self, server_name: Option<&str>, host: &str) -> bool {
         let (asked, host) = (server_name.map(str::to_ascii_lowercase), host.to_ascii_lowercase());
         self.resolver.group(asked.as_deref()) == self.resolver.group(Some(&host))
     }
 }
 
-/// What the configs of one listener have in common.
+/// What all configs of one listener have in common.
 #[derive(Clone, Debug)]
 struct Parts {
     listener: String,
@@ -342,7 +341,7 @@ struct Parts {
     tickets: Option<Arc<dyn ProducesTickets>>,
 }
 
-/// What a config for connections over TCP has besides.
+/// What configs for TCP have in addition.
 #[derive(Debug)]
 struct StreamParts {
     versions: &'static [&'static SupportedProtocolVersion],
@@ -353,21 +352,21 @@ struct StreamParts {
 impl StreamParts {
     fn config(&self, parts: &Parts) -> Result<ServerConfig, LoadError> {
         let mut config = parts.config(self.versions, self.alpn.clone(), self.resolver.clone())?;
-        // Not taken: that would want sessions that the server remembers, and `ticketer` says that it does
-        // not.
+        // Early data is not accepted: that would take sessions stored on the server, and `ticketer` says that
+        // there are none. The value only limits how much is skipped.
         config.max_early_data_size = EARLY_DATA_SKIPPED_BYTES;
         Ok(config)
     }
 }
 
-/// What makes configs for one connection each, whose session lasts no longer than the certificate that its
-/// client shows.
+/// Makes configs for single connections, whose sessions last no longer than the client's certificate is
+/// valid.
 #[derive(Debug)]
 struct Dated {
     parts: Parts,
     stream: StreamParts,
     tickets: Arc<BoundTickets>,
-    /// When the first of the lists of revoked certificates ends (seconds since 1970).
+    /// When the first of the revocation lists expires (seconds since 1970).
     lists_end: Option<i64>,
 }
 
@@ -400,9 +399,9 @@ impl Parts {
         let mut config =
             builder.with_client_cert_verifier(self.verifier.clone()).with_cert_resolver(resolver);
         config.alpn_protocols = alpn;
-        // Keys of 256 bits first, whatever a client says that knows several suites.
+        // Suites with 256-bit keys come first, whatever a client that supports several prefers.
         config.ignore_client_order = true;
-        // Sessions live in tickets only: what a worker remembered would mean nothing to the others.
+        // Sessions live only in tickets: other workers could not use what one worker stored.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         match &self.tickets {
             Some(tickets) => {
@@ -415,25 +414,25 @@ impl Parts {
     }
 }
 
-/// Makes sure that those can be read that services for `on_demand` come from: not when the first client
-/// waits for it.
+/// Checks that the authorities for `on_demand` services can be read, instead of finding out when the first
+/// client waits.
 fn authorities_of_services(config: &ListenerTls) -> Result<(), LoadError> {
     let mut named = config.acme.iter().filter_map(|acme| acme.on_demand.as_ref()?.ca.as_ref());
     named.try_for_each(|ca| files::certificates(ca).map(drop))
 }
 
-/// Has a config for QUIC take early data. Rustls does so of clients whose session the server remembers, once
-/// each, and of no others.
+/// Makes a config for QUIC accept early data. rustls accepts it only from clients whose session the server
+/// has stored, and only once per session.
 fn take_early_data(quic: &mut ServerConfig, sessions: BoundSessions) {
     quic.ticketer = Arc::new(NoTickets);
     quic.session_storage = Arc::new(sessions);
-    // RFC 9001 section 4.6.1: how much it may be is for QUIC to say.
+    // RFC 9001 section 4.6.1: QUIC itself limits the amount.
     quic.max_early_data_size = u32::MAX;
 }
 
-/// What a session that is remembered is good for: a client sends early data within the limits that it was
-/// told then, and those must not have become less (RFC 9000 section 7.4.1, RFC 9114 section 7.2.4.2).
-/// Simplest is that none has changed.
+/// What a stored session is bound to: a client sends early data within the limits that it was given in that
+/// session, so those must not have become lower (RFC 9000 section 7.4.1, RFC 9114 section 7.2.4.2). For
+/// simplicity none of them may have changed.
 fn remembered(bound_to: [u8; 32], limits: &HttpLimits) -> [u8; 32] {
     let mut digest = digest::Context::new(&digest::SHA256);
     digest.update(&bound_to);
@@ -443,8 +442,9 @@ fn remembered(bound_to: [u8; 32], limits: &HttpLimits) -> [u8; 32] {
     bytes
 }
 
-/// The verifier of client certificates. Whom it believes, and whom no more, goes into `bound_to`: a session
-/// that is resumed shows no certificate, and what was good before a list of revoked ones is not for ever.
+/// The verifier of client certificates. The trusted authorities and the revocation lists are part of
+/// `bound_to`: a resumed session presents no certificate, and what was valid before a new revocation list may
+/// not be any more.
 fn client_verifier(
     file: &Path,
     config: &ListenerTls,
@@ -453,7 +453,7 @@ fn client_verifier(
 ) -> Result<(Arc<dyn ClientCertVerifier>, Revocations), LoadError> {
     let authorities = files::certificates(file)?;
     let revoked = Revocations::load(&config.crl, &authorities)?;
-    // Tickets of the form 1 had no end.
+    // Tickets of form 1 had no expiry.
     bound_to.update(&[2, u8::from(config.client_auth == ClientAuth::Required)]);
     authorities.iter().for_each(|each| bound_to.update(each));
     revoked.lists.iter().for_each(|each| bound_to.update(each));
@@ -471,7 +471,7 @@ fn client_verifier(
     Ok((verifier, revoked))
 }
 
-/// Reads what clients are believed by, as [`ServerTls::load`] does; `Err` has all that is wrong.
+/// Reads what client certificates are checked with, as [`ServerTls::load`] does; `Err` has all errors.
 pub(crate) fn look_at_clients(config: &ListenerTls) -> Result<Vec<ListFacts>, Vec<LoadError>> {
     let Some(file) = &config.client_ca else { return Ok(Vec::new()) };
     let lists = config.crl.iter().filter_map(|file| files::revocations(file).err());
@@ -486,7 +486,7 @@ pub(crate) fn look_at_clients(config: &ListenerTls) -> Result<Vec<ListFacts>, Ve
     }
 }
 
-/// Authorities to be believed, every one of which must be readable.
+/// The trusted authorities, every one of which must be readable.
 pub(crate) fn roots(
     file: &Path,
     authorities: &[rustls::pki_types::CertificateDer<'static>],

@@ -1,9 +1,10 @@
-//! Sessions that a client may resume with early data (0-RTT), each once (RFC 8446 section 8.1, threat C7).
+//! Sessions that a client may resume with early data (0-RTT), each only once (RFC 8446 section 8.1, threat
+//! C7).
 //!
-//! A ticket is then only a name; what it stands for is kept here, for all workers, and taken out when it is
-//! used. So whoever sends a first flight again finds nothing, here or in any other process, and must make a
-//! whole handshake. Memory is bounded; the oldest session goes first, and its client makes a whole handshake
-//! too.
+//! For these a ticket is only a name. The session itself is kept here, for all workers, and removed when it
+//! is used. So a replayed first flight finds no session, in this process or any other, and needs a full
+//! handshake. Memory is limited; the oldest session is dropped first, and its client then makes a full
+//! handshake, too.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,7 @@ use rustls::server::{ProducesTickets, StoresServerSessions};
 
 /// Most bytes kept: some 40,000 sessions.
 const MOST_BYTES: usize = 16 << 20;
-/// What a session takes beside its name, twice, and its content: places in the map and in the queue.
+/// Memory for a session besides its name (twice) and its content: entries in the map and the queue.
 const OVERHEAD_BYTES: usize = 160;
 
 /// The sessions of a process.
@@ -22,7 +23,7 @@ pub(crate) struct Sessions(Mutex<Kept>);
 #[derive(Default)]
 struct Kept {
     by_name: HashMap<Vec<u8>, Session, foldhash::fast::RandomState>,
-    /// Names, the oldest first; some are of sessions that were taken.
+    /// Names, oldest first, including some of sessions that were already taken.
     ages: VecDeque<Vec<u8>>,
     bytes: usize,
 }
@@ -54,14 +55,14 @@ impl Sessions {
             let Some(oldest) = kept.ages.pop_front() else { break };
             kept.remove(&oldest);
         }
-        // Names of sessions that were taken must not gather.
+        // Names of taken sessions must not accumulate.
         if kept.ages.len() > 2 * kept.by_name.len() + 64 {
             let Kept { by_name, ages, .. } = kept;
             ages.retain(|name| by_name.contains_key(name));
         }
     }
 
-    /// Takes the session of that name, if it was put for `bound_to`.
+    /// Removes and returns the session with that name, if it was stored for `bound_to`.
     fn take(&self, name: &[u8], bound_to: &[u8; 32]) -> Option<Vec<u8>> {
         let kept = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.by_name.get(name)?.bound_to != *bound_to {
@@ -72,17 +73,17 @@ impl Sessions {
 }
 
 impl std::fmt::Debug for Sessions {
-    /// Shows no secret.
+    /// Prints no secrets.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str("sessions")
     }
 }
 
-/// The sessions of one listener.
+/// The sessions for one listener.
 #[derive(Debug)]
 pub(crate) struct BoundSessions {
     pub sessions: Arc<Sessions>,
-    /// A digest of everything that must still be as it was.
+    /// A digest of everything that must be unchanged for a session to be valid.
     pub bound_to: [u8; 32],
 }
 
@@ -92,7 +93,7 @@ impl StoresServerSessions for BoundSessions {
         true
     }
 
-    /// Never: it is asked for by TLS 1.2, which knows no early data.
+    /// Always `None`: only TLS 1.2 calls it, which has no early data.
     fn get(&self, _: &[u8]) -> Option<Vec<u8>> {
         None
     }
@@ -106,7 +107,7 @@ impl StoresServerSessions for BoundSessions {
     }
 }
 
-/// Makes rustls ask [`BoundSessions`].
+/// A ticketer that makes rustls use [`BoundSessions`].
 #[derive(Debug)]
 pub(crate) struct NoTickets;
 

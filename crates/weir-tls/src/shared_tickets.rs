@@ -1,9 +1,9 @@
-//! Ticket keys that several Weirs share by a file, so that a client that comes back resumes its session
-//! wherever it gets to.
+//! Ticket keys that several Weirs share in files, so that a returning client can resume its session on any of
+//! them.
 //!
-//! A file holds keys of 48 or 80 bytes as nginx and HAProxy have them: one as it is, or one in base64 on each
-//! line. The first seals, all open. They are not made anew by themselves: whoever writes the file says how
-//! long a key lasts, and is looked after when it changes.
+//! A file holds keys of 48 or 80 bytes, as for nginx and HAProxy: either a single binary key, or one base64
+//! key on each line. The first key seals tickets, all of them open tickets. Weir does not rotate them:
+//! whatever writes the files decides how long a key lasts, and Weir reads a file again when it changes.
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
@@ -19,14 +19,14 @@ use weir_config::{Alphabet, decode_base64};
 use crate::files::{self, LoadError};
 use crate::tickets::{GRACE, Key, NAME_BYTES};
 
-/// Bytes of a key: the first 16 are its name.
+/// Lengths of a key in bytes; the first 16 are its name.
 const KEY_BYTES: [usize; 2] = [48, 80];
-/// Most keys of a listener (count): each ticket of an unknown name is compared with all.
+/// Most keys of a listener (count): each ticket with an unknown name is compared with all.
 const MOST_KEYS: usize = 64;
-/// How far ahead the clock of another Weir may be.
+/// How far ahead another Weir's clock may be, in seconds.
 const CLOCKS_APART_SECONDS: u64 = 600;
-/// What the secret that tickets are sealed with is derived by, so that nobody who has tickets of another
-/// program under the same key learns anything of ours.
+/// Used to derive the secret that seals tickets, so that tickets which another program seals with the same
+/// key reveal nothing about ours.
 const LABEL: &[u8] = b"weir session tickets, AES-256-GCM";
 
 /// The keys of one listener.
@@ -35,26 +35,27 @@ pub struct SharedKeys {
     /// In the order of the files; never empty.
     keys: ArcSwap<Vec<Key>>,
     seen: Mutex<Vec<Stamp>>,
-    /// When they were read, seconds since 1970.
+    /// When they were last read, in seconds since 1970.
     read_at: AtomicU64,
     is_good: AtomicBool,
 }
 
-/// By what a file is known to be another than before.
+/// What shows that a file has changed.
 #[derive(Clone, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
-    /// When the file's owner, mode or content changed: a mode that others could read by keeps keys out.
+    /// When the file's owner, mode or content changed. The mode counts because a file that others may read is
+    /// refused.
     changed: (i64, i64),
     size: u64,
     place: (u64, u64),
 }
 
 impl SharedKeys {
-    /// Reads the keys of these files.
+    /// Reads the keys in these files.
     ///
     /// # Errors
-    /// One can't be read, may be read by others, or holds what is no key.
+    /// A file can't be read, can be read by others, or contains something that is not a key.
     pub fn load(files: &[PathBuf]) -> Result<SharedKeys, LoadError> {
         let stamps = stamps(files);
         let keys = read(files)?;
@@ -67,7 +68,7 @@ impl SharedKeys {
         })
     }
 
-    /// Reads the files as [`Self::load`] does; `Err` has all that is wrong.
+    /// Checks the files as [`Self::load`] does; `Err` has all errors.
     pub(crate) fn look(files: &[PathBuf]) -> Result<(), Vec<LoadError>> {
         let alone = files.iter().filter_map(|file| read(std::slice::from_ref(file)).err());
         let errors: Vec<LoadError> = alone.collect();
@@ -77,12 +78,12 @@ impl SharedKeys {
         }
     }
 
-    /// Reads the files again where one has changed since the last look. `Ok(false)` when none has. Waits for
+    /// Reads the files again if one has changed since the last check. `Ok(false)` when none has. Blocks on
     /// the disk.
     ///
     /// # Errors
-    /// What is there now can't be used; the keys of before stay, and it is not read again until it changes
-    /// once more.
+    /// The new content can't be used; the earlier keys stay, and the files are not read again until they
+    /// change.
     pub fn look_again(&self) -> Result<bool, LoadError> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let now = stamps(&self.files);
@@ -104,8 +105,8 @@ impl SharedKeys {
         }
     }
 
-    /// When the keys in force were read (seconds since 1970), and whether what the files hold now could be
-    /// used.
+    /// When the keys in force were read (seconds since 1970), and whether the current content of the files
+    /// could be used.
     pub fn state(&self) -> (u64, bool) {
         (self.read_at.load(Ordering::Relaxed), self.is_good.load(Ordering::Relaxed))
     }
@@ -129,8 +130,8 @@ impl fmt::Debug for SharedKeys {
     }
 }
 
-/// Whether a ticket is young enough, by seconds since 1970. A key that nobody takes out of its file opens
-/// none for ever. Clocks of the others may be ahead.
+/// Whether a ticket sealed at that time (seconds since 1970) is recent enough. Otherwise a key that is never
+/// removed from its file would open tickets for ever. The clocks of other Weirs may be ahead.
 fn is_fresh(sealed_at: u64, now: u64) -> bool {
     now.saturating_sub(sealed_at) < GRACE.as_secs() && sealed_at.saturating_sub(now) < CLOCKS_APART_SECONDS
 }
@@ -172,10 +173,10 @@ fn read(files: &[PathBuf]) -> Result<Vec<Key>, LoadError> {
     }
 }
 
-/// The keys of one file; at least one.
+/// The keys in one file, at least one.
 fn keys_in(file: &Path, content: &[u8]) -> Result<Vec<Key>, LoadError> {
     let refuse = |reason: String| LoadError::new(file, reason);
-    // As text these would be 36 or 60 bytes.
+    // As base64 text these lengths would decode to 36 or 60 bytes, which are no keys.
     if KEY_BYTES.contains(&content.len()) {
         return key(content)
             .map(|key| vec![key])
@@ -200,7 +201,7 @@ fn keys_in(file: &Path, content: &[u8]) -> Result<Vec<Key>, LoadError> {
     Ok(keys)
 }
 
-/// The bytes of a key in base64; `None` for what is none.
+/// Decodes a base64 key; `None` for anything else.
 fn decode_line(line: &[u8]) -> Option<Vec<u8>> {
     decode_base64(line.trim_ascii(), Alphabet::Usual).filter(|bytes| KEY_BYTES.contains(&bytes.len()))
 }

@@ -1,9 +1,9 @@
-//! The keys of sticky cookies: what a cookie says of its backend only Weir can read and write.
+//! The keys of sticky cookies, which only Weir can read and write.
 //!
-//! The cookie is the backend's id under AES key wrap with padding (RFC 5649), which for eight bytes is one
-//! block. The same backend has the same cookie on every worker, after a reload, an upgrade or a restart, and
-//! on every node with the same secret, and nothing has to be remembered. Without the secret a cookie tells
-//! neither which address it stands for nor whether a guess is right.
+//! The cookie is the backend's id, encrypted with AES key wrap with padding (RFC 5649), which for eight bytes
+//! is one block. A backend has the same cookie on every worker, after a reload, an upgrade or a restart, and
+//! on every node with the same secret, without any stored state. Without the secret a cookie reveals neither
+//! which address it stands for nor whether a guess is right.
 
 use std::fmt;
 use std::path::Path;
@@ -14,17 +14,17 @@ use aws_lc_rs::{hmac, rand};
 
 use crate::files::{self, LoadError};
 
-/// Shortest secret that is taken, in bytes: with fewer it could be found by trying.
+/// Least length of a secret, in bytes; a shorter one could be found by brute force.
 const LEAST_SECRET_BYTES: usize = 16;
-/// Separates this use of a secret from all others.
+/// Separates this use of a secret from others.
 const PURPOSE: &[u8] = b"weir sticky cookie 1";
-/// Bytes of a cookie before they are written in hexadecimal.
+/// Length of a cookie in bytes before it is written in hexadecimal.
 const SEALED_BYTES: usize = 16;
-/// Room that wrapping asks for.
+/// Buffer space that wrapping needs.
 const ROOM_BYTES: usize = 24;
 
-/// What identifies this machine, to be had without any setting. The manual page of the first, machine-id(5),
-/// wants it told to nobody, and used as a key instead.
+/// Files that identify this machine without any configuration. The manual page of the first, machine-id(5),
+/// says that it must not be disclosed, but should be used as a key.
 const OF_MACHINE: [&str; 2] = ["/etc/machine-id", "/proc/sys/kernel/random/boot_id"];
 
 /// The key of one pool's cookies.
@@ -34,7 +34,7 @@ pub struct StickyKey {
 }
 
 impl StickyKey {
-    /// The key that a secret makes.
+    /// Derives the key from a secret.
     pub fn of(secret: &[u8]) -> StickyKey {
         let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), PURPOSE);
         let mut key = [0; 32];
@@ -42,11 +42,11 @@ impl StickyKey {
         StickyKey { key }
     }
 
-    /// The key of a file's content, without the space around it; or, where no file is named, of this
-    /// machine's id, which all of its processes share.
+    /// Derives the key from a file's content, without surrounding whitespace; or, if no file is named, from
+    /// this machine's id, which all of its processes share.
     ///
     /// # Errors
-    /// The file can't be read, or holds too little.
+    /// The file can't be read, or its content is too short.
     pub fn load(file: Option<&Path>) -> Result<StickyKey, LoadError> {
         let Some(file) = file else { return Ok(StickyKey::of(&of_machine())) };
         let content = files::read(file)?;
@@ -62,17 +62,17 @@ impl StickyKey {
         Ok(StickyKey::of(secret))
     }
 
-    /// The cookie for the backend of this id: 32 hexadecimal digits.
+    /// The cookie for the backend with this id: 32 hexadecimal digits.
     pub fn seal(&self, id: u64) -> String {
         let mut room = [0; ROOM_BYTES];
         let sealed = AesKek::new(&AES_256, &self.key)
             .and_then(|key| key.wrap_with_padding(&id.to_be_bytes(), &mut room).map(|sealed| &*sealed));
-        // It cannot fail for eight bytes; an empty cookie names nobody.
+        // Sealing can't fail for eight bytes; an empty cookie would name no backend.
         let digit = |digit: u8| char::from(b"0123456789abcdef"[usize::from(digit & 15)]);
         sealed.unwrap_or_default().iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
     }
 
-    /// The id of the backend whose cookie this is; `None` for what was not sealed with this key.
+    /// The id of the backend that a cookie names; `None` if it was not sealed with this key.
     pub fn open(&self, cookie: &[u8]) -> Option<u64> {
         let mut sealed = [0; SEALED_BYTES];
         let (pairs, rest) = cookie.as_chunks::<2>();
@@ -95,14 +95,14 @@ impl fmt::Debug for StickyKey {
     }
 }
 
-/// The secret of a machine that says nothing of itself is drawn, and lasts as long as the process.
+/// The machine's id. If there is none, a random secret that lasts as long as the process.
 fn of_machine() -> Vec<u8> {
     static DRAWN: OnceLock<[u8; 32]> = OnceLock::new();
     let read = |file: &&str| files::read(Path::new(file)).ok();
     let is_known = |content: &Vec<u8>| content.trim_ascii().len() >= LEAST_SECRET_BYTES;
     let drawn = || {
         let mut secret = [0; 32];
-        // Without randomness nothing can be served, least of all TLS.
+        // Without randomness neither TLS nor anything else can be served.
         let _ = rand::fill(&mut secret);
         secret
     };

@@ -1,8 +1,8 @@
-//! Session tickets: a server's memory of a session, kept by the client (RFC 8446 section 2.2, RFC 5077).
+//! Session tickets: a server's session state, kept by the client (RFC 8446 section 2.2, RFC 5077).
 //!
-//! One set of keys for all workers and listeners, made anew every [`ROTATION`] and handed over to the process
-//! that an upgrade starts. A ticket is sealed for one listener with one policy for client certificates: it
-//! opens nowhere else, so that nobody enters by a resumed session where a handshake would have asked for more
+//! All workers and listeners share one set of keys, which is rotated every [`ROTATION`] and handed over to
+//! the next process at an upgrade. A ticket is sealed for one listener with one client-certificate policy and
+//! can be opened nowhere else, so that a resumed session can't get around what a full handshake would ask for
 //! (threat D6).
 
 use std::fmt;
@@ -17,41 +17,41 @@ use rustls::server::ProducesTickets;
 use crate::sessions::Sessions;
 use crate::shared_tickets::SharedKeys;
 
-/// A key seals tickets for so long.
+/// How long a key seals tickets.
 pub const ROTATION: Duration = Duration::from_secs(6 * 3600);
-/// And opens them for so long from then on.
+/// How long after that it still opens them.
 pub const GRACE: Duration = Duration::from_secs(12 * 3600);
 
-/// Bytes of a key's name, with which its tickets begin.
+/// Length in bytes of a key's name, with which its tickets begin.
 pub(crate) const NAME_BYTES: usize = 16;
 const NONCE_BYTES: usize = 12;
 const SECRET_BYTES: usize = 32;
 
-/// The first word of a line that hands a key over.
+/// The first word of a line that hands over a key.
 pub const WORD: &str = "ticket";
 
 /// The keys of a process.
 pub struct TicketKeys {
-    /// The newest first; never empty.
+    /// Newest first; never empty.
     keys: ArcSwap<Vec<Arc<Key>>>,
     rotating: Mutex<()>,
-    /// Sessions that tickets are only names of.
+    /// Sessions for which the tickets are only names.
     sessions: Arc<Sessions>,
 }
 
-/// One key. Its name says which one a ticket is sealed with.
+/// One key. Its name tells which key a ticket was sealed with.
 pub(crate) struct Key {
     name: [u8; NAME_BYTES],
     secret: [u8; SECRET_BYTES],
     sealing: LessSafeKey,
-    /// How old it was when this process got it, and when that was: the clock of the day may be set, and a key
-    /// must not live longer for that.
+    /// How old it was when this process got it, and when that was. The wall clock is not used, since it may
+    /// be set, and that must not extend a key's lifetime.
     age_then: Duration,
     since: Instant,
 }
 
 impl Key {
-    /// One that was made just now.
+    /// A key that was just made.
     pub(crate) fn new(name: [u8; NAME_BYTES], secret: [u8; SECRET_BYTES]) -> Option<Key> {
         let sealing = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &secret).ok()?);
         Some(Key { name, secret, sealing, age_then: Duration::ZERO, since: Instant::now() })
@@ -64,17 +64,17 @@ impl Key {
         Key::new(name, secret)
     }
 
-    /// Whether a ticket says that it is sealed with this one.
+    /// Whether a ticket names this key.
     pub(crate) fn is_named(&self, ticket: &[u8]) -> bool {
         ticket.starts_with(&self.name)
     }
 
-    /// Whether two can't be told apart.
+    /// Whether both have the same name.
     pub(crate) fn has_name_of(&self, other: &Key) -> bool {
         self.name == other.name
     }
 
-    /// A ticket for whoever is `bound_to` the same.
+    /// Seals a ticket for `bound_to`.
     pub(crate) fn seal(&self, plain: &[u8], bound_to: &[u8]) -> Option<Vec<u8>> {
         let mut nonce = [0; NONCE_BYTES];
         rand::fill(&mut nonce).ok()?;
@@ -88,7 +88,7 @@ impl Key {
         Some(ticket)
     }
 
-    /// What a ticket of this key holds; `None` for one that it did not seal, or not for `bound_to`.
+    /// Opens a ticket; `None` if this key did not seal it, or not for `bound_to`.
     pub(crate) fn open(&self, ticket: &[u8], bound_to: &[u8]) -> Option<Vec<u8>> {
         let (_, rest) = ticket.split_at_checked(NAME_BYTES)?;
         let (nonce, sealed) = rest.split_at_checked(NONCE_BYTES)?;
@@ -105,10 +105,10 @@ impl Key {
 }
 
 impl TicketKeys {
-    /// Keys for a new process: those that `lines` hand over, or a new one.
+    /// Keys for a new process: those handed over in `lines`, or a new one.
     ///
-    /// Without randomness nothing can be served, least of all TLS; the keys are then empty and no ticket is
-    /// made.
+    /// Without randomness neither TLS nor anything else can be served; then there are no keys, and no tickets
+    /// are issued.
     pub fn new<'l>(lines: impl IntoIterator<Item = &'l str>) -> Arc<TicketKeys> {
         let mut keys: Vec<Arc<Key>> =
             lines.into_iter().filter_map(|line| of_line(line, SystemTime::now())).map(Arc::new).collect();
@@ -122,18 +122,18 @@ impl TicketKeys {
         Arc::new(all)
     }
 
-    /// Lines that hand the keys over, each with its line end. Secret: they go from process to process, never
-    /// to a disk.
+    /// Lines that hand over the keys, each with its line end. Secret: they are passed from process to
+    /// process, never written to disk.
     pub fn lines(&self) -> Vec<String> {
         self.keys.load().iter().map(|key| line(key, Instant::now(), SystemTime::now())).collect()
     }
 
-    /// What the process remembers of sessions that may begin with early data. Nothing of it is handed over.
+    /// The stored sessions that may begin with early data. They are not handed over.
     pub(crate) fn sessions(&self) -> &Arc<Sessions> {
         &self.sessions
     }
 
-    /// Makes a new key when the newest is old, and forgets those that open nothing more.
+    /// Makes a new key when the newest is old, and drops those that open no more tickets.
     fn rotate(&self, now: Instant) {
         let _alone = self.rotating.lock().unwrap_or_else(PoisonError::into_inner);
         let keys = self.keys.load();
@@ -164,12 +164,12 @@ impl fmt::Debug for TicketKeys {
     }
 }
 
-/// Whose keys seal tickets.
+/// Where the keys for tickets come from.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// This process's, and those of its heirs.
+    /// The process's own, which its successors inherit.
     Own(Arc<TicketKeys>),
-    /// Those of a file.
+    /// Those in a file.
     Shared(Arc<SharedKeys>),
 }
 
@@ -177,7 +177,7 @@ pub(crate) enum Source {
 #[derive(Debug)]
 pub(crate) struct BoundTickets {
     pub keys: Source,
-    /// A digest of the listener's name and of everything that a handshake would ask of a client.
+    /// A digest of the listener's name and of everything that a handshake would require of a client.
     pub bound_to: [u8; 32],
 }
 
@@ -221,14 +221,14 @@ fn unhex<const N: usize>(text: &str) -> Option<[u8; N]> {
     Some(bytes)
 }
 
-/// `ticket NAME SECRET MADE`, the last in seconds since 1970.
+/// `ticket NAME SECRET MADE`; the last is in seconds since 1970.
 fn line(key: &Key, now: Instant, wall: SystemTime) -> String {
     let made = wall.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(key.age(now)).as_secs();
     format!("{WORD} {} {} {made}\n", hex(&key.name), hex(&key.secret))
 }
 
-/// The key of a line that was read at `wall`. One of the future, by a clock that was set back since, may be
-/// of any age: it seals no more, and opens for as long as one that has just been followed by another.
+/// The key in a line that was read at `wall`. A time in the future means that the clock was set back, and the
+/// key may be of any age: it seals no more, and opens for as long as one that was just replaced.
 fn of_line(line: &str, wall: SystemTime) -> Option<Key> {
     let mut words = line.split_whitespace();
     if words.next()? != WORD {

@@ -1,24 +1,24 @@
-//! The token of the admin API, from its file.
+//! Reads the token of the admin API from its file.
 
 use std::io::{self, Read as _};
 use std::path::Path;
 
 use crate::files::{LoadError, read_regular, unread};
 
-/// Most of a file that is read, in bytes.
+/// Most bytes of a file that are read.
 const FILE_BYTES: u64 = 4096;
-/// Bytes of a token that can't be guessed.
+/// Least length of a token in bytes; shorter ones could be guessed.
 const SHORTEST: usize = 16;
 
 /// The trimmed content of a file that a config names.
 ///
 /// # Errors
-/// It can't be read, or is no token, or one that can be guessed.
+/// The file can't be read, or its content is not a token or is too easy to guess.
 pub fn read(file: &Path) -> Result<String, LoadError> {
     token_of(file, read_regular(file, FILE_BYTES))
 }
 
-/// The trimmed content of a file that somebody names to a command: it may be a pipe.
+/// The trimmed content of a file that was named to a command; it may be a pipe.
 ///
 /// # Errors
 /// As [`read`].

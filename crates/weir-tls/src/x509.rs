@@ -1,7 +1,6 @@
-//! What is read out of a certificate (RFC 5280): when it is good, by what its authority knows it, and whom it
-//! is for.
+//! Extracts facts from a certificate (RFC 5280): its validity period, its identifiers and its subject.
 //!
-//! Of clients' certificates only those come here whose chain and signature rustls has found good.
+//! Client certificates get here only after rustls has verified their chain and signature.
 
 use x509_parser::asn1_rs::ToDer as _;
 use x509_parser::certificate::X509Certificate;
@@ -15,15 +14,16 @@ fn parsed(certificate: &[u8]) -> Option<X509Certificate<'_>> {
     X509Certificate::from_der(certificate).ok().map(|(_, parsed)| parsed)
 }
 
-/// From when to when a certificate is good, in seconds since 1970; `None` when it can't be found out.
+/// The validity period of a certificate, in seconds since 1970; `None` when it can't be determined.
 pub(crate) fn validity(certificate: &[u8]) -> Option<(i64, i64)> {
     let parsed = parsed(certificate)?;
     let validity = parsed.validity();
     Some((validity.not_before.timestamp(), validity.not_after.timestamp()))
 }
 
-/// By what an authority knows a certificate: the identifier of the key that signed it, and its serial number,
-/// each without tag and length (RFC 9773 section 4.1). `None` when the certificate does not say both.
+/// The identifiers by which an authority knows a certificate: the key identifier of the signing key, and the
+/// serial number, both without tag and length (RFC 9773 section 4.1). `None` when the certificate does not
+/// have both.
 pub(crate) fn identity(certificate: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let parsed = parsed(certificate)?;
     let key = parsed.extensions().iter().find_map(|extension| match extension.parsed_extension() {
@@ -33,20 +33,20 @@ pub(crate) fn identity(certificate: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((key?.0.to_vec(), parsed.raw_serial().to_vec()))
 }
 
-/// The name of a certificate's issuer, DER, and its serial number without tag and length.
+/// The issuer name of a certificate, in DER, and its serial number without tag and length.
 pub(crate) fn issuer_and_serial(certificate: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     let parsed = parsed(certificate)?;
     Some((parsed.issuer().as_raw().to_vec(), parsed.raw_serial().to_vec()))
 }
 
 /// The subject of a certificate as text (RFC 4514), such as `CN=alice,O=Example,C=DE`; the last part of the
-/// name comes first. All but printable ASCII is escaped, so that it can stand in a header field. `None` for
-/// what is no certificate.
+/// name comes first. Everything except printable ASCII is escaped, so that it can be used in a header field.
+/// `None` if the bytes are not a certificate.
 pub fn subject(certificate: &[u8]) -> Option<String> {
     Some(name_text(parsed(certificate)?.subject()))
 }
 
-/// A name as text, as [`subject`] has it.
+/// A name as text, in the same form as [`subject`].
 pub(crate) fn name_text(name: &X509Name<'_>) -> String {
     let parts: Vec<_> = name.iter_rdn().collect();
     let mut text = String::new();
@@ -64,13 +64,13 @@ pub(crate) fn name_text(name: &X509Name<'_>) -> String {
     text
 }
 
-/// Whether a certificate is about whom this name is of, DER.
+/// Whether a certificate has this subject name, in DER.
 pub(crate) fn has_subject(certificate: &[u8], name: &[u8]) -> bool {
     parsed(certificate).is_some_and(|parsed| parsed.subject().as_raw() == name)
 }
 
-/// `TYPE=value`; where the type has no name, or the value is no text, the value's DER in hexadecimal digits
-/// (RFC 4514 section 2.4).
+/// `TYPE=value`; if the type has no short name, or the value is not text, the DER of the value in hexadecimal
+/// digits (RFC 4514 section 2.4).
 fn put(attribute: &AttributeTypeAndValue<'_>, text: &mut String) {
     let name = short_name(attribute.attr_type());
     match name {
@@ -91,7 +91,7 @@ fn put(attribute: &AttributeTypeAndValue<'_>, text: &mut String) {
     }
 }
 
-/// The names that RFC 4514 section 3 has, and those that everybody writes for others.
+/// The names in RFC 4514 section 3, and common ones for other types.
 fn short_name(of: &Oid<'_>) -> Option<&'static str> {
     let names = [
         (oids::OID_X509_COMMON_NAME, "CN"),
@@ -111,7 +111,7 @@ fn short_name(of: &Oid<'_>) -> Option<&'static str> {
     names.into_iter().find_map(|(oid, name)| (oid == *of).then_some(name))
 }
 
-/// RFC 4514 section 2.4.
+/// Escapes a value (RFC 4514 section 2.4).
 fn escape(value: &str, text: &mut String) {
     let last = value.len().saturating_sub(1);
     for (index, byte) in value.bytes().enumerate() {

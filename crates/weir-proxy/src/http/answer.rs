@@ -1,4 +1,4 @@
-//! Answers of Weir's own: failures, redirects, fixed responses, and what proves a domain to an ACME
+//! Answers that Weir makes itself: errors, redirects, fixed responses, and the proof of a domain for an ACME
 //! authority.
 
 use weir_http::{AddedField, ErrorForm, Method, OwnAnswer};
@@ -16,7 +16,8 @@ use crate::http::request_values::{self, Values};
 use crate::http::session::Session;
 use crate::worker::WorkerListener;
 
-/// Answers a request that nothing has reached the client of: it was not forwarded, or that failed.
+/// Answers a request with an error. Nothing of a response has been sent to the client: the request was not
+/// forwarded, or that failed.
 pub async fn failure(
     session: &mut Session,
     listener: &WorkerListener,
@@ -52,7 +53,7 @@ pub async fn failure(
         form,
         fields: failure.fields(),
     };
-    // For a call of gRPC what is sent is 200; who watches the counters asks what became of it.
+    // A gRPC call is answered with 200; the counters should show the real status.
     if failure.is_by_limit() {
         exchange.ledger.passage.forget_charges();
     }
@@ -74,7 +75,7 @@ pub async fn redirect(
     send(session, listener, exchange, &answer, End::Responded, keep).await
 }
 
-/// Answers with what the config says.
+/// Answers with a fixed response from the config.
 pub async fn respond(
     session: &mut Session,
     listener: &WorkerListener,
@@ -89,7 +90,7 @@ pub async fn respond(
     send(session, listener, exchange, &answer, End::Responded, keep).await
 }
 
-/// Answers as the service says that did not let the request pass.
+/// Answers a request that authentication did not let pass, as the service says.
 pub async fn denied(
     session: &mut Session,
     listener: &WorkerListener,
@@ -100,13 +101,13 @@ pub async fn denied(
     let keep = may_keep(session, exchange);
     let answer =
         OwnAnswer::Simple { status: refused.status, fields: &refused.fields, body: &refused.content };
-    // It was said for this client alone, who may take none of it.
+    // The content is for this client alone, and the client may be slow to read it.
     let held = Held::new(&session.requester.worker.buffers);
     held.set(refused.content.capacity() as u64);
     send(session, listener, exchange, &answer, End::AuthDenied, keep).await
 }
 
-/// Shows a certificate authority that it is we whom it reached (RFC 8555 §8.3).
+/// Proves to a certificate authority that the host is ours (RFC 8555 §8.3).
 pub async fn prove(
     session: &mut Session,
     listener: &WorkerListener,
@@ -132,7 +133,8 @@ pub async fn last(session: &mut Session, listener: &WorkerListener, exchange: &m
     send(session, listener, exchange, &answer, End::Responded, keep).await
 }
 
-/// Whether the client's connection can be kept: it wishes so, and no body of its request is left unread.
+/// Whether the client's connection can be kept: the client wants that, and no body of its request is left
+/// unread.
 pub fn may_keep(session: &Session, exchange: &Exchange) -> bool {
     let body_left = exchange.body_left || (!exchange.forwarded && !exchange.request.body().is_empty());
     exchange.request.keep_alive()
@@ -141,8 +143,8 @@ pub fn may_keep(session: &Session, exchange: &Exchange) -> bool {
         && session.requester.slot.draining_until().is_none()
 }
 
-/// Takes the request that is being answered off the session's buffer, unless it was forwarded, which did
-/// that.
+/// Removes the request that is being answered from the session's buffer, unless it was forwarded, which has
+/// done that.
 pub fn take_request(session: &mut Session, exchange: &Exchange, keep: bool) {
     if !exchange.forwarded
         && let Some(buffer) = &mut session.requester.buffer
@@ -155,8 +157,8 @@ pub fn take_request(session: &mut Session, exchange: &Exchange, keep: bool) {
     }
 }
 
-/// Ends an exchange that was answered without a backend's connection; `End::Done` where all was sent that its
-/// head says.
+/// Ends an exchange that was answered without a backend's connection; `End::Done` if all was sent that its
+/// head announces.
 pub fn ended(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -169,7 +171,7 @@ pub fn ended(
         End::Done if keep => After::Keep,
         End::Done if !exchange.request.keep_alive() => After::Close,
         End::Done => After::Linger,
-        // The client must be able to tell that it is not whole.
+        // The client must be able to tell that the answer is incomplete.
         _ => After::Reset,
     }
 }

@@ -1,47 +1,47 @@
-//! Content that goes on, and is put aside for somebody else besides: as long as it is not too long, and as
-//! there is memory for what has come of it.
+//! Sets aside a copy of content that is being forwarded, as long as it is not too long and there is memory
+//! for what has arrived.
 
 use std::rc::Rc;
 
 use weir_io::buffers::{Buffers, Charge};
 
-/// Room for the first bytes. From there on it is doubled where it does not suffice.
+/// Capacity for the first bytes. It is doubled whenever it is too small.
 const FIRST_BYTES: usize = 1 << 10;
 
-/// See the module.
+/// Content that is being set aside; see the module.
 pub struct Aside {
     bytes: Vec<u8>,
     most: usize,
     buffers: Rc<Buffers>,
-    /// Stands for the room of `bytes`.
+    /// Accounts for the capacity of `bytes`.
     charge: Option<Charge>,
     lost: Option<AsideLost>,
 }
 
-/// Why there is nothing.
+/// Why there is no copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AsideLost {
-    /// There is more content than is put aside, or not all of it came.
+    /// The content is longer than may be set aside, or it is incomplete.
     Length,
-    /// There was no memory.
+    /// There was not enough memory.
     Memory,
 }
 
-/// All of the content.
+/// The complete content.
 #[derive(Default)]
 pub struct AsideContent {
     pub bytes: Vec<u8>,
-    /// Stands for its memory until it is dropped; `None` where it takes none.
+    /// Accounts for its memory until it is dropped; `None` if it takes none.
     _charge: Option<Charge>,
 }
 
 impl Aside {
-    /// Of at most `most` bytes.
+    /// Sets aside at most `most` bytes.
     pub fn new(most: usize, buffers: &Rc<Buffers>) -> Aside {
         Aside { bytes: Vec::new(), most, buffers: buffers.clone(), charge: None, lost: None }
     }
 
-    /// This is what comes next.
+    /// Adds the next piece of content.
     pub fn put(&mut self, content: &[u8]) {
         if self.lost.is_some() {
             return;
@@ -55,7 +55,7 @@ impl Aside {
         (self.bytes, self.charge, self.lost) = (Vec::new(), None, Some(lost));
     }
 
-    /// Makes room for `length` bytes; false where there is no memory for them.
+    /// Makes room for `length` bytes; false if there is no memory for them.
     fn has_room(&mut self, length: usize) -> bool {
         if length <= self.bytes.capacity() {
             return true;
@@ -74,10 +74,10 @@ impl Aside {
         is_charged
     }
 
-    /// All of it, once it has come.
+    /// The content, once all of it has come.
     ///
     /// # Errors
-    /// It was not put aside.
+    /// It could not be set aside.
     pub fn content(self) -> Result<AsideContent, AsideLost> {
         match self.lost {
             Some(lost) => Err(lost),

@@ -1,4 +1,4 @@
-//! Asks a pool for a response: chooses a backend, tries, tries again where that is safe and useful.
+//! Asks a pool for a response: chooses a backend, makes an attempt, and retries if that is safe and useful.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -27,7 +27,7 @@ use crate::http::upload::Upload;
 use crate::reach::{Attempt, Reach, RetryRules, RetryVerdict};
 use crate::worker::Worker;
 
-/// A request that a pool is asked, with all that the steps from here to the response's head need.
+/// A request to a pool, with everything that is needed until the response's head has arrived.
 pub struct Call<'a, R> {
     pub requester: &'a Requester,
     pub recipient: &'a mut R,
@@ -35,23 +35,24 @@ pub struct Call<'a, R> {
     pub forwarding: &'a Forwarding<'a>,
     pub facts: &'a Facts,
     pub upload: &'a mut Upload,
-    /// When the attempt under way is to give way to another; [`Duration::MAX`] where none may follow.
+    /// When the current attempt must give way to another one; [`Duration::MAX`] if no other may follow.
     pub try_until: Duration,
-    /// What is sent, where two backends may be asked at once.
+    /// The request to send, if two backends may be asked in parallel.
     pub race: Option<&'a Race>,
 }
 
-/// A response whose head, in `exchange.response`, is complete.
+/// A response whose head is complete, in `exchange.response`.
 pub struct Answered {
-    /// Who sent it.
+    /// The backend that sent it.
     pub chosen: Chosen,
     pub connection: Busy<Connection>,
-    /// What was received of the response; its head is at the front.
+    /// The bytes received of the response, beginning with its head.
     pub received: Buffer,
 }
 
 impl<R: Recipient> Call<'_, R> {
-    /// Asks until there is a final response, be it an error of the backend's, or no use in asking again.
+    /// Makes attempts until there is a final response, perhaps an error from the backend, or no retry is
+    /// possible.
     pub async fn ask(mut self) -> Result<Answered, Failure> {
         let passed = Passed::ask(&self.forwarding.pool, || self.exchange.ledger.nearly_now())?;
         let limited_since =
@@ -63,7 +64,7 @@ impl<R: Recipient> Call<'_, R> {
         if let Some(passed) = passed {
             match &answered {
                 Ok(_) => passed.tell(self.exchange.response.status() >= 500),
-                // What no connection came about for may be its client's fault alone, and a single one could
+                // A failed connection may be the fault of its client alone, and a single client could then
                 // open the breaker for all.
                 Err(Failure::Connect(error))
                     if error.may_be_of_client() && self.forwarding.pool.leaves_as_clients() => {}
@@ -74,8 +75,9 @@ impl<R: Recipient> Call<'_, R> {
         answered
     }
 
-    /// Tells limits of requests under way how long the answer took, where that says how long work takes: an
-    /// error mostly comes sooner than what was asked for. The time in which a body came is its client's.
+    /// Reports to limits on concurrent requests how long the response took, if that shows how long work
+    /// takes: an error mostly comes sooner than a proper response. The time in which the body arrived is up
+    /// to the client.
     #[cold]
     fn tell_limits(&self, since: Duration, status: Result<u16, &Failure>) {
         let ledger = &self.exchange.ledger;
@@ -109,7 +111,7 @@ impl<R: Recipient> Call<'_, R> {
                 }
                 Some(rules) => boxed(|| self.hedged(&mut reach, chosen, only_new, rules)).await?,
             };
-            // Most answers are of those that are never asked for again.
+            // Most responses have a status that is never retried.
             if let Ok(begun) = &tried
                 && begun.status < RetryOn::FIRST_STATUS
             {
@@ -117,7 +119,7 @@ impl<R: Recipient> Call<'_, R> {
                 observe_answer(&self.requester.worker, &chosen, begun, now);
                 return tried.map(|begun| Answered::of(chosen, begun)).map_err(|failed| failed.failure);
             }
-            // One is enough: the next try is another backend anyway.
+            // One hedge is enough: the next attempt uses another backend anyway.
             hedge = hedge.filter(|_| self.exchange.ledger.hedge.is_none());
             only_new = match self.judge(&mut reach, &chosen, &tried, only_new) {
                 RetryVerdict::Again => false,
@@ -130,7 +132,8 @@ impl<R: Recipient> Call<'_, R> {
                 retried::let_go(self, &chosen, begun);
             }
             self.exchange.ledger.retries = reach.retries();
-            // What was in a file is counted here; nothing else that is sent again left behind the head.
+            // What was read from a file is counted here; nothing else that is sent again was sent after the
+            // head.
             chosen.backend().cells().bytes_sent.add(self.upload.streamed_bytes());
             self.upload.retry(clock::now());
             if let Some(pause) = reach.pause() {
@@ -140,8 +143,8 @@ impl<R: Recipient> Call<'_, R> {
         }
     }
 
-    /// What to do after an attempt that failed, or whose answer is one that may be asked for again; tells
-    /// passive health of it.
+    /// What to do after an attempt that failed, or whose response may be retried. Reports the attempt to
+    /// passive health.
     #[inline(never)]
     fn judge(
         &self,
@@ -153,7 +156,8 @@ impl<R: Recipient> Call<'_, R> {
         let attempt = Attempt {
             idempotent: self.facts.method.is_idempotent(),
             replayable: self.upload.is_replayable(),
-            // A stream may share what another exchange has opened meanwhile; age is no excuse for that one.
+            // Another exchange may just have opened the shared connection of a stream; then its age is no
+            // excuse.
             reused: !only_new && matches!(tried, Err(Failed { reused: true, .. })),
             kind: match tried {
                 Ok(begun) => Some(RetryOn::Status(begun.status)),
@@ -173,7 +177,7 @@ impl<R: Recipient> Call<'_, R> {
         verdict
     }
 
-    /// When the attempt that is about to be made is to give way to another, should it take so long.
+    /// When the attempt that is about to be made must give way to another one if it takes too long.
     fn end_of_try(&self, reach: &Reach) -> Duration {
         let pool = &self.forwarding.pool.shared;
         let (of_pool, of_route) = (&pool.config.retry, self.forwarding.route_retry());
@@ -190,16 +194,16 @@ impl<R: Recipient> Call<'_, R> {
             return Duration::MAX;
         }
         let now = clock::now();
-        // Without a retry to follow a cut try would be an error for a slow answer.
+        // If no retry could follow, cutting the attempt off would turn a slow answer into an error.
         if pool.balance.retry_budget().available(now) > 0 { now + rules.per_try } else { Duration::MAX }
     }
 
-    /// For how long a backend may be waited for from `now` on that has `patience` by itself.
+    /// How long to wait from `now` on for a backend whose own timeout is `patience`.
     pub fn within_try(&self, now: Duration, patience: Duration) -> Duration {
         patience.min(self.try_until.saturating_sub(now))
     }
 
-    /// What the answer says of when to ask again.
+    /// The wait that the response asks for in `retry-after`.
     fn retry_after(&self, begun: &Begun) -> Option<Duration> {
         let response = &self.exchange.response;
         if !matches!(response.status(), 429 | 503) {
@@ -230,13 +234,13 @@ impl<R: Recipient> Call<'_, R> {
         .await
     }
 
-    /// Chooses a backend; in line where all are busy.
+    /// Chooses a backend, and waits in line if all are busy.
     async fn choose(&mut self, reach: &mut Reach) -> Result<Chosen, Failure> {
         let Call { requester, recipient, exchange, forwarding, .. } = self;
         let now = exchange.ledger.nearly_now();
         let mut watched = true;
-        // One that only half-closed is taken for gone too, as nothing has been sent on for it. Most of those
-        // have left, and in a queue that is when the backends can least afford to work for nobody.
+        // A client that only half-closes counts as gone too, because nothing has been forwarded for it. Most
+        // of these have left, and while there is a queue, backends can least afford to work for nobody.
         let client_gone = |context: &mut Context<'_>| {
             recipient.gather_body(context);
             if !watched {
@@ -262,7 +266,7 @@ impl<R: Recipient> Call<'_, R> {
     }
 }
 
-/// Tells passive health and the latency average what became of an attempt, and counts it.
+/// Reports the outcome of an attempt to passive health and the latency average, and counts it.
 pub fn observe<R>(call: &Call<'_, R>, chosen: &Chosen, tried: &Result<Begun, Failed>, now: Duration) {
     let worker = &call.requester.worker;
     match tried {
@@ -282,7 +286,7 @@ pub fn observe<R>(call: &Call<'_, R>, chosen: &Chosen, tried: &Result<Begun, Fai
     }
 }
 
-/// As [`observe`], of an attempt that was answered.
+/// As [`observe`], for an attempt that was answered.
 #[inline]
 fn observe_answer(worker: &Worker, chosen: &Chosen, answer: &Begun, now: Duration) {
     let Begun { status, latency, .. } = *answer;
@@ -293,11 +297,11 @@ fn observe_answer(worker: &Worker, chosen: &Chosen, answer: &Begun, now: Duratio
     }
 }
 
-/// Whether a backend says by this status that it failed.
+/// Whether this status counts as a failure of the backend.
 fn is_failure(pool: &weir_config::Pool, status: u16) -> bool {
     match &pool.health.passive {
         Some(passive) => passive.is_failure(status),
-        // Counted all the same.
+        // Counted even without passive health.
         None => matches!(status, 502..=504),
     }
 }
@@ -308,8 +312,8 @@ impl Answered {
         Answered { chosen, connection: begun.connection, received: begun.received }
     }
 
-    /// Whether the response's body certainly needs a buffer besides the one that holds its head and whatever
-    /// came behind it.
+    /// Whether the response's body certainly needs another buffer than the one with its head and what came
+    /// right after it.
     pub fn needs_buffer(&mut self, response: &ResponseHead) -> bool {
         match response.body() {
             body if body.is_empty() => false,
@@ -318,12 +322,12 @@ impl Answered {
                 let here = self.received.filled().len().saturating_sub(response.head_bytes());
                 bytes > here as u64
             }
-            // Its end may be here.
+            // The end may already have arrived.
             _ => false,
         }
     }
 
-    /// What reads the response's body from a backend's connection, or from a stream of one.
+    /// The reader for the response's body from a backend's connection, or from a stream of a shared one.
     pub fn body_reader(&mut self, response: &ResponseHead, limits: &Limits) -> BodyReader {
         match self.connection.connection().is_muxed() {
             true => BodyReader::of_stream(response.body()),
@@ -332,7 +336,7 @@ impl Answered {
     }
 }
 
-/// Tells passive health and the counters of a response that failed on its way.
+/// Reports to passive health and the counters that a response broke off.
 pub fn broke_off(requester: &Requester, forwarding: &Forwarding<'_>, chosen: &Chosen, failure: &Failure) {
     if failure.blames_backend() {
         chosen.observe_failure(&requester.worker, clock::now(), || failure.of_backend());

@@ -1,4 +1,5 @@
-//! One attempt of an exchange on one backend: connect or reuse, send, receive the response's head.
+//! One attempt of an exchange on one backend: connect or reuse a connection, send, receive the response's
+//! head.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -28,21 +29,21 @@ use crate::http::sink::Framing;
 use crate::http::stream::Stream;
 use crate::http::upload::Upload;
 
-/// How long an idle backend connection may have been idle to carry a request that must not be sent twice: one
-/// that the backend closes at the very moment would lose it.
+/// How long an idle backend connection may have been idle to carry a request that must not be sent twice: if
+/// the backend closes the connection at that very moment, such a request is lost.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Most bytes of a body that was held back that are sent at once.
+/// Most bytes of a held-back body that are sent at once.
 const AT_ONCE_BYTES: usize = 1 << 20;
 
 /// A response whose head is complete.
 pub struct Begun {
     pub connection: Busy<Connection>,
-    /// What was received of the response; its head is at the front.
+    /// The bytes received of the response, beginning with its head.
     pub received: Buffer,
     /// The response's status.
     pub status: u16,
-    /// From the request sent to the response's head received.
+    /// From sending the request to receiving the response's head.
     pub latency: Duration,
 }
 
@@ -56,8 +57,8 @@ pub struct Failed {
 impl<R: Recipient> Call<'_, R> {
     /// Makes one attempt. On success the response's head is in `exchange.response`.
     pub async fn attempt(&mut self, chosen: &Chosen, only_new: bool) -> Result<Begun, Failed> {
-        // What can't be sent twice, or is not all here to be sent again, must not meet a backend that is just
-        // closing.
+        // A request that can't be sent twice, or is not completely here to be sent again, must not use a
+        // connection that the backend may just be closing.
         let is_repeatable = self.facts.method.is_idempotent() && self.upload.is_here();
         let max_idle = if is_repeatable { Duration::MAX } else { FRESH };
         let max_idle = (!only_new).then_some(max_idle);
@@ -93,7 +94,7 @@ impl<R: Recipient> Call<'_, R> {
             self.upload.begin_untaken(sent..outgoing.len());
         }
         if !is_open {
-            // It may have answered before it closed; what it said is worth reading.
+            // The backend may have answered before it closed; that answer is worth reading.
             self.upload.refuse();
         }
         let timeout = self.forwarding.timers();
@@ -102,7 +103,7 @@ impl<R: Recipient> Call<'_, R> {
         let cells = chosen.backend().cells();
         cells.bytes_sent.add(sent as u64);
         let received = self.until_response(connection.connection()).await.map_err(|failure| {
-            // What of the body came later was waited for until then.
+            // Until the upload last moved, the wait was for the rest of the body.
             let failure = requester.judge_attempt(failure, sent_at.max(self.upload.moved_at()));
             if let Some(stream) = connection.connection().as_muxed() {
                 stream.note_unanswered(&failure);
@@ -118,7 +119,7 @@ impl<R: Recipient> Call<'_, R> {
         Ok(Begun { connection, received, status: self.exchange.response.status(), latency })
     }
 
-    /// A connection that was kept, of a pool whose backends are spoken to in HTTP/1.1 alone.
+    /// A kept connection, for pools whose backends are only spoken to in HTTP/1.1.
     #[inline]
     fn take_idle(&self, chosen: &Chosen, max_idle: Option<Duration>) -> Option<Busy<Connection>> {
         let is_possible = self.facts.protocol == PoolProtocol::H1
@@ -129,7 +130,8 @@ impl<R: Recipient> Call<'_, R> {
         opener::take_idle(chosen, self.exchange.ledger.nearly_now(), max_idle)
     }
 
-    /// Gets a connection that was not kept, or a stream of one. What the client sends meanwhile is gathered.
+    /// Gets a connection that was not kept, or a stream of a shared one. Data from the client is gathered
+    /// meanwhile.
     async fn begin(
         &mut self,
         chosen: &Chosen,
@@ -141,7 +143,7 @@ impl<R: Recipient> Call<'_, R> {
         };
         let Call { requester, recipient, exchange, forwarding, facts, upload, race, .. } = self;
         let header = ProxyHeader::of(&forwarding.pool, &exchange.ledger.client(requester), || {
-            // Asked of a connection that was here before any pool sent headers.
+            // The connection was accepted before any pool sent PROXY headers.
             let unknown = || Err(io::ErrorKind::Unsupported.into());
             recipient.stream().map_or_else(unknown, |stream| stream.local_addr())
         });
@@ -168,16 +170,16 @@ impl<R: Recipient> Call<'_, R> {
     }
 }
 
-/// Ends the request of an upgrade that a backend has refused. The stream that was to be a tunnel is still
-/// open: dropped so it would be reset, and of resets backends bear few on a connection that many share
-/// (threat B21).
+/// Ends the request of an upgrade that a backend has refused. The stream that was to become a tunnel is still
+/// open. Dropping it would reset it, and backends tolerate few resets on a connection that many exchanges
+/// share (threat B21).
 #[cold]
 fn end_refused(backend: &mut Stream) {
-    // What is wrong with the stream, whoever reads the answer finds out.
+    // If the stream is broken, whoever reads the response will notice.
     let _ = backend.poll_finish(&mut Context::from_waker(Waker::noop()), std::iter::empty());
 }
 
-/// Frames what goes to a backend that picks: `to_stream` when it picked HTTP/2.
+/// Frames a request for a backend that has chosen its protocol: `to_stream` if it chose HTTP/2.
 fn frame_for(exchange: &mut Exchange, race: Option<&Race>, upload: &mut Upload, to_stream: bool) {
     let body = exchange.body_to_backends();
     let BackendHeads { picked, framed, .. } = &mut *exchange.heads;
@@ -192,7 +194,7 @@ fn frame_for(exchange: &mut Exchange, race: Option<&Race>, upload: &mut Upload, 
     upload.frame_anew(Framing::on(to_stream, body), held, framed);
 }
 
-/// What leaves with the head, and the head where it is text.
+/// The bytes that are sent with the head, and the head itself in HTTP/1.1.
 pub fn outgoing<'a>(exchange: &'a Exchange, race: Option<&'a Race>, facts: &Facts) -> &'a [u8] {
     match (facts.protocol.lets_pick(), race) {
         (true, _) => &exchange.heads.framed,
@@ -201,7 +203,7 @@ pub fn outgoing<'a>(exchange: &'a Exchange, race: Option<&'a Race>, facts: &Fact
     }
 }
 
-/// Takes [`outgoing`] out of an exchange of which no other backend is asked any more.
+/// Moves [`outgoing`] out of an exchange for which no other backend will be asked.
 pub fn take_outgoing(exchange: &mut Exchange, facts: &Facts) -> Vec<u8> {
     mem::take(match facts.protocol.lets_pick() {
         true => &mut exchange.heads.framed,
@@ -209,9 +211,9 @@ pub fn take_outgoing(exchange: &mut Exchange, facts: &Facts) -> Vec<u8> {
     })
 }
 
-/// Sends as much of `outgoing` as the backend takes at once. Nobody waits here for it to take more: it may
-/// have answered, and not take any more before that was read. Gives how much it took, and whether it would
-/// take more later.
+/// Sends as much of `outgoing` as the backend takes at once. It does not wait for the backend to take more:
+/// the backend may have answered already, and take no more before that answer is read. Gives how much it
+/// took, and whether it would take more later.
 async fn send_some(backend: &mut Stream, outgoing: &[u8]) -> (usize, bool) {
     let mut sent = 0;
     poll_fn(|context| {
@@ -227,7 +229,7 @@ async fn send_some(backend: &mut Stream, outgoing: &[u8]) -> (usize, bool) {
     .await
 }
 
-/// Waits for `other` and takes what comes from the client meanwhile.
+/// Waits for `other`, and takes what comes from the client meanwhile.
 async fn gathering<T>(recipient: &mut impl Recipient, mut other: Pin<&mut impl Future<Output = T>>) -> T {
     poll_fn(|context| {
         let polled = other.as_mut().poll(context);

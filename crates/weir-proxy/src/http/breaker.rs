@@ -1,4 +1,4 @@
-//! Asks the breaker of a pool before a backend is asked, and tells it what came of that.
+//! Asks a pool's circuit breaker before a backend is asked, and reports the outcome to it.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use weir_io::clock;
 use crate::backends::WorkerPool;
 use crate::http::failure::Failure;
 
-/// A request that the breaker of its pool let through.
+/// A request that its pool's breaker let through.
 pub struct Passed {
     pool: Rc<WorkerPool>,
-    /// `None` once the breaker knows what came of it.
+    /// `None` once the outcome has been reported to the breaker.
     admitted: Option<Admitted>,
 }
 
 impl Passed {
-    /// Asks; `None` where the pool has no breaker.
+    /// Asks the breaker; `None` if the pool has none.
     ///
     /// # Errors
-    /// It is open.
+    /// The breaker is open.
     #[inline]
     pub fn ask(pool: &Rc<WorkerPool>, now: impl FnOnce() -> Duration) -> Result<Option<Passed>, Failure> {
         let Some((breaker, settings)) = pool.shared.balance.breaker() else { return Ok(None) };
@@ -33,7 +33,7 @@ impl Passed {
         }
     }
 
-    /// Says that it failed, or went well.
+    /// Reports whether the request failed.
     pub fn tell(mut self, failed: bool) {
         let Some((admitted, (breaker, settings))) =
             self.admitted.take().zip(self.pool.shared.balance.breaker())

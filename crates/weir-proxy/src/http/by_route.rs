@@ -1,4 +1,4 @@
-//! What is counted of requests by their route, where a listener asks for it (`route_metrics`).
+//! Counters of requests by route, if a listener asks for them (`route_metrics`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use weir_stats::PerWorker;
 use weir_stats::table::RouteCells;
 
-/// The counters of a listener's routes, and of what no route takes.
+/// The counters of a listener's routes, and of requests that match no route.
 pub struct ByRoute {
-    /// In the order of the routes; the last is for what none takes.
+    /// In the order of the routes; the last one is for requests that match none.
     counts: Box<[RouteCount]>,
 }
 
@@ -18,8 +18,8 @@ struct RouteCount {
 }
 
 impl ByRoute {
-    /// The counters for `config`; `None` where it does not ask for them. Routes go on where those of `old`
-    /// with the same name are.
+    /// The counters for `config`; `None` if it does not ask for them. Routes continue the counters of the
+    /// routes of the same name in `old`.
     pub fn compile(
         config: &weir_config::Listener,
         old: Option<&ByRoute>,

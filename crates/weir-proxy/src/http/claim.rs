@@ -1,31 +1,31 @@
-//! The memory that a held body may take: claimed as the body comes, so that a client that only says how much
-//! it will send takes no more than it has sent.
+//! Claims memory for a held body as the body arrives, so that a client that only announces a large body takes
+//! no more memory than it has sent.
 
 use std::rc::Rc;
 
 use weir_http::BodyLength;
 use weir_io::buffers::{Buffers, Charge};
 
-/// What is claimed for the first byte. From there on a claim is doubled where it does not suffice, as the
-/// memory is that it stands for.
+/// The claim for the first byte. Whenever it is too small the claim is doubled, like the buffer that it
+/// stands for.
 const FIRST_BYTES: u64 = 1 << 10;
 
-/// How much of a body may be held, and what stands for it.
+/// How much of a body may be held, and the charge against the memory budget for it.
 pub struct HeldClaim<'a> {
     buffers: &'a Rc<Buffers>,
     charge: &'a mut Option<Charge>,
     /// Most content bytes that are held.
     most: u64,
-    /// How many there are, as far as that is known: no more is claimed.
+    /// The body's length, if it is known: no more is claimed.
     expected: u64,
-    /// How often each of them is there.
+    /// How many copies of each byte are held.
     copies: u64,
     is_refused: bool,
 }
 
 impl<'a> HeldClaim<'a> {
-    /// For a body of which `most` bytes are held, each `copies` times. `charge` is what stands for those that
-    /// are held already, and for more as they come.
+    /// For a body of which `most` bytes are held, each in `copies` copies. `charge` accounts for the bytes
+    /// that are held already, and grows as more come.
     pub fn new(
         buffers: &'a Rc<Buffers>,
         charge: &'a mut Option<Charge>,
@@ -35,7 +35,7 @@ impl<'a> HeldClaim<'a> {
         HeldClaim { buffers, charge, most, expected: most, copies, is_refused: false }
     }
 
-    /// The same for a body of which it is known how long it is.
+    /// The same for a body with this framing, which may give its length.
     pub fn expecting(mut self, body: BodyLength) -> HeldClaim<'a> {
         if let BodyLength::Length(length) = body {
             self.expected = length.min(self.most);
@@ -43,17 +43,17 @@ impl<'a> HeldClaim<'a> {
         self
     }
 
-    /// Whether there was no memory for what came.
+    /// Whether there was no memory for bytes that came.
     pub fn is_refused(&self) -> bool {
         self.is_refused
     }
 
-    /// Whether nothing is held beyond the `held` bytes that are.
+    /// Whether nothing more is held than the `held` bytes.
     pub fn is_full(&self, held: u64) -> bool {
         self.is_refused || held >= self.most
     }
 
-    /// How many of `count` bytes that have come may be held behind the `held` that are.
+    /// How many of `count` bytes that have come may be held, in addition to `held` bytes.
     pub fn room(&mut self, held: u64, count: usize) -> usize {
         let wanted = (held + count as u64).min(self.most);
         if wanted > self.claimed() && !self.grow(wanted) {
@@ -62,7 +62,7 @@ impl<'a> HeldClaim<'a> {
         wanted.min(self.claimed()).saturating_sub(held) as usize
     }
 
-    /// Content bytes that what is claimed suffices for.
+    /// The content bytes that the claim covers.
     fn claimed(&self) -> u64 {
         self.charge.as_ref().map_or(0, |charge| charge.bytes() / self.copies)
     }
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_step_that_is_refused_leaves_what_is_claimed() {
-        // Three quarters of it are for what is held.
+        // Three quarters of the budget are for held bytes.
         let buffers = Buffers::new(64 << 10);
         let mut charge = None;
         let mut claim = HeldClaim::new(&buffers, &mut charge, 1 << 20, 2);

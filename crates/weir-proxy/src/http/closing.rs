@@ -1,6 +1,6 @@
-//! Whether a request meets maintenance, and which pool serves when its own can't: what an operator's switch
-//! and the state of the pools make of a plan. The one place that decides both, for the data path and for
-//! `weir explain`. Pure but for the state that it looks at.
+//! Decides whether a request meets maintenance, and which pool serves if the requested one can't, from an
+//! operator's switch and the state of the pools. Nothing else decides either; the data path and `weir
+//! explain` both use it. Pure but for the state that it reads.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,30 +11,29 @@ use weir_state::maintenance::{Maintenance, Scope, Whereto};
 
 use crate::http::pages::Pages;
 
-/// What clients are told while their part of the service is in maintenance, and who gets through.
+/// What clients get while their part of the service is in maintenance, and which clients get through.
 #[derive(Debug)]
 pub struct Closing {
     config: weir_config::Maintenance,
-    /// What is told.
+    /// The error pages.
     pub pages: Option<Arc<Pages>>,
 }
 
 impl Closing {
-    /// Compiles what a listener or a route says of it, or what holds without a word. `pages` are those of its
-    /// errors.
+    /// Compiles the settings of a listener or a route, or the defaults. `pages` are its pages for errors.
     pub fn compile(config: Option<&weir_config::Maintenance>, pages: Option<&Arc<Pages>>) -> Closing {
         let config = config.cloned().unwrap_or_default();
         let own = config.page();
         Closing { config, pages: Pages::compile(own.as_slice(), pages) }
     }
 
-    /// What `retry-after` says.
+    /// The value of `retry-after`.
     pub fn retry_after_seconds(&self) -> u64 {
         self.config.retry_after.as_secs()
     }
 
-    /// The part of the service in maintenance that keeps this client out; `None` where it is served. One load
-    /// of an atomic while there is none.
+    /// The part of the service in maintenance that keeps this client out; `None` if the client is served.
+    /// Costs one atomic load while nothing is in maintenance.
     #[inline]
     pub fn keeps_out<'w>(
         &self,
@@ -49,17 +48,17 @@ impl Closing {
         (!weir_config::contains(&self.config.allow, client)).then_some(scope)
     }
 
-    /// Whether `pool` gets nothing for this client, as it is in maintenance: one that comes beside the pool
-    /// of the request, or in its place. The costs are those of [`Self::keeps_out`].
+    /// Whether `pool` is in maintenance for this client; for a pool that is asked in addition to the
+    /// request's pool, or in its place. The costs are those of [`Self::keeps_out`].
     pub fn keeps_from(&self, maintenance: &Maintenance, pool: &str, client: IpAddr) -> bool {
         let whereto = || Whereto { listener: "", route: None, pool: Some(pool) };
         self.keeps_out(maintenance, whereto, client).is_some()
     }
 }
 
-/// The pool that serves now, by index: `first`, or where none of its backends can or its breaker is open, the
-/// first of its `fallbacks` of which one can and that is not in maintenance (`is_closed`). `first` where
-/// nobody can.
+/// The index of the pool that serves now: `first`; or, if none of its backends can or its breaker is open,
+/// the first of its `fallbacks` that has one that can and is not in maintenance (`is_closed`). `first` if no
+/// pool can.
 #[inline]
 pub fn serving<'p>(
     first: usize,
@@ -78,8 +77,8 @@ pub fn serving<'p>(
     std::iter::once(first).chain(open).find(can_serve).unwrap_or(first)
 }
 
-/// Why nobody of the pool is asked now, in words; `None` where somebody is. Of one that is asked beside the
-/// pool of a request, in whose place no other answers.
+/// Why the pool can't be asked now, in words; `None` if it can. For a pool that is asked in addition to a
+/// request's pool, and has no fallbacks.
 pub fn unasked(pool: &weir_balance::Pool) -> Option<&'static str> {
     match pool.tier() {
         None => Some("has no backend left"),
@@ -88,7 +87,7 @@ pub fn unasked(pool: &weir_balance::Pool) -> Option<&'static str> {
     }
 }
 
-/// Whether the pool's breaker, where it has one, lets a request through.
+/// Whether the pool's breaker, if it has one, lets a request through.
 fn is_let_through(pool: &weir_balance::Pool) -> bool {
     pool.breaker().is_none_or(|(breaker, settings)| breaker.lets_through(clock::now(), settings))
 }

@@ -1,5 +1,5 @@
-//! Takes the content of a response that Weir itself has asked for, on behalf of clients: for the cache, or to
-//! know who may pass.
+//! Receives the content of a response that Weir itself has requested on behalf of clients: for the cache, or
+//! from an authentication service.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -21,18 +21,18 @@ use crate::http::sink::Sink;
 use crate::http::stream::Stream;
 use crate::http::upload::Upload;
 
-/// A response whose head was taken, and whose content is to come.
+/// A response whose head was received and whose content is to come.
 pub struct Incoming {
     pub chosen: Chosen,
     pub connection: Busy<Connection>,
     pub download: Pump,
 }
 
-/// Takes the content until it is over, or `recipient` does not want it any more; counts it, and keeps the
-/// connection where all of it came. The request had no content.
+/// Receives the content until it ends, or `recipient` does not want it any more. Counts it, and keeps the
+/// connection if all of it came. The request had no content.
 ///
 /// # Errors
-/// The content broke off, which the backend was held to account for where it is to blame.
+/// The content broke off; if the backend is to blame, that has been reported to passive health.
 pub async fn content(
     recipient: &mut (impl Recipient + Sink),
     requester: &Requester,
@@ -81,7 +81,7 @@ async fn receive(
         if awaits_backend {
             requester.look_at(recipient, context)?;
         }
-        // Else the slowest of those who read it is waited for.
+        // Otherwise the wait is for the slowest of those that read it.
         let turn = match awaits_backend {
             true => Turn::of_backend(forwarding.timers(), download),
             false => Turn::of_client(forwarding.timers(), Failure::ClientStalled),

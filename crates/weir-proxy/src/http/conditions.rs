@@ -1,5 +1,5 @@
-//! What a route asks of a request before it takes it: the one place that decides it, for the data path and
-//! for `weir explain`. Pure.
+//! Decides whether a request meets the conditions of a route; nothing else decides this. The data path and
+//! `weir explain` both use it. Pure.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,29 +9,29 @@ use weir_http::form;
 use weir_http::values::cookies;
 use weir_screen::{FieldLookup, Groups, Networks};
 
-/// What a route looks at.
+/// The parts of a request that a route looks at.
 pub struct RequestView<'a> {
     /// Host without port, as sent; empty when the request has none.
     pub host: &'a [u8],
     /// The normalised path.
     pub path: &'a [u8],
-    /// Without its `?`, as sent; `None` for none.
+    /// The query without its `?`, as sent; `None` if there is none.
     pub query: Option<&'a [u8]>,
-    /// Method, as sent.
+    /// The method, as sent.
     pub method: &'a [u8],
-    /// Whole value of the header field of a name (given in lower case).
+    /// Gives the combined value of the header field of a name (in lower case).
     pub header: &'a FieldLookup<'a>,
-    /// Shows every line of `cookie` until one satisfies; whether one did.
+    /// Passes every `cookie` line to a predicate until one satisfies it; gives whether one did.
     pub cookies: &'a AnyLine<'a>,
-    /// Shows the value of a map for the request, `None` where it has none; whether it satisfies.
+    /// Passes the value of a map for the request (`None` if it has none) to a predicate; gives its result.
     pub mapped: &'a Mapped<'a>,
-    /// Who asks.
+    /// The client's address.
     pub client: IpAddr,
 }
 
 impl RequestView<'_> {
-    /// Of a connection whose client asks for the server `name`: a request for it of which nothing else is
-    /// known.
+    /// The view of a connection whose client asks for the server `name`: like a request to that host of which
+    /// nothing else is known.
     pub fn of_connection(name: Option<&str>, client: IpAddr) -> RequestView<'_> {
         RequestView {
             host: name.unwrap_or_default().as_bytes(),
@@ -46,24 +46,24 @@ impl RequestView<'_> {
     }
 }
 
-/// Looks a map up by its name.
+/// Looks up a map by its name.
 pub type Mapped<'a> = dyn Fn(&str, &mut dyn FnMut(Option<&[u8]>) -> bool) -> bool + 'a;
 
-/// Whether any line satisfies.
+/// Whether any line satisfies the predicate.
 pub type AnyLine<'a> = dyn Fn(&mut dyn FnMut(&[u8]) -> bool) -> bool + 'a;
 
-/// What a route, or one of its conditions, asks of a request.
+/// The conditions of a route, or one of its nested conditions.
 #[derive(PartialEq)]
 pub struct Asked {
     pub(super) host: Vec<HostPattern>,
     path: Vec<PathPattern>,
     method: Vec<Box<[u8]>>,
     header: Values,
-    /// What few routes ask for; `None` for nothing.
+    /// Rarely used conditions; `None` without any.
     more: Option<Box<More>>,
 }
 
-/// Names, and what the value of each is compared with.
+/// Names, and the pattern that the value of each is compared with.
 type Values = Box<[(Box<[u8]>, Pattern)]>;
 
 #[derive(PartialEq)]
@@ -76,35 +76,36 @@ struct More {
     any: Box<[Asked]>,
 }
 
-/// Why a request is not what is asked for.
+/// Why a request does not meet the conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// Its host is another.
+    /// Its host does not match.
     Host,
-    /// Its path is another.
+    /// Its path does not match.
     Path,
-    /// Its method is another.
+    /// Its method does not match.
     Method,
-    /// The header field of this place is missing or has another value.
+    /// The header field with this index is missing or has another value.
     Header(usize),
-    /// The query parameter of this place is missing or has another value.
+    /// The query parameter with this index is missing or has another value.
     Query(usize),
-    /// The cookie of this place is missing or has another value.
+    /// The cookie with this index is missing or has another value.
     Cookie(usize),
-    /// The map of this place has no value for it, or another one.
+    /// The map with this index has no value for the request, or another one.
     Map(usize),
-    /// Its client is in none of the networks.
+    /// Its client's address is in none of the networks.
     Client,
-    /// The condition of this place in `not` holds.
+    /// The condition with this index in `not` holds.
     Not(usize),
     /// No condition of `any` holds.
     Any,
 }
 
 impl Asked {
-    /// What a route asks for.
+    /// The conditions of a route.
     pub(super) fn of_route(route: &weir_config::Route) -> Asked {
-        // A connection of a tcp listener is looked at as a request for the name that its client asks for.
+        // A connection to a TCP listener is treated as a request for the server name that its client asks
+        // for.
         let host = route.host.iter().chain(&route.sni).cloned().collect();
         let conditions = |list: &[Condition]| list.iter().map(Asked::of).collect();
         Asked {
@@ -129,8 +130,8 @@ impl Asked {
         Asked { host, path: path.into(), method, header: values(header), more: None }
     }
 
-    /// The length of the path's prefix that a path of its own named (all of the path for other forms), or why
-    /// it does not match. Linear in what is compared; does not allocate, but where a query has escapes.
+    /// The length of the path's prefix that a `*` path named (the whole path for other forms), or why the
+    /// request does not match. Linear in what is compared; does not allocate, unless a query has escapes.
     pub(super) fn matches(&self, request: &RequestView<'_>) -> Result<usize, Mismatch> {
         if !self.takes_host(request.host) {
             return Err(Mismatch::Host);
@@ -153,7 +154,7 @@ impl Asked {
         self.host.is_empty()
             || self.host.iter().any(|pattern| match pattern {
                 HostPattern::Exact(name) => host.eq_ignore_ascii_case(name.as_bytes()),
-                // At least one byte stands for the `*`.
+                // The `*` stands for at least one byte.
                 HostPattern::Suffix(suffix) => {
                     host.len() > suffix.len()
                         && host[host.len() - suffix.len()..].eq_ignore_ascii_case(suffix.as_bytes())
@@ -175,8 +176,8 @@ impl Asked {
         })
     }
 
-    /// What the groups of its expressions matched in a path that it takes; `None` where none has a group.
-    /// Allocates once, for an expression with groups.
+    /// The groups that its expressions matched in a path that matches; `None` if no expression has groups.
+    /// Allocates once for an expression with groups.
     pub(super) fn groups(&self, path: &[u8]) -> Option<Groups> {
         let expressions = self.path.iter().filter_map(|pattern| match pattern {
             PathPattern::Regex(expression) if expression.group_count() > 0 => Some(expression),
@@ -185,7 +186,7 @@ impl Asked {
         { expressions }.find_map(|expression| expression.groups_in(path))
     }
 
-    /// How many groups can be named, at most.
+    /// How many groups can be named at most.
     fn group_count(&self) -> u8 {
         let count = |pattern: &PathPattern| match pattern {
             PathPattern::Regex(expression) => expression.group_count(),
@@ -194,7 +195,7 @@ impl Asked {
         self.path.iter().map(count).max().unwrap_or(0)
     }
 
-    /// What of it made it match, in words.
+    /// Which conditions made it match, in words.
     pub(super) fn reason(&self, path: &[u8]) -> String {
         let mut parts: Vec<&str> = Vec::new();
         let own = [
@@ -229,12 +230,12 @@ impl Asked {
         reason
     }
 
-    /// What of it made it take a connection, in words.
+    /// Why a route with these conditions takes a connection, in words.
     pub(super) fn reason_of_connection(&self) -> String {
         if self.host.is_empty() { "takes every connection" } else { "sni matched" }.to_owned()
     }
 
-    /// Why a connection is not what is asked for, in words.
+    /// Why a connection does not match, in words.
     pub(super) fn refusal_of_connection(&self, name: Option<&str>) -> String {
         let wanted = list(self.host.iter().map(ToString::to_string));
         match name {
@@ -243,8 +244,8 @@ impl Asked {
         }
     }
 
-    /// Why a request is not what is asked for, in words. The values of fields, cookies and parameters stay
-    /// unsaid: one may be what a request has to know to get through.
+    /// Why a request does not match, in words. Values of fields, cookies and parameters are not shown: one
+    /// may be a secret that lets requests through.
     pub(super) fn refusal(&self, mismatch: Mismatch, request: &RequestView<'_>) -> String {
         let more = |list: fn(&More) -> &Values| self.more.as_deref().map(list);
         let other = |what: &str, values: Option<&Values>, place: usize| {
@@ -317,7 +318,7 @@ impl More {
             })
         };
         lacking(&self.cookie, has_cookie).map_err(Mismatch::Cookie)?;
-        // Behind what costs less.
+        // Checked last, because it costs more.
         let says = |(name, wanted): &(Box<str>, Pattern)| {
             (request.mapped)(name, &mut |value| value.is_some_and(|value| wanted.matches(value)))
         };
@@ -336,14 +337,14 @@ fn values(config: &BTreeMap<String, Pattern>) -> Values {
     config.iter().map(|(name, pattern)| (name.as_bytes().into(), pattern.clone())).collect()
 }
 
-/// `Err` with the place of the first that is not there.
+/// `Err` with the index of the first one that is missing.
 fn lacking(values: &Values, has: impl Fn(&[u8], &Pattern) -> bool) -> Result<(), usize> {
     values.iter().position(|(name, wanted)| !has(name, wanted)).map_or(Ok(()), Err)
 }
 
-/// Whether any parameter of that name has such a value. A guard in `not` must see it however it is spelt, and
-/// wherever it stands: applications differ in which of several they take, and in whether a `;` ends one too.
-/// Both readings count.
+/// Whether any parameter of that name has a matching value. A guard in `not` must recognise it in every
+/// spelling and position, because applications differ in which of several values they take, and in whether
+/// `;` separates parameters too. Both readings count.
 fn has_parameter(query: &[u8], name: &[u8], wanted: &Pattern) -> bool {
     let is_wanted = |pair: &[u8]| {
         let at = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
@@ -356,8 +357,8 @@ fn has_parameter(query: &[u8], name: &[u8], wanted: &Pattern) -> bool {
     })
 }
 
-/// Whether `part`, which is not empty, is somewhere in `path`. Takes time in proportion to both lengths'
-/// product at worst; both are bounded, by the request line and by what an operator writes.
+/// Whether `part`, which is not empty, occurs in `path`. The time is at worst proportional to the product of
+/// both lengths; both are bounded, by the request line and by the config.
 fn contains(path: &[u8], part: &[u8]) -> bool {
     path.windows(part.len().max(1)).any(|window| window == part)
 }
@@ -378,7 +379,7 @@ mod tests {
 
     use super::*;
 
-    /// What a route with these conditions says to a request: `Ok`, or the reason.
+    /// The result of a route with these conditions for a request: `Ok`, or the reason.
     fn judged(
         conditions: &str,
         (path, query): (&str, Option<&str>),
@@ -388,7 +389,7 @@ mod tests {
         judged_with(conditions, "", (path, query), cookies, client)
     }
 
-    /// The same, where the file says more.
+    /// The same, with more text in the config.
     fn judged_with(
         conditions: &str,
         more: &str,

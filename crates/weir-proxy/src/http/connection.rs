@@ -1,5 +1,5 @@
-//! A backend's side of an exchange: a connection that was opened or kept for it, or one of the streams of a
-//! shared one.
+//! A backend's side of an exchange: a connection that was opened or kept for it, or a stream of a shared
+//! connection.
 
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
@@ -9,18 +9,18 @@ use crate::enders::Ender;
 use crate::http::muxed::Muxed;
 use crate::http::stream::Stream;
 
-/// What an exchange sends its request over.
+/// The connection or stream over which an exchange sends its request.
 pub struct Connection {
     stream: Stream,
-    /// `None` for a stream: the connection below it is counted. Boxed, for what is asked over it is handed on
-    /// with it several times.
+    /// `None` for a stream, whose underlying connection is counted instead. Boxed, because connections are
+    /// moved several times.
     count: Option<Box<OpenCount>>,
     /// See [`backends::Connection::moves`].
     moves: u32,
 }
 
 impl Connection {
-    /// A connection for one exchange after the other.
+    /// A connection that serves one exchange after the other.
     pub fn of_wire(connection: backends::Connection) -> Connection {
         let moves = connection.moves();
         let (wire, count) = connection.into_parts();

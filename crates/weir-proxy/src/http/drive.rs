@@ -1,4 +1,4 @@
-//! The waits of an exchange in which both directions may move at once.
+//! The phases of an exchange in which both directions may move at once.
 
 use std::future::poll_fn;
 use std::io;
@@ -28,7 +28,7 @@ use crate::http::upload::Upload;
 use crate::timers::ExchangeTimers;
 
 impl<R: Recipient> Call<'_, R> {
-    /// Receives the response's head, moving the request's body meanwhile. Interim responses are passed on as
+    /// Receives the response's head while the request's body keeps moving. Interim responses are passed on as
     /// they come.
     pub async fn until_response(&mut self, backend: &mut Stream) -> Result<Buffer, Failure> {
         self.exchange.response.clear();
@@ -60,7 +60,7 @@ impl<R: Recipient> Call<'_, R> {
             })
             .await
             .map_err(|failure| match failure {
-                // What it has begun to answer it has begun to do.
+                // A backend that has sent an interim response has begun to work on the request.
                 Failure::Empty(awaited) if interim_count > 0 => Failure::BackendClosed(awaited),
                 failure => failure,
             })
@@ -77,7 +77,7 @@ impl<R: Recipient> Call<'_, R> {
             }
             self.pass_on(buffer.filled()).await?;
             if !self.upload.is_awaited() {
-                // It says that the backend is at work on it; how often it may do so is bounded.
+                // An interim response shows that the backend is at work; how many it may send is bounded.
                 let now = clock::now();
                 self.requester.wait(now, self.within_try(now, self.forwarding.timers().backend));
             }
@@ -103,7 +103,7 @@ impl<R: Recipient> Call<'_, R> {
         passed
     }
 
-    /// Moves the body on and renews the deadline while it moves.
+    /// Moves the body on, and renews the deadline while it moves.
     fn poll_upload(&mut self, backend: &mut Stream, context: &mut Context<'_>) -> Result<(), Failure> {
         let Call { requester, recipient, exchange, forwarding, facts, upload, race, .. } = self;
         let (mut moved, mut of_head) = (false, false);
@@ -170,7 +170,7 @@ impl<R: Recipient> Call<'_, R> {
         }
     }
 
-    /// Takes the next head of a stream, whose text then is what was received.
+    /// Receives the next head of a stream. Its text then counts as received bytes.
     fn poll_stream_head(
         &mut self,
         stream: &mut Muxed,
@@ -180,7 +180,7 @@ impl<R: Recipient> Call<'_, R> {
         let Exchange { response, reply, upgrade, .. } = &mut *self.exchange;
         let limits = self.forwarding.limits();
         let upgrade = self.facts.upgrade.then_some(upgrade.as_slice());
-        // The vector for the reply is free until there is a response.
+        // The vector for the reply is unused until there is a response.
         reply.clear();
         let asked = Asked { method: self.facts.method, upgrade };
         let polled = std::task::ready!(stream.poll_response(context, limits, asked, response, reply));
@@ -197,7 +197,7 @@ impl<R: Recipient> Call<'_, R> {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 Err(Failure::Connect(ConnectError::Declined))
             }
-            // Its connection has ended, and may have been dead for long: nobody told.
+            // The connection has ended, and may have been dead for long without anybody noticing.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {
                 Err(Failure::Empty(Awaited::Backend))
             }
@@ -244,7 +244,7 @@ impl<R: Recipient> Call<'_, R> {
     }
 }
 
-/// Moves both bodies until the response's is over: sent, or where it is read `ahead` received.
+/// Moves both bodies until the response is complete: sent, or completely received if it is read `ahead`.
 pub async fn until_sent(
     session: &mut Session,
     backend: &mut Stream,
@@ -255,7 +255,7 @@ pub async fn until_sent(
 ) -> Result<(), Failure> {
     let timers = forwarding.timers();
     let Session { requester, stream, .. } = session;
-    // The deadline so far was for the head; whose turn it is now shows after the first look.
+    // The deadline so far was for the head; whose turn it is now is known after the first poll.
     let mut is_first = true;
     let mut watch = Watch::new(requester, stream);
     let mut kept_waiting = KeptWaiting::default();
@@ -283,23 +283,23 @@ pub async fn until_sent(
         }
         kept_waiting.gives(download);
         let has_all = ahead.as_ref().is_none_or(|ahead| ahead.is_drained());
-        // A backend that has begun to answer may wait for the rest of the request: then the client is the
-        // slow one.
+        // A backend that has begun to answer may be waiting for the rest of the request: then the client is
+        // the slow side.
         let awaits_backend = download.waits_for_source() && has_all && !upload.is_awaited();
-        // Otherwise nobody would notice that it has gone before there is something to send.
+        // Otherwise a client that has left would go unnoticed until there is something to send.
         if awaits_backend {
             watch.look(requester, stream, upload, context)?;
         }
-        // The rate of the request's body counts no more: the two may be taking turns, and say little and
-        // seldom.
+        // The minimum rate of the request's body no longer applies: the two sides may be taking turns, with
+        // few and short messages.
         let turn = match upload.is_awaited() {
             false if awaits_backend => Turn::of_backend(timers, download),
             false => Turn::of_client(timers, stalled(ahead.as_deref())),
-            // Neither has anything to say, as on a gRPC stream between two messages.
+            // Neither side has anything to send, as on a gRPC stream between two messages.
             true if download.waits_for_source() && has_all && !upload.is_owed() => Turn::of_either(timers),
             true => Turn::of_client(timers, Failure::BodyTimeout),
         };
-        // What comes from the backend is no sign of a client that takes nothing of what is there for it.
+        // Data from the backend does not show that the client takes any of what is waiting for it.
         let was_held = std::mem::replace(&mut held, ahead.as_ref().is_some_and(|it| it.held_bytes() > 0));
         let came = moved.came && !(was_held && held);
         go_on(requester, is_first || uploaded || moved.went || came, turn)
@@ -307,27 +307,27 @@ pub async fn until_sent(
     .await
 }
 
-/// A client for which a backend has waited this long, in all, may be why it closes within its answer.
+/// If a backend has waited this long in total for a client, that may be why it closes within its response.
 const LONG_WAIT: Duration = Duration::from_secs(1);
 
-/// How long a backend was kept waiting by a client while its response was under way.
+/// How long a client has kept a backend waiting while the response was being sent.
 #[derive(Default)]
 pub struct KeptWaiting {
     /// Since when there is something that the client does not take; `None` while there is nothing.
     since: Option<Duration>,
-    /// How long that was so before.
+    /// The total of earlier such times.
     total: Duration,
-    /// Whether the client was to send more of its request.
+    /// Whether the client still had to send more of its request.
     upload: bool,
 }
 
 impl KeptWaiting {
-    /// Notes whether the client is to send more, before it is looked at what has come.
+    /// Notes whether the client still has to send more, before new data is looked at.
     fn uploads(&mut self, upload: &Upload) {
         self.upload = upload.is_awaited_or(self.upload);
     }
 
-    /// Notes whether the client is to take something, after it was given what it takes.
+    /// Notes whether the client still has to take something, after it was offered.
     pub fn gives(&mut self, download: &Pump) {
         match (self.since, download.waits_for_source()) {
             (None, false) => self.since = Some(clock::now()),
@@ -339,7 +339,7 @@ impl KeptWaiting {
         }
     }
 
-    /// Who was waited for by a backend that has closed now.
+    /// Who the backend was waiting for when it closed.
     pub fn awaited(&self) -> Awaited {
         let now = clock::now();
         let waited = self.total + self.since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
@@ -347,12 +347,12 @@ impl KeptWaiting {
     }
 }
 
-/// Whether it can be seen that the client leaves while a backend is waited for.
+/// Whether it can be noticed that the client leaves while a backend is waited for.
 struct Watch {
-    /// Once the request was received.
+    /// Once the request has been received.
     behind: bool,
-    /// While its body waits for a backend that takes none of it now. Most clients have sent more of it by
-    /// then; a stream is seen to be reset all the same.
+    /// While the request's body waits for a backend that takes none of it now. Most clients have sent more of
+    /// it by then, which hides a close; a stream's reset is seen nevertheless.
     within: bool,
 }
 
@@ -362,7 +362,7 @@ impl Watch {
         Watch { behind: is_seen, within: is_seen }
     }
 
-    /// Looks, unless the client is read: whoever does that finds out.
+    /// Checks for a client that has left, unless the client is being read, which shows that too.
     #[inline]
     fn look(
         &mut self,
@@ -383,7 +383,7 @@ impl Watch {
     }
 }
 
-/// Gives the client what has been read ahead; its backend is asked for nothing more.
+/// Sends the client what has been read ahead; the backend is no longer needed.
 pub async fn until_drained(
     session: &mut Session,
     forwarding: &Forwarding<'_>,
@@ -402,7 +402,7 @@ pub async fn until_drained(
     .await
 }
 
-/// What it is when a client has not taken what is there for it, or is thought to be.
+/// The failure when a client has not taken what is there for it, or seems not to have.
 fn stalled(ahead: Option<&ReadAhead>) -> Failure {
     match ahead {
         Some(ahead) if ahead.awaits_disk() => Failure::BufferLost,
@@ -410,32 +410,32 @@ fn stalled(ahead: Option<&ReadAhead>) -> Failure {
     }
 }
 
-/// Who is waited for while a response is under way, and for how long.
+/// Who is waited for while a response is being sent, and for how long.
 pub struct Turn {
     patience: Duration,
-    /// What it is when it has taken too long.
+    /// The failure when it takes too long.
     late: Failure,
 }
 
 impl Turn {
-    /// The backend's, to go on with its response. One that has said how long it is owes the rest.
+    /// The backend must go on with its response. If it has announced a length, it owes the rest.
     pub fn of_backend(timers: &ExchangeTimers, download: &Pump) -> Turn {
         let late = Failure::StreamTimeout { is_owed: download.is_owed() };
         Turn { patience: timers.stream, late }
     }
 
-    /// The client's, to send or to take something.
+    /// The client must send or take something.
     pub fn of_client(timers: &ExchangeTimers, late: Failure) -> Turn {
         Turn { patience: timers.client_body, late }
     }
 
-    /// Whoever has something to say.
+    /// Either side may send something.
     fn of_either(timers: &ExchangeTimers) -> Turn {
         Turn { patience: timers.stream, late: Failure::StreamTimeout { is_owed: false } }
     }
 }
 
-/// Goes on waiting for whose turn it is, anew when something has moved.
+/// Goes on waiting for the side whose turn it is; the time starts anew when something has moved.
 pub fn go_on(requester: &Requester, moved: bool, turn: Turn) -> Poll<Result<(), Failure>> {
     if moved {
         requester.wait(clock::now(), turn.patience);
@@ -445,7 +445,7 @@ pub fn go_on(requester: &Requester, moved: bool, turn: Turn) -> Poll<Result<(), 
     Poll::Pending
 }
 
-/// What went wrong on the backend's side.
+/// The failure on the backend's side.
 pub fn download_failure(error: PumpError) -> Failure {
     match error {
         PumpError::SourceClosed => Failure::BackendClosed(Awaited::Backend),

@@ -1,4 +1,4 @@
-//! The values of a request that is in an exchange, or about to be in one.
+//! Variables of a request that is in an exchange, or about to be in one.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use crate::http::requester::Requester;
 use crate::worker::WorkerListener;
 
 impl<'a> Values<'a> {
-    /// Of the request in `exchange`, as long as its bytes are there.
+    /// The values for the request in `exchange`, as long as its bytes are there.
     pub(crate) fn of(
         requester: &'a Requester,
         listener: &'a WorkerListener,
@@ -20,8 +20,8 @@ impl<'a> Values<'a> {
         let Exchange { request, paths, request_id, ledger, key, user, .. } = exchange;
         let is_here = request.is_complete() && !exchange.forwarded;
         let text = requester.received();
-        // What is fetched for all is asked for in the words of its key, and not in those of who asked first
-        // (threat E1).
+        // A fetch for the cache uses the host from its key, and not the spelling of the client that asked
+        // first (threat E1).
         let asked = key.parts().filter(|_| exchange.is_keyed).map(|key| key.authority);
         let tls = requester.secure.as_deref();
         Values {
@@ -35,12 +35,12 @@ impl<'a> Values<'a> {
             listener_port: requester.identity.port(),
             tls: tls.map(TlsValues::of),
             maps: listener.shared.maps.as_deref(),
-            // What is fetched for all is nobody's.
+            // A fetch for the cache has no user.
             user: if exchange.is_keyed { Who::Nobody } else { Who::Known(user) },
         }
     }
 
-    /// Of a request whose head is there. What its `x-request-id` says is not known, and its path only by
+    /// The values for a request whose head is there. They lack its request id, and have its path only after
     /// [`Self::along`].
     pub(crate) fn of_head(
         requester: &'a Requester,

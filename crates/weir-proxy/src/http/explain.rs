@@ -1,5 +1,5 @@
-//! A request as `weir explain` has it. What decides about real ones decides about it; nothing is counted, and
-//! nothing sent.
+//! A request as `weir explain` sees it. The code that decides about real requests decides about it; nothing
+//! is counted or sent.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -28,31 +28,31 @@ use crate::http::sqli;
 use crate::http::sticky::Sticky;
 use crate::reach::{HedgeAsked, HedgeRules};
 
-/// The words of a request.
+/// The parts of a request, as text.
 #[derive(Clone, Copy)]
 pub struct Words<'q> {
     /// Method.
     pub method: &'q str,
     /// Request-target: path and query, `*`, or for CONNECT an authority.
     pub target: &'q str,
-    /// The host that is asked for where no header says it.
+    /// The host, if no header gives it.
     pub authority: &'q str,
     /// Header fields.
     pub headers: &'q [(String, String)],
 }
 
-/// How a request is answered that is not let pass.
+/// The answer to a request that is not let pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered {
-    /// 400 to 599.
+    /// The status, 400 to 599.
     pub status: u16,
-    /// The word in the body of the answer.
+    /// The reason in the body of the answer.
     pub word: &'static str,
 }
 
 impl From<Failure> for Answered {
     fn from(failure: Failure) -> Answered {
-        // What a head is refused for has a status.
+        // Every failure that a head is refused with has a status.
         Answered { status: failure.status().unwrap_or(400), word: failure.word() }
     }
 }
@@ -63,7 +63,7 @@ impl From<Refused> for Answered {
     }
 }
 
-/// A request that a listener has read.
+/// A request that was parsed as a listener would.
 pub struct Request {
     head: RequestHead,
     text: Vec<u8>,
@@ -71,38 +71,38 @@ pub struct Request {
     is_trusted: bool,
 }
 
-/// How a request comes.
+/// How a request arrives.
 #[derive(Clone, Copy)]
 pub struct Arrival<'a> {
-    /// The port that is connected to.
+    /// The port that the client connects to.
     pub port: u16,
-    /// Over which TLS; `None` without.
+    /// The TLS that it comes over; `None` without TLS.
     pub tls: Option<OverTls<'a>>,
-    /// What `$map.NAME` is looked up in; `None` where there are no maps.
+    /// The maps for `$map.NAME`; `None` if there are no maps.
     pub maps: Option<&'a Maps>,
 }
 
-/// A header field that rules change.
+/// A change to a header field by a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldChange {
-    /// Whether the client gets it, and not the backend.
+    /// Whether the field goes to the client, and not to the backend.
     pub to_client: bool,
-    /// Whose rule it is.
+    /// Where the rule is: listener, pool or route.
     pub of: &'static str,
     /// `set`, `add` or `remove`.
     pub action: &'static str,
     /// Name of the field.
     pub name: String,
-    /// Its value; `None` for what is taken out, and for what comes out empty and is left out.
+    /// Its value; `None` for a field that is removed, and for one left out because its value is empty.
     pub value: Option<String>,
 }
 
 impl Request {
-    /// Writes the request in HTTP/1.1 and reads it as the listener would that gets it from `peer`. No word
-    /// has a line break.
+    /// Writes the request in HTTP/1.1 and parses it as the listener would on a connection from `peer`. No
+    /// word may contain a line break.
     ///
     /// # Errors
-    /// The listener would refuse it: says how.
+    /// The listener would refuse it; gives the answer.
     pub fn read(
         listener: &weir_config::Listener,
         peer: IpAddr,
@@ -121,12 +121,12 @@ impl Request {
         Ok(Request { client: client.address, is_trusted, head, text })
     }
 
-    /// What is planned for.
+    /// The request as input for the plan.
     pub fn received<'a>(&'a self, tls: Option<OverTls<'a>>) -> Received<'a> {
         Received { head: &self.head, text: &self.text, tls, client: self.client.ip() }
     }
 
-    /// Whose request it is.
+    /// The client's address.
     pub fn client(&self) -> IpAddr {
         self.client.ip()
     }
@@ -136,19 +136,19 @@ impl Request {
         self.head.path(&self.text)
     }
 
-    /// What lists and limits answer now. `paths` are those of the plan.
+    /// What access lists and rate limits would answer now. `paths` are those of the plan.
     pub fn screens(&self, screens: [Option<&Screen>; 2], paths: &Paths, arrival: &Arrival<'_>) -> Vec<Step> {
         screening::explain(screens, &self.received(None), &self.values(arrival).along(paths))
     }
 
-    /// What the screen for SQL injection says of the head, and how the request is refused for it; `None`
-    /// where nobody looks.
+    /// What the screen for SQL injection says about the head, and the answer if it refuses the request;
+    /// `None` if it is off.
     pub fn injection(&self, asked: Sqli) -> Option<(String, Option<Answered>)> {
         let (sentence, refuses) = sqli::explain(asked, &self.received(None))?;
         Some((sentence, refuses.then(|| Failure::Injection.into())))
     }
 
-    /// What the cache of the route says; `None` where it has none.
+    /// What the route's cache says; `None` if it has none.
     pub fn cached(&self, route: &Route, is_secure: bool, paths: &Paths) -> Option<String> {
         let scheme = if is_secure { Scheme::Https } else { Scheme::Http };
         let cache = route.cache.as_deref()?;
@@ -157,13 +157,13 @@ impl Request {
 
     /// What the pool chooses by: the key, and the backend that the cookie names.
     pub fn wish(&self, pool: &Pool, paths: &Paths, arrival: &Arrival<'_>) -> (Option<u64>, Option<u64>) {
-        // A name that stands in for a user would have a backend of its own.
+        // A placeholder name for the user would be hashed to a backend of its own.
         let values = Values { user: Who::Nobody, ..self.values(arrival).along(paths) };
         let key = plan::key_of(&pool.config, &values);
         (key, Sticky::of(pool, self.received(None).cookies()).wanted)
     }
 
-    /// When a second backend of the pool is asked beside the first, in words; `None` where none ever is.
+    /// When a second backend of the pool would be asked in parallel, in words; `None` if that is never done.
     pub fn hedged(&self, pool: &Pool, route: Option<&Route>, is_sticky: bool) -> Option<String> {
         let of_route = route.and_then(|route| route.retry.as_deref());
         let rules = HedgeRules::of(&pool.config.retry, of_route)?;
@@ -181,37 +181,37 @@ impl Request {
         Some(told)
     }
 
-    /// Which copies are made for another pool, and whether of this one; `pool` has that name, and `is_closed`
-    /// says whether it is in maintenance for the client.
+    /// Which copies are made for another pool, and whether one of this request; that pool is called `pool`,
+    /// and `is_closed` says whether it is in maintenance for the client.
     pub fn copied(&self, mirror: &Mirror, pool: &str, is_closed: impl FnOnce() -> bool) -> String {
         mirror.words(pool, (&self.head, &self.text), is_closed)
     }
 
-    /// What each map says of it.
+    /// The answer of each map for the request.
     pub fn mapped<'a>(&self, paths: &Paths, arrival: &Arrival<'a>) -> Vec<(&'a Map, MapAnswer)> {
         let values = self.values(arrival).along(paths);
         let maps = arrival.maps.into_iter().flat_map(Maps::all);
         maps.map(|map| (&**map, map.explain(&values))).collect()
     }
 
-    /// Whether its body goes on as it comes, whatever is held of others.
+    /// Whether its body is forwarded as it comes, even if other bodies are held back.
     pub fn is_never_held(&self) -> bool {
         Wants::of(&self.head, &self.text) == Wants::Grpc
     }
 
-    /// How the client is told of an error with this status.
+    /// The form in which the client gets an error with this status.
     pub fn told(&self, pages: Option<&Pages>, status: u16) -> String {
         pages::form_words(&pages::form(pages, status, Wants::of(&self.head, &self.text)))
     }
 
-    /// Where a redirect to `to` leads.
+    /// The target of a redirect to `to`.
     pub fn location(&self, to: &Template, paths: &Paths, arrival: &Arrival<'_>) -> String {
         let location = request_values::location(to, &self.values(arrival).along(paths));
         String::from_utf8_lossy(&location).into_owned()
     }
 
-    /// What rules change about header fields; of a request that goes to no pool, only those of the answer.
-    /// What may be secret is masked.
+    /// What rules change about header fields; for a request that goes to no pool, only those of the answer.
+    /// Values that may be secret are masked.
     pub fn changes(
         &self,
         table: &EditTable,
@@ -294,7 +294,7 @@ impl Request {
         changes
     }
 
-    /// The host that a backend is asked by, where rules say it.
+    /// The `host` that is sent to a backend, if rules set it.
     pub fn backend_host(
         &self,
         table: &EditTable,
@@ -307,7 +307,7 @@ impl Request {
         Some(String::from_utf8_lossy(&host).into_owned())
     }
 
-    /// The path and the query that a backend is asked for; the path alone where the query is as it was sent.
+    /// The path and the query that are sent to a backend; only the path if the query is unchanged.
     pub fn asked_for(&self, paths: &Paths) -> Vec<u8> {
         let mut asked = paths.forwarded().unwrap_or(self.path()).to_vec();
         if let Some(query) = paths.query(None) {
@@ -317,7 +317,7 @@ impl Request {
         asked
     }
 
-    /// What variables stand for before it is planned for.
+    /// The values of variables before planning.
     pub fn values<'a>(&'a self, arrival: &'a Arrival<'_>) -> Values<'a> {
         Values {
             head: Some((&self.head, &self.text)),

@@ -1,4 +1,4 @@
-//! Which status, which log word and which counter a failure gets: the one place that decides it.
+//! Decides the status, the log word and the counter of a failure; nothing else decides them.
 
 use weir_config::RetryOn;
 use weir_http::{AddedField, Violation};
@@ -13,64 +13,65 @@ use crate::http::pages::Replaced;
 use crate::http::plan::Refused;
 use crate::reach::Unavailable;
 
-/// Why an exchange did not go as it should.
+/// Why an exchange failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The request broke the protocol; never forwarded.
+    /// The request violated the protocol; it was not forwarded.
     BadRequest(Violation),
-    /// The request's head did not end in time.
+    /// The request's head was not complete in time.
     HeaderTimeout,
-    /// The client's body stalled or dripped.
+    /// The client's body stalled or came too slowly.
     BodyTimeout,
     /// The body is larger than the route allows.
     BodyTooLarge,
-    /// CONNECT, for Weir is no forward proxy; TRACE, for a backend would echo secrets.
+    /// CONNECT, because Weir is no forward proxy; TRACE, because a backend would echo secrets.
     MethodRefused,
-    /// It came through Weir as often as it may.
+    /// The request has passed through Weir as often as it may.
     Looped,
-    /// The host is of another certificate than the one that the client was shown.
+    /// The host is not covered by the certificate that the client was shown.
     Misdirected,
-    /// A list or a limit of the listener or the route did not let it pass.
+    /// An access list or a limit of the listener or the route did not let it pass.
     Screened(Refusal),
     /// It looks like SQL injection.
     Injection,
-    /// The client has not shown who it is, or may not ask for that.
+    /// The client is not authenticated, or not authorized.
     AuthDenied(Box<Denied>),
-    /// Nobody could say whether it may.
+    /// Authentication was not possible.
     AuthUnavailable,
-    /// Nor could anybody because of its own client, of which as many wait for that as may.
+    /// Authentication was not possible because too many requests of this client already wait for it.
     AuthCrowded,
-    /// No route and no default pool.
+    /// No route matches, and there is no default pool.
     NoRoute,
     /// No backend of the pool is up.
     NoBackend,
-    /// Most requests to the pool fail, and it is left alone for a while.
+    /// Most requests to the pool fail, so its breaker is open for a while.
     BreakerOpen {
         /// When the client may ask again.
         retry_after_seconds: u64,
     },
     /// Every backend is busy and the queue is full.
     QueueFull,
-    /// Waited in the queue for its whole timeout.
+    /// The request waited in the queue for the whole timeout.
     QueueTimeout,
-    /// No connection came about.
+    /// No connection could be made.
     Connect(ConnectError),
-    /// The backend speaks HTTP/2 and takes no extended CONNECT (RFC 8441 §3), which the request needs.
+    /// The backend speaks HTTP/2 but does not support extended CONNECT (RFC 8441 §3), which the request
+    /// needs.
     NoTunnel,
-    /// The backend closed without a byte of response; who was waited for then.
+    /// The backend closed without a byte of response; with who was waited for then.
     Empty(Awaited),
-    /// The backend closed within the response's head, or within its body; who was waited for then.
+    /// The backend closed within the response's head, or within its body; with who was waited for then.
     BackendClosed(Awaited),
     /// The backend was silent for too long.
     BackendTimeout,
-    /// Nobody said anything for too long while the response was under way.
+    /// Neither side sent anything for too long while the response was being sent.
     StreamTimeout {
-        /// The backend has said how long its response is, and owes the rest.
+        /// The backend has announced the length of its response, and owes the rest.
         is_owed: bool,
     },
     /// The time for the whole request was over.
     RequestTotal(Awaited),
-    /// The backend's response broke the protocol.
+    /// The backend's response violated the protocol.
     BadResponse(Violation),
     /// More interim responses than allowed.
     InterimFlood,
@@ -84,48 +85,48 @@ pub enum Failure {
     BufferLost,
     /// The drain time was over.
     Drained,
-    /// Nothing fit to answer with is kept, and the client wants nothing else (RFC 9111 §5.2.1.7).
+    /// No usable response is stored, and the client accepts nothing else (RFC 9111 §5.2.1.7).
     NotCached,
-    /// What another request had asked for on behalf of this one too did not come.
+    /// A fetch that another request began failed, and this request waited for it.
     Fetch(FailedFetch),
-    /// The part of the service that it is for is in maintenance.
+    /// The part of the service that the request is for is in maintenance.
     Maintenance { retry_after_seconds: u64 },
-    /// A backend answered with a status that a page takes the place of.
+    /// A backend answered with a status that is replaced by a page.
     Replaced(Box<Replaced>),
 }
 
-/// Who was waited for when a request came to its end: its time was over, or its backend closed.
+/// Who was waited for when a request failed because its time was over, or its backend closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
-    /// The client, that was to send or to read.
+    /// The client, which had to send or to read.
     Client,
-    /// A backend that had the request and had not begun to answer.
+    /// A backend that had received the request and had not begun to answer.
     Backend,
-    /// Neither: a place, a connection, or the rest of an answer.
+    /// Neither: a place in a line, a connection, or the rest of a response.
     Nobody,
 }
 
-/// How a client is told that it may not ask for something.
+/// The answer to a client that is not authenticated or authorized.
 #[derive(Debug)]
 pub struct Denied {
-    /// 300 to 499.
+    /// The status, 300 to 499.
     pub status: u16,
-    /// Fields without which the status would say less.
+    /// Fields that belong to the answer, such as a challenge.
     pub fields: Vec<AddedField>,
 }
 
-/// Whom a failure meets.
+/// Which requests a failure would affect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meets {
-    /// Who asked, and nobody else.
+    /// Only this request.
     Client,
-    /// Who asked, and all others unless it was for what the request said.
+    /// This request; and all others, unless its content caused the failure.
     Request,
-    /// Whoever asks.
+    /// All requests.
     All,
 }
 
-/// Why a fetch brought no response, as those are told who wait for it.
+/// Why a fetch brought no response, for those who wait for it.
 #[derive(Clone, Copy, Debug)]
 pub struct FailedFetch {
     pub status: u16,
@@ -133,12 +134,12 @@ pub struct FailedFetch {
     pub word: &'static str,
     pub rejected: Option<Rejected>,
     pub retry_after_seconds: Option<u64>,
-    /// Whom it would have met.
+    /// Which requests the failure would have affected.
     pub meets: Meets,
 }
 
 impl FailedFetch {
-    /// What the others are told of a failure of the fetch.
+    /// What others that wait are told about a failure of the fetch.
     pub fn of(failure: &Failure) -> FailedFetch {
         FailedFetch {
             status: failure.status().unwrap_or(503),
@@ -152,7 +153,7 @@ impl FailedFetch {
 }
 
 impl Failure {
-    /// What `retry.on` calls it; `None` for failures that no retry mends.
+    /// Its name in `retry.on`; `None` for failures that a retry does not help.
     pub fn retried_as(&self) -> Option<RetryOn> {
         match self {
             Failure::Connect(failed) => failed.retried_as(),
@@ -165,7 +166,7 @@ impl Failure {
 }
 
 impl Failure {
-    /// The same, where it is that the backend has closed, while `awaited` was waited for.
+    /// The same failure; if the backend has closed, then with who was waited for.
     pub fn while_awaiting(self, awaited: Awaited) -> Failure {
         match self {
             Failure::Empty(_) => Failure::Empty(awaited),
@@ -209,11 +210,11 @@ impl From<WaitError> for Failure {
     }
 }
 
-/// Seconds after which a client told 503 may try again, where nothing better is known.
+/// Seconds after which a client that got 503 may try again, if nothing better is known.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
 impl Failure {
-    /// When the client may try again (RFC 9110 §10.2.3); `None` where that is of no use.
+    /// When the client may try again (RFC 9110 §10.2.3), in seconds; `None` if trying again is useless.
     pub fn retry_after_seconds(&self) -> Option<u64> {
         match self {
             Failure::Screened(refusal) => refusal.retry_after_seconds(),
@@ -224,8 +225,8 @@ impl Failure {
         }
     }
 
-    /// The status Weir answers with while nothing has reached the client (RFC 9110 §15.5, §15.6); `None` when
-    /// there is nobody to answer.
+    /// The status that Weir answers with while nothing has been sent to the client (RFC 9110 §15.5, §15.6);
+    /// `None` if there is nobody to answer.
     pub fn status(&self) -> Option<u16> {
         Some(match self {
             Failure::BadRequest(violation) => violation.status(),
@@ -305,18 +306,18 @@ impl Failure {
         }
     }
 
-    /// Whether a limit of rate or of requests under way has refused it.
+    /// Whether a rate limit or a limit on concurrent requests refused it.
     pub fn is_by_limit(&self) -> bool {
         matches!(self.end(), End::RateLimited | End::ConcurrencyLimited)
     }
 
-    /// The counter of refusals it belongs to; `None` for what is a backend's or the client's own doing.
+    /// The counter of refusals that it belongs to; `None` for failures caused by a backend or the client.
     pub fn rejected(&self) -> Option<Rejected> {
         match self {
             Failure::BadRequest(violation) if matches!(violation.status(), 414 | 431) => {
                 Some(Rejected::HeaderTooLarge)
             }
-            // A client that stalls while it reads has the same end, and was refused nothing.
+            // A client that stalls while it reads gets the same `end`, but was refused nothing.
             Failure::BodyTimeout => Some(Rejected::BodyTimeout),
             Failure::Connect(ConnectError::OutOfDescriptors) => Some(Rejected::Descriptors),
             Failure::Fetch(failed) => failed.rejected,
@@ -324,7 +325,7 @@ impl Failure {
         }
     }
 
-    /// The reason told to the client in the body of the error, one word.
+    /// The reason in the body of the error, in one word.
     pub fn word(&self) -> &'static str {
         match self {
             Failure::BadRequest(violation) | Failure::BadResponse(violation) => violation.word(),
@@ -334,7 +335,7 @@ impl Failure {
         }
     }
 
-    /// Fields without which the answer would say less than the one it takes the place of.
+    /// Fields that belong to the answer, such as those of a response that it replaces.
     pub fn fields(&self) -> &[AddedField] {
         match self {
             Failure::Replaced(answer) => &answer.fields,
@@ -343,7 +344,7 @@ impl Failure {
         }
     }
 
-    /// What the backend did, in words for an operator.
+    /// What the backend did wrong, in words for an operator.
     pub fn of_backend(&self) -> String {
         match self {
             Failure::Connect(error) => error.to_string(),
@@ -357,7 +358,7 @@ impl Failure {
         }
     }
 
-    /// Whether a backend had the request and did not begin to answer in the time that there was.
+    /// Whether a backend had received the request and did not begin to answer in time.
     pub fn is_unanswered(&self) -> bool {
         matches!(self, Failure::BackendTimeout | Failure::RequestTotal(Awaited::Backend))
     }
@@ -366,8 +367,8 @@ impl Failure {
     pub fn blames_backend(&self) -> bool {
         match self {
             Failure::Connect(error) => error.blames_backend(),
-            // How long they are mostly follows from what was asked, and who is done with a client that keeps
-            // it waiting closes: whoever does so could have backends ejected that work (threat H16).
+            // The size of fields mostly follows from the request, and a backend may close when a client keeps
+            // it waiting: clients could otherwise have working backends ejected (threat H16).
             Failure::BadResponse(
                 Violation::HeaderBlockTooLarge | Violation::TooManyFields | Violation::TrailersTooLarge,
             )
@@ -384,10 +385,10 @@ impl Failure {
         }
     }
 
-    /// Whom it would have met who asked the pool for the same at that time.
+    /// Which requests to the pool at that time would have failed in the same way.
     pub fn meets(&self) -> Meets {
         match self {
-            // Another's address may be one that it can leave from.
+            // Another client's address may be one that the connection can leave from.
             Failure::Connect(ConnectError::Source { .. }) => Meets::Client,
             Failure::Connect(_)
             | Failure::NoBackend
@@ -395,14 +396,14 @@ impl Failure {
             | Failure::QueueFull
             | Failure::QueueTimeout => Meets::All,
             Failure::BadResponse(_) | Failure::Empty(_) | Failure::BackendClosed(_) => Meets::Request,
-            // Another's time began elsewhere.
+            // The total time of another request began at another moment.
             Failure::RequestTotal(_) => Meets::Client,
             _ if self.blames_backend() => Meets::Request,
             _ => Meets::Client,
         }
     }
 
-    /// Whether what else the client sent can no longer be told apart from a next request, so that the
+    /// Whether the bytes that the client sent can no longer be told apart from a next request, so that the
     /// connection ends.
     pub fn closes_client(&self) -> bool {
         matches!(

@@ -1,5 +1,5 @@
-//! What of a request's body waits in a file for its backend: framed as that gets it, and sent as often as it
-//! is asked for.
+//! The part of a request's body that waits in a file for its backend: framed for that backend, and read as
+//! often as it has to be sent.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -14,20 +14,20 @@ use crate::http::pump::PumpError;
 use crate::http::sink::{Parts, Sink};
 use crate::http::stream::Stream;
 
-/// Most bytes sent before others get their turn.
+/// Most bytes sent before other tasks get their turn.
 const TURN_BYTES: u64 = 1 << 20;
 
 /// A part of a body in a file.
 pub struct Filed {
     file: TemporaryFile,
-    /// What goes behind it, for a backend that it was framed for later.
+    /// Bytes that are sent after the file's content, for a backend whose framing was decided later.
     behind: Vec<u8>,
-    /// How much of that was sent.
+    /// How many of these were sent.
     behind_sent: usize,
 }
 
 impl Filed {
-    /// Nothing is in it yet.
+    /// With an empty file.
     pub fn new(file: TemporaryFile) -> Filed {
         Filed { file, behind: Vec::new(), behind_sent: 0 }
     }
@@ -37,43 +37,43 @@ impl Filed {
         self.file.length()
     }
 
-    /// Whether no more goes into it.
+    /// Whether the file takes no more.
     pub fn is_full(&self) -> bool {
         self.file.is_full()
     }
 
-    /// Whether all of it was sent.
+    /// Whether everything was sent.
     pub fn is_sent(&self) -> bool {
         self.file.unread() == 0 && self.behind_sent == self.behind.len()
     }
 
-    /// Bytes sent to the backend that gets it now.
+    /// Bytes sent to the current backend.
     pub fn sent(&self) -> u64 {
         self.file.length() - self.file.unread() + self.behind_sent as u64
     }
 
-    /// Whether the disk is waited for, at the end that is in use.
+    /// Whether the disk is being waited for, for writing or reading, whichever is in use.
     pub fn awaits_disk(&self) -> bool {
         self.file.awaits_disk()
     }
 
-    /// Whether it would take more, did it not wait for the disk.
+    /// Whether only the disk keeps it from taking more.
     pub fn is_stuck(&self) -> bool {
         self.file.is_stuck()
     }
 
-    /// What goes behind what is in the file.
+    /// Sets the bytes that follow the file's content.
     pub fn set_behind(&mut self, behind: Vec<u8>) {
         (self.behind, self.behind_sent) = (behind, 0);
     }
 
-    /// Makes ready for another backend.
+    /// Prepares for sending to another backend.
     pub fn begin_again(&mut self) {
         self.file.rewind();
         self.set_behind(Vec::new());
     }
 
-    /// Sends what the backend takes; `Ready(Ok)` once all was sent.
+    /// Sends what the backend takes; `Ready(Ok)` once everything was sent.
     pub fn poll_send(
         &mut self,
         context: &mut Context<'_>,
@@ -124,7 +124,7 @@ impl Sink for Filed {
         Poll::Ready(Ok(taken))
     }
 
-    /// Whoever gets it is told of the end and the trailers behind it.
+    /// The recipient learns of the end and the trailers later, when the file has been sent.
     fn poll_end<'a>(
         &mut self,
         _: &mut Context<'_>,

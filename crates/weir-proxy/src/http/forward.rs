@@ -1,7 +1,7 @@
-//! Forwards a client's request to a pool, and its response to the client.
+//! Forwards a client's request to a pool, and the response to the client.
 //!
-//! Waits that most exchanges never come to (errors, queues, connecting, large bodies, tunnels) are boxed here
-//! and further down: a session's future is as large as its largest path, and every idle connection holds one.
+//! Code that most exchanges never run (errors, queues, connecting, large bodies, tunnels) is boxed here and
+//! in what it calls: a session's future is as large as its largest path, and every idle connection holds one.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ use crate::worker::WorkerListener;
 /// Runs the exchange from here to its end.
 ///
 /// # Errors
-/// Nothing has reached the client.
+/// Nothing has been sent to the client.
 pub async fn run(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -83,7 +83,7 @@ pub async fn run(
                 copy.send(upload);
             }
             upload.leave_file();
-            // What stands for the memory is kept as long as a backend may get some of it.
+            // The charge for the memory is kept as long as a backend may still be sent some of it.
             let is_held = charge.is_some() && upload.held() > SMALL as u64;
             if answered.is_ok() {
                 upload.own_untaken(charge.take(), || attempt::take_outgoing(exchange, facts));
@@ -114,8 +114,8 @@ pub async fn run(
     ended
 }
 
-/// Waits for what of the request's body is to be here before a backend hears of it; `charge` then stands for
-/// its memory.
+/// Waits until as much of the request's body is here as must be before a backend is asked; `charge` then
+/// accounts for its memory.
 #[inline]
 async fn hold_back(
     session: &mut Session,
@@ -134,7 +134,7 @@ async fn hold_back(
     Ok(())
 }
 
-/// Where a request goes by now whose body has been waited for; `None` where it goes as it did.
+/// The pool for a request after the wait for its body; `None` if it has not changed.
 fn elsewhere<'n>(
     requester: &Requester,
     exchange: &Exchange,
@@ -147,21 +147,21 @@ fn elsewhere<'n>(
     is_possible.then(|| Box::new(anew))
 }
 
-/// Whether a backend's answer gives way to a page, or to what the cache has.
+/// Whether a backend's response is replaced by a page, or by a stored response.
 #[inline]
 fn gives_way(exchange: &Exchange, forwarding: &Forwarding<'_>) -> bool {
     forwarding.replaces(exchange.response.status()) || is_covered(exchange)
 }
 
-/// Whether it is an error in whose place the cache has something.
+/// Whether it is an error that a stored response can replace.
 #[inline]
 fn is_covered(exchange: &Exchange) -> bool {
     let status = exchange.response.status();
     status >= 500 && is_server_error(status) && exchange.ledger.cache.is_covered
 }
 
-/// Takes an answer in whose place the client gets another. Where all of it is here, which it mostly is, its
-/// connection is kept.
+/// Receives a response that is replaced by another one. If all of it is here already, as is mostly the case,
+/// its connection is kept.
 fn replace(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -191,12 +191,12 @@ fn replace(
     Failure::Replaced(Box::new(replaced))
 }
 
-/// Leaves a request that had a backend and gets no answer of it: what is left of its body decides whether the
-/// client's connection can be kept. Gives proof that nothing is.
+/// Gives up on a request that had a backend but gets no response from it. What is left of its body decides
+/// whether the client's connection can be kept. Gives proof if nothing is left.
 fn leave(session: &mut Session, exchange: &mut Exchange, upload: &mut Upload) -> Option<Drained> {
     exchange.ledger.bytes_received += upload.received_bytes();
     if let (Some(pool), Some(backend)) = (&exchange.ledger.pool, exchange.ledger.backend) {
-        // All of it went to the last one: what was streamed is not sent again.
+        // Everything was sent to the last backend, because streamed bytes are not sent again.
         pool.backends[backend].cells().bytes_sent.add(upload.streamed_bytes());
     }
     let (rest, drained) = upload.take_rest();

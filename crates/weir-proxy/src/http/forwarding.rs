@@ -1,4 +1,4 @@
-//! A request that goes to a pool: where it goes, and what is still known of it when its bytes are gone.
+//! A request that goes to a pool: where it goes, and the facts that are needed after its bytes are gone.
 
 use std::rc::Rc;
 
@@ -24,16 +24,16 @@ pub struct Forwarding<'l> {
     pub listener: &'l Rc<WorkerListener>,
     pub pool: Rc<WorkerPool>,
     pub route: Option<&'l Route>,
-    /// The timers, where pool or route say any.
+    /// The timers, if the pool or the route sets any.
     own_timers: Option<ExchangeTimers>,
-    /// What is held back for slow clients.
+    /// How much is held back for slow clients.
     pub buffer: Option<Buffer>,
-    /// Which pool was asked for, and which of it and its fallbacks this one is, by index; `None` for what
-    /// goes to no pool but its own.
+    /// The pool that was asked for, and the one of it and its fallbacks that serves, by index; `None` for
+    /// requests without fallbacks.
     choice: Option<Choice>,
 }
 
-/// A pool that serves, of those that may.
+/// The pool that serves, out of those that may.
 #[derive(Clone, Copy)]
 struct Choice {
     asked: usize,
@@ -41,7 +41,7 @@ struct Choice {
 }
 
 impl<'l> Forwarding<'l> {
-    /// Goes to `pool` as the listener, or the route, has it.
+    /// For `pool`, with the settings of the listener or the route.
     #[inline]
     pub fn new(
         listener: &'l Rc<WorkerListener>,
@@ -57,7 +57,7 @@ impl<'l> Forwarding<'l> {
         Forwarding { listener, pool, route, own_timers, buffer, choice: None }
     }
 
-    /// Goes to the pool that serves now, of the one that was asked for and its fallbacks.
+    /// For the pool that serves now: the one that was asked for, or one of its fallbacks.
     #[inline]
     pub fn serving(
         requester: &Requester,
@@ -78,9 +78,9 @@ impl<'l> Forwarding<'l> {
         Forwarding { choice, ..Forwarding::new(listener, pools[serving].clone(), route) }
     }
 
-    /// Where the request goes by now, after a wait in which backends may have gone, or the config has become
-    /// another; `None` where it goes as it did. `now` is the listener as it is configured now: what it says
-    /// of the fields of messages holds where its routes are the same still.
+    /// Where the request goes after a wait in which backends may have gone, or the config may have changed;
+    /// `None` if that is unchanged. `now` is the listener as it is configured now: its rules about header
+    /// fields apply only if its routes are still the same.
     pub fn anew<'n>(
         &'n self,
         requester: &Requester,
@@ -96,7 +96,7 @@ impl<'l> Forwarding<'l> {
         (!Rc::ptr_eq(&anew.pool, &self.pool)).then_some(anew)
     }
 
-    /// Has the exchange go there. The bytes of its request are here.
+    /// Sets up the exchange for this pool. The bytes of its request are still here.
     #[inline]
     pub fn begin(&self, requester: &Requester, exchange: &mut Exchange) {
         if let Some(Choice { asked, serving }) = self.choice {
@@ -113,25 +113,25 @@ impl<'l> Forwarding<'l> {
         requester.begin_total(exchange.ledger.head, self.timers().request_total);
     }
 
-    /// Whether the pool serves in the place of the one that was asked for: what it says is kept for nobody.
+    /// Whether the pool is a fallback of the one that was asked for: its responses are not stored.
     #[inline]
     pub fn is_fallback(&self) -> bool {
         self.choice.is_some_and(|choice| choice.asked != choice.serving)
     }
 
-    /// Its timers.
+    /// The timers in force.
     #[inline]
     pub fn timers(&self) -> &ExchangeTimers {
         self.own_timers.as_ref().unwrap_or(&self.listener.compiled.timers)
     }
 
-    /// What parsers of HTTP/1.1 bound.
+    /// The limits for HTTP/1.1 parsers.
     #[inline]
     pub fn limits(&self) -> &Limits {
         &self.listener.compiled.limits
     }
 
-    /// What the route says of retries.
+    /// The retry settings of the route.
     pub fn route_retry(&self) -> Option<&RouteRetry> {
         self.route.and_then(|route| route.retry.as_deref())
     }
@@ -144,34 +144,34 @@ impl<'l> Forwarding<'l> {
         }
     }
 
-    /// Whether a backend's answer with this status gives way to a page.
+    /// Whether a backend's response with this status is replaced by a page.
     #[inline]
     pub fn replaces(&self, status: u16) -> bool {
         let pages = self.listener.compiled.routes.pages(self.route);
         pages.is_some_and(|pages| pages.intercepts(status))
     }
 
-    /// How the request is looked at for SQL injection.
+    /// How the request is checked for SQL injection.
     pub fn sqli(&self) -> Sqli {
         self.route.map_or(self.listener.shared.config.http().sqli, |route| route.sqli)
     }
 }
 
-/// The pools as they are now, numbered as the listener numbers them: it may have been looked up long ago.
+/// The current pools, with the indexes of `listener`, which may have been looked up long ago.
 #[inline]
 fn pools_now(requester: &Requester, listener: &Rc<WorkerListener>) -> Rc<[Rc<WorkerPool>]> {
-    // A listener that is gone is the last of its slot.
+    // If the listener was removed, its slot keeps the last one.
     if requester.slot.is_current(listener) && requester.slot.draining_until().is_none() {
         return listener.pools.clone();
     }
     let now = |known: &Rc<WorkerPool>| {
-        // One that is gone serves those that were on their way to it.
+        // A pool that was removed still serves requests that were on their way to it.
         requester.worker.pool(&known.shared.config.name).unwrap_or_else(|| known.clone())
     };
     listener.pools.iter().map(now).collect()
 }
 
-/// Whether routes and pools have the same numbers in both.
+/// Whether routes and pools have the same indexes in both.
 fn is_numbered_alike(one: &WorkerListener, other: &WorkerListener) -> bool {
     let same_name =
         |(one, other): (&Rc<WorkerPool>, &Rc<WorkerPool>)| one.shared.config.name == other.shared.config.name;
@@ -181,35 +181,35 @@ fn is_numbered_alike(one: &WorkerListener, other: &WorkerListener) -> bool {
             && one.pools.iter().zip(other.pools.iter()).all(same_name)
 }
 
-/// The request's facts that outlive its bytes.
+/// Facts about the request that are needed after its bytes are gone.
 pub struct Facts {
     pub method: Method,
     pub version: Version,
     pub keep_alive: bool,
-    /// Whether an upgrade was passed on.
+    /// Whether an upgrade was forwarded.
     pub upgrade: bool,
-    /// Whether the client takes any 2xx for the beginning of a tunnel (RFC 8441 §4).
+    /// Whether the client takes any 2xx as the beginning of a tunnel (RFC 8441 §4).
     pub extended_connect: bool,
-    /// What backends are asked in; `Auto` where each picks, and the request is written for both.
+    /// The protocol for backends; `Auto` if each chooses, and the request is written for both.
     pub protocol: PoolProtocol,
     pub handshake: Handshake,
     pub expect_continue: bool,
-    /// How the body is read before it is forwarded; `None`: it is not.
+    /// How the body is inspected before it is forwarded; `None` if it is not.
     pub inspected: Option<BodyKind>,
-    /// The content coding that the client wants, where any is offered.
+    /// The content coding that the client prefers, if any is offered.
     pub coding: Option<Coding>,
     pub wish: Wish,
     pub sticky: Sticky,
 }
 
 impl Facts {
-    /// Notes who sent the response: the client's cookie may have to say so, and over TLS (`is_secure`) to
-    /// stay there.
+    /// Notes the backend that sent the response: the stickiness cookie may have to name it, and must be
+    /// `secure` if the client uses TLS (`is_secure`).
     pub fn answered_by(&mut self, chosen: &Chosen, is_secure: bool) {
         self.sticky.answered_by(chosen, is_secure);
     }
 
-    /// What the response says beside its own fields.
+    /// What is added to the response's own fields.
     pub fn beside(&self, negotiated: Option<Negotiated>) -> Beside<'_> {
         Beside { sticky: self.sticky.cookie(), websocket_accept: self.handshake.accept(), negotiated }
     }
@@ -220,13 +220,13 @@ impl Facts {
     }
 }
 
-/// What a response says beside its own fields and those that every one is told.
+/// What is added to a response's own fields, apart from fields that every response gets.
 #[derive(Clone, Copy, Default)]
 pub struct Beside<'a> {
     /// The stickiness cookie.
     pub sticky: Option<&'a SetCookie>,
     /// The answer to a WebSocket key.
     pub websocket_accept: &'a [u8],
-    /// What the client's `accept-encoding` made of it.
+    /// The result of negotiating `accept-encoding`.
     pub negotiated: Option<Negotiated>,
 }

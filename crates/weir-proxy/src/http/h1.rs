@@ -1,5 +1,5 @@
-//! A client's TCP connection: who it is and what it speaks; where that is HTTP/1.1, one exchange after
-//! another until either side has had enough.
+//! A client's TCP connection: finds out who the client is and which protocol it speaks. For HTTP/1.1 it
+//! serves one exchange after another until either side closes.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -29,21 +29,21 @@ use crate::http::{dispatch, h2, linger, session};
 use crate::identify;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
-/// A partly received head up to this size moves out of its read buffer while more is awaited, so that a
-/// client that sends one byte and stops does not make us hold a whole buffer.
+/// A partly received head up to this size, in bytes, is moved out of its read buffer while more is awaited,
+/// so that a client that sends one byte and stops does not make us hold a whole buffer.
 const PARKED_BYTES: usize = SMALL / 4;
 
-/// Requests that follow each other within this time are served by one boxed future: making one for each costs
-/// more than anything else that Weir itself does with a small request.
+/// Requests that follow each other within this time are served by one boxed future, because allocating one
+/// for each would cost more than anything else that Weir itself does with a small request.
 const CLOSE_TOGETHER: Duration = Duration::from_millis(100);
 
-/// How waiting for a request ended.
+/// How the wait for a request ended.
 enum Arrival {
-    /// Its head is whole.
+    /// Its head is complete.
     Complete,
-    /// There will be no further request; nothing to answer.
+    /// No further request will come; there is nothing to answer.
     Gone,
-    /// It can't be served; answer and close.
+    /// It can't be served: answer and close.
     Refused(Failure),
 }
 
@@ -68,7 +68,7 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
         Ok(identified) => identified,
         Err(end) => {
             count_refused_session(&worker, &listener, end);
-            // An unaccepted peer gets no answer to learn from.
+            // A peer that is not accepted gets no answer to learn from.
             wire.reset_on_close();
             return;
         }
@@ -95,22 +95,23 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     }
 }
 
-/// Counts a session that ended before any request: its PROXY header was missing, wrong, late, or named a
-/// client that has its share; or no TLS came about, or TLS for a certificate authority alone.
+/// Counts a session that ended before any request: its PROXY header was missing, malformed, late, or named a
+/// client that has its share already; or the TLS handshake failed, or was only for a certificate authority.
 fn count_refused_session(worker: &Worker, listener: &WorkerListener, end: End) {
     listener.shared.cells.of(worker.number).count_ended(end);
 }
 
-/// What a client speaks.
+/// The protocol that a client speaks.
 enum Spoken {
     Http1,
     Http2,
 }
 
 impl Session {
-    /// Finds out what the client speaks. TLS says it; without, HTTP/2 is known by the first bytes of its
-    /// preface, and only where the listener offers it (threat B16). Who has TLS and agreed on nothing speaks
-    /// HTTP/1.1 where that is offered (RFC 9113 §3.2 wants HTTP/2 agreed).
+    /// Finds out which protocol the client speaks. With TLS, ALPN says it; without, HTTP/2 is recognised by
+    /// the first bytes of its preface, if the listener offers it (threat B16). A client with TLS that
+    /// negotiated nothing speaks HTTP/1.1 if that is offered (RFC 9113 §3.2 requires HTTP/2 to be
+    /// negotiated).
     async fn spoken(&mut self) -> Result<Spoken, End> {
         if let Some(agreed) = self.requester.secure.as_ref().and_then(|secure| secure.alpn.as_deref()) {
             return Ok(if agreed == b"h2" { Spoken::Http2 } else { Spoken::Http1 });
@@ -130,8 +131,8 @@ impl Session {
                 if offers_http1 {
                     return Ok(Spoken::Http1);
                 }
-                // No answer is one to a client that speaks something else; but it should see that it ended,
-                // and not a reset.
+                // The client speaks something else and would not understand an answer; but it should see an
+                // orderly close, and not a reset.
                 boxed(|| linger::until_quiet(self)).await;
                 return Err(End::BadRequest);
             }
@@ -153,14 +154,14 @@ impl Session {
                 return self.end_idle(end);
             }
             is_first = false;
-            // Boxed: ten thousand idle sessions must not each hold room for an exchange.
+            // Boxed: ten thousand idle sessions must not each hold space for an exchange.
             if boxed(|| self.serve_while_busy()).await.is_break() {
                 return;
             }
         }
     }
 
-    /// Serves requests for as long as they follow each other closely; `Break` when the connection is over.
+    /// Serves requests as long as they follow each other closely; `Break` when the connection is over.
     async fn serve_while_busy(&mut self) -> ControlFlow<()> {
         loop {
             let mut exchange = Exchange::take();
@@ -194,11 +195,11 @@ impl Session {
         }
     }
 
-    /// Whether the next request begins within [`CLOSE_TOGETHER`]. All else that may happen to an idle
-    /// connection is left to [`Self::await_first_byte`].
+    /// Whether the next request begins within [`CLOSE_TOGETHER`]. [`Self::await_first_byte`] handles
+    /// everything else that may happen to an idle connection.
     async fn next_is_close(&mut self) -> bool {
         if self.requester.buffer.is_some() {
-            // Its next request is here already; others get their turn all the same.
+            // The next request is here already; other tasks get their turn nevertheless.
             tokio::task::coop::consume_budget().await;
             return true;
         }
@@ -225,7 +226,7 @@ impl Session {
         if self.requester.buffer.is_some() {
             return Ok(());
         }
-        // The end of the exchange before was a moment ago; the clock need not be asked again.
+        // The previous exchange ended a moment ago, so its time is used instead of asking the clock again.
         let now = idle_since.unwrap_or_else(clock::now);
         let timeout = self.requester.slot.current().shared.config.timeout;
         // A client that has not sent anything yet gets no more time than one that is sending its first head.
@@ -285,8 +286,8 @@ impl Session {
         }
     }
 
-    /// Counts what ended a connection between requests. That its client closed it is how kept connections
-    /// end, and the exchanges before have been counted.
+    /// Counts the end of a connection between requests. A close by the client is not counted: that is how
+    /// kept connections normally end, and the exchanges before it have been counted.
     fn end_idle(&mut self, end: End) {
         if end == End::ClientClosed {
             return;
@@ -295,7 +296,7 @@ impl Session {
         listener.shared.cells.of(self.requester.worker.number).count_ended(end);
     }
 
-    /// Receives until the head is whole. The time limit is absolute: further bytes do not renew it (D1).
+    /// Receives until the head is complete. The time limit is absolute: further bytes do not extend it (D1).
     async fn receive_head(&mut self, listener: &WorkerListener, exchange: &mut Exchange) -> Arrival {
         let limits = &listener.compiled.limits;
         exchange.begin(clock::now());
@@ -325,7 +326,7 @@ impl Session {
         }
     }
 
-    /// Receives once behind what is there, into a larger buffer when the head needs one.
+    /// Receives once, after the bytes that are there, into a larger buffer if the head needs one.
     async fn receive_more(&mut self, limits: &Limits) -> Result<(), Failure> {
         if let Some(buffer) = &mut self.requester.buffer {
             buffer.compact();

@@ -1,9 +1,9 @@
-//! Asks a second backend beside one that takes its time; the first answer that counts wins.
+//! Asks a second backend in parallel to a slow one; the first response that counts wins.
 //!
-//! Both attempts run in the task of the exchange, so that whoever leaves takes both along. The one that lost
-//! is dropped: its connection is closed, or its stream reset, its places are free at once, and nobody counts
-//! it as good or bad. An answer that `retry.on` lists, or a failure, loses against an attempt still under
-//! way; where both fail, the last one decides what comes next.
+//! Both attempts run in the exchange's task, so both end if the client leaves. The one that lost is dropped:
+//! its connection is closed, or its stream reset, its slots are free at once, and it counts neither as a
+//! success nor as a failure. A response that `retry.on` lists, or a failure, loses against an attempt that is
+//! still running; if both fail, the last one decides what comes next.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -29,27 +29,27 @@ use crate::http::retried;
 use crate::http::upload::Upload;
 use crate::reach::{HedgeAsked, HedgeRules, Reach, RetryRules};
 
-/// What came of an attempt.
+/// The result of an attempt.
 type Tried = Result<Begun, Failed>;
 
-/// How far two attempts that are under way have come.
+/// The state of two attempts that run in parallel.
 enum Raced {
-    /// The first decides.
+    /// The first one decides.
     First(Tried),
-    /// The first is of no use, and the second still under way.
+    /// The first one failed, and the second one is still running.
     FirstFailed(Tried),
-    /// The second decides.
+    /// The second one decides.
     Second(Box<Second>),
 }
 
-/// The first attempt: whom it asks, and how long it is waited for.
+/// The first attempt: which backend it asks, and how long it is waited for.
 struct First<'a> {
     chosen: Chosen,
     only_new: bool,
     began: Duration,
-    /// When another is asked beside it.
+    /// When a second backend is asked.
     due: Duration,
-    /// What counts how long it took, where anybody wants to know.
+    /// Where its duration is counted, if it is measured.
     times: Option<&'a ResponseTimes>,
 }
 
@@ -60,14 +60,14 @@ struct Second {
     tried: Tried,
 }
 
-/// What a second attempt needs of its own.
+/// The second attempt's own state.
 struct Side {
     requester: Requester,
     exchange: Box<Exchange>,
     upload: Upload,
 }
 
-/// A second attempt that was sent, counted once it is known what became of it.
+/// A second attempt that was sent. Dropping it counts the result.
 struct Sent {
     pool: Rc<WorkerPool>,
     result: HedgeResult,
@@ -76,7 +76,7 @@ struct Sent {
 impl Sent {
     fn new(pool: &Rc<WorkerPool>) -> Sent {
         pool.cells().hedges.increment();
-        // Until it is known better; and so where the whole exchange is dropped.
+        // The result until it is known, and also if the whole exchange is dropped.
         Sent { pool: pool.clone(), result: HedgeResult::Left }
     }
 }
@@ -93,7 +93,7 @@ fn count(pool: &WorkerPool, result: HedgeResult) {
 }
 
 impl<R: Recipient> Call<'_, R> {
-    /// When a second backend is asked; `None` where none is, for this request.
+    /// When a second backend is asked; `None` if none is for this request.
     #[inline]
     pub fn hedge_rules(&self) -> Option<HedgeRules> {
         let pool = &self.forwarding.pool.shared;
@@ -108,8 +108,8 @@ impl<R: Recipient> Call<'_, R> {
         (R::WAITS && rules.hindrance(&asked).is_none()).then_some(rules)
     }
 
-    /// Makes an attempt on `chosen` and, where it takes too long, another beside it. Gives the one that
-    /// decides what comes next, with its response in `self.exchange`; the other is settled.
+    /// Makes an attempt on `chosen` and, if it takes too long, another one in parallel. Gives the one that
+    /// decides what comes next, with its response in `self.exchange`; the other one has been dealt with.
     ///
     /// # Errors
     /// The client has left.
@@ -136,7 +136,7 @@ impl<R: Recipient> Call<'_, R> {
         raced
     }
 
-    /// Runs the first attempt, and from `due` on the second.
+    /// Runs the first attempt, and from `due` on the second one too.
     async fn race(
         &mut self,
         reach: &mut Reach,
@@ -204,7 +204,7 @@ impl<R: Recipient> Call<'_, R> {
                 })?
             }
             Raced::Second(second) => {
-                // The first took so long at least.
+                // The first attempt would have taken at least this long.
                 note_time(times, began);
                 drop(chosen);
                 second
@@ -235,7 +235,7 @@ impl<R: Recipient> Call<'_, R> {
         .await
     }
 
-    /// The exchange is that of the second attempt, from here on.
+    /// Makes the second attempt's exchange the exchange from here on.
     fn take_over(&mut self, chosen: &Chosen, mut side: Side) {
         std::mem::swap(&mut self.exchange.response, &mut side.exchange.response);
         let (ledger, other) = (&mut self.exchange.ledger, &side.exchange.ledger);
@@ -284,7 +284,7 @@ impl Side {
     }
 }
 
-/// Runs the first attempt until it is over, or the time has come for another beside it: then `None`.
+/// Runs the first attempt until it is over, or until it is time for a second one: then `None`.
 async fn until_due(mut first: Pin<&mut impl Future<Output = Tried>>, beside: &Requester) -> Option<Tried> {
     poll_fn(|context| match first.as_mut().poll(context) {
         Poll::Ready(tried) => Poll::Ready(Some(tried)),
@@ -294,14 +294,14 @@ async fn until_due(mut first: Pin<&mut impl Future<Output = Tried>>, beside: &Re
     .await
 }
 
-/// Another backend; counts why there is none.
+/// Chooses another backend; if there is none, counts why.
 fn elsewhere(reach: &Reach, requester: &Requester, pool: &Rc<WorkerPool>, chosen: &Chosen) -> Option<Chosen> {
     let second = reach.beside(&requester.worker, pool, chosen, clock::now());
     second.map_err(|refused| count(pool, refused)).ok()
 }
 
-/// Runs both until one of them decides, or the first has failed. A second one that fails is `lost`, and the
-/// first goes on alone.
+/// Runs both until one decides, or the first one has failed. If the second one fails it is passed to `lost`,
+/// and the first one goes on alone.
 async fn both(
     mut first: Pin<Box<impl Future<Output = Tried>>>,
     mut second: Pin<&mut impl Future<Output = Box<Second>>>,
@@ -331,8 +331,8 @@ async fn both(
     .await
 }
 
-/// Whether what came of an attempt loses against one that is still under way: it failed, or its answer is one
-/// that is tried again. What is the client's or our own doing ends both.
+/// Whether an attempt's result loses against another attempt that is still running: it failed, or its
+/// response would be retried. A failure caused by the client or by Weir ends both.
 fn is_outdone(rules: &RetryRules<'_>, tried: &Tried) -> bool {
     match tried {
         Ok(begun) => rules.lists(RetryOn::Status(begun.status)),
@@ -350,10 +350,10 @@ fn result_of(rules: &RetryRules<'_>, tried: &Tried, is_second: bool) -> HedgeRes
     }
 }
 
-/// An attempt has failed beside another that is under way: its backend is held to account for it, and its
-/// places are free.
+/// Deals with an attempt that failed while another one is running: reports the failure to the backend's
+/// passive health, and frees its slots.
 fn settle<R>(reach: &mut Reach, call: &Call<'_, R>, chosen: Chosen, tried: Tried) {
-    // A connection that aged out says nothing about the backend.
+    // A reused connection that had been closed says nothing about the backend.
     if !matches!(tried, Err(Failed { failure: Failure::Empty(_), reused: true })) {
         ask::observe(call, &chosen, &tried, clock::now());
     }
@@ -363,7 +363,7 @@ fn settle<R>(reach: &mut Reach, call: &Call<'_, R>, chosen: Chosen, tried: Tried
     }
 }
 
-/// Counts how long the first attempt took, where that says how long work takes: an error mostly comes sooner.
+/// Records how long the first attempt took, if that shows how long work takes: an error mostly comes sooner.
 fn note(times: Option<&ResponseTimes>, began: Duration, tried: &Tried) {
     let is_told = match tried {
         Ok(begun) => begun.status < 500,
@@ -372,8 +372,8 @@ fn note(times: Option<&ResponseTimes>, began: Duration, tried: &Tried) {
     note_time(times.filter(|_| is_told), began);
 }
 
-/// Counts a first attempt that began then and has taken until now, or longer. Left out, those that lose would
-/// have the percentile sink further and further.
+/// Records a first attempt that began at `began` and has taken until now, or longer. If the attempts that
+/// lose were left out, the percentile would sink further and further.
 fn note_time(times: Option<&ResponseTimes>, began: Duration) {
     if let Some(times) = times {
         let now = clock::now();

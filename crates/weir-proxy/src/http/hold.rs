@@ -1,5 +1,5 @@
-//! Holds a request's body back until there is enough of it: to look at it, or so that no backend waits for
-//! a client.
+//! Holds a request's body back until enough of it has arrived: to inspect it, or so that no backend has to
+//! wait for a slow client.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -19,8 +19,8 @@ use crate::http::reply;
 use crate::http::session::Session;
 use crate::http::upload::{Upload, failure_of};
 
-/// Holds the body back where the pool or the route has requests buffered. `charge` stands for the memory of
-/// what is held already, and of what is held then; it is kept as long as the body may be sent again.
+/// Holds the body back if the pool or the route buffers requests. `charge` accounts for the memory of what is
+/// held before and after; it is kept as long as the body may be sent again.
 pub(super) async fn whole(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -29,17 +29,18 @@ pub(super) async fn whole(
     upload: &mut Upload,
     charge: &mut Option<Charge>,
 ) -> Result<(), Failure> {
-    // The two sides of a gRPC call may take turns: held, one that waits for an answer would wait for itself.
+    // A gRPC call may alternate between both sides: if it were held, a client that waits for an answer would
+    // wait for ever.
     let is_streaming = exchange.wants == Wants::Grpc;
     let buffer = forwarding.buffer.filter(|buffer| buffer.requests > 0 && !is_streaming && !upload.is_done());
     let Some(buffer) = buffer else { return Ok(()) };
     let buffers = session.requester.worker.buffers.clone();
-    // Framed for a backend that picks HTTP/1.1 it is there a second time.
+    // If it is also framed for a backend that chooses HTTP/1.1, there is a second copy.
     let copies = if facts.protocol.lets_pick() { 2 } else { 1 };
     let mut claim =
         HeldClaim::new(&buffers, charge, buffer.requests, copies).expecting(exchange.request.body());
     hold(session, exchange, forwarding, facts, upload, &mut claim).await?;
-    // Where memory is short the file begins earlier.
+    // If memory is short, the file begins earlier.
     let in_memory = if claim.is_refused() { upload.held() } else { buffer.requests };
     if !upload.is_received() && !upload.is_done() {
         file(session, exchange, forwarding, upload, in_memory).await?;
@@ -52,7 +53,7 @@ pub(super) async fn whole(
     Ok(())
 }
 
-/// Receives what is beyond the bytes `in_memory` into a file, where there is to be one and the body may fit.
+/// Receives what exceeds `in_memory` bytes into a file, if files are configured and the body may fit.
 async fn file(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -80,8 +81,8 @@ async fn file(
     Ok(())
 }
 
-/// Receives into `exchange.outgoing`, behind the head, until the body is over or `claim` has no room for more
-/// of it. It leaves with the head, and can be sent once more.
+/// Receives into `exchange.outgoing`, after the head, until the body is complete or `claim` has no room for
+/// more. The body is then sent with the head, and can be sent again.
 pub(super) async fn hold(
     session: &mut Session,
     exchange: &mut Exchange,
@@ -104,7 +105,7 @@ pub(super) async fn hold(
     Ok(())
 }
 
-/// Receives by `poll` until that is ready, as long as the client sends.
+/// Receives by calling `poll` until it is ready, as long as the client keeps sending.
 async fn wait_for(
     session: &mut Session,
     forwarding: &Forwarding<'_>,
@@ -119,7 +120,7 @@ async fn wait_for(
         if let Poll::Ready(result) = poll(context, session, upload) {
             return Poll::Ready(result.map_err(failure_of));
         }
-        // Time that the disk takes is not the client's.
+        // Time that the disk takes does not count against the client.
         let was_stuck = std::mem::replace(&mut is_stuck, upload.is_stuck());
         match (was_stuck, is_stuck) {
             (false, true) => upload.pause(clock::now()),

@@ -1,26 +1,27 @@
-//! When a connection without exchanges is idle: one notion for all versions of HTTP. Pure.
+//! When a connection without exchanges is idle; the same for all versions of HTTP. Pure.
 //!
-//! For Weir an exchange is over when its last byte was handed on. Its client may still be reading: what lies
-//! in buffers, in the kernel or unacknowledged is work under way. So a connection is idle while no exchange
-//! is under way, nothing is unsent, and nothing is received.
+//! For Weir an exchange is over when its last byte was handed on. The client may still be reading: bytes in
+//! buffers, in the kernel or unacknowledged are work in progress. So a connection is idle while no exchange
+//! runs, nothing is unsent, and nothing is received.
 
 use std::time::Duration;
 
-/// Looks at what is unsent within the time that a connection may be idle. Each may be a system call.
+/// How often unsent bytes are checked within the time that a connection may be idle. Each check may be a
+/// system call.
 const LOOKS: u32 = 4;
-/// Until the next look at a connection that was asked to make room for another and could not: a client may
-/// take this long to acknowledge what it has (RFC 1122 §4.2.3.2: less than half a second; Linux 40 ms).
+/// Time until the next check of a connection that was asked to make room for another and could not: a client
+/// may take this long to acknowledge data (RFC 1122 §4.2.3.2: less than half a second; Linux 40 ms).
 const SOON: Duration = Duration::from_millis(100);
 
-/// What has become of a connection without exchanges.
+/// The result of a check of a connection without exchanges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdleVerdict {
-    /// It is not idle, or not for long enough: look again at [`Idleness::due`].
+    /// It is not idle, or not for long enough: check again at [`Idleness::due`].
     Stays,
     /// Nothing has happened for as long as it may be idle.
     Idle,
     /// Something is unsent, and none of it was taken for as long as that may last, whatever the client has
-    /// said meanwhile (threat D1).
+    /// sent meanwhile (threat D1).
     Stalled,
 }
 
@@ -29,37 +30,37 @@ pub enum IdleVerdict {
 pub struct Patience {
     /// While nothing is unsent.
     pub idle: Duration,
-    /// While something is, and none of it is taken.
+    /// While something is unsent, and none of it is taken.
     pub stalled: Duration,
 }
 
 /// How long a connection without exchanges has been idle.
 #[derive(Clone, Copy, Debug)]
 pub struct Idleness {
-    /// When an exchange ended, something was received, or all was found to be sent.
+    /// When an exchange ended, something was received, or everything was found to be sent.
     quiet_since: Duration,
-    /// What was found at the last look; `None` when nothing was unsent.
+    /// The result of the last check; `None` if nothing was unsent.
     unsent: Option<Unsent>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Unsent {
-    /// What the client had taken; `None` before the first look.
+    /// How much the client had taken; `None` before the first check.
     taken: Option<u64>,
     /// When it last took more.
     since: Duration,
     looked_at: Duration,
-    /// The next look is to be soon.
+    /// Whether the next check must be soon.
     is_urgent: bool,
 }
 
 impl Idleness {
-    /// Of a connection on which nothing was sent yet.
+    /// For a connection on which nothing was sent yet.
     pub fn of_new(now: Duration) -> Idleness {
         Idleness { quiet_since: now, unsent: None }
     }
 
-    /// Of one whose last exchange ended at `now`.
+    /// For a connection whose last exchange ended at `now`.
     pub fn behind_exchange(now: Duration) -> Idleness {
         let unsent = Unsent { taken: None, since: now, looked_at: now, is_urgent: false };
         Idleness { quiet_since: now, unsent: Some(unsent) }
@@ -76,7 +77,7 @@ impl Idleness {
         (!is_unsent).then_some(self.quiet_since)
     }
 
-    /// When to look next.
+    /// When to check next.
     pub fn due(&self, patience: Patience) -> Duration {
         match &self.unsent {
             None => self.quiet_since + patience.idle,
@@ -87,7 +88,7 @@ impl Idleness {
         }
     }
 
-    /// Looks because the connection was asked to make room for another. True when it can.
+    /// Checks because the connection was asked to make room for another one. True if it can.
     pub fn makes_room(&mut self, taken: Option<u64>, now: Duration, patience: Patience) -> bool {
         self.look(taken, now, patience);
         if let Some(unsent) = &mut self.unsent {
@@ -96,8 +97,8 @@ impl Idleness {
         taken.is_none()
     }
 
-    /// Looks at the connection. `taken` is how much the client has taken so far, in any measure that grows,
-    /// if there is something that it has not taken, wherever that lies.
+    /// Checks the connection. `taken` is how much the client has taken so far, in any measure that grows;
+    /// `None` if nothing is left that it has not taken, wherever that may lie.
     pub fn look(&mut self, taken: Option<u64>, now: Duration, patience: Patience) -> IdleVerdict {
         let before = self.unsent.take();
         let Some(taken) = taken else {
@@ -127,8 +128,8 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Looks when it is time, until it ends; `taken_at` says what the client has taken then. Gives when that
-    /// was, and how.
+    /// Checks whenever it is due, until the connection ends; `taken_at` gives what the client has taken by
+    /// then. Gives when it ended, and how.
     fn end_of(mut idleness: Idleness, taken_at: impl Fn(u64) -> Option<u64>) -> (u64, IdleVerdict) {
         for _ in 0..1000 {
             let now = idleness.due(PATIENCE);

@@ -17,7 +17,7 @@ use crate::http::pump::Pump;
 #[derive(Default)]
 pub struct Kept {
     idle: RefCell<Vec<IdleSince>>,
-    /// Connections that are shared, of a pool whose backends are spoken to in HTTP/2.
+    /// Shared connections, for pools whose backends are spoken to in HTTP/2.
     pub h2: Rc<BackendConnections>,
     /// The same for HTTP/3.
     pub h3: Rc<QuicConnections>,
@@ -29,10 +29,10 @@ struct IdleSince {
 }
 
 impl Kept {
-    /// An idle connection that, as far as is known here, the backend still holds open and has sent nothing
-    /// on.
+    /// Takes an idle connection that, as far as is known here, the backend still holds open and has sent
+    /// nothing on.
     ///
-    /// `max_idle` bounds how long it may have been idle: a request that cannot be replayed must not use a
+    /// `max_idle` bounds how long it may have been idle: a request that can't be sent again must not use a
     /// connection that the backend may be closing.
     pub fn take_idle(
         &self,
@@ -55,7 +55,7 @@ impl Kept {
         None
     }
 
-    /// Keeps a connection whose last exchange ended cleanly on both sides, which is what the type says.
+    /// Keeps a connection whose last exchange ended cleanly on both sides, as its type guarantees.
     pub fn keep_idle(&self, backend: &WorkerBackend, connection: Idle<Connection>, now: Duration, max: u32) {
         let kept = IdleSince { connection, since: now };
         let mut idle = self.idle.borrow_mut();
@@ -65,8 +65,8 @@ impl Kept {
     }
 }
 
-/// Keeps a connection whose response allows it for another exchange, when this one ended cleanly in both
-/// directions: all of the request was sent, and of the response and nothing else received by `download`.
+/// Keeps a connection for another exchange if its response allows that and this one ended cleanly in both
+/// directions: all of the request was sent, and `download` received the whole response and nothing else.
 pub fn keep(
     chosen: &Chosen,
     mut connection: Busy<Connection>,
@@ -84,13 +84,13 @@ pub fn keep(
     }
 }
 
-/// Whether connections to the backends of a pool are of one client each, whom the backend knows by them.
+/// Whether each connection to the pool's backends belongs to one client, whom the backend identifies by it.
 pub fn is_one_clients(pool: &weir_config::Pool) -> bool {
     pool.send_proxy.is_some() || pool.source.contains(&weir_config::Source::Client)
 }
 
 impl IdleSince {
-    /// Whether it goes to the address that the backend's name stands for now.
+    /// Whether it goes to the current address of the backend's name.
     #[inline]
     fn is_at(&self, moves: u32) -> bool {
         self.connection.connection().moves() == moves

@@ -1,4 +1,4 @@
-//! What an exchange looked like, for counters and the access log.
+//! The facts about an exchange for counters and the access log.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -19,58 +19,58 @@ use crate::http::route::Route;
 use crate::seldom::{Reused, Seldom};
 use crate::worker::{Worker, WorkerListener};
 
-/// Facts gathered along the way.
+/// Facts gathered in the course of an exchange.
 #[derive(Default)]
 pub struct Ledger {
-    /// First byte of the request.
+    /// When the first byte of the request came.
     pub began: Duration,
-    /// Head of the request complete.
+    /// When the head of the request was complete.
     pub head: Duration,
     pub queue: Option<Duration>,
     pub connect: Option<Duration>,
     pub backend_header: Option<Duration>,
-    /// What the backend was asked in.
+    /// The protocol in which the backend was asked.
     pub backend_protocol: Option<Spoken>,
-    /// How long it took to know whether the client may ask.
+    /// How long authentication took.
     pub auth: Option<Duration>,
     pub retries: u32,
-    /// What became of a second backend that was asked beside the first.
+    /// The result of asking a second backend in parallel.
     pub hedge: Option<HedgeResult>,
     pub bytes_received: u64,
     pub bytes_sent: u64,
-    /// How many of them are the response's head.
+    /// How many of them belong to the response's head.
     pub head_bytes_sent: u64,
-    /// Bytes of a tunnel, which the counters have been told already.
+    /// Bytes of a tunnel (from the client, from the backend), which have been counted already.
     tunnelled: (u64, u64),
-    /// Status sent to the client; 0 for none.
+    /// Status sent to the client; 0 if none was.
     status: u16,
     pub pool: Option<Rc<WorkerPool>>,
     /// Index of the backend used last.
     pub backend: Option<usize>,
-    /// What is said of the cache; nothing on routes without one.
+    /// How the cache handled the request; empty on routes without a cache.
     pub cache: Seldom<Note>,
-    /// Requests that it is counted as one of, for as long as it is under way, and what its answer counts as.
+    /// Its place in limits on concurrent requests while it runs, and how its answer is charged.
     pub passage: Passage,
-    /// The client, where a trusted proxy speaks for it.
+    /// The client, if a trusted proxy named it.
     behind_proxy: Option<Client>,
-    /// Whether something was waited for since the request's head that is none of the phases.
+    /// Whether there was a wait since the request's head that is not one of the phases above.
     has_waited: bool,
     would_reject: Reasons,
     route: Option<Arc<str>>,
     /// The route's number.
     route_number: Option<usize>,
-    /// Whether its route wants no line of it.
+    /// Whether its route wants no access log line.
     is_unlogged: bool,
-    /// What logs ask for that are not the usual one.
+    /// Values for logs with forms of their own.
     pub captured: Seldom<Captured>,
-    /// What the screen for SQL injection found first: where in the request, and of what kind.
+    /// The first finding of the screen for SQL injection: where in the request, and of what kind.
     sqli: Option<Box<str>>,
-    /// The user, where anybody asked and the log is on.
+    /// The user, if authentication took place and the log is on.
     user: Option<Box<[u8]>>,
     text: Seldom<Text>,
 }
 
-/// What the log quotes of the request; filled only while the log is on.
+/// The parts of the request that the log quotes; filled only while the log is on.
 #[derive(Default)]
 struct Text {
     bytes: Vec<u8>,
@@ -102,7 +102,7 @@ impl Reused for Text {
 }
 
 impl Ledger {
-    /// Starts a new page. Field by field, for a whole new one would be written and then moved here.
+    /// Starts a new exchange. Field by field, because a whole new value would be written and then moved here.
     pub fn begin(&mut self, now: Duration) {
         let Ledger {
             began,
@@ -148,55 +148,55 @@ impl Ledger {
         passage.end();
     }
 
-    /// The time, near enough and without asking the clock: as long as nothing was waited for since the
-    /// request's head.
+    /// The current time, approximately: the time of the request's head as long as there was no wait since,
+    /// which saves asking the clock.
     pub fn nearly_now(&self) -> Duration {
         if self.retries == 0 && self.queue.is_none() && !self.has_waited { self.head } else { clock::now() }
     }
 
-    /// Notes that something was waited for, such as a part of the body: the head did not come a moment ago
-    /// any more.
+    /// Notes a wait, for example for a part of the body: the time of the head is no longer close to the
+    /// current time.
     pub fn note_wait(&mut self) {
         self.has_waited = true;
     }
 
-    /// When the response's head came, near enough for averages and without asking the clock.
+    /// When the response's head came, precise enough for averages and without asking the clock.
     pub fn response_at(&self) -> Duration {
         if self.retries > 0 || self.has_waited {
-            // The phases are those of the last attempt only, and not all that there are.
+            // The phases are only those of the last attempt.
             return clock::now();
         }
         let phases = [self.queue, self.connect, self.backend_header];
         phases.into_iter().flatten().fold(self.head, |at, phase| at + phase)
     }
 
-    /// Notes whose request it is, where the connection's client is a trusted proxy.
+    /// Notes the client of this request, if the connection's own client is a trusted proxy.
     pub fn note_client(&mut self, client: Client) {
         self.behind_proxy = Some(client);
     }
 
-    /// Whose request it is.
+    /// The client of this request.
     #[inline]
     pub fn client(&self, requester: &Requester) -> Client {
         self.behind_proxy.unwrap_or(requester.client)
     }
 
-    /// Lets go of what must not be kept while no exchange runs.
+    /// Releases what must not be kept while no exchange runs.
     pub fn release(&mut self) {
         self.pool = None;
         self.route = None;
         self.passage.end();
     }
 
-    /// The whole rest of the answer leaves next, in one piece: who has received it finds no place taken any
-    /// more by what it asked for.
+    /// Called before the whole rest of the answer is sent in one piece: a client that has received it must
+    /// not find that its request still counts as running.
     #[inline]
     pub fn leave_places(&mut self) {
         self.passage.end();
     }
 
-    /// The client is answered with this status, of which nothing has left yet: who has received it may find
-    /// that it was one too many.
+    /// Notes the status of the answer, of which nothing has been sent yet. If the answer is charged, the
+    /// client may find after receiving it that it has exceeded a limit.
     #[inline]
     pub fn answers(&mut self, status: u16) {
         self.status = status;
@@ -205,7 +205,7 @@ impl Ledger {
         }
     }
 
-    /// Status of the answer; 0 as long as there is none.
+    /// Status of the answer; 0 while there is none.
     pub fn status(&self) -> u16 {
         self.status
     }
@@ -218,7 +218,7 @@ impl Ledger {
         }
     }
 
-    /// What the exchange with the backend took, for the log of who waits for it too.
+    /// What the exchange with the backend took, for the logs of those who wait for the same fetch.
     pub fn origin(&self) -> Origin {
         Origin {
             backend: self.backend,
@@ -231,7 +231,7 @@ impl Ledger {
         }
     }
 
-    /// Notes what the fetch took that this exchange had made.
+    /// Notes what the fetch took that answered this exchange.
     pub fn note_origin(&mut self, origin: Origin) {
         let Origin { backend, retries, hedge, queue, connect, backend_header, backend_protocol } = origin;
         let known = self.pool.as_ref().map_or(0, |pool| pool.backends.len());
@@ -241,29 +241,30 @@ impl Ledger {
         (self.backend_protocol, self.hedge) = (backend_protocol, hedge);
     }
 
-    /// Notes and counts what would have refused the request, but for a dry run; once per request.
+    /// Notes and counts what would have refused the request if it were no dry run; once per request and
+    /// reason.
     pub fn note_would_reject(&mut self, cells: &ListenerCells, reason: Rejected) {
         if self.would_reject.add(reason) {
             cells.would_reject[reason as usize].increment();
         }
     }
 
-    /// Notes for the log what the screen for SQL injection found: the first of a request.
+    /// Notes for the log what the screen for SQL injection found; only the first finding of a request.
     pub fn note_sqli(&mut self, say: impl FnOnce() -> String) {
         self.sqli.get_or_insert_with(|| say().into());
     }
 
-    /// Whether it found anything.
+    /// Whether that screen found anything.
     pub fn is_noted_by_sqli(&self) -> bool {
         self.sqli.is_some()
     }
 
-    /// Notes for the log who the client has shown to be.
+    /// Notes for the log which user the client is.
     pub fn note_user(&mut self, name: &[u8]) {
         self.user = (!name.is_empty()).then(|| name.into());
     }
 
-    /// Notes which route took the request, and whether it wants a line of it.
+    /// Notes the matching route, and whether it wants an access log line.
     pub fn note_route(&mut self, worker: &Worker, listener: &WorkerListener, route: &Route) {
         self.is_unlogged = !route.access_log;
         self.route_number = Some(route.number);
@@ -272,7 +273,7 @@ impl Ledger {
         }
     }
 
-    /// Keeps what logs ask of the response that the client gets.
+    /// Copies what logs need from the response that the client gets.
     #[inline]
     pub fn note_response(&mut self, listener: &WorkerListener, head: &ResponseHead, text: &[u8]) {
         if let Some(logs) = listener.compiled.logs.as_deref().filter(|logs| logs.asks()) {
@@ -280,7 +281,7 @@ impl Ledger {
         }
     }
 
-    /// Keeps what the log quotes of the request.
+    /// Copies what the log quotes from the request.
     pub fn note_request(&mut self, request: &RequestHead, received: &[u8]) {
         let text = &mut *self.text;
         let mut keep = |bytes: &[u8]| {
@@ -304,14 +305,14 @@ impl Ledger {
         };
     }
 
-    /// Adds a tunnel's bytes for the log; the counters were told while they moved.
+    /// Notes a tunnel's bytes for the log; they were counted while they moved.
     pub fn tunnelled(&mut self, from_client: u64, from_backend: u64) {
         self.tunnelled = (from_client, from_backend);
     }
 
-    /// Counts the exchange and writes its log line. Called exactly once per exchange.
+    /// Counts the exchange and writes its access log line. Called exactly once per exchange.
     ///
-    /// Gives the time, so that what comes next need not ask the clock again.
+    /// Gives the current time, so that the next step need not ask the clock again.
     pub fn close(
         &mut self,
         requester: &Requester,
@@ -382,7 +383,7 @@ impl Ledger {
             retries: self.retries,
             hedge: self.hedge.map(HedgeResult::word),
             timers: Timers {
-                // A head that never came whole has no method, and took no time that is known.
+                // A head that was never complete has no method, and took no known time.
                 client_header: (!text.method.is_empty()).then(|| self.head.saturating_sub(self.began)),
                 queue: self.queue,
                 connect: self.connect.or_else(|| self.backend_header.map(|_| Duration::ZERO)),

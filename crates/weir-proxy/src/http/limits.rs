@@ -1,8 +1,8 @@
-//! What parsers of heads bound.
+//! The limits for parsers of heads.
 
 use weir_http::Limits;
 
-/// What a listener's configured limits are to a parser.
+/// Converts a listener's configured limits for a parser.
 pub fn limits_of(config: &weir_config::HttpLimits) -> Limits {
     Limits {
         request_line_bytes: config.request_line_bytes,

@@ -1,8 +1,8 @@
 //! Closes a connection whose client may still be sending.
 //!
 //! Closing with bytes unread makes the kernel send a reset, which can destroy the answer before the client
-//! has read it. So: say that nothing more comes, then read away what the client sends, for a bounded time and
-//! amount (RFC 9112 §9.6).
+//! has read it. So the connection is half-closed first, and then what the client sends is read and discarded,
+//! for a bounded time and amount (RFC 9112 §9.6).
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -15,18 +15,18 @@ use weir_io::wait::receive;
 
 use crate::http::session::Session;
 
-/// Longest wait for the client to have read the answer and closed.
+/// Longest wait for the client to read the answer and close.
 const LONGEST: Duration = Duration::from_secs(2);
-/// Most bytes read away. A client on a fast line has sent several MiB of an upload before it looks at the
-/// answer that refuses it.
+/// Most bytes that are read and discarded. A client on a fast line has sent several MiB of an upload before
+/// it looks at the answer that refuses it.
 const MOST_BYTES: usize = 16 << 20;
 
-/// The same for a stream, whose client is told to stop by a reset then.
+/// The longest wait for a stream, whose client is then told to stop by a reset.
 const LONGEST_OF_STREAM: Duration = Duration::from_millis(500);
-/// The same for a stream: a few of its windows.
+/// Most bytes for a stream: a few of its windows.
 const MOST_BYTES_OF_STREAM: usize = 1 << 20;
 
-/// Half-closes, then reads until the client closes or one of the bounds is met.
+/// Half-closes, then reads until the client closes or one of the bounds is reached.
 pub async fn until_quiet(session: &mut Session) {
     session.requester.buffer = None;
     let shut = poll_fn(|context| session.stream.poll_shutdown(context)).await;
@@ -36,10 +36,9 @@ pub async fn until_quiet(session: &mut Session) {
     read_away(session, LONGEST, MOST_BYTES).await;
 }
 
-/// Reads away the rest of a request on a stream whose answer is sent. To drop it at once would reset the
-/// stream right behind the answer, and some clients that are in the middle of an upload (curl 7.88 and 8.23
-/// were seen to) then take the reset for all they got, although RFC 9113 §8.1 forbids them to throw the
-/// answer away.
+/// Reads and discards the rest of a request on a stream whose answer has been sent. Dropping the stream at
+/// once would reset it right after the answer, and some clients in the middle of an upload (seen with curl
+/// 7.88 and 8.23) then only report the reset, although RFC 9113 §8.1 forbids them to discard the answer.
 pub async fn until_stream_is_read(session: &mut Session) {
     read_away(session, LONGEST_OF_STREAM, MOST_BYTES_OF_STREAM).await;
 }
@@ -48,7 +47,7 @@ async fn read_away(session: &mut Session, longest: Duration, most_bytes: usize) 
     session.requester.deadline.set(clock::now() + longest);
     let mut read = 0;
     while read < most_bytes {
-        // No buffer while waiting: an attacker's closing connections hold nothing.
+        // No buffer is held while waiting, so an attacker's closing connections hold none.
         let readable = poll_fn(|context| match session.stream.poll_readable(context) {
             Poll::Ready(result) => Poll::Ready(result.is_ok()),
             Poll::Pending

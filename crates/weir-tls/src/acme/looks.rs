@@ -1,8 +1,8 @@
-//! Looks for what other Weirs with the same store have to prove, asked for by workers and made by the control
-//! side.
+//! Look-ups of the proofs of other Weirs with the same store. Workers ask for them, and the control side
+//! makes them.
 //!
-//! All that ask while a look is under way wait for the next one together, so that however many ask, there is
-//! one look at a time, and each of them learns all that there was when it asked.
+//! All that ask while a look-up is in progress wait for the next one together. So there is only one look-up
+//! at a time, however many ask, and each gets all that was stored when it asked.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -11,21 +11,21 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// What is looked for: [`TOKENS`], [`HANDSHAKES`], both, or nothing.
+/// What is looked up: [`TOKENS`], [`HANDSHAKES`], both, or nothing.
 #[derive(Default)]
 pub(super) struct Looks {
     open_for: AtomicU8,
     state: Mutex<LookState>,
 }
 
-/// Answers to requests.
+/// Answers to requests for tokens.
 pub(super) const TOKENS: u8 = 1;
-/// Certificates of handshakes.
+/// Certificates for handshakes.
 pub(super) const HANDSHAKES: u8 = 2;
 
 #[derive(Default)]
 struct LookState {
-    /// Number of the last look that anybody waits for, has begun, and has ended.
+    /// Numbers of the last look-up that somebody waits for, that has begun, and that has ended.
     wanted: u64,
     begun: u64,
     ended: u64,
@@ -34,7 +34,7 @@ struct LookState {
     looker: Option<Waker>,
 }
 
-/// The wait for a look that begins after it was asked for. Ends at once where nobody looks.
+/// Waits for a look-up that begins after it was asked for. Ends at once if nothing is looked up.
 #[must_use = "it is to be waited for"]
 pub struct Look<'a> {
     looks: &'a Looks,
@@ -42,7 +42,7 @@ pub struct Look<'a> {
     place: u64,
 }
 
-/// A look that is being made; whoever waits for it waits no longer than this is kept.
+/// A look-up in progress; those that wait for it are released when this is dropped.
 #[must_use = "it ends the look"]
 pub struct BegunLook<'a> {
     looks: &'a Looks,
@@ -54,7 +54,7 @@ impl Looks {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has it looked for these from now on; who waits where nothing is any more waits no longer.
+    /// Sets what is looked up from now on. If it is nothing, those that wait are released.
     pub fn open_for(&self, what: u8) {
         self.open_for.store(what, Ordering::Release);
         if what == 0 {
@@ -79,7 +79,7 @@ impl Looks {
         Look { looks: self, number, place }
     }
 
-    /// Waits until somebody asks.
+    /// Waits until a look-up is asked for.
     pub async fn asked(&self) -> BegunLook<'_> {
         poll_fn(|context| {
             let mut state = self.lock();
@@ -95,10 +95,11 @@ impl Looks {
 }
 
 impl Look<'_> {
-    /// Whether it is over.
+    /// Ready when the look-up is over.
     pub fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut state = self.looks.lock();
-        // Where it was closed behind this question, all that waited were woken before they were here.
+        // If look-ups were closed since this one was asked for, the waiting tasks were woken before this task
+        // was among them.
         if state.ended >= self.number || self.looks.open_for.load(Ordering::Acquire) == 0 {
             return Poll::Ready(());
         }

@@ -1,31 +1,31 @@
-//! What one Weir writes into the store for others to show to an authority in its place, and how it is read.
-//!
-//! A file for each proof: nothing of what a client asks for is ever part of a path. What a file says is
-//! believed only as far as it has the form of a proof, so that none has others answer anything else.
+//! The file format in which a Weir stores proofs, so that other Weirs can present them to an authority in its
+//! place.
+//! Each proof has its own file, and nothing that a client requests becomes part of a path. The content of a
+//! file is accepted only if it has the form of a proof, so that it can't be used to answer anything else.
 
 use std::fmt::Write as _;
 
-/// Longest token that is shared, bytes; those of authorities have 22 to 43.
+/// Longest token that is shared, in bytes; those of authorities have 22 to 43.
 const TOKEN_BYTES: usize = 128;
-/// Longest answer to a token: with a dot, and a digest of a key in base64url.
+/// Longest answer: a token, a dot, and a key digest in base64url.
 const AUTHORIZATION_BYTES: usize = TOKEN_BYTES + 1 + 64;
-/// Longest name of a domain, RFC 1035 section 2.3.4.
+/// Longest domain name (RFC 1035 section 2.3.4).
 const DOMAIN_BYTES: usize = 253;
 
-/// Largest file of a proof, bytes.
+/// Largest file with a proof, in bytes.
 pub const PROOF_BYTES: u64 = 1024;
 
-/// What proves to an authority that a domain is ours.
+/// A proof of control of a domain, for an authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SharedProof {
     /// The answer to a request for this token (RFC 8555 section 8.3).
     Token {
-        /// The last part of the path that is asked for.
+        /// The last part of the requested path.
         token: String,
-        /// What it is answered with.
+        /// The answer to the request.
         authorization: String,
     },
-    /// What a certificate has to have in it that is shown in a handshake for this domain (RFC 8737).
+    /// The digest in the certificate to present in a handshake for this domain (RFC 8737).
     Handshake {
         /// The domain.
         domain: String,
@@ -35,7 +35,7 @@ pub enum SharedProof {
 }
 
 impl SharedProof {
-    /// As it stands in a file; `None` where it has not the form of one.
+    /// The content of its file; `None` if the proof is malformed.
     pub fn to_text(&self) -> Option<String> {
         let text = match self {
             SharedProof::Token { token, authorization } => format!("token {token} {authorization}\n"),
@@ -47,11 +47,11 @@ impl SharedProof {
                 format!("handshake {domain} {digest}\n")
             }
         };
-        // What others would not read is not written.
+        // A proof that others would not accept is not written.
         (SharedProof::parse(&text).as_ref() == Some(self)).then_some(text)
     }
 
-    /// Reads [`Self::to_text`]; `None` for what is none, or is not whole yet.
+    /// Parses [`Self::to_text`]; `None` for anything else, or an incomplete file.
     pub fn parse(text: &str) -> Option<SharedProof> {
         let mut words = text.strip_suffix('\n')?.split(' ');
         let (kind, name, value) = (words.next()?, words.next()?, words.next()?);
@@ -81,7 +81,7 @@ fn is_base64url(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
-/// Whether it has the form of a host name in lower case.
+/// Whether a text has the form of a host name in lower case.
 fn is_domain(text: &str) -> bool {
     let is_label = |label: &str| {
         let plain =

@@ -1,13 +1,13 @@
-//! Whose turn it is to have handshakes prove a domain: a client that asks for the proof says which domain it
-//! means, and not which order, so of two at once one would be shown the other's.
+//! Which order may prove a domain by handshakes. A validating client names the domain but not the order, so
+//! if two orders offered proofs at once, one would be validated with the other's.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Orders that wait for each other, each with its number, in the order in which they came: the first in line
-/// for all of its domains has its turn. None waits for one that came later, so none waits for ever.
+/// Orders that wait for each other, with their numbers, in order of arrival. An order that is first for all
+/// of its domains has its turn. No order waits for a later one, so none waits for ever.
 #[derive(Default)]
 pub(super) struct Turns {
     lines: Mutex<Lines>,
@@ -25,7 +25,7 @@ impl Turns {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place in line for `domains`.
+    /// Queues an order for `domains`; returns its number.
     pub fn begin(&self, domains: &[String]) -> u64 {
         let mut lines = self.lock();
         let number = lines.next;
@@ -39,7 +39,7 @@ impl Turns {
         number
     }
 
-    /// Waits until nobody is before `number`.
+    /// Waits until `number` is first for all of its domains.
     pub async fn come(&self, number: u64, domains: &[String]) {
         poll_fn(|context| {
             let mut lines = self.lock();
@@ -52,7 +52,7 @@ impl Turns {
         .await;
     }
 
-    /// Gives the place back, whether its turn has come or not.
+    /// Removes an order from the queues, whether or not its turn has come.
     pub fn end(&self, number: u64, domains: &[String]) {
         let mut lines = self.lock();
         lines.wakers.remove(&number);

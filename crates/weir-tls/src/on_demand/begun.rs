@@ -1,4 +1,4 @@
-//! A name that a certificate is being got for.
+//! A name for which a certificate is being obtained.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::{Answered, Failed, NameResult, OnDemand, Stored, make_room};
 
-/// Least time for which a certificate is left alone whose renewal the service has refused: it is good for
-/// weeks still.
+/// Least time before the next try if the service has refused the renewal of a certificate, which is still
+/// valid for weeks.
 const REFUSED_LEAST: Duration = Duration::from_secs(3600);
 
-/// A name that a certificate is being got for, until this is dropped: then those who still wait go on without
-/// one.
+/// A name for which a certificate is being obtained, until this is dropped: then handshakes that still wait
+/// continue without one.
 #[must_use = "the name is let go with it"]
 pub struct Begun {
     on_demand: Arc<OnDemand>,
@@ -19,14 +19,14 @@ pub struct Begun {
     is_renewal: bool,
 }
 
-/// Why nobody is asked about a name, and nothing ordered for it, now.
+/// Why the service is not asked about a name now, and nothing is ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotNow {
-    /// As many names as `max_names` are asked about and ordered.
+    /// `max_names` names are already being asked about or ordered.
     Busy,
-    /// Those who waited for it have no place: as many as `max_waiting` wait for others.
+    /// None of the handshakes that wait for it can have a place: `max_waiting` already wait for others.
     NoPlace,
-    /// The authority can't be spoken with.
+    /// The authority can't be reached.
     Away,
 }
 
@@ -41,16 +41,16 @@ impl Begun {
         &self.name
     }
 
-    /// Whether there is a certificate, which comes to its end.
+    /// Whether a certificate exists that is about to expire.
     pub fn is_renewal(&self) -> bool {
         self.is_renewal
     }
 
-    /// Takes a place among the names that are asked about and ordered, and one of `max_waiting` for each
-    /// handshake that waits for this one. Those that get none go on without a certificate.
+    /// Takes one of the `max_names` places, and one of `max_waiting` for each handshake that waits for this
+    /// name. Handshakes without a place continue without a certificate.
     ///
     /// # Errors
-    /// There is none, or it would be of no use. That is counted.
+    /// There is no place, or it would be useless. That is counted.
     pub fn may_ask(&self) -> Result<(), NotNow> {
         let mut state = self.on_demand.lock();
         let now = Instant::now();
@@ -62,7 +62,7 @@ impl Begun {
         }
         if state.asking >= self.on_demand.settings.max_names {
             drop(state);
-            // Not remembered: there is a place as soon as another name is done.
+            // Not remembered: a place is free as soon as another name is done.
             self.on_demand.counts.name(NameResult::Busy);
             return Err(NotNow::Busy);
         }
@@ -76,14 +76,14 @@ impl Begun {
         Ok(())
     }
 
-    /// Attempts for the name that failed in a row, and why the last one did.
+    /// How many attempts for the name have failed in a row, and why the last one did.
     pub fn failures(&self) -> Option<Failed> {
         let state = self.on_demand.lock();
         let failed = if self.is_renewal { &state.held } else { &state.failed };
         failed.get(&self.name).cloned()
     }
 
-    /// Serves a certificate from now on, to those who wait for it first.
+    /// Serves a certificate from now on, first to those who wait for it.
     pub fn serve(&self, stored: Stored, result: NameResult) {
         let mut state = self.on_demand.lock();
         let gone = state.kept.put(&self.name, stored.0);
@@ -98,7 +98,7 @@ impl Begun {
         self.on_demand.counts.evicted(gone);
     }
 
-    /// Notes what the service has said.
+    /// Records the service's answer.
     pub fn answered(&self, is_yes: bool) {
         let remember = self.on_demand.settings.remember;
         if !is_yes && self.is_renewal {
@@ -115,8 +115,8 @@ impl Begun {
         }
     }
 
-    /// Notes that no certificate could be got, and when to try again. One more failure in a row if an order
-    /// failed.
+    /// Records that no certificate could be obtained, and when to try again. If an order failed, the number
+    /// of failures in a row goes up by one.
     pub fn failed(&self, result: NameResult, pause: Duration, reason: String) {
         let mut state = self.on_demand.lock();
         let all = if self.is_renewal { &mut state.held } else { &mut state.failed };

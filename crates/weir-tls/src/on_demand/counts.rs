@@ -1,32 +1,31 @@
-//! What became of names that were asked for, and of the handshakes that asked.
+//! Counters for the outcomes of names and of the handshakes that asked for them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What became of a name that a certificate was to be got for: label `result` of
-/// `weir_acme_on_demand_names_total`.
+/// The outcome for a name that needed a certificate: label `result` of `weir_acme_on_demand_names_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameResult {
-    /// A certificate was ordered and came, or another process had got it meanwhile.
+    /// A certificate was ordered and issued, or another process had obtained it meanwhile.
     Issued,
     /// It was in the store.
     Stored,
     /// The service said no.
     Refused,
-    /// The service did not answer, or said that it can't.
+    /// The service did not answer, or answered that it can't tell.
     Unanswered,
-    /// It was in no store, and as many as `max_names` were asked about and ordered, or `max_waiting`
-    /// handshakes waited for others.
+    /// It was in no store, and `max_names` names were being asked about or ordered, or `max_waiting`
+    /// handshakes were waiting for others.
     Busy,
     /// There were more orders than `rate` and `burst` allow.
     Limited,
-    /// It was in no store, and the authority could not be spoken with for another name a moment ago.
+    /// It was in no store, and a moment ago the authority could not be reached for another name.
     Away,
-    /// No certificate came.
+    /// No certificate was issued.
     Failed,
 }
 
 impl NameResult {
-    /// Every one, for metrics.
+    /// All values, for metrics.
     pub const ALL: [NameResult; 8] = [
         NameResult::Issued,
         NameResult::Stored,
@@ -53,27 +52,27 @@ impl NameResult {
     }
 }
 
-/// What became of a handshake for a name whose certificate was not in memory: label `result` of
+/// The outcome for a handshake whose name had no certificate in memory: label `result` of
 /// `weir_acme_on_demand_handshakes_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitResult {
-    /// It waited, and the certificate came.
+    /// It waited, and the certificate arrived.
     Served,
-    /// It waited, and none was to be had.
+    /// It waited, and there was no certificate.
     Refused,
-    /// None had come within `wait`.
+    /// None had arrived within `wait`.
     TimedOut,
-    /// The client left meanwhile, or Weir needed the room.
+    /// The client left meanwhile, or Weir needed its place.
     Left,
-    /// The store had no certificate for it, and `max_waiting` others waited; or as many names as may be were
-    /// looked for there.
+    /// The store had no certificate for it and `max_waiting` others were waiting; or the limit of names being
+    /// looked up in the store was reached.
     NoPlace,
-    /// It did not wait: by what is remembered of the name none was to be had.
+    /// It did not wait: an earlier refusal or failure for the name is remembered.
     Remembered,
 }
 
 impl WaitResult {
-    /// Every one, for metrics.
+    /// All values, for metrics.
     pub const ALL: [WaitResult; 6] = [
         WaitResult::Served,
         WaitResult::Refused,
@@ -96,7 +95,7 @@ impl WaitResult {
     }
 }
 
-/// Since the start.
+/// Counts since the start.
 #[derive(Debug, Default)]
 pub struct Counts {
     names: [AtomicU64; NameResult::ALL.len()],
@@ -105,22 +104,22 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Names that came to this.
+    /// Number of names with this outcome.
     pub fn names(&self, result: NameResult) -> u64 {
         self.names[result as usize].load(Relaxed)
     }
 
-    /// Handshakes that came to this.
+    /// Number of handshakes with this outcome.
     pub fn waits(&self, result: WaitResult) -> u64 {
         self.waits[result as usize].load(Relaxed)
     }
 
-    /// Certificates that gave way to others in memory.
+    /// Number of certificates evicted from memory.
     pub fn evictions(&self) -> u64 {
         self.evicted.load(Relaxed)
     }
 
-    /// One more handshake that came to this.
+    /// Counts a handshake with this outcome.
     pub fn wait(&self, result: WaitResult) {
         self.waits[result as usize].fetch_add(1, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Certificates that are held in memory, the ones that were asked for last.
+//! Certificates held in memory, the most recently used ones.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -8,16 +8,16 @@ use rustls::sign::CertifiedKey;
 
 use crate::certificate::{Facts, Loaded};
 
-/// At most so many certificates, by name. The one that was not asked for the longest gives way.
+/// A limited number of certificates, by name. The least recently used one is evicted.
 pub(super) struct Kept {
     most: usize,
-    /// How often it is noted that a certificate is used.
+    /// The interval at which use of a certificate is recorded.
     note_every: Duration,
     by_name: HashMap<Box<str>, Certificate>,
-    /// Names by their last turn.
+    /// Names by the number of their last use.
     turns: BTreeMap<u64, Box<str>>,
     next_turn: u64,
-    /// Those used for which that is to be noted, with when they were.
+    /// Certificates whose use is to be recorded, and when they were used.
     used: Vec<(Box<str>, SystemTime)>,
 }
 
@@ -38,17 +38,17 @@ impl Kept {
         self.by_name.len()
     }
 
-    /// Whether a certificate for `name` is here and good at `now`.
+    /// Whether it has a certificate for `name` that is valid at `now`.
     pub fn has(&self, name: &str, now: SystemTime) -> bool {
         self.by_name.get(name).is_some_and(|each| each.facts.is_good(now))
     }
 
-    /// What is known of the certificate for `name`.
+    /// Facts about the certificate for `name`.
     pub fn facts(&self, name: &str) -> Option<&Facts> {
         self.by_name.get(name).map(|each| &each.facts)
     }
 
-    /// The certificate for `name`, which counts as used; `None` when there is none that is good at `now`.
+    /// The certificate for `name`, which counts as used; `None` when there is none that is valid at `now`.
     pub fn find(&mut self, name: &str, now: SystemTime) -> Option<Arc<CertifiedKey>> {
         let turn = self.next_turn;
         let found = self.by_name.get_mut(name).filter(|each| each.facts.is_good(now))?;
@@ -63,7 +63,7 @@ impl Kept {
         Some(found.key.clone())
     }
 
-    /// Holds a certificate for `name`; gives how many had to give way.
+    /// Stores a certificate for `name`; returns how many were evicted.
     pub fn put(&mut self, name: &str, loaded: Loaded) -> u64 {
         let turn = self.next_turn;
         self.next_turn += 1;
@@ -83,14 +83,14 @@ impl Kept {
         gone
     }
 
-    /// Names that were used, and when, for which that was not noted lately; each is given once.
+    /// Names whose use is to be recorded, and when they were used; each is returned once.
     pub fn take_used(&mut self) -> Vec<(Box<str>, SystemTime)> {
         std::mem::take(&mut self.used)
     }
 }
 
 impl Facts {
-    /// Whether the certificate is good at `now`, as far as it says from when and until when it is.
+    /// Whether the certificate is valid at `now`, as far as its validity period is known.
     pub fn is_good(&self, now: SystemTime) -> bool {
         let since = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let now = i64::try_from(since).unwrap_or(i64::MAX);

@@ -1,7 +1,7 @@
-//! Names that a certificate may be ordered for.
+//! Names for which a certificate may be ordered.
 
-/// Whether `name` is a DNS host name of at least two parts, in lower case and without a last dot: neither an
-/// address nor a wildcard, nor anything that two readers could take differently (RFC 1123 section 2.1).
+/// Whether `name` is a DNS host name of at least two labels, in lower case and without a trailing dot: no
+/// address, no wildcard, and nothing that two parsers could interpret differently (RFC 1123 section 2.1).
 pub fn is_host_name(name: &str) -> bool {
     let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let is_label = |label: &str| {
@@ -14,11 +14,11 @@ pub fn is_host_name(name: &str) -> bool {
     name.len() <= 253
         && name.contains('.')
         && name.split('.').all(is_label)
-        // A top-level domain of digits alone is what addresses end in (RFC 3696 section 2).
+        // A last label of digits only belongs to an address (RFC 3696 section 2).
         && !last.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether one of `patterns` is for `name`; without any, every name is.
+/// Whether `name` matches one of `patterns`; without any, every name does.
 pub fn is_among(patterns: &[String], name: &str) -> bool {
     let parent = name.split_once('.').map(|(_, parent)| parent);
     let is_for = |pattern: &String| match pattern.strip_prefix("*.") {

@@ -6,13 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use super::{OnDemand, WaitResult};
 
-/// A place among those who wait for one name; given back when dropped, whatever becomes of the name.
+/// A place among those that wait for one name; released when dropped, whatever the outcome.
 #[must_use = "the place is given back with it"]
 pub struct Waiting {
     on_demand: Arc<OnDemand>,
     name: Box<str>,
     number: u64,
-    /// What is counted when this is dropped.
+    /// The outcome to count when this is dropped.
     result: WaitResult,
 }
 
@@ -21,12 +21,12 @@ impl Waiting {
         Waiting { on_demand, name, number, result: WaitResult::Left }
     }
 
-    /// How long to wait at most.
+    /// The longest time to wait.
     pub fn limit(&self) -> Duration {
         self.on_demand.settings.wait
     }
 
-    /// Ready when there is a certificate, or there is none to wait for. Safe to be called again after that.
+    /// Ready when there is a certificate, or none to wait for. May be called again after that.
     pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         let mut state = self.on_demand.lock();
         let waiters = state.begun.get_mut(&self.name).map(|under_way| &mut under_way.waiters);
@@ -43,7 +43,7 @@ impl Waiting {
         Poll::Ready(())
     }
 
-    /// Notes that the time is over, and gives the place back.
+    /// Records that the wait timed out, and releases the place.
     pub fn time_out(mut self) {
         self.result = WaitResult::TimedOut;
     }
@@ -52,7 +52,7 @@ impl Waiting {
 impl Drop for Waiting {
     fn drop(&mut self) {
         let waker = self.on_demand.lock().leave_place(&self.name, self.number);
-        // Not within the lock: it is somebody else's code.
+        // Outside the lock, since it runs foreign code.
         drop(waker);
         self.on_demand.counts.wait(self.result);
     }

@@ -1,4 +1,4 @@
-//! Encoders of content, one step at a time, into room that the caller has.
+//! Encoders for content codings. They work one step at a time, into a buffer that the caller provides.
 
 use brotli::enc::StandardAlloc;
 use brotli::enc::encode::{BrotliEncoderOperation, BrotliEncoderStateStruct};
@@ -7,54 +7,54 @@ use weir_config::Coding;
 use zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer};
 
-/// Largest window of any coding, as a power of two: decoders hold it too, and what an encoder holds grows
-/// with it.
+/// Largest window of any coding, as a power of two: decoders have to hold it too, and an encoder's memory
+/// grows with it.
 const WINDOW_BITS: u32 = 17;
 /// Largest window of gzip (RFC 1951 §2).
 const GZIP_WINDOW_BITS: u32 = 15;
 
-/// One body under way. Each step takes some input and fills some room.
+/// An encoder for one body. Each step takes some input and fills some of the output buffer.
 pub enum Encoder {
     Gzip(flate2::Compress),
     Brotli(Box<BrotliEncoderStateStruct<StandardAlloc>>),
     Zstd(CCtx<'static>),
 }
 
-/// What is to come out behind the input.
+/// How much output must follow the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// As little or as much as the coding likes: more input follows.
+    /// As much as the encoder likes: more input follows.
     More,
-    /// Everything taken so far, so that the client can decode it. To be asked for again, without input, until
-    /// it is complete.
+    /// Everything taken so far, so that the client can decode it. Must be requested again, without input,
+    /// until it is complete.
     Flush,
-    /// The same and the end. To be asked for again until it is complete.
+    /// Everything, and the end of the content. Must be requested again until it is complete.
     Finish,
 }
 
-/// What was encoded.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoded {
     /// Bytes of input taken.
     pub consumed: usize,
-    /// Bytes of room filled.
+    /// Bytes of output written.
     pub produced: usize,
-    /// All input was taken and, for [`Then::Flush`] and [`Then::Finish`], everything is out.
+    /// All input was taken and, for [`Then::Flush`] and [`Then::Finish`], all output was written.
     pub complete: bool,
 }
 
-/// The encoder ran out of memory, or was asked for something out of order.
+/// The encoder ran out of memory, or was called in the wrong order.
 #[derive(Debug)]
 pub struct Broken;
 
 impl Encoder {
-    /// One for a body of `length` bytes, where that is known: a short one gets by with less memory. `None`
-    /// when no memory is to be had.
+    /// An encoder for a body of `length` bytes, if that is known: a short body needs less memory. `None` if
+    /// no memory can be allocated.
     ///
-    /// Allocates what [`memory_bytes`] says at most.
+    /// Allocates at most what [`memory_bytes`] says.
     pub fn new(coding: Coding, level: u32, length: Option<u64>) -> Option<Encoder> {
         let most = if coding == Coding::Gzip { GZIP_WINDOW_BITS } else { WINDOW_BITS };
-        // Twice the length is a window that no byte falls out of.
+        // With a window of twice the length, no byte falls out of it.
         let needed = length.map_or(most, |length| length.max(1).ilog2() + 1);
         match coding {
             Coding::Gzip => {
@@ -63,7 +63,7 @@ impl Encoder {
             }
             Coding::Brotli => {
                 let mut state = BrotliEncoderStateStruct::new(StandardAlloc::default());
-                // From quality 5 on the library chooses its tables by the window.
+                // From quality 5 on the library derives its table sizes from the window.
                 let bits = if level < 5 { needed.clamp(10, most) } else { most };
                 state.params.quality = level as i32;
                 state.params.lgwin = bits as i32;
@@ -74,22 +74,22 @@ impl Encoder {
                 context.set_parameter(CParameter::CompressionLevel(level as i32)).ok()?;
                 context.set_parameter(CParameter::WindowLog(needed.clamp(10, most))).ok()?;
                 if level > 3 {
-                    // The tables of the higher levels are made for windows of megabytes, and are not made
-                    // smaller with the window.
+                    // The tables of the higher levels are sized for windows of megabytes, and do not shrink
+                    // with the window.
                     context.set_parameter(CParameter::HashLog(most)).ok()?;
                     context.set_parameter(CParameter::ChainLog(most)).ok()?;
                 }
-                // The length is in the frame then, and held against what comes.
+                // The length is then part of the frame, and the content is checked against it.
                 context.set_pledged_src_size(length).ok()?;
                 Some(Encoder::Zstd(context))
             }
         }
     }
 
-    /// One step. Without room nothing is done.
+    /// Makes one step. With an empty output buffer it does nothing.
     ///
     /// # Errors
-    /// The body cannot be encoded to its end.
+    /// The body can't be encoded to its end.
     pub fn step(&mut self, input: &[u8], room: &mut [u8], then: Then) -> Result<Encoded, Broken> {
         match self {
             Encoder::Gzip(state) => gzip(state, input, room, then),
@@ -99,13 +99,13 @@ impl Encoder {
     }
 }
 
-/// What an encoder holds at most while it is at work, in bytes; a test holds it against what it takes from
-/// the system.
+/// Most memory that an encoder holds while it works, in bytes; a test compares it with what the encoder
+/// really allocates.
 pub const fn memory_bytes(coding: Coding, level: u32) -> u64 {
     match coding {
         Coding::Gzip => 640 << 10,
         Coding::Brotli if level < 4 => 2 << 20,
-        // It holds back what it has found in some blocks, to encode them together.
+        // It holds back results of several blocks in order to encode them together.
         Coding::Brotli => 8 << 20,
         Coding::Zstd => 2 << 20,
     }
@@ -123,7 +123,7 @@ fn gzip(state: &mut flate2::Compress, input: &[u8], room: &mut [u8], then: Then)
     let produced = (state.total_out() - made) as usize;
     let complete = match then {
         Then::Finish => status == Status::StreamEnd,
-        // What is left over fills the room.
+        // Output that is left over would fill the buffer.
         Then::Flush => consumed == input.len() && produced < room.len(),
         Then::More => consumed == input.len(),
     };
@@ -185,7 +185,7 @@ mod tests {
 
     use super::*;
 
-    /// Text that shrinks, with repetitions near and far.
+    /// Compressible text, with repetitions near and far.
     pub fn text(length: usize) -> Vec<u8> {
         let mut text = Vec::with_capacity(length + 64);
         let mut number = 1_u64;
@@ -224,8 +224,8 @@ mod tests {
         plain
     }
 
-    /// Encodes in pieces, with a flush behind every `flush_every` of them, into room of `room` bytes at a
-    /// time.
+    /// Encodes in pieces, with a flush after every `flush_every` pieces, into an output buffer of `room`
+    /// bytes at a time.
     fn encoded(mut encoder: Encoder, plain: &[u8], piece: usize, flush_every: usize, room: usize) -> Vec<u8> {
         let mut out = Vec::new();
         let mut drive = |input: &[u8], then: Then| {
@@ -286,7 +286,7 @@ mod tests {
     fn an_encoder_holds_no_more_than_is_charged_for_it() {
         const COUNT: u64 = 24;
         const NAME: &str = "http::compress::encoder::tests::an_encoder_holds_no_more_than_is_charged_for_it";
-        // In a process of its own: what other tests hold at the same time would be counted as well.
+        // In a process of its own: memory that other tests hold at the same time would be counted too.
         if std::env::var_os("WEIR_TEST_ALONE").is_none() {
             let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
             let ran =
@@ -311,7 +311,7 @@ mod tests {
             for index in 0..COUNT {
                 let mut encoder = Encoder::new(coding, level, None).unwrap();
                 let mut room = vec![0; 64 << 10];
-                // What is hard to encode and what is easy fill different tables.
+                // Content that compresses badly and content that compresses well fill different tables.
                 let content = if index % 2 == 0 { &plain } else { &bad };
                 let mut rest: &[u8] = content;
                 while !rest.is_empty() {

@@ -1,4 +1,4 @@
-//! One body that is encoded on its way: what was received goes in, what is to be sent comes out.
+//! Encodes one body on its way: received content goes in, content to be sent comes out.
 //!
 //! It holds an encoder and one buffer, both within the worker's memory budget, and does a bounded amount of
 //! work each time it gets its turn.
@@ -11,7 +11,7 @@ use weir_stats::table::{Compressed, ListenerCells};
 
 use super::encoder::{Encoder, Then, memory_bytes};
 
-/// Most content that is encoded before others get their turn: about a millisecond of work.
+/// Most content bytes that are encoded before other tasks get their turn: about a millisecond of work.
 const TURN_BYTES: usize = 64 << 10;
 /// Encoded content is sent in pieces of at least this size while there is more to encode.
 const PIECE_BYTES: usize = 8 << 10;
@@ -19,14 +19,14 @@ const PIECE_BYTES: usize = 8 << 10;
 /// A body on its way through an encoder.
 pub struct Encoding {
     encoder: Encoder,
-    /// What is encoded and not yet sent.
+    /// Content that is encoded and not yet sent.
     out: Buffer,
-    /// What the encoder has taken and may not have given out.
+    /// Whether the encoder may hold content that it has taken but not put out.
     held: bool,
-    /// A flush has begun and did not find room for all it had.
+    /// Whether a flush has begun for whose output there was no room yet.
     flushing: bool,
     finished: bool,
-    /// What may still be encoded in this turn, in bytes.
+    /// How many bytes may still be encoded in this turn.
     turn: usize,
     coding: Coding,
     plain_bytes: u64,
@@ -34,7 +34,7 @@ pub struct Encoding {
     _charge: Charge,
 }
 
-/// Counts a response that leaves in this coding.
+/// Counts a response that is sent in this coding.
 pub fn count_response(cells: &ListenerCells, coding: Coding) {
     let compressed = match coding {
         Coding::Zstd => Compressed::Zstd,
@@ -44,12 +44,13 @@ pub fn count_response(cells: &ListenerCells, coding: Coding) {
     cells.compressed[compressed as usize].increment();
 }
 
-/// The encoder broke down.
+/// The encoder failed.
 #[derive(Debug)]
 pub struct Broken;
 
 impl Encoding {
-    /// For a body of `length` bytes, where that is known. `None` when the memory budget has no room for it.
+    /// Begins encoding a body of `length` bytes, if that is known. `None` if the memory budget has no room
+    /// for it.
     pub fn begin(
         coding: Coding,
         level: u32,
@@ -74,7 +75,7 @@ impl Encoding {
         Some(Box::new(encoding))
     }
 
-    /// What has come out so far, bytes.
+    /// Bytes of encoded content so far.
     pub fn encoded_bytes(&self) -> u64 {
         self.encoded_bytes
     }
@@ -85,13 +86,13 @@ impl Encoding {
         self.count_content(cells);
     }
 
-    /// Counts what went in and came out.
+    /// Counts the bytes that went in and came out.
     pub fn count_content(&self, cells: &ListenerCells) {
         cells.compression_plain_bytes.add(self.plain_bytes);
         cells.compression_encoded_bytes.add(self.encoded_bytes);
     }
 
-    /// What is to be sent next.
+    /// The encoded content to send next.
     pub fn encoded(&self) -> &[u8] {
         self.out.filled()
     }
@@ -101,7 +102,7 @@ impl Encoding {
         self.out.consume(count);
     }
 
-    /// Whether everything, the end included, has been given out.
+    /// Whether everything, including the end, has been put out.
     pub fn is_finished(&self) -> bool {
         self.finished
     }
@@ -111,17 +112,17 @@ impl Encoding {
         self.turn = TURN_BYTES;
     }
 
-    /// Whether others are to get their turn first.
+    /// Whether other tasks should get their turn first.
     pub fn is_out_of_turn(&self) -> bool {
         self.turn == 0
     }
 
-    /// Whether there is enough to be sent.
+    /// Whether there is enough output to send a piece.
     pub fn has_piece(&self) -> bool {
         self.out.filled().len() >= PIECE_BYTES
     }
 
-    /// Encodes from the front of `content` as long as there is room and this turn lasts; how much was taken.
+    /// Encodes from the front of `content` while there is room and this turn lasts; gives how much it took.
     pub fn take(&mut self, content: &[u8]) -> Result<usize, Broken> {
         if self.flushing && !self.push(Then::Flush)? {
             return Ok(0);
@@ -135,13 +136,13 @@ impl Encoding {
         self.turn -= step.consumed;
         self.held |= step.consumed > 0;
         match step.consumed + step.produced {
-            // It would be asked for ever.
+            // Without progress the caller would repeat this for ever.
             0 => Err(Broken),
             _ => Ok(step.consumed),
         }
     }
 
-    /// Gives out what the encoder holds back, because nothing more is there yet; false when it holds nothing.
+    /// Puts out what the encoder holds back, because no more content is there yet; false if it holds nothing.
     pub fn flush(&mut self) -> Result<bool, Broken> {
         if !self.held {
             return Ok(false);
@@ -150,7 +151,7 @@ impl Encoding {
         Ok(true)
     }
 
-    /// Ends the content; to be called until [`Self::is_finished`], with what came out sent in between.
+    /// Ends the content. Must be called until [`Self::is_finished`], sending the output in between.
     pub fn finish(&mut self) -> Result<(), Broken> {
         if self.flushing && !self.push(Then::Flush)? {
             return Ok(());
@@ -159,7 +160,7 @@ impl Encoding {
         Ok(())
     }
 
-    /// Whether all of it found room.
+    /// Whether there was room for all of the output.
     fn push(&mut self, then: Then) -> Result<bool, Broken> {
         self.out.compact();
         let step = self.encoder.step(&[], self.out.free(), then).map_err(|_| Broken)?;
@@ -169,7 +170,7 @@ impl Encoding {
         self.held = !step.complete;
         match step.complete || step.produced > 0 {
             true => Ok(step.complete),
-            // It would be asked for ever.
+            // Without progress the caller would repeat this for ever.
             false => Err(Broken),
         }
     }

@@ -1,8 +1,8 @@
-//! Compression of responses on their way to a client: which ones, and how.
+//! Compression of responses to clients: which responses, and how.
 //!
-//! [`wish`] looks at the request, [`decide`] at the response; [`Encoding`] is the step that a
-//! [`Pump`](crate::http::pump::Pump) then has between what it receives and what it sends. Where no listener
-//! asks for compression all of it is one look at an `Option`.
+//! [`wish`] looks at the request, [`decide`] at the response. [`Encoding`] is then a step of a
+//! [`Pump`](crate::http::pump::Pump) between receiving and sending. If no listener configures compression,
+//! all of this costs one check of an `Option`.
 
 mod encoder;
 mod encoding;
@@ -22,11 +22,10 @@ use crate::http::session::Session;
 
 pub use encoding::Encoding;
 
-/// The coding that a client would have its answer in, of those that are offered; `None` when it takes none,
-/// or would rather have none.
+/// The coding that the client prefers of those that are offered; `None` if it accepts none, or prefers none.
 ///
-/// A client of HTTP/1.0 gets none: without chunks the connection's end would be the only mark of the
-/// content's, and a cut could not be told from it.
+/// HTTP/1.0 clients get none: without chunked framing, only the end of the connection would mark the end of
+/// the content, and a truncated response could not be told from a complete one.
 pub fn wish(rules: Option<&Compress>, request: &RequestHead, received: &[u8]) -> Option<Coding> {
     let rules = rules?;
     if request.version() < Version::Http11 {
@@ -39,16 +38,16 @@ pub fn wish(rules: Option<&Compress>, request: &RequestHead, received: &[u8]) ->
     chosen(&Accepted::of(lines), &rules.codings)
 }
 
-/// The best of `offered` for a client that takes this; `None` where it would rather have the content as it
-/// is.
+/// The best of `offered` for a client with this `accept-encoding`; `None` if it prefers the content without
+/// coding.
 fn chosen(accepted: &Accepted, offered: &[Coding]) -> Option<Coding> {
-    // Whoever would rather have it as it is says so with a greater weight.
+    // A client that prefers the content without coding gives that a greater weight.
     let all = offered.iter().map(|coding| named(*coding)).chain([accept_encoding::Coding::Identity]);
     let best = accepted.best(all)?;
     offered.iter().copied().find(|coding| named(*coding) == best)
 }
 
-/// A coding of the config in the words of the fields.
+/// Converts a coding of the config into one of the header fields.
 pub fn named(coding: Coding) -> accept_encoding::Coding {
     match coding {
         Coding::Zstd => accept_encoding::Coding::Zstd,
@@ -57,25 +56,25 @@ pub fn named(coding: Coding) -> accept_encoding::Coding {
     }
 }
 
-/// What may become of a response that the cache has, or is being given.
+/// How a response that is in the cache, or is being fetched for it, may be encoded.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
-    /// The coding its client would have; `None` where it takes none.
+    /// The coding that the client prefers; `None` if it accepts none.
     pub coding: Option<Coding>,
-    /// How hard to try.
+    /// The compression level.
     pub level: u32,
 }
 
 impl Offer {
-    /// For the head of an answer whose content goes as it is, or of one without: `is_confirmed` where it is a
-    /// 304, and what it confirms may have gone encoded to this client.
+    /// For the head of a response whose content is sent without coding, or that has none. `is_confirmed` is
+    /// for a 304: the response that it confirms may have been sent encoded to this client.
     pub fn as_it_is(&self, is_confirmed: bool) -> Negotiated {
         Negotiated { coding: None, length: None, weaken: is_confirmed && self.coding.is_some() }
     }
 }
 
-/// What the request makes of a response of this head, which came from a backend; `None` where its
-/// `accept-encoding` makes no difference.
+/// What the request's `accept-encoding` allows for a backend's response with this head; `None` if it makes no
+/// difference.
 pub fn offer(
     rules: Option<&Compress>,
     request: &RequestHead,
@@ -92,8 +91,8 @@ pub fn offer(
     Some(Offer { coding, level: coding.map_or(0, |coding| rules.level.of(coding)) })
 }
 
-/// An encoder for what was offered, of content of `length` bytes where that is known. `None` when the memory
-/// budget has no room for it, which is counted.
+/// An encoder for `offer`, for content of `length` bytes if that is known. `None` if the memory budget has no
+/// room for it, which is counted.
 pub fn begin(
     session: &Session,
     forwarding: &Forwarding<'_>,
@@ -107,7 +106,7 @@ pub fn begin(
     begun
 }
 
-/// Counts a response that leaves in this coding.
+/// Counts a response that is sent in this coding.
 pub fn count_response(session: &Session, forwarding: &Forwarding<'_>, coding: Coding) {
     encoding::count_response(forwarding.listener.shared.cells.of(session.requester.worker.number), coding);
 }
@@ -117,7 +116,7 @@ fn count_short(session: &Session, forwarding: &Forwarding<'_>) {
     cells.compressed[Compressed::Short as usize].increment();
 }
 
-/// Decides about the response in `exchange`, and counts it where memory decides.
+/// Decides about the response in `exchange`; counts it if lack of memory prevents the encoding.
 pub fn decide(
     session: &Session,
     exchange: &Exchange,
@@ -134,18 +133,18 @@ pub fn decide(
     decision
 }
 
-/// What becomes of a response.
+/// Whether and how a response is encoded.
 #[derive(Default)]
 pub struct Decision {
-    /// For its head; `None` where the client's `accept-encoding` makes no difference.
+    /// The change to its head; `None` if the client's `accept-encoding` makes no difference.
     pub negotiated: Option<Negotiated>,
-    /// For its content; `None` where it goes as it came.
+    /// The encoding of its content; `None` if it is sent as it came.
     pub encoding: Option<Box<Encoding>>,
-    /// It would have been encoded, but for the memory that takes.
+    /// It would have been encoded, but there was not enough memory.
     pub out_of_memory: bool,
 }
 
-/// Decides about one response. `wish` is what [`wish`] said of its request.
+/// Decides about one response. `wish` is the result of [`wish`] for its request.
 fn judge(
     rules: &Compress,
     wish: Option<Coding>,
@@ -155,8 +154,8 @@ fn judge(
     buffers: &Rc<Buffers>,
 ) -> Decision {
     if response.status() == 304 {
-        // What it confirms may have been encoded: then its tag was weakened, and this one must match it (RFC
-        // 9111 §4.3.4).
+        // The response that it confirms may have been encoded: then its tag was weakened, and this tag must
+        // match it (RFC 9111 §4.3.4).
         let negotiated = Negotiated { coding: None, length: None, weaken: wish.is_some() };
         return Decision { negotiated: Some(negotiated), ..Decision::default() };
     }
