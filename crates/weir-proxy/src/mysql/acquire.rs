@@ -1,5 +1,5 @@
-//! A connection for a session's statement: a server in the role that it wants, and on it a connection of the
-//! session's account, idle or new, in the session's state.
+//! Finds a connection for a session's statement: it picks a server in the role that the statement needs,
+//! takes an idle connection of the session's account or opens one, and brings it to the session's state.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,13 +26,13 @@ use crate::backends::{Chosen, ProxyHeader, WorkerPool, elapsed};
 use crate::reach::{Attempt, Got, Park, Reach, RetryVerdict, Unavailable, Wish};
 use crate::worker::Worker;
 
-/// A server that a session uses, and the connection to it.
+/// The server that a session uses, and the connection to it.
 pub struct Attached {
     pub chosen: Chosen,
     pub server: Box<ServerConnection>,
-    /// Whether the server was the primary when its role was known last.
+    /// Whether the server was the primary when its role was last known.
     is_primary: bool,
-    /// Whether it has been the primary since the session has it.
+    /// Whether it has been the primary at any time since the session attached.
     pub was_primary: bool,
 }
 
@@ -43,8 +43,8 @@ impl Attached {
         attached
     }
 
-    /// Whether the server is the primary. One without a role is what it was before, while nobody else is the
-    /// primary: it may have been missed by a look, and says itself whether it takes writes.
+    /// Whether the server is the primary. A server without a role keeps its last one while no other server is
+    /// the primary: a check may just have missed it, and it will itself refuse writes if it must.
     pub fn is_at_primary(&mut self) -> bool {
         match self.role() {
             Some(role) => self.is_primary = role == Role::Primary,
@@ -54,29 +54,30 @@ impl Attached {
         self.is_primary
     }
 
-    /// The role that the server has now.
+    /// The server's current role.
     pub fn role(&self) -> Option<Role> {
         self.chosen.backend().shared.balance.role()
     }
 
-    /// Whether somebody watches who the primary is.
+    /// Whether the pool's primary is monitored.
     pub fn is_watched(&self) -> bool {
         let mysql = self.chosen.pool.shared.config.mysql.as_ref();
         mysql.is_some_and(PoolMysql::is_watched)
     }
 
-    /// The server's name.
+    /// The server's address, which names it.
     pub fn address(&self) -> &str {
         &self.chosen.backend().shared.address
     }
 
-    /// Gives the connection to whoever needs one next; the mark by which it is known as long as nobody has.
+    /// Makes the connection available to all sessions; returns its stamp, which stays valid until another
+    /// session uses the connection.
     pub fn give_back(self, now: Duration) -> u64 {
         give_back(&self.chosen, self.server, now)
     }
 }
 
-/// Gives a connection to the chosen server to whoever needs one next, as [`Attached::give_back`].
+/// Makes a connection to the chosen server available to all sessions, as [`Attached::give_back`] does.
 pub fn give_back(chosen: &Chosen, mut server: Box<ServerConnection>, now: Duration) -> u64 {
     let stamp = next_stamp();
     server.stamp = stamp;
@@ -91,7 +92,7 @@ fn next_stamp() -> u64 {
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// On what connection a statement is to run.
+/// The kind of connection that a statement needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// Any of the session's account, brought to its state.
@@ -101,17 +102,17 @@ pub enum Whose {
     Own,
 }
 
-/// An attachment that was begun, and needs a wait.
+/// An attachment that was begun but needs a wait.
 struct Begun {
     reach: Reach,
-    /// Its first choice, where there was one.
+    /// The server that was chosen first, if any.
     chosen: Option<Chosen>,
-    /// An idle connection to that.
+    /// An idle connection to that server.
     found: Option<Box<ServerConnection>>,
 }
 
 impl Begun {
-    /// Nothing was chosen yet; `but` is the name of a server that was just lost.
+    /// Nothing is chosen yet; `but` is the name of a server that was just lost.
     fn anew(pool: &WorkerPool, role: WantedRole, but: Option<&str>, now: Duration) -> Begun {
         let except = but.and_then(|but| pool.backends.iter().position(|it| it.shared.address == but));
         let reach = Reach::begin(pool, wish(pool, role), now).elsewhere(except);
@@ -120,16 +121,15 @@ impl Begun {
 }
 
 impl Session {
-    /// Attaches the session to a server in this role; `but` is the name of one that was just lost.
+    /// Attaches the session to a server in this role; `but` is the name of a server that was just lost.
     ///
-    /// # Errors
-    /// What the client is told. Nothing was sent of the statement.
+    /// # Errors The error for the client. Nothing of the statement was sent.
     pub async fn attach(&mut self, role: WantedRole, whose: Whose, but: Option<&str>) -> Result<(), Refusal> {
         let mut begun = None;
         if role == WantedRole::Read && self.has_untold_writes {
             Box::pin(self.learn_writes()).await;
         }
-        // Where it could not be learnt, the primary knows all of it.
+        // If they could not be learnt, read from the primary, which has all writes.
         let is_known = !self.has_untold_writes || self.pool().is_none_or(|pool| !pool.shared.has_primary());
         let role = if is_known { role } else { WantedRole::Primary };
         if whose == Whose::Shared && but.is_none() {
@@ -138,7 +138,8 @@ impl Session {
                 Err(unfinished) => begun = unfinished,
             }
         }
-        // What waits is apart, so that a statement that does not carries none of it.
+        // The part that waits is a separate future, so that statements that need no wait do not carry its
+        // state.
         Box::pin(self.attach_waiting(role, whose, but, begun)).await
     }
 
@@ -159,13 +160,13 @@ impl Session {
                     self.take_attached(attached);
                     return Ok(());
                 }
-                // The primary has all of it.
+                // The primary has all writes.
                 None => (role, is_behind) = (WantedRole::Primary, true),
             }
         }
     }
 
-    /// A connection to the primary beside the session's own; `None` where it is not to be had.
+    /// A connection to the primary in addition to the session's own; `None` if none is available.
     pub async fn primary_aside(&mut self) -> Option<Attached> {
         self.attach_in(WantedRole::Primary, Whose::Shared, None, None).await.ok().flatten()
     }
@@ -175,15 +176,15 @@ impl Session {
         // A connection begins with a LAST_INSERT_ID() of 0, as a session does.
         let is_zero = self.insert_id == Some(0);
         if self.insert_id.is_none() {
-            // Only a connection that is gone knew it.
+            // Only a connection that has been closed knew it.
             self.insert_id_before = None;
         }
         self.here = if is_zero { ReadsBack::INSERT_ID } else { ReadsBack::NONE };
         self.attached = Some(attached);
     }
 
-    /// Attaches the session where nothing is waited for: a server is to be had now, and an idle connection to
-    /// it is in the session's state, as it is for most statements. Err has what was begun, to go on with.
+    /// Attaches the session if that needs no wait: a server is available now, and an idle connection to it is
+    /// already in the session's state, as for most statements. Err has what was begun, to continue with.
     fn attach_at_once(&mut self, role: WantedRole) -> Result<(), Option<Box<Begun>>> {
         let pool = self.pool().ok_or(None)?;
         if pool.shared.queue.depth_of(Some(role)) > 0 {
@@ -217,7 +218,7 @@ impl Session {
         }
     }
 
-    /// `None` when the server that was chosen is behind what the session has written.
+    /// `None` if the chosen server lacks writes of the session.
     async fn attach_in(
         &mut self,
         role: WantedRole,
@@ -258,7 +259,7 @@ impl Session {
                 Ok(server) => {
                     let mut attached = Attached::new(chosen, server);
                     if role == WantedRole::Primary && attached.role() == Some(Role::Secondary) {
-                        // It was the primary when it was chosen: making it ready takes time.
+                        // It was the primary when it was chosen, but preparing the connection took time.
                         attached.give_back(self.now);
                         now = clock::now();
                         continue;
@@ -304,15 +305,16 @@ impl Session {
         }
     }
 
-    /// Drops what is idle there of the session's account, where that is what the server refuses.
+    /// Drops idle connections of the session's account to this server, if the server refuses the account.
     fn forget_refused(&self, chosen: &Chosen, error: &ServerError) {
         if error.refuses_account() {
             chosen.backend().kept::<IdleServers>().forget(&self.kind.account);
         }
     }
 
-    /// Goes on without the schema, which is gone: what needs none is served, as by a server. No connection
-    /// that is in a schema can leave that, so it is another. `false` where the session was in none.
+    /// Continues without the default schema, which no longer exists, as a server would. Statements that need
+    /// none still run. A connection cannot leave its schema, so another connection is used. `false` if the
+    /// session had no schema.
     fn leave_schema(&mut self) -> bool {
         let was_in_one = self.state.schema().is_some();
         if was_in_one {
@@ -322,7 +324,7 @@ impl Session {
         was_in_one
     }
 
-    /// Whether the chosen server is one that hears of what the primary does, and there is a primary.
+    /// Whether the chosen server replicates from the primary, and there is a primary.
     fn is_behind_primary(&self, pool: &WorkerPool, chosen: &Chosen) -> bool {
         chosen.backend().shared.balance.role() != Some(Role::Primary) && pool.shared.has_primary()
     }
@@ -375,14 +377,15 @@ impl Session {
         Ok(server)
     }
 
-    /// A new connection to the chosen server, in the session's schema where a login can name it.
+    /// Opens a connection to the chosen server, in the session's schema if a login packet can name it.
     async fn log_in(&mut self, chosen: &Chosen) -> Result<Box<ServerConnection>, Unfit> {
         let begun = clock::now();
         self.deadline.set(begun + self.listener().shared.config.timeout.connect);
         let header = ProxyHeader::of(&chosen.pool, &self.client, || self.stream.local_addr());
         let mut login = ServerLogin { database: self.state.schema_for_login(), ..self.candidate.at_server() };
         let mut logged_in = attach::log_in(&self.worker, chosen, &self.deadline, &header, &login).await;
-        // It may be the session's roles that give the right to its schema, and a new login has others by now.
+        // The account may have access to its schema only through the session's roles, and a new login may
+        // have other roles.
         if let Err(AttachError::Refused(error)) = &logged_in
             && error.code == ER_DBACCESS_DENIED_ERROR
             && login.database.take().is_some()
@@ -400,8 +403,8 @@ impl Session {
         Ok(server)
     }
 
-    /// Attaches the session to the connection that it used last, if nobody has used that since, and its
-    /// server has a role that will do.
+    /// Attaches the session to the connection that it used last, if no other session has used it since and
+    /// its server has a suitable role.
     pub fn recall(&mut self, is_fit: impl Fn(Option<Role>) -> bool) -> bool {
         let (Some(left_at), Some(pool)) = (self.left_at, self.pool()) else { return false };
         for (index, backend) in pool.backends.iter().enumerate() {
@@ -422,15 +425,15 @@ impl Session {
         false
     }
 
-    /// Gives the connection back that only a question of the next statement would need: what can be known of
-    /// the answer is asked first.
+    /// Gives back a connection that is held only for a possible question of the next statement. Asks for the
+    /// answers first, as far as they can be kept.
     pub async fn release_held(&mut self) {
         let Some(attached) = &self.attached else { return };
         if self.insert_id.is_some() && !attached.server.is_untold {
             return self.leave();
         }
         let asks_for_id = self.insert_id.is_none();
-        // The question replaces what the statement had left, and the connection is as others expect it.
+        // The query replaces what the statement had left, so the connection is again as others expect it.
         let learnt = match asks_for_id {
             true => self.learn_insert_id(b"SELECT LAST_INSERT_ID(), LAST_INSERT_ID(0)").await,
             false => self.ask_attached(NOTHING).await.map(|_| ()),
@@ -442,7 +445,7 @@ impl Session {
         if is_known && let Some(attached) = &mut self.attached {
             attached.server.has_insert_id &= !asks_for_id;
             if self.keeps_connection() {
-                // What has failed had left something.
+                // The failed statement had left something after all.
                 return;
             }
         }
@@ -456,8 +459,8 @@ impl Session {
         (self.attached, self.left_at) = (None, None);
     }
 
-    /// Gives the connection back, to come back to it if nobody has used it and a question is about what is
-    /// left there.
+    /// Gives the connection back. The session returns to it if nobody else has used it by the time it asks
+    /// about what it left there.
     pub fn leave(&mut self) {
         self.killable.note(None);
         let (here, now, is_aimed_at) = (self.here, self.now, self.killable.is_aimed_at());
@@ -468,8 +471,8 @@ impl Session {
         });
     }
 
-    /// As [`Attached::give_back`], once it is known what a statement that has failed there has left; `None`
-    /// where that is asked for first.
+    /// As [`Attached::give_back`], once the server has reported what a failed statement left. `None` if that
+    /// must be asked for first.
     fn give_back_told(&self, attached: Attached, now: Duration) -> Option<u64> {
         if attached.server.is_untold || attached.server.is_unknown {
             let worker = self.worker.clone();
@@ -479,8 +482,8 @@ impl Session {
         Some(attached.give_back(now))
     }
 
-    /// What becomes of the session's connection when the session ends: what others must not find on it is
-    /// taken off, and that at once, for it may be a lock.
+    /// Handles the session's connection at the end of the session. State that others must not find on it is
+    /// removed at once, because it may include locks.
     pub fn detach(&mut self) {
         self.killable.note(None);
         let Some(attached) = self.attached.take() else { return };
@@ -497,9 +500,9 @@ impl Session {
     }
 }
 
-/// A server that was to be the primary and is not to be had, or takes no writes, is none until whoever
-/// watches the pool has looked again: what needs the primary waits meanwhile. Where nobody watches, it
-/// stays.
+/// Takes the role from a server that was believed to be the primary but cannot be reached or refuses writes,
+/// until the pool's monitor has checked it again. Statements for the primary wait meanwhile. If the pool is
+/// not monitored, the server keeps its role.
 pub fn take_role_off(chosen: &Chosen) {
     let pool = &chosen.pool.shared;
     let is_watched = pool.config.mysql.as_ref().is_some_and(PoolMysql::is_watched);
@@ -509,14 +512,14 @@ pub fn take_role_off(chosen: &Chosen) {
     }
 }
 
-/// What a statement asks of a pool.
+/// The requirements of a statement on its pool.
 pub fn wish(pool: &WorkerPool, role: WantedRole) -> Wish {
     let mysql = pool.shared.config.mysql.as_ref().filter(|mysql| !mysql.park.is_zero());
     let park = mysql.map(|mysql| Park { longest: mysql.park, most: mysql.park_max });
     Wish { role: Some(role), park, ..Wish::default() }
 }
 
-/// A deadline of the task that runs, for statements of Weir's own.
+/// A deadline for the current task, for Weir's own statements.
 async fn own_deadline(worker: &Rc<Worker>) -> Deadline {
     let waker = std::future::poll_fn(|context| std::task::Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
@@ -524,8 +527,8 @@ async fn own_deadline(worker: &Rc<Worker>) -> Deadline {
     deadline
 }
 
-/// Learns what a statement that has failed has left on a connection that its session has left, takes it off,
-/// and gives the connection back.
+/// Finds out what a failed statement has left on a connection that its session has given up, removes it, and
+/// makes the connection available.
 async fn ask_and_give_back(worker: Rc<Worker>, mut attached: Attached) {
     let deadline = own_deadline(&worker).await;
     match own::ask(&mut attached.server, &worker.buffers, &deadline, NOTHING).await {
@@ -539,11 +542,11 @@ async fn ask_and_give_back(worker: Rc<Worker>, mut attached: Attached) {
     }
 }
 
-/// Takes a former owner's traces off a connection, and gives it back.
+/// Removes a former session's state from a connection and makes it available.
 async fn reset(worker: &Rc<Worker>, mut attached: Attached, deadline: &Deadline) {
     let settled = own::settle(&mut attached.server, &worker.buffers, deadline, Some(Own::Reset)).await;
     match settled {
-        // With other roles, or without what the server runs for new sessions, it is nobody's.
+        // With other roles, or without the effects of `init_connect`, no session can use it.
         Ok(settled) if settled.has_own_roles && !settled.has_init_connect => {
             attached.give_back(clock::now());
         }
@@ -554,7 +557,7 @@ async fn reset(worker: &Rc<Worker>, mut attached: Attached, deadline: &Deadline)
     }
 }
 
-/// Whether a statement has failed because no server was there in the role that it needs.
+/// Whether a statement failed because no server had the role that it needs.
 fn is_want_of_a_server(why: Unavailable) -> bool {
     match why {
         Unavailable::NoneUp

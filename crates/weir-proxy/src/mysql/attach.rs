@@ -1,6 +1,6 @@
-//! Logging in to a server as an account: over a new connection, or anew over one that is idle.
+//! Logs in to a server as an account: over a new connection, or over an idle one with COM_CHANGE_USER.
 //!
-//! How the password is proved is [`Prover`]'s.
+//! [`Prover`] computes the proof of the password.
 //!
 //! Source: MySQL internals, "Connection Phase" and "COM_CHANGE_USER".
 
@@ -23,19 +23,20 @@ use super::talk::{Talk, TalkError, Wire};
 use crate::backends::{Chosen, ConnectError, Connection, ProxyHeader};
 use crate::worker::Worker;
 
-/// `utf8mb4_0900_ai_ci`, for a login until a larger number can be said: only COM_CHANGE_USER has room for
-/// that.
+/// `utf8mb4_0900_ai_ci`, a placeholder in the login packet for collation ids above 255: only COM_CHANGE_USER
+/// has room for those.
 const ANY_COLLATION: u8 = 255;
 
-/// Longest packet that a server is heard with in a login, in bytes. An OK packet that tells of every
-/// variable has some thousand.
+/// Longest packet accepted from a server during a login (bytes). An OK packet that reports every variable
+/// takes a few thousand.
 const PACKET_BYTES: usize = 64 << 10;
 
-/// What clients are told whose sessions would need a server of MySQL's.
+/// The error for clients whose sessions would need servers of MySQL.
 pub const NOT_WITH_MARIADB: &str = "its servers are MariaDB's, which tell nothing of sessions that share connections; expected \
      `passwords = \"relay\"`, with which clients stay with a server";
 
-/// What frames answers, or what they consist of: a server has to do as the client was told that it is done.
+/// Capabilities that affect the framing or content of answers: a server must use exactly those that were
+/// negotiated with the client.
 pub const AS_AGREED: Capabilities = Capabilities(
     Capabilities::FOUND_ROWS.0
         | Capabilities::LONG_FLAG.0
@@ -49,79 +50,79 @@ pub const AS_AGREED: Capabilities = Capabilities(
         | Capabilities::QUERY_ATTRIBUTES.0,
 );
 
-/// What Weir has of servers on its own account, whatever its clients have, on connections that sessions
-/// share: their OK packets tell what changed in a session, and stand at the end of rows, too.
+/// Capabilities that Weir always uses on shared connections, whatever its clients use: OK packets report
+/// session state changes, and also end rows.
 pub const OF_WEIR: Capabilities = Capabilities(Capabilities::SESSION_TRACK.0 | Capabilities::DEPRECATE_EOF.0);
 
-/// As whom, and for what, a server is logged in to.
+/// The parameters of a login to a server.
 #[derive(Clone, Copy)]
 pub struct ServerLogin<'a> {
-    /// As whom.
+    /// The account.
     pub account: &'a Account,
-    /// What was agreed on with the client.
+    /// The capabilities negotiated with the client.
     pub capabilities: Capabilities,
-    /// The longest packet that the client would like (bytes).
+    /// The longest packet that the client wants (bytes).
     pub max_packet_bytes: u32,
-    /// The collation of the connection, by number.
+    /// The collation id of the connection.
     pub collation: u16,
     /// The default schema; `None` for none.
     pub database: Option<&'a [u8]>,
-    /// The client's attributes as it sent them.
+    /// The client's connection attributes as sent.
     pub attributes: &'a [u8],
-    /// What the client has agreed on with Weir. A server is asked for it where the login is relayed, and
-    /// the bytes that follow it.
+    /// The compression negotiated with the client. A server is asked for it only if the login is relayed, and
+    /// the bytes after it.
     pub compression: Option<Algorithm>,
 }
 
-/// A server connection that is logged in.
+/// A connection that is logged in to a server.
 pub struct LoggedIn {
     /// The connection.
     pub connection: Connection,
-    /// What is spoken on it.
+    /// The capabilities in use on it.
     pub capabilities: Capabilities,
-    /// What the server calls it; of larger ids the lower 32 bits.
+    /// The server's connection id; of larger ids the lower 32 bits.
     pub thread_id: u32,
 }
 
-/// Why a server was not logged in to. The connection is of no use any more.
+/// Why a login to a server failed. The connection cannot be used any more.
 #[derive(Debug)]
 pub enum AttachError {
-    /// No connection came about: another server may be tried.
+    /// No connection could be opened: another server may be tried.
     Connect(ConnectError),
-    /// The server refuses, in its own words.
+    /// The server refused the login, with this error.
     Refused(ServerError),
-    /// The server can not do what the client was told: another may be tried.
+    /// The server lacks capabilities that the client was offered: another server may be tried.
     Lacks(Capabilities),
-    /// The account's plugin proves something else than a password, or takes one only within TLS.
+    /// The account's plugin does not use a password, or accepts one only within TLS.
     Plugin(String),
-    /// The server has no RSA key for a password that goes without TLS, or one that it does not fit.
+    /// The server has no RSA key for a password sent without TLS, or the password does not fit the key.
     NoKey,
-    /// The server is MariaDB's: it can not tell what sessions need that share connections.
+    /// The server is MariaDB: it does not report the session state that shared connections need.
     MariaDb,
-    /// The server offers no TLS, which the pool's `tls` requires.
+    /// The server offers no TLS, but the pool's `tls` requires it.
     NoTls,
-    /// The server broke off, or broke the protocol: another may be tried.
+    /// The server disconnected or broke the protocol: another server may be tried.
     Talk(TalkError),
 }
 
-/// An ERR packet that is kept.
+/// An owned ERR packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerError {
-    /// Its number, as 1045.
+    /// The error number, such as 1045.
     pub code: u16,
-    /// Its SQL state.
+    /// The SQL state.
     pub state: [u8; 5],
-    /// Its text.
+    /// The message.
     pub message: Box<[u8]>,
 }
 
 impl ServerError {
-    /// Keeps what a packet says.
+    /// Copies a packet.
     pub fn of(packet: &ErrPacket<'_>) -> ServerError {
         ServerError { code: packet.code, state: packet.state, message: packet.message.into() }
     }
 
-    /// As a packet again.
+    /// The error as a packet.
     pub fn packet(&self) -> ErrPacket<'_> {
         ErrPacket { code: self.code, state: self.state, message: &self.message }
     }
@@ -171,11 +172,8 @@ impl From<ProofError> for AttachError {
     }
 }
 
-/// Opens a connection to the chosen server and logs in, within TLS as the pool says. The deadline is the
-/// caller's to set, and bounds all of it.
-///
-/// # Errors
-/// There is no connection.
+/// Opens a connection to the chosen server and logs in, with TLS as the pool is configured. The caller sets
+/// the deadline, which covers everything.
 pub async fn log_in(
     worker: &Worker,
     chosen: &Chosen,
@@ -187,10 +185,7 @@ pub async fn log_in(
     log_in_over(opened.map_err(AttachError::Connect)?, worker, chosen, deadline, login).await
 }
 
-/// As [`log_in`], also where the server has as many connections as it may.
-///
-/// # Errors
-/// As [`log_in`].
+/// As [`log_in`], but also if the server's connection limit is reached.
 pub async fn log_in_beyond(
     worker: &Worker,
     chosen: &Chosen,
@@ -220,23 +215,22 @@ async fn log_in_over(
     let (connection, unread) = talk.into_parts();
     entered?;
     if unread.is_some() {
-        // A server that is logged in to speaks only when it is asked.
+        // After the login, a server sends only answers.
         return Err(WireError::UnexpectedPacket.into());
     }
     let Greeted { capabilities, thread_id, .. } = greeted;
     let mut connection = connection;
     if login.collation > u8::MAX.into() {
-        // Only this command has room for its number.
+        // Only COM_CHANGE_USER has room for the collation id.
         change_user(worker, chosen, &mut connection, capabilities, deadline, login).await?;
     }
     Ok(LoggedIn { connection, capabilities, thread_id })
 }
 
-/// Logs in anew over a connection on which nothing is under way (COM_CHANGE_USER), with the capabilities that
-/// it was opened with: two round trips, and an eighth of what a connection costs the server.
+/// Logs in again over an idle connection (COM_CHANGE_USER), with the capabilities that it was opened with.
+/// This takes two round trips, and costs the server an eighth of a new connection.
 ///
-/// # Errors
-/// The connection is of no use any more.
+/// # Errors The connection cannot be used any more.
 pub async fn change_user(
     worker: &Worker,
     chosen: &Chosen,
@@ -249,7 +243,8 @@ pub async fn change_user(
     let mut talk = Talk::new(connection, None);
     let change = ChangeUser {
         user: &login.account.user,
-        // The server has drawn no nonce for this login yet, and takes no answer to the one before.
+        // The server has not sent a nonce for this login yet, and does not accept an answer to the previous
+        // one.
         auth_response: b"",
         database: login.database,
         collation: Some(login.collation),
@@ -269,11 +264,9 @@ pub async fn change_user(
     }
 }
 
-/// Opens a connection as [`log_in`] does, and says who comes by a plugin that no account is of: the server
-/// then says which plugin the account has. What is spoken, and the server's id of the connection.
-///
-/// # Errors
-/// There is no connection.
+/// Opens a connection as [`log_in`] does, and sends a login with a plugin that no account uses. The server
+/// then asks for the plugin of the account. Returns the conversation, its capabilities, and the server's
+/// connection id.
 pub async fn ask_for_plugin(
     worker: &Worker,
     chosen: &Chosen,
@@ -291,31 +284,31 @@ pub async fn ask_for_plugin(
     Ok((talk, greeted.capabilities, greeted.thread_id))
 }
 
-/// What a login goes by.
+/// The parameters of a login.
 struct Attach<'a> {
     worker: &'a Worker,
     chosen: &'a Chosen,
     deadline: &'a Deadline,
     login: &'a ServerLogin<'a>,
-    /// What is needed beside what was agreed on with the client.
+    /// Capabilities required in addition to those negotiated with the client.
     also: Capabilities,
 }
 
-/// What is known once the server has greeted, and TLS been made.
+/// What is known after the greeting, and after TLS is established.
 struct Greeted {
     capabilities: Capabilities,
     thread_id: u32,
-    /// By which the server would like to be logged in to.
+    /// The server's default plugin.
     plugin: Vec<u8>,
-    /// `None` where none came that has the length of one.
+    /// `None` if the greeting had no nonce of the right length.
     nonce: Option<Nonce>,
-    /// That the login has.
+    /// The sequence id of the login packet.
     sequence: u8,
     is_mariadb: bool,
 }
 
 impl Attach<'_> {
-    /// Hears the greeting, and makes TLS where the pool wants it and the server can.
+    /// Receives the greeting, and establishes TLS if the pool wants it and the server supports it.
     async fn greeted(&mut self, connection: Connection) -> Result<(Connection, Greeted), AttachError> {
         let mut talk = Talk::new(connection, None);
         let first = talk.receive(&self.worker.buffers, self.deadline, PACKET_BYTES).await;
@@ -325,7 +318,8 @@ impl Attach<'_> {
             FirstWord::Refused(error) => return Err(AttachError::Refused(ServerError::of(&error))),
         };
         if talk.has_unread() {
-            // Nobody has proved to have said it, and nothing may be said here (threat A21).
+            // The sender of these bytes is not authenticated yet, and a server must not send anything here
+            // (threat A21).
             return Err(WireError::UnexpectedPacket.into());
         }
         self.chosen.backend().shared.learn(ServerFacts {
@@ -348,7 +342,7 @@ impl Attach<'_> {
         Ok((connection, Greeted { capabilities, thread_id, plugin, nonce, sequence, is_mariadb }))
     }
 
-    /// Says that TLS follows, where it is to.
+    /// Sends an SSLRequest if TLS is to be used; returns whether it was sent.
     async fn request_tls(
         &self,
         talk: &mut Talk<Connection>,
@@ -374,7 +368,7 @@ impl Attach<'_> {
         Ok(true)
     }
 
-    /// Says who it is, and what proves it.
+    /// Sends the login packet, and completes the authentication.
     async fn enter(
         &self,
         talk: &mut Talk<Connection>,
@@ -386,7 +380,8 @@ impl Attach<'_> {
         self.prove(talk, &mut prover, greeted.capabilities).await
     }
 
-    /// Of the account, towards a server that has the key that the config pins, if it does.
+    /// A prover for the account's password. It accepts only the server key that the configuration pins, if
+    /// any.
     fn prover(&self, is_secure: bool) -> Prover<'_> {
         let client_login = self.chosen.pool.shared.client_login.as_ref();
         let pinned = client_login.and_then(|login| login.server_key.as_ref());
@@ -414,7 +409,7 @@ impl Attach<'_> {
         talk.send(self.deadline, |out| request.write(out)).await
     }
 
-    /// Answers what the server asks until it has decided.
+    /// Answers the server's packets until it accepts or refuses the login.
     async fn prove(
         &self,
         talk: &mut Talk<impl Wire>,
@@ -441,8 +436,8 @@ impl Attach<'_> {
     }
 }
 
-/// What is spoken with a server that greets so: what was agreed on with the client, the little that a login
-/// takes, and `also`: [`OF_WEIR`], on a connection that is shared.
+/// The capabilities to use with a server that sent this greeting: those negotiated with the client, the few
+/// that a login needs, and `also`, which is [`OF_WEIR`] on a shared connection.
 fn spoken(
     login: &ServerLogin<'_>,
     also: Capabilities,
@@ -451,8 +446,8 @@ fn spoken(
     let of_the_login = Capabilities::CONNECT_WITH_DB
         | Capabilities::CONNECT_ATTRS
         | Capabilities::PLUGIN_AUTH_LENENC_CLIENT_DATA;
-    // A connection that is shared is made ready by statements, and a server lets one whose password has
-    // expired do nothing but change it: it refuses the login then, and says why.
+    // Weir runs statements to prepare a shared connection, but with an expired password a server allows
+    // nothing except changing it. Without this flag, the server refuses the login and says why.
     let for_one_client = match also.has(OF_WEIR) {
         true => Capabilities::CAN_HANDLE_EXPIRED_PASSWORDS,
         false => Capabilities::NONE,

@@ -1,4 +1,4 @@
-//! What a session does about each command of its client.
+//! How a session handles each command of its client.
 
 use std::cell::RefCell;
 
@@ -29,13 +29,14 @@ use super::statement::{Attempted, Losses, Running};
 use super::upload::Beginning;
 use crate::tcp::relay::{self, FirstBytes, Heard, Paces, Pair, Terms};
 
-/// What a statement comes to whose transaction was lost.
+/// How to handle the next statement after a transaction was lost.
 pub enum BehindLoss {
-    /// It has what it asks for: the transaction is rolled back.
+    /// It succeeds: the transaction is already rolled back.
     Done,
-    /// A server begins the next transaction, or closes: there is nothing to roll back.
+    /// It runs: a server begins the next transaction or closes the connection, and there is nothing to roll
+    /// back.
     Anew,
-    /// Its client is told (1213).
+    /// The client gets error 1213.
     Told,
 }
 
@@ -49,7 +50,7 @@ impl Session {
         let Some(command) = command else {
             return self.refuse_command(&incoming, Refusal::unknown_command()).await;
         };
-        // An execution is told so once its types are known.
+        // An execution gets this error once its types are known.
         if self.has_lost_transaction && command == ClientCommand::Query {
             self.has_lost_transaction = false;
             let step = match incoming.is_whole {
@@ -111,7 +112,7 @@ impl Session {
         }
     }
 
-    /// What a statement that takes this step comes to, where its transaction has ended with its connection.
+    /// How to handle a statement with this transaction step, if its transaction was lost with the connection.
     pub fn behind_loss(&self, step: TransactionStep) -> BehindLoss {
         match step {
             TransactionStep::Rollback { chain, release }
@@ -124,7 +125,7 @@ impl Session {
         }
     }
 
-    /// The payload of a command, as much of it as is in the buffer.
+    /// The payload of a command, as far as it is in the buffer.
     pub fn payload(&self, incoming: &Incoming) -> &[u8] {
         let received = self.received();
         received.get(HEADER_BYTES..incoming.packet_bytes().min(received.len())).unwrap_or_default()
@@ -145,8 +146,7 @@ impl Session {
         }
     }
 
-    /// What the text of a statement that runs says of the connection's collation: see
-    /// [`collation_of_set_names`].
+    /// How a running statement determines the connection's collation: see [`collation_of_set_names`].
     pub fn named_collation(&self, running: &Running<'_>) -> CollationTold {
         let payload = self.payload(&running.incoming);
         let parts = QueryParts::parse(payload, self.kind.capabilities).ok();
@@ -180,7 +180,7 @@ impl Session {
         names_any(text, self.facts.dialect, |name| pool.shared.has_code_behind(name))
     }
 
-    /// What is to be thought of a command that is no text: `wants`, and nothing left behind.
+    /// The verdict on a command that is not SQL text, given where it must run and what it leaves behind.
     pub fn verdict_of(&self, wants: RoleWanted, leaves: LeftBehind) -> StatementVerdict {
         let own_reason = match wants {
             RoleWanted::Primary => RouteReason::Administration,
@@ -206,10 +206,10 @@ impl Session {
         verdict.under(&self.facts)
     }
 
-    /// Commands that are sent as they came.
+    /// Serves the commands that are sent unchanged.
     async fn run_other(&mut self, incoming: Incoming, command: ClientCommand) -> Result<(), End> {
         let verdict = match command {
-            // A schema that is refused adds its error to what the statement before has left.
+            // A schema change that fails adds its error to the diagnostics of the previous statement.
             ClientCommand::InitDb if self.is_without_warnings => StatementVerdict {
                 reads_back: ReadsBack::WARNINGS,
                 ..self.verdict_of(RoleWanted::AnyMember, LeftBehind::NONE)
@@ -228,7 +228,7 @@ impl Session {
             | ClientCommand::Clone
             | ClientCommand::SubscribeGroupReplicationStream => return self.dedicate(incoming).await,
             ClientCommand::ChangeUser => return self.change_user(incoming).await,
-            // The server lists it as a replica until the connection closes, over a reset too.
+            // The server lists the connection as a replica until it closes, even after a reset.
             ClientCommand::RegisterSlave => {
                 self.verdict_of(RoleWanted::Primary, LeftBehind::ANYTHING.and(LeftBehind::OPTION))
             }
@@ -244,10 +244,10 @@ impl Session {
             Running { incoming, command, verdict, prepares: None, executes: None, asks_cursor: false };
         let passes_over =
             matches!(command, ClientCommand::Ping | ClientCommand::InitDb | ClientCommand::Statistics);
-        // What a statement that failed there has left would hide behind the change of schema.
+        // The schema change would hide what a statement that failed there has left.
         let hides = command == ClientCommand::InitDb && self.is_only_holding();
         let is_told = self.attached.as_ref().is_some_and(|attached| !hides || !attached.server.is_untold);
-        // These leave what the statement before has left, so they go where that is.
+        // These commands keep what the previous statement left, so they run where that is.
         if passes_over
             && is_told
             && let Attempted::Answered(_) =
@@ -258,8 +258,8 @@ impl Session {
         self.run_statement(running).await
     }
 
-    /// A new session of the same account: what was the client's is off its connection, or was never on one,
-    /// but for what a server itself keeps.
+    /// COM_RESET_CONNECTION: starts a new session of the same account. It removes the session's state from
+    /// its connection, except for what a server itself keeps.
     async fn reset(&mut self, incoming: Incoming) -> Result<(), End> {
         let sequence = incoming.header.sequence.wrapping_add(1);
         self.consume(incoming.packet_bytes());
@@ -288,7 +288,7 @@ impl Session {
         self.send_ok(sequence).await
     }
 
-    /// Another account, which proves itself anew; nothing of the one before is left.
+    /// COM_CHANGE_USER: authenticates another account; nothing of the previous session is kept.
     async fn change_user(&mut self, incoming: Incoming) -> Result<(), End> {
         if !incoming.is_whole {
             return self.refuse_command(&incoming, Refusal::unknown_command()).await;
@@ -325,7 +325,7 @@ impl Session {
         self.send_ok(sequence).await
     }
 
-    /// A command after which a connection serves nothing else: from here on its bytes are relayed.
+    /// Serves a command that takes over its connection: from here on, bytes are only relayed.
     async fn dedicate(&mut self, incoming: Incoming) -> Result<(), End> {
         let verdict = self.verdict_of(RoleWanted::Primary, LeftBehind::ANYTHING);
         if let Err(refusal) = self.attach_for(&verdict, None).await {
@@ -339,13 +339,13 @@ impl Session {
             deadline: &self.deadline,
             idle: listener.shared.config.timeout.client_idle,
             idle_end: End::ClientIdle,
-            // Servers close TLS without a word.
+            // Servers close TLS without close_notify.
             ends_unsaid: true,
             paces: Paces::default(),
             ender: attached.server.connection.ender(),
             heard: Heard::default(),
         };
-        // The command itself, and what came with it.
+        // The command itself, and whatever followed it.
         let known = self.buffer.as_ref().map_or(0, |received| received.filled().len() as u64);
         let first = FirstBytes { from_client: self.buffer.take(), from_backend: None };
         let pair = Pair { client: &mut self.stream, backend: &mut *attached.server.connection };
@@ -365,7 +365,7 @@ impl Session {
     }
 }
 
-/// Whether a command may be longer than what is kept of it in one piece.
+/// Whether a command may be longer than what is buffered of it.
 fn may_be_long(command: ClientCommand) -> bool {
     matches!(
         command,

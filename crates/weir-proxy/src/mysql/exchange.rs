@@ -1,7 +1,7 @@
-//! One command of a client on a connection to a server: its bytes there, and the answer's bytes back.
+//! One command of a client on a server connection: it sends the command and forwards the answer.
 //!
-//! Bytes pass as they came, but for what Weir has added to the connection on its own account: the number of a
-//! prepared statement, and changes that the client did not ask to be told.
+//! Bytes are forwarded unchanged, except for what depends on Weir's own use of the connection: the ids of
+//! prepared statements, and state changes that the client did not ask to have reported.
 
 use std::future::poll_fn;
 use std::io;
@@ -31,53 +31,52 @@ use super::own;
 use super::server::ServerConnection;
 use crate::worker::ListenerSlot;
 
-/// Why a connection to a server is of no use any more.
+/// Why a server connection cannot be used any more.
 #[derive(Debug)]
 pub enum ServerFailure {
     /// The server closed it.
     Closed,
-    /// It broke.
+    /// The connection broke.
     Broken(io::Error),
     /// The server did not answer in time.
     TimedOut,
     /// The server broke the protocol.
     Protocol(WireError),
-    /// It refused what every server must do.
+    /// The server refused something that every server must do.
     Refused(ServerError),
-    /// It was the primary and has no role any more, while another is the primary: it need not answer at all.
+    /// The server was the primary, has no role now, and another server is the primary. It may never answer.
     Deposed,
-    /// No buffer could be had within the memory budget: not the server's fault.
+    /// No buffer was available within the memory budget. The server is not to blame.
     NoMemory,
 }
 
-/// Why an exchange did not come to its end.
+/// Why an exchange did not finish.
 #[derive(Debug)]
 pub enum ExchangeError {
     /// The client left, broke off, or took nothing for too long.
     Client,
     /// The server failed; `forwarded` says whether the client has some of the answer.
     Server { failure: ServerFailure, forwarded: bool },
-    /// What the server is to know beside the command would make it one packet more; the server has not got
-    /// all of it.
+    /// The data that Weir must add to the command would make it one packet longer. The server has not
+    /// received all of the command.
     Unframed,
-    /// The statement's time is over, and its answer has not begun.
+    /// The statement exceeded its time limit before its answer began.
     Overtime,
-    /// Weir or the listener goes, and the time for that is over; `forwarded` as with a server's failure.
+    /// The drain deadline of Weir or of the listener has passed; `forwarded` as in `Server`.
     Drained { forwarded: bool },
 }
 
-/// What is left to be sent to the client when the server is done: the server's connection need not wait for
-/// that.
+/// The end of an answer that still has to be sent to the client. The server connection is already free.
 pub struct Rest {
     buffer: Option<Buffer>,
-    /// Bytes of the buffer that belong to the answer.
+    /// How many bytes of the buffer belong to the answer.
     pass: usize,
-    /// What follows them.
+    /// The bytes after those.
     tail: Vec<u8>,
 }
 
 impl Rest {
-    /// The bytes, in order.
+    /// The remaining bytes, in order.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         let buffer = self.buffer.as_ref().and_then(|buffer| buffer.filled().get(..self.pass));
         [buffer.unwrap_or_default(), &self.tail].into_iter().filter(|piece| !piece.is_empty())
@@ -100,44 +99,44 @@ impl std::fmt::Display for ServerFailure {
     }
 }
 
-/// How a client is told of an answer.
+/// How an answer is forwarded to a client.
 #[derive(Clone, Copy)]
 pub struct Forwarding<'a> {
     pub buffers: &'a Rc<Buffers>,
-    /// The session's own.
+    /// The session's own deadline.
     pub deadline: &'a Deadline,
-    /// The session's listener, which may be going.
+    /// The session's listener, which may be draining.
     pub slot: &'a ListenerSlot,
-    /// What the client and Weir have agreed on.
+    /// The capabilities negotiated with the client.
     pub capabilities: Capabilities,
-    /// The session's status as the client was told it last.
+    /// The session's status as last reported to the client.
     pub told_status: StatusFlags,
-    /// As of [`StatementVerdict::runs_no_stored_code`](weir_mysql::StatementVerdict::runs_no_stored_code).
+    /// See [`StatementVerdict::runs_no_stored_code`](weir_mysql::StatementVerdict::runs_no_stored_code).
     pub runs_no_stored_code: bool,
-    /// The number by which the client is to know the statement that it prepares.
+    /// The id that the client gets for a statement that it prepares.
     pub statement_id: u32,
     /// Longest time without progress while the client takes its answer.
     pub client_patience: Duration,
-    /// When the statement's time to begin its answer is over; `None` for never.
+    /// The time by which the answer must have begun; `None` for no limit.
     pub overtime: Option<Duration>,
-    /// The server, where the statement is for a primary and somebody watches who that is.
+    /// The server, if the statement needs the primary and the primary is monitored.
     pub primary: Option<PrimaryAsked<'a>>,
-    /// Whether the server may ask for a file of the client's; without, it gets an empty one, and the client
-    /// an error.
+    /// Whether the server may ask for a file of the client. If not, the server gets an empty file, and the
+    /// client an error.
     pub local_infile: bool,
-    /// Whether the client is to get each result by itself ([`Stream::end_part`]).
+    /// Whether each result must be sent to the client separately ([`Stream::end_part`]).
     pub by_result: bool,
-    /// Whether it is an execution whose rows are to stay with a cursor.
+    /// Whether it is an execution that asks for a cursor.
     pub asks_cursor: bool,
 }
 
 impl Forwarding<'_> {
-    /// Whether the client waits for EOF packets, which no server is asked for.
+    /// Whether the client expects EOF packets, which servers never send to Weir.
     pub fn waits_for_eof(&self) -> bool {
         !self.capabilities.has(Capabilities::DEPRECATE_EOF)
     }
 
-    /// Sends bytes to the client, at its pace.
+    /// Sends bytes to the client, as fast as it takes them.
     pub async fn send(&self, client: &mut Stream, bytes: &[u8]) -> Result<(), ExchangeError> {
         let renew =
             || self.deadline.set(super::while_it_lasts(self.slot, clock::now() + self.client_patience));
@@ -145,8 +144,8 @@ impl Forwarding<'_> {
         send_all(client, bytes, self.deadline, renew).await.map_err(|_| ExchangeError::Client)
     }
 
-    /// Waits until the server has something to be received; ends when the client leaves meanwhile, or the
-    /// server has been replaced as the primary.
+    /// Waits until the server has sent something. Ends early if the client disconnects, or if the server is
+    /// no longer the primary.
     async fn server_speaks(
         &self,
         client: &mut Stream,
@@ -154,7 +153,7 @@ impl Forwarding<'_> {
         forwarded: bool,
         has_begun: bool,
     ) -> Result<(), ExchangeError> {
-        // Once the answer has begun, it may take as long as it takes.
+        // The time limit applies only until the answer begins.
         let overtime = self.overtime.filter(|_| !has_begun);
         let mut look = self.primary.filter(|_| !has_begun).map(|it| it.since + LOOK);
         let due = |look: Option<Duration>| overtime.into_iter().chain(look).min().unwrap_or(Duration::MAX);
@@ -190,38 +189,38 @@ impl Forwarding<'_> {
     }
 }
 
-/// An answer under way.
+/// An answer that is being forwarded.
 pub struct Answering<'a> {
     pub forwarding: Forwarding<'a>,
     pub reader: AnswerReader,
     pub outcome: Outcome,
-    /// Bytes that the client has of it.
+    /// Bytes of the answer that were sent to the client.
     pub forwarded: u64,
-    /// Bytes that the server has sent of it.
+    /// Bytes of the answer that were received from the server.
     pub received: u64,
-    /// A file was asked for that the client has not offered: the sequence id of its error. Nothing of the
-    /// answer goes to the client from there on.
+    /// Set if the server asked for a file that the client did not offer: the sequence id of the client's
+    /// error. From then on, nothing of the answer is forwarded.
     declined: Option<u8>,
-    /// EOF packets that were put in, for a client that waits for them.
+    /// Counts EOF packets that were inserted for the client.
     shift: SequenceShift,
-    /// Definitions are over, and the client has not been told so yet.
+    /// Whether the definitions have ended and the client has yet to get its EOF packet.
     owes_eof: bool,
-    /// Received and not judged yet.
+    /// Received bytes that were not yet examined.
     held: Option<Buffer>,
-    /// Buffers that were filled at once, in a row.
+    /// How many receives in a row have filled a buffer.
     full: u32,
 }
 
-/// What an answer has come to.
+/// The result of forwarding.
 pub enum Answered {
-    /// It is over.
+    /// The answer has ended.
     Over(Rest),
-    /// The server waits for a file of the client's.
+    /// The server waits for a file from the client.
     WantsFile,
 }
 
 impl<'a> Answering<'a> {
-    /// Of an answer of which nothing has been received.
+    /// For an answer of which nothing has been received yet.
     pub fn new(forwarding: Forwarding<'a>, reader: AnswerReader) -> Answering<'a> {
         Answering {
             reader: reader.telling_definitions(forwarding.waits_for_eof()),
@@ -237,18 +236,18 @@ impl<'a> Answering<'a> {
         }
     }
 
-    /// How the sequence ids of a file that the client sends become those that the server waits for.
+    /// The shift from the sequence ids of the client's file to those that the server expects.
     pub fn shift_back(&self) -> SequenceShift {
         self.shift.back()
     }
 
-    /// Passes the answer on as it comes.
+    /// Forwards the answer as it arrives.
     pub async fn run(
         &mut self,
         client: &mut Stream,
         server: &mut ServerConnection,
     ) -> Result<Answered, ExchangeError> {
-        // Whether all that is held was judged, so that more must come first.
+        // Whether all held bytes were examined, so that more must be received.
         let mut is_starved = true;
         loop {
             let mut buffer = match self.held.take() {
@@ -310,7 +309,7 @@ impl<'a> Answering<'a> {
         ExchangeError::Server { failure, forwarded: self.forwarded > 0 }
     }
 
-    /// Receives once, behind what is held.
+    /// Receives once and appends to the held bytes.
     async fn receive(
         &mut self,
         held: Option<Buffer>,
@@ -334,7 +333,7 @@ impl<'a> Answering<'a> {
             }
         };
         if buffer.is_full() {
-            // No packet that must be in one piece is as long.
+            // No packet that must be in one piece is this long.
             return Err(self.failed(ServerFailure::Protocol(WireError::UnexpectedPacket)));
         }
         match receive_ready(&mut *server.connection, &mut buffer).await {
@@ -362,8 +361,8 @@ impl<'a> Answering<'a> {
         Ok(())
     }
 
-    /// Sends an empty file where the client has offered none, so that the server comes to an end: its
-    /// connection is as good as before. A client could otherwise have a server taken for broken, by a text
+    /// Sends an empty file because the client has offered none, so that the server finishes and its
+    /// connection stays usable. Otherwise a client could make a healthy server count as broken, with a text
     /// that the server reads as LOAD DATA LOCAL and Weir does not.
     async fn decline_file(
         &mut self,
@@ -380,10 +379,11 @@ impl<'a> Answering<'a> {
         Ok(())
     }
 
-    /// Judges what is in the buffer, up to what is to be done about it.
+    /// Examines the buffer up to the next point where something must be done.
     fn judge(&mut self, buffer: &mut Buffer, server: &mut ServerConnection) -> Result<Judged, WireError> {
         let mut pass = 0;
-        // Of the EOF packet in the buffer behind the columns of the result at hand.
+        // The position of the EOF packet that was inserted in the buffer after the columns of the current
+        // result.
         let mut eof = None;
         loop {
             let input = buffer.filled().get(pass..).unwrap_or_default();
@@ -461,8 +461,8 @@ impl<'a> Answering<'a> {
         }
     }
 
-    /// What is to be done at the end of a result, where `packet`, if any, is to be in this place of the
-    /// buffer. [`Judged::More`] is nothing, yet.
+    /// What to do at the end of a result. `packet`, if any, must replace this range of the buffer.
+    /// [`Judged::More`] means that there is nothing to do yet.
     fn ended(&self, buffer: &mut Buffer, place: Range<usize>, packet: Option<Vec<u8>>) -> Judged {
         let is_over = self.reader.is_over();
         let (pass, consumed, packet) = match packet {
@@ -482,16 +482,15 @@ impl<'a> Answering<'a> {
         }
     }
 
-    /// Gives packets the sequence ids that they have for the client.
+    /// Changes the sequence ids of packets to those that the client expects.
     fn renumber(&mut self, buffer: &mut Buffer, range: Range<usize>) {
         self.shift.apply(buffer.filled_mut().get_mut(range).unwrap_or_default());
     }
 
-    /// Puts the EOF packet that is owed into the buffer at `at`, where the next packet begins, and gives its
-    /// bytes (count): none where a cursor is open, of which the server's next packet tells.
+    /// Inserts the owed EOF packet into the buffer at `at`, where the next packet begins, and returns its
+    /// length in bytes. The length is 0 if a cursor is open, which the server's next packet shows.
     ///
-    /// # Errors
-    /// What is to be done first.
+    /// # Errors What must be done first.
     fn pay_eof(&mut self, buffer: &mut Buffer, at: usize) -> Result<usize, Judged> {
         let input = buffer.filled().get(at..).unwrap_or_default();
         match eof::opens_cursor(input, self.forwarding.asks_cursor) {
@@ -509,8 +508,8 @@ impl<'a> Answering<'a> {
         }
     }
 
-    /// The EOF packet behind definitions, as the next packet of the answer. What a server would say there of
-    /// the session is known only where the end of the result is.
+    /// The EOF packet after definitions, as the next packet of the answer. The status that a server would
+    /// report there is known only at the end of the result.
     fn eof_packet(&mut self) -> Vec<u8> {
         let sequence = self.reader.next_sequence().wrapping_add(self.shift.added());
         let status = self.outcome.status.unwrap_or(self.forwarding.told_status);
@@ -520,7 +519,7 @@ impl<'a> Answering<'a> {
         eof::packet(sequence, StatusFlags(status.0 & StatusFlags::LASTING.0), warnings)
     }
 
-    /// Puts the client's number of the statement in the place of the server's.
+    /// Replaces the server's statement id by the client's.
     fn rename(&self, buffer: &mut Buffer, packet: usize) {
         let place = packet + HEADER_BYTES + STATEMENT_ID.start;
         if let Some(place) = buffer.filled_mut().get_mut(place..place + 4) {
@@ -529,8 +528,8 @@ impl<'a> Answering<'a> {
     }
 }
 
-/// Has the EOF packet at this place, behind columns, say the session's status as the end of its result does:
-/// a server knows most of that before the first row.
+/// Updates the EOF packet at this position, after the columns, with the status at the end of its result. A
+/// server knows most of that status before the first row.
 fn say(buffer: &mut Buffer, at: usize, status: StatusFlags, warnings: u16) {
     let status = StatusFlags(status.0 & !StatusFlags::LAST_ROW_SENT.0);
     let packet = eof::packet(sequence(buffer, at), status, warnings);
@@ -539,7 +538,7 @@ fn say(buffer: &mut Buffer, at: usize, status: StatusFlags, warnings: u16) {
     }
 }
 
-/// What an end says of the session, status and warnings, and the statement that is prepared with it.
+/// The status and warnings in the end of an answer, and the prepared statement that ends with it.
 fn said(end: &AnswerEnd<'_>) -> (Option<(StatusFlags, u16)>, Option<PreparedStatement>) {
     match end {
         AnswerEnd::Ok(ok) => (Some((ok.status, ok.warnings)), None),
@@ -548,25 +547,27 @@ fn said(end: &AnswerEnd<'_>) -> (Option<(StatusFlags, u16)>, Option<PreparedStat
     }
 }
 
-/// The sequence id of the packet that begins there.
+/// The sequence id of the packet at this position.
 fn sequence(buffer: &Buffer, packet: usize) -> u8 {
     let header = buffer.filled().get(packet..).and_then(<[u8]>::first_chunk::<HEADER_BYTES>);
     header.map_or(0, |header| PacketHeader::parse(*header).sequence)
 }
 
-/// What is to be done about what was received.
+/// What to do with the bytes that were received.
 enum Judged {
-    /// Pass this on, and receive more.
+    /// Forward these bytes, and receive more.
     More { pass: usize },
-    /// A result is over, and not the last: pass this on, and this packet, if any, in the place of its last.
+    /// A result has ended, but not the answer: forward these bytes, and then `packet`, if any, in place of
+    /// the last one.
     Result { pass: usize, consumed: usize, packet: Vec<u8> },
-    /// Pass this on, and this EOF packet, for which the buffer has no room, before what is left in that.
+    /// Forward these bytes, then this EOF packet, which does not fit into the buffer, before the rest of the
+    /// buffer.
     Eof { pass: usize, packet: Vec<u8> },
-    /// Pass this on, and then let the client send a file.
+    /// Forward these bytes, then let the client send a file.
     File { pass: usize },
-    /// Pass this on, and have the server get no file; the sequence id is that of its question.
+    /// Forward these bytes, and send the server an empty file. `sequence` is the id of its request.
     UnaskedFile { pass: usize, consumed: usize, sequence: u8 },
-    /// The answer is over: this is left to be passed on, and this behind it.
+    /// The answer has ended: `pass` bytes are left to be forwarded, followed by `tail`.
     Over { pass: usize, consumed: usize, tail: Vec<u8> },
 }
 

@@ -1,8 +1,8 @@
-//! MySQL listeners: a client logs in to Weir, and each of its statements goes to a server in the role that it
-//! wants, on a connection that sessions share.
+//! MySQL listeners. A client logs in to Weir, and each of its statements goes to a server in the role that
+//! the statement needs, on a connection that sessions share.
 //!
-//! Where Weir sees no statements (`mode = "passthrough"`, `passwords = "relay"`) a connection goes to a
-//! server in the role that its listener is for, and stays there.
+//! If Weir does not see statements (`mode = "passthrough"`, `passwords = "relay"`), a client connection goes
+//! to a server in the role of its listener and stays there.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -52,7 +52,7 @@ mod talk;
 mod unfit;
 mod upload;
 
-/// Serves one connection to its end.
+/// Serves one client connection to its end.
 pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream, peer: SocketAddr) {
     let listener = slot.current();
     if takes_part(&listener) {
@@ -64,19 +64,19 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     tcp::session::serve_in(Spoken::Mysql, wish, worker, slot, stream, peer).await;
 }
 
-/// Whether Weir takes part in what is said: where TLS is none of its business, it does not.
+/// Whether Weir speaks the protocol itself, rather than passing TLS through.
 fn takes_part(listener: &WorkerListener) -> bool {
     let tls = listener.shared.config.tls.as_ref();
     tls.is_none_or(|tls| tls.mode != TlsMode::Passthrough)
 }
 
-/// Whether clients of a pool log in to a server and not to Weir.
+/// Whether clients of a pool log in to a server rather than to Weir.
 fn is_relayed(pool: &WorkerPool) -> bool {
     pool.shared.config.mysql.as_ref().is_none_or(|mysql| mysql.passwords == Passwords::Relay)
 }
 
-/// Until when a client is waited for that is waited for until then: no longer than its listener lasts,
-/// whatever it moves meanwhile.
+/// The deadline `until`, or the listener's drain deadline if that comes first: a client that keeps moving
+/// bytes cannot extend it.
 fn while_it_lasts(slot: &ListenerSlot, until: Duration) -> Duration {
     slot.draining_until().map_or(until, |cut_off| until.min(cut_off))
 }
@@ -87,7 +87,7 @@ fn wish(listener: &WorkerListener) -> Wish {
     let mysql = pool.and_then(|pool| pool.shared.config.mysql.as_ref());
     let park = mysql.filter(|mysql| !mysql.park.is_zero());
     let role = match access {
-        // Statements are not seen, and what is not seen may be a write.
+        // Statements are not visible, and any of them may be a write.
         MysqlAccess::Auto | MysqlAccess::ReadWrite => WantedRole::Primary,
         MysqlAccess::ReadOnly => WantedRole::Read,
     };

@@ -1,4 +1,4 @@
-//! A new client of MySQL: who it is, its login, its session, and what is told of it at the end.
+//! A new MySQL client: identification, login, session, and the log line at the end.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -34,7 +34,7 @@ use crate::client::Client;
 use crate::identify;
 use crate::worker::{ListenerSlot, Worker};
 
-/// A client that has connected, and where.
+/// A client connection and where it arrived.
 pub struct ConnectedClient {
     pub worker: Rc<Worker>,
     pub slot: Rc<ListenerSlot>,
@@ -42,7 +42,7 @@ pub struct ConnectedClient {
     begun: Duration,
 }
 
-/// Serves one connection to its end.
+/// Serves one client connection to its end.
 pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream, peer: SocketAddr) {
     let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
     let deadline = worker.deadlines.register(waker);
@@ -78,15 +78,15 @@ pub async fn serve(worker: Rc<Worker>, slot: Rc<ListenerSlot>, stream: TcpStream
     }
 }
 
-/// What has come of a client.
+/// The result of opening a client connection.
 enum Opened {
-    /// It is logged in.
+    /// The client is logged in.
     Session(Box<Session>),
-    /// It was served to its end.
+    /// The connection was already served to its end.
     Ended(Box<Report>, End),
 }
 
-/// Logs a client in; one that a server has to hear itself is served as well.
+/// Logs a client in. A client whose login must be relayed to a server is also served here.
 async fn open(
     connected: &ConnectedClient,
     stream: Stream,
@@ -172,12 +172,12 @@ async fn open(
     })
 }
 
-/// What can be agreed on with a client beside what always can.
+/// The capabilities offered to clients in addition to the fixed ones.
 fn offered(mysql: &ListenerMysql) -> Capabilities {
     compress::offered(&mysql.compression)
 }
 
-/// The session of a client that compresses all that it says from now on.
+/// The session of a client that uses compression from now on.
 fn compressed(session: Box<Session>, algorithm: Algorithm) -> Box<Session> {
     let whole = *session;
     let stream = compress::compressed(whole.stream, algorithm, whole.buffer, &whole.worker.buffers);
@@ -185,7 +185,7 @@ fn compressed(session: Box<Session>, algorithm: Algorithm) -> Box<Session> {
 }
 
 impl ConnectedClient {
-    /// Counts the session and writes its line.
+    /// Updates the statistics and writes the log line.
     fn finish(&self, report: &Report, end: End) {
         let ConnectedClient { worker, slot, client, begun } = self;
         let listener = slot.current();

@@ -1,5 +1,5 @@
-//! A client's session: one command after another, each on a connection to a server that is the session's only
-//! as long as something of the session's is on it.
+//! A client's session. It runs one command after another, each on a connection to a server. The connection
+//! belongs to the session only as long as it holds session state.
 
 use std::future::poll_fn;
 use std::io;
@@ -39,22 +39,23 @@ use crate::backends::WorkerPool;
 use crate::client::Client;
 use crate::worker::{ListenerSlot, Worker, WorkerListener};
 
-/// How long a connection waits for a question about what a statement has left on it, before others get it.
+/// How long an idle session keeps its connection for a question about its last statement, before others may
+/// use it.
 const HOLD: Duration = Duration::from_millis(100);
-/// Longest time without progress while a client sends a command, or takes an answer: a server's own default
-/// of `net_write_timeout`.
+/// Longest time without progress while a client sends a command or takes an answer. It is a server's own
+/// default for `net_write_timeout`.
 pub const CLIENT_PATIENCE: Duration = Duration::from_secs(60);
 
-/// The largest packet of a command that is kept in one piece, in bytes: what is read to its end, and can be
-/// sent again. A larger one is passed on as it comes, and is taken for one that may do anything.
+/// The largest packet of a command that is buffered whole (bytes). Such a command is fully classified and can
+/// be sent again. A larger one is forwarded as it arrives, and is treated as if it could do anything.
 const KEPT_BYTES: usize = 1 << 20;
 /// The command byte of COM_STMT_EXECUTE.
 const EXECUTE: u8 = ClientCommand::StmtExecute.byte();
-/// What is read of such a longer one before it is passed on, in bytes: which values of 65,535 are NULL, and
-/// the types of all, with room for attributes.
+/// How much of a larger COM_STMT_EXECUTE is read before it is forwarded (bytes): room for the NULL bitmap and
+/// types of 65,535 values, and for attributes.
 const EXECUTE_FRONT_BYTES: usize = 256 << 10;
 
-/// What the connection that a session used last, and gave back, had of it.
+/// The state of the connection that a session used last and gave back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftAt {
     /// The mark of the connection when it was given back.
@@ -63,81 +64,81 @@ pub struct LeftAt {
     pub here: ReadsBack,
 }
 
-/// A session of a client that is logged in.
+/// The session of a client that has logged in.
 pub struct Session {
     pub worker: Rc<Worker>,
     pub slot: Rc<ListenerSlot>,
     pub client: Client,
     pub stream: Stream,
-    /// Received and not done with.
+    /// Bytes that were received and not yet consumed.
     pub buffer: Option<Buffer>,
     pub deadline: Deadline,
-    /// What the clock said when the session had waited last: what it does at once goes by it.
+    /// The time after the session's last wait; work that needs no wait uses it instead of the clock.
     pub now: Duration,
-    /// By which KILL finds the session.
+    /// The entry by which KILL finds the session.
     pub killable: Killable,
-    /// As whom the client has logged in, and what was agreed on with it.
+    /// The client's login: its account and what was negotiated with it.
     pub candidate: Candidate,
-    /// The same, as far as connections go by it.
+    /// The part of the login that decides which server connections the session may use.
     pub kind: ConnectionKind,
-    /// What the next statement is judged by.
+    /// The facts by which the next statement is classified.
     pub facts: SessionFacts,
-    /// As of the last answer.
+    /// The session's status after the last answer.
     pub status: StatusFlags,
-    /// The same as a server told it last, without what is assumed behind errors.
+    /// The status that a server reported last, without what Weir assumes after errors.
     pub told_status: StatusFlags,
     pub state: Rc<TrackedState>,
-    /// The longest time between two statements, where the session itself has set it.
+    /// The longest time between two statements, if the session itself has set it (`wait_timeout`).
     pub longest_idle: Option<Duration>,
     pub attached: Option<Attached>,
-    /// Why the session keeps its connection until it is reset.
+    /// Why the session must keep its connection until it is reset.
     pub pins: LeftBehind,
-    /// What the statement before has left for a question of the next.
+    /// What the previous statement left that the next one may ask about.
     pub held: ReadsBack,
     pub left_at: Option<LeftAt>,
-    /// What the attached connection would answer about the statement before as the session's own statements
-    /// have left it. Of all else it has what Weir's statements, or those of others, have left.
+    /// The questions about previous statements that the attached connection answers correctly for this
+    /// session. For all other questions, statements of Weir or of other sessions have replaced the answer.
     pub here: ReadsBack,
     /// LAST_INSERT_ID(); `None` while only the attached connection knows it.
     pub insert_id: Option<u64>,
-    /// LAST_INSERT_ID() as it was when it was known last.
+    /// The last known LAST_INSERT_ID().
     pub insert_id_before: Option<u64>,
     /// Whether the last statement had neither warnings nor an error.
     pub is_without_warnings: bool,
-    /// The error of Weir's own that the last statement had; `None` where a server answered that.
+    /// Weir's own error for the last statement; `None` if a server answered it.
     pub refused: Option<ServerError>,
-    /// On a listener for reads: Weir has had the session's transactions be READ ONLY, for its server takes
-    /// writes.
+    /// On a listener for reads: whether Weir has made the session's transactions READ ONLY, because its
+    /// server takes writes.
     pub is_made_read_only: bool,
-    /// The session's state, where it was made so or taken back last, and what it was before that.
+    /// The session's state after Weir last did or undid that, and the state before.
     pub suited: Option<(Rc<TrackedState>, Rc<TrackedState>)>,
     pub statements: ClientStatements,
-    /// A transaction was lost with its server that the client takes for open.
+    /// Whether a transaction was lost with its server while the client believes that it is open.
     pub has_lost_transaction: bool,
-    /// A statement has failed that may have committed something, of which no answer has told.
+    /// Whether a statement has failed that may have committed something that no answer reported.
     pub has_untold_writes: bool,
-    /// Transactions that the session has committed and reads must see.
+    /// GTIDs that the session has committed and its reads must see.
     pub written: Option<GtidSet>,
     pub report: Report,
 }
 
-/// A command of which the beginning is in the session's buffer.
+/// A command whose beginning is in the session's buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
     pub header: PacketHeader,
-    /// Its first byte; `None` for a packet without one.
+    /// Its command byte; `None` for an empty packet.
     pub command: Option<u8>,
     /// Whether all of it is in the buffer.
     pub is_whole: bool,
 }
 
 impl Incoming {
-    /// Bytes of the first packet.
+    /// Bytes of the first packet, including its header.
     pub fn packet_bytes(&self) -> usize {
         HEADER_BYTES + self.header.payload_bytes as usize
     }
 
-    /// What `received` begins with; `None` when that is not known yet.
+    /// The command at the front of `received`; `None` while too little has arrived.
     fn of(received: &[u8]) -> Option<Incoming> {
         let header = PacketHeader::parse(*received.first_chunk()?);
         let command = received.get(HEADER_BYTES).copied().filter(|_| header.payload_bytes > 0);
@@ -151,7 +152,7 @@ impl Incoming {
 }
 
 impl Session {
-    /// Serves commands until there are no more.
+    /// Serves commands until the session ends.
     pub async fn run(&mut self) -> End {
         loop {
             let incoming = match self.next_command().await {
@@ -164,7 +165,7 @@ impl Session {
         }
     }
 
-    /// Says what is wrong with what the client has compressed, if that is why the session ends.
+    /// Sends an error to the client if the session ends because its compressed packets are invalid.
     async fn tell_what_broke(&mut self, end: End) -> End {
         if !matches!(end, End::ClientClosed | End::Done) || self.candidate.compression.is_none() {
             return end;
@@ -181,18 +182,18 @@ impl Session {
         }
     }
 
-    /// The listener as it is configured now.
+    /// The listener with its current configuration.
     pub fn listener(&self) -> Rc<WorkerListener> {
         self.slot.current()
     }
 
-    /// The pool of the listener; `None` when its last reload has left it without one.
+    /// The listener's pool; `None` if a reload has left it without one.
     pub fn pool(&self) -> Option<Rc<WorkerPool>> {
         let listener = self.slot.current();
         listener.pools.get(listener.compiled.routes.default_pool()?).cloned()
     }
 
-    /// The bytes that were received and not done with.
+    /// The bytes that were received and not yet consumed.
     pub fn received(&self) -> &[u8] {
         self.buffer.as_ref().map_or(&[], Buffer::filled)
     }
@@ -207,7 +208,7 @@ impl Session {
         }
     }
 
-    /// Waits until the next command is whole, or as much of it as is kept in one piece.
+    /// Waits until the next command is complete, or as much of it as is buffered.
     async fn next_command(&mut self) -> Result<Incoming, End> {
         loop {
             if let Some(incoming) = Incoming::of(self.received()) {
@@ -237,12 +238,12 @@ impl Session {
         }
     }
 
-    /// The end of a session whose client is gone: in order, when nothing was under way.
+    /// How a session ends when its client has gone: normally, if nothing was under way.
     fn client_left(&self) -> End {
         if self.attached.is_none() && self.buffer.is_none() { End::Done } else { End::ClientClosed }
     }
 
-    /// Makes room for all of a packet at once, where that is not too much.
+    /// Gets a buffer for a whole packet at once, up to the limit.
     fn grow(&mut self, incoming: &Incoming) -> Result<(), End> {
         let wanted = match incoming.packet_bytes() {
             short @ ..=KEPT_BYTES => short,
@@ -261,8 +262,8 @@ impl Session {
         self.listener().shared.cells.of(self.worker.number).bytes_received.add(count as u64);
     }
 
-    /// Waits until the client has said something. Meanwhile what only a question of the next statement would
-    /// need is given back, and a session that holds nothing may be asked to make room.
+    /// Waits until the client sends something. Meanwhile it gives back a connection that is only held for a
+    /// possible question of the next statement. A session without a connection may be shed.
     async fn wait_for_client(&mut self) -> Result<(), End> {
         loop {
             let now = clock::now();
@@ -282,9 +283,10 @@ impl Session {
             match self.client_speaks().await {
                 Wait::Speaks => return Ok(()),
                 Wait::Killed => return Err(End::Killed),
-                // The client hears of it at its next statement: nothing that it did was committed.
+                // The client gets the error with its next statement: nothing of the transaction was
+                // committed.
                 Wait::ServerLeft if self.is_transaction_alone() => self.lose_transaction(),
-                // It was kept for a question that may never come.
+                // It was only kept for a question that may never come.
                 Wait::ServerLeft if self.is_only_holding() => {
                     self.killable.note(None);
                     (self.attached, self.left_at) = (None, None);
@@ -307,7 +309,7 @@ impl Session {
                 return Poll::Ready(Wait::Killed);
             }
             if let Some(until) = cut_off_at(worker, slot, attached.as_ref()) {
-                // Also one that always has a next statement.
+                // The deadline also applies to a client that always has another statement.
                 if until <= clock::now() {
                     return Poll::Ready(Wait::Drained);
                 }
@@ -335,7 +337,7 @@ impl Session {
         .await
     }
 
-    /// Whether all that the session has on its connection is a transaction.
+    /// Whether the only session state on its connection is a transaction.
     pub fn is_transaction_alone(&self) -> bool {
         self.is_in_transaction() && self.pins.is_empty() && !self.statements.is_any_bound()
     }
@@ -351,7 +353,7 @@ impl Session {
         self.end_transaction();
     }
 
-    /// Passes on what a server said unasked on the session's own connection: it closes that.
+    /// Forwards what a server sent unasked on the session's own connection: it is closing it.
     async fn tell_server_left(&mut self) -> End {
         if let Some(attached) = &self.attached {
             attached.chosen.pool.cells().failed.increment();
@@ -368,12 +370,12 @@ impl Session {
         End::BackendClosed
     }
 
-    /// Whether the session is attached for nothing but a question of its next statement.
+    /// Whether the session holds its connection only for a possible question of its next statement.
     pub fn is_only_holding(&self) -> bool {
         self.attached.is_some() && !self.keeps_connection()
     }
 
-    /// Whether something of the session's is on its connection that no other has.
+    /// Whether the connection has session state that exists nowhere else.
     pub fn keeps_connection(&self) -> bool {
         self.is_in_transaction() || !self.pins.is_empty() || self.statements.is_any_bound()
     }
@@ -383,12 +385,12 @@ impl Session {
         self.status.has(StatusFlags::IN_TRANS)
     }
 
-    /// Sends bytes of Weir's own to the client.
+    /// Sends Weir's own bytes to the client.
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), End> {
         self.send_behind(clock::now(), bytes).await
     }
 
-    /// The same, behind what was done at `now` and took no time.
+    /// The same with a known time `now`, after work that took no time.
     pub async fn send_behind(&mut self, now: Duration, bytes: &[u8]) -> Result<(), End> {
         self.deadline.set(now + CLIENT_PATIENCE);
         let renew = || self.deadline.set(clock::now() + CLIENT_PATIENCE);
@@ -403,7 +405,7 @@ impl Session {
         self.listener().shared.cells.of(self.worker.number).bytes_sent.add(count);
     }
 
-    /// Answers with an OK packet that says nothing but the session's status.
+    /// Answers with an OK packet that has only the session's status.
     pub async fn send_ok(&mut self, sequence: u8) -> Result<(), End> {
         let mut out = Vec::with_capacity(16);
         let capabilities = self.candidate.capabilities;
@@ -413,11 +415,13 @@ impl Session {
         self.send(&out).await
     }
 
-    /// Answers a command with an error, behind `sequence`; the session ends where the refusal says so.
+    /// Answers a command with an error; `sequence` is the id of the error packet. Err if the refusal ends the
+    /// session.
     pub async fn refuse(&mut self, sequence: u8, refusal: Refusal) -> Result<(), End> {
         let mut out = Vec::with_capacity(128);
         refusal.error.write(&mut out, sequence);
-        // At a server such an error comes to what the statement before has left, of which nothing is known.
+        // A server would add such an error to the diagnostics of the previous statement, which are unknown
+        // here.
         let adds = NOT_BEGUN.contains(&refusal.error.code) || refusal.error.code == ER_UNKNOWN_COM_ERROR;
         (self.is_without_warnings, self.refused) = (false, Some(refusal.error).filter(|_| !adds));
         let replaced = ReadsBack::WARNINGS.and(ReadsBack::ROW_COUNT);
@@ -434,7 +438,7 @@ impl Session {
         }
     }
 
-    /// Begins a session, or begins it anew, in this state of a server.
+    /// Starts the session, or restarts it, in this initial state of a server connection.
     pub fn begin(&mut self, state: &Rc<TrackedState>) {
         let is_on = state.variable("autocommit") != Some(b"OFF");
         self.status = if is_on { StatusFlags::AUTOCOMMIT } else { StatusFlags::default() };
@@ -449,7 +453,7 @@ impl Session {
         self.has_lost_transaction = false;
     }
 
-    /// Notes what a statement has on the session's connection.
+    /// Updates what a prepared statement has bound to the session's connection.
     pub fn set_bound(&mut self, id: u32, change: impl FnOnce(&mut Bound)) {
         self.statements.set_bound(id, change);
         if let (Some(statement), Some(attached)) = (self.statements.get(id), &mut self.attached) {
@@ -457,7 +461,7 @@ impl Session {
         }
     }
 
-    /// Takes the facts that follow from status and state.
+    /// Derives the session facts from its status and state.
     pub fn renew_facts(&mut self) {
         self.facts.transaction = match self.status {
             status if !status.has(StatusFlags::IN_TRANS) => OpenTransaction::None,
@@ -469,7 +473,7 @@ impl Session {
         self.facts.access = split_access(access.unwrap_or(MysqlAccess::ReadWrite));
     }
 
-    /// Takes the state of the connection that the session has used.
+    /// Takes over the state of the connection that the session has used.
     pub fn take_state(&mut self, state: &Rc<TrackedState>) {
         if !Rc::ptr_eq(&self.state, state) {
             self.state = self.worker.mysql_states.shared(state);
@@ -481,7 +485,7 @@ impl Session {
     }
 }
 
-/// What became of a wait for the client.
+/// How a wait for the client ended.
 enum Wait {
     Speaks,
     Killed,
@@ -491,7 +495,7 @@ enum Wait {
     Overtime,
 }
 
-/// The classifier's word for what a listener's `access` says.
+/// The classifier's type for a listener's `access`.
 pub fn split_access(access: MysqlAccess) -> SplitAccess {
     match access {
         MysqlAccess::Auto => SplitAccess::Auto,
@@ -500,7 +504,7 @@ pub fn split_access(access: MysqlAccess) -> SplitAccess {
     }
 }
 
-/// The role in the balancer's terms.
+/// The balancer's type for a role.
 pub fn wanted_role(wants: weir_mysql::RoleWanted) -> WantedRole {
     match wants {
         weir_mysql::RoleWanted::Primary => WantedRole::Primary,

@@ -1,4 +1,4 @@
-//! One statement of a session: where it runs, what comes back, and what the session has of it afterwards.
+//! One statement of a session: where it runs, what is answered, and how it changes the session.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -28,27 +28,28 @@ use super::upload::{Beginning, Source, done_with};
 
 const _: () = assert!(RouteReason::ALL.len() <= STATEMENT_REASONS && LeftBehind::ALL.len() <= PIN_REASONS);
 
-/// Most servers that a statement is lost with, or refused by as read-only, before its client is told.
+/// Most servers that a statement may be lost with, or that may refuse it as read-only, before the client gets
+/// an error.
 const MOST_LOSSES: u32 = 3;
 
-/// A command under way.
+/// A command that is being served.
 pub struct Running<'a> {
     pub incoming: Incoming,
     pub command: ClientCommand,
     pub verdict: StatementVerdict,
-    /// The text that is to be prepared, and the client's number for it.
+    /// For COM_STMT_PREPARE: the text, and the client's id for the statement.
     pub prepares: Option<(&'a Rc<StatementText>, u32)>,
-    /// The client's number of the statement that is executed, or whose cursor is read.
+    /// The client's id of the statement that is executed, or whose cursor is read.
     pub executes: Option<u32>,
-    /// Whether it is an execution whose rows are to stay with a cursor.
+    /// Whether it is an execution that asks for a cursor.
     pub asks_cursor: bool,
 }
 
-/// How an attempt ended.
+/// The result of an attempt.
 pub enum Attempted {
-    /// The client has its answer, which may have been that a statement is prepared.
+    /// The client has its answer; `Some` if a statement was prepared.
     Answered(Option<PreparedStatement>),
-    /// Nothing has happened, and it is to be tried again.
+    /// Nothing has been executed, and the statement must be tried again.
     Again,
 }
 
@@ -60,30 +61,31 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// The name of the last of them.
+    /// The name of the last one.
     pub fn last(&self) -> Option<&str> {
         self.last.as_deref()
     }
 
-    /// Counts one whose connection was lost before the statement was sent; `false` when there were too many.
+    /// Counts a server whose connection was lost before the statement was sent; `false` if there were too
+    /// many.
     pub fn add(&mut self) -> bool {
         self.count += 1;
         self.may_go_on()
     }
 
-    /// Counts one that the statement was lost with, by its name.
+    /// Counts a server, by name, that was lost while it ran the statement.
     pub fn add_named(&mut self, server: String) {
         (self.count, self.last) = (self.count + 1, Some(server));
     }
 
-    /// Whether another may be tried.
+    /// Whether another server may be tried.
     pub fn may_go_on(&self) -> bool {
         self.count < MOST_LOSSES
     }
 }
 
 impl Session {
-    /// Runs a statement that is sent as it came, on whatever server it belongs to.
+    /// Runs a statement that is sent unchanged, on whichever server it belongs to.
     pub async fn run_statement(&mut self, running: Running<'_>) -> Result<(), End> {
         let mut losses = Losses::default();
         loop {
@@ -100,7 +102,7 @@ impl Session {
     pub async fn refuse_command(&mut self, incoming: &Incoming, refusal: Refusal) -> Result<(), End> {
         let sequence = incoming.header.sequence.wrapping_add(1);
         if !incoming.is_whole {
-            // The rest of it is on its way, and would be taken for the next.
+            // The rest of the command is still arriving and would be taken for the next command.
             self.refuse(sequence, refusal).await.ok();
             return Err(End::BadRequest);
         }
@@ -108,7 +110,8 @@ impl Session {
         self.refuse(sequence, refusal).await
     }
 
-    /// One attempt on the attached server: sends the command, passes the answer on, and settles what follows.
+    /// Makes one attempt on the attached server: sends the command, forwards the answer, and updates the
+    /// session.
     pub async fn attempt(
         &mut self,
         running: &Running<'_>,
@@ -150,7 +153,7 @@ impl Session {
         if let Some(told) = collation {
             self.take_collation(told, &mut outcome).await?;
         }
-        // Of several statements those before have answers too, which stay.
+        // Earlier statements of the same text have answers, too, which must not be replaced.
         let is_alone = running.verdict.statements <= 1;
         let is_replicas_word = forwarded == 0 && is_alone && self.is_refused_as_replica(&outcome);
         let mut ends = self.settle(running, &outcome);
@@ -172,7 +175,7 @@ impl Session {
         Ok(Attempted::Answered(outcome.prepared))
     }
 
-    /// Sends the command to the attached server and passes on what it answers but for its last bytes.
+    /// Sends the command to the attached server and forwards its answer except for the last bytes.
     async fn exchange(
         &mut self,
         running: &Running<'_>,
@@ -222,7 +225,7 @@ impl Session {
                 match answering.run(stream, server).await {
                     Ok(Answered::Over(rest)) => break Ok(rest),
                     Ok(Answered::WantsFile) => {
-                        // The file comes behind the command, which can not be sent again from here on.
+                        // The file follows the command, which from here on cannot be sent again.
                         if !is_done_with {
                             is_done_with = true;
                             done_with(buffer, incoming.packet_bytes());
@@ -268,8 +271,9 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a server has refused a write because it takes none, having done nothing: then the statement
-    /// goes to whoever takes writes, once there is one. What the server said of its role is believed at once.
+    /// Whether a server has refused a write because it is read-only, without executing anything. Then the
+    /// statement goes to the primary, once there is one. What the server reported about its role takes effect
+    /// at once.
     fn is_to_be_sent_again(
         &mut self,
         running: &Running<'_>,
@@ -297,8 +301,8 @@ impl Session {
         true
     }
 
-    /// Takes what an answer has told. Gives the connection back to others when nothing of the session's is on
-    /// it; says how the session ends, where it does.
+    /// Updates the session from an answer. Gives the connection back if it has no session state; returns how
+    /// the session ends, if it does.
     fn settle(&mut self, running: &Running<'_>, outcome: &Outcome) -> Option<End> {
         let verdict = &running.verdict;
         let pinned_before = self.pins;
@@ -306,7 +310,7 @@ impl Session {
         let released = self.released(verdict, outcome);
         let attached = self.attached.as_mut()?;
         attached.server.has_insert_id |= outcome.may_have_insert_id(verdict);
-        // Most statements leave it as it was.
+        // Most statements leave the state unchanged.
         let state = &attached.server.state;
         let other_state = (!Rc::ptr_eq(state, &self.state)).then(|| state.clone());
         let is_at_rest = attached.server.is_at_rest;
@@ -319,8 +323,8 @@ impl Session {
         let may_have_begun = is_failed
             && !self.status.has(StatusFlags::AUTOCOMMIT)
             && running.command != ClientCommand::StmtPrepare;
-        // An error does not tell the status, also behind statements of the same text that did, and what
-        // failed may have begun a transaction.
+        // An error packet has no status, even if it follows statements of the same text whose answers had
+        // one. The failed statement may have begun a transaction.
         if may_have_begun || attached.server.may_hold_tables {
             self.status.0 |= StatusFlags::IN_TRANS.0;
         }
@@ -337,11 +341,11 @@ impl Session {
         }
         self.take_told();
         if verdict.reads_back.has(ReadsBack::CONNECTION_ID) {
-            // The number that it was told is that of this connection.
+            // The client was given the id of this very connection.
             self.pins |= LeftBehind::ANYTHING;
         }
-        // Of all that ends a transaction only these surely forget what was said of the next one;
-        // `SET autocommit = 1` keeps READ ONLY of this one for it as well.
+        // Of all that ends a transaction, only these certainly clear the characteristics for the next one.
+        // `SET autocommit = 1` even keeps READ ONLY of this transaction for it.
         let is_ended =
             matches!(verdict.transaction, TransactionStep::Commit { .. } | TransactionStep::Rollback { .. });
         if !self.is_in_transaction() {
@@ -372,13 +376,13 @@ impl Session {
         None
     }
 
-    /// Whether the server closes the connection behind a statement, as the session's state was before it.
+    /// Whether the server closes the connection after a statement, given the session's state before it.
     fn released(&self, verdict: &StatementVerdict, outcome: &Outcome) -> Released {
         let step = verdict.transaction;
         if step == TransactionStep::None {
             return Released::No;
         }
-        // One that is refused ends nothing.
+        // A statement that fails ends nothing.
         if outcome.error.is_none() && step.releases(self.state.releases()) {
             return Released::Yes;
         }
@@ -390,8 +394,8 @@ impl Session {
         }
     }
 
-    /// Takes what the server has told of the session: the transactions that it has committed, and, where Weir
-    /// itself was told so, that something is on the connection which nobody knows.
+    /// Takes what the server reported about the session: the GTIDs that it committed, and whether an answer
+    /// to one of Weir's own statements showed unknown state on the connection.
     pub fn take_told(&mut self) {
         let Some(attached) = &mut self.attached else { return };
         if let Some(gtids) = attached.server.gtids.take().filter(|gtids| !gtids.is_empty()) {
@@ -404,7 +408,7 @@ impl Session {
         }
     }
 
-    /// Takes what is left of a statement by number on the session's connection.
+    /// Updates what a prepared statement has left on the session's connection.
     fn note_statement(&mut self, running: &Running<'_>, outcome: &Outcome) {
         let Some(id) = running.executes else { return };
         if running.command == ClientCommand::StmtExecute {
@@ -422,7 +426,7 @@ impl Session {
         });
     }
 
-    /// Takes what the next statement may ask about this one.
+    /// Notes what the next statement may ask about this one.
     fn note_left_for_next(&mut self, running: &Running<'_>, outcome: &Outcome) {
         let verdict = &running.verdict;
         self.held = ReadsBack::NONE;
@@ -433,7 +437,7 @@ impl Session {
             self.insert_id_before = self.insert_id.or(self.insert_id_before);
             self.insert_id = None;
         }
-        // These leave what the statement before has left, wherever that is.
+        // These commands keep what the previous statement left, on whichever connection that is.
         let passes_over = matches!(
             running.command,
             ClientCommand::Ping
@@ -453,7 +457,7 @@ impl Session {
             if !keeps_count || outcome.error.is_some() {
                 self.here |= ReadsBack::ROW_COUNT;
             }
-            // What shows them leaves them as they are.
+            // Statements that show diagnostics leave them as they are.
             let only_shows = verdict.reads_back.has(ReadsBack::WARNINGS)
                 && matches!(verdict.kind, StatementKind::Show | StatementKind::Diagnostics);
             if !only_shows || outcome.error.is_some() {
@@ -474,7 +478,8 @@ impl Session {
         }
     }
 
-    /// Notes that ROW_COUNT() is not what the last statement has left: some commands set it where they run.
+    /// Notes that ROW_COUNT() no longer belongs to the last statement: some commands set it on their
+    /// connection.
     pub fn forget_row_count(&mut self) {
         self.here = self.here.without(ReadsBack::ROW_COUNT);
         if let Some(left_at) = &mut self.left_at {
@@ -482,9 +487,10 @@ impl Session {
         }
     }
 
-    /// Whether the session keeps its connection to a server that was the primary and takes no writes any
-    /// more, and is not in a transaction that would end by itself: it would be refused for ever, and finds
-    /// the primary with a new connection. At a server that was none, its writes are not expected to be taken.
+    /// Whether the session is bound to a server that was the primary but no longer takes writes, outside of a
+    /// transaction that would end by itself. Its writes would be refused for ever, while a new connection
+    /// reaches the new primary. This does not apply to a server that was never the primary for the session:
+    /// no writes are expected to succeed there.
     fn is_stuck(&self, outcome: &Outcome) -> bool {
         let is_refused = outcome.error.as_ref().is_some_and(|error| error.is_read_only());
         let is_deposed = |attached: &Attached| {
@@ -497,8 +503,8 @@ impl Session {
             && self.attached.as_ref().is_some_and(is_deposed)
     }
 
-    /// Whether a write was refused because its server takes none, in a transaction that takes none itself.
-    /// That it is at a replica is Weir's doing, and a client would take the server's word for a failover.
+    /// Whether a write was refused because the server is read-only, in a transaction that is READ ONLY
+    /// itself. Weir chose the replica, and the client would take the server's error for a failover.
     fn is_refused_as_replica(&self, outcome: &Outcome) -> bool {
         self.facts.transaction == OpenTransaction::ReadOnly
             && outcome.error.as_ref().is_some_and(|error| error.is_read_only())
@@ -520,36 +526,36 @@ impl Session {
     }
 }
 
-/// What an exchange has come to.
+/// The result of an exchange.
 struct Exchanged {
-    /// What is left to be sent to the client.
+    /// The rest of the answer, which must still be sent to the client.
     answered: Result<Rest, ExchangeError>,
     outcome: Outcome,
-    /// Bytes that the client has of the answer.
+    /// Bytes of the answer that were sent to the client.
     forwarded: u64,
     /// Whether the command is no longer in the session's buffer.
     is_done_with: bool,
 }
 
-/// Whether a server closes a connection behind a statement.
+/// Whether a server closes a connection after a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Released {
     No,
-    /// A routine, or one of several statements, may have ended a transaction, which closes it by what
-    /// `completion_type` is, or was: nobody else gets it.
+    /// A routine, or one of several statements, may have ended a transaction. Whether that closes the
+    /// connection depends on the present or former value of `completion_type`, so no other session gets it.
     Unknown,
     Yes,
 }
 
 impl Exchanged {
-    /// Whether the server had no room for the statement that was to be prepared, and nobody knows that yet.
+    /// Whether the server had no room for the statement to be prepared, and the client has not been told.
     fn wants_room(&self) -> bool {
         let error = self.outcome.error.as_ref().filter(|_| self.answered.is_ok());
         self.forwarded == 0 && !self.is_done_with && error.is_some_and(ServerError::is_for_want_of_room)
     }
 }
 
-/// What a session was in before a statement.
+/// The session's situation before a statement.
 #[derive(Clone, Copy)]
 pub struct Before {
     pub is_in_transaction: bool,
