@@ -95,10 +95,10 @@ fn next_stamp() -> u64 {
 /// The kind of connection that a statement needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// Any of the session's account, brought to its state.
+    /// Any connection of the session's account, brought to the session's state.
     Shared,
-    /// One that nobody else has logged in on: the statement asks what the connection is, and the session
-    /// keeps it behind that.
+    /// A new connection: the statement asks about the identity of its connection, and the session keeps it
+    /// from then on.
     Own,
 }
 

@@ -1,8 +1,8 @@
-//! What a session may do on a connection that it keeps at a server other than the primary: one that got there
-//! by a READ ONLY transaction, or whose primary is none any more.
+//! What a session may do on a connection that it keeps to a server other than the primary. It got there by a
+//! READ ONLY transaction, or the server was the primary before.
 //!
-//! A server that is not the primary may still take writes: `read_only` stops no account with
-//! `CONNECTION_ADMIN`. So what only the primary is to do is not left to that server to refuse.
+//! A server that is not the primary may still take writes: `read_only` does not restrict accounts with
+//! `CONNECTION_ADMIN`. So Weir does not rely on that server to refuse statements for the primary.
 
 use weir_mysql::{BeyondReadOnly, OpenTransaction, ReadsBack, SplitAccess, StatementVerdict};
 
@@ -10,11 +10,10 @@ use super::failure::{self, Refusal};
 use super::session::Session;
 
 impl Session {
-    /// Whether a statement may run on the connection that the session keeps, as far as that is at a server
-    /// other than the primary: there it has what it has left, and may read that and anything else.
+    /// Checks whether a statement may run on the connection that the session keeps, if that is not to the
+    /// primary. There the session has its state, and may read that and everything else.
     ///
-    /// # Errors
-    /// What the client is told of a statement that is the primary's alone. Nothing was sent of it.
+    /// # Errors The error for a statement that must run on the primary. Nothing of it was sent.
     pub fn stay_for(&mut self, verdict: &StatementVerdict) -> Result<(), Refusal> {
         let Some(attached) = &mut self.attached else { return Ok(()) };
         if self.facts.access == SplitAccess::ReadOnly || attached.is_at_primary() {
@@ -24,7 +23,7 @@ impl Session {
         let is_written = self.facts.transaction == OpenTransaction::ReadWrite && is_deposed;
         let is_primarys = match self.facts.transaction {
             OpenTransaction::ReadOnly => verdict.beyond_read_only != BeyondReadOnly::Nothing,
-            // It may have written while that was the primary's to do.
+            // The transaction may have written while its server was the primary.
             OpenTransaction::ReadWrite if is_deposed && failure::commits(verdict) => true,
             _ => verdict.is_for_the_primary_alone(self.pins),
         };
@@ -43,8 +42,8 @@ impl Session {
         Err(Refusal::kept_away(&pins, is_deposed))
     }
 
-    /// Ends a transaction without effect whose server is no longer the primary, with its connection: such a
-    /// server may answer nothing any more.
+    /// Rolls back a transaction whose server is no longer the primary, by closing its connection: such a
+    /// server may never answer.
     pub fn roll_back(&mut self) -> Refusal {
         self.killable.note(None);
         self.attached = None;

@@ -1,7 +1,7 @@
-//! A server's word on a login: nobody is let in on Weir's own.
+//! Confirms logins with a server: Weir admits no client on its own authority.
 //!
-//! An idle connection of the same account is logged in anew, which costs a server an eighth of a new one;
-//! where there is none, the login is one of the connections that the session's statements will use.
+//! If there is an idle connection of the same account, it is logged in again, which costs a server an eighth
+//! of a new connection. Otherwise a new connection is opened, which the session's statements will then use.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -30,27 +30,27 @@ use crate::client::Client;
 use crate::reach::{Attempt, Reach, RetryVerdict};
 use crate::worker::{Worker, WorkerListener};
 
-/// Where and for whom a server is asked.
+/// The context in which a server confirms a login.
 pub struct Confirming<'a> {
     worker: &'a Rc<Worker>,
     listener: &'a Rc<WorkerListener>,
     pool: &'a Rc<WorkerPool>,
-    /// The session's own.
+    /// The session's own deadline.
     deadline: &'a Deadline,
     client: Client,
-    /// What the log is told.
+    /// The data for the log line.
     report: &'a RefCell<Report>,
 }
 
 impl<'a> Confirming<'a> {
-    /// For a login on these terms, of this client.
+    /// For a login on these terms, by this client.
     pub fn of(terms: &LoginTerms<'a>, client: Client) -> Confirming<'a> {
         let LoginTerms { worker, listener, pool, deadline, report, .. } = *terms;
         Confirming { worker, listener, pool, deadline, client, report }
     }
 
-    /// Has a server decide; gives the state in which it begins a session of the candidate's.
-    /// A place in line is given up when the client leaves.
+    /// Lets a server decide; returns the initial state of a session of the candidate. Gives up its place in
+    /// the queue when the client disconnects.
     pub async fn run(&self, candidate: &Candidate, client: &mut Stream) -> Result<Rc<TrackedState>, Denied> {
         let name = &self.pool.shared.config.name;
         let header = ProxyHeader::of(self.pool, &self.client, || client.local_addr());
@@ -99,8 +99,8 @@ impl<'a> Confirming<'a> {
         }
     }
 
-    /// What the primary says of a login that a secondary denies: an account or a schema that was just made is
-    /// there already. The secondary's word, where there is no primary now.
+    /// Asks the primary about a login that a secondary refused, because the account or schema may have been
+    /// created just now. If there is no primary, the secondary's refusal stands.
     async fn ask_primary_too(
         &self,
         candidate: &Candidate,
@@ -114,7 +114,8 @@ impl<'a> Confirming<'a> {
         }
     }
 
-    /// The primary, where all statements will go there and there is one now: what is opened is of use then.
+    /// The primary, if all statements of the listener go there and it is available now: the new connection is
+    /// then useful.
     fn choose_primary(&self) -> Option<Chosen> {
         let access = self.listener.shared.config.mysql().map(|mysql| mysql.access);
         if access == Some(MysqlAccess::ReadWrite) { self.primary() } else { None }
@@ -128,11 +129,11 @@ impl<'a> Confirming<'a> {
         let now = clock::now();
         let mut reach = Reach::begin_paying(self.pool, wish, now, false);
         let chosen = reach.choose_now(self.worker, self.pool, now);
-        // One that was just lost is for the others to find.
+        // A server that was just lost is left to the usual retries.
         chosen.ok().filter(|chosen| chosen.backend().shared.balance.is_up())
     }
 
-    /// Has a server judge: by an idle connection that becomes the candidate's, else by a new one.
+    /// Lets a server decide, over an idle connection that is switched to the candidate, or over a new one.
     async fn ask(
         &self,
         chosen: &Chosen,
@@ -154,8 +155,9 @@ impl<'a> Confirming<'a> {
         Ok(server)
     }
 
-    /// Logs in anew over an idle connection, and goes to the schema behind that: a login that names one which
-    /// the server refuses ends its connection, and a client that repeats it would leave the account none.
+    /// Logs in again over an idle connection, and changes to the schema only after that. If the login named a
+    /// schema that the server refuses, the server would close the connection; a client that repeats this
+    /// would use up the account's idle connections.
     async fn change_user(
         &self,
         chosen: &Chosen,
@@ -204,7 +206,7 @@ impl<'a> Confirming<'a> {
     }
 }
 
-/// The server's last word, where it has said one.
+/// The server's final decision, if it has made one.
 fn settled(unfit: &Unfit) -> Option<Denied> {
     match unfit {
         Unfit::Attach(AttachError::Refused(error)) if !error.is_about_server() => {
@@ -219,14 +221,14 @@ fn is_secondary(chosen: &Chosen) -> bool {
     chosen.backend().shared.balance.role() == Some(Role::Secondary)
 }
 
-/// The state in which a session begins on this connection, which is given back.
+/// The initial state of a session on this connection, which is then made available.
 fn state_of(chosen: Chosen, server: Box<ServerConnection>) -> Rc<TrackedState> {
     let state = server.state.clone();
     Attached::new(chosen, server).give_back(clock::now());
     state
 }
 
-/// Learns in what state a connection begins that was just logged in; `first` as for [`own::settle`].
+/// Reads the initial state of a connection that was just logged in; `first` as for [`own::settle`].
 pub async fn settle(
     server: &mut ServerConnection,
     buffers: &Rc<Buffers>,
@@ -235,8 +237,8 @@ pub async fn settle(
 ) -> Result<Settled, Unfit> {
     deadline.set(own::until());
     own::settle(server, buffers, deadline, first).await.map_err(|failure| match failure {
-        // Right behind a login that is its word on the login: a password that has expired, an account that
-        // has asked for as much as it may.
+        // Directly after a login, this error belongs to the login: an expired password, or an exhausted
+        // account limit.
         ServerFailure::Refused(error) => Unfit::Attach(AttachError::Refused(error)),
         failure => Unfit::Server(failure),
     })

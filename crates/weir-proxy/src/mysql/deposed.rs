@@ -1,8 +1,8 @@
-//! Whether who waits for the primary waits in vain.
+//! Detects that a statement waits for a server that is no longer the primary.
 //!
-//! A member that leaves its group holds writes that were sent to it until it is down, and one that is frozen
-//! or cut off holds them for ever, while the next primary takes writes. Nobody knows what becomes of such a
-//! write, and the client is told so: the connection counts as lost.
+//! A member that leaves its group blocks the writes that were sent to it until it is down. A frozen or
+//! partitioned member blocks them for ever, while the new primary takes writes. The outcome of such a write
+//! is unknown, and the client is told so: the connection counts as lost.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use weir_mysql::RoleWanted;
 
 use crate::backends::Chosen;
 
-/// How long a statement waits for its answer until it is looked whether its server is still the primary, and
-/// between two such looks.
+/// How long a statement waits for its answer before Weir checks whether its server is still the primary, and
+/// the interval between such checks.
 pub const LOOK: Duration = Duration::from_millis(50);
 
-/// A server that was sent a statement as to the primary.
+/// A server that was sent a statement as the primary.
 #[derive(Clone, Copy)]
 pub struct PrimaryAsked<'a> {
     server: &'a Chosen,
@@ -24,8 +24,9 @@ pub struct PrimaryAsked<'a> {
 }
 
 impl<'a> PrimaryAsked<'a> {
-    /// `None` where the statement may as well be on a secondary, or nobody watches who is the primary. A
-    /// server without a role has only those who are bound to it: what of theirs is no read is a primary's.
+    /// `None` if the statement could as well run on a secondary, or if the primary is not monitored. A server
+    /// without a role serves only sessions that are bound to it; of their statements, those that need the
+    /// primary count here.
     pub fn of(server: &'a Chosen, wants: RoleWanted, since: Duration) -> Option<PrimaryAsked<'a>> {
         let mysql = server.pool.shared.config.mysql.as_ref()?;
         let is_primarys = match server.backend().shared.balance.role() {
@@ -35,10 +36,10 @@ impl<'a> PrimaryAsked<'a> {
         (is_primarys && mysql.is_watched()).then_some(PrimaryAsked { server, since })
     }
 
-    /// Whether it has no role while another one is the primary.
+    /// Whether the server has no role while another server is the primary.
     ///
-    /// A primary that hands its role over stays, as a secondary, and ends what is under way there; one that
-    /// leaves the group, or is cut off from it, may hold what it was sent for as long as it likes.
+    /// A primary that hands over its role stays in the group as a secondary and finishes what is running
+    /// there. One that leaves the group, or is partitioned from it, may block statements indefinitely.
     pub fn is_deposed(&self) -> bool {
         self.server.backend().shared.balance.role().is_none() && self.server.pool.shared.has_primary()
     }

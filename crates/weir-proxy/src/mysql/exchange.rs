@@ -53,9 +53,9 @@ pub enum ServerFailure {
 /// Why an exchange did not finish.
 #[derive(Debug)]
 pub enum ExchangeError {
-    /// The client left, broke off, or took nothing for too long.
+    /// The client disconnected, or made no progress for too long.
     Client,
-    /// The server failed; `forwarded` says whether the client has some of the answer.
+    /// The server failed; `forwarded` is whether the client has received part of the answer.
     Server { failure: ServerFailure, forwarded: bool },
     /// The data that Weir must add to the command would make it one packet longer. The server has not
     /// received all of the command.

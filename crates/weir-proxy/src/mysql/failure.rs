@@ -1,8 +1,7 @@
-//! What a client of MySQL is told when something fails: the one place that decides which error it gets, and
-//! whether its connection goes on.
+//! Decides which error a MySQL client gets when something fails, and whether its connection stays open.
 //!
-//! An outcome that nobody knows is never told as one that is known: where a statement may have been committed
-//! and its answer is lost, the connection ends, which is how a server itself says so.
+//! An unknown outcome is never reported as a known one. If a statement may have been committed and its answer
+//! is lost, the connection is closed, as a server itself would do.
 
 use weir_mysql::error_number::{
     ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, ER_CLIENT_INTERACTION_TIMEOUT, ER_CLIENT_LOCAL_FILES_DISABLED,
@@ -22,51 +21,51 @@ use super::compress::CompressionError;
 use crate::backends::ConnectError;
 use crate::reach::Unavailable;
 
-/// Longest MESSAGE_TEXT of SIGNAL, in characters.
+/// Longest MESSAGE_TEXT of SIGNAL (characters).
 const SIGNAL_CHARACTERS: usize = 128;
 
-/// An error, and whether the client's connection goes on behind it.
+/// An error, and whether the client's connection stays open after it.
 #[derive(Debug)]
 pub struct Refusal {
     pub error: ServerError,
-    /// How the session ends; `None` where it goes on.
+    /// How the session ends; `None` if it continues.
     pub end: Option<End>,
 }
 
 impl ServerError {
-    /// Of Weir's own.
+    /// An error of Weir's own.
     pub fn new(code: u16, state: [u8; 5], message: impl AsRef<[u8]>) -> ServerError {
         ServerError { code, state, message: message.as_ref().into() }
     }
 
-    /// The statement was ended by KILL.
+    /// KILL has interrupted the statement.
     pub fn interrupted() -> ServerError {
         ServerError::new(ER_QUERY_INTERRUPTED, *b"70100", "Query execution was interrupted")
     }
 
-    /// No connection has the number that KILL names.
+    /// KILL names a connection id that does not exist.
     pub fn unknown_thread(id: u32) -> ServerError {
         ServerError::new(ER_NO_SUCH_THREAD, GENERAL_STATE, format!("Unknown thread id: {id}"))
     }
 
-    /// The connection that KILL names is another account's.
+    /// KILL names a connection of another account.
     pub fn not_owner(id: u32) -> ServerError {
         ServerError::new(ER_KILL_DENIED_ERROR, GENERAL_STATE, format!("You are not owner of thread {id}"))
     }
 
-    /// A prepared statement is of a schema that the session is not in any more, nor in another.
+    /// A prepared statement belongs to a schema that the session has left without entering another one.
     pub fn needs_reprepare() -> ServerError {
         ServerError::new(ER_NEED_REPREPARE, GENERAL_STATE, "Prepared statement needs to be re-prepared")
     }
 
-    /// A server asked for a file, and the statement is not known to be one that has it do so.
+    /// A server asked for a local file, but Weir does not know the statement as one that makes it do so.
     pub fn unasked_file() -> ServerError {
         let message = "Loading local data is disabled: the statement is not known to ask for it";
         ServerError::new(ER_CLIENT_LOCAL_FILES_DISABLED, *b"42000", message)
     }
 
-    /// The statement by which a server says it: its state, its number, and its text up to the length that
-    /// MESSAGE_TEXT may have.
+    /// A SIGNAL statement that makes a server raise this error, with its state, number, and text up to the
+    /// length of MESSAGE_TEXT.
     pub fn signal(&self) -> Vec<u8> {
         let is_state =
             |state: &[u8]| state.iter().all(u8::is_ascii_alphanumeric) && !state.starts_with(b"00");
@@ -78,25 +77,25 @@ impl ServerError {
             .into_bytes()
     }
 
-    /// Appends the packet.
+    /// Appends the ERR packet.
     pub fn write(&self, out: &mut Vec<u8>, sequence: u8) {
         write_packet_with(out, sequence, |out| self.packet().write(out));
     }
 }
 
-/// Errors of Weir's own.
+/// Weir's own errors.
 impl Refusal {
     fn goes_on(code: u16, state: &[u8; 5], message: impl AsRef<[u8]>) -> Refusal {
         Refusal { error: ServerError::new(code, *state, message), end: None }
     }
 
-    /// A server's error as it is.
+    /// A server's error, unchanged.
     pub fn of_server(error: ServerError) -> Refusal {
         Refusal { error, end: None }
     }
 
-    /// A server's error about what the session is, as its schema. The session ends where it has a role that
-    /// its account has no more: it would be refused for ever.
+    /// A server's error about the session's state, such as its schema. The session ends if it has a role that
+    /// its account no longer has, because it would be refused for ever.
     pub fn of_state(error: ServerError) -> Refusal {
         let end = (error.code == ER_ROLE_NOT_GRANTED).then_some(End::BackendClosed);
         Refusal { error, end }
@@ -121,7 +120,7 @@ impl Refusal {
         }
     }
 
-    /// A server was chosen and could not be logged in to.
+    /// A server was picked, but the login failed.
     pub fn not_attached(error: &AttachError, pool: &str) -> Refusal {
         match error {
             AttachError::Refused(error) => Refusal::of_server(error.clone()),
@@ -137,30 +136,31 @@ impl Refusal {
         }
     }
 
-    /// No server could be made ready, for this reason.
+    /// No server connection could be prepared, for this reason.
     pub fn failed(why: &str, pool: &str) -> Refusal {
         Refusal::goes_on(ER_UNKNOWN_ERROR, &GENERAL_STATE, format!("pool {pool}: {why}"))
     }
 
-    /// A command that no server serves.
+    /// A command that no server supports.
     pub fn unknown_command() -> Refusal {
         Refusal::goes_on(ER_UNKNOWN_COM_ERROR, b"08S01", "Unknown command")
     }
 
-    /// A number that no prepared statement of the session has.
+    /// The session has no prepared statement with this id.
     pub fn unknown_statement(id: u32) -> Refusal {
         let message = format!("Unknown prepared statement handler ({id}) given to mysql_stmt_precheck");
         Refusal::goes_on(ER_UNKNOWN_STMT_HANDLER, &GENERAL_STATE, message)
     }
 
-    /// A prepared statement whose text is longer than what is kept, and whose connection is gone.
+    /// The text of a prepared statement was too long to be kept, and its connection is gone.
     pub fn text_not_kept() -> Refusal {
         let message = "the statement was prepared on a connection that is gone, and its text is longer than \
              what is kept: prepare it again";
         Refusal::goes_on(ER_UNKNOWN_STMT_HANDLER, &GENERAL_STATE, message)
     }
 
-    /// An execution that names no types, and would be too long for its packet with those of the one before.
+    /// An execution without types that would be too long for its packet with the types of the previous
+    /// execution.
     pub fn types_not_named() -> Refusal {
         let message = "Got a packet bigger than 16 MiB that does not name the types of its values: \
              send them with it, or send long values in pieces";
@@ -168,39 +168,40 @@ impl Refusal {
         Refusal { error, end: Some(End::BadRequest) }
     }
 
-    /// The first execution of a statement does not name the types of its values.
+    /// The first execution of a statement has no types.
     pub fn types_never_named() -> Refusal {
         let message = "Incorrect arguments to mysqld_stmt_execute";
         Refusal::goes_on(ER_WRONG_ARGUMENTS, &GENERAL_STATE, message)
     }
 
-    /// A connection that the session had something on is gone.
+    /// A connection with session state is gone.
     pub fn connection_lost() -> Refusal {
         let error = ServerError::new(ER_SERVER_SHUTDOWN, *b"08S01", "the connection to the server is lost");
         Refusal { error, end: Some(End::BackendClosed) }
     }
 
-    /// Rows are asked for where no cursor is open.
+    /// A fetch without an open cursor.
     pub fn no_cursor(id: u32) -> Refusal {
         let message = format!("The statement ({id}) has no open cursor.");
         Refusal::goes_on(ER_STMT_HAS_NO_OPEN_CURSOR, &GENERAL_STATE, message)
     }
 
-    /// The session has as many prepared statements as it may.
+    /// The session has reached its limit of prepared statements.
     pub fn too_many_statements(most: usize) -> Refusal {
         let message =
             format!("Can't create more than max_prepared_stmt_count statements (current value: {most})");
         Refusal::goes_on(ER_MAX_PREPARED_STMT_COUNT_REACHED, b"42000", message)
     }
 
-    /// What a statement asks about is on a connection that others have used since.
+    /// A statement asks about a connection that other sessions have used since.
     pub fn not_known_any_more(what: &str) -> Refusal {
         let message =
             format!("{what} is not known any more: ask in the statement right behind, or in a transaction");
         Refusal::goes_on(ER_UNKNOWN_ERROR, &GENERAL_STATE, message)
     }
 
-    /// The same for a statement that does more than to ask, and so runs elsewhere than one that asks alone.
+    /// The same for a statement that does more than ask, and therefore runs on another server than a plain
+    /// question would.
     pub fn not_known_where_it_runs(what: &str) -> Refusal {
         let message = format!(
             "{what} is not known any more where the statement runs, for it does more than to ask: ask in a \
@@ -209,17 +210,17 @@ impl Refusal {
         Refusal::goes_on(ER_UNKNOWN_ERROR, &GENERAL_STATE, message)
     }
 
-    /// A statement that may write, or whose effects nobody knows, on a listener for reads whose session is at
-    /// a server that takes writes: in a replica's words, for that is what the listener is for.
+    /// A statement that may write, or whose effects are unknown, on a listener for reads, while the session
+    /// is on a server that takes writes. The error is a replica's, because the listener stands for replicas.
     pub fn only_reads() -> Refusal {
         let message = "The MySQL server is running with the --read-only option so it cannot execute this \
              statement";
         Refusal::goes_on(ER_OPTION_PREVENTS_STATEMENT, &GENERAL_STATE, message)
     }
 
-    /// The session keeps a connection, for these reasons, to a server that is not the primary, and the
-    /// statement is the primary's. One whose server was the primary ends: it would be refused for ever, and
-    /// finds the next one with a new connection.
+    /// A statement for the primary, while the session is bound by `pins` to a server that is not the primary.
+    /// The session ends if that server was the primary: its writes would be refused for ever, while a new
+    /// connection reaches the new primary.
     pub fn kept_away(pins: &str, was_primary: bool) -> Refusal {
         let message = format!(
             "Running in read-only mode: the session is kept at a server that is not the primary, by {pins}; \
@@ -229,26 +230,27 @@ impl Refusal {
         Refusal { error, end: was_primary.then_some(End::BackendClosed) }
     }
 
-    /// A text would do something in a READ ONLY transaction at a secondary, end that, and then write.
+    /// A text would run something in a READ ONLY transaction on a secondary, then end the transaction, and
+    /// then write.
     pub fn read_only_transaction() -> Refusal {
         let message = "Running in read-only mode: a READ ONLY transaction is open at a server that is not \
              the primary; end it with a statement of its own";
         Refusal::goes_on(ER_READ_ONLY_MODE, &GENERAL_STATE, message)
     }
 
-    /// A write in a READ ONLY transaction, in a server's own words.
+    /// A write in a READ ONLY transaction, with the server's own error.
     pub fn write_in_read_only_transaction() -> Refusal {
         let message = "Cannot execute statement in a READ ONLY transaction.";
         Refusal::goes_on(ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION, b"25006", message)
     }
 
-    /// Weir, or the listener, is going away.
+    /// Weir, or the listener, is draining.
     pub fn draining() -> Refusal {
         let error = ServerError::new(ER_SERVER_SHUTDOWN, *b"08S01", "Server shutdown in progress");
         Refusal { error, end: Some(End::Draining) }
     }
 
-    /// What the client sent can not be inflated.
+    /// The client's compressed packets are invalid.
     pub fn of_compression(error: CompressionError) -> Refusal {
         let (code, message) = match error {
             CompressionError::OutOfOrder => (ER_NET_PACKETS_OUT_OF_ORDER, "Got packets out of order"),
@@ -267,34 +269,34 @@ impl Refusal {
         Refusal { error, end: Some(End::ClientIdle) }
     }
 
-    /// A statement took longer than `timeout.statement`, and was ended. Where it was in a transaction, or the
-    /// connection had something of the session's, the session ends with it.
+    /// A statement exceeded `timeout.statement` and was killed. The session ends too (`ends`) if it was in a
+    /// transaction or the connection had session state.
     pub fn overtime(ends: bool) -> Refusal {
         let message = "Query execution was interrupted, maximum statement execution time exceeded";
         let error = ServerError::new(ER_QUERY_TIMEOUT, GENERAL_STATE, message);
         Refusal { error, end: ends.then_some(End::BackendTimeout) }
     }
 
-    /// Weir's own memory ran short.
+    /// Weir has no memory left.
     pub fn overload() -> Refusal {
         let message = "Out of memory; restart server and try again (needed a buffer of Weir)";
         Refusal { error: ServerError::new(ER_OUTOFMEMORY, *b"HY001", message), end: Some(End::Overload) }
     }
 }
 
-/// What follows from the loss of a server under a statement of which no answer was passed on.
+/// How to continue after a server was lost during a statement, if none of its answer was forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// It runs again elsewhere.
+    /// It runs again on another server.
     Again,
-    /// The client is told that its transaction was rolled back, which it was: no COMMIT was sent.
+    /// The client gets error 1213: its transaction was rolled back, because no COMMIT was sent.
     RolledBack,
-    /// The connection ends: nobody knows whether it happened, or what belonged to the session is lost.
+    /// The connection ends: the outcome is unknown, or session state is lost.
     End,
 }
 
-/// Decides what follows. `is_in_transaction` is the session's state before the statement; `is_pinned` says
-/// that the session had something on that connection that no other has.
+/// Decides how to continue. `is_in_transaction` is the session's state before the statement; `is_pinned`
+/// means that the connection had session state that exists nowhere else.
 pub fn loss(verdict: &StatementVerdict, is_in_transaction: bool, is_pinned: bool) -> Loss {
     if is_pinned {
         return Loss::End;
@@ -302,12 +304,12 @@ pub fn loss(verdict: &StatementVerdict, is_in_transaction: bool, is_pinned: bool
     if is_in_transaction {
         return if commits(verdict) { Loss::End } else { Loss::RolledBack };
     }
-    // A transaction that nobody knows of has done nothing.
+    // A transaction that was only just begun has done nothing.
     let only_begins = verdict.kind == StatementKind::Begin;
     if verdict.resend == Resend::Anywhere || only_begins { Loss::Again } else { Loss::End }
 }
 
-/// Whether a statement may commit the transaction that it comes in.
+/// Whether a statement may commit the transaction that is open when it arrives.
 pub fn commits(verdict: &StatementVerdict) -> bool {
     matches!(
         verdict.transaction,
@@ -319,7 +321,7 @@ pub fn commits(verdict: &StatementVerdict) -> bool {
     )
 }
 
-/// The error of a transaction that was rolled back, as of [`Loss::RolledBack`].
+/// The error for [`Loss::RolledBack`].
 pub fn rolled_back() -> ServerError {
     let message = "Deadlock found when trying to get lock; try restarting transaction (its server was lost)";
     ServerError::new(ER_LOCK_DEADLOCK, *b"40001", message)

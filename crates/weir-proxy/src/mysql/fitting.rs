@@ -1,5 +1,5 @@
-//! A server and a connection that are fit for a statement: in the role that it wants, and with all that it
-//! asks about the statements before it.
+//! Finds a server and a connection that fit a statement: the server has the role that the statement needs,
+//! and the connection can answer what it asks about earlier statements.
 
 use std::rc::Rc;
 
@@ -21,28 +21,29 @@ use super::own::{self, NOTHING, Own, OwnAnswer};
 use super::prepared::StatementText;
 use super::session::{Session, wanted_role};
 
-/// Where it stands which collation a statement has left on its connection.
+/// How the collation is found that a statement has left on its connection.
 pub enum CollationTold {
-    /// It was a SET NAMES with this one; `None` is the one that belongs to the character set.
+    /// It was a SET NAMES with this collation; `None` is the default collation of its character set.
     ByNames(Option<Box<[u8]>>),
-    /// The server must be asked; `of_results` says that results have the same.
+    /// The server must be asked; `of_results` means that results have the same collation.
     ByServer { of_results: bool },
 }
 
 impl Session {
-    /// Attaches the session to a server for a statement, which may be the one that it is attached to.
+    /// Attaches the session to a server for a statement; that may be the server it is already attached to.
     pub async fn attach_for(&mut self, verdict: &StatementVerdict, but: Option<&str>) -> Result<(), Refusal> {
         self.leave_read_only(verdict).await?;
         let verdict = &verdict.under(&self.facts);
-        // What cannot be read may ask for anything, and most often a server cannot read it either.
+        // A text that cannot be read might ask for anything, but most such texts are syntax errors on the
+        // server as well.
         let mut asks = verdict.reads_back.without(ReadsBack::CONNECTION_ID.and(ReadsBack::ANYTHING));
         if verdict.leaves.has(LeftBehind::INSERT_ID) {
-            // It may leave the value as it is, and then that must be the session's.
+            // The statement may leave the value unchanged, so it must be the session's value beforehand.
             asks |= ReadsBack::INSERT_ID;
         }
-        // A write may ask, too, and belongs to the primary all the same; so does what is to stay on its
-        // connection, where writes may come behind it. But GET DIAGNOSTICS always sets a variable, and what
-        // there is to tell, only the server of the statement before knows.
+        // A write may also ask, but still belongs on the primary. So does a statement that binds its session
+        // to the connection, because writes may follow. GET DIAGNOSTICS is an exception: it always sets a
+        // variable, and only the server of the previous statement has the diagnostics.
         let may_stay = !verdict.leaves.pins()
             || (verdict.kind == StatementKind::Diagnostics
                 && !verdict.leaves.has(LeftBehind::ANYTHING)
@@ -63,7 +64,7 @@ impl Session {
                 false => {
                     self.release_held().await;
                     if self.attached.is_some() {
-                        // It was found to be the session's own.
+                        // It turned out to be the session's own connection.
                         self.stay_for(verdict)?;
                         is_attached = true;
                     }
@@ -83,8 +84,8 @@ impl Session {
         self.recreate(asks, only_asks).await
     }
 
-    /// Ends a transaction that is READ ONLY, on a server that takes no writes, before a text that would end
-    /// it first and is for the primary.
+    /// Commits a READ ONLY transaction on a server that is not the primary, before a text that would end the
+    /// transaction first and then needs the primary.
     async fn leave_read_only(&mut self, verdict: &StatementVerdict) -> Result<(), Refusal> {
         let is_away = |attached: &Attached| attached.role() != Some(Role::Primary);
         let is_movable = self.pins.is_empty() && !self.statements.is_any_bound();
@@ -92,7 +93,7 @@ impl Session {
             || !is_movable
             || self.facts.transaction != OpenTransaction::ReadOnly
             || self.facts.access != SplitAccess::Auto
-            // What begins behind the end of it is READ ONLY as well.
+            // The transaction that would begin after it is READ ONLY as well.
             || (verdict.ends_as_set && self.state.chains())
             || !self.attached.as_ref().is_some_and(is_away)
         {
@@ -104,7 +105,7 @@ impl Session {
         Ok(())
     }
 
-    /// Notes that no transaction is open any more, where no answer has said so.
+    /// Records that no transaction is open any more, if no answer has reported this.
     pub fn end_transaction(&mut self) {
         self.status.0 &= !(StatusFlags::IN_TRANS.0 | StatusFlags::IN_TRANS_READONLY.0);
         self.told_status = self.status;
@@ -114,9 +115,9 @@ impl Session {
         self.renew_facts();
     }
 
-    /// The server's number of a statement on the attached connection, where it is prepared if need be. An
-    /// inner error is the server's; an outer one is the loss of the connection, with what the client is told
-    /// of it, or `None` where nothing was on it and another will do.
+    /// The server's id of a statement on the attached connection, which prepares it if necessary. The inner
+    /// error is the server's. The outer error is a lost connection, with the error for the client, or `None`
+    /// if it had no session state and another connection will do.
     pub async fn prepared_on_attached(
         &mut self,
         text: &Rc<StatementText>,
@@ -135,7 +136,8 @@ impl Session {
         if !text.is_whole() {
             return Ok(Err(Refusal::text_not_kept()));
         }
-        // The server keeps counts over it, and warnings not; what asks for these can't be prepared.
+        // On the server, counts survive a prepare, but warnings do not. Statements that ask about warnings
+        // cannot be prepared.
         let is_untold = self.attached.as_ref().is_some_and(|attached| attached.server.is_untold);
         self.here = self.here.without(match is_untold {
             true => ReadsBack::ABOUT_THE_LAST,
@@ -172,13 +174,13 @@ impl Session {
         prepared
     }
 
-    /// Makes what a statement asks about as it was, on a connection that others have used.
+    /// Restores, on a connection that others have used, what a statement asks about.
     async fn recreate(&mut self, asks: ReadsBack, only_asks: bool) -> Result<(), Refusal> {
         let missing = asks.without(self.here);
         if missing.is_empty() {
             return Ok(());
         }
-        // What brings LAST_INSERT_ID() back replaces the rest.
+        // Restoring LAST_INSERT_ID() replaces the rest.
         let lost = if missing.has(ReadsBack::INSERT_ID) { asks } else { missing };
         let of_refusal = ReadsBack::WARNINGS.and(ReadsBack::ROW_COUNT);
         if lost.without(of_refusal).is_empty()
@@ -200,14 +202,14 @@ impl Session {
             self.recreate_insert_id().await?;
         }
         if lost.has(ReadsBack::WARNINGS) {
-            // There were none; nor are there behind a statement that has none.
+            // There were no warnings, and a statement without warnings leaves none.
             self.ask_attached(NOTHING).await?;
         }
         self.here |= asks;
         Ok(())
     }
 
-    /// Makes LAST_INSERT_ID() the session's on the attached connection, where it began with 0.
+    /// Restores the session's LAST_INSERT_ID() on the attached connection, which began with 0.
     async fn recreate_insert_id(&mut self) -> Result<(), Refusal> {
         if self.insert_id.is_none() {
             self.learn_insert_id(b"SELECT LAST_INSERT_ID()").await?;
@@ -221,14 +223,14 @@ impl Session {
         Ok(())
     }
 
-    /// Asks for LAST_INSERT_ID() after a statement that gave an id, or had one: an id that is said to be
-    /// inserted may be one that the statement itself named, which LAST_INSERT_ID() is not.
+    /// Asks for LAST_INSERT_ID() after a statement that reported an insert id. The reported id may be an
+    /// explicit value from the statement, which LAST_INSERT_ID() does not return.
     pub async fn learn_insert_id(&mut self, sql: &[u8]) -> Result<(), Refusal> {
         let answer = self.ask_attached(Own::Query(sql)).await?;
         if let OwnAnswer::Rows(rows) = answer {
             let is_here = self.here.has(ReadsBack::INSERT_ID);
             self.insert_id = match number(&rows) {
-                // As the connection began.
+                // This is the connection's initial value.
                 Some(0) if !is_here => self.insert_id_before,
                 learnt => learnt,
             };
@@ -236,10 +238,9 @@ impl Session {
         Ok(())
     }
 
-    /// Takes the collation that a statement has left on its connection.
+    /// Takes over the collation that a statement has left on its connection.
     ///
-    /// # Errors
-    /// The connection is lost.
+    /// # Errors The connection is lost.
     pub async fn take_collation(&mut self, told: CollationTold, outcome: &mut Outcome) -> Result<(), End> {
         let of_results = match told {
             CollationTold::ByNames(name) => {
@@ -250,7 +251,7 @@ impl Session {
             }
             CollationTold::ByServer { of_results } => of_results,
         };
-        // An own question would replace the warnings.
+        // A query by Weir would replace the warnings.
         if outcome.has_warnings {
             outcome.untracked = true;
             return Ok(());
@@ -271,8 +272,8 @@ impl Session {
         Ok(())
     }
 
-    /// Has the attached server say an error of Weir's own, which leaves there what that would have left.
-    /// `false` where it left something else.
+    /// Makes the attached server raise one of Weir's own errors, so that its diagnostics are as if the server
+    /// had refused the statement. `false` if the server left something else.
     async fn refuse_anew(&mut self, error: &ServerError) -> Result<bool, Refusal> {
         let said = self.ask_attached(Own::Query(&error.signal())).await;
         match said {
@@ -292,8 +293,8 @@ impl Session {
         }
     }
 
-    /// What a statement is told whose connection was lost before it was sent: with a transaction alone, that
-    /// this is gone; with anything else of the session's, that the session ends.
+    /// The error for a statement whose connection was lost before it was sent. If the connection had only a
+    /// transaction, the transaction is gone; if it had other session state, the session ends.
     fn lose_connection(&mut self, failure: &ServerFailure) -> Refusal {
         if let Some(attached) = self.attached.take() {
             tracing::debug!(backend = attached.address(), %failure, "MySQL server lost");

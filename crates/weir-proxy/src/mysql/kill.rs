@@ -1,8 +1,8 @@
-//! KILL across servers: clients know their connections by numbers of Weir's own, and a statement that nobody
-//! waits for any more is ended where it runs.
+//! KILL across servers. Clients know their connections by Weir's own ids, and a KILL must reach the server
+//! where the session's statement runs. Statements that no client waits for any more are killed as well.
 //!
-//! A KILL is sent as the account that asks for it, so that the server it goes to judges whether that account
-//! may.
+//! A KILL is sent with the account that requests it, so that the server decides whether that account may do
+//! this.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -30,38 +30,38 @@ use super::unfit::Unfit;
 use crate::backends::{Chosen, ConnectError, ProxyHeader, WorkerPool};
 use crate::worker::Worker;
 
-/// Connection ids of Weir's own have the top bit, which a server's own do not reach: a number from SHOW
-/// PROCESSLIST is never taken for one of ours, nor one of ours for a server's.
+/// The top bit marks connection ids of Weir's own. Servers' ids do not get that high, so an id from SHOW
+/// PROCESSLIST and an id from Weir are never confused.
 const OWN_ID: u32 = 0x8000_0000;
-/// Most statements of clients that have left that one worker ends at once; those beyond are left to their
-/// servers, which find the connection closed when they answer.
+/// Most abandoned statements that one worker kills at once. Further ones are left to their servers, which
+/// notice the closed connection when they answer.
 const MOST_ABANDONED: u32 = 32;
-/// Most connections beyond `max_connections` of their servers by which one worker ends something at once.
+/// Most connections beyond their servers' `max_connections` that one worker opens at once to kill something.
 const MOST_BEYOND: u32 = 4;
 
-/// The sessions of this process by the number that their clients know them by. A KILL may come to any worker.
+/// The sessions of this process by connection id. A KILL may arrive on any worker.
 static SESSIONS: LazyLock<Mutex<HashMap<u32, Arc<KillEntry>>>> = LazyLock::new(Mutex::default);
 
-/// A session as KILL finds it.
+/// A session as seen by KILL.
 pub struct KillEntry {
-    /// Whose it is; another's after COM_CHANGE_USER.
+    /// The session's user; it changes with COM_CHANGE_USER.
     user: Mutex<Box<[u8]>>,
-    /// The pool of its listener: a name in another may be somebody else's.
+    /// The pool of the session's listener. The same user name in another pool may be a different account.
     pool: Box<str>,
     waker: Waker,
-    /// Somebody is about to end it, and a server is asked whether they may.
+    /// Set while a KILL of the session is being sent to its server, which decides whether it is allowed.
     is_doomed: AtomicBool,
     is_killed: AtomicBool,
-    /// KILLs of it that are on their way (count): its connection is no other session's meanwhile.
+    /// KILLs of the session that are being sent (count). Meanwhile no other session may get its connection.
     aimed_at: AtomicU32,
-    /// The server that it is attached to ([`weir_balance::Backend::id`]), and what that calls the connection;
-    /// 0 while it is attached to none.
+    /// The attached server ([`weir_balance::Backend::id`]) and its id of the connection; 0 while the session
+    /// is not attached.
     backend: AtomicU64,
     thread_id: AtomicU32,
 }
 
-/// One abandoned statement that is about to be ended, counted until dropped. It counts as a session, too: a
-/// process that ends waits until it was killed.
+/// An abandoned statement that is being killed, counted until dropped. It also counts as a session, so that a
+/// process that exits waits for it.
 struct Abandoning(Rc<Worker>);
 
 thread_local! {
@@ -69,7 +69,7 @@ thread_local! {
     static OPEN_BEYOND: Cell<u32> = const { Cell::new(0) };
 }
 
-/// A KILL that is on its way to a session's connection, counted until dropped.
+/// A KILL that is being sent to a session's connection, counted until dropped.
 struct Aim(Arc<KillEntry>);
 
 impl Aim {
@@ -123,18 +123,18 @@ impl Drop for Abandoning {
     }
 }
 
-/// The session's place among those that can be killed, given up when dropped.
+/// The session's entry for KILL, removed when dropped.
 pub struct Killable {
     pub id: u32,
     entry: Arc<KillEntry>,
 }
 
-/// A number for a new connection. Each process begins somewhere else: over an upgrade the number of a session
-/// of the one before is no other session's here.
+/// An id for a new client connection. Each process starts at a random id, so that after an upgrade an id from
+/// the old process does not name another session in the new one.
 pub fn next_connection_id() -> u32 {
     static LAST: LazyLock<AtomicU32> = LazyLock::new(|| {
         let mut bytes = std::process::id().to_ne_bytes();
-        // Where it fails, the number of the process is at least another than that of the one before.
+        // If this fails, the process id at least differs from that of the previous process.
         let _ = aws_lc_rs::rand::fill(&mut bytes);
         AtomicU32::new(u32::from_ne_bytes(bytes))
     });
@@ -152,12 +152,12 @@ impl KillEntry {
 }
 
 impl Killable {
-    /// Notes that the session is another account's now.
+    /// Records that the session now has another account.
     pub fn rename(&self, user: &[u8]) {
         *self.entry.user() = user.into();
     }
 
-    /// Of a session of `user` at the pool of this name, whose task has this waker.
+    /// Registers a session of `user` at the pool of this name; `waker` is that of its task.
     pub fn new(id: u32, user: &[u8], pool: &str, waker: Waker) -> Killable {
         let entry = Arc::new(KillEntry {
             user: Mutex::new(user.into()),
@@ -173,21 +173,21 @@ impl Killable {
         Killable { id, entry }
     }
 
-    /// Whether somebody has ended the session.
+    /// Whether a KILL has ended the session.
     #[inline]
     pub fn is_killed(&self) -> bool {
         self.entry.is_killed.load(Ordering::Acquire)
     }
 
-    /// Whether a connection that was just lost was so by a KILL of the session.
+    /// Whether the loss of the session's connection was caused by a KILL of the session.
     pub fn is_doomed(&self) -> bool {
         self.entry.is_doomed.load(Ordering::Acquire)
     }
 
-    /// Notes where the session's statements run from now on; `None` for nowhere.
+    /// Records where the session's statements run from now on; `None` for nowhere.
     ///
-    /// Sequentially consistent with a KILL that counts itself in and then reads this: either that finds
-    /// nothing to kill, or [`Self::is_aimed_at`] says so behind this.
+    /// It is sequentially consistent with a KILL that counts itself in `aimed_at` and then reads this. Either
+    /// the KILL finds nothing to kill, or [`Self::is_aimed_at`] returns true after this call.
     #[inline]
     pub fn note(&self, attached: Option<&Attached>) {
         let backend = attached.map_or(0, |attached| attached.chosen.backend().shared.balance.id());
@@ -196,7 +196,8 @@ impl Killable {
         self.entry.backend.store(backend, Ordering::SeqCst);
     }
 
-    /// Whether a KILL is on its way to the connection that the session has, or had: another must not get it.
+    /// Whether a KILL is being sent to the connection that the session has, or had. Another session must not
+    /// get it.
     #[inline]
     pub fn is_aimed_at(&self) -> bool {
         self.entry.aimed_at.load(Ordering::SeqCst) > 0
@@ -210,21 +211,21 @@ impl Drop for Killable {
 }
 
 impl Session {
-    /// The session that a KILL is to end, where it is one of Weir's own; the number is not, where a server's
-    /// connection is meant.
+    /// The session that a KILL names, and whether only its statement ends. `None` if the id is not one of
+    /// Weir's own but names a server's connection.
     pub fn own_target(target: Option<KillTarget>) -> Option<(u32, bool)> {
         let target = target?;
         let id = u32::try_from(target.id?).ok().filter(|id| id & OWN_ID != 0)?;
         Some((id, target.query_only))
     }
 
-    /// The same of COM_PROCESS_KILL.
+    /// The same for COM_PROCESS_KILL.
     pub fn own_target_of(payload: &[u8]) -> Option<(u32, bool)> {
         let id = killed_connection(payload).ok().filter(|id| id & OWN_ID != 0)?;
         Some((id, false))
     }
 
-    /// Ends another session, or its statement, and answers.
+    /// Kills another session, or its statement, and answers the client.
     pub async fn kill(&mut self, incoming: Incoming, id: u32, query_only: bool) -> Result<(), End> {
         let sequence = incoming.header.sequence.wrapping_add(1);
         self.consume(incoming.packet_bytes());
@@ -248,7 +249,7 @@ impl Session {
             let header = ProxyHeader::of(&pool, &self.client, || self.stream.local_addr());
             let (kind, deadline) = (&self.kind, &self.deadline);
             let sender = Sender { worker: &worker, kind, deadline, connect, header };
-            // Before the server loses the connection, which must not be taken for a loss.
+            // Set before the server closes the connection, so that this does not count as a lost server.
             entry.is_doomed.store(!query_only, Ordering::Release);
             if let Err(refusal) = sender.send(&pool, backend, thread_id, query_only).await {
                 entry.is_doomed.store(false, Ordering::Release);
@@ -257,7 +258,7 @@ impl Session {
         } else if *entry.user() != self.kind.account.user
             || self.pool().is_none_or(|pool| *pool.shared.config.name != *entry.pool)
         {
-            // Nobody could be asked whether it may: it has no connection to any server.
+            // The target has no server connection, so there is no server to check the privilege.
             return self.refuse(sequence, Refusal::of_server(ServerError::not_owner(id))).await;
         }
         drop(aim);
@@ -268,8 +269,8 @@ impl Session {
         self.send_ok(sequence).await
     }
 
-    /// What becomes of a connection whose statement nobody waits for any more: the statement ends, and with
-    /// it its transaction and locks.
+    /// Handles a connection whose statement no client waits for: kills the connection, which ends the
+    /// statement, its transaction and its locks.
     pub fn abandon(&mut self, attached: Attached) {
         let Some(under_way) = Abandoning::begin(&self.worker) else { return };
         let worker = self.worker.clone();
@@ -282,7 +283,7 @@ impl Session {
             let address = chosen.backend().shared.address.clone();
             let (kind, deadline) = (&server.kind, &deadline);
             let sender = Sender { worker: &worker, kind, deadline, connect, header };
-            // Where it is, whether or not that would be chosen now.
+            // The KILL goes to the server that runs the statement, even if it would not be picked now.
             if let Err(refusal) = sender.send_to(chosen, server.thread_id, false).await {
                 let error = refusal.error.packet();
                 tracing::debug!(backend = address, %error, "an abandoned statement goes on");
@@ -293,13 +294,13 @@ impl Session {
     }
 }
 
-/// As whom, and with what, a KILL is sent.
+/// The account and means with which a KILL is sent.
 struct Sender<'a> {
     worker: &'a Rc<Worker>,
     kind: &'a ConnectionKind,
     deadline: &'a Deadline,
     connect: Duration,
-    /// What a new connection begins with.
+    /// The PROXY header for a new connection.
     header: ProxyHeader,
 }
 
@@ -311,7 +312,7 @@ impl Sender<'_> {
         thread_id: u32,
         query_only: bool,
     ) -> Result<(), Refusal> {
-        // Where it is, however busy, and whether or not that would be chosen now.
+        // The KILL goes to the server of the connection, even if it is full or would not be picked now.
         let index = pool.backends.iter().position(|it| it.shared.balance.id() == backend);
         let Some(index) = index else {
             return Err(Refusal::failed("the server of the connection is away", &pool.shared.config.name));
@@ -328,7 +329,7 @@ impl Sender<'_> {
         let asked = Own::Query(sql.as_bytes());
         match own::ask(&mut server, &self.worker.buffers, self.deadline, asked).await {
             Ok(answer) => {
-                // One beyond the limit is closed.
+                // A connection beyond the limit is closed.
                 if beyond.is_none() {
                     Attached::new(chosen, server).give_back(clock::now());
                 }
@@ -341,8 +342,8 @@ impl Sender<'_> {
         }
     }
 
-    /// One that is idle, or a new one: beyond the server's `max_connections` where that is reached, for it is
-    /// then that something has to end.
+    /// An idle connection, or a new one. The new one may exceed the server's `max_connections`, because that
+    /// is just when something needs to be killed.
     async fn connection(&self, chosen: &Chosen) -> Result<(Box<ServerConnection>, Option<Beyond>), Unfit> {
         let backend = chosen.backend();
         if let Some(server) = backend.kept::<IdleServers>().take_any(backend, self.kind) {

@@ -1,6 +1,6 @@
-//! Weir's own statements on a connection to a server: they bring it to a session's state, ask what that is,
-//! prepare, wait for a transaction. No client sees their answers, and none is sent while a client's statement
-//! is under way.
+//! Weir's own statements on a server connection. They bring it to a session's state, query that state,
+//! prepare statements, or wait for GTIDs. Clients never see their answers, and none is sent while a client's
+//! statement is running.
 
 use std::rc::Rc;
 
@@ -21,45 +21,44 @@ use super::exchange::ServerFailure;
 use super::prepared::StatementText;
 use super::server::ServerConnection;
 
-/// Most rows of an answer to Weir itself.
+/// Most rows in an answer to one of Weir's own statements.
 const MOST_ROWS: usize = 16;
-/// Most columns of one.
+/// Most columns in such an answer.
 const MOST_COLUMNS: usize = 32;
 
-/// What is asked.
+/// A command that Weir sends for itself.
 #[derive(Clone, Copy)]
 pub enum Own<'a> {
     /// A statement.
     Query(&'a [u8]),
-    /// Another default schema, in the client's character set of the connection.
+    /// A change of the default schema (COM_INIT_DB). The name is in the connection's client character set.
     Schema(&'a [u8]),
-    /// A new session of the same account.
+    /// COM_RESET_CONNECTION.
     Reset,
-    /// A statement to be prepared.
+    /// Prepares a statement.
     Prepare(&'a [u8]),
 }
 
-/// What changes nothing: its OK packet tells what was not told yet.
+/// A statement without effect. Its OK packet reports the state changes that were not reported yet.
 pub const NOTHING: Own<'static> = Own::Query(b"DO 0");
 
-/// What is answered.
+/// The answer to a command of Weir's own.
 pub enum OwnAnswer {
-    /// Done.
+    /// OK.
     Done,
     /// Rows; `None` is NULL.
     Rows(Vec<Vec<Option<Box<[u8]>>>>),
-    /// The number of a prepared statement.
+    /// The id of a prepared statement.
     Prepared(u32),
-    /// The server's error; the connection may go on.
+    /// The server's error; the connection stays usable.
     Refused(ServerError),
 }
 
-/// Sends all of `asked` in one piece and gives the answers, in order; what they tell of the connection's
-/// state is noted. The deadline is the caller's to set. Behind a statement that has failed, [`NOTHING`] goes
-/// first: what is told with the answer to that, nobody has asked for.
+/// Sends all of `asked` in one write and returns the answers, in order. State changes that they report are
+/// applied to the connection. The caller sets the deadline. After a failed statement, [`NOTHING`] is sent
+/// first; the changes in its answer were not made by `asked`.
 ///
-/// # Errors
-/// The connection is of no use.
+/// # Errors The connection cannot be used any more.
 pub async fn ask_all(
     server: &mut ServerConnection,
     buffers: &Rc<Buffers>,
@@ -101,7 +100,7 @@ pub async fn ask_all(
     Ok(answers)
 }
 
-/// As [`ask_all`], of one thing.
+/// As [`ask_all`], for one command.
 pub async fn ask(
     server: &mut ServerConnection,
     buffers: &Rc<Buffers>,
@@ -112,20 +111,20 @@ pub async fn ask(
     Ok(answers.pop().unwrap_or(OwnAnswer::Done))
 }
 
-/// What is learned of a connection beside its state.
+/// What else is known about a connection after [`settle`].
 #[derive(Clone, Copy)]
 pub struct Settled {
-    /// Its roles are those that it was known to have: servers keep them over a reset, and a routine may have
-    /// set others.
+    /// Whether its roles are those of its login. Servers keep roles over a reset, and a routine may have set
+    /// others.
     pub has_own_roles: bool,
-    /// Its server runs something for new sessions (`init_connect`), which it does at a new connection, and
-    /// neither at a reset nor at a change of user.
+    /// Whether its server has an `init_connect`. A server runs it for new connections only, neither after a
+    /// reset nor after a change of user.
     pub has_init_connect: bool,
 }
 
-/// Has the server of a connection that was just logged in, or reset, tell of changes, and learns in what
-/// state it begins. `first` is asked before, in the same write: that makes it a new session of the same
-/// account, or goes to a schema; a connection whose server refuses the schema is settled in none.
+/// Turns on the session trackers of a connection that was just logged in or reset, and reads its initial
+/// state. `first` is sent before that, in the same write: a reset, or a change to a schema. If the server
+/// refuses the schema, the connection is settled without one.
 pub async fn settle(
     server: &mut ServerConnection,
     buffers: &Rc<Buffers>,
@@ -164,9 +163,10 @@ pub async fn settle(
     Ok(Settled { has_own_roles, has_init_connect })
 }
 
-/// Brings a connection to a state that is reachable from its own.
+/// Brings a connection to a state that is reachable from its current one.
 ///
-/// `Ok(Err)` is what the server says against it: the schema is gone, say. The connection may go on.
+/// `Ok(Err)` is a server's error, for example because the schema no longer exists. The connection stays
+/// usable.
 pub async fn synchronise(
     server: &mut ServerConnection,
     buffers: &Rc<Buffers>,
@@ -177,7 +177,7 @@ pub async fn synchronise(
         return Ok(Ok(()));
     }
     if !wanted.is_reachable_from(&server.state) {
-        // It would be taken for one in no schema.
+        // Its recorded state would be without a schema.
         return Err(ServerFailure::Protocol(WireError::UnexpectedPacket));
     }
     let steps = wanted.steps_from(&server.state);
@@ -193,13 +193,13 @@ pub async fn synchronise(
             }
         }
     }
-    // Equal in content from here on, and found so by a comparison of pointers the next time.
+    // The states are equal now; sharing the allocation lets the next comparison be one of pointers.
     server.state = wanted.clone();
     Ok(Ok(()))
 }
 
-/// The server's number of a statement, which is prepared where it is not yet, in the state that it belongs
-/// to. The connection is in `wanted` afterwards, and a transaction that is open stays so.
+/// The server's id of a statement. If it is not prepared on this connection yet, it is prepared in the state
+/// that belongs to it. Afterwards the connection is in state `wanted`; an open transaction stays open.
 pub async fn prepare(
     server: &mut ServerConnection,
     buffers: &Rc<Buffers>,
@@ -212,11 +212,13 @@ pub async fn prepare(
     }
     let mut state = text.state.with_transactions_of(&server.state);
     if !state.is_reachable_from(&server.state) {
-        // A schema can not be left. What was prepared without one means the same in any.
+        // A connection cannot leave its schema. A statement that was prepared without a schema means the same
+        // in any.
         state = state.in_schema_of(&server.state);
     }
     if !wanted.is_reachable_from(&state) {
-        // The session has lost the schema since, and a connection that is in it can not leave it.
+        // The session has lost its schema since then, and the connection could not leave the statement's
+        // schema again.
         return Ok(Err(ServerError::needs_reprepare()));
     }
     let is_elsewhere = *server.state != state;
@@ -234,14 +236,14 @@ pub async fn prepare(
             _ => return Err(ServerFailure::Protocol(WireError::UnexpectedPacket)),
         };
     }
-    // Also where it is refused: the session goes on here, or another does.
+    // Even if preparing failed: this session or another one continues on the connection.
     if is_elsewhere && let Err(error) = synchronise(server, buffers, deadline, wanted).await? {
         return Err(ServerFailure::Refused(error));
     }
     Ok(prepared)
 }
 
-/// Notes that a statement is prepared on a connection, and closes the one that makes room for it.
+/// Records that a statement is prepared on a connection, and closes the statement that it displaces.
 pub async fn note_prepared(
     server: &mut ServerConnection,
     deadline: &Deadline,
@@ -254,7 +256,7 @@ pub async fn note_prepared(
     }
 }
 
-/// Closes statements, which has no answer.
+/// Closes statements; there is no answer.
 pub async fn close(
     server: &mut ServerConnection,
     deadline: &Deadline,
@@ -264,7 +266,7 @@ pub async fn close(
     Ok(send_all(&mut *server.connection, &out, deadline, || {}).await?)
 }
 
-/// The commands that close statements.
+/// The COM_STMT_CLOSE packets for these statements.
 pub fn closing(ids: &[u32]) -> Vec<u8> {
     let mut out = Vec::with_capacity(ids.len() * (HEADER_BYTES + 5));
     for id in ids {
@@ -276,10 +278,10 @@ pub fn closing(ids: &[u32]) -> Vec<u8> {
     out
 }
 
-/// The packets of a server's answers.
+/// Reads the packets of a server's answers.
 struct Packets {
     buffer: Buffer,
-    /// Bytes of the packet given last, which is done with at the next.
+    /// Bytes of the last returned packet, which are dropped by the next call.
     taken: usize,
 }
 
@@ -365,8 +367,8 @@ impl Packets {
     }
 }
 
-/// Takes what an OK packet tells of the connection. What none of Weir's own SETs explains, a statement of the
-/// session's has left.
+/// Applies the state changes in an OK packet to the connection. A change that none of Weir's own SETs
+/// explains was made by a statement of the session.
 fn note_told(server: &mut ServerConnection, packet: &[u8], asked: &Own<'_>) -> Result<(), WireError> {
     let ok = OkPacket::parse(packet, server.capabilities)?;
     server.is_untold = false;
@@ -404,11 +406,11 @@ impl From<WireError> for ServerFailure {
     }
 }
 
-/// When a server has had long enough for a statement of Weir's own.
+/// The deadline for one of Weir's own statements that starts now.
 pub fn until() -> std::time::Duration {
     clock::now() + PATIENCE
 }
 
-/// Longest time for a server to answer a statement of Weir's own. None waits for more than a second, and that
-/// one for a transaction.
+/// Longest time for a server to answer one of Weir's own statements. Only the wait for GTIDs takes long by
+/// design, at most one second.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);

@@ -1,5 +1,5 @@
-//! Prepared statements: those of a session, by the numbers that its client knows, and those of a connection
-//! to a server. A statement is prepared on whatever connection it is to run, so it ties a session to none.
+//! Prepared statements: those of a session, by the client's ids, and those of a server connection. A
+//! statement is prepared on any connection where it runs, so it does not bind a session to a connection.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -11,36 +11,37 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use weir_mysql::state::TrackedState;
 use weir_mysql::{SessionFacts, StatementVerdict};
 
-/// Most statements prepared on one connection to a server; those longest without use are closed.
+/// Most statements prepared on one server connection; the least recently used are closed.
 pub const MOST_ON_SERVER: usize = 64;
-/// Most statements of one session, as a server's own default of `max_prepared_stmt_count`.
+/// Most statements of one session, equal to a server's default `max_prepared_stmt_count`.
 pub const MOST_OF_SESSION: usize = 16_382;
 
-/// A statement's text, and the state in which it was prepared: the default schema, `sql_mode` and character
-/// sets stay with it.
+/// A statement's text, and the state in which it was prepared. A prepared statement keeps its default schema,
+/// `sql_mode` and character sets.
 pub struct StatementText {
-    /// The text as it came; `None` of one that is longer than what is kept, and so is prepared once, on the
+    /// The text as received; `None` if it is too long to be kept. Then it is prepared only once, on the
     /// session's connection.
     text: Option<Box<[u8]>>,
-    /// The session's state then.
+    /// The session's state when it was prepared.
     pub state: Rc<TrackedState>,
-    /// 0 where whoever prepares the same may share it; else a number of one statement of one session.
+    /// 0 if sessions that prepare the same text may share it; otherwise a number unique to one statement of
+    /// one session.
     apart: u64,
     hash: OnceCell<u64>,
 }
 
 impl StatementText {
-    /// Of a text in a state.
+    /// For a text and a state.
     pub fn new(text: &[u8], state: Rc<TrackedState>) -> Rc<StatementText> {
         Rc::new(StatementText { text: Some(text.into()), state, apart: 0, hash: OnceCell::new() })
     }
 
-    /// Of a text that is not kept: nobody shares it.
+    /// For a text that is not kept, and so is never shared.
     pub fn not_kept(state: Rc<TrackedState>) -> Rc<StatementText> {
         Rc::new(StatementText { text: None, state, apart: next_apart(), hash: OnceCell::new() })
     }
 
-    /// The text; empty where it is not kept.
+    /// The text; empty if it is not kept.
     pub fn text(&self) -> &[u8] {
         self.text.as_deref().unwrap_or_default()
     }
@@ -50,7 +51,7 @@ impl StatementText {
         self.text.is_some()
     }
 
-    /// The same, for one statement of a session alone.
+    /// A copy for one statement of one session alone.
     fn apart(&self) -> Rc<StatementText> {
         let (text, state) = (self.text.clone(), self.state.clone());
         Rc::new(StatementText { text, state, apart: next_apart(), hash: OnceCell::new() })
@@ -78,27 +79,26 @@ fn next_apart() -> u64 {
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// A statement that a session has prepared.
+/// A prepared statement of a session.
 pub struct ClientStatement {
-    /// What is prepared on connections for it.
+    /// What is prepared on server connections for it.
     pub text: Rc<StatementText>,
-    /// How many values an execution has, beside attributes.
+    /// The number of parameters, without query attributes.
     pub parameter_count: u16,
-    /// What is known of the text, outside of transactions.
+    /// The verdict on its text, outside of transactions.
     pub verdict: StatementVerdict,
-    /// The types of the values as an execution named them last: a client leaves them out when they are the
-    /// same again.
+    /// The parameter types from the last execution that had any. A client omits them if they are unchanged.
     pub types: Box<[u8]>,
-    /// Those that the execution under way names, if they are others.
+    /// The types in the current execution, if they are different.
     pub new_types: Option<Box<[u8]>>,
-    /// What of it is on one connection alone.
+    /// Its state on one connection only.
     pub bound: Bound,
-    /// A piece of a parameter could be sent to no server, for none would prepare it then.
+    /// Whether a piece of a parameter was dropped because no server would prepare the statement at that time.
     pub has_lost_piece: bool,
 }
 
 impl ClientStatement {
-    /// What is known of it in a session of these facts: names without a schema are of the one that it was
+    /// The verdict in a session with these facts. Names without a schema belong to the schema that it was
     /// prepared in.
     pub fn verdict_under(&self, facts: &SessionFacts) -> StatementVerdict {
         let verdict = match self.text.state.is_in_own_schema() {
@@ -108,7 +108,7 @@ impl ClientStatement {
         verdict.under(facts)
     }
 
-    /// Shares no server's statement with others from here on.
+    /// From now on, does not share a server's prepared statement with other sessions.
     pub fn keep_apart(&mut self) {
         if self.text.apart == 0 {
             self.text = self.text.apart();
@@ -116,12 +116,12 @@ impl ClientStatement {
     }
 }
 
-/// What an execution, or what comes before one, has left of a statement on the session's connection.
+/// What an execution, or a command before one, has left with a statement on the session's connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bound {
     /// Pieces of a parameter were sent.
     pub has_pieces: bool,
-    /// Rows of a cursor are left.
+    /// A cursor has rows left.
     pub has_cursor: bool,
 }
 
@@ -129,28 +129,28 @@ impl Bound {
     /// Nothing is left.
     pub const NONE: Bound = Bound { has_pieces: false, has_cursor: false };
 
-    /// Whether anything is.
+    /// Whether anything is left.
     pub fn is_any(self) -> bool {
         self.has_pieces || self.has_cursor
     }
 }
 
-/// The statements of one session by the client's numbers.
+/// The statements of one session by the client's ids.
 #[derive(Default)]
 pub struct ClientStatements {
     by_id: HashMap<u32, ClientStatement>,
     last: u32,
-    /// How many are bound.
+    /// The number of statements with something bound.
     bound: u32,
 }
 
 impl ClientStatements {
-    /// Whether the session has as many as it may.
+    /// Whether the session has reached its limit of statements.
     pub fn is_full(&self) -> bool {
         self.by_id.len() >= MOST_OF_SESSION
     }
 
-    /// The number that the client is to know the next statement by.
+    /// The client's id for the next statement.
     pub fn next_id(&mut self) -> u32 {
         loop {
             self.last = self.last.wrapping_add(1);
@@ -160,17 +160,17 @@ impl ClientStatements {
         }
     }
 
-    /// Takes a statement under a number of [`Self::next_id`].
+    /// Adds a statement under an id from [`Self::next_id`].
     pub fn insert(&mut self, id: u32, statement: ClientStatement) {
         self.by_id.insert(id, statement);
     }
 
-    /// Whether any has something on the session's connection.
+    /// Whether any statement has something bound to the session's connection.
     pub fn is_any_bound(&self) -> bool {
         self.bound > 0
     }
 
-    /// Notes what a statement has on the session's connection.
+    /// Updates what a statement has bound to the session's connection.
     pub fn set_bound(&mut self, id: u32, change: impl FnOnce(&mut Bound)) {
         let Some(statement) = self.by_id.get_mut(&id) else { return };
         self.bound -= u32::from(statement.bound.is_any());
@@ -178,7 +178,8 @@ impl ClientStatements {
         self.bound += u32::from(statement.bound.is_any());
     }
 
-    /// Takes the types of the execution that has ended, if that has begun: else a server forgets them.
+    /// Stores the types of the execution that has ended, if it had begun; otherwise a server forgets them,
+    /// too.
     pub fn keep_types(&mut self, id: u32, has_begun: bool) {
         let Some(statement) = self.by_id.get_mut(&id) else { return };
         if let Some(types) = statement.new_types.take().filter(|_| has_begun) {
@@ -186,7 +187,8 @@ impl ClientStatements {
         }
     }
 
-    /// Sees to it that a statement does not share what another has on the session's connection.
+    /// Makes sure that a statement does not share a server's statement with another one that has something
+    /// bound.
     pub fn keep_apart(&mut self, id: u32) {
         if self.bound == 0 {
             return;
@@ -202,7 +204,7 @@ impl ClientStatements {
         }
     }
 
-    /// The statement of this number; `None` where the client has none such.
+    /// The statement with this id; `None` if the client has none.
     pub fn get_mut(&mut self, id: u32) -> Option<&mut ClientStatement> {
         self.by_id.get_mut(&id)
     }
@@ -212,26 +214,26 @@ impl ClientStatements {
         self.by_id.get(&id)
     }
 
-    /// Forgets a statement.
+    /// Removes a statement.
     pub fn remove(&mut self, id: u32) -> Option<ClientStatement> {
         let statement = self.by_id.remove(&id)?;
         self.bound -= u32::from(statement.bound.is_any());
         Some(statement)
     }
 
-    /// Forgets all of them.
+    /// Removes all statements.
     pub fn clear(&mut self) {
         self.by_id.clear();
         self.bound = 0;
     }
 }
 
-/// The statements that are prepared on one connection to a server.
+/// The statements prepared on one server connection.
 #[derive(Default)]
 pub struct ServerStatements {
     by_hash: HashMap<u64, ServerStatement>,
     uses: u64,
-    /// How many are prepared at the server, on all connections to it.
+    /// The number of statements prepared at the server, over all connections to it.
     at_server: Arc<AtomicU32>,
 }
 
@@ -239,19 +241,19 @@ struct ServerStatement {
     text: Rc<StatementText>,
     id: u32,
     used: u64,
-    /// Something of a session's is with it.
+    /// Whether a session has something bound to it.
     is_bound: bool,
 }
 
 impl ServerStatement {
-    /// Whether it may make room for another.
+    /// Whether it may be closed to make room for another.
     fn may_be_closed(&self) -> bool {
         !self.is_bound && self.text.is_whole()
     }
 }
 
 impl ServerStatements {
-    /// The server's number of a statement; `None` where it is not prepared here.
+    /// The server's id of a statement; `None` if it is not prepared on this connection.
     pub fn find(&mut self, text: &StatementText) -> Option<u32> {
         let found = self.by_hash.get_mut(&text.hash())?;
         if !found.text.is_same(text) {
@@ -262,7 +264,7 @@ impl ServerStatements {
         Some(found.id)
     }
 
-    /// None yet; counted in `at_server` with those of other connections.
+    /// An empty set, which adds its statements to the count in `at_server`.
     pub fn counted_in(at_server: Arc<AtomicU32>) -> ServerStatements {
         ServerStatements { by_hash: HashMap::default(), uses: 0, at_server }
     }
@@ -272,13 +274,14 @@ impl ServerStatements {
         self.by_hash.is_empty()
     }
 
-    /// How many are prepared at the server.
+    /// The number of statements prepared at the server.
     pub fn at_server(&self) -> u32 {
         self.at_server.load(Ordering::Relaxed)
     }
 
-    /// Notes that a statement is prepared here; gives the number of one that is to be closed for that: the
-    /// same, where it was prepared before, for something of a session's may be with that.
+    /// Records that a statement is prepared here; returns the id of one that must be closed for it. If the
+    /// statement was already prepared here, that is the new id, because a session may have something bound to
+    /// the existing one.
     pub fn insert(&mut self, text: &Rc<StatementText>, id: u32) -> Option<u32> {
         if self.find(text).is_some() {
             return Some(id);
@@ -292,8 +295,8 @@ impl ServerStatements {
         if self.by_hash.len() <= MOST_ON_SERVER { None } else { self.take_oldest() }
     }
 
-    /// Forgets the statement that is longest without use, of those that may be closed, and never the last one
-    /// prepared; gives the number by which it is to be closed.
+    /// Removes the least recently used statement that may be closed, but never the one prepared last; returns
+    /// its id, which must be closed.
     pub fn take_oldest(&mut self) -> Option<u32> {
         let others = self.by_hash.iter().filter(|(_, it)| it.may_be_closed() && it.used != self.uses);
         let (oldest, _) = others.min_by_key(|(_, statement)| statement.used)?;
@@ -301,7 +304,7 @@ impl ServerStatements {
         self.forget(oldest)
     }
 
-    /// Forgets all that may be closed; gives the numbers by which they are to be.
+    /// Removes all statements that may be closed; returns their ids, which must be closed.
     pub fn take_all(&mut self) -> Vec<u32> {
         let all = self.by_hash.extract_if(|_, statement| statement.may_be_closed());
         let ids: Vec<u32> = all.map(|(_, statement)| statement.id).collect();
@@ -315,20 +318,21 @@ impl ServerStatements {
         Some(statement.id)
     }
 
-    /// Notes whether something of a session's is with a statement: it is not closed then to make room.
+    /// Records whether a session has something bound to a statement; if so, the statement is not closed to
+    /// make room.
     pub fn bind(&mut self, text: &StatementText, is_bound: bool) {
         if let Some(found) = self.by_hash.get_mut(&text.hash()).filter(|found| found.text.is_same(text)) {
             found.is_bound = is_bound;
         }
     }
 
-    /// Forgets a statement; gives the number by which it is to be closed.
+    /// Removes a statement; returns its id, which must be closed.
     pub fn remove(&mut self, text: &StatementText) -> Option<u32> {
         self.find(text)?;
         self.forget(text.hash())
     }
 
-    /// Forgets all of them: a reset has closed them.
+    /// Removes all statements, after a reset has closed them.
     pub fn clear(&mut self) {
         self.at_server.fetch_sub(self.by_hash.len() as u32, Ordering::Relaxed);
         self.by_hash.clear();
@@ -336,7 +340,7 @@ impl ServerStatements {
 }
 
 impl Drop for ServerStatements {
-    /// Their connection ends, and with that they do.
+    /// The statements end with their connection.
     fn drop(&mut self) {
         self.clear();
     }

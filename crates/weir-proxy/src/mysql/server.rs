@@ -1,4 +1,4 @@
-//! Connections to MySQL servers that are logged in, and those of them that are idle between two owners.
+//! Logged-in connections to MySQL servers, and the pool of those that are idle.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -22,23 +22,24 @@ use crate::backends::{Connection, Keep, WorkerBackend};
 /// COM_QUIT, so that the server does not count an aborted client.
 const QUIT: [u8; 5] = [1, 0, 0, 0, 1];
 
-/// How long a connection is idle until what is prepared on it is closed: those in use are taken in the order
-/// in which they were used last, so it is one more than there is work for.
+/// How long a connection is idle before its prepared statements are closed. The most recently used
+/// connections are taken first, so one that is idle for this long is in excess of the current load.
 const STATEMENTS_IDLE: Duration = Duration::from_secs(15);
 
-/// What two sessions must have in common to use the same connections.
+/// What two sessions must have in common to share connections.
 #[derive(Clone)]
 pub struct ConnectionKind {
-    /// As whom it is logged in.
+    /// The account that it is logged in with.
     pub account: Rc<Account>,
-    /// What the client and Weir have agreed on, and [`OF_WEIR`]: it says how its server frames answers.
+    /// The capabilities negotiated with the client, and [`OF_WEIR`]; they determine how the server frames
+    /// answers.
     pub capabilities: Capabilities,
-    /// The collation of the login, by number.
+    /// The collation id of the login.
     pub collation: u16,
 }
 
 impl ConnectionKind {
-    /// What a client that has logged in uses.
+    /// The kind of connections for a client that has logged in.
     pub fn of(candidate: &Candidate) -> ConnectionKind {
         ConnectionKind {
             account: candidate.account.clone(),
@@ -57,41 +58,41 @@ impl PartialEq for ConnectionKind {
     }
 }
 
-/// A connection to a server that is logged in.
+/// A logged-in connection to a server.
 pub struct ServerConnection {
-    /// Its bytes, and the count of those that are open.
+    /// The connection itself, which counts as open until dropped.
     pub connection: Connection,
-    /// For whom it may be used.
+    /// The sessions that may use it.
     pub kind: ConnectionKind,
-    /// What is agreed with the server: the client's, and [`OF_WEIR`].
+    /// The capabilities in use with the server: the client's, and [`OF_WEIR`].
     pub capabilities: Capabilities,
-    /// What the server calls it, for KILL.
+    /// The server's id of the connection, for KILL.
     pub thread_id: u32,
-    /// What its server has told of its state.
+    /// The state that its server has reported.
     pub state: Rc<TrackedState>,
-    /// The statements that are prepared on it.
+    /// The statements prepared on it.
     pub statements: ServerStatements,
-    /// Another one each time that it is given back: who used it before knows by it whether it is as it was
-    /// left. 0 before.
+    /// Changes whenever the connection is given back. By this, its last user can tell whether it is unchanged
+    /// since then. 0 before the first time.
     pub stamp: u64,
-    /// LAST_INSERT_ID() may be another than 0.
+    /// Whether LAST_INSERT_ID() may differ from 0.
     pub has_insert_id: bool,
-    /// Tables may be locked against definitions until a transaction ends that no status flag tells of.
+    /// Whether it may hold metadata locks until the end of a transaction that no status flag shows.
     pub may_hold_tables: bool,
-    /// A statement has failed on it that may have run stored code. What that has changed, its error did not
-    /// tell: the next OK packet does.
+    /// Whether a failed statement may have run stored code on it. Its error packet did not report any
+    /// changes; the next OK packet will.
     pub is_untold: bool,
-    /// An answer to Weir itself has told of something that nobody knows what it is; it is the session's that
-    /// uses the connection.
+    /// Whether an answer to one of Weir's own statements reported an unknown change, which then belongs to
+    /// the session that uses the connection.
     pub is_unknown: bool,
-    /// Transactions that an answer to Weir itself has told of.
+    /// GTIDs that an answer to one of Weir's own statements reported.
     pub gtids: Option<GtidSet>,
-    /// Nothing was sent on it that was not answered.
+    /// Whether everything that was sent on it has been answered.
     pub is_at_rest: bool,
 }
 
 impl ServerConnection {
-    /// Of a login that a server has just let in; its state is not known yet.
+    /// For a login that a server has just accepted; its state is not known yet.
     pub fn of_login(login: LoggedIn, kind: ConnectionKind) -> Box<ServerConnection> {
         let LoggedIn { connection, capabilities, thread_id } = login;
         Box::new(ServerConnection {
@@ -111,8 +112,8 @@ impl ServerConnection {
         })
     }
 
-    /// Takes note of a statement that was carried out or has failed: with autocommit off, what it looked at
-    /// stays locked until the next COMMIT, also where no engine with transactions knows of it (MyISAM, SHOW).
+    /// Updates `may_hold_tables` after a statement. With autocommit off, the tables that it used stay locked
+    /// until the next COMMIT, even if no transactional engine is involved (MyISAM, SHOW).
     pub fn note_tables(&mut self, verdict: &StatementVerdict, status: StatusFlags, is_failed: bool) {
         let holds = match verdict.tables {
             TableUse::Unused => self.may_hold_tables,
@@ -122,21 +123,21 @@ impl ServerConnection {
         self.may_hold_tables = holds && !status.has(StatusFlags::AUTOCOMMIT);
     }
 
-    /// Closes the statements that are prepared on it, while nobody has it; gives how many. What the kernel
-    /// does not take at once is not waited for: the connection is not at rest then.
+    /// Closes its prepared statements while it is idle, and returns their count. If the kernel does not
+    /// accept all bytes at once, the rest is not sent and the connection no longer counts as at rest.
     fn close_statements(&mut self) -> usize {
         let ids = self.statements.take_all();
         if !ids.is_empty() {
             let out = own::closing(&ids);
             let sent = self.connection.poll_send(&mut Context::from_waker(Waker::noop()), &out);
             self.is_at_rest &= matches!(sent, Poll::Ready(Ok(count)) if count == out.len());
-            // Who has used it last finds it changed.
+            // Its last user must see that it has changed.
             self.stamp = 0;
         }
         ids.len()
     }
 
-    /// It is a new session of its account, which has nothing of those before.
+    /// Records that it is a fresh session of its account, without any previous state.
     pub fn note_renewed(&mut self) {
         self.statements.clear();
         self.gtids = None;
@@ -144,10 +145,9 @@ impl ServerConnection {
         (self.is_untold, self.is_unknown) = (false, false);
     }
 
-    /// Takes what an OK packet has told of changes; gives it, but for transactions, which stay here.
+    /// Applies the state changes in an OK packet and returns them. GTIDs are also kept in [`Self::gtids`].
     ///
-    /// # Errors
-    /// It can not be read.
+    /// # Errors The changes cannot be parsed.
     pub fn apply<'t>(&mut self, told: &'t [u8]) -> Result<ToldChanges<'t>, WireError> {
         let changes = Rc::make_mut(&mut self.state).apply(told)?;
         if let Some(gtids) = changes.gtids.and_then(|text| std::str::from_utf8(text).ok()) {
@@ -156,7 +156,7 @@ impl ServerConnection {
         Ok(changes)
     }
 
-    /// Whether the server has said nothing since its last answer: what it says unasked is that it closes.
+    /// Whether the server has sent nothing since its last answer. Unsolicited bytes mean that it is closing.
     #[inline]
     pub fn is_quiet(&self) -> bool {
         self.connection.is_quiet()
@@ -166,7 +166,7 @@ impl ServerConnection {
 impl Drop for ServerConnection {
     fn drop(&mut self) {
         if self.is_at_rest {
-            // What the kernel does not take at once is not waited for.
+            // If the kernel does not accept it at once, it is not sent.
             let mut context = Context::from_waker(Waker::noop());
             let _ = self.connection.poll_send(&mut context, &QUIT);
         }
@@ -177,9 +177,9 @@ impl Drop for ServerConnection {
 #[derive(Default)]
 pub struct IdleServers {
     idle: RefCell<Vec<IdleServer>>,
-    /// Transactions that the server is known to have executed, and its resets when that was learnt.
+    /// GTIDs that the server is known to have executed, and its reset count at that time.
     executed: RefCell<(u32, GtidSet)>,
-    /// The server runs something for new sessions, which no connection that is there already would get.
+    /// Whether the server has an `init_connect`, which existing connections would not run.
     has_init_connect: Cell<bool>,
 }
 
@@ -189,8 +189,9 @@ struct IdleServer {
 }
 
 impl IdleServers {
-    /// An idle connection of this kind, by preference in this very state; else one that can be brought there
-    /// by a SET, and last one that needs another schema, or other roles. Linear in the number of idle ones.
+    /// An idle connection of this kind. It prefers one that is already in this state, then one that needs
+    /// only a SET, then one that needs another schema or other roles. Linear in the number of idle
+    /// connections.
     pub fn take(
         &self,
         backend: &WorkerBackend,
@@ -203,7 +204,7 @@ impl IdleServers {
         let mut idle = self.idle.borrow_mut();
         loop {
             let (mut best, mut best_rank) = (None, u8::MAX);
-            // The last are those used last: the server is the least likely to be closing them.
+            // The last ones were used most recently, so the server is least likely to be closing them.
             for (index, candidate) in idle.iter().enumerate().rev() {
                 if now.saturating_sub(candidate.since) >= longest {
                     break;
@@ -226,24 +227,25 @@ impl IdleServers {
         }
     }
 
-    /// An idle connection of this kind in whatever state, to be logged in anew. The oldest: the youngest are
-    /// those that are in use.
+    /// An idle connection of this kind in any state, to be logged in again. It takes the oldest one, because
+    /// the youngest are in use.
     pub fn take_any(&self, backend: &WorkerBackend, kind: &ConnectionKind) -> Option<Box<ServerConnection>> {
         self.take_first(backend, |server| server.kind == *kind)
     }
 
-    /// The connection with this mark; `None` when somebody has used it since, or the server has closed it.
+    /// The connection with this stamp; `None` if another session has used it since, or the server has closed
+    /// it.
     pub fn take_stamped(&self, backend: &WorkerBackend, stamp: u64) -> Option<Box<ServerConnection>> {
         self.take_first(backend, |server| server.stamp == stamp)
     }
 
-    /// One with statements prepared on it, of whatever kind; the oldest.
+    /// The oldest connection, of any kind, that has prepared statements.
     pub fn take_with_statements(&self, backend: &WorkerBackend) -> Option<Box<ServerConnection>> {
         self.take_first(backend, |server| !server.statements.is_empty())
     }
 
-    /// Closes the statements of idle connections, those idle longest first, while there is `need`; gives how
-    /// many.
+    /// Closes the prepared statements of idle connections, longest idle first, as long as `need` returns
+    /// true; returns their count.
     pub fn close_statements(&self, need: impl Fn() -> bool) -> usize {
         let mut count = 0;
         self.idle.borrow_mut().retain_mut(|idle| {
@@ -271,7 +273,7 @@ impl IdleServers {
         }
     }
 
-    /// Keeps a connection that is at rest and in a state that is known.
+    /// Keeps a connection, if it is at rest and its state is known.
     pub fn keep(&self, backend: &WorkerBackend, mut server: Box<ServerConnection>, now: Duration, most: u32) {
         server.gtids = None;
         let mut idle = self.idle.borrow_mut();
@@ -282,14 +284,13 @@ impl IdleServers {
         }
     }
 
-    /// Whether the server is known to have executed these transactions.
+    /// Whether the server is known to have executed these GTIDs.
     pub fn has_executed(&self, backend: &WorkerBackend, gtids: &GtidSet) -> bool {
         let (resets, executed) = &*self.executed.borrow();
         *resets == backend.shared.gtid_resets.load(Ordering::Acquire) && executed.contains(gtids)
     }
 
-    /// Notes that the server has executed these transactions. `resets` is how often it was reset before it
-    /// said so.
+    /// Records that the server has executed these GTIDs. `resets` is its reset count before it was asked.
     pub fn note_executed(&self, gtids: &GtidSet, resets: u32) {
         let mut known = self.executed.borrow_mut();
         if known.0 != resets {
@@ -298,18 +299,18 @@ impl IdleServers {
         known.1.add(gtids);
     }
 
-    /// Forgets what the server is known to have executed: a new connection to it was made, and it may be
-    /// another server than before, or the same with less.
+    /// Forgets which GTIDs the server has executed. A new connection to it was opened, and it may now be a
+    /// different server, or the same one with fewer transactions.
     pub fn forget_executed(&self) {
         self.executed.borrow_mut().1 = GtidSet::default();
     }
 
-    /// Whether the server was last seen to run something for new sessions (`init_connect`).
+    /// Whether the server had an `init_connect` when last checked.
     pub fn has_init_connect(&self) -> bool {
         self.has_init_connect.get()
     }
 
-    /// Notes whether it does.
+    /// Records whether it has one.
     pub fn note_init_connect(&self, has_init_connect: bool) {
         self.has_init_connect.set(has_init_connect);
     }
@@ -320,7 +321,7 @@ impl IdleServers {
     }
 }
 
-/// How far a connection's state is from the one wanted: 0 is there.
+/// How far a connection's state is from the wanted one; 0 means that they are equal.
 #[inline]
 fn rank(wanted: &Rc<TrackedState>, found: &Rc<TrackedState>) -> u8 {
     if Rc::ptr_eq(wanted, found) || wanted == found {

@@ -58,9 +58,9 @@ const EXECUTE_FRONT_BYTES: usize = 256 << 10;
 /// The state of the connection that a session used last and gave back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftAt {
-    /// The mark of the connection when it was given back.
+    /// The connection's stamp when it was given back.
     pub stamp: u64,
-    /// As [`Session::here`] was then.
+    /// The value of [`Session::here`] at that time.
     pub here: ReadsBack,
 }
 

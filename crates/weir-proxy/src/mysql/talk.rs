@@ -1,8 +1,8 @@
-//! Whole packets to and fro, for logins and Weir's own short exchanges with servers.
+//! Exchanges whole packets, for logins and for Weir's own short exchanges with servers.
 //!
-//! Both sides speak in turn and little is said, so that each packet is copied out whole. What is copied may
-//! hold a password: it is wiped when it is dropped, and in the buffer at once. Statements and their answers
-//! go by other ways, which copy nothing.
+//! Both sides take turns and send little, so each packet is copied out whole. The copy may contain a
+//! password: it is wiped when dropped, and the buffer is wiped at once. Statements and their answers use
+//! other code, which copies nothing.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -21,13 +21,13 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::backends::Connection;
 
-/// Room that a packet of a login has at first: enough for all that hold a password, which then never lies
-/// in memory that was given back to be larger elsewhere.
+/// Initial capacity for a login packet. It is large enough for every packet with a password, so that the
+/// vector never reallocates and leaves a password in freed memory.
 const PACKET_ROOM: usize = 1024;
 
-/// Where packets come from and go to.
+/// A connection that packets are read from and written to.
 pub trait Wire {
-    /// The bytes.
+    /// The byte stream.
     fn stream(&mut self) -> &mut Stream;
 }
 
@@ -49,20 +49,20 @@ impl<T: Wire> Wire for &mut T {
     }
 }
 
-/// A conversation of packets in which both sides speak in turn.
+/// A conversation in packets, in which both sides take turns.
 pub struct Talk<W = Stream> {
     wire: W,
-    /// What was received and not yet read.
+    /// Bytes that were received and not yet read.
     buffer: Option<Buffer>,
-    /// That the next packet has, whoever sends it.
+    /// The sequence id of the next packet, from either side.
     sequence: u8,
-    /// Bytes received, headers included.
+    /// Bytes received, including headers.
     pub received_bytes: u64,
-    /// Bytes sent, headers included.
+    /// Bytes sent, including headers.
     pub sent_bytes: u64,
 }
 
-/// Why a conversation came to its end before its time. The connection is of no use any more.
+/// Why a conversation ended early. The connection cannot be used any more.
 #[derive(Debug)]
 pub enum TalkError {
     /// The session's deadline passed.
@@ -71,13 +71,13 @@ pub enum TalkError {
     Broken(io::Error),
     /// The peer closed it.
     Closed,
-    /// A packet is longer than any that is expected here.
+    /// A packet is longer than any that is allowed here.
     TooLong,
     /// The memory budget has no room for a packet.
     NoMemory,
-    /// What came is not MySQL's protocol.
+    /// The bytes violate MySQL's protocol.
     Protocol(WireError),
-    /// The worker ran short of something, and asked the session to make room.
+    /// The worker is short of a resource and has shed the session.
     Shed,
 }
 
@@ -111,41 +111,41 @@ impl From<WaitError> for TalkError {
 }
 
 impl<W: Wire> Talk<W> {
-    /// A conversation that begins here. `first` is what was received already.
+    /// Starts a conversation. `first` has bytes that were already received.
     pub fn new(wire: W, first: Option<Buffer>) -> Talk<W> {
         Talk { wire, buffer: first, sequence: 0, received_bytes: 0, sent_bytes: 0 }
     }
 
-    /// The same after packets that others have sent and received: the next one has this sequence id.
+    /// The same with this sequence id for the next packet, after packets that were exchanged elsewhere.
     pub fn at(mut self, sequence: u8) -> Talk<W> {
         self.sequence = sequence;
         self
     }
 
-    /// That the next packet has, whoever sends it.
+    /// The sequence id of the next packet, from either side.
     pub fn sequence(&self) -> u8 {
         self.sequence
     }
 
-    /// The connection below, on which nobody else may speak meanwhile.
+    /// The underlying stream. Nothing else may use it during the conversation.
     pub fn wire(&mut self) -> &mut Stream {
         self.wire.stream()
     }
 
-    /// Whether bytes were received that nobody has read.
+    /// Whether received bytes are unread.
     pub fn has_unread(&self) -> bool {
         self.buffer.as_ref().is_some_and(|buffer| !buffer.is_empty())
     }
 
-    /// The connection, and what of it was received and not yet read.
+    /// The connection, and the received bytes that are unread.
     pub fn into_parts(self) -> (W, Option<Buffer>) {
         (self.wire, self.buffer.filter(|buffer| !buffer.is_empty()))
     }
 
-    /// The next packet's payload, of at most `limit` bytes. Holds a buffer only while bytes are in it.
+    /// The payload of the next packet, of at most `limit` bytes. Holds a buffer only while it contains bytes.
     ///
-    /// # Errors
-    /// The connection is of no use. [`TalkError::Shed`] only while `deadline` says that the session is idle.
+    /// # Errors The connection cannot be used any more. [`TalkError::Shed`] occurs only while `deadline`
+    /// marks the session as idle.
     pub async fn receive(
         &mut self,
         buffers: &Rc<Buffers>,
@@ -161,7 +161,7 @@ impl<W: Wire> Talk<W> {
             let mut buffer = self.room_for(needs, buffers)?;
             let stream = self.wire.stream();
             let received = poll_fn(|context| match stream.receive_ready(context, &mut buffer) {
-                // Somebody else's news: wait for the next.
+                // A spurious wakeup: wait for the next one.
                 Poll::Pending => Poll::Ready(Ok(None)),
                 Poll::Ready(result) => Poll::Ready(result.map(Some)),
             });
@@ -177,10 +177,9 @@ impl<W: Wire> Talk<W> {
         }
     }
 
-    /// Sends the packet that `fill` writes, under the next sequence id.
+    /// Sends the packet that `fill` writes, with the next sequence id.
     ///
-    /// # Errors
-    /// The connection is of no use.
+    /// # Errors The connection cannot be used any more.
     pub async fn send(
         &mut self,
         deadline: &Deadline,
@@ -192,10 +191,10 @@ impl<W: Wire> Talk<W> {
         Ok(send_all(self.wire.stream(), &packet, deadline, || {}).await?)
     }
 
-    /// Takes the first packet of what was received, if it is all there.
+    /// Takes the first packet from the received bytes, if it is complete.
     fn take(&mut self, limit: usize) -> Result<Taken, TalkError> {
         let Some(buffer) = &mut self.buffer else { return Ok(Taken::Needs(HEADER_BYTES)) };
-        // Its header alone says so: more of it is not waited for.
+        // The header alone shows this, so the rest is not waited for.
         let header = buffer.filled().first_chunk().copied().map(PacketHeader::parse);
         if header.is_some_and(|header| header.payload_bytes as usize > limit) {
             return Err(TalkError::TooLong);
@@ -208,11 +207,11 @@ impl<W: Wire> Talk<W> {
                 return Err(TalkError::Protocol(WireError::UnexpectedPacket));
             }
         };
-        // What goes on in the next packet has 16 MiB already.
+        // A payload that continues in another packet is already 16 MiB long.
         if !head.is_whole {
             return Err(TalkError::TooLong);
         }
-        // Errors come when a server has something to say, in the middle of whatever there is.
+        // A server may send an error at any time, so its sequence id may be out of order.
         if head.header.sequence != self.sequence && head.bytes.first() != Some(&ERR) {
             return Err(TalkError::Protocol(WireError::SequenceId));
         }
@@ -227,7 +226,7 @@ impl<W: Wire> Talk<W> {
         Ok(Taken::Whole(payload))
     }
 
-    /// A buffer with what was received, in which a packet of `needs` bytes has room.
+    /// A buffer that contains the received bytes and has room for a packet of `needs` bytes.
     fn room_for(&mut self, needs: usize, buffers: &Rc<Buffers>) -> Result<Buffer, TalkError> {
         let Some(mut buffer) = self.buffer.take() else {
             return buffers.borrow(needs.max(SMALL)).ok_or(TalkError::NoMemory);
@@ -256,7 +255,7 @@ impl<W: Wire> Talk<W> {
 
 enum Taken {
     Whole(Zeroizing<Vec<u8>>),
-    /// Bytes that must have been received, header included.
+    /// Bytes that must have been received, including the header.
     Needs(usize),
 }
 

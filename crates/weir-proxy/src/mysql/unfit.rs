@@ -1,4 +1,4 @@
-//! Why a server that was chosen for a statement is not the one, who is to blame, and what follows.
+//! Why a server that was picked for a statement cannot be used, who is to blame, and how to continue.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ use super::talk::TalkError;
 use crate::backends::Chosen;
 use crate::worker::Worker;
 
-/// Why a server that was chosen is not the one.
+/// Why a server that was picked cannot be used.
 pub enum Unfit {
-    /// It could not be logged in to.
+    /// The login failed.
     Attach(AttachError),
-    /// The connection to it failed while it was made ready.
+    /// The connection failed while it was being prepared.
     Server(ServerFailure),
-    /// It says no to what the session is: its schema is gone, say.
+    /// The server refuses the session's state, for example because its schema no longer exists.
     Refused(Refusal),
-    /// It has not executed what the session has written, and did not within the time for that.
+    /// The server lacks the session's writes, and did not catch up in time.
     Behind,
 }
 
@@ -37,7 +37,7 @@ impl Unfit {
         }
     }
 
-    /// Whether the primary may know better.
+    /// Whether the primary may have newer information.
     pub fn may_be_behind(&self) -> bool {
         match self {
             Unfit::Attach(AttachError::Refused(error)) => error.may_be_behind(),
@@ -46,7 +46,7 @@ impl Unfit {
         }
     }
 
-    /// Whether the server says that there is no such schema, or none that the account may see.
+    /// Whether the server reports that the schema does not exist or is not visible to the account.
     pub fn lacks_schema(&self) -> bool {
         match self {
             Unfit::Attach(AttachError::Refused(error)) => error.lacks_schema(),
@@ -55,7 +55,7 @@ impl Unfit {
         }
     }
 
-    /// Tells passive health, and whoever watches the servers.
+    /// Reports the failure to passive health checks and to the pool's monitor.
     pub fn note(&self, chosen: &Chosen, worker: &Worker) {
         let pool = &chosen.pool.shared;
         tracing::debug!(pool = pool.config.name, backend = chosen.backend().shared.address, unfit = %self, "MySQL server");
@@ -65,7 +65,7 @@ impl Unfit {
         }
     }
 
-    /// What `retry.on` calls it: nothing was sent of a statement.
+    /// The matching condition of `retry.on`. Nothing of a statement was sent.
     pub fn retried_as(&self) -> Option<RetryOn> {
         match self {
             Unfit::Attach(AttachError::Connect(error)) => error.retried_as(),
@@ -73,11 +73,12 @@ impl Unfit {
         }
     }
 
-    /// What the client is told when no other server is tried: not where the servers are.
+    /// The error for the client if no other server is tried. It does not reveal server addresses.
     pub fn refusal(self, pool: &str) -> Refusal {
         match self {
             Unfit::Attach(error) => Refusal::not_attached(&error, pool),
-            // It was let in and may do nothing: an expired password, or as many statements as it may send.
+            // The login was accepted, but the account may do nothing: its password has expired, or its limit
+            // of queries is reached.
             Unfit::Server(ServerFailure::Refused(error)) => Refusal::of_server(error),
             _ => Refusal::failed("no server could be reached", pool),
         }
